@@ -21,9 +21,9 @@ from cudnnpy._planning.candidates import Candidate as Candidate
 from cudnnpy._planning.candidates import Engine as Engine
 from cudnnpy._planning.frozen_choices import freeze as freeze
 from cudnnpy._planning.recording import record as record
-from cudnnpy._runtime.plan_cache import cache_info as cache_info
-from cudnnpy._runtime.plan_cache import clear_cache as clear_cache
-from cudnnpy._runtime.plan_cache import set_cache_limit as set_cache_limit
+from cudnnpy._launch.plan_cache import cache_info as cache_info
+from cudnnpy._launch.plan_cache import clear_cache as clear_cache
+from cudnnpy._launch.plan_cache import set_cache_limit as set_cache_limit
 from cudnnpy._version import __version__ as __version__
 from cudnnpy.availability import is_available as is_available
 from cudnnpy.availability import why_unavailable as why_unavailable

@@ -35,7 +35,7 @@ BOXES = {
     "arrays": Box("Read the arrays", "_memory.arrays", "address, shape, dtype, strides, device", 0, 2),
     "cache": Box("Look up the plan", "_runtime.plan_cache", "per thread, by the whole signature", 0, 3),
     "launcher": Box("Launch", "_runtime.launcher", "addresses and stream become a ready launch", 0, 5),
-    "executable": Box("Run the executable", "_runtime.executables", "an engine's plan, C functions, or a chain", 0, 6),
+    "executable": Box("Run the executable", "_launch.steps", "an engine's plan, C functions, or a chain", 0, 6),
     "cudnn": Box("cuDNN", "", "cudnnBackendExecute, or a C function", 0, 7),
     "problem": Box("State the problem", "convolution.problem", "operation, tensors and options in one form", 1, 1),
     "candidates": Box("List the candidates", "_planning.candidates", "heuristics, engines, v7 algorithms", 1, 2),

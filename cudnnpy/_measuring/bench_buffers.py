@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from cudnnpy._core.layouts import TensorSpec, extent, is_dense
+from cudnnpy._launch.steps import aligned_size
 from cudnnpy._measuring.drawing import have_gaps_changed, image, numbers, without_gaps
 from cudnnpy._measuring.guarded_memory import STREAM, GuardedMemory
 from cudnnpy._memory.workspace import take
 from cudnnpy._planning.problem import Problem
-from cudnnpy._runtime.executables import rounded
 
 _COLD = 3  # the rotated buffers together have at least this many times the size of the L2 cache
 _MAX_SETS = 16
@@ -130,12 +130,12 @@ class BenchBuffers:
 
     def _take(self, sizes: Sequence[int]) -> list[int]:
         """Return the addresses of parts of one allocation."""
-        address, _, owner = take(sum(map(rounded, sizes)), self._problem.device, STREAM)
+        address, _, owner = take(sum(map(aligned_size, sizes)), self._problem.device, STREAM)
         self._owners.append(owner)
         addresses = []
         for size in sizes:
             addresses.append(address)
-            address += rounded(size)
+            address += aligned_size(size)
         return addresses
 
     # Contents

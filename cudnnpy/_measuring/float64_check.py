@@ -7,11 +7,11 @@ from typing import Any
 
 from cudnnpy._core.dtypes import dtype_of, numpy_dtype
 from cudnnpy._core.layouts import TensorSpec, extent, packed_strides
+from cudnnpy._launch.steps import copy
 from cudnnpy._measuring.bench_buffers import BenchBuffers
 from cudnnpy._measuring.guarded_memory import STREAM
 from cudnnpy._memory.workspace import take
 from cudnnpy._planning.problem import Box, Problem
-from cudnnpy._runtime.executables import copy
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol
 
+from cudnnpy._launch.steps import Executable
 from cudnnpy._options.checks import bounded, check_flag, shown
 from cudnnpy._options.limits import MAX_KNOBS
 from cudnnpy._options.options_base import ImmutableOptions
 from cudnnpy._planning import known_issues
 from cudnnpy._planning.engines import EngineConfiguration, Target, engine, engine_name, engines, heuristics
 from cudnnpy._planning.issue_conditions import Facts
-from cudnnpy._runtime.executables import Executable
 from cudnnpy.backend import Descriptor
 from cudnnpy.errors import StatusError
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from cudnnpy._core.candidate_table import table
+from cudnnpy._launch.steps import Executable
 from cudnnpy._planning import notation, profile, selection
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target, knob_name
@@ -19,7 +20,6 @@ from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.profile import DeviceProfile
 from cudnnpy._planning.remembered import entry_of
 from cudnnpy._planning.usable import is_usable
-from cudnnpy._runtime.executables import Executable
 from cudnnpy._store.entry import Entry
 from cudnnpy.errors import NoAlgorithmError
 

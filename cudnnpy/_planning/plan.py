@@ -11,6 +11,11 @@ from functools import partial
 from typing import Any
 
 from cudnnpy._core.layouts import extent
+from cudnnpy._launch.address_validation import AddressCheck, address_check
+from cudnnpy._launch.launcher import Launcher
+from cudnnpy._launch.pace import is_long
+from cudnnpy._launch.plan_cache import DEFAULT_LIMIT
+from cudnnpy._launch.steps import Executable, StepSequence, is_relocatable
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._options.checks import check_integer
 from cudnnpy._planning import plan_text
@@ -19,11 +24,6 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.plan_json import invalid_text
 from cudnnpy._planning.plan_text import Content
 from cudnnpy._planning.problem import Problem
-from cudnnpy._runtime.addresses import AddressCheck, address_check
-from cudnnpy._runtime.executables import Executable, Steps, is_movable, is_replayable
-from cudnnpy._runtime.launcher import Launcher
-from cudnnpy._runtime.pace import is_long
-from cudnnpy._runtime.plan_cache import DEFAULT_LIMIT
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle, on_device, stream_address
 
@@ -136,8 +136,8 @@ class Plan:
         self.engine = candidate.engine
         self.workspace_size = executable.workspace_size
         self.device = problem.device
-        self.replayable = self.source != "legacy" and is_replayable(executable)
-        self.movable = is_movable(executable) and all(spec.alignment >= _ALIGNMENT for spec in problem.specs)
+        self.replayable = self.source != "legacy" and is_relocatable(executable)
+        self.movable = is_relocatable(executable) and all(spec.alignment >= _ALIGNMENT for spec in problem.specs)
         products = math.prod(problem.specs[-problem.results].shape) * problem.reduction_length
         self.is_long = is_long(problem.specs, products)
         self.remembered, self.candidates = "", []
@@ -238,7 +238,7 @@ class Plan:
         lowering, executable = self._lowering, self.executable
         if lowering is None:
             raise TypeError(f"candidate must come from candidates() to be serialized; got {self.name}")
-        if isinstance(executable, Steps) and executable.main is not None:
+        if isinstance(executable, StepSequence) and executable.main is not None:
             executable = executable.main
         return plan_text.written(
             Content(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from cudnnpy import raw
+from cudnnpy._launch.steps import Executable
 from cudnnpy._options.limits import MAX_KNOBS
 from cudnnpy._planning import known_issues, measured
 from cudnnpy._planning.candidates import Candidate, Engine, Lowering, planned, with_engine
@@ -21,7 +22,6 @@ from cudnnpy._planning.engines import Target, engine_name, load_plan
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan_json import LIMIT, integers, invalid_text, names, parsed, parsed_at_once
 from cudnnpy._planning.problem import Problem
-from cudnnpy._runtime.executables import Executable
 from cudnnpy.errors import LibraryVersionError
 
 FORMAT = 4

@@ -8,11 +8,11 @@ from os import PathLike
 from threading import Lock
 from types import TracebackType
 
+from cudnnpy._launch.plan_cache import clear_cache
 from cudnnpy._planning import problem_file
 from cudnnpy._planning.notation import text_of
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
-from cudnnpy._runtime.plan_cache import clear_cache
 
 
 class Recording(AbstractContextManager["Recording"]):

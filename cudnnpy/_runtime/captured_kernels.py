@@ -19,7 +19,7 @@ from ctypes import (
 from typing import Any, NamedTuple
 
 from cudnnpy._core.driver import driver_library
-from cudnnpy._runtime.captures import Graph
+from cudnnpy._launch.direct.stream_capture import Graph
 
 FUNCTIONS = (  # of the driver, from CUDA 12.4 on
     "cuGraphKernelNodeGetParams_v2",

@@ -9,7 +9,7 @@ from ctypes import c_void_p
 from typing import Any
 
 from cudnnpy._core.driver import driver_library
-from cudnnpy._runtime.captures import MOST_KERNELS, Captures, Launch
+from cudnnpy._launch.direct.stream_capture import MOST_KERNELS, Captures, Launch
 from cudnnpy.handle import Handle
 
 

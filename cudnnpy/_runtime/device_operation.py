@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cudnnpy._core.identity import Identified
-from cudnnpy._runtime import dispatch
+from cudnnpy._launch import dispatch
 
 
 class DeviceOperation(Identified):

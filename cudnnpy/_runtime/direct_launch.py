@@ -17,8 +17,8 @@ from typing import Any
 
 from cudnnpy import raw
 from cudnnpy._core.driver import driver_library
-from cudnnpy._runtime.addresses import Pointers
-from cudnnpy._runtime.captured_kernels import (
+from cudnnpy._launch.address_validation import Addresses
+from cudnnpy._launch.direct.captured_nodes import (
     ATTRIBUTE_BYTES,
     BUFFER,
     CLUSTER,
@@ -32,9 +32,9 @@ from cudnnpy._runtime.captured_kernels import (
     Queued,
     queued_by,
 )
-from cudnnpy._runtime.captures import MOST_KERNELS, Captures, Launch
-from cudnnpy._runtime.followed_addresses import SPACE_ALIGNMENT, Move, addresses_elsewhere, moves
-from cudnnpy._runtime.parameter_writer import NOT_ADDRESSES, writer
+from cudnnpy._launch.direct.relocation_writer import NOT_ADDRESSES, writer
+from cudnnpy._launch.direct.relocations import SPACE_ALIGNMENT, Move, addresses_elsewhere, moves
+from cudnnpy._launch.direct.stream_capture import MOST_KERNELS, Captures, Launch
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle
 
@@ -112,7 +112,7 @@ class DirectLaunch:
             self._kernel(one, address) if isinstance(one, Kernel) else self._fill(one, address)
             for one, address in zip(queued, addresses, strict=True)
         ]
-        self.pointers: Pointers | None = None
+        self.pointers: Addresses | None = None
         self.uses = 0
 
     def _kernel(self, kernel: Kernel, start: int) -> tuple[Any, tuple[Any, ...]]:
@@ -148,7 +148,7 @@ class DirectLaunch:
         return getattr(library, f"cuMemsetD2D{bits}Async"), (address, *rows, self._stream_argument)
 
     @classmethod
-    def of(cls, bind: Callable[[Pointers], Launch], handle: Handle, pointers: Pointers) -> DirectLaunch | None:
+    def of(cls, bind: Callable[[Addresses], Launch], handle: Handle, pointers: Addresses) -> DirectLaunch | None:
         """Make it of the launch that `bind` makes of addresses. None if it is not certain what follows the addresses.
 
         The last address is that of the workspace, a multiple of SPACE_ALIGNMENT. The launch may leave it unused.
@@ -162,13 +162,13 @@ class DirectLaunch:
 
     @classmethod
     def _made_of(
-        cls, bind: Callable[[Pointers], Launch], captures: Captures, pointers: Pointers
+        cls, bind: Callable[[Addresses], Launch], captures: Captures, pointers: Addresses
     ) -> DirectLaunch | None:
         queued = _captured(captures, bind(pointers))
         if queued is None:
             return None
         # The order matters: padding may hold what the capture before it left there.
-        same, others = [queued], list[tuple[Pointers, list[Queued]]]()
+        same, others = [queued], list[tuple[Addresses, list[Queued]]]()
         for elsewhere in addresses_elsewhere(pointers):
             read = [_captured(captures, bind(at)) for at in (elsewhere, pointers)]
             if read[0] is None or read[1] is None or not _same(read[0], queued) or not _same(read[1], queued):
@@ -189,7 +189,7 @@ class DirectLaunch:
 
     @classmethod
     def _confirmed(
-        cls, captures: Captures, queued: Sequence[Queued], found: Sequence[list[Move]], pointers: Pointers
+        cls, captures: Captures, queued: Sequence[Queued], found: Sequence[list[Move]], pointers: Addresses
     ) -> DirectLaunch | None:
         """Return the launch of what was captured, if a capture of its own kernels is the same."""
         made = cls(queued, found, len(pointers))
@@ -202,7 +202,7 @@ class DirectLaunch:
         made.uses, made.pointers = 0, None
         return made
 
-    def launch(self, pointers: Pointers, stream: int) -> bool:
+    def launch(self, pointers: Addresses, stream: int) -> bool:
         """Queue the launch at some addresses. Return whether that was done; otherwise nothing was queued.
 
         It is not done for a workspace that is less aligned, nor while another launch of the same kernels is being queued, which

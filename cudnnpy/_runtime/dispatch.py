@@ -14,6 +14,9 @@ from cudnnpy._core.driver import capture_nearby
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.identity import Identity
 from cudnnpy._core.layouts import TensorSpec, has_both_orders, in_one_order, is_described_last, packed_strides
+from cudnnpy._launch.launcher import Launcher, Planned
+from cudnnpy._launch.plan_cache import arguments_token, lookup, plan_cache
+from cudnnpy._launch.steps import aligned_size
 from cudnnpy._memory.arrays import ArrayLibrary, Signature, _libraries, finish, library_of, read, spec_of
 from cudnnpy._memory.workspace import (
     ask_for_memory,
@@ -23,9 +26,6 @@ from cudnnpy._memory.workspace import (
     temporary,
     workspace,
 )
-from cudnnpy._runtime.executables import rounded
-from cudnnpy._runtime.launcher import Launcher, Planned
-from cudnnpy._runtime.plan_cache import find, identity_of_arguments, plan_cache
 from cudnnpy.errors import CaptureError, NoAlgorithmError
 from cudnnpy.handle import on_device, stream_address
 from cudnnpy.typing import ArrayT, Stream
@@ -67,7 +67,7 @@ class Call(NamedTuple):
 
     def cap_beside(self, *scratch: int) -> int | None:
         """Return the cap of a plan that shares the workspace with scratch memory of these sizes in bytes."""
-        return None if self.cap is None else max(0, self.cap - sum(map(rounded, scratch)))
+        return None if self.cap is None else max(0, self.cap - sum(map(aligned_size, scratch)))
 
 
 # Plans a call. Returns the plan, and the results' shapes, strides and dtypes in the axis order of the arrays.
@@ -77,7 +77,7 @@ Prepare = Callable[..., tuple[Planned, Sequence[TensorSpec]]]
 class Owner(Protocol):
     """The object that an operation belongs to. In keys its identity stands for all of its options.
 
-    An owner whose plans depend on `Call.last` has a true attribute `follows_description`.
+    An owner whose plans depend on `Call.last` has a true attribute `uses_suggested_format`.
     """
 
     _identity: Identity
@@ -224,7 +224,7 @@ def run(
     bits, signature = library.read(first)
     pointers, device = [bits], signature[3]
     try:
-        what = identity_of_arguments(*arguments)
+        what = arguments_token(*arguments)
     except TypeError:  # no operation accepts an argument that cannot be hashed: planning rejects it
         what = None
     # the library's name is part of the key, since results are arrays of that library
@@ -246,7 +246,7 @@ def run(
             raise
         address = 0  # planning rejects the array
     signatures = tuple(key)
-    ready: Ready | None = find(signatures) if what is not None else None
+    ready: Ready | None = lookup(signatures) if what is not None else None
     if ready is None:
         request = Request(operation, owner, prepare, arguments, names, inputs, outs)
         ready = _plan(signatures, request, address)
@@ -300,7 +300,7 @@ def _plan(key: tuple[Any, ...], request: Request, stream: int, cap: int | None =
         given = sum(array is not None for array in inputs)
         ready = Ready(Launcher(planned), library_of(inputs[0], names[0]), results, given, bool(last))
     if key[2] is not None:
-        follows = last is not None and getattr(request.owner, "follows_description", False)
+        follows = last is not None and getattr(request.owner, "uses_suggested_format", False)
         cache.store(key, ready, (memory, last) if follows and not has_both_orders(*ready.results) else memory)
     return ready
 

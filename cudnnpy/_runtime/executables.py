@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Protocol
 
 from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, at_least_4d, extent, same_memory
+from cudnnpy._launch.address_validation import address_check
+from cudnnpy._launch.pace import is_long
 from cudnnpy._options.arguments import check_scales
-from cudnnpy._runtime.addresses import address_check
-from cudnnpy._runtime.pace import is_long
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.handle import Handle
 

@@ -11,7 +11,16 @@ from collections.abc import Callable, Sequence
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, extent, is_dense, packed
-from cudnnpy._runtime.executables import At, Executable, Function, Operand, Program, Step, copy, described, scales
+from cudnnpy._launch.program import Operand, Program
+from cudnnpy._launch.steps import (
+    Executable,
+    FunctionCall,
+    OperandAddress,
+    Step,
+    copy,
+    scaling_arguments,
+    tensor_descriptor,
+)
 from cudnnpy.handle import Handle
 
 
@@ -19,9 +28,9 @@ def filled(out: TensorSpec, value: float) -> Executable:
     """Return the executable that fills a tensor of floats with a value."""
     if is_dense(out) and out.dtype != "float64":
         return Fill(out, value)
-    number = scales(0.0, 0.0, out.dtype)[0]
+    number = scaling_arguments(0.0, 0.0, out.dtype)[0]
     number.value = value
-    return Function("cudnnSetTensor", described(out), At(0), number)
+    return FunctionCall("cudnnSetTensor", tensor_descriptor(out), OperandAddress(0), number)
 
 
 def zeros(size: int) -> Executable:
@@ -40,7 +49,9 @@ def of_nothing(name: str, device: int, operands: Sequence[Operand], value: float
     if not beta or math.isnan(value):
         return Program(name, device, operands, [Step(filled(out, value), (at,))])
     if not value:
-        scale = Function("cudnnScaleTensor", described(out), At(0), scales(beta, 0.0, out.dtype)[0])
+        scale = FunctionCall(
+            "cudnnScaleTensor", tensor_descriptor(out), OperandAddress(0), scaling_arguments(beta, 0.0, out.dtype)[0]
+        )
         return Program(name, device, operands, [Step(scale, (at,))])
     apart = packed(out)
     steps = [Step(filled(apart, value), (at + 1,)), Step(copy(apart, out, 1.0, beta), (at + 1, at))]

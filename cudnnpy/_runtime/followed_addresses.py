@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from struct import unpack
 from typing import NamedTuple
 
-from cudnnpy._runtime.addresses import Pointers
+from cudnnpy._launch.address_validation import Addresses
 
 _NEAR = 1 << 31  # bytes between an address in a parameter and that of its operand
 _HALF = (1 << 32) - 1
@@ -32,7 +32,7 @@ class Move(NamedTuple):
     distance: int
 
 
-def moves(pointers: Pointers, same: Sequence[bytes], others: Sequence[tuple[Pointers, bytes]]) -> list[Move] | None:
+def moves(pointers: Addresses, same: Sequence[bytes], others: Sequence[tuple[Addresses, bytes]]) -> list[Move] | None:
     """Return what follows the addresses in a kernel's parameters. None if the captures do not agree.
 
     `same` are its parameters in captures at the addresses `pointers`, `others` those at other addresses.
@@ -86,7 +86,7 @@ def _same_bytes(one: int, other: int) -> int:
     return sum(0xFF << shift for shift in (0, 8, 16, 24) if not (one ^ other) >> shift & 0xFF)
 
 
-def _put(halves: list[int], move: Move, pointers: Pointers) -> None:
+def _put(halves: list[int], move: Move, pointers: Addresses) -> None:
     address = pointers[move.operand] + move.distance
     if move.wide:
         halves[2 * move.number], halves[2 * move.number + 1] = address & _HALF, address >> 32
@@ -94,7 +94,7 @@ def _put(halves: list[int], move: Move, pointers: Pointers) -> None:
         halves[move.number] = address & _HALF
 
 
-def addresses_elsewhere(pointers: Pointers) -> Iterator[Pointers]:
+def addresses_elsewhere(pointers: Addresses) -> Iterator[Addresses]:
     """Yield tuples of addresses for captures: far apart and of different alignments. No kernel runs on them.
 
     They are multiples of 4096, odd multiples of 16, and a mixture just below a multiple of 2**32, in changing order; those of

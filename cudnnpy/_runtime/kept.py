@@ -17,7 +17,7 @@ from threading import RLock
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
-from cudnnpy._runtime.addresses import Pointers
+from cudnnpy._launch.address_validation import Addresses
 
 EntryT = TypeVar("EntryT")
 
@@ -48,7 +48,7 @@ class Wish:
     def __init__(self, due: int, contest: int, uses: int = 0) -> None:
         self.due, self.contest, self.uses = due, contest, uses
         # The keys of these graphs, and how often each had been used when the contest began.
-        self.rivals: list[tuple[tuple[int, Pointers], int]] = []
+        self.rivals: list[tuple[tuple[int, Addresses], int]] = []
 
 
 class Bound(Generic[EntryT]):
@@ -60,7 +60,7 @@ class Bound(Generic[EntryT]):
 
     def reset(self) -> None:
         """Forget the entries. Their tables keep them."""
-        self._entries: OrderedDict[tuple[int, Pointers], ref[Table[EntryT]]] = OrderedDict()
+        self._entries: OrderedDict[tuple[int, Addresses], ref[Table[EntryT]]] = OrderedDict()
 
     def forked(self) -> None:
         """In a forked child, neither use nor destroy what was made before the fork."""
@@ -74,7 +74,7 @@ class Bound(Generic[EntryT]):
         with _lock:  # another thread may be between adding an entry and dropping another one
             return len(self._entries)
 
-    def keep(self, table: Table[EntryT], pointers: Pointers, entry: EntryT) -> None:
+    def keep(self, table: Table[EntryT], pointers: Addresses, entry: EntryT) -> None:
         """Put an entry into a table, and drop the oldest entries beyond the limit, of whichever table."""
         with _lock:
             dropped = [table.pop(pointers, None)]
@@ -84,7 +84,7 @@ class Bound(Generic[EntryT]):
             dropped += self._drop_beyond(self.limit)
         del dropped  # without the lock: the end of an entry calls the driver
 
-    def forget(self, table: Table[EntryT], *several: Pointers) -> None:
+    def forget(self, table: Table[EntryT], *several: Addresses) -> None:
         """Take entries out of a table."""
         with _lock:
             for pointers in several:
@@ -130,7 +130,7 @@ class Bound(Generic[EntryT]):
                     wish.rivals.append((key, entry.uses))
         return False
 
-    def _entry(self, key: tuple[int, Pointers]) -> Any:
+    def _entry(self, key: tuple[int, Addresses]) -> Any:
         """Return an entry by its key, or None if it is no longer there."""
         reference = self._entries.get(key)
         table = None if reference is None else reference()
@@ -149,7 +149,7 @@ class Bound(Generic[EntryT]):
         return dropped
 
 
-class Table(dict[Pointers, EntryT]):
+class Table(dict[Addresses, EntryT]):
     """The entries of one launcher by their addresses. They are added and dropped by the Bound."""
 
     __slots__ = ("__weakref__", "bound", "reference")
@@ -167,7 +167,7 @@ class Seen:
     def __init__(self) -> None:
         self._hashes: set[int] = set()
 
-    def again(self, owner: object, pointers: Pointers) -> bool:
+    def again(self, owner: object, pointers: Addresses) -> bool:
         """Return whether a tuple was used by its owner before, and remember it."""
         number = hash((id(owner), pointers))
         if number in self._hashes:

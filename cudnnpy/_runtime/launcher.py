@@ -15,14 +15,14 @@ from typing import Protocol
 
 from cudnnpy import raw
 from cudnnpy._core.driver import capture_nearby, current_device, make_current, several_devices
-from cudnnpy._runtime.addresses import Pointers
-from cudnnpy._runtime.captures import Launch
-from cudnnpy._runtime.cuda_graph import Replay
-from cudnnpy._runtime.direct_launch import DirectLaunch
-from cudnnpy._runtime.executables import Executable
-from cudnnpy._runtime.followed_addresses import SPACE_ALIGNMENT
-from cudnnpy._runtime.kept import DIRECT, LAUNCHES, NEVER, REPLAYS, SEEN, Table, Wish
-from cudnnpy._runtime.pace import Pace
+from cudnnpy._launch.address_validation import Addresses
+from cudnnpy._launch.cuda_graph import Replay
+from cudnnpy._launch.direct.direct_launch import DirectLaunch
+from cudnnpy._launch.direct.relocations import SPACE_ALIGNMENT
+from cudnnpy._launch.direct.stream_capture import Launch
+from cudnnpy._launch.kept import DIRECT, LAUNCHES, NEVER, REPLAYS, SEEN, Table, Wish
+from cudnnpy._launch.pace import Pace
+from cudnnpy._launch.steps import Executable
 from cudnnpy.handle import Handle, in_use, on_device
 
 # Launches before a graph or a direct launch is made: at most as many as cost, in all, what making it costs.
@@ -54,7 +54,7 @@ class Planned(Protocol):
     def executable(self) -> Executable:
         """The executable, which is bound to addresses that were checked."""
 
-    def check_addresses(self, operands: Pointers, workspace: int) -> None:
+    def check_addresses(self, operands: Addresses, workspace: int) -> None:
         """Raise ValueError for invalid addresses of the operands or of the workspace."""
 
 
@@ -88,7 +88,7 @@ class Launcher:
         self.direct: Table[DirectLaunch] = Table(DIRECT)
         self._wish = Wish(_UNTIL_DIRECT, _CONTEST) if planned.replayable and planned.movable else None
 
-    def run(self, pointers: Pointers, stream: int, are_valid: object = False) -> None:
+    def run(self, pointers: Addresses, stream: int, are_valid: object = False) -> None:
         """Queue the work on the addresses (of the operands, then of the workspace) and the stream.
 
         `are_valid` is true for addresses that need no check: aligned as the plan's are, not null, and without overlaps.
@@ -98,7 +98,7 @@ class Launcher:
                 return self._run(pointers, stream, are_valid)
         return self._run(pointers, stream, are_valid)
 
-    def _run(self, pointers: Pointers, stream: int, are_valid: object) -> None:
+    def _run(self, pointers: Addresses, stream: int, are_valid: object) -> None:
         """Queue the work on the current device."""
         pace = self.pace
         pace.left -= 1
@@ -130,7 +130,7 @@ class Launcher:
             LAUNCHES.keep(self.launches, pointers, Kept(launch))
         return None
 
-    def _launch(self, pointers: Pointers, stream: int, launch: Launch | None) -> Launch:
+    def _launch(self, pointers: Addresses, stream: int, launch: Launch | None) -> Launch:
         """Queue the work by a plain launch, which is made if there is none. Return it."""
         handle = self.handle
         if launch is None:
@@ -152,7 +152,7 @@ class Launcher:
         self._count(pointers, stream)
         return launch
 
-    def _count(self, pointers: Pointers, stream: int) -> None:
+    def _count(self, pointers: Addresses, stream: int) -> None:
         """Count a launch that would have been better direct."""
         wish = self._wish
         if wish is not None:
@@ -160,10 +160,10 @@ class Launcher:
             if wish.uses >= wish.due:
                 self._make_direct(pointers, stream, wish)
 
-    def _bind(self, pointers: Pointers) -> Launch:
+    def _bind(self, pointers: Addresses) -> Launch:
         return self.planned.executable.bind(self.handle, pointers[:-1], pointers[-1])
 
-    def _make_replay(self, pointers: Pointers, kept: Kept, stream: int) -> None:
+    def _make_replay(self, pointers: Addresses, kept: Kept, stream: int) -> None:
         """Replace a launch by a CUDA graph of it, unless there is no room or a capture is going on.
 
         Of hundreds of tuples that take turns, each graph would be made for a few launches.
@@ -181,7 +181,7 @@ class Launcher:
         REPLAYS.keep(self.replays, pointers, replay)
         LAUNCHES.forget(self.launches, pointers)
 
-    def _make_direct(self, pointers: Pointers, stream: int, wish: Wish) -> None:
+    def _make_direct(self, pointers: Addresses, stream: int, wish: Wish) -> None:
         """Make the launch for all addresses, unless there is no room or a capture is going on."""
         if pointers[-1] % SPACE_ALIGNMENT or self.direct or not DIRECT.has_room(wish) or capture_nearby(stream):
             return

@@ -16,10 +16,10 @@ from cudnnpy._core.layouts import (
     to_logical,
     without_elements,
 )
+from cudnnpy._launch.dispatch import Call, Specs
+from cudnnpy._launch.program import Operand, check_overlaps
 from cudnnpy._options.arguments import check_no_beta
 from cudnnpy._options.checks import check_layout_rank
-from cudnnpy._runtime.dispatch import Call, Specs
-from cudnnpy._runtime.executables import Operand, check_overlaps
 from cudnnpy.typing import ElementName
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")

@@ -10,14 +10,14 @@ import struct
 from collections.abc import Callable, Iterable
 from ctypes import Array, c_uint64
 
-from cudnnpy._runtime.addresses import Pointers
-from cudnnpy._runtime.followed_addresses import Move
+from cudnnpy._launch.address_validation import Addresses
+from cudnnpy._launch.direct.relocations import Move
 
 # What the function raises for an address that is not an integer of 64 bits. Then some of the parameters are written.
 NOT_ADDRESSES = (TypeError, ValueError, OverflowError, struct.error)
 
 
-def writer(words: Array[c_uint64], found: Iterable[tuple[int, Move]], count: int) -> Callable[[Pointers], None]:
+def writer(words: Array[c_uint64], found: Iterable[tuple[int, Move]], count: int) -> Callable[[Addresses], None]:
     """Return a function that writes what follows the addresses of a launch into the parameters of its kernels.
 
     Parameters
@@ -47,6 +47,6 @@ def make(pack, words):
         pack(words, {", ".join(values)})
     return write
 """
-    made: dict[str, Callable[..., Callable[[Pointers], None]]] = {}
+    made: dict[str, Callable[..., Callable[[Addresses], None]]] = {}
     exec(compile(source, f"{__file__}, parameters of {len(fields)} addresses", "exec"), made)
     return made["make"](struct.Struct("".join(formats)).pack_into, words)

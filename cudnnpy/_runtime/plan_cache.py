@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from cudnnpy._core.identity import Identity
+from cudnnpy._launch import kept
 from cudnnpy._options.checks import check_flag, check_integer
-from cudnnpy._runtime import kept
 
 DEFAULT_LIMIT = 16_384
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cudnnpy._core.layouts import TensorSpec, extent
-from cudnnpy._runtime import executables
-from cudnnpy._runtime.executables import Executable, Operand, Program, Step, Steps
-from cudnnpy._runtime.fills import filled, zeros
+from cudnnpy._launch import steps
+from cudnnpy._launch.fill_executables import fill, zero_fill
+from cudnnpy._launch.program import Operand, Program
+from cudnnpy._launch.steps import Executable, Step, StepSequence
 
 
 class Tensor(NamedTuple):
@@ -40,19 +41,19 @@ class StepBuilder:
 
     def copy(self, source: Tensor, target: Tensor, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Add a step: target = alpha * source + beta * target, for tensors of one shape."""
-        self.add(executables.copy(source.spec, target.spec, alpha, beta), source, target)
+        self.add(steps.copy(source.spec, target.spec, alpha, beta), source, target)
 
     def clear(self, tensor: Tensor) -> None:
         """Add a step that sets all bytes of a tensor in scratch memory to 0."""
-        self.add(zeros(extent(tensor.spec)), tensor)
+        self.add(zero_fill(extent(tensor.spec)), tensor)
 
     def fill(self, tensor: Tensor, value: float) -> None:
         """Add a step that fills a tensor with a value."""
-        self.add(filled(tensor.spec, value), tensor)
+        self.add(fill(tensor.spec, value), tensor)
 
-    def sequence(self) -> Steps:
+    def sequence(self) -> StepSequence:
         """Return the steps that were added, and their scratch memory, as one executable."""
-        return Steps(self._steps, self._scratch)
+        return StepSequence(self._steps, self._scratch)
 
     def program(self, name: str, device: int, operands: Sequence[Operand], plan: Any = None) -> Program:
         """Return the steps that were added as a program, whose operands are in the order of the builder's."""

@@ -9,11 +9,11 @@ from typing import NamedTuple
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, extent
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.fill_executables import fill
+from cudnnpy._launch.steps import Executable, aligned_size, sequential_launch
 from cudnnpy._memory import workspace as memory
 from cudnnpy._memory.streams import synchronize
-from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import Executable, in_turn, rounded
-from cudnnpy._runtime.fills import filled
 from cudnnpy.handle import Handle
 
 
@@ -25,7 +25,7 @@ class Constant:
         self._memory = memory.allocate(size, call.device, call.stream)
         handle = Handle.default(call.device)
         handle.set_stream(call.stream)
-        raw.check(filled(spec, value).bind(handle, (self._memory[0],), 0)(), "fill")
+        raw.check(fill(spec, value).bind(handle, (self._memory[0],), 0)(), "fill")
         synchronize(call.stream, call.device)  # other streams will read it
         self.address = self._memory[0]
 
@@ -45,7 +45,7 @@ class Supplied:
 
     def __init__(self, executable: Executable, slots: Sequence[Slot]) -> None:
         self._executable, self._slots = executable, tuple(slots)
-        spare = sum(rounded(slot.size) for slot in self._slots if isinstance(slot, Spare))
+        spare = sum(aligned_size(slot.size) for slot in self._slots if isinstance(slot, Spare))
         self.workspace_size = spare + executable.workspace_size
 
     def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
@@ -56,10 +56,10 @@ class Supplied:
                 addresses.append(slot.address)
             elif isinstance(slot, Spare):
                 addresses.append(workspace)
-                workspace += rounded(slot.size)
+                workspace += aligned_size(slot.size)
             else:
                 addresses.append(pointers[slot])
-        return in_turn([self._executable.bind(handle, tuple(addresses), workspace)], (self,))
+        return sequential_launch([self._executable.bind(handle, tuple(addresses), workspace)], (self,))
 
 
 def spare(spec: TensorSpec) -> Spare:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, Self
 
+from cudnnpy._launch.steps import Executable
 from cudnnpy._options.algorithms import algorithm_named, algorithm_names
 from cudnnpy._options.checks import shown
 from cudnnpy._planning import known_issues, measured
@@ -15,7 +16,6 @@ from cudnnpy._planning.notation import KINDS, Given, text_of
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan_text import READERS
 from cudnnpy._planning.problem import Read, Values, is_strict, values_of
-from cudnnpy._runtime.executables import Executable
 from cudnnpy.convolution import first_guess, legacy, notation
 from cudnnpy.convolution.exact import exact_elements
 from cudnnpy.convolution.features import features

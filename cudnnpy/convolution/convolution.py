@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cudnnpy._core.layouts import TensorSpec, check_spec, from_logical, to_logical
+from cudnnpy._launch.dispatch import check_not_capturing
 from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._memory.arrays import library_of, read, spec_of
 from cudnnpy._memory.device_array import current_device
@@ -12,7 +13,6 @@ from cudnnpy._options.checks import check_option, check_shape, is_channels_last
 from cudnnpy._options.convolution_methods import ConvolutionBase
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.plan import Plan
-from cudnnpy._runtime.dispatch import refuse_capture
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.layer import Layer
@@ -88,7 +88,7 @@ class Convolution(ConvolutionBase, Layer):
         real = not any(isinstance(array, TensorSpec) for array in (*arrays, out))
         with on_device(problem.device):
             stream = library_of(first).current_stream(problem.device) if real else 0
-            refuse_capture("plan", stream, "Plan before the capture, and keep the plan")
+            check_not_capturing("plan", stream, "Plan before the capture, and keep the plan")
             return self._operation.choose_plan(problem, Tuner(problem.device, stream))
 
     def candidates(

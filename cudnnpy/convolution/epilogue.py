@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, packed_strides
+from cudnnpy._launch.steps import FunctionCall, OperandAddress, Step, scaling_arguments, tensor_descriptor
 from cudnnpy._planning.engines import GraphExecutable, Target, heuristics
-from cudnnpy._runtime.executables import At, Function, Step, described, scales
 from cudnnpy.convolution.operation_graph import epilogue_graph, uids
 from cudnnpy.descriptors import ActivationDescriptor
 from cudnnpy.errors import StatusError
@@ -25,16 +25,23 @@ def epilogue(
         if planned is not None:
             return [Step(planned, (*places, places[0]))]
     steps = []
-    d, (one, zero) = described(y), scales(1.0, 0.0, y.dtype)
+    d, (one, zero) = tensor_descriptor(y), scaling_arguments(1.0, 0.0, y.dtype)
     if bias is not None:
         shape = (1, y.shape[1], *(1 for _ in y.shape[2:]))
-        row = described(TensorSpec(shape, bias.dtype, packed_strides(shape)))
-        steps.append(Step(Function("cudnnAddTensor", one, row, At(1), one, d, At(0)), places))
+        row = tensor_descriptor(TensorSpec(shape, bias.dtype, packed_strides(shape)))
+        steps.append(
+            Step(FunctionCall("cudnnAddTensor", one, row, OperandAddress(1), one, d, OperandAddress(0)), places)
+        )
     if activation is not None:
         beta = 1.0 if activation == "swish" else None
         mode = enumerator(raw.cudnnActivationMode_t, activation, "activation")
         how = ActivationDescriptor(mode, coefficient=1.0, propagate_nan=True, swish_beta=beta)
-        steps.append(Step(Function("cudnnActivationForward", how, one, d, At(0), zero, d, At(0)), places))
+        steps.append(
+            Step(
+                FunctionCall("cudnnActivationForward", how, one, d, OperandAddress(0), zero, d, OperandAddress(0)),
+                places,
+            )
+        )
     return steps
 
 

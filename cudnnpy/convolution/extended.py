@@ -10,12 +10,12 @@ from typing import Any
 
 from cudnnpy._core.identity import identity_of
 from cudnnpy._core.layouts import TensorSpec, canonical, extent, in_layout, result_strides
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.operands import check_no_overlaps
+from cudnnpy._launch.program import Operand, Program
+from cudnnpy._launch.step_builder import StepBuilder
 from cudnnpy._options.checks import for_each_axis, is_channels_last
 from cudnnpy._options.convolution import ConvolutionOptions, TransposeOptions
-from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import Operand, Program
-from cudnnpy._runtime.operands import no_overlaps
-from cudnnpy._runtime.step_builder import StepBuilder
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation, logical
 from cudnnpy.convolution.problem import output_shape, result_in_layout
@@ -56,7 +56,7 @@ class Extended(Operation):
             alpha=alpha,
             beta=beta,
             device=call.device,
-            last=call.last,
+            last=call.suggests_channels_last,
         )
         at = len(problem.specs) - 1 if operation == "forward" else 0
         extended = problem.specs[at]
@@ -65,7 +65,7 @@ class Extended(Operation):
             x = TensorSpec(smaller, extended.dtype, result_strides(smaller, extended))
         operands = self._operands(call, problem)
         operands[at] = operands[at]._replace(spec=x)
-        no_overlaps(call, operands)
+        check_no_overlaps(call, operands)
         results = [result_in_layout(self.options, operands[-1].spec, problem.x, problem.w, problem.y)]
         if problem.is_empty:
             return self._without_elements(call, problem, operands), results

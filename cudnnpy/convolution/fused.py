@@ -15,17 +15,17 @@ from cudnnpy._core.layouts import (
     same_memory,
     to_logical,
 )
+from cudnnpy._launch.device_operation import DeviceOperation
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.operands import check_input, check_no_overlaps, logical, logical_like, logical_result, packed_like
+from cudnnpy._launch.program import Operand, Program, with_conversion_copies
+from cudnnpy._launch.step_builder import StepBuilder
 from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._options.arguments import check_activation
 from cudnnpy._options.checks import check_shape, is_channels_last
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._options.fused_convolution import FusedConvolutionBase
 from cudnnpy._planning.selection import plan_to_keep
-from cudnnpy._runtime.device_operation import DeviceOperation
-from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import Operand, Program, arranged
-from cudnnpy._runtime.operands import given, logical, logical_like, logical_result, no_overlaps, packed_like
-from cudnnpy._runtime.step_builder import StepBuilder
 from cudnnpy.convolution import problem as ask
 from cudnnpy.graph.activations import activated
 from cudnnpy.graph.graph import Graph
@@ -37,7 +37,7 @@ _PARAMETERS = ("scale", "bias")
 
 
 class FusedConvolution(FusedConvolutionBase, DeviceOperation):
-    follows_description = True  # the memory order of a result where x and w have both (dispatch.Owner)
+    uses_suggested_format = True  # the memory order of a result where x and w have both (dispatch.Owner)
 
     def _plain_options(self) -> ConvolutionOptions:
         return ConvolutionOptions(**self._fields())
@@ -66,9 +66,9 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
         copies = [extent(spec) for o, spec in zip(operands, wanted, strict=True) if _is_copied(o, spec)]
         tuner = Tuner(call.device, call.stream)
         zeros = () if has_channels else (extent(x), extent(w))
-        cap = call.cap_beside(*copies, *zeros)
+        cap = call.workspace_cap_with_scratch(*copies, *zeros)
         plan = plan_to_keep(graph.problem(call.device), graph.options, tuner, cap=cap)
-        program = arranged(plan.name, call.device, operands, plan.executable, wanted)
+        program = with_conversion_copies(plan.name, call.device, operands, plan.executable, wanted)
         if has_channels:
             return program, results
         builder = StepBuilder({operand.name: operand.spec for operand in given_operands})
@@ -85,17 +85,17 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
         if w.dtype != x.dtype:
             raise TypeError(f"w must be {x.dtype}, as x; got {w.dtype}")
         shape = ask.output_shape(options, x.shape, w.shape)
-        order = TensorSpec(shape, x.dtype, result_strides(shape, x, w, last=call.last))
+        order = TensorSpec(shape, x.dtype, result_strides(shape, x, w, last=call.suggests_channels_last))
         y = logical_result(call, "out", shape, order, self.layout)
         operands = [Operand("x", x), Operand("w", w)]
         for name in _PARAMETERS:
             if name in call.specs:
-                dtype = given(call, name, range(1, 2), tuple({x.dtype: 0, "float32": 0})).dtype
+                dtype = check_input(call, name, range(1, 2), tuple({x.dtype: 0, "float32": 0})).dtype
                 operands.append(Operand(name, packed_like(call, name, (shape[1],), dtype)))
         if "residual" in call.specs:
             operands.append(Operand("residual", logical_like(call, "residual", self.layout, shape, x.dtype)))
         operands.append(Operand("out", y, True))
-        no_overlaps(call, operands)
+        check_no_overlaps(call, operands)
         return operands
 
     def _graph(

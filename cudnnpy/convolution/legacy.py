@@ -8,7 +8,7 @@ from functools import partial
 
 from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, is_packed, packed_strides, with_height
-from cudnnpy._runtime.executables import described
+from cudnnpy._launch.steps import tensor_descriptor
 from cudnnpy.convolution.problem import Problem
 from cudnnpy.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor
 from cudnnpy.descriptors.choosing import OPERATIONS, permitted_math
@@ -39,7 +39,7 @@ class LegacyExecutable:
             (c_double if problem.compute_dtype == "float64" else c_float)(s) for s in (problem.alpha, problem.beta)
         )
         tensors: dict[str, TensorDescriptor | FilterDescriptor]
-        tensors = {"x": described(problem.x), "w": _filter(problem.w), "y": described(problem.y)}
+        tensors = {"x": tensor_descriptor(problem.x), "w": _filter(problem.w), "y": tensor_descriptor(problem.y)}
         one = len(g.stride) == 1
         self._convolution = ConvolutionDescriptor(
             (0, *g.pre_padding) if one else g.pre_padding,

@@ -29,11 +29,11 @@ from cudnnpy._core.layouts import (
     lie_channels_last,
     result_strides,
 )
+from cudnnpy._launch.steps import Executable, Step, StepSequence, copy
 from cudnnpy._planning import known_issues
 from cudnnpy._planning.candidates import WAYS, Engine
 from cudnnpy._planning.engines import GraphExecutable, Target
 from cudnnpy._planning.issue_conditions import Facts
-from cudnnpy._runtime.executables import Executable, Step, Steps, copy
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import cudnn_text, operation_graph
 from cudnnpy.convolution.epilogue import epilogue
@@ -252,7 +252,7 @@ def _differ(lowering: ConvolutionLowering, name: str) -> bool:
     return accumulates or getattr(lowering.whole, role) != getattr(lowering.part, role)
 
 
-def _staged(lowering: ConvolutionLowering, plan: Executable, target: Target) -> Steps:
+def _staged(lowering: ConvolutionLowering, plan: Executable, target: Target) -> StepSequence:
     """The steps of a lowering: copies of inputs to scratch memory, the plan, a copy of its result back, and the epilogue."""
     whole, part = lowering.whole, lowering.part
     places = {name: at for at, name in enumerate(whole.operands)}
@@ -292,4 +292,4 @@ def _staged(lowering: ConvolutionLowering, plan: Executable, target: Target) -> 
         result = tuple(places[name] for name in (whole.operands[-1], "bias") if name in places)
         after += epilogue(whole.specs[-1], whole.bias, whole.activation, target, result)
     step = Step(plan, tuple(used[name] for name in part.operands))
-    return Steps([*before, step, *after], scratch, plan)
+    return StepSequence([*before, step, *after], scratch, plan)

@@ -16,6 +16,12 @@ from cudnnpy._core.layouts import (
     result_strides,
     to_logical,
 )
+from cudnnpy._launch import dispatch
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.fill_executables import program_for_empty_input
+from cudnnpy._launch.operands import check_no_overlaps, in_logical_order
+from cudnnpy._launch.program import Operand, Program
+from cudnnpy._launch.step_builder import StepBuilder
 from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._memory import workspace as memory
 from cudnnpy._options.algorithms import algorithm_named, check_algorithm
@@ -28,12 +34,6 @@ from cudnnpy._planning.frozen_choices import is_frozen
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.selection import plan_for, plan_to_keep, survey
 from cudnnpy._planning.usable import Measurer
-from cudnnpy._runtime import dispatch
-from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import Operand, Program
-from cudnnpy._runtime.fills import of_nothing
-from cudnnpy._runtime.operands import in_logical_order, no_overlaps
-from cudnnpy._runtime.step_builder import StepBuilder
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.problem import INPUTS
@@ -76,7 +76,7 @@ class BiasGradient(Identified):
             )
         row = (1, *channels, *(1 for _ in spec.shape[2:]))
         sums = TensorSpec(row, spec.dtype, packed_strides(row))  # the same memory as (K,)
-        operands = no_overlaps(call, (Operand("dy", spec), Operand("out", sums, True)))
+        operands = check_no_overlaps(call, (Operand("dy", spec), Operand("out", sums, True)))
         program = reduction(
             "bias gradient", call.device, operands, "add", float(alpha), float(beta), self.deterministic, call
         )
@@ -89,7 +89,7 @@ class Operation:
     `inputs` has the caller's names of the arrays of each operation, for errors.
     """
 
-    follows_description = True  # the memory order of a result where x and w have both (dispatch.Owner)
+    uses_suggested_format = True  # the memory order of a result where x and w have both (dispatch.Owner)
 
     def __init__(self, options: ConvolutionOptions, inputs: dict[str, tuple[str, str]] = INPUTS) -> None:
         check_forced(options.algorithm)
@@ -152,7 +152,7 @@ class Operation:
             alpha=alpha,
             beta=beta,
             device=call.device,
-            last=call.last,
+            last=call.suggests_channels_last,
         )
         results = [ask.result_in_layout(self.options, problem.specs[-1], problem.x, problem.w, problem.y)]
         if problem.is_empty:
@@ -167,9 +167,9 @@ class Operation:
     def _without_elements(self, call: Call, problem: ConvolutionProblem, operands: list[Operand]) -> Program:
         """The program of a problem without elements, whose products are all 0."""
         name = f"{problem.operation} without elements"
-        no_overlaps(call, operands)
+        check_no_overlaps(call, operands)
         if problem.operation != "forward" or 0 in problem.y.shape:
-            return of_nothing(name, call.device, operands, beta=problem.beta)
+            return program_for_empty_input(name, call.device, operands, beta=problem.beta)
         # x and w have 0 channels: for the bias and the activation of sums of 0, zeros replace them
         plain = Operation(replace(self.options, algorithm=None, policy="on_shape_change"))
         x, w, geometry = ask.zeros_for(problem.y, problem.x.dtype)
@@ -185,7 +185,7 @@ class Operation:
     def _plan(self, call: Call, problem: ConvolutionProblem, *scratch: int) -> Plan:
         """The plan of a call, beside scratch memory of some sizes."""
         tuner = Tuner(call.device, call.stream)
-        cap = call.cap_beside(*scratch)
+        cap = call.workspace_cap_with_scratch(*scratch)
         plan = plan_to_keep(problem, self.planning, tuner, self._before(problem), cap)
         self._note(problem, plan)
         return plan

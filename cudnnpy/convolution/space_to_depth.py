@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, is_channels_last, is_packed, packed_strides
-from cudnnpy._runtime.executables import At, Function, described, scales
+from cudnnpy._launch.steps import FunctionCall, OperandAddress, scaling_arguments, tensor_descriptor
 from cudnnpy.convolution.problem import Geometry, Problem
 from cudnnpy.descriptors import TensorTransformDescriptor
 from cudnnpy.handle import Handle
@@ -73,7 +73,7 @@ class Transform:
         self.transform, self.whole, self.direction, self.beta = transform, whole, direction, beta
 
     @cached_property
-    def function(self) -> Function:
+    def function(self) -> FunctionCall:
         """The call of the C function."""
         folds, transform = self.direction == CUDNN_TRANSFORM_FOLD, self.transform
         x, y = (self.whole, transform.of(self.whole)) if folds else (transform.of(self.whole), self.whole)
@@ -90,8 +90,17 @@ class Transform:
             (*(1,) * height, *transform.block),
             self.direction,
         )
-        one, beta = scales(1.0, self.beta, self.whole.dtype)
-        return Function("cudnnTransformTensorEx", how, one, described(x), At(0), beta, described(y), At(1))
+        one, beta = scaling_arguments(1.0, self.beta, self.whole.dtype)
+        return FunctionCall(
+            "cudnnTransformTensorEx",
+            how,
+            one,
+            tensor_descriptor(x),
+            OperandAddress(0),
+            beta,
+            tensor_descriptor(y),
+            OperandAddress(1),
+        )
 
     def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
         """The call on these addresses."""

@@ -8,8 +8,8 @@ that are stored in 16 bits would be rounded twice, so these are added up at once
 from __future__ import annotations
 
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides
-from cudnnpy._runtime.executables import At, Executable, Function, Steps, scales
-from cudnnpy._runtime.step_builder import StepBuilder
+from cudnnpy._launch.step_builder import StepBuilder
+from cudnnpy._launch.steps import Executable, FunctionCall, OperandAddress, StepSequence, scaling_arguments
 from cudnnpy.descriptors import PoolingDescriptor, TensorDescriptor
 from cudnnpy.graph.graph import Graph
 from cudnnpy.typing import ElementName
@@ -24,7 +24,7 @@ _BATCH = 65_535  # the most images of one pooling
 
 def averaged(
     device: int, sizes: tuple[int, int, int], dtype: ElementName, factor: float, beta: float, by_graph: bool
-) -> Steps | None:
+) -> StepSequence | None:
     """Return the steps that take x, packed (outer, size, inner), to factor * its averages over size + beta * result.
 
     With `by_graph`, graphs may be used: addresses are multiples of 16. Averages of 16 bits are rounded once, after the
@@ -72,7 +72,7 @@ def _parts(size: int, results: int, dtype: ElementName) -> list[int] | None:
 
 def _pooled(outer: int, size: int, inner: int, dtype: ElementName, factor: float, beta: float) -> Executable | None:
     """Return cudnnPoolingForward's averages of (outer, size, inner); None if it does not support the size."""
-    a, b = scales(factor, beta, dtype)
+    a, b = scaling_arguments(factor, beta, dtype)
     if inner > 1:
         if outer > _BATCH:
             return None
@@ -84,7 +84,7 @@ def _pooled(outer: int, size: int, inner: int, dtype: ElementName, factor: float
             return None
         window = PoolingDescriptor("average_include_padding", (1, size), propagate_nan=True)
         whole, means = (TensorDescriptor((outer // channels, channels, 1, n), dtype) for n in (size, 1))
-    return Function("cudnnPoolingForward", window, a, whole, At(0), b, means, At(1))
+    return FunctionCall("cudnnPoolingForward", window, a, whole, OperandAddress(0), b, means, OperandAddress(1))
 
 
 def _resampled(device: int, outer: int, size: int, inner: int, dtype: ElementName) -> Executable | None:

@@ -24,14 +24,14 @@ from typing import Self
 
 from cudnnpy._core.identity import Identity
 from cudnnpy._core.layouts import TensorSpec, same_memory
+from cudnnpy._launch import dispatch
+from cudnnpy._launch.program import Operand, Program
 from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._options.convolution import TUNE_SECONDS
 from cudnnpy._planning import engines
 from cudnnpy._planning.options import PlanningOptions, checked
 from cudnnpy._planning.plan import Plan, executable_of
 from cudnnpy._planning.selection import guesses, plan_for, plan_to_keep
-from cudnnpy._runtime import dispatch
-from cudnnpy._runtime.executables import Operand, Program
 from cudnnpy.graph.nodes import spelled
 from cudnnpy.graph.operations import Nodes
 from cudnnpy.graph.problem import GraphProblem, graph_problem
@@ -195,7 +195,7 @@ class Graph(Nodes):
         if self._empty():
             return self._without_elements(call, problem), [node.spec for node in self.outputs]
         tuner = Tuner(call.device, call.stream)
-        plan = plan_to_keep(problem, self.options, tuner, cap=call.cap)
+        plan = plan_to_keep(problem, self.options, tuner, cap=call.workspace_cap)
         return plan, [node.spec for node in self.outputs]
 
     def _without_elements(self, call: dispatch.Call, problem: GraphProblem) -> Program:

@@ -11,8 +11,16 @@ from __future__ import annotations
 from typing import Any
 
 from cudnnpy._core.layouts import TensorSpec, packed_strides
-from cudnnpy._runtime.executables import At, Executable, Function, Shifted, Steps, described, scales
-from cudnnpy._runtime.step_builder import StepBuilder, Tensor
+from cudnnpy._launch.step_builder import StepBuilder, Tensor
+from cudnnpy._launch.steps import (
+    Executable,
+    FunctionCall,
+    OffsetExecutable,
+    OperandAddress,
+    StepSequence,
+    scaling_arguments,
+    tensor_descriptor,
+)
 from cudnnpy.descriptors import OpTensorDescriptor
 from cudnnpy.graph.averages import averaged
 
@@ -20,7 +28,7 @@ SHORTEST = 512  # elements of a run for which the launches of the halves take le
 _ITEM = 8  # bytes
 
 
-def by_halves(device: int, sizes: tuple[int, int, int], op: str) -> Steps | None:
+def by_halves(device: int, sizes: tuple[int, int, int], op: str) -> StepSequence | None:
     """Return the steps that reduce x, packed (outer, size, inner), over size.
 
     None if the operation is another one, or if cudnnReduceTensor is faster.
@@ -33,7 +41,7 @@ def by_halves(device: int, sizes: tuple[int, int, int], op: str) -> Steps | None
     return _norm(device, sizes, op) if op in ("norm1", "norm2") else None
 
 
-def _extrema(sizes: tuple[int, int, int], op: str) -> Steps:
+def _extrema(sizes: tuple[int, int, int], op: str) -> StepSequence:
     outer, size, inner = sizes
     builder = StepBuilder({"x": _packed(outer, size, inner), "y": _packed(outer, 1, inner)})
     source, y = builder.operands["x"], builder.operands["y"]
@@ -55,12 +63,12 @@ def _extrema(sizes: tuple[int, int, int], op: str) -> Steps:
         there = _packed(outer, half, inner)
         here = there._replace(strides=(size * inner, inner, 1, 1))
         larger = _binary("min" if op == "min" else "max", here, there)
-        builder.add(Shifted(larger, (0, (size - half) * inner * _ITEM, 0)), source, source, target)
+        builder.add(OffsetExecutable(larger, (0, (size - half) * inner * _ITEM, 0)), source, source, target)
         source, size = target, half
     return builder.sequence()
 
 
-def _norm(device: int, sizes: tuple[int, int, int], op: str) -> Steps | None:
+def _norm(device: int, sizes: tuple[int, int, int], op: str) -> StepSequence | None:
     outer, size, inner = sizes
     sums = averaged(device, sizes, "float64", float(size), 0.0, by_graph=False)
     if sums is None:
@@ -79,25 +87,41 @@ def _packed(*sizes: int) -> TensorSpec:
     return TensorSpec((*sizes, 1), "float64", packed_strides((*sizes, 1)))
 
 
-def _each(op: str, sizes: tuple[int, int, int], factor: float) -> Function:
+def _each(op: str, sizes: tuple[int, int, int], factor: float) -> FunctionCall:
     """Return op(x, factor * x) of each element."""
-    (one, zero), (scale, _) = scales(1.0, 0.0, "float64"), scales(factor, 0.0, "float64")
-    d = described(_packed(*sizes))
-    return Function("cudnnOpTensor", _how(op), one, d, At(0), scale, d, At(0), zero, d, At(1))
+    (one, zero), (scale, _) = scaling_arguments(1.0, 0.0, "float64"), scaling_arguments(factor, 0.0, "float64")
+    d = tensor_descriptor(_packed(*sizes))
+    return FunctionCall(
+        "cudnnOpTensor", _how(op), one, d, OperandAddress(0), scale, d, OperandAddress(0), zero, d, OperandAddress(1)
+    )
 
 
 def _binary(op: str, x: TensorSpec, y: TensorSpec) -> Executable:
     """Return y = op(one, other) for two tensors with the strides of x."""
-    one, zero = scales(1.0, 0.0, "float64")
-    d = described(x)
-    return Function("cudnnOpTensor", _how(op), one, d, At(0), one, d, At(1), zero, described(y), At(2))
+    one, zero = scaling_arguments(1.0, 0.0, "float64")
+    d = tensor_descriptor(x)
+    return FunctionCall(
+        "cudnnOpTensor",
+        _how(op),
+        one,
+        d,
+        OperandAddress(0),
+        one,
+        d,
+        OperandAddress(1),
+        zero,
+        tensor_descriptor(y),
+        OperandAddress(2),
+    )
 
 
-def _root(outer: int, inner: int) -> Function:
+def _root(outer: int, inner: int) -> FunctionCall:
     """Return the square root of each element, in place."""
-    one, zero = scales(1.0, 0.0, "float64")
-    d = described(TensorSpec((outer, inner, 1, 1), "float64", (inner, 1, 1, 1)))
-    return Function("cudnnOpTensor", _how("sqrt"), one, d, At(0), zero, d, At(0), zero, d, At(1))
+    one, zero = scaling_arguments(1.0, 0.0, "float64")
+    d = tensor_descriptor(TensorSpec((outer, inner, 1, 1), "float64", (inner, 1, 1, 1)))
+    return FunctionCall(
+        "cudnnOpTensor", _how("sqrt"), one, d, OperandAddress(0), zero, d, OperandAddress(0), zero, d, OperandAddress(1)
+    )
 
 
 def _how(op: Any) -> OpTensorDescriptor:

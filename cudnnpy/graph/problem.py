@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cudnnpy._core.layouts import TensorSpec
+from cudnnpy._launch.steps import Executable
 from cudnnpy._planning.candidates import Candidate, Engine, every, proposed, with_engine
 from cudnnpy._planning.engines import GraphExecutable, Target
 from cudnnpy._planning.issue_conditions import Facts
@@ -18,7 +19,6 @@ from cudnnpy._planning.plan_json import invalid_text, parsed, spec_of
 from cudnnpy._planning.plan_json import names as listed
 from cudnnpy._planning.plan_text import READERS
 from cudnnpy._planning.problem import FLAGS, POSITIVE, Read, Values, values_of
-from cudnnpy._runtime.executables import Executable
 from cudnnpy.backend import Descriptor
 from cudnnpy.graph.nodes import Call
 from cudnnpy.graph.operations import Nodes

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cudnnpy._core.layouts import TensorSpec
-from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import Executable
-from cudnnpy._runtime.substitutes import Constant, Supplied
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.implicit_operands import ConstantBuffer, WithImplicitOperands
+from cudnnpy._launch.steps import Executable
 from cudnnpy.graph.graph import Graph
 from cudnnpy.typing import ElementName
 
@@ -61,4 +61,4 @@ class Sums(NamedTuple):
         planned = graph.executable(call.device, 0 if outer == 1 and not is_rows else 1)
         if planned is None:
             return None
-        return Supplied(planned, [0, Constant(TensorSpec((size,), dtype, (1,)), 1.0, call), 1])
+        return WithImplicitOperands(planned, [0, ConstantBuffer(TensorSpec((size,), dtype, (1,)), 1.0, call), 1])

@@ -31,22 +31,21 @@ from cudnnpy._core.layouts import (
     packed_as,
     same_memory,
 )
-from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import (
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.fill_executables import program_for_empty_input
+from cudnnpy._launch.program import Operand, Program
+from cudnnpy._launch.step_builder import StepBuilder, Tensor
+from cudnnpy._launch.steps import (
     WORKSPACE,
-    At,
     Executable,
-    Function,
-    Operand,
-    Program,
+    FunctionCall,
+    OperandAddress,
     Step,
-    Steps,
+    StepSequence,
     copy,
-    described,
-    scales,
+    scaling_arguments,
+    tensor_descriptor,
 )
-from cudnnpy._runtime.fills import of_nothing
-from cudnnpy._runtime.step_builder import StepBuilder, Tensor
 from cudnnpy.descriptors import OpTensorDescriptor, ReduceTensorDescriptor
 from cudnnpy.graph.averages import FULL, averaged
 from cudnnpy.graph.graph import Graph
@@ -100,7 +99,7 @@ def reduction(
     x, y = (operand.spec for operand in operands)
     if not extent(x):
         value = {"avg": math.nan, "mul": alpha, "mul_no_zeros": alpha}.get(op, 0.0)
-        return of_nothing(name, device, operands, value, beta)
+        return program_for_empty_input(name, device, operands, value, beta)
     steps = _first_within(call, _strategies(device, x, y, op, alpha, beta, deterministic, call))
     steps = steps or _by_function(device, x, y, op, alpha, beta)
     return Program(name, device, operands, steps.steps, steps.scratch)
@@ -113,8 +112,8 @@ def average(name: str, call: Call, operands: Sequence[Operand], alpha: float, be
     return Program(name, call.device, operands, steps.steps, steps.scratch) if steps else None
 
 
-def _first_within(call: Call | None, strategies: Iterator[Steps | None]) -> Steps | None:
-    """Return the steps of the first strategy that is supported and within `call.cap`.
+def _first_within(call: Call | None, strategies: Iterator[StepSequence | None]) -> StepSequence | None:
+    """Return the steps of the first strategy that is supported and within `call.workspace_cap`.
 
     None if there is none. Then cudnnReduceTensor alone is left.
     """
@@ -130,7 +129,7 @@ def _strategies(
     beta: float,
     deterministic: bool,
     call: Call | None,
-) -> Iterator[Steps | None]:
+) -> Iterator[StepSequence | None]:
     """Yield the strategies of a large dense tensor, the fastest first; None for one that is slow or not supported.
 
     Other tensors have none. Sums of 16 bits are matrix products if these are fast; other sums over a run between two others
@@ -160,7 +159,7 @@ def _between(runs: Sequence[tuple[int, bool]]) -> tuple[int, int, int] | None:
     return math.prod(sizes[:at]), sizes[at], math.prod(sizes[at + 1 :])
 
 
-def _copied(executable: Executable, x: TensorSpec, y: TensorSpec, alpha: float, beta: float) -> Steps:
+def _copied(executable: Executable, x: TensorSpec, y: TensorSpec, alpha: float, beta: float) -> StepSequence:
     """Return the steps of an executable whose result is in x's memory order, and a copy: alpha * result + beta * y."""
     builder = StepBuilder({"x": x, "y": y})
     result = builder.scratch(y._replace(strides=packed_as(x, y.shape), alignment=16))
@@ -169,7 +168,7 @@ def _copied(executable: Executable, x: TensorSpec, y: TensorSpec, alpha: float, 
     return builder.sequence()
 
 
-def _by_product(call: Call, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float) -> Steps | None:
+def _by_product(call: Call, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float) -> StepSequence | None:
     """Return the steps of a sum or mean over one run as a matrix product; None if it is slow or not supported."""
     found = _between(_runs(x, y.shape))
     if found is None:
@@ -180,10 +179,10 @@ def _by_product(call: Call, x: TensorSpec, y: TensorSpec, op: str, alpha: float,
     if executable is None:
         return None
     direct = beta == 0.0 and y.alignment >= 16 and same_memory(y, y._replace(strides=packed_as(x, y.shape)))
-    return Steps([Step(executable, (0, 1))]) if direct else _copied(executable, x, y, 1.0, beta)
+    return StepSequence([Step(executable, (0, 1))]) if direct else _copied(executable, x, y, 1.0, beta)
 
 
-def _by_function(device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float) -> Steps:
+def _by_function(device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float) -> StepSequence:
     """Return the steps of cudnnReduceTensor, on float32 copies for bfloat16, which it does not support."""
     kind: ElementName = "float64" if x.dtype == "float64" else "float32"
     how = ReduceTensorDescriptor(
@@ -195,16 +194,16 @@ def _by_function(device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: floa
     if is_copied:
         source, target = (builder.scratch(packed(spec, "float32")) for spec in (x, y))
         builder.copy(builder.operands["x"], source)
-    a, b = scales(1.0 if is_copied else alpha, 0.0 if is_copied else beta, kind)
+    a, b = scaling_arguments(1.0 if is_copied else alpha, 0.0 if is_copied else beta, kind)
     if x.shape == y.shape:  # reduction-of-one-shape in docs/known-issues.md
         absolute = op in ("norm1", "norm2", "amax")
         builder.add(_element_by_element(source.spec, target.spec, absolute, a, b), source, target)
     else:
-        one, two = map(described, in_one_order(source.spec, target.spec))
+        one, two = map(tensor_descriptor, in_one_order(source.spec, target.spec))
         size = c_size_t()
         raw.call("cudnnGetReductionWorkspaceSize", Handle.default(device), how, one, two, byref(size))
-        function = Function(
-            "cudnnReduceTensor", how, None, 0, WORKSPACE, size.value, a, one, At(0), b, two, At(1),
+        function = FunctionCall(
+            "cudnnReduceTensor", how, None, 0, WORKSPACE, size.value, a, one, OperandAddress(0), b, two, OperandAddress(1),
             workspace_size=size.value,
         )  # fmt: skip
         builder.add(function, source, target)
@@ -213,7 +212,7 @@ def _by_function(device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: floa
     return builder.sequence()
 
 
-def _element_by_element(x: TensorSpec, y: TensorSpec, absolute: bool, a: Any, b: Any) -> Function:
+def _element_by_element(x: TensorSpec, y: TensorSpec, absolute: bool, a: Any, b: Any) -> FunctionCall:
     """Return a reduction of single elements: a copy, or their absolute values as max(x, -x)."""
     if not absolute:
         return copy(x, y, a.value, b.value)
@@ -221,13 +220,25 @@ def _element_by_element(x: TensorSpec, y: TensorSpec, absolute: bool, a: Any, b:
     # alpha * max(x, -x) = max(alpha * x, -alpha * x), or the minimum for a negative alpha: inputs are scaled first
     larger = OpTensorDescriptor("max" if a.value >= 0 else "min", compute_dtype=kind, propagate_nan=True)
     minus = type(a)(-a.value)
-    d = described(x)
-    return Function("cudnnOpTensor", larger, a, d, At(0), minus, d, At(0), b, described(y), At(1))
+    d = tensor_descriptor(x)
+    return FunctionCall(
+        "cudnnOpTensor",
+        larger,
+        a,
+        d,
+        OperandAddress(0),
+        minus,
+        d,
+        OperandAddress(0),
+        b,
+        tensor_descriptor(y),
+        OperandAddress(1),
+    )
 
 
 def _by_pooling(
     device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float, deterministic: bool
-) -> Steps | None:
+) -> StepSequence | None:
     """Return the steps of a sum or mean over one run as poolings; None for other reductions, and if these are slow.
 
     They are fast for a run between two others, and elsewhere faster than cudnnReduceTensor.
@@ -245,7 +256,7 @@ def _by_pooling(
     return averages if averages is None or direct else _copied(averages, x, y, 1.0, beta)
 
 
-def _by_halves(device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float) -> Steps | None:
+def _by_halves(device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float) -> StepSequence | None:
     """Return the steps of a maximum, minimum or norm of float64 over one long run; None for others."""
     sizes = _between(_runs(x, y.shape))
     steps = None if sizes is None else by_halves(device, sizes, op)
@@ -253,7 +264,7 @@ def _by_halves(device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float,
     return steps if steps is None or direct else _copied(steps, x, y, alpha, beta)
 
 
-def _by_graphs(device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float) -> Steps | None:
+def _by_graphs(device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float) -> StepSequence | None:
     """Return the steps of a reduction by graphs; None if they do not support it."""
     if x.shape == y.shape:  # no axis is reduced
         return None
@@ -307,11 +318,27 @@ def _add_scaling(builder: StepBuilder, op: str, sums: Tensor, y: Tensor, alpha: 
     """Add the steps from float32 sums to y: the root for a norm2, the factors, and y's dtype and strides."""
     if op == "norm2":
         root = OpTensorDescriptor("sqrt", compute_dtype="float32", propagate_nan=True)
-        one, zero = scales(1.0, 0.0, "float32")
+        one, zero = scaling_arguments(1.0, 0.0, "float32")
         direct = y.spec.dtype == "float32" and (alpha, beta) == (1.0, 0.0)
         result = y if direct else sums
-        d, to = described(sums.spec), described(result.spec)
-        builder.add(Function("cudnnOpTensor", root, one, d, At(0), zero, d, At(0), zero, to, At(1)), sums, result)
+        d, to = tensor_descriptor(sums.spec), tensor_descriptor(result.spec)
+        builder.add(
+            FunctionCall(
+                "cudnnOpTensor",
+                root,
+                one,
+                d,
+                OperandAddress(0),
+                zero,
+                d,
+                OperandAddress(0),
+                zero,
+                to,
+                OperandAddress(1),
+            ),
+            sums,
+            result,
+        )
         if direct:
             return
     builder.copy(sums, y, alpha, beta)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, as_lies, extent, same_memory
+from cudnnpy._launch.device_operation import DeviceOperation
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.operands import as_rows, check_input, check_like, check_no_overlaps, resolve_output, row_view_shape
+from cudnnpy._launch.program import Operand, Program, with_conversion_copies
+from cudnnpy._launch.steps import FunctionCall, OperandAddress, Step, copy, scaling_arguments, tensor_descriptor
 from cudnnpy._options.activation import ActivationBase
-from cudnnpy._runtime.device_operation import DeviceOperation
-from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import At, Function, Operand, Program, Step, arranged, copy, described, scales
-from cudnnpy._runtime.operands import given, in_rows, like, no_overlaps, result, rows
 from cudnnpy.descriptors import ActivationDescriptor
 from cudnnpy.graph.activations import activated
 from cudnnpy.graph.graph import Graph
@@ -26,42 +27,44 @@ class Activation(ActivationBase, DeviceOperation):
         return ActivationDescriptor(self.mode, coefficient=coefficient, propagate_nan=True, swish_beta=swish)
 
     def _forward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
-        x = given(call, "x", empty=True)
-        y = result(call, "out", x.shape, x.dtype, x, beta)
-        operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True, ("x",))))
-        a, b = scales(alpha, beta, x.dtype)
+        x = check_input(call, "x", empty=True)
+        y = resolve_output(call, "out", x.shape, x.dtype, x, beta)
+        operands = check_no_overlaps(call, (Operand("x", x), Operand("out", y, True, ("x",))))
+        a, b = scaling_arguments(alpha, beta, x.dtype)
         if not extent(y):
             return Program("activation", call.device, operands, []), [y]
         step = Step(copy(x, y, alpha, beta), (0, 1)) if self.mode == "identity" else None  # cuDNN rejects IDENTITY
-        shape = rows(x, y) if (alpha, beta) == (1.0, 0.0) else None
+        shape = row_view_shape(x, y) if (alpha, beta) == (1.0, 0.0) else None
         if shape is not None and step is None:
             graph = Graph()
-            node = graph.tensor("x", in_rows(x, shape))
-            graph.output("y", activated(graph, node, self.mode, self.coefficient), strides=in_rows(y, shape).strides)
+            node = graph.tensor("x", as_rows(x, shape))
+            graph.output("y", activated(graph, node, self.mode, self.coefficient), strides=as_rows(y, shape).strides)
             planned = graph.executable(call.device)
             step = Step(planned, (0, 1)) if planned else None
         if step is None:
-            how, dx, dy = self._descriptor(self.coefficient), described(x), described(y)
-            step = Step(Function("cudnnActivationForward", how, a, dx, At(0), b, dy, At(1)), (0, 1))
+            how, dx, dy = self._descriptor(self.coefficient), tensor_descriptor(x), tensor_descriptor(y)
+            step = Step(
+                FunctionCall("cudnnActivationForward", how, a, dx, OperandAddress(0), b, dy, OperandAddress(1)), (0, 1)
+            )
         return Program("activation", call.device, operands, [step]), [y]
 
     def _backward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
-        dy = given(call, "dy", empty=True)
-        x, y = (like(call, name, dy.shape, dy.dtype) for name in ("x", "y"))
-        dx = result(call, "out", dy.shape, dy.dtype, dy, beta)
-        operands = no_overlaps(
+        dy = check_input(call, "dy", empty=True)
+        x, y = (check_like(call, name, dy.shape, dy.dtype) for name in ("x", "y"))
+        dx = resolve_output(call, "out", dy.shape, dy.dtype, dy, beta)
+        operands = check_no_overlaps(
             call, (Operand("dy", dy), Operand("x", x), Operand("y", y), Operand("out", dx, True, ("dy",)))
         )
-        a, b = scales(alpha, beta, dy.dtype)
+        a, b = scaling_arguments(alpha, beta, dy.dtype)
         if not extent(dx):
             return Program("activation gradient", call.device, operands, []), [dx]
         step = Step(copy(dy, dx, alpha, beta), (0, 3)) if self.mode == "identity" else None
-        shape = rows(dy, x, y, dx) if (alpha, beta) == (1.0, 0.0) else None
+        shape = row_view_shape(dy, x, y, dx) if (alpha, beta) == (1.0, 0.0) else None
         if shape is not None and step is None:
             reads_y = self.mode in ("sigmoid", "tanh")
             graph = Graph()
-            gradient = graph.tensor("dy", in_rows(dy, shape))
-            forward = graph.tensor("y" if reads_y else "x", in_rows(y if reads_y else x, shape))
+            gradient = graph.tensor("dy", as_rows(dy, shape))
+            forward = graph.tensor("y" if reads_y else "x", as_rows(y if reads_y else x, shape))
             graph.output("dx", _gradient(graph, gradient, forward, self.mode, self.coefficient))
             planned = graph.executable(call.device)
             step = Step(planned, (0, 2 if reads_y else 1, 3)) if planned else None
@@ -71,10 +74,12 @@ class Activation(ActivationBase, DeviceOperation):
             # For tanh, cuDNN compares the strides of axes of size 1, too.
             alike = as_lies(dx, dy) if same_memory(dx, dy) else dx
             required_specs = dy, as_lies(x, alike), as_lies(y, dy), alike
-            one, two, three, four = map(described, required_specs)
-            tensors = three, At(2), one, At(0), two, At(1)
-            function = Function("cudnnActivationBackward", how, a, *tensors, b, four, At(3))
-            return arranged("activation gradient", call.device, operands, function, required_specs, beta), [dx]
+            one, two, three, four = map(tensor_descriptor, required_specs)
+            tensors = three, OperandAddress(2), one, OperandAddress(0), two, OperandAddress(1)
+            function = FunctionCall("cudnnActivationBackward", how, a, *tensors, b, four, OperandAddress(3))
+            return with_conversion_copies(
+                "activation gradient", call.device, operands, function, required_specs, beta
+            ), [dx]
         return Program("activation gradient", call.device, operands, [step]), [dx]
 
 

@@ -9,12 +9,13 @@ from typing import Any
 from cudnnpy import raw
 from cudnnpy._core.identity import Identity
 from cudnnpy._core.layouts import TensorSpec, extent, is_dense, packed, same_memory
+from cudnnpy._launch.device_operation import DeviceOperation
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.operands import check_input, check_no_overlaps, resolve_output
+from cudnnpy._launch.program import Operand, Program, with_conversion_copies
+from cudnnpy._launch.steps import FunctionCall, OperandAddress
 from cudnnpy._memory import workspace as memory
 from cudnnpy._options.dropout import DropoutBase
-from cudnnpy._runtime.device_operation import DeviceOperation
-from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import At, Function, Operand, Program, arranged
-from cudnnpy._runtime.operands import given, no_overlaps, result
 from cudnnpy.descriptors import DropoutDescriptor, TensorDescriptor
 from cudnnpy.handle import Handle
 
@@ -41,36 +42,57 @@ class Dropout(DropoutBase, DeviceOperation):
         return held[1]
 
     def _forward(self, call: Call) -> tuple[Program, list[TensorSpec]]:
-        x = given(call, "x", empty=True)
-        y = result(call, "out", x.shape, x.dtype, x)
+        x = check_input(call, "x", empty=True)
+        y = resolve_output(call, "out", x.shape, x.dtype, x)
         reserve = TensorSpec((reserve_size(x),), "uint8", (1,))
-        operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True), Operand("reserve", reserve, True)))
+        operands = check_no_overlaps(
+            call, (Operand("x", x), Operand("out", y, True), Operand("reserve", reserve, True))
+        )
         if not extent(y):  # no random numbers are drawn
             return Program("dropout", call.device, operands, []), [y, reserve]
         required_specs = *_rows(x, y), reserve
         one, two, _ = map(_row, required_specs)
-        function = "cudnnDropoutForward", self._descriptor(call), one, At(0), two, At(1), At(2), reserve.shape[0]
-        return arranged("dropout", call.device, operands, Function(*function), required_specs), [y, reserve]
+        function = (
+            "cudnnDropoutForward",
+            self._descriptor(call),
+            one,
+            OperandAddress(0),
+            two,
+            OperandAddress(1),
+            OperandAddress(2),
+            reserve.shape[0],
+        )
+        return with_conversion_copies("dropout", call.device, operands, FunctionCall(*function), required_specs), [
+            y,
+            reserve,
+        ]
 
     def _backward(self, call: Call) -> tuple[Program, list[TensorSpec]]:
-        dy = given(call, "dy", empty=True)
-        dx = result(call, "out", dy.shape, dy.dtype, dy)
-        reserve = given(call, "reserve", range(1, 2), ("uint8",), empty=True)
+        dy = check_input(call, "dy", empty=True)
+        dx = resolve_output(call, "out", dy.shape, dy.dtype, dy)
+        reserve = check_input(call, "reserve", range(1, 2), ("uint8",), empty=True)
         size = reserve_size(dy)
         if reserve.shape != (size,) or reserve.strides != (1,):
             raise ValueError(
                 f"reserve must have shape ({size},), as forward returns it for x of shape {dy.shape}; "
                 f"got shape {reserve.shape}"
             )
-        operands = no_overlaps(call, (Operand("dy", dy), Operand("reserve", reserve), Operand("out", dx, True)))
+        operands = check_no_overlaps(call, (Operand("dy", dy), Operand("reserve", reserve), Operand("out", dx, True)))
         if not extent(dx):
             return Program("dropout gradient", call.device, operands, []), [dx]
         one, three = _rows(dy, dx)
         required_specs = one, reserve, three
-        function = Function(
-            "cudnnDropoutBackward", self._descriptor(call), _row(one), At(0), _row(three), At(2), At(1), size
+        function = FunctionCall(
+            "cudnnDropoutBackward",
+            self._descriptor(call),
+            _row(one),
+            OperandAddress(0),
+            _row(three),
+            OperandAddress(2),
+            OperandAddress(1),
+            size,
         )
-        return arranged("dropout gradient", call.device, operands, function, required_specs), [dx]
+        return with_conversion_copies("dropout gradient", call.device, operands, function, required_specs), [dx]
 
 
 def reserve_size(spec: TensorSpec) -> int:

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from typing import Any, SupportsIndex
 
 from cudnnpy._core.layouts import TensorSpec
+from cudnnpy._launch import dispatch
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.operands import check_input, check_no_overlaps, resolve_output
+from cudnnpy._launch.program import Operand, Program
+from cudnnpy._launch.steps import scaling_arguments
 from cudnnpy._options.arguments import check_axes
 from cudnnpy._options.checks import bounded, check_flag, check_option, shown
-from cudnnpy._runtime import dispatch
-from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import Operand, Program, scales
-from cudnnpy._runtime.operands import given, no_overlaps, result
 from cudnnpy.graph.reductions import ALIASES, REDUCTIONS, reduction
 from cudnnpy.typing import ArrayT, Reduction, Stream
 
@@ -82,12 +83,12 @@ def _prepare(
     check_flag("deterministic", deterministic)
     check_option("op", op, (*REDUCTIONS, *ALIASES))
     op = ALIASES.get(op, op)
-    x = given(call, "x", empty=True)
+    x = check_input(call, "x", empty=True)
     reduced = check_axes(axes or None, len(x.shape))
     shape = tuple(1 if axis in reduced else size for axis, size in enumerate(x.shape))
-    y = result(call, "out", shape, x.dtype, None, beta)
-    scales(alpha, beta, x.dtype)
+    y = resolve_output(call, "out", shape, x.dtype, None, beta)
+    scaling_arguments(alpha, beta, x.dtype)
     if op in ("min", "max", "amax") and any(not x.shape[axis] for axis in reduced):
         raise ValueError(f"x must have sizes of 1 or more on the axes {reduced} for op={op!r}; got shape {x.shape}")
-    operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True)))
+    operands = check_no_overlaps(call, (Operand("x", x), Operand("out", y, True)))
     return reduction(f"reduction {op}", call.device, operands, op, alpha, beta, deterministic, call), [y]

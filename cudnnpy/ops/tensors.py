@@ -19,24 +19,31 @@ from cudnnpy._core.layouts import (
     packed,
     packed_strides,
 )
-from cudnnpy._options.checks import check_number, check_option, shown
-from cudnnpy._runtime import dispatch
-from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import (
-    At,
-    Either,
+from cudnnpy._launch import dispatch
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.fill_executables import fill
+from cudnnpy._launch.operands import (
+    FLOATS,
+    as_rows,
+    check_input,
+    check_like,
+    check_no_overlaps,
+    resolve_output,
+    row_view_shape,
+)
+from cudnnpy._launch.program import Operand, Program
+from cudnnpy._launch.step_builder import StepBuilder
+from cudnnpy._launch.steps import (
+    AliasSwitch,
     Executable,
-    Function,
-    Operand,
-    Program,
+    FunctionCall,
+    OperandAddress,
     Step,
     copy,
-    described,
-    scales,
+    scaling_arguments,
+    tensor_descriptor,
 )
-from cudnnpy._runtime.fills import filled
-from cudnnpy._runtime.operands import FLOATS, given, in_rows, like, no_overlaps, result, rows
-from cudnnpy._runtime.step_builder import StepBuilder
+from cudnnpy._options.checks import check_number, check_option, shown
 from cudnnpy.descriptors import OpTensorDescriptor
 from cudnnpy.graph.graph import Graph
 from cudnnpy.typing import Array, ArrayT, Dtype, MemoryLayout, Stream
@@ -178,14 +185,14 @@ def transform_tensor(
 
 
 def _add(call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
-    a, b = given(call, "a", empty=True), given(call, "b", empty=True)
+    a, b = check_input(call, "a", empty=True), check_input(call, "b", empty=True)
     if a.dtype != b.dtype:
         raise TypeError(f"a must be {b.dtype}, as b; got {a.dtype}")
     if len(a.shape) != len(b.shape) or any(m not in (1, n) for m, n in zip(a.shape, b.shape, strict=True)):
         raise ValueError(f"a must have shape {b.shape}, as b, or 1 for any of its sizes; got shape {a.shape}")
-    c = result(call, "out", b.shape, b.dtype, b)
-    operands = no_overlaps(call, (Operand("a", a), Operand("b", b), Operand("out", c, True, ("a", "b"))))
-    one, two = scales(alpha, beta, b.dtype)
+    c = resolve_output(call, "out", b.shape, b.dtype, b)
+    operands = check_no_overlaps(call, (Operand("a", a), Operand("b", b), Operand("out", c, True, ("a", "b"))))
+    one, two = scaling_arguments(alpha, beta, b.dtype)
     if not extent(c):
         return Program("sum", call.device, operands, []), [c]
     step = _sum_by_graph(call, a, b, c) if (alpha, beta) == (1.0, 1.0) else None
@@ -193,9 +200,19 @@ def _add(call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpe
         add = OpTensorDescriptor(
             "add", compute_dtype="float64" if b.dtype == "float64" else "float32", propagate_nan=True
         )
-        zero = scales(0.0, 0.0, b.dtype)[0]
-        function = Function(
-            "cudnnOpTensor", add, two, described(b), At(1), one, described(a), At(0), zero, described(c), At(2)
+        zero = scaling_arguments(0.0, 0.0, b.dtype)[0]
+        function = FunctionCall(
+            "cudnnOpTensor",
+            add,
+            two,
+            tensor_descriptor(b),
+            OperandAddress(1),
+            one,
+            tensor_descriptor(a),
+            OperandAddress(0),
+            zero,
+            tensor_descriptor(c),
+            OperandAddress(2),
         )
         step = Step(function, (0, 1, 2))
     return Program("sum", call.device, operands, [step]), [c]
@@ -204,13 +221,13 @@ def _add(call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpe
 def _sum_by_graph(call: Call, a: TensorSpec, b: TensorSpec, c: TensorSpec) -> Step | None:
     """A sum by a graph on rows: of tensors in one memory format, or of channels last and one value for each channel."""
     if a.shape != b.shape:
-        return _bias_by_graph(call, a, b) if rows(b, c) else None
-    shape = rows(b, c, a)
+        return _bias_by_graph(call, a, b) if row_view_shape(b, c) else None
+    shape = row_view_shape(b, c, a)
     if shape is None:
         return None
     graph = Graph()
-    one, two = graph.tensor("a", in_rows(a, shape)), graph.tensor("b", in_rows(b, shape))
-    graph.output("out", graph.pointwise("add", two, one), strides=in_rows(c, shape).strides)
+    one, two = graph.tensor("a", as_rows(a, shape)), graph.tensor("b", as_rows(b, shape))
+    graph.output("out", graph.pointwise("add", two, one), strides=as_rows(c, shape).strides)
     planned = graph.executable(call.device)
     return Step(planned, (0, 1, 2)) if planned else None
 
@@ -232,43 +249,43 @@ def _bias_by_graph(call: Call, a: TensorSpec, b: TensorSpec) -> Step | None:
     if b.strides != channels_last_strides(b.shape):
         return None
     graph = Graph()
-    one = graph.tensor("a", in_rows(a, (1, channels)))
-    two = graph.tensor("b", in_rows(b, (n * math.prod(spatial), channels)))
+    one = graph.tensor("a", as_rows(a, (1, channels)))
+    two = graph.tensor("b", as_rows(b, (n * math.prod(spatial), channels)))
     graph.output("out", graph.pointwise("add", two, one), strides=two.spec.strides)
     planned = graph.executable(call.device)
     return Step(planned, (0, 1, 2)) if planned else None
 
 
 def _scale(call: Call, alpha: float) -> tuple[Program, list[TensorSpec]]:
-    x = given(call, "x", empty=True)
-    y = result(call, "out", x.shape, x.dtype, x)
-    operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True, ("x",))))
-    factor = scales(alpha, 0.0, x.dtype)[0]
+    x = check_input(call, "x", empty=True)
+    y = resolve_output(call, "out", x.shape, x.dtype, x)
+    operands = check_no_overlaps(call, (Operand("x", x), Operand("out", y, True, ("x",))))
+    factor = scaling_arguments(alpha, 0.0, x.dtype)[0]
     if not extent(y):
         return Program("multiple", call.device, operands, []), [y]
-    shape = rows(x, y)
+    shape = row_view_shape(x, y)
     executable: Executable | None = None
     if shape is not None:
         graph = Graph()
-        scaled = graph.pointwise("mul", graph.tensor("x", in_rows(x, shape)), graph.number(alpha))
-        graph.output("out", scaled, strides=in_rows(y, shape).strides)
+        scaled = graph.pointwise("mul", graph.tensor("x", as_rows(x, shape)), graph.number(alpha))
+        graph.output("out", scaled, strides=as_rows(y, shape).strides)
         executable = graph.executable(call.device)
     if executable is None:
-        in_place = Function("cudnnScaleTensor", described(x), At(0), factor)
-        executable = Either(0, 1, in_place, copy(x, y, alpha))
+        in_place = FunctionCall("cudnnScaleTensor", tensor_descriptor(x), OperandAddress(0), factor)
+        executable = AliasSwitch(0, 1, in_place, copy(x, y, alpha))
     return Program("multiple", call.device, operands, [Step(executable, (0, 1))]), [y]
 
 
 def _set(call: Call, text: str) -> tuple[Program, list[TensorSpec]]:
-    out, value = given(call, "out", empty=True), float.fromhex(text)
+    out, value = check_input(call, "out", empty=True), float.fromhex(text)
     operands = Operand("out", out, True, ("out",)), Operand("out", out)
-    return Program("fill", call.device, operands, [Step(filled(out, value), (0,))] if extent(out) else []), [out]
+    return Program("fill", call.device, operands, [Step(fill(out, value), (0,))] if extent(out) else []), [out]
 
 
 def _transform(
     call: Call, layout: MemoryLayout | None, dtype: Dtype | None, alpha: float, beta: float
 ) -> tuple[Program, list[TensorSpec]]:
-    x = given(call, "x", empty=True)
+    x = check_input(call, "x", empty=True)
     if layout is not None:
         check_option("layout", layout, MEMORY_LAYOUTS)
     kind = x.dtype if dtype is None else dtype_of(dtype).name
@@ -277,10 +294,10 @@ def _transform(
     if layout == "channels_last" and len(x.shape) < 3:
         raise ValueError(f"x must have 3, 4 or 5 axes; got shape {x.shape} (layout='channels_last')")
     if "out" in call.specs:
-        y = given(call, "out", empty=True)
-        y = like(call, "out", x.shape, y.dtype)
+        y = check_input(call, "out", empty=True)
+        y = check_like(call, "out", x.shape, y.dtype)
     else:
-        y = result(call, "out", x.shape, kind, x, beta)
+        y = resolve_output(call, "out", x.shape, kind, x, beta)
         strides = {"C": packed_strides(x.shape), None: y.strides}.get(layout) or channels_last_strides(x.shape)
         y = y._replace(strides=strides)
     if y.dtype == "float64" != x.dtype:  # transform-to-float64 in docs/known-issues.md
@@ -289,15 +306,15 @@ def _transform(
             f"{name} must be {', '.join(FLOATS[:3])} for x of {x.dtype}; got float64. cudnnTransformTensor takes its "
             "factors as float for some such shapes and as double for others"
         )
-    scales(alpha, beta, x.dtype)
-    operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True)))
+    scaling_arguments(alpha, beta, x.dtype)
+    operands = check_no_overlaps(call, (Operand("x", x), Operand("out", y, True)))
     if not extent(y):
         return Program("copy", call.device, operands, []), [y]
-    shape = rows(x, y) if (alpha, beta) == (1.0, 0.0) else None
+    shape = row_view_shape(x, y) if (alpha, beta) == (1.0, 0.0) else None
     executable: Executable | None = None
     if shape is not None:
         graph = Graph()
-        graph.output("out", graph.pointwise("identity", graph.tensor("x", in_rows(x, shape))), y.dtype)
+        graph.output("out", graph.pointwise("identity", graph.tensor("x", as_rows(x, shape))), y.dtype)
         executable = graph.executable(
             call.device, 1
         )  # the heuristics' second proposal takes 0.9 of the time of the first

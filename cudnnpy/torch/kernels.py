@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cudnnpy._runtime.plan_cache import find
+from cudnnpy._launch.plan_cache import lookup
 from cudnnpy.torch import native
 from cudnnpy.torch.native import flags
 from cudnnpy.torch.parts import Backward, Forward
@@ -45,7 +45,7 @@ def convolution(
         bits |= bias.data_ptr()
     if bits & 15:  # rare: misaligned tensors have plans of their own
         key += (_alignments(x, w, bias),)
-    ready: Forward | Left | None = find(key)
+    ready: Forward | Left | None = lookup(key)
     if ready is None:
         geometry = stride, padding, dilation, transposed, output_padding, groups
         ready = remembered(key, plan_forward, (x, w, bias), geometry, (benchmark, deterministic, enabled, tf32))
@@ -84,7 +84,7 @@ def convolution_backward(
     )  # fmt: skip
     if (at_dy | at_x | at_w) & 15:
         key += (_alignments(dy, x, w),)
-    ready: Backward | Left | None = find(key)
+    ready: Backward | Left | None = lookup(key)
     if ready is None:
         ready = remembered(key, plan_backward, (dy, x, w), geometry, now, mask)
     if isinstance(ready, Backward):

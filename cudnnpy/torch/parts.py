@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import OutOfMemoryError
 
-from cudnnpy._runtime.launcher import Launcher
+from cudnnpy._launch.launcher import Launcher
 from cudnnpy.torch import native
 from cudnnpy.torch.counts import TAKEN
 

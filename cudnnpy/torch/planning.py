@@ -10,10 +10,10 @@ from torch import OutOfMemoryError
 
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec
+from cudnnpy._launch.dispatch import Call, check_not_capturing, specs_of
+from cudnnpy._launch.launcher import Launcher
+from cudnnpy._launch.plan_cache import plan_cache
 from cudnnpy._memory.arrays import library_of, read
-from cudnnpy._runtime.dispatch import Call, refuse_capture, specs_of
-from cudnnpy._runtime.launcher import Launcher
-from cudnnpy._runtime.plan_cache import plan_cache
 from cudnnpy.convolution.convolution import Convolution
 from cudnnpy.convolution.operation import Operation
 from cudnnpy.convolution.transpose import ConvolutionTranspose
@@ -85,7 +85,7 @@ def remembered(key: tuple[Any, ...], plan: Callable[..., Any], tensors: tuple[An
     except _PLANNING_ERRORS as error:
         ready = Left(reason_of(error))
     if not (isinstance(ready, Left) and ready.reason == counts.CAPTURE):
-        plan_cache().store(key, ready)
+        plan_cache().insert_planned(key, ready)
     return ready
 
 
@@ -97,7 +97,7 @@ def given_up(key: tuple[Any, ...], error: Exception) -> str:
     """
     reason = reason_of(error)
     if isinstance(error, WorkspaceError):
-        plan_cache().store(key, Left(reason))
+        plan_cache().insert_planned(key, Left(reason))
     return reason
 
 
@@ -167,7 +167,7 @@ def _planned(
     if max(math.prod(spec.shape) for spec in specs.values()) > _MOST_ELEMENTS:
         raise NotTaken(counts.LARGE)
     stream = library.current_stream(device)
-    refuse_capture(name, stream)
+    check_not_capturing(name, stream)
     with on_device(device):
         call = Call(specs, addresses, device, stream, arrays)
         planned, _ = operation._prepare(call, does, None, 1.0, 0.0, *(() if does == "forward" else shape))

@@ -10,12 +10,12 @@ from functools import cache
 from typing import Any
 
 import planning
+from cudnnpy._launch.steps import StepSequence
 
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning import plan_text, selection
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._runtime.executables import Steps
 from cudnnpy.convolution import legacy
 from cudnnpy.convolution.lowering import lowerings
 from cudnnpy.graph.graph import Graph
@@ -107,5 +107,5 @@ def sealed(content: dict[str, Any]) -> str:
 
 def planned(plan: Any) -> dict[str, Any] | None:
     """What cuDNN itself says that it planned; None for a v7 algorithm."""
-    main = plan.executable.main if isinstance(plan.executable, Steps) else plan.executable
+    main = plan.executable.main if isinstance(plan.executable, StepSequence) else plan.executable
     return None if isinstance(main, Algorithm) else json.loads(main.to_json())

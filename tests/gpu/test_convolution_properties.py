@@ -152,7 +152,7 @@ def size(drawn: Drawn) -> int:
 
 def chosen() -> Any:
     """The plan of the last call, for its notes: the newest in the cache."""
-    from cudnnpy._runtime.plan_cache import plan_cache
+    from cudnnpy._launch.plan_cache import plan_cache
 
     for entry in reversed(plan_cache().values()):
         planned = entry.launcher.planned

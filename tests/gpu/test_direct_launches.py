@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from cudnnpy._launch import launcher
+from cudnnpy._launch.direct.relocations import SPACE_ALIGNMENT
 from drawing import EXAMPLES, SEED
 
 import cudnnpy
 from cudnnpy import Convolution, Plan, TensorSpec
 from cudnnpy._core.layouts import extent
-from cudnnpy._runtime import launcher
-from cudnnpy._runtime.followed_addresses import SPACE_ALIGNMENT
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.handle import Handle
 

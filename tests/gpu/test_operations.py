@@ -18,6 +18,7 @@ import numpy as np
 import operations
 import pytest
 import torch
+from cudnnpy._launch import operands
 from drawing import ENOUGH, EXAMPLES, check_each, print_outcomes
 from operation_kinds import KINDS
 from operation_problem import Problem
@@ -28,7 +29,6 @@ from test_threads import side_by_side
 
 import cudnnpy
 from cudnnpy import reference
-from cudnnpy._runtime import operands
 from cudnnpy.errors import CaptureError, NoAlgorithmError, NotSupportedError
 
 COMPILED = ("BatchNormalization", "LayerNormalization", "RMSNormalization", "InstanceNormalization", "FusedConvolution")

@@ -15,11 +15,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 from cuda.bindings import driver
+from cudnnpy._launch.steps import FunctionCall, OperandAddress, Step, StepSequence
 
 from cudnnpy import raw, reference
 from cudnnpy._core.dtypes import dtype_of, numpy_dtype
 from cudnnpy._core.layouts import TensorSpec
-from cudnnpy._runtime.executables import At, Function, Step, Steps
 from cudnnpy.convolution.space_to_depth import SpaceToDepth, Transform, can_transform
 
 Memories: TypeAlias = Mapping[int, np.ndarray]  # by the operands' numbers
@@ -43,7 +43,7 @@ _constants: dict[int, np.ndarray] = {}  # by their addresses
 
 def run_steps(steps: Sequence[Step], scratch: Sequence[int], *operands: np.ndarray) -> None:
     """Binds the steps to the operands' addresses, and runs them; the workspace begins as NaN."""
-    whole = Steps(steps, scratch)
+    whole = StepSequence(steps, scratch)
     workspace = np.full(whole.workspace_size, 0xFF, np.uint8)
     count = len(_memories)
     _memories.extend(_bytes(memory) for memory in (*operands, workspace))
@@ -102,10 +102,10 @@ def _memory_at(address: int) -> np.ndarray:
 @contextmanager
 def _functions() -> Iterator[None]:
     """C's functions and the driver's, by NumPy. What is bound, and to which addresses, is the package's own doing."""
-    real = Function.bind
-    bound: list[Function] = []
+    real = FunctionCall.bind
+    bound: list[FunctionCall] = []
 
-    def bind(self: Function, handle: Any, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+    def bind(self: FunctionCall, handle: Any, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
         bound.append(self)
         try:
             return real(self, handle, pointers, workspace)
@@ -116,7 +116,9 @@ def _functions() -> Iterator[None]:
         one = bound[-1]
 
         def launch(_handle: Any, *arguments: Any) -> int:
-            places = {a.place: b for a, b in zip(one.arguments, arguments, strict=True) if isinstance(a, At)}
+            places = {
+                a.place: b for a, b in zip(one.arguments, arguments, strict=True) if isinstance(a, OperandAddress)
+            }
             _CALLS[name]({place: _memory_at(b) for place, b in places.items() if b is not None}, *one.arguments)
             return 0
 
@@ -130,7 +132,7 @@ def _functions() -> Iterator[None]:
         return (0,)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Function, "bind", bind)
+        patch.setattr(FunctionCall, "bind", bind)
         patch.setattr(Transform, "bind", transform)
         patch.setattr(raw, "bound", function)
         patch.setattr(driver, "cuMemsetD16Async", partial(fill, np.uint16))
@@ -138,11 +140,13 @@ def _functions() -> Iterator[None]:
         yield
 
 
-def _tensor(memories: Memories, at: At, descriptor: Any) -> np.ndarray:
+def _tensor(memories: Memories, at: OperandAddress, descriptor: Any) -> np.ndarray:
     return tensor_in(memories[at.place], TensorSpec(descriptor.shape, descriptor.dtype, descriptor.strides))
 
 
-def _transform(memories: Memories, alpha: Any, x: Any, at: At, beta: Any, y: Any, to: At) -> None:
+def _transform(
+    memories: Memories, alpha: Any, x: Any, at: OperandAddress, beta: Any, y: Any, to: OperandAddress
+) -> None:
     source, target = _tensor(memories, at, x), _tensor(memories, to, y)
     assert source.shape == target.shape
     kept = beta.value * target if beta.value else 0
@@ -181,12 +185,14 @@ def _fold(memories: list[np.ndarray], how: Transform) -> None:
         there[...] = to_space(here, how.transform, there.shape) + (how.beta * there if how.beta else 0)
 
 
-def _add(memories: Memories, alpha: Any, a: Any, at: At, beta: Any, c: Any, to: At) -> None:
+def _add(memories: Memories, alpha: Any, a: Any, at: OperandAddress, beta: Any, c: Any, to: OperandAddress) -> None:
     target = _tensor(memories, to, c)
     target[...] = alpha.value * _tensor(memories, at, a) + beta.value * target
 
 
-def _activate(memories: Memories, how: Any, alpha: Any, x: Any, at: At, beta: Any, y: Any, to: At) -> None:
+def _activate(
+    memories: Memories, how: Any, alpha: Any, x: Any, at: OperandAddress, beta: Any, y: Any, to: OperandAddress
+) -> None:
     assert (how.mode, alpha.value, beta.value) == ("relu", 1.0, 0.0)
     _tensor(memories, to, y)[...] = np.maximum(_tensor(memories, at, x), 0)
 
@@ -196,7 +202,9 @@ def _pooling(how: Any) -> reference.Pooling:
     return reference.Pooling(how.mode, how.window, padding=how.padding, stride=how.stride)
 
 
-def _pool(memories: Memories, how: Any, alpha: Any, x: Any, at: At, beta: Any, y: Any, to: At) -> None:
+def _pool(
+    memories: Memories, how: Any, alpha: Any, x: Any, at: OperandAddress, beta: Any, y: Any, to: OperandAddress
+) -> None:
     source, target = _tensor(memories, at, x), _tensor(memories, to, y)
     values = _pooling(how).forward(source.astype(np.float64))
     target[...] = alpha.value * values + (beta.value * target if beta.value else 0)
@@ -212,7 +220,7 @@ def _pool_backward(memories: Memories, how: Any, alpha: Any, *rest: Any) -> None
     target[...] = alpha.value * values + (beta.value * target if beta.value else 0)
 
 
-def _op_tensor(memories: Memories, how: Any, alpha: Any, a: Any, at: At, *others: Any) -> None:
+def _op_tensor(memories: Memories, how: Any, alpha: Any, a: Any, at: OperandAddress, *others: Any) -> None:
     beta, b, b_at, gamma, c, to = others
     first, second, target = (_tensor(memories, m, d) for m, d in ((at, a), (b_at, b), (to, c)))
     # what C wants: b's axes are those of a or 1; c is b in memory only if a is, too
@@ -247,7 +255,17 @@ def _softmax_axes(mode: Any) -> tuple[int, ...]:
     return (1,) if mode == raw.CUDNN_SOFTMAX_MODE_CHANNEL else (1, 2, 3)
 
 
-def _softmax(memories: Memories, kind: Any, mode: Any, alpha: Any, x: Any, at: At, beta: Any, y: Any, to: At) -> None:
+def _softmax(
+    memories: Memories,
+    kind: Any,
+    mode: Any,
+    alpha: Any,
+    x: Any,
+    at: OperandAddress,
+    beta: Any,
+    y: Any,
+    to: OperandAddress,
+) -> None:
     source, target = _tensor(memories, at, x).astype(np.float64), _tensor(memories, to, y)
     assert (x.shape, x.strides) == (y.shape, y.strides)
     axes = _softmax_axes(mode)
@@ -270,11 +288,11 @@ def _softmax_backward(memories: Memories, kind: Any, mode: Any, alpha: Any, *res
     assert not beta.value
 
 
-def _set(memories: Memories, y: Any, to: At, number: Any) -> None:
+def _set(memories: Memories, y: Any, to: OperandAddress, number: Any) -> None:
     _tensor(memories, to, y)[...] = number.value
 
 
-def _scale(memories: Memories, y: Any, to: At, alpha: Any) -> None:
+def _scale(memories: Memories, y: Any, to: OperandAddress, alpha: Any) -> None:
     _tensor(memories, to, y)[...] *= alpha.value
 
 

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import sample_graphs
+from cudnnpy._launch.steps import is_relocatable
 
 from cudnnpy import raw
 from cudnnpy._core.candidate_table import table
@@ -31,7 +32,6 @@ from cudnnpy._planning import remembered, selection
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.recall import StoredTuner
-from cudnnpy._runtime.executables import is_replayable
 from cudnnpy._store import layers
 from cudnnpy._store.database import Store
 from cudnnpy._store.entry import Entry
@@ -96,7 +96,7 @@ def described(candidate: Candidate) -> dict[str, Any]:
         "milliseconds": candidate.milliseconds,
         "engine": candidate.engine and vars(candidate.engine),
         "planned": executable is not None,
-        "replayable": executable is not None and is_replayable(executable),
+        "replayable": executable is not None and is_relocatable(executable),
         "kind": type(executable).__name__,
     }
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from cuda.bindings import driver
+from cudnnpy._launch import cuda_graph, direct_launch, dispatch, implicit_operands, launcher, pace, plan_cache
 from stand_in_pace import GivenPace
 
 from cudnnpy import raw
@@ -29,7 +30,6 @@ from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import GraphExecutable
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._runtime import cuda_graph, direct_launch, dispatch, launcher, pace, plan_cache, substitutes
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import convolution, operation
 from cudnnpy.convolution.candidates import ConvolutionProblem
@@ -391,7 +391,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInDevice]:
     monkeypatch.setattr(selection, "choose", stand_in.choose)
     monkeypatch.setattr(graph, "guesses", stand_in.guesses)
     monkeypatch.setattr(DropoutDescriptor, "needed_states_size", classmethod(lambda cls, handle: 1 << 10))
-    monkeypatch.setattr(substitutes, "synchronize", lambda stream, device: None)
+    monkeypatch.setattr(implicit_operands, "synchronize", lambda stream, device: None)
     monkeypatch.setattr(workspace, "free_bytes", lambda device: 1 << 30)
     monkeypatch.setattr(workspace, "allocate", allocate)
     real_take = workspace.take

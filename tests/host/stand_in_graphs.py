@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import pytest
 from cuda.bindings import driver
+from cudnnpy._launch import captured_kernels, captures, cuda_graph, direct_launch, launcher, pace, plan_cache
 from stand_in_pace import GivenPace
 
 from cudnnpy._core import driver as driver_calls
-from cudnnpy._runtime import captured_kernels, captures, cuda_graph, direct_launch, launcher, pace, plan_cache
 from cudnnpy.handle import Handle
 
 CAPTURES = 0x9000  # the stream of our own captures

@@ -7,10 +7,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pytest
+from cudnnpy._launch.address_validation import address_check
 from hypothesis import given
 from hypothesis import strategies as st
-
-from cudnnpy._runtime.addresses import address_check
 
 SIZES = 64, 32, 128  # of two inputs and a result, in bytes
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cudnnpy._launch import plan_cache
 from stand_in_device import Array, StandInDevice
 
 from cudnnpy import Convolution, reduce_tensor
-from cudnnpy._runtime import plan_cache
 
 LARGE = (8, 64, 40, 40)
 LAST = (64 * 1600, 1, 64 * 40, 64)

@@ -80,7 +80,7 @@ def test_a_first_call_takes_the_whole_path_and_a_known_one_plans_nothing(stand_i
     conv = cudnnpy.Convolution(padding=1)
     x, w, y = Array(2, 4, 6, 6), Array(8, 4, 3, 3), Array(2, 8, 6, 6)
     first = entered(lambda: conv.forward(x, w, out=y))
-    replaced = {"_planning.selection", "_planning.candidates", "_measuring.search", "_runtime.executables"}
+    replaced = {"_planning.selection", "_planning.candidates", "_measuring.search", "_launch.steps"}
     assert {*column(0), *column(1)} - {"", *replaced} <= set(first)
     in_order = ["_options.convolution_methods", "_runtime.dispatch", "_memory.arrays"]
     in_order += ["convolution.problem", "_planning.plan", "_runtime.launcher"]

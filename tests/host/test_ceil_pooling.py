@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cudnnpy._launch.dispatch import Call, Specs
+from cudnnpy._launch.program import Program
+from cudnnpy._launch.steps import FunctionCall, OffsetExecutable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy_machine import run_steps, tensor_in
 
 from cudnnpy import Pooling, TensorSpec, reference
 from cudnnpy._core.layouts import extent, packed_strides
-from cudnnpy._runtime.dispatch import Call, Specs
-from cudnnpy._runtime.executables import Function, Program, Shifted
 
 MODES = ("max", "max_deterministic", "average_include_padding", "average_exclude_padding")
 
@@ -66,14 +67,14 @@ def planned(problem: Problem, operation: str, **specs: TensorSpec) -> Program | 
     pool = Pooling(**problem.options, ceil_mode=True)
     program, _ = getattr(pool, operation)(call(**specs), problem.alpha, problem.beta)
     pools = [step for step in program.steps if pooling_of(step.executable)]
-    if len(program.steps) == 1 and not (pools and isinstance(pools[0].executable, Shifted)):
+    if len(program.steps) == 1 and not (pools and isinstance(pools[0].executable, OffsetExecutable)):
         return None
     return program
 
 
 def pooling_of(executable: Any) -> bool:
     executable = getattr(executable, "executable", executable)
-    return isinstance(executable, Function) and executable.name.startswith("cudnnPooling")
+    return isinstance(executable, FunctionCall) and executable.name.startswith("cudnnPooling")
 
 
 @settings(deadline=None, max_examples=400)

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cudnnpy._launch import dispatch, plan_cache
+from cudnnpy._launch.program import Operand, Program
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stand_in_device import STREAM, Array, StandInDevice
@@ -24,8 +26,6 @@ from cudnnpy._core.layouts import (
     same_memory,
 )
 from cudnnpy._options.convolution import ConvolutionOptions
-from cudnnpy._runtime import dispatch, plan_cache
-from cudnnpy._runtime.executables import Operand, Program
 from cudnnpy.convolution.operation import Operation
 from cudnnpy.descriptors import TensorDescriptor
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from cudnnpy._launch import direct_launch
+from cudnnpy._launch.direct.direct_launch import DirectLaunch
 from hypothesis import given
 from hypothesis import strategies as st
 from stand_in_graphs import Kernel, Pointers, StandInGraphs, stand_in_graphs
 
 from cudnnpy import raw
-from cudnnpy._runtime import direct_launch
-from cudnnpy._runtime.direct_launch import DirectLaunch
 from cudnnpy.errors import StatusError
 
 STREAM = 0x5000

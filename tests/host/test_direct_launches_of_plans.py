@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cudnnpy._launch.direct.stream_capture import MOST_KERNELS
+from cudnnpy._launch.launcher import Launcher
+from cudnnpy._launch.program import Operand, Program
+from cudnnpy._launch.steps import AliasSwitch, OffsetExecutable, Step, StepSequence, is_relocatable
 from stand_in_graphs import CAPTURES, Kernel, Pointers, StandInGraphs
 
 import cudnnpy
 from cudnnpy import TensorSpec, raw
-from cudnnpy._runtime.captures import MOST_KERNELS
-from cudnnpy._runtime.executables import Either, Operand, Program, Shifted, Step, Steps, is_replayable
-from cudnnpy._runtime.launcher import Launcher
 from cudnnpy.errors import StatusError
 
 STREAM, OTHER = 0x5000, 0x6000
@@ -191,9 +192,15 @@ def test_what_is_not_replayable_is_neither_replayed_nor_launched_directly(graphs
 def test_executables_are_replayable_if_all_of_their_parts_are(replayable: bool) -> None:
     part, other = (SimpleNamespace(workspace_size=0, replayable=one) for one in (replayable, True))
     plain = SimpleNamespace(workspace_size=0)
-    steps = Steps([Step(plain, (0,)), Step(part, (0,)), Step(other, (0,))])
-    wholes = (part, steps, Shifted(steps, (0,)), Either(0, 1, other, part), Either(0, 1, part, plain))
-    assert [is_replayable(whole) for whole in wholes] == [replayable] * 5
+    steps = StepSequence([Step(plain, (0,)), Step(part, (0,)), Step(other, (0,))])
+    wholes = (
+        part,
+        steps,
+        OffsetExecutable(steps, (0,)),
+        AliasSwitch(0, 1, other, part),
+        AliasSwitch(0, 1, part, plain),
+    )
+    assert [is_relocatable(whole) for whole in wholes] == [replayable] * 5
     operands = [Operand("y", TensorSpec((1,), strides=(1,)), True)]
     assert Program("a program", 0, operands, [Step(steps, (0,))]).replayable is replayable
 

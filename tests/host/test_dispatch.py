@@ -11,6 +11,8 @@ from functools import partial
 from typing import Any
 
 import pytest
+from cudnnpy._launch import dispatch, plan_cache
+from cudnnpy._launch.dispatch import Call
 from sample_calls import BY_NAME, SAMPLES, C, Sample, X
 from stand_in_device import OTHER, STREAM, Array, StandInDevice, calls_of_c
 
@@ -18,8 +20,6 @@ import cudnnpy
 from cudnnpy import Convolution, TensorSpec
 from cudnnpy._core.layouts import packed_strides
 from cudnnpy._memory import arrays
-from cudnnpy._runtime import dispatch, plan_cache
-from cudnnpy._runtime.dispatch import Call
 from cudnnpy.errors import CaptureError
 
 each_call = pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)

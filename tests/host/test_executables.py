@@ -8,15 +8,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cudnnpy._launch import steps
+from cudnnpy._launch.dispatch import Call, Specs
+from cudnnpy._launch.operands import check_no_overlaps
+from cudnnpy._launch.program import Operand, Program, with_conversion_copies
+from cudnnpy._launch.steps import WORKSPACE, AliasSwitch, FunctionCall, OperandAddress, Step, tensor_descriptor
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cudnnpy import TensorSpec, raw
 from cudnnpy._core.layouts import packed, packed_strides
-from cudnnpy._runtime import executables
-from cudnnpy._runtime.dispatch import Call, Specs
-from cudnnpy._runtime.executables import WORKSPACE, At, Either, Function, Operand, Program, Step, arranged, described
-from cudnnpy._runtime.operands import no_overlaps
 
 HANDLE: Any = SimpleNamespace(pointer=0x77)
 
@@ -63,8 +64,10 @@ def logging(log: list[Any], name: str) -> Callable[..., int]:
 
 def test_a_function_gets_the_handle_the_addresses_and_numbers_by_reference(launched: list[Any]) -> None:
     spec = TensorSpec((2, 3, 4, 5), "float32", (60, 20, 5, 1))
-    descriptor, alpha, beta = described(spec), c_float(2.0), c_double(0.5)
-    function = Function("cudnnAny", 5, alpha, descriptor, At(1), beta, None, At(0), WORKSPACE, 1.5)
+    descriptor, alpha, beta = tensor_descriptor(spec), c_float(2.0), c_double(0.5)
+    function = FunctionCall(
+        "cudnnAny", 5, alpha, descriptor, OperandAddress(1), beta, None, OperandAddress(0), WORKSPACE, 1.5
+    )
     launch = function.bind(HANDLE, (0x1000, 0x2000), 0x3000)
     assert launched == []  # not before it is called
     assert launch() == 0
@@ -79,12 +82,12 @@ def test_a_function_gets_the_handle_the_addresses_and_numbers_by_reference(launc
 
 
 def test_no_address_is_null(launched: list[Any]) -> None:
-    Function("cudnnAny", At(0), WORKSPACE).bind(HANDLE, (0,), 0)()
+    FunctionCall("cudnnAny", OperandAddress(0), WORKSPACE).bind(HANDLE, (0,), 0)()
     assert launched == [("cudnnAny", (0x77, None, None))]
 
 
 def test_each_binding_is_of_its_own_addresses(launched: list[Any]) -> None:
-    function = Function("cudnnAny", At(0))
+    function = FunctionCall("cudnnAny", OperandAddress(0))
     launches = [function.bind(HANDLE, (address,), 0) for address in (16, 32)]
     for launch in (*launches, *launches):
         launch()
@@ -94,7 +97,7 @@ def test_each_binding_is_of_its_own_addresses(launched: list[Any]) -> None:
 @pytest.mark.parametrize(("second", "expected"), [(16, "same"), (32, "different")])
 def test_either_looks_whether_two_operands_are_the_same_memory(second: int, expected: str) -> None:
     log: list[Any] = []
-    either = Either(0, 2, Recorder("same", 100, log), Recorder("different", 300, log))
+    either = AliasSwitch(0, 2, Recorder("same", 100, log), Recorder("different", 300, log))
     assert either.workspace_size == 300
     either.bind(HANDLE, (16, 48, second), 64)()
     assert log == [(expected, (16, 48, second))]
@@ -183,7 +186,7 @@ def test_only_what_lies_otherwise_is_copied(
     """In before, and a result out after; a result in as well, where beta or the launch reads it."""
     inner = Recorder()
     operands = [Operand("x", x), Operand("y", y, True, is_read=is_read)]
-    program = arranged("made up", 0, operands, inner, [FIRST, FIRST], beta)
+    program = with_conversion_copies("made up", 0, operands, inner, [FIRST, FIRST], beta)
     program.executable.bind(HANDLE, ADDRESSES, SPACE)()
     copied = [spec != FIRST for spec in (x, y)]
     parts = [SPACE, SPACE + 512][: sum(copied)]
@@ -201,7 +204,7 @@ def test_a_result_is_copied_in_before_the_launch_and_out_after_it(monkeypatch: p
     log: list[Any] = []
     monkeypatch.setattr(raw, "bound", lambda name: logging(log, name))
     operands = [Operand("x", LAST), Operand("y", LAST, True)]
-    program = arranged("made up", 0, operands, Recorder("inner", log=log), [FIRST, FIRST], 1.0)
+    program = with_conversion_copies("made up", 0, operands, Recorder("inner", log=log), [FIRST, FIRST], 1.0)
     program.executable.bind(HANDLE, ADDRESSES, SPACE)()
     names = [name for name, _ in log]
     assert names == ["cudnnTransformTensor"] * 2 + ["inner", "cudnnTransformTensor"]
@@ -210,15 +213,15 @@ def test_a_result_is_copied_in_before_the_launch_and_out_after_it(monkeypatch: p
 
 def test_copies_have_the_wanted_type_and_order(launched: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[TensorSpec] = []
-    real = described
+    real = tensor_descriptor
 
     def noted(spec: TensorSpec) -> Any:
         made.append(spec)
         return real(spec)
 
-    monkeypatch.setattr(executables, "described", noted)
+    monkeypatch.setattr(steps, "tensor_descriptor", noted)
     x = LAST._replace(dtype="bfloat16", alignment=2)
-    program = arranged("made up", 0, [Operand("x", x)], Recorder(), [packed(x, "float32")])
+    program = with_conversion_copies("made up", 0, [Operand("x", x)], Recorder(), [packed(x, "float32")])
     assert made == [x, FIRST]
     assert program.scratch == [BYTES]
 
@@ -257,9 +260,12 @@ def test_results_overlap_nothing_but_what_they_are_in_place_of(out: Operand, at:
     call = Call(Specs(), {"x": 1000, "out": at}, 0, 0, {})
     if fine:
         program.check_addresses((1000, at), 0)
-        assert no_overlaps(call, program.operands) is program.operands
+        assert check_no_overlaps(call, program.operands) is program.operands
     else:
-        for check in (lambda: program.check_addresses((1000, at), 0), lambda: no_overlaps(call, program.operands)):
+        for check in (
+            lambda: program.check_addresses((1000, at), 0),
+            lambda: check_no_overlaps(call, program.operands),
+        ):
             with pytest.raises(ValueError, match=r"^out must not overlap x in memory; got"):
                 check()
 
@@ -267,9 +273,9 @@ def test_results_overlap_nothing_but_what_they_are_in_place_of(out: Operand, at:
 def test_two_results_may_not_overlap_and_new_ones_are_not_looked_at() -> None:
     operands = [operand("x"), operand("out", **RESULT), operand("more", is_result=True)]
     call = Call(Specs(), {"x": 1000, "out": 1000}, 0, 0, {})
-    assert no_overlaps(call, operands) is operands
+    assert check_no_overlaps(call, operands) is operands
     with pytest.raises(ValueError, match="out must not overlap more"):
-        no_overlaps(call._replace(addresses={"x": 5000, "out": 1000, "more": 1016}), operands)
+        check_no_overlaps(call._replace(addresses={"x": 5000, "out": 1000, "more": 1016}), operands)
 
 
 # Nothing to do
@@ -290,4 +296,4 @@ def test_a_program_without_steps_launches_nothing() -> None:
 def test_what_has_no_elements_overlaps_nothing(one: int, other: int) -> None:
     full, empty = TensorSpec((16,), "float32", (1,)), TensorSpec((0,), "float32", (1,))
     for x, out in ((full, empty), (empty, full), (empty, empty)):
-        executables.check_overlaps([Operand("x", x), Operand("out", out, True)], [one, other])
+        steps.check_overlaps([Operand("x", x), Operand("out", out, True)], [one, other])

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cudnnpy._launch.dispatch import Call, Specs
+from cudnnpy._launch.program import Program
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy_machine import run_steps, tensor_in
@@ -19,8 +21,6 @@ from cudnnpy._core.layouts import extent, in_layout, packed_strides, to_logical
 from cudnnpy._memory import workspace as memory
 from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._runtime.dispatch import Call, Specs
-from cudnnpy._runtime.executables import Program
 from cudnnpy.convolution.extended import Extended
 from cudnnpy.handle import Handle
 

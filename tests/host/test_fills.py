@@ -8,10 +8,9 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
+from cudnnpy._launch.fill_executables import _bits
 from hypothesis import example, given
 from hypothesis import strategies as st
-
-from cudnnpy._runtime.fills import _bits
 
 TYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
 dtypes = st.sampled_from(list(TYPES))

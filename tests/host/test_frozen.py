@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cudnnpy._launch import dispatch, plan_cache
+from cudnnpy._launch.dispatch import Call
 from stand_in_device import Array, StandInDevice, calls_of_c
 
 import cudnnpy
 from cudnnpy import Convolution, TensorSpec
 from cudnnpy._core import identity as identities
 from cudnnpy._core.identity import Identified, Identity, identity_of
-from cudnnpy._runtime import dispatch, plan_cache
-from cudnnpy._runtime.dispatch import Call
 
 X = (2, 4, 6, 6)
 
@@ -328,8 +328,8 @@ def test_a_gradients_shape_may_be_any_sequence_of_integers(stand_in: StandInDevi
 def test_clearing_the_cache_forgets_what_stands_for_arguments(stand_in: StandInDevice) -> None:
     for alpha in (2.0, 3.0):
         cudnnpy.scale_tensor(Array(*X), alpha)
-    assert plan_cache.identity_of_arguments.cache_info().currsize >= 2
+    assert plan_cache.arguments_token.cache_info().currsize >= 2
     cudnnpy.clear_cache()
-    assert plan_cache.identity_of_arguments.cache_info().currsize == 0
+    assert plan_cache.arguments_token.cache_info().currsize == 0
     cudnnpy.scale_tensor(Array(*X), 2.0)
     assert plan_cache.cache_info()[0] == 1

@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import pytest
+from cudnnpy._launch.plan_cache import plan_cache
 from made_up_engines import LOTS, Cudnn, Made, MadeUp, tuner
 
 import cudnnpy
@@ -13,7 +14,6 @@ from cudnnpy import Engine, Plan
 from cudnnpy._memory import workspace
 from cudnnpy._planning import selection
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._runtime.plan_cache import plan_cache
 from cudnnpy._store import layers
 from cudnnpy.errors import NoAlgorithmError
 
@@ -109,7 +109,7 @@ def test_guesses_leave_the_plan_cache_with_the_last_freeze(engines: Cudnn, is_kn
     outer = cudnnpy.freeze()
     with cudnnpy.freeze():
         planned()
-        plan_cache().store("a signature", "its plan")
+        plan_cache().insert_planned("a signature", "its plan")
     assert plan_cache().get("a signature") == "its plan"
     outer.end()
     assert plan_cache().get("a signature") == ("its plan" if is_known else None)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cudnnpy._launch import plan_cache
 from planning import Planner, Refused
 from sample_graphs import FUSED, GRAPHS, OTHERS, channels_last
 from stand_in_device import Array, StandInDevice, StandInPlan, calls_of_c, number_of
@@ -26,7 +27,6 @@ from cudnnpy._planning import plan as plan_module
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import GraphExecutable
 from cudnnpy._planning.usable import Measurement
-from cudnnpy._runtime import plan_cache
 from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.handle import Handle
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cudnnpy._launch.kept import Bound, Table, Wish
 from stand_in_device import StandInDevice
 
 import cudnnpy
 from cudnnpy import Convolution, Plan, TensorSpec, raw
-from cudnnpy._runtime.kept import Bound, Table, Wish
 from cudnnpy.errors import StatusError
 
 STREAM = 0x5000
@@ -369,7 +369,7 @@ def test_a_table_may_end_while_its_graphs_are_compared() -> None:
 FORK = """
 import os
 from cudnnpy._planning.variant_pack import VariantPack
-from cudnnpy._runtime.kept import LAUNCHES, Table
+from cudnnpy._launch.kept import LAUNCHES, Table
 
 destroyed = []
 
@@ -406,9 +406,9 @@ assert sorted(destroyed) == [0x77, 0x100, 0x101, 0x102]
 THREAD = """
 import ctypes, os, threading, types
 from cuda.bindings import driver
-from cudnnpy._runtime import kept, pace
-from cudnnpy._runtime.captures import Graph
-from cudnnpy._runtime.cuda_graph import Executable
+from cudnnpy._launch import kept, pace
+from cudnnpy._launch.direct.stream_capture import Graph
+from cudnnpy._launch.cuda_graph import Executable
 
 destroyed = []
 driver.cuGraphDestroy = driver.cuGraphExecDestroy = destroyed.append

@@ -10,15 +10,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cudnnpy._launch import captures, cuda_graph
+from cudnnpy._launch import launcher as launcher_module
+from cudnnpy._launch.cuda_graph import Replay
+from cudnnpy._launch.launcher import Launcher, Pointers
+from cudnnpy._launch.pace import Pace
 from stand_in_pace import GivenPace
 
 from cudnnpy import raw
 from cudnnpy._core import driver as driver_calls
-from cudnnpy._runtime import captures, cuda_graph
-from cudnnpy._runtime import launcher as launcher_module
-from cudnnpy._runtime.cuda_graph import Replay
-from cudnnpy._runtime.launcher import Launcher, Pointers
-from cudnnpy._runtime.pace import Pace
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cudnnpy._launch.steps import tensor_descriptor
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,7 +36,6 @@ from cudnnpy._core.layouts import (
     spelled_channels_last,
     to_logical,
 )
-from cudnnpy._runtime.executables import described
 
 
 def of(*shape: int, strides: tuple[int, ...] | None = None) -> TensorSpec:
@@ -171,7 +171,7 @@ def test_at_least_4d_is_the_same_memory_in_the_same_order(spec: TensorSpec) -> N
     if len(spec.shape) > 1:
         assert wide.shape[:2] == spec.shape[:2]
     assert extent(wide) == extent(spec)
-    assert (described(spec).shape, described(spec).strides) == (wide.shape, wide.strides)
+    assert (tensor_descriptor(spec).shape, tensor_descriptor(spec).strides) == (wide.shape, wide.strides)
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cudnnpy._launch.steps import StepSequence
 from numpy_machine import NumpyExecutable, run_steps, tensor_in
 
 from cudnnpy import reference
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, extent, packed_strides
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.engines import Target
-from cudnnpy._runtime.executables import Steps
 from cudnnpy.convolution import lowering as lowering_of
 from cudnnpy.convolution import space_to_depth
 from cudnnpy.convolution.lowering import ConvolutionLowering, lowerings
@@ -81,7 +81,7 @@ def check(lowering: ConvolutionLowering) -> None:
     tensors = [tensor_in(m, spec) for m, spec in zip(expected, whole.specs, strict=True)]
     tensors[-1][...] = computed(whole, tensors)
     made = lowering.complete(Planned(lowering.part), TARGET)
-    if isinstance(made, Steps):
+    if isinstance(made, StepSequence):
         run_steps(made.steps, made.scratch, *memories)
         assert made.workspace_size == sum(-(-size // 256) * 256 for size in made.scratch) + 100
     else:

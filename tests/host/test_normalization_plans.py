@@ -15,6 +15,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from cudnnpy._launch import dispatch, implicit_operands
+from cudnnpy._launch.dispatch import Call, Specs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy_machine import NumpyExecutable, address_of_constant, run_steps, tensor_in
@@ -22,8 +24,6 @@ from numpy_machine import NumpyExecutable, address_of_constant, run_steps, tenso
 import cudnnpy
 from cudnnpy import raw, reference
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, packed_strides
-from cudnnpy._runtime import dispatch, substitutes
-from cudnnpy._runtime.dispatch import Call, Specs
 from cudnnpy.graph import Graph, reductions
 from cudnnpy.handle import Handle
 from cudnnpy.ops.normalization import batch, row_reductions
@@ -66,7 +66,7 @@ def engines() -> Iterator[Engines]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Graph, "executable", executable)
-        patch.setattr(substitutes.Constant, "__init__", constant)
+        patch.setattr(implicit_operands.ConstantBuffer, "__init__", constant)
         patch.setattr(Handle, "default", classmethod(lambda cls, device=None: None))
         patch.setattr(reductions.raw, "call", called)
         patch.setattr(dispatch, "check_writable", lambda name, array: None)
@@ -340,7 +340,7 @@ def test_what_is_planned_is_the_reference(
 
 
 def test_batch_normalization_as_planned_is_the_reference(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cudnnpy._runtime import operands
+    from cudnnpy._launch import operands
 
     monkeypatch.setattr(operands, "LARGE", 0)  # so that graphs are taken where there are any
 
@@ -434,7 +434,7 @@ def test_channels_last_without_an_engine_batch_normalization_is_on_copies(
     vector = TensorSpec((3,), "float32", (1,))
     specs = Specs({"x": x, "scale": vector, "bias": vector, "out": x})
     call = Call(specs, dict.fromkeys(specs, 0), 0, 0, {})
-    monkeypatch.setattr(batch, "no_overlaps", lambda call, operands: operands)
+    monkeypatch.setattr(batch, "check_no_overlaps", lambda call, operands: operands)
     program, _ = cudnnpy.BatchNormalization()._forward_training(call, 0.1, None, 1.0, 0.0)
     copies = [step for step in program.steps if getattr(step.executable, "name", "") == "cudnnTransformTensor"]
     assert len(copies) == (0 if supported == "last" else 2)
@@ -456,7 +456,7 @@ def test_without_memory_for_copies_batch_normalization_stays_channels_last(
         return SimpleNamespace(workspace_size=0) if supported and is_first else None
 
     monkeypatch.setattr(Graph, "executable", executable)
-    monkeypatch.setattr(batch, "no_overlaps", lambda call, operands: operands)
+    monkeypatch.setattr(batch, "check_no_overlaps", lambda call, operands: operands)
     norm = cudnnpy.BatchNormalization()
     names = ("saved_mean", "saved_inverse_variance", "out_scale", "out_bias") if gradient else ("bias",)
     specs = Specs(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cudnnpy._launch import plan_cache
 from stand_in_device import Array, StandInDevice
 
 import cudnnpy
-from cudnnpy._runtime import plan_cache
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 FILLS = {"float64": "cudnnSetTensor"}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cudnnpy._launch import operands
+from cudnnpy._launch.dispatch import Call, Specs
+from cudnnpy._launch.operands import check_like, logical, logical_like, logical_result, resolve_output
 
 from cudnnpy import TensorSpec
 from cudnnpy._core.layouts import packed_strides
-from cudnnpy._runtime import operands
-from cudnnpy._runtime.dispatch import Call, Specs
-from cudnnpy._runtime.operands import like, logical, logical_like, logical_result, result
 
 SHAPE = (2, 3, 4, 5)
 FIRST, LAST = packed_strides(SHAPE), (60, 1, 15, 3)
@@ -39,7 +39,7 @@ def of(*shape: int, dtype: str = "float32", strides: tuple[int, ...] | None = No
     ],
 )
 def test_strides_are_spelled_out(spec: TensorSpec, strides: tuple[int, ...]) -> None:
-    assert operands.given(call(x=spec), "x") == spec._replace(strides=strides)
+    assert operands.check_input(call(x=spec), "x") == spec._replace(strides=strides)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_strides_are_spelled_out(spec: TensorSpec, strides: tuple[int, ...]) -> 
 )
 def test_other_arrays_are_refused(spec: TensorSpec, kind: type[Exception], text: str) -> None:
     with pytest.raises(kind, match=f"^{text}"):
-        operands.given(call(x=spec), "x")
+        operands.check_input(call(x=spec), "x")
     if len(spec.shape) in (3, 4, 5):  # layouts look at the same things
         with pytest.raises(kind, match=r"^x must have "):
             logical(call(x=spec), "x", "NHWC")
@@ -78,29 +78,29 @@ def test_other_arrays_are_refused(spec: TensorSpec, kind: type[Exception], text:
     ],
 )
 def test_empty_arrays_are_taken_where_an_operation_says_so(spec: TensorSpec, strides: tuple[int, ...]) -> None:
-    assert operands.given(call(x=spec), "x", empty=True) == spec._replace(strides=strides)
-    assert operands.like(call(x=spec), "x", spec.shape, "float32") == spec._replace(strides=strides)
+    assert operands.check_input(call(x=spec), "x", empty=True) == spec._replace(strides=strides)
+    assert operands.check_like(call(x=spec), "x", spec.shape, "float32") == spec._replace(strides=strides)
     with pytest.raises(ValueError, match=r"^x must have sizes of 1 or more"):
-        operands.like(call(x=spec), "x", [size or 1 for size in spec.shape], "float32")
+        operands.check_like(call(x=spec), "x", [size or 1 for size in spec.shape], "float32")
 
 
 def test_ranks_and_types_may_be_fewer() -> None:
     with pytest.raises(ValueError, match=r"^x must have 2 to 5 axes.*; got shape \(2,\)$"):
-        operands.given(call(x=of(2)), "x", range(2, 6))
+        operands.check_input(call(x=of(2)), "x", range(2, 6))
     with pytest.raises(TypeError, match=r"^x must be float16 or float32.*; got float64$"):
-        operands.given(call(x=of(2, dtype="float64")), "x", dtypes=("float16", "float32"))
+        operands.check_input(call(x=of(2, dtype="float64")), "x", dtypes=("float16", "float32"))
     with pytest.raises(TypeError, match=r"^y must be a device array; got None$"):
-        operands.given(call(x=of(2)), "y")
+        operands.check_input(call(x=of(2)), "y")
 
 
 def test_an_array_like_another_has_its_shape_and_type() -> None:
     x = of(*SHAPE, strides=LAST)
-    assert like(call(x=x), "x", SHAPE, "float32") == x
-    assert like(call(x=x), "x", list(SHAPE), "float32") == x
+    assert check_like(call(x=x), "x", SHAPE, "float32") == x
+    assert check_like(call(x=x), "x", list(SHAPE), "float32") == x
     with pytest.raises(TypeError, match=r"^x must be float16.*; got float32$"):
-        like(call(x=x), "x", SHAPE, "float16")
+        check_like(call(x=x), "x", SHAPE, "float16")
     with pytest.raises(ValueError, match=r"^x must have shape \(2, 3, 4, 6\).*; got shape \(2, 3, 4, 5\)$"):
-        like(call(x=x), "x", (2, 3, 4, 6), "float32")
+        check_like(call(x=x), "x", (2, 3, 4, 6), "float32")
 
 
 # Results
@@ -119,20 +119,20 @@ def test_an_array_like_another_has_its_shape_and_type() -> None:
     ],
 )
 def test_new_results_lie_packed_in_the_order_of_another(shape: Any, order: TensorSpec | None, strides: Any) -> None:
-    assert result(call(), "out", shape, "float16", order) == TensorSpec(shape, "float16", strides)
+    assert resolve_output(call(), "out", shape, "float16", order) == TensorSpec(shape, "float16", strides)
 
 
 def test_results_that_are_given_are_checked_and_beta_wants_one() -> None:
     out = of(*SHAPE, strides=LAST)
-    assert result(call(out=out), "out", SHAPE, "float32", None, 2.0) == out
+    assert resolve_output(call(out=out), "out", SHAPE, "float32", None, 2.0) == out
     with pytest.raises(ValueError, match=r"^out must have shape \(2, 3\).*; got shape \(2, 3, 4, 5\)$"):
-        result(call(out=out), "out", (2, 3), "float32")
+        resolve_output(call(out=out), "out", (2, 3), "float32")
     with pytest.raises(TypeError, match=r"^out must be float16.*; got float32$"):
-        result(call(out=out), "out", SHAPE, "float16")
+        resolve_output(call(out=out), "out", SHAPE, "float16")
     with pytest.raises(
         ValueError, match=r"^beta must be 0 where dx is None; got 0\.5\. Pass dx, which beta \* dx reads$"
     ):
-        result(call(), "dx", SHAPE, "float32", None, 0.5)
+        resolve_output(call(), "dx", SHAPE, "float32", None, 0.5)
 
 
 # Layouts

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cudnnpy._launch import operands
+from cudnnpy._launch.operands import LARGE, as_rows, row_view_shape
 
 from cudnnpy._core.layouts import TensorSpec, is_dense, packed_strides
-from cudnnpy._runtime import operands
-from cudnnpy._runtime.operands import LARGE, in_rows, rows
 
 
 @pytest.mark.parametrize(
@@ -26,16 +26,16 @@ from cudnnpy._runtime.operands import LARGE, in_rows, rows
 )
 def test_rows_of_known_tensors(shape: Any, dtype: str, expected: Any) -> None:
     spec = TensorSpec(shape, dtype, packed_strides(shape))
-    found = rows(spec)
+    found = row_view_shape(spec)
     assert found == expected
     if found:
-        assert in_rows(spec, found) == ((*found, 1, 1), dtype, (found[1], 1, found[1], found[1]), 16)
-        assert is_dense(in_rows(spec, found))
+        assert as_rows(spec, found) == ((*found, 1, 1), dtype, (found[1], 1, found[1], found[1]), 16)
+        assert is_dense(as_rows(spec, found))
 
 
 @pytest.mark.parametrize(("dtype", "tensors", "length"), [("float16", 2, 64), ("float16", 3, 32), ("float32", 2, 32)])
 def test_copies_of_16_bits_have_longer_rows(dtype: Any, tensors: int, length: int) -> None:
-    shape = rows(*[TensorSpec((1 << 20,), dtype, (1,))] * tensors)
+    shape = row_view_shape(*[TensorSpec((1 << 20,), dtype, (1,))] * tensors)
     assert shape is not None
     assert shape[1] == length
 
@@ -47,11 +47,11 @@ def test_rows_want_tensors_that_lie_alike_and_fill_their_memory(monkeypatch: pyt
         TensorSpec(shape, "float32", (64**3, 1, 64 * 64, 64)),
     )
     gaps = TensorSpec(shape, "float32", tuple(2 * stride for stride in packed_strides(shape)))
-    assert rows(first, first) == rows(last, last, last) == (2 * 64 * 128, 32)
-    assert rows(first, first._replace(dtype="float16")) is not None
+    assert row_view_shape(first, first) == row_view_shape(last, last, last) == (2 * 64 * 128, 32)
+    assert row_view_shape(first, first._replace(dtype="float16")) is not None
     for others in ((last,), (first, last), (gaps,), (first._replace(dtype="float64"),)):
-        assert rows(first, *others) is None
-    assert rows(gaps, gaps) is None
+        assert row_view_shape(first, *others) is None
+    assert row_view_shape(gaps, gaps) is None
     assert LARGE == 1 << 20
     monkeypatch.setattr(operands, "LARGE", 1 << 22)
-    assert rows(first) is None
+    assert row_view_shape(first) is None

@@ -15,13 +15,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cudnnpy._launch import plan_cache
 from stand_in_device import OTHER, STREAM, Array, StandInDevice, calls_of_c
 
 from cudnnpy import Convolution, ConvolutionTranspose, Engine, Graph, Plan, TensorSpec
 from cudnnpy._core.layouts import packed_strides
 from cudnnpy._memory import workspace
 from cudnnpy._options.convolution import ConvolutionOptions
-from cudnnpy._runtime import plan_cache
 from cudnnpy.errors import CaptureError
 from cudnnpy.handle import Handle
 

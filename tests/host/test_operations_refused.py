@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from cudnnpy._launch import plan_cache
 from sample_calls import BY_NAME, PARAMETERS, SAMPLES, C, Sample, X
 from stand_in_device import Array, StandInDevice, calls_of_c
 
 import cudnnpy
-from cudnnpy._runtime import plan_cache
 
 nn: Any = cudnnpy  # whose types forbid what is tried here
 NAN = float("nan")

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from cudnnpy._launch import dispatch, plan_cache
 from stand_in_device import OTHER, STREAM, Array, StandInDevice
 
 import cudnnpy
@@ -20,7 +21,6 @@ from cudnnpy._core.layouts import extent
 from cudnnpy._memory import arrays, workspace
 from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._runtime import dispatch, plan_cache
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.graph.problem import GraphProblem
 

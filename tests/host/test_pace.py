@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from cudnnpy._launch import pace as pace_module
+from cudnnpy._launch.pace import Pace
 
 from cudnnpy import TensorSpec
 from cudnnpy._core import driver as driver_calls
 from cudnnpy._core.layouts import packed_strides
-from cudnnpy._runtime import pace as pace_module
-from cudnnpy._runtime.pace import Pace
 
 STREAM = 0x5000
 NOT_READY, BAD, RELAXED, GLOBAL = 600, 1, 2, 0

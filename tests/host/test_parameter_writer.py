@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cudnnpy._launch.direct.relocation_writer import NOT_ADDRESSES, writer
+from cudnnpy._launch.direct.relocations import Move
 from hypothesis import given
 from hypothesis import strategies as st
-
-from cudnnpy._runtime.followed_addresses import Move
-from cudnnpy._runtime.parameter_writer import NOT_ADDRESSES, writer
 
 WORDS, COUNT = 12, 3
 addresses = st.tuples(*[st.integers(1 << 32, 1 << 47)] * COUNT)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from cudnnpy._launch import plan_cache
+from cudnnpy._launch.plan_cache import cache_info, clear_cache, set_cache_limit
 from hypothesis import given
 from hypothesis import strategies as st
 
 import cudnnpy
-from cudnnpy._runtime import plan_cache
-from cudnnpy._runtime.plan_cache import cache_info, clear_cache, set_cache_limit
 
 
 @pytest.fixture(autouse=True)
@@ -46,9 +46,9 @@ def test_the_least_recently_used_goes_first() -> None:
     cache = plan_cache.plan_cache()
     for key in "abc":
         cache.store(key, key.upper())
-    assert plan_cache.find("a") == "A"  # so that b is now the oldest
+    assert plan_cache.lookup("a") == "A"  # so that b is now the oldest
     cache.store("d", "D")
-    assert [plan_cache.find(key) for key in "abcd"] == ["A", None, "C", "D"]
+    assert [plan_cache.lookup(key) for key in "abcd"] == ["A", None, "C", "D"]
     assert cache_info()[:4] == (3, 3, 4, 1)
 
 
@@ -56,7 +56,7 @@ def test_storing_again_replaces() -> None:
     cache = plan_cache.plan_cache()
     cache.store("a", 1)
     cache.store("a", 2)
-    assert plan_cache.find("a") == 2
+    assert plan_cache.lookup("a") == 2
     assert cache_info().size == 1
     assert cache_info().evictions == 0
 
@@ -80,7 +80,7 @@ def test_the_recently_used_half_of_the_limit_is_never_dropped(limit: int, steps:
         if storing:
             stored, new = stored + 1, new + (key not in cache)
             cache.store(key, str(key))
-        found = plan_cache.find(key)
+        found = plan_cache.lookup(key)
         assert found == (str(key) if key in cache else None)
         if found is not None:
             recent = [other for other in recent if other != key] + [key]
@@ -93,7 +93,7 @@ def test_threads_share_nothing() -> None:
     mine = plan_cache.plan_cache()
     mine.store("a", 1)
     assert in_thread(lambda: plan_cache.plan_cache() is mine) is False
-    assert in_thread(lambda: plan_cache.find("a")) is None
+    assert in_thread(lambda: plan_cache.lookup("a")) is None
     assert in_thread(cache_info)[:4] == (0, cache_info().limit, 0, 0)
     assert plan_cache.plan_cache() is mine
 
@@ -108,17 +108,17 @@ def test_clearing_reaches_every_thread_when_it_next_looks() -> None:
         ready.wait()
         cleared.wait()
         found.append(cache["a"])  # a call in flight keeps what it holds
-        found.append(plan_cache.find("a"))
+        found.append(plan_cache.lookup("a"))
         found.append(cache_info()[:4])
 
     thread = threading.Thread(target=other)
     thread.start()
-    plan_cache.plan_cache().store("b", 2)
+    plan_cache.plan_cache().insert_planned("b", 2)
     ready.wait()
     clear_cache()
     cleared.wait()
     thread.join(10)
-    assert plan_cache.find("b") is None
+    assert plan_cache.lookup("b") is None
     assert found == [1, None, (0, cache_info().limit, 0, 0)]
 
 

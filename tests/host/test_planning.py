@@ -642,7 +642,7 @@ def test_a_strided_convolution_of_few_channels_may_be_in_blocks(plan: Planner, o
     chosen = plan("choose", **request)
     assert chosen["name"].endswith(" + blocks") == promising
     for row in blocks:
-        assert row["kind"] == "Steps"
+        assert row["kind"] == "StepSequence"
         assert row["workspace_size"] >= IN_BLOCKS * (4 if dtype == "float32" else 2)
 
 

@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cudnnpy._launch.dispatch import Call, Specs
+from cudnnpy._launch.program import Program
+from cudnnpy._launch.steps import FunctionCall
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy_machine import run_steps, tensor_in
 
 from cudnnpy import Graph, TensorSpec, raw, reference
 from cudnnpy._core.layouts import channels_last_strides, packed_strides
-from cudnnpy._runtime.dispatch import Call, Specs
-from cudnnpy._runtime.executables import Function, Program
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.graph import reductions
 from cudnnpy.handle import Handle
@@ -49,7 +50,7 @@ def prepared(op: Pooling, alpha: float, beta: float, specs: dict[str, TensorSpec
 
 
 def names(program: Program) -> list[str]:
-    return [step.executable.name for step in program.steps if isinstance(step.executable, Function)]
+    return [step.executable.name for step in program.steps if isinstance(step.executable, FunctionCall)]
 
 
 def specs_of(shape: tuple[int, ...], dtype: Any, last: bool, gradient: bool, one: bool) -> dict[str, TensorSpec]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cudnnpy._launch.plan_cache import plan_cache
 from made_up_engines import LOTS, Cudnn, Made, MadeUp, tuner
 from stand_in_device import Array, StandInDevice
 
@@ -14,7 +15,6 @@ import cudnnpy
 from cudnnpy import Engine
 from cudnnpy._planning import problem_file, selection
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._runtime.plan_cache import plan_cache
 from cudnnpy.errors import NoAlgorithmError
 
 
@@ -63,7 +63,7 @@ def test_recordings_overlap_and_end_once(cudnn: Cudnn) -> None:
 
 
 def test_a_recording_starts_with_an_empty_plan_cache() -> None:
-    plan_cache().store("a signature", "its plan")
+    plan_cache().insert_planned("a signature", "its plan")
     with cudnnpy.record():
         assert not plan_cache()
 

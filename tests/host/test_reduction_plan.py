@@ -10,6 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cudnnpy._launch import implicit_operands
+from cudnnpy._launch.dispatch import Call, Specs
+from cudnnpy._launch.program import Operand
+from cudnnpy._launch.steps import FunctionCall, StepSequence
 from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy_machine import NumpyExecutable, address_of_constant, run_steps, tensor_in
@@ -20,9 +24,6 @@ from cudnnpy import Graph, TensorSpec, raw
 from cudnnpy._core.dtypes import numpy_dtype
 from cudnnpy._core.layouts import packed_as, packed_strides
 from cudnnpy._options.arguments import check_axes
-from cudnnpy._runtime import substitutes
-from cudnnpy._runtime.dispatch import Call, Specs
-from cudnnpy._runtime.executables import Function, Operand, Steps
 from cudnnpy.graph import averages, halves, products, reductions
 from cudnnpy.graph.products import Sums
 from cudnnpy.graph.reductions import _by_graphs, _by_halves, _by_pooling, _by_product, _runs, _view, reduction
@@ -47,7 +48,7 @@ def short_rows() -> Iterator[None]:
         patch.setattr(halves, "SHORTEST", 2)
         patch.setattr(products, "_ROWS", 4)
         patch.setattr(products, "_IMAGE", 3)
-        patch.setattr(substitutes.Constant, "__init__", constant)
+        patch.setattr(implicit_operands.ConstantBuffer, "__init__", constant)
         patch.setattr(Graph, "executable", lambda self, device, pick=0: Planned(self, pick))
         yield
 
@@ -262,7 +263,7 @@ def test_a_result_that_no_engine_writes_is_copied(monkeypatch: pytest.MonkeyPatc
     spec, y = TensorSpec((1000, 3), "float16", (3, 1)), TensorSpec((1, 3), "float16", (3, 1))
     found = _by_graphs(0, spec, y, "add", 1.0, 0.0)
     assert found is not None
-    assert [type(step.executable) for step in found.steps] == [Planned, Function]
+    assert [type(step.executable) for step in found.steps] == [Planned, FunctionCall]
     check(spec, y.shape, "add", 1.0, 0.0)
 
 
@@ -351,7 +352,7 @@ def test_graphs_reduce_what_lies_between_two_others_after_bringing_it_to_the_end
     found = _by_graphs(0, MIDDLE, MIDDLE._replace(shape=shape, strides=packed_strides(shape)), op, 1.0, 0.0)
     assert found is not None
     first, second = (step.executable for step in found.steps[:2])
-    assert isinstance(first, Function)
+    assert isinstance(first, FunctionCall)
     assert first.name == "cudnnTransformTensor"
     assert isinstance(second, Planned)
     check(MIDDLE, shape, op, 2.0, 1.0)
@@ -397,7 +398,7 @@ def test_a_long_run_is_averaged_twice_unless_that_rounds_twice(
     spec, y = (TensorSpec(sizes, dtype, packed_strides(sizes)) for sizes in (shape, kept))
     found = _by_pooling(0, spec, y, "add", 2.0, 1.0, True)
     functions = [step.executable for step in found.steps] if found else []
-    assert [math.prod(one.arguments[0].window) for one in functions if isinstance(one, Function)] == windows
+    assert [math.prod(one.arguments[0].window) for one in functions if isinstance(one, FunctionCall)] == windows
     for op, alpha, beta in (("add", 2.0, 1.0), ("avg", 1.0, 0.0)):
         check(spec, kept, op, alpha, beta)
 
@@ -543,7 +544,7 @@ def test_the_road_follows_from_the_type_the_operation_and_the_options(
         real = getattr(reductions, name)
 
         def recorded(*given: Any, name: str = name, real: Any = real) -> Any:
-            found = Steps([]) if name == "_by_function" else real(*given)
+            found = StepSequence([]) if name == "_by_function" else real(*given)
             taken.extend([name] if found else [])
             return found
 
@@ -555,7 +556,7 @@ def test_the_road_follows_from_the_type_the_operation_and_the_options(
 
 
 def test_roads_beyond_the_memory_there_is_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reductions, "_by_function", lambda *given: Steps([]))
+    monkeypatch.setattr(reductions, "_by_function", lambda *given: StepSequence([]))
     spec, y = (TensorSpec((2, n, 3), "float16", packed_strides((2, n, 3))) for n in (64, 1))
     operands = Operand("x", spec), Operand("out", y, True)
     sizes = {}

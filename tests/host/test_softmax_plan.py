@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cudnnpy._launch.dispatch import Call, Specs
+from cudnnpy._launch.program import Program
+from cudnnpy._launch.steps import FunctionCall
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy_machine import NumpyExecutable, run_steps, tensor_in
 
 from cudnnpy import Graph, TensorSpec, raw, reference
 from cudnnpy._core.layouts import channels_last_strides, packed_strides
-from cudnnpy._runtime.dispatch import Call, Specs
-from cudnnpy._runtime.executables import Function, Program
 from cudnnpy.ops.softmax import row_graphs, softmax
 from cudnnpy.ops.softmax.row_graphs import backward_is_faster, forward_is_faster
 from cudnnpy.ops.softmax.softmax import Softmax
@@ -138,7 +139,7 @@ def functions(op: Softmax, gradient: bool = False, alignment: int = 16, **more: 
     found: list[Any] = []
     for step in prepared(op, more.get("alpha", 1.0), 0.0, **dict.fromkeys(names, spec)).steps:
         executable = step.executable
-        if not isinstance(executable, Function):
+        if not isinstance(executable, FunctionCall):
             found.append("graphs")
         elif "Softmax" in executable.name:
             found.append((raw.cudnnSoftmaxMode_t(executable.arguments[1]).name[19:], executable.arguments[3].shape))

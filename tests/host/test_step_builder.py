@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from cudnnpy._launch.step_builder import StepBuilder
+from cudnnpy._launch.steps import aligned_size
 from numpy_machine import run_steps
 
 from cudnnpy._core.layouts import TensorSpec
-from cudnnpy._runtime.executables import rounded
-from cudnnpy._runtime.step_builder import StepBuilder
 
 ROW = TensorSpec((4,), "float32", (1,))
 DOUBLE = TensorSpec((4,), "float64", (1,))
@@ -40,7 +40,7 @@ def test_a_sequence_is_a_step_with_scratch_memory_of_its_own() -> None:
     outer.add(inner.sequence(), outer.operands["x"], between)
     outer.add(inner.sequence(), between, outer.operands["out"])
     sequence = outer.sequence()
-    assert sequence.workspace_size == rounded(16) + rounded(32)  # both steps use the same bytes
+    assert sequence.workspace_size == aligned_size(16) + aligned_size(32)  # both steps use the same bytes
     source, target = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
     run_steps(sequence.steps, sequence.scratch, source, target)
     np.testing.assert_array_equal(target, source)

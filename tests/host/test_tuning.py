@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda.bindings import driver
+from cudnnpy._launch import launcher
+from cudnnpy._launch.launcher import Launcher
+from cudnnpy._launch.pace import Pace
 from memory_stand_in import DONE, GRAIN, Memory, view
 from numpy_machine import tensor_in
 from stand_in_pace import GivenPace
@@ -24,9 +27,6 @@ from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._runtime import launcher
-from cudnnpy._runtime.launcher import Launcher
-from cudnnpy._runtime.pace import Pace
 from cudnnpy._store.entry import Measured
 from cudnnpy.convolution import problem
 from cudnnpy.convolution.candidates import ConvolutionProblem

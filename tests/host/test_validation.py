@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cudnnpy._launch.steps import scaling_arguments
 from hypothesis import given
 from hypothesis import strategies as st
 from messages import says
@@ -26,9 +27,8 @@ from cudnnpy._options.checks import (
     check_shape,
     for_each_axis,
 )
-from cudnnpy._runtime.executables import scales
 
-bad_scales: Any = scales  # whose types forbid what is tried here
+bad_scales: Any = scaling_arguments  # whose types forbid what is tried here
 NAN, INF = float("nan"), float("inf")
 HUGE = 10**400  # an int beyond every float
 # (call, exception, the argument that is named, what was given as the message shows it)
@@ -66,9 +66,9 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str, str]] = [
     (lambda: check_number("c", NAN, finite=True), ValueError, "c", "nan"),
     (lambda: check_number("c", [], nan=True), TypeError, "c", "[]"),
     (lambda: bad_scales("2", 0.0, "float32"), TypeError, "alpha", "'2'"),
-    (lambda: scales(1.0, INF, "float32"), ValueError, "beta", "inf"),
-    (lambda: scales(NAN, 0.0, "float32"), ValueError, "alpha", "nan"),
-    (lambda: scales(True, 0.0, "float32"), TypeError, "alpha", "True"),
+    (lambda: scaling_arguments(1.0, INF, "float32"), ValueError, "beta", "inf"),
+    (lambda: scaling_arguments(NAN, 0.0, "float32"), ValueError, "alpha", "nan"),
+    (lambda: scaling_arguments(True, 0.0, "float32"), TypeError, "alpha", "True"),
     (lambda: check_per_axis("stride", 0, 1), ValueError, "stride", "0"),
     (lambda: check_per_axis("stride", (1, 0), 1), ValueError, "stride", "0"),
     (lambda: check_per_axis("stride", "2", 1), TypeError, "stride", "'2'"),
@@ -210,12 +210,12 @@ def test_a_layout_that_is_spelled_out_has_a_rank(layout: str, ranks: set[int]) -
 @given(st.floats(-1e30, 1e30), st.floats(-1e30, 1e30))
 def test_scales_are_doubles_for_float64_alone(alpha: float, beta: float) -> None:
     for dtype in ("float16", "bfloat16", "float32"):
-        one, two = scales(alpha, beta, dtype)
+        one, two = scaling_arguments(alpha, beta, dtype)
         assert (type(one), type(two), one.value, two.value) == (
             c_float,
             c_float,
             c_float(alpha).value,
             c_float(beta).value,
         )
-    one, two = scales(alpha, beta, "float64")
+    one, two = scaling_arguments(alpha, beta, "float64")
     assert (type(one), type(two), one.value, two.value) == (c_double, c_double, alpha, beta)

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cudnnpy._launch import dispatch, plan_cache
+from cudnnpy._launch.program import Program
 
 import cudnnpy.torch
 from cudnnpy import reference
 from cudnnpy._core.layouts import extent
 from cudnnpy._memory import arrays
 from cudnnpy._memory.arrays import ArrayLibrary
-from cudnnpy._runtime import dispatch, plan_cache
-from cudnnpy._runtime.executables import Program
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.operation import Operation
 from cudnnpy.errors import ExecutionFailedError

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from cpu_kernels import Machine, alike, draw, leaf
+from cudnnpy._launch import plan_cache
 from torch.nn import functional as F
 
 import cudnnpy.torch
-from cudnnpy._runtime import plan_cache
 from cudnnpy.torch import kernels, native, planning
 
 # On and off

@@ -15,6 +15,29 @@ from ctypes import c_double
 from typing import Any, NamedTuple
 
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, in_layout, per_channel
+from cudnnpy._launch import dispatch
+from cudnnpy._launch.device_operation import DeviceOperation
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.implicit_operands import OperandSources, with_implicit_operands
+from cudnnpy._launch.operands import (
+    check_no_overlaps,
+    is_large,
+    logical,
+    logical_like,
+    logical_result,
+    packed_like,
+    resolve_output,
+)
+from cudnnpy._launch.program import Operand, Program, with_conversion_copies
+from cudnnpy._launch.steps import (
+    Executable,
+    FunctionCall,
+    OperandAddress,
+    Step,
+    copy,
+    scaling_arguments,
+    tensor_descriptor,
+)
 from cudnnpy._options.batch_normalization import BatchNormalizationBase
 from cudnnpy._options.checks import check_number, check_option
 from cudnnpy._options.normalization import (
@@ -25,23 +48,6 @@ from cudnnpy._options.normalization import (
     statistics_dtype,
 )
 from cudnnpy._planning.engines import GraphExecutable
-from cudnnpy._runtime import dispatch
-from cudnnpy._runtime.device_operation import DeviceOperation
-from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import (
-    At,
-    Executable,
-    Function,
-    Operand,
-    Program,
-    Step,
-    arranged,
-    copy,
-    described,
-    scales,
-)
-from cudnnpy._runtime.operands import is_large, logical, logical_like, logical_result, no_overlaps, packed_like, result
-from cudnnpy._runtime.substitutes import Slots, supplied
 from cudnnpy.descriptors import ActivationDescriptor
 from cudnnpy.graph.graph import Graph
 from cudnnpy.ops.normalization.batch_tensors import Normalized, as_channels_last
@@ -59,7 +65,7 @@ class BatchNormalization(BatchNormalizationBase, DeviceOperation):
     ) -> tuple[Program, list[TensorSpec]]:
         x = self._logical(call, "x")
         check_number("average_factor", factor, finite=True)
-        scales(alpha, beta, x.dtype)
+        scaling_arguments(alpha, beta, x.dtype)
         if activation is not None:
             check_option("activation", activation, ("relu",))
             if (alpha, beta) != (1.0, 0.0):
@@ -77,7 +83,7 @@ class BatchNormalization(BatchNormalizationBase, DeviceOperation):
             operands.append(Operand(name, normalized.logical(spec), is_result=updated, is_read=updated))
         operands.append(Operand("out", y, True))
         operands += [Operand(name, normalized.logical(normalized.statistics), True) for name in SAVED]
-        no_overlaps(call, operands)
+        check_no_overlaps(call, operands)
         results = [in_layout(y, normalized.channels_last), normalized.statistics, normalized.statistics]
         if 0 in x.shape:
             steps = fill_steps(operands, {"saved_mean": 0.0, "saved_inverse_variance": NAN})
@@ -87,14 +93,14 @@ class BatchNormalization(BatchNormalizationBase, DeviceOperation):
 
     def _forward_inference(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
         x = self._logical(call, "x")
-        a, b = scales(alpha, beta, x.dtype)
+        a, b = scaling_arguments(alpha, beta, x.dtype)
         normalized = self._normalized(x)
         names = ("scale", "bias", "mean", "variance")
         parameters = _parameters(call, normalized, *names)
         y = logical_result(call, "out", x.shape, x, self.layout, beta)
         operands = [Operand("x", x), *(Operand(name, normalized.logical(spec)) for name, spec in parameters.items())]
         operands.append(Operand("out", y, True))
-        no_overlaps(call, operands)
+        check_no_overlaps(call, operands)
         title, results = "batch normalization", [in_layout(y, normalized.channels_last)]
         if 0 in x.shape:
             return Program(title, call.device, operands, []), results
@@ -105,10 +111,10 @@ class BatchNormalization(BatchNormalizationBase, DeviceOperation):
             if planned is not None:
                 specs = normalized.required_specs(operands, as_channels_last)
                 return _program(title, call, operands, planned, sources, specs), results
-        one, two = (described(normalized.in_either_format(spec)) for spec in (x, y))
-        function = Function(
-            "cudnnBatchNormalizationForwardInference", normalized.kind, a, b, one, At(0), two, At(5),
-            normalized.descriptor(), At(1), At(2), At(3), At(4), self.epsilon,
+        one, two = (tensor_descriptor(normalized.in_either_format(spec)) for spec in (x, y))
+        function = FunctionCall(
+            "cudnnBatchNormalizationForwardInference", normalized.kind, a, b, one, OperandAddress(0), two, OperandAddress(5),
+            normalized.descriptor(), OperandAddress(1), OperandAddress(2), OperandAddress(3), OperandAddress(4), self.epsilon,
         )  # fmt: skip
         specs = normalized.required_specs(operands, normalized.in_either_format)
         return _program(title, call, operands, function, sources, specs, beta), results
@@ -130,8 +136,8 @@ class BatchNormalization(BatchNormalizationBase, DeviceOperation):
         parameters = _parameters(call, normalized, "scale")
         saved = _saved(call, normalized)
         dx = logical_result(call, "out", x.shape, dy, self.layout, beta)
-        a, b = scales(*data, x.dtype)
-        c, d = scales(*parameter, x.dtype)
+        a, b = scaling_arguments(*data, x.dtype)
+        c, d = scaling_arguments(*parameter, x.dtype)
         dtypes = (parameters["scale"].dtype,) if parameters else (x.dtype, *parameter_dtypes(x.dtype))
         outs = [f"out_{name[1:]}" for name in GRADIENTS["scale" in call.specs, with_bias]]
         gradients = {name: _gradient(call, name, normalized.shape, dtypes, parameter_beta) for name in outs}
@@ -139,7 +145,7 @@ class BatchNormalization(BatchNormalizationBase, DeviceOperation):
         operands += [Operand(name, normalized.logical(spec)) for name, spec in (parameters | saved).items()]
         operands.append(Operand("out", dx, True))
         operands += [Operand(name, normalized.logical(spec), True) for name, spec in gradients.items()]
-        no_overlaps(call, operands)
+        check_no_overlaps(call, operands)
         title, results = "batch normalization gradient", [in_layout(dx, normalized.channels_last), *gradients.values()]
         if 0 in x.shape:
             return Program(title, call.device, operands, _scaled(operands, d)), results
@@ -152,11 +158,11 @@ class BatchNormalization(BatchNormalizationBase, DeviceOperation):
                 program = _program(title, call, operands, planned, sources, specs)
                 if call.allows(program.workspace_size):
                     return program, results
-        at = {name: At(place) for place, name in enumerate(names)}
+        at = {name: OperandAddress(place) for place, name in enumerate(names)}
         statistics = [at[name] for name in SAVED] if saved else [None, None]
         memory_format = normalized.format_of_function(call)
-        tx, tdy, tdx = (described(memory_format(spec)) for spec in (x, dy, dx))
-        function = Function(
+        tx, tdy, tdx = (tensor_descriptor(memory_format(spec)) for spec in (x, dy, dx))
+        function = FunctionCall(
             "cudnnBatchNormalizationBackward", normalized.kind, a, b, c, d, tx, at["x"], tdy, at["dy"], tdx, at["out"],
             normalized.descriptor(), at["scale"], at["out_scale"], at["out_bias"], self.epsilon, *statistics,
         )  # fmt: skip
@@ -199,7 +205,7 @@ def _gradient(
     """A gradient with respect to a parameter: the array given for it, checked, or a new one of the first dtype."""
     if name in call.specs:
         return packed_like(call, name, shape, *dtypes)
-    return result(call, name, shape, dtypes[0], None, beta)
+    return resolve_output(call, name, shape, dtypes[0], None, beta)
 
 
 def _scaled(operands: Sequence[Operand], beta: Any) -> list[Step]:
@@ -207,7 +213,7 @@ def _scaled(operands: Sequence[Operand], beta: Any) -> list[Step]:
     if not beta.value:
         return fill_steps(operands, {"out_scale": 0.0, "out_bias": 0.0})
     return [
-        Step(Function("cudnnScaleTensor", described(operand.spec), At(0), beta), (place,))
+        Step(FunctionCall("cudnnScaleTensor", tensor_descriptor(operand.spec), OperandAddress(0), beta), (place,))
         for place, operand in enumerate(operands)
         if operand.name in ("out_scale", "out_bias") and 0 not in operand.spec.shape
     ]
@@ -218,12 +224,14 @@ def _program(
     call: Call,
     operands: Sequence[Operand],
     executable: Executable,
-    sources: Slots,
+    sources: OperandSources,
     specs: Sequence[TensorSpec],
     beta: float = 0.0,
 ) -> Program:
     """Return the program of an executable on addresses from `sources`, whose operands need the memory formats of `specs`."""
-    return arranged(name, call.device, operands, supplied(executable, sources, len(operands)), specs, beta)
+    return with_conversion_copies(
+        name, call.device, operands, with_implicit_operands(executable, sources, len(operands)), specs, beta
+    )
 
 
 # forward_training
@@ -260,7 +268,7 @@ class _Training(NamedTuple):
                 return program
         return self._by_function(sources, alpha, beta)
 
-    def _by_graph(self, sources: Slots, memory_format: Callable[[TensorSpec], TensorSpec]) -> Program | None:
+    def _by_graph(self, sources: OperandSources, memory_format: Callable[[TensorSpec], TensorSpec]) -> Program | None:
         """The graph in a memory format; None where cuDNN has no engine for it."""
         x, y, running, device = (
             memory_format(self.normalized.x),
@@ -275,17 +283,17 @@ class _Training(NamedTuple):
         specs = self.normalized.required_specs(self.operands, memory_format)
         return _program("batch normalization", self.call, self.operands, planned, [*sources, *updated], specs)
 
-    def _by_function(self, sources: Slots, alpha: float, beta: float) -> Program:
+    def _by_function(self, sources: OperandSources, alpha: float, beta: float) -> Program:
         """cudnnBatchNormalizationForwardTraining, then the activation, and running statistics that it does not update."""
         x, y = self.normalized.x, self.y
-        at = {name: At(place) for place, name in enumerate(self.names)}
+        at = {name: OperandAddress(place) for place, name in enumerate(self.names)}
         # running-variance-of-one-value in docs/known-issues.md
         single = bool(self.running) and math.prod(x.shape) == math.prod(self.normalized.shape)
         running = (None, None) if single or not self.running else (at["running_mean"], at["running_variance"])
-        a, b = scales(alpha, beta, x.dtype)
+        a, b = scaling_arguments(alpha, beta, x.dtype)
         memory_format = self.normalized.format_of_function(self.call)
-        one, two = (described(memory_format(spec)) for spec in (x, y))
-        function = Function(
+        one, two = (tensor_descriptor(memory_format(spec)) for spec in (x, y))
+        function = FunctionCall(
             "cudnnBatchNormalizationForwardTraining", self.normalized.kind, a, b, one, at["x"], two, at["out"],
             self.normalized.descriptor(), at["scale"], at["bias"], c_double(self.factor).value, *running, self.epsilon,
             at["saved_mean"], at["saved_inverse_variance"],
@@ -294,9 +302,11 @@ class _Training(NamedTuple):
         program = _program("batch normalization", self.call, self.operands, function, sources, specs, beta)
         steps = [*program.steps]
         if self.activation == "relu":
-            relu, d = ActivationDescriptor("relu", propagate_nan=True), described(y)
-            zero = scales(0.0, 0.0, x.dtype)[0]
-            activated = Function("cudnnActivationForward", relu, a, d, At(0), zero, d, At(0))
+            relu, d = ActivationDescriptor("relu", propagate_nan=True), tensor_descriptor(y)
+            zero = scaling_arguments(0.0, 0.0, x.dtype)[0]
+            activated = FunctionCall(
+                "cudnnActivationForward", relu, a, d, OperandAddress(0), zero, d, OperandAddress(0)
+            )
             steps.append(Step(activated, (self._place("out"),)))
         if single:
             steps += self._updates_of_one_value()
@@ -306,9 +316,9 @@ class _Training(NamedTuple):
         """The updates of the running statistics by one value for each mean, whose variance is 0."""
         statistics, factor = self.normalized.statistics, self.factor
         mean, variance = (self.parameters[name] for name in RUNNING)
-        share = scales(1 - factor, 0.0, statistics.dtype)[0]
+        share = scaling_arguments(1 - factor, 0.0, statistics.dtype)[0]
         new_mean = copy(statistics, mean, factor, 1 - factor)
-        new_variance = Function("cudnnScaleTensor", described(variance), At(0), share)
+        new_variance = FunctionCall("cudnnScaleTensor", tensor_descriptor(variance), OperandAddress(0), share)
         return [
             Step(new_mean, (self._place("saved_mean"), self._place("running_mean"))),
             Step(new_variance, (self._place("running_variance"),)),

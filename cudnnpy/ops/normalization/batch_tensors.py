@@ -15,10 +15,11 @@ from cudnnpy._core.layouts import (
     packed,
     packed_strides,
 )
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.operands import is_large
+from cudnnpy._launch.program import Operand
+from cudnnpy._launch.steps import tensor_descriptor
 from cudnnpy._options.normalization import statistics_dtype
-from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import Operand, described
-from cudnnpy._runtime.operands import is_large
 from cudnnpy.descriptors import TensorDescriptor
 
 # Graphs are faster channels first for few long channels: at most so many, each with at least so many elements.
@@ -73,7 +74,7 @@ class Normalized(NamedTuple):
             rank = max(len(self.x.shape), 4)
             return TensorDescriptor((1, self.x.shape[1], *(1,) * (rank - 2)), statistics_dtype(self.x.dtype))
         shape = (1, *self.x.shape[1:])
-        return described(TensorSpec(shape, statistics_dtype(self.x.dtype), packed_strides(shape)))
+        return tensor_descriptor(TensorSpec(shape, statistics_dtype(self.x.dtype), packed_strides(shape)))
 
     def logical(self, parameter: TensorSpec) -> TensorSpec:
         """A parameter for per_activation with its axes as (1, C, spatial...): the functions take these packed only."""
@@ -92,7 +93,7 @@ class Normalized(NamedTuple):
 
         Channels first is the faster one. Without memory for copies, tensors that are channels last stay so.
         """
-        return as_channels_first if call.cap is None else self.in_either_format
+        return as_channels_first if call.workspace_cap is None else self.in_either_format
 
     def required_specs(self, operands: Sequence[Operand], data: Callable[[TensorSpec], TensorSpec]) -> list[TensorSpec]:
         """The operands as they are launched: x, y and gradients as `data` has them, and packed parameters.

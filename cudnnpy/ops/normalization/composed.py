@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, packed_strides
-from cudnnpy._runtime.executables import At, Function, Operand, Steps, described, scales
-from cudnnpy._runtime.step_builder import StepBuilder, Tensor
+from cudnnpy._launch.program import Operand
+from cudnnpy._launch.step_builder import StepBuilder, Tensor
+from cudnnpy._launch.steps import FunctionCall, OperandAddress, StepSequence, scaling_arguments, tensor_descriptor
 from cudnnpy.descriptors import OpTensorDescriptor, TensorDescriptor
 from cudnnpy.graph.reductions import reduction
 from cudnnpy.typing import ElementName, TensorOperation
@@ -60,10 +61,20 @@ class _Composition(StepBuilder):
         """Add a step: result = a op factor * b, with b broadcast. result may be a, but not b."""
         assert result.address_index != b.address_index
         how = OpTensorDescriptor(op, compute_dtype=self.dtype, propagate_nan=True)
-        one, zero = scales(1.0, 0.0, self.dtype)
-        other = scales(factor, 0.0, self.dtype)[0]
-        tensors = one, described(a.spec), At(0), other, described(b.spec), At(1), zero, described(result.spec), At(2)
-        self.add(Function("cudnnOpTensor", how, *tensors), a, b, result)
+        one, zero = scaling_arguments(1.0, 0.0, self.dtype)
+        other = scaling_arguments(factor, 0.0, self.dtype)[0]
+        tensors = (
+            one,
+            tensor_descriptor(a.spec),
+            OperandAddress(0),
+            other,
+            tensor_descriptor(b.spec),
+            OperandAddress(1),
+            zero,
+            tensor_descriptor(result.spec),
+            OperandAddress(2),
+        )
+        self.add(FunctionCall("cudnnOpTensor", how, *tensors), a, b, result)
         return result
 
     def reduce(self, op: str, x: Tensor, result: Tensor) -> Tensor:
@@ -79,11 +90,11 @@ class _Composition(StepBuilder):
         """Add a step: result = 1 / sqrt(variance + epsilon)."""
         flat = (1, math.prod(variance.spec.shape), 1, 1)
         ones, zeros = self.filled(flat, 1.0), self.filled(flat, 0.0)
-        one, zero = scales(1.0, 0.0, self.dtype)
-        values = described(ones.spec)
-        function = Function(
-            "cudnnBatchNormalizationForwardInference", raw.CUDNN_BATCHNORM_PER_ACTIVATION, one, zero, values, At(0),
-            values, At(3), TensorDescriptor(flat, self.dtype), At(0), At(1), At(1), At(2), epsilon,
+        one, zero = scaling_arguments(1.0, 0.0, self.dtype)
+        values = tensor_descriptor(ones.spec)
+        function = FunctionCall(
+            "cudnnBatchNormalizationForwardInference", raw.CUDNN_BATCHNORM_PER_ACTIVATION, one, zero, values, OperandAddress(0),
+            values, OperandAddress(3), TensorDescriptor(flat, self.dtype), OperandAddress(0), OperandAddress(1), OperandAddress(1), OperandAddress(2), epsilon,
         )  # fmt: skip
         self.add(function, ones, zeros, variance, result)
         return result
@@ -91,7 +102,7 @@ class _Composition(StepBuilder):
 
 def composed_forward(
     device: int, dtype: ElementName, shapes: Shapes, names: Sequence[str], epsilon: float, *, centred: bool = True
-) -> Steps:
+) -> StepSequence:
     """The forward operation on packed operands of one dtype, float32 or float64, which are named as the calls' arrays.
 
     The results are out and, if they are named, mean and inverse_variance or inverse_rms. If not `centred`, the mean is
@@ -116,7 +127,7 @@ def composed_forward(
 
 def composed_backward(
     device: int, dtype: ElementName, shapes: Shapes, names: Sequence[str], *, centred: bool = True
-) -> Steps:
+) -> StepSequence:
     """The gradients out (dx) and, if they are named, dscale and dbias, on operands as in `composed_forward`.
 
     With n = (x - mean) * inverse and g = dy * scale, dx = (g - mean(g) - n * mean(g * n)) * inverse, dscale is the sum of

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from cudnnpy._core.layouts import TensorSpec, at_least_4d, in_layout, packed, packed_strides, per_channel
+from cudnnpy._launch.device_operation import DeviceOperation
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.operands import FLOATS, logical, logical_like, logical_result, packed_like
+from cudnnpy._launch.program import Operand, Program
 from cudnnpy._options.instance_normalization import InstanceNormalizationBase
 from cudnnpy._options.normalization import GRADIENTS, check_channels, statistics_dtype
-from cudnnpy._runtime.device_operation import DeviceOperation
-from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import Operand, Program
-from cudnnpy._runtime.operands import FLOATS, logical, logical_like, logical_result, packed_like
 from cudnnpy.ops.normalization.parameters import scale_and_bias
 from cudnnpy.ops.normalization.row_programs import Views, backward_program, forward_program
 

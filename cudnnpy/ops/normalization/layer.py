@@ -6,12 +6,12 @@ import math
 from typing import ClassVar
 
 from cudnnpy._core.layouts import TensorSpec, packed_strides
+from cudnnpy._launch.device_operation import DeviceOperation
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.operands import FLOATS, check_input, check_like, packed_like, resolve_output
+from cudnnpy._launch.program import Operand, Program
 from cudnnpy._options.layer_normalization import LayerNormalizationBase, RMSNormalizationBase
 from cudnnpy._options.normalization import GRADIENTS, statistics_dtype
-from cudnnpy._runtime.device_operation import DeviceOperation
-from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import Operand, Program
-from cudnnpy._runtime.operands import FLOATS, given, like, packed_like, result
 from cudnnpy.ops.normalization.parameters import scale_and_bias
 from cudnnpy.ops.normalization.row_programs import Views, backward_program, forward_program
 from cudnnpy.typing import GraphNormalization
@@ -28,7 +28,7 @@ class _RowNormalization(DeviceOperation):
     _statistics: ClassVar[tuple[str, ...]]
 
     def _forward(self, call: Call, training: bool, *normalized_shape: int) -> tuple[Program, list[TensorSpec]]:
-        x = given(call, "x", RANKS, FLOATS, empty=True)
+        x = check_input(call, "x", RANKS, FLOATS, empty=True)
         source = next((name for name in self._parameters if name in call.specs), None)
         if normalized_shape:
             count = _leading_axis_count(x, normalized_shape, "normalized_shape")
@@ -39,7 +39,7 @@ class _RowNormalization(DeviceOperation):
             raise TypeError(
                 f"normalized_shape must be the sizes of x's last axes where there is no {missing}; got None"
             )
-        y = result(call, "out", x.shape, x.dtype, x)
+        y = resolve_output(call, "out", x.shape, x.dtype, x)
         parameters = scale_and_bias(call, x, x.shape[count:], self._parameters)
         statistics = self._statistics if training else ()
         mean = TensorSpec(x.shape[:count], statistics_dtype(x.dtype), packed_strides(x.shape[:count]))
@@ -49,8 +49,8 @@ class _RowNormalization(DeviceOperation):
         return program, [y, *(mean for _ in statistics)]
 
     def _backward(self, call: Call, with_bias: bool = False) -> tuple[Program, list[TensorSpec]]:
-        dy = given(call, "dy", RANKS, FLOATS, empty=True)
-        x = like(call, "x", dy.shape, dy.dtype)
+        dy = check_input(call, "dy", RANKS, FLOATS, empty=True)
+        x = check_like(call, "x", dy.shape, dy.dtype)
         if "scale" in call.specs:
             count = _leading_axis_count(x, tuple(call.specs["scale"].shape), "scale")
         else:
@@ -63,7 +63,7 @@ class _RowNormalization(DeviceOperation):
         scale = scale_and_bias(call, x, row_shape, ("scale",))
         names = GRADIENTS[bool(scale), with_bias]
         means = {name: packed_like(call, name, x.shape[:count], statistics_dtype(x.dtype)) for name in self._statistics}
-        dx = result(call, "out", x.shape, x.dtype, dy)
+        dx = resolve_output(call, "out", x.shape, x.dtype, dy)
         gradient = TensorSpec(row_shape, scale["scale"].dtype if scale else x.dtype, packed_strides(row_shape))
         operands = [Operand("dy", dy), Operand("x", x)]
         operands += [Operand(name, _flat(spec)) for name, spec in (scale | means).items()]

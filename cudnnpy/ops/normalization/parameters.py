@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cudnnpy._core.layouts import TensorSpec
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.fill_executables import fill
+from cudnnpy._launch.implicit_operands import ConstantBuffer, OperandSources, scratch_buffer
+from cudnnpy._launch.operands import packed_like
+from cudnnpy._launch.program import Operand
+from cudnnpy._launch.steps import Step
 from cudnnpy._options.normalization import parameter_dtypes
-from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import Operand, Step
-from cudnnpy._runtime.fills import filled
-from cudnnpy._runtime.operands import packed_like
-from cudnnpy._runtime.substitutes import Constant, Slots, spare
 
 NAN = float("nan")
 DEFAULT_PARAMETERS = {"scale": 1.0, "bias": 0.0}
@@ -29,7 +30,9 @@ def scale_and_bias(call: Call, x: TensorSpec, shape: tuple[int, ...], names: Seq
 # Implicit operands
 
 
-def operand_sources(call: Call, names: Sequence[str], operands: Sequence[Operand], parameter: TensorSpec) -> Slots:
+def operand_sources(
+    call: Call, names: Sequence[str], operands: Sequence[Operand], parameter: TensorSpec
+) -> OperandSources:
     """Return for each name the index of its operand, a Constant for a missing scale or bias, or a Spare for a missing result.
 
     `parameter` is the spec of the missing ones.
@@ -38,9 +41,9 @@ def operand_sources(call: Call, names: Sequence[str], operands: Sequence[Operand
     return [
         places[name]
         if name in places
-        else Constant(parameter, DEFAULT_PARAMETERS[name], call)
+        else ConstantBuffer(parameter, DEFAULT_PARAMETERS[name], call)
         if name in DEFAULT_PARAMETERS
-        else spare(parameter)
+        else scratch_buffer(parameter)
         for name in names
     ]
 
@@ -48,7 +51,7 @@ def operand_sources(call: Call, names: Sequence[str], operands: Sequence[Operand
 def fill_steps(operands: Sequence[Operand], values: dict[str, float]) -> list[Step]:
     """Return steps that fill the operands named in `values`, each with its value. Empty operands are omitted."""
     return [
-        Step(filled(operand.spec, values[operand.name]), (place,))
+        Step(fill(operand.spec, values[operand.name]), (place,))
         for place, operand in enumerate(operands)
         if operand.name in values and 0 not in operand.spec.shape
     ]

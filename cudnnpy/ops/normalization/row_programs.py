@@ -16,11 +16,18 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from cudnnpy._core.layouts import TensorSpec, packed
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.implicit_operands import (
+    ConstantBuffer,
+    OperandSources,
+    WithImplicitOperands,
+    scratch_buffer,
+    with_implicit_operands,
+)
+from cudnnpy._launch.operands import check_no_overlaps
+from cudnnpy._launch.program import Operand, Program, with_conversion_copies
+from cudnnpy._launch.steps import Executable
 from cudnnpy._options.normalization import statistics_dtype
-from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import Executable, Operand, Program, arranged
-from cudnnpy._runtime.operands import no_overlaps
-from cudnnpy._runtime.substitutes import Constant, Slots, Supplied, spare, supplied
 from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.nodes import Node
 from cudnnpy.ops.normalization import row_reductions
@@ -52,7 +59,7 @@ def forward_program(
     call: Call, mode: GraphNormalization, epsilon: float, operands: Sequence[Operand], views: Views
 ) -> Program:
     """The program of a forward operation. The operands are x, scale, bias, out and statistics; some may be missing."""
-    no_overlaps(call, operands)
+    check_no_overlaps(call, operands)
     x = operands[0].spec
     if 0 in x.shape:
         return Program(mode, call.device, operands, fill_steps(operands, EMPTY_STATISTICS))
@@ -60,19 +67,23 @@ def forward_program(
     if mode != "instance_norm" and row_reductions.forward_is_faster(x, views.shapes):
         planned = row_reductions.forward(call.device, operands, views.shapes, epsilon, centred)
         if planned is not None:
-            return arranged(mode, call.device, operands, planned, _packed(operands, None))
+            return with_conversion_copies(mode, call.device, operands, planned, _packed(operands, None))
     for kind, after in _variants(mode, operands, views.x.shape[1]):
         planned = _forward_graph(call, mode, epsilon, operands, views, kind, after)
         if planned is not None:
-            return arranged(mode, call.device, operands, planned, _packed(operands, None if after else kind))
+            return with_conversion_copies(
+                mode, call.device, operands, planned, _packed(operands, None if after else kind)
+            )
     dtype, names = statistics_dtype(x.dtype), [operand.name for operand in operands]
     composed = composed_forward(call.device, dtype, views.shapes, names, epsilon, centred=centred)
-    return arranged(mode, call.device, operands, composed, [packed(operand.spec, dtype) for operand in operands])
+    return with_conversion_copies(
+        mode, call.device, operands, composed, [packed(operand.spec, dtype) for operand in operands]
+    )
 
 
 def backward_program(call: Call, mode: GraphNormalization, operands: Sequence[Operand], views: Views) -> Program:
     """The program of a gradient. The operands are dy, x, statistics, out, and optionally scale, dscale and dbias."""
-    no_overlaps(call, operands)
+    check_no_overlaps(call, operands)
     name, x = f"{mode} gradient", operands[0].spec
     if 0 in x.shape:
         return Program(name, call.device, operands, fill_steps(operands, {"dscale": 0.0, "dbias": 0.0}))
@@ -80,13 +91,15 @@ def backward_program(call: Call, mode: GraphNormalization, operands: Sequence[Op
     if mode != "instance_norm" and row_reductions.backward_is_faster(x, views.shapes):
         planned = row_reductions.backward(call.device, operands, views.shapes, centred)
         if planned is not None:
-            return arranged(name, call.device, operands, planned, _packed(operands, None))
+            return with_conversion_copies(name, call.device, operands, planned, _packed(operands, None))
     planned = _backward_graph(call, mode, operands, views) if x.dtype != "float64" else None
     if planned is not None:
-        return arranged(name, call.device, operands, planned, _packed(operands, "float32"))
+        return with_conversion_copies(name, call.device, operands, planned, _packed(operands, "float32"))
     dtype, names = statistics_dtype(x.dtype), [operand.name for operand in operands]
     composed = composed_backward(call.device, dtype, views.shapes, names, centred=centred)
-    return arranged(name, call.device, operands, composed, [packed(operand.spec, dtype) for operand in operands])
+    return with_conversion_copies(
+        name, call.device, operands, composed, [packed(operand.spec, dtype) for operand in operands]
+    )
 
 
 def _variants(mode: GraphNormalization, operands: Sequence[Operand], length: int) -> Iterator[tuple[ElementName, bool]]:
@@ -152,8 +165,8 @@ def _forward_graph(
     planned = graph.executable(call.device)
     if planned is None or not constants:
         return planned
-    made = [Constant(spec, number, call) for spec, number in constants]
-    return Supplied(planned, [*range(len(inputs)), *made, *range(len(inputs), len(operands))])
+    made = [ConstantBuffer(spec, number, call) for spec, number in constants]
+    return WithImplicitOperands(planned, [*range(len(inputs)), *made, *range(len(inputs), len(operands))])
 
 
 def _backward_graph(
@@ -170,13 +183,13 @@ def _backward_graph(
         mode, here["dy"], here["x"], scale, here.get("mean"), inverse, bias=mode != "rms_norm"
     )
     places = {operand.name: place for place, operand in enumerate(operands)}
-    results: Slots = []
+    results: OperandSources = []
     for name, node in zip(("out", "dscale", "dbias"), made, strict=False):
         view = views.x if name == "out" else views.row
         graph.output(name, node, view.dtype, view.strides)
-        results.append(places[name] if name in places else spare(view))
+        results.append(places[name] if name in places else scratch_buffer(view))
     planned = graph.executable(call.device)
     if planned is None:
         return None
-    constants = [] if "scale" in here else [Constant(views.row, DEFAULT_PARAMETERS["scale"], call)]
-    return supplied(planned, [*range(len(inputs)), *constants, *results], len(operands))
+    constants = [] if "scale" in here else [ConstantBuffer(views.row, DEFAULT_PARAMETERS["scale"], call)]
+    return with_implicit_operands(planned, [*range(len(inputs)), *constants, *results], len(operands))

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from cudnnpy._core.layouts import TensorSpec
-from cudnnpy._runtime.executables import Executable, Operand
-from cudnnpy._runtime.step_builder import StepBuilder, Tensor
+from cudnnpy._launch.program import Operand
+from cudnnpy._launch.step_builder import StepBuilder, Tensor
+from cudnnpy._launch.steps import Executable
 from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.nodes import Node
 from cudnnpy.ops.normalization.composed import Shape, Shapes

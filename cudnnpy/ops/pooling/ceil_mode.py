@@ -17,8 +17,17 @@ from typing import NamedTuple
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, packed, packed_strides
-from cudnnpy._runtime.executables import At, Function, Operand, Program, Shifted, Step, copy, described, scales
-from cudnnpy._runtime.step_builder import StepBuilder
+from cudnnpy._launch.program import Operand, Program
+from cudnnpy._launch.step_builder import StepBuilder
+from cudnnpy._launch.steps import (
+    FunctionCall,
+    OffsetExecutable,
+    OperandAddress,
+    Step,
+    copy,
+    scaling_arguments,
+    tensor_descriptor,
+)
 from cudnnpy.descriptors import PoolingDescriptor
 from cudnnpy.names import enumerator
 
@@ -84,12 +93,12 @@ def forward_steps(
     """The steps on x and y, one for each part of the result."""
     steps = []
     for parts in product(*(_parts(axis, mode == "average_include_padding") for axis in axes)):
-        a, b = scales(alpha * math.prod(part.share for part in parts), beta, x.dtype)
+        a, b = scaling_arguments(alpha * math.prod(part.share for part in parts), beta, x.dtype)
         of_x, at_x = _box(x, [(part.start, part.size) for part in parts])
         of_y, at_y = _box(y, [(part.first, part.output) for part in parts])
-        how, one, two = descriptor(mode, parts), described(of_x), described(of_y)
-        function = Function("cudnnPoolingForward", how, a, one, At(0), b, two, At(1))
-        steps.append(Step(Shifted(function, (at_x, at_y)), (0, 1)))
+        how, one, two = descriptor(mode, parts), tensor_descriptor(of_x), tensor_descriptor(of_y)
+        function = FunctionCall("cudnnPoolingForward", how, a, one, OperandAddress(0), b, two, OperandAddress(1))
+        steps.append(Step(OffsetExecutable(function, (at_x, at_y)), (0, 1)))
     return steps
 
 
@@ -139,23 +148,25 @@ def gradient(
         builder.copy(given_x, long_x._replace(spec=part))
         builder.copy(given_dy, new_dy)
         builder.copy(given_y, new_y)
-    one, zero = scales(1.0, 0.0, dtype)
-    small, large = described(packed_dy), described(longer)
-    tensors = small, At(0), small, At(1), large, At(2)
-    function = Function("cudnnPoolingBackward", descriptor(mode, axes), one, *tensors, zero, large, At(3))
+    one, zero = scaling_arguments(1.0, 0.0, dtype)
+    small, large = tensor_descriptor(packed_dy), tensor_descriptor(longer)
+    tensors = small, OperandAddress(0), small, OperandAddress(1), large, OperandAddress(2)
+    function = FunctionCall(
+        "cudnnPoolingBackward", descriptor(mode, axes), one, *tensors, zero, large, OperandAddress(3)
+    )
     builder.add(function, new_y, new_dy, long_x, long_dx)
     builder.copy(long_dx._replace(spec=part), result, alpha, beta)
     return builder.program("pooling gradient", device, operands)
 
 
-def _weighted(dy: TensorSpec, to: TensorSpec, mode: str, axes: Sequence[Axis]) -> Iterator[Shifted]:
+def _weighted(dy: TensorSpec, to: TensorSpec, mode: str, axes: Sequence[Axis]) -> Iterator[OffsetExecutable]:
     """Copies of dy, each element scaled by the window's size over the number of elements that the window averages."""
     runs = [_runs(axis, mode == "average_include_padding") for axis in axes]
     for chosen in product(*runs):
         factor = math.prod(weight for _, _, weight in chosen)
         source, start = _box(dy, [(first, length) for first, length, _ in chosen])
         target, place = _box(to, [(first, length) for first, length, _ in chosen])
-        yield Shifted(copy(source, target, factor), (start, place))
+        yield OffsetExecutable(copy(source, target, factor), (start, place))
 
 
 def _runs(axis: Axis, include_padding: bool) -> list[tuple[int, int, float]]:

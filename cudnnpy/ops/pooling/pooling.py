@@ -27,11 +27,12 @@ from cudnnpy._core.layouts import (
     packed_strides,
     to_logical,
 )
+from cudnnpy._launch.device_operation import DeviceOperation
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.operands import check_no_overlaps, is_large, logical, logical_like, logical_result
+from cudnnpy._launch.program import Operand, Program, with_conversion_copies
+from cudnnpy._launch.steps import FunctionCall, OperandAddress, Step, scaling_arguments, tensor_descriptor
 from cudnnpy._options.pooling import PoolingBase
-from cudnnpy._runtime.device_operation import DeviceOperation
-from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import At, Function, Operand, Program, Step, arranged, described, scales
-from cudnnpy._runtime.operands import is_large, logical, logical_like, logical_result, no_overlaps
 from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.reductions import average
 from cudnnpy.names import enumerator
@@ -76,9 +77,9 @@ class Pooling(PoolingBase, DeviceOperation):
         x = self._logical(call, "x")
         axes = self._axes(x.shape)
         y = logical_result(call, "out", _pooled(x.shape, axes), x, self.layout, beta)
-        operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True)))
+        operands = check_no_overlaps(call, (Operand("x", x), Operand("out", y, True)))
         results = [in_layout(y, self._channels_last)]
-        a, b = scales(alpha, beta, x.dtype)
+        a, b = scaling_arguments(alpha, beta, x.dtype)
         if not extent(y):
             return Program("pooling", call.device, operands, []), results
         if any(axis.overhang for axis in axes):
@@ -95,8 +96,10 @@ class Pooling(PoolingBase, DeviceOperation):
         if step is None:
             how = descriptor(self.mode, axes)
             # described as channels last, the maxima of one channel take half the time (an H200)
-            one, two = map(described, in_one_order(x, y, last=True))
-            step = Step(Function("cudnnPoolingForward", how, a, one, At(0), b, two, At(1)), (0, 1))
+            one, two = map(tensor_descriptor, in_one_order(x, y, last=True))
+            step = Step(
+                FunctionCall("cudnnPoolingForward", how, a, one, OperandAddress(0), b, two, OperandAddress(1)), (0, 1)
+            )
         return Program("pooling", call.device, operands, [step]), results
 
     def _resample(self, call: Call, x: TensorSpec, y: TensorSpec) -> Step | None:
@@ -117,26 +120,49 @@ class Pooling(PoolingBase, DeviceOperation):
         shape = _pooled(x.shape, axes)
         dy, y = (logical_like(call, name, self.layout, shape, x.dtype) for name in ("dy", "y"))
         dx = logical_result(call, "out", x.shape, x, self.layout, beta)
-        operands = no_overlaps(call, (Operand("dy", dy), Operand("x", x), Operand("y", y), Operand("out", dx, True)))
+        operands = check_no_overlaps(
+            call, (Operand("dy", dy), Operand("x", x), Operand("y", y), Operand("out", dx, True))
+        )
         results = [in_layout(dx, self._channels_last)]
-        a, b = scales(alpha, beta, x.dtype)
+        a, b = scaling_arguments(alpha, beta, x.dtype)
         if not extent(dx):
             return Program("pooling gradient", call.device, operands, []), results
         if any(axis.overhang for axis in axes):
             return gradient(self.mode, axes, call.device, operands, alpha, beta), results
         if self._averages_whole_images(axes) and len(x.shape) == 4 and is_packed(dx) and is_packed(dy):
-            each = scales(alpha / math.prod(axis.size for axis in axes), beta, x.dtype)[0]
-            function = Function("cudnnAddTensor", each, described(dy), At(0), b, described(dx), At(1))
+            each = scaling_arguments(alpha / math.prod(axis.size for axis in axes), beta, x.dtype)[0]
+            function = FunctionCall(
+                "cudnnAddTensor",
+                each,
+                tensor_descriptor(dy),
+                OperandAddress(0),
+                b,
+                tensor_descriptor(dx),
+                OperandAddress(1),
+            )
             return Program("pooling gradient", call.device, operands, [Step(function, (0, 3))]), results
         required_specs = [dy, as_lies(x, dx), as_lies(y, dy), dx]
-        can_copy = call.cap is None  # otherwise memory does not suffice for the copies
+        can_copy = call.workspace_cap is None  # otherwise memory does not suffice for the copies
         if (can_copy and self._is_faster_packed(x)) or not (is_dense(dx) and is_dense(dy)):
             required_specs = [packed(spec) for spec in required_specs]
         how = descriptor(self.mode, axes)
-        one, two, three, four = map(described, map(_in_one_batch, required_specs))
+        one, two, three, four = map(tensor_descriptor, map(_in_one_batch, required_specs))
         # A graph is not used: resample-gradient in docs/known-issues.md.
-        function = Function("cudnnPoolingBackward", how, a, three, At(2), one, At(0), two, At(1), b, four, At(3))
-        program = arranged("pooling gradient", call.device, operands, function, required_specs, beta)
+        function = FunctionCall(
+            "cudnnPoolingBackward",
+            how,
+            a,
+            three,
+            OperandAddress(2),
+            one,
+            OperandAddress(0),
+            two,
+            OperandAddress(1),
+            b,
+            four,
+            OperandAddress(3),
+        )
+        program = with_conversion_copies("pooling gradient", call.device, operands, function, required_specs, beta)
         return program, results
 
     def _averages_whole_images(self, axes: Sequence[Axis]) -> bool:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cudnnpy._core.layouts import TensorSpec
-from cudnnpy._runtime.executables import Executable, Steps
-from cudnnpy._runtime.step_builder import StepBuilder
+from cudnnpy._launch.step_builder import StepBuilder
+from cudnnpy._launch.steps import Executable, StepSequence
 from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.nodes import Node
 from cudnnpy.typing import ElementName
@@ -37,7 +37,7 @@ def backward_is_faster(count: int, length: int, dtype: ElementName, log: bool) -
     return count <= 512 or not length % 8
 
 
-def forward(device: int, count: int, length: int, dtype: ElementName, log: bool) -> Steps | None:
+def forward(device: int, count: int, length: int, dtype: ElementName, log: bool) -> StepSequence | None:
     """Return the executable that takes x and y, of `count` packed rows; None if no engine supports it."""
     spec, pick = _rows(count, length, dtype), 1 if count * length >= _MIN_LARGE else 0
     builder = StepBuilder({"x": spec, "y": spec})
@@ -66,7 +66,7 @@ def forward(device: int, count: int, length: int, dtype: ElementName, log: bool)
     return builder.sequence()
 
 
-def backward(device: int, count: int, length: int, dtype: ElementName, log: bool) -> Steps | None:
+def backward(device: int, count: int, length: int, dtype: ElementName, log: bool) -> StepSequence | None:
     """Return the executable that takes dy, y and dx, of `count` packed rows; None if no engine supports it.
 
     dx = y * (dy - sum(dy * y)), or dy - exp(y) * sum(dy) for the logarithm.

@@ -14,12 +14,13 @@ import math
 from collections.abc import Sequence
 
 from cudnnpy._core.layouts import TensorSpec, as_lies, channels_last_strides, extent, in_layout, is_packed, packed
+from cudnnpy._launch.device_operation import DeviceOperation
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.operands import check_no_overlaps, logical, logical_like, logical_result
+from cudnnpy._launch.program import Operand, Program, with_conversion_copies
+from cudnnpy._launch.step_builder import StepBuilder
+from cudnnpy._launch.steps import Executable, FunctionCall, OperandAddress, scaling_arguments
 from cudnnpy._options.softmax import SoftmaxBase
-from cudnnpy._runtime.device_operation import DeviceOperation
-from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import At, Executable, Function, Operand, Program, arranged, scales
-from cudnnpy._runtime.operands import logical, logical_like, logical_result, no_overlaps
-from cudnnpy._runtime.step_builder import StepBuilder
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.names import short_names
 from cudnnpy.ops.softmax.row_graphs import backward, backward_is_faster, forward, forward_is_faster
@@ -32,7 +33,7 @@ _MIN_MANY_CHANNELS = 512  # channels, channels first, from which on the function
 
 class Softmax(SoftmaxBase, DeviceOperation):
     def _program(self, name: str, call: Call, operands: Sequence[Operand], alpha: float, beta: float) -> Program:
-        """The fastest program, or the one that needs the least workspace if the fastest exceeds `call.cap`."""
+        """The fastest program, or the one that needs the least workspace if the fastest exceeds `call.workspace_cap`."""
         factor, gradient = 1.0 if beta else alpha, len(operands) == 3
         specs = [operand.spec for operand in operands]
         required_specs = self._fast_specs(*specs)
@@ -75,7 +76,7 @@ class Softmax(SoftmaxBase, DeviceOperation):
             planned = forward(call.device, *rows, spec.dtype, log)
         return planned or self._function(spec, rows, alpha, gradient)
 
-    def _function(self, spec: TensorSpec, rows: tuple[int, int] | None, alpha: float, gradient: bool) -> Function:
+    def _function(self, spec: TensorSpec, rows: tuple[int, int] | None, alpha: float, gradient: bool) -> FunctionCall:
         """The function, which takes the positions as one axis, or rows.
 
         For five axes channels last, the functions do not write most of the result (softmax-five-axes in
@@ -86,16 +87,27 @@ class Softmax(SoftmaxBase, DeviceOperation):
         as_instance = rows is not None and (gradient or rows[1] > _MAX_SHORT_ROW)
         mode = short_names(cudnnSoftmaxMode_t)["instance" if as_instance else "channel"]
         kind = short_names(cudnnSoftmaxAlgorithm_t)[self.algorithm], mode
-        a, b = scales(alpha, 0.0, spec.dtype)
+        a, b = scaling_arguments(alpha, 0.0, spec.dtype)
         if gradient:
-            return Function("cudnnSoftmaxBackward", *kind, a, tensor, At(1), tensor, At(0), b, tensor, At(2))
-        return Function("cudnnSoftmaxForward", *kind, a, tensor, At(0), b, tensor, At(1))
+            return FunctionCall(
+                "cudnnSoftmaxBackward",
+                *kind,
+                a,
+                tensor,
+                OperandAddress(1),
+                tensor,
+                OperandAddress(0),
+                b,
+                tensor,
+                OperandAddress(2),
+            )
+        return FunctionCall("cudnnSoftmaxForward", *kind, a, tensor, OperandAddress(0), b, tensor, OperandAddress(1))
 
     def _forward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
         x = logical(call, "x", self.layout, _RANKS, empty=True)
         y = logical_result(call, "out", x.shape, x, self.layout, beta)
-        operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True, ("x",))))
-        scales(alpha, beta, x.dtype)
+        operands = check_no_overlaps(call, (Operand("x", x), Operand("out", y, True, ("x",))))
+        scaling_arguments(alpha, beta, x.dtype)
         if not extent(y):
             return Program("softmax", call.device, operands, []), [in_layout(y, self._channels_last(x))]
         return self._program("softmax", call, operands, alpha, beta), [in_layout(y, self._channels_last(x))]
@@ -104,8 +116,8 @@ class Softmax(SoftmaxBase, DeviceOperation):
         dy = logical(call, "dy", self.layout, _RANKS, empty=True)
         y = logical_like(call, "y", self.layout, dy.shape, dy.dtype)
         dx = logical_result(call, "out", dy.shape, dy, self.layout, beta)
-        operands = no_overlaps(call, (Operand("dy", dy), Operand("y", y), Operand("out", dx, True, ("dy",))))
-        scales(alpha, beta, dy.dtype)
+        operands = check_no_overlaps(call, (Operand("dy", dy), Operand("y", y), Operand("out", dx, True, ("dy",))))
+        scaling_arguments(alpha, beta, dy.dtype)
         if not extent(dx):
             return Program("softmax gradient", call.device, operands, []), [in_layout(dx, self._channels_last(dy))]
         return self._program("softmax gradient", call, operands, alpha, beta), [in_layout(dx, self._channels_last(dy))]
@@ -128,9 +140,11 @@ def _with_beta(
     In place, the function would read what it has written: softmax-in-place-beta in docs/known-issues.md.
     """
     if not beta:
-        return arranged(name, call.device, operands, executable, required_specs)
+        return with_conversion_copies(name, call.device, operands, executable, required_specs)
     *inputs, out = operands
-    program = arranged(name, call.device, [*inputs, out._replace(spec=required_specs[-1])], executable, required_specs)
+    program = with_conversion_copies(
+        name, call.device, [*inputs, out._replace(spec=required_specs[-1])], executable, required_specs
+    )
     builder = StepBuilder({operand.name: operand.spec for operand in operands})
     *sources, target = builder.operands.values()
     result = builder.scratch(required_specs[-1])
