@@ -1,5 +1,5 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:976348472865e2d16c07830c2a99715dad84d5628e205d56fbc619714a70217b
+# seal: sha256:92f956b81dc7b18bc031f1ded489bfb4dfffde715fe4a0c4ab483d74800e857c
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors
@@ -36,15 +36,15 @@ from cudnnpy.errors import NoAlgorithmError as NoAlgorithmError
 from cudnnpy.graph.graph import Graph as Graph
 from cudnnpy.handle import Handle as Handle
 from cudnnpy.ops.activation import Activation as Activation
-from cudnnpy.ops.batch_normalization import BatchNormalization as BatchNormalization
 from cudnnpy.ops.dropout import Dropout as Dropout
-from cudnnpy.ops.instance_normalization import InstanceNormalization as InstanceNormalization
-from cudnnpy.ops.layer_normalization import LayerNormalization as LayerNormalization
-from cudnnpy.ops.layer_normalization import RMSNormalization as RMSNormalization
-from cudnnpy.ops.local_response import LocalResponseNormalization as LocalResponseNormalization
-from cudnnpy.ops.pooling import Pooling as Pooling
+from cudnnpy.ops.normalization.batch import BatchNormalization as BatchNormalization
+from cudnnpy.ops.normalization.instance import InstanceNormalization as InstanceNormalization
+from cudnnpy.ops.normalization.layer import LayerNormalization as LayerNormalization
+from cudnnpy.ops.normalization.layer import RMSNormalization as RMSNormalization
+from cudnnpy.ops.normalization.local_response import LocalResponseNormalization as LocalResponseNormalization
+from cudnnpy.ops.pooling.pooling import Pooling as Pooling
 from cudnnpy.ops.reduction import reduce_tensor as reduce_tensor
-from cudnnpy.ops.softmax import Softmax as Softmax
+from cudnnpy.ops.softmax.softmax import Softmax as Softmax
 from cudnnpy.ops.tensors import add_tensor as add_tensor
 from cudnnpy.ops.tensors import scale_tensor as scale_tensor
 from cudnnpy.ops.tensors import set_tensor as set_tensor

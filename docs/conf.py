@@ -147,7 +147,10 @@ def read_sections(app: Sphinx, what: str, name: str, found: Any, options: Any, l
     """Turn the sections of NumPy's docstrings into reStructuredText.
 
     As an extension napoleon would take what precedes a colon in an attribute's first line for the attribute's type.
+    The class of an operation has the docstring of its base, which Sphinx does not look for.
     """
+    if inspect.isclass(found) and not any(lines):
+        lines[:] = (inspect.getdoc(found) or "").splitlines()
     lines[:] = NumpyDocstring(lines, SECTIONS).lines()
 
 

@@ -130,7 +130,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "a maximum, without an index tensor",
         "the process crashes",
         "`cudnnPoolingBackward`",
-        "ops/pooling.py",
+        "ops/pooling/pooling.py",
         f"{_CALLS}[Pooling.backward]",
     ),
     Avoided(
@@ -148,7 +148,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "a logarithm or a root of one number for each row, used for all elements of the row",
         "wrong results, NaN",
         "the numbers are the result of a graph of their own",
-        "ops/softmax_graphs.py",
+        "ops/softmax/row_graphs.py",
         f"{_CALLS}[Softmax.forward]",
     ),
     Avoided(
@@ -157,7 +157,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "tensors in two memory formats, or with gaps",
         "some results are wrong",
         "copies in one memory format",
-        "ops/softmax.py",
+        "ops/softmax/softmax.py",
         f"{_CALLS}[Softmax.backward]",
     ),
     Avoided(
@@ -166,7 +166,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "in place, with beta other than 0",
         "elements are read after they were written",
         "results go to scratch memory first",
-        "ops/softmax.py",
+        "ops/softmax/softmax.py",
         f"{_CALLS}[Softmax.forward]",
     ),
     Avoided(
@@ -175,7 +175,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "over channels, five axes, channels last (float64; any type from about 1,025 channels)",
         "most of the result is not written",
         "the positions are one axis",
-        "ops/softmax.py",
+        "ops/softmax/softmax.py",
         f"{_CALLS}[Softmax.forward]",
     ),
     Avoided(
@@ -220,7 +220,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "one value for each mean",
         "the running variance is NaN",
         "the running statistics are updated in steps of their own",
-        "ops/batch_normalization_executables.py",
+        "ops/normalization/batch.py",
         f"{_CALLS}[BatchNormalization.forward_training]",
     ),
     Avoided(

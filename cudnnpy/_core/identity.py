@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakValueDictionary
 
-from cudnnpy._options.frozen import Frozen
+from cudnnpy._options.options_base import ImmutableOptions
 
 
 class Identity:
@@ -35,7 +35,7 @@ def identity_of(kind: type, *values: Any) -> Identity:
     return _of_values.setdefault(key, Identity())
 
 
-class Identified(Frozen):
+class Identified(ImmutableOptions):
     """Options with an identity: objects of one class with equal options share it, and so they share plans."""
 
     _identity: Identity

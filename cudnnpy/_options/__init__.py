@@ -1,4 +1,5 @@
-"""Options of the operations: their names, defaults, checks and canonical form. Private; the standard library alone is used.
+"""Options, signatures and documentation of the operations, and the checks that need no array. Private.
 
-The classes on device arrays and their reference implementations both inherit from the classes here.
+The class of an operation on device arrays and its reference implementation inherit from one class here, which has the options
+as a frozen dataclass, and the public methods. Only the standard library is used.
 """

@@ -208,6 +208,11 @@ def check_layout(layout: object) -> Layout:
     return check_option("layout", layout, LAYOUTS)
 
 
+def is_channels_last(layout: Layout) -> bool:
+    """Whether the axes of arrays with this layout are (N, spatial..., C)."""
+    return layout.endswith("C")
+
+
 def check_layout_rank(layout: str, name: str, rank: int) -> None:
     """ValueError for a layout of another number of axes than an array has. "NCHW" and "NHWC" stand for every rank."""
     if layout not in ("NCHW", "NHWC") and len(layout) != rank:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, get_args
 
 from cudnnpy._options.algorithms import SupportsExecute, SupportsKnobs, check_algorithm
@@ -18,7 +18,7 @@ from cudnnpy._options.checks import (
     shown,
 )
 from cudnnpy._options.element_types import element_name
-from cudnnpy._options.frozen import Frozen
+from cudnnpy._options.options_base import ImmutableOptions
 from cudnnpy.typing import ConvolutionMode, PaddingName, Policy, Preference
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ def limit_of_preference(prefer: str, limit: int | None) -> int | None:
     return DEFAULT_LIMIT if prefer == "limited_workspace" and limit is None else limit
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConvolutionOptions(Frozen):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ConvolutionOptions(ImmutableOptions):
     """The options of Convolution."""
 
     padding: Padding = 0
@@ -108,8 +108,13 @@ class ConvolutionOptions(Frozen):
     def _canonical(self) -> dict[str, Any]:
         return canonical(self._fields())
 
+    def __repr__(self) -> str:
+        """The call that creates the object, with the options that are not defaults."""
+        options = [f"{o.name}={getattr(self, o.name)!r}" for o in fields(self) if getattr(self, o.name) != o.default]
+        return f"{type(self).__name__}({', '.join(options)})"
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TransposeOptions(ConvolutionOptions):
     """The options of ConvolutionTranspose."""
 
@@ -117,7 +122,7 @@ class TransposeOptions(ConvolutionOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FusedOptions(Frozen):
+class FusedOptions(ImmutableOptions):
     """The options of FusedConvolution."""
 
     padding: Padding = 0

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from cudnnpy._launch.steps import Executable
 from cudnnpy._options.checks import bounded, check_flag, shown
-from cudnnpy._options.frozen import Frozen
 from cudnnpy._options.limits import MAX_KNOBS
+from cudnnpy._options.options_base import ImmutableOptions
 from cudnnpy._planning import known_issues
 from cudnnpy._planning.engines import EngineConfiguration, Target, engine, engine_name, engines, heuristics
 from cudnnpy._planning.issue_conditions import Facts
@@ -20,7 +20,7 @@ WAYS = ("in_blocks", "in_channels_last", "as_forward")  # the options of an Engi
 
 
 @dataclass(frozen=True, repr=False)
-class Engine(Frozen):
+class Engine(ImmutableOptions):
     """An engine of the graph API, which the option `algorithm` forces.
 
     Parameters

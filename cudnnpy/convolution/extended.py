@@ -11,28 +11,28 @@ from typing import Any
 from cudnnpy._core.identity import identity_of
 from cudnnpy._core.layouts import TensorSpec, canonical, extent, in_layout, result_strides
 from cudnnpy._launch.dispatch import Call
-from cudnnpy._launch.fill_executables import zero_fill
 from cudnnpy._launch.operands import check_no_overlaps
 from cudnnpy._launch.program import Operand, Program
-from cudnnpy._launch.steps import Step, copy, move_to_scratch
-from cudnnpy._options.checks import for_each_axis
+from cudnnpy._launch.step_builder import StepBuilder
+from cudnnpy._options.checks import for_each_axis, is_channels_last
+from cudnnpy._options.convolution import ConvolutionOptions, TransposeOptions
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation, logical
-from cudnnpy.convolution.problem import Options, output_shape, result_in_layout
+from cudnnpy.convolution.problem import output_shape, result_in_layout
 
 
 class Extended(Operation):
     """The operations of such a convolution. `surplus` is the number of zeros that extend x on each spatial axis."""
 
-    def __init__(self, options: Options, surplus: tuple[int, ...]) -> None:
+    def __init__(self, options: ConvolutionOptions, surplus: tuple[int, ...]) -> None:
         super().__init__(options, OF_TRANSPOSE)
         self.surplus = (0, 0, *surplus)
-        self._identity = identity_of(Extended, *self.options, *surplus)
+        self._identity = identity_of(Extended, *options._fields().values(), *surplus)
 
     def _prepare(
         self, call: Call, operation: str, activation: str | None, alpha: float, beta: float, *shape: Any
     ) -> tuple[Program, list[TensorSpec]]:
-        names, last, layout = self.inputs[operation], self.options.channels_last, self.options.layout
+        names, last, layout = self.inputs[operation], is_channels_last(self.options.layout), self.options.layout
         first, second = (call.specs[name] for name in names)
         out = call.specs.get("out")
         x = out if operation == "forward" else first
@@ -85,22 +85,22 @@ class Extended(Operation):
 
     def _with_copies(self, call: Call, problem: ConvolutionProblem, operands: list[Operand], at: int) -> Program:
         """The problem's plan on an extended copy, in scratch memory, of the operand with number `at`."""
-        x, extended, count = operands[at].spec, problem.specs[at], len(operands)
-        size = extent(extended)
-        plan = self._plan(call, problem, size)
-        whole = Step(plan.executable, tuple(range(count)))
-        steps, scratch, places = move_to_scratch([whole], count, (), {at: size})
-        place, part = places[at], extended._replace(shape=x.shape)  # x in scratch memory
+        plan = self._plan(call, problem, extent(problem.specs[at]))
+        builder = StepBuilder({operand.name: operand.spec for operand in operands})
+        tensors = [*builder.operands.values()]
+        x, extended = tensors[at], builder.scratch(problem.specs[at])
+        part = extended._replace(spec=extended.spec._replace(shape=x.spec.shape))  # x's elements of `extended`
         if not operands[at].is_result:
-            steps = [Step(zero_fill(size), (place,)), Step(copy(x, part), (at, place)), *steps]
-        else:
-            if problem.beta:
-                steps = [Step(copy(x, part), (at, place)), *steps]
-            steps.append(Step(copy(part, x), (place, at)))
-        return Program(plan.name, call.device, operands, steps, scratch, plan)
+            builder.clear(extended)
+        if not operands[at].is_result or problem.beta:
+            builder.copy(x, part)
+        builder.add(plan.executable, *tensors[:at], extended, *tensors[at + 1 :])
+        if operands[at].is_result:
+            builder.copy(part, x)
+        return builder.program(plan.name, call.device, operands, plan)
 
 
-def surplus_of(options: Options, rank: int) -> tuple[int, ...]:
+def surplus_of(options: TransposeOptions, rank: int) -> tuple[int, ...]:
     """The number of windows beyond the size of x, on each spatial axis."""
     extra, stride = (for_each_axis(name, getattr(options, name), rank) for name in ("output_padding", "stride"))
     return tuple(more // step for more, step in zip(extra, stride, strict=True))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from cudnnpy._core.identity import Identified
 from cudnnpy._core.layouts import (
     TensorSpec,
     at_least_4d,
@@ -17,113 +15,41 @@ from cudnnpy._core.layouts import (
     same_memory,
     to_logical,
 )
-from cudnnpy._launch import dispatch
+from cudnnpy._launch.device_operation import DeviceOperation
 from cudnnpy._launch.dispatch import Call
-from cudnnpy._launch.fill_executables import zero_fill
 from cudnnpy._launch.operands import check_input, check_no_overlaps, logical, logical_like, logical_result, packed_like
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
-from cudnnpy._launch.steps import Step, move_to_scratch
+from cudnnpy._launch.step_builder import StepBuilder
 from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._options.arguments import check_activation
-from cudnnpy._options.checks import check_shape
-from cudnnpy._options.convolution import FusedOptions
+from cudnnpy._options.checks import check_shape, is_channels_last
+from cudnnpy._options.convolution import ConvolutionOptions
+from cudnnpy._options.fused_convolution import FusedConvolutionBase
 from cudnnpy._planning.selection import plan_to_keep
 from cudnnpy.convolution import problem as ask
-from cudnnpy.convolution.problem import Options
 from cudnnpy.graph.activations import activated
 from cudnnpy.graph.graph import Graph
-from cudnnpy.typing import Array, ArrayT, FusedActivation, Shape, Stream
+from cudnnpy.typing import Shape
 
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "elu", "swish")
 DTYPES = ("float16", "bfloat16", "float32")
-_NAMES = ("x", "w", "scale", "bias", "residual", "out")
 _PARAMETERS = ("scale", "bias")
 
 
-@dataclass(frozen=True, kw_only=True)
-class FusedConvolution(FusedOptions, Identified):
-    """activation(scale * convolution(x, w) + bias + residual) in one launch, on device arrays.
-
-    Engines that fuse take float16 and bfloat16, and float32 as tf32, channels last in memory: tensors in another memory
-    order are copied before and after.
-
-    Parameters
-    ----------
-    padding, stride, dilation, groups, mode, layout, prefer, workspace_limit, deterministic, tf32, tune_seconds
-        As for `Convolution`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        An option is of another type, or out of range.
-
-    Notes
-    -----
-    A batch of 0 gives an empty result; sums over 0 channels in x and w are 0.
-    """
-
+class FusedConvolution(FusedConvolutionBase, DeviceOperation):
     uses_suggested_format = True  # the memory order of a result where x and w have both (dispatch.Owner)
 
-    def _asked(self) -> Options:
-        return Options(**{name: value for name, value in self._fields().items() if name in Options._fields})
+    def _plain_options(self) -> ConvolutionOptions:
+        return ConvolutionOptions(**self._fields())
 
-    def output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
-        """The shape of forward's result for the shapes of x and w, all in the arrays' axis order.
-
-        Raises TypeError and ValueError for shapes that do not fit together.
-        """
-        options = self._asked()
-        last = options.channels_last
+    def _output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
+        options = self._plain_options()
+        last = is_channels_last(options.layout)
         shapes = [to_logical(check_shape(n, s, low=0), last) for n, s in (("x_shape", x_shape), ("w_shape", w_shape))]
         return from_logical(ask.output_shape(options, *shapes), last)
 
-    def forward(
-        self,
-        x: ArrayT,
-        w: Array,
-        scale: Array | None = None,
-        bias: Array | None = None,
-        residual: Array | None = None,
-        activation: FusedActivation | None = "relu",
-        out: ArrayT | None = None,
-        stream: Stream | None = None,
-    ) -> ArrayT:
-        """Compute activation(scale * convolution(x, w) + bias + residual) (cudnnBackendExecute).
-
-        Parameters
-        ----------
-        x : array
-            (N, C, spatial...), in float16, bfloat16 or float32.
-        w : array
-            (K, C / groups, spatial...), of x's dtype.
-        scale, bias : array, optional
-            (K,), packed, of x's dtype or float32.
-        residual : array, optional
-            Of the result's shape and x's dtype.
-        activation : {"relu", "sigmoid", "tanh", "elu", "swish"} or None
-            The activation.
-        out : array, optional
-            The result, (N, K, spatial...), of x's dtype.
-        stream : stream, optional
-            Where the work is queued; by default the library's current stream.
-
-        Returns
-        -------
-        array
-            `out`, or a new array of x's library, dtype and memory order.
-
-        Raises
-        ------
-        TypeError, ValueError
-            Arguments do not fit.
-        NoAlgorithmError
-            No engine fuses this; the message has the table of candidates.
-        """
-        name, inputs = "FusedConvolution.forward", (x, w, scale, bias, residual)
-        return dispatch.run(name, self, FusedConvolution._prepare, _NAMES, inputs, (out,), stream, activation)
-
-    def _prepare(self, call: Call, activation: str | None) -> tuple[Program, list[TensorSpec]]:
-        options = self._asked()
+    def _forward(self, call: Call, activation: str | None) -> tuple[Program, list[TensorSpec]]:
+        options = self._plain_options()
         check_activation(activation, ACTIVATIONS)
         operands = given_operands = self._operands(call, options)
         x, w, y = (operands[at].spec for at in (0, 1, -1))
@@ -139,17 +65,20 @@ class FusedConvolution(FusedOptions, Identified):
         graph = self._graph(operands, wanted, geometry, activation)
         copies = [extent(spec) for o, spec in zip(operands, wanted, strict=True) if _is_copied(o, spec)]
         tuner = Tuner(call.device, call.stream)
-        sizes = {} if has_channels else {0: extent(x), 1: extent(w)}
-        cap = call.workspace_cap_with_scratch(*copies, *sizes.values())
+        zeros = () if has_channels else (extent(x), extent(w))
+        cap = call.workspace_cap_with_scratch(*copies, *zeros)
         plan = plan_to_keep(graph.problem(call.device), graph.options, tuner, cap=cap)
         program = with_conversion_copies(plan.name, call.device, operands, plan.executable, wanted)
         if has_channels:
             return program, results
-        steps, scratch, places = move_to_scratch(program.steps, len(operands), program.scratch, sizes)
-        cleared = [Step(zero_fill(size), (places[at],)) for at, size in sizes.items()]
-        return Program(plan.name, call.device, given_operands, [*cleared, *steps], scratch), results
+        builder = StepBuilder({operand.name: operand.spec for operand in given_operands})
+        replaced = builder.scratch(x), builder.scratch(w)
+        for tensor in replaced:
+            builder.clear(tensor)
+        builder.add(program.executable, *replaced, *[*builder.operands.values()][2:])
+        return builder.program(plan.name, call.device, given_operands), results
 
-    def _operands(self, call: Call, options: Options) -> list[Operand]:
+    def _operands(self, call: Call, options: ConvolutionOptions) -> list[Operand]:
         """Check the arrays of a call; return x, w, the others that are given, and out, in logical order."""
         x = logical(call, "x", self.layout, dtypes=DTYPES, empty=True)
         w = logical(call, "w", self.layout, dtypes=DTYPES, empty=True)

@@ -34,6 +34,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -46,7 +47,7 @@ from cudnnpy._core.layouts import (
     extent,
     packed_strides,
 )
-from cudnnpy._options.convolution import MODES, PADDINGS
+from cudnnpy._options.convolution import MODES, PADDINGS, ConvolutionOptions
 from cudnnpy._options.element_types import ALIASES, ELEMENT_NAMES
 from cudnnpy._planning.notation import Given, Kind, ProblemTextError, number_text, read_integer, read_number
 from cudnnpy._planning.plan_json import LIMIT
@@ -54,10 +55,8 @@ from cudnnpy._planning.problem import Problem as AnyProblem
 from cudnnpy.convolution.problem import (
     ACTIVATIONS,
     OPERATIONS,
-    Options,
     Problem,
     bias_dtype,
-    checked,
     compute_dtype,
     in_agreement,
     make_problem,
@@ -116,7 +115,7 @@ def _words_of_types(problem: Problem) -> list[str]:
         words.append(dtype)
     if problem.y.dtype != _result_dtype(problem.operation, dtype):
         words.append(f"y.dtype={problem.y.dtype}")
-    if problem.compute_dtype != compute_dtype(Options(), dtype):
+    if problem.compute_dtype != compute_dtype(ConvolutionOptions(), dtype):
         words.append(f"compute_dtype={problem.compute_dtype}")
     return words
 
@@ -181,9 +180,9 @@ def read(given: Given, device: int) -> Problem:
     x_shape, w_shape = _shapes(given)
     values = given.values
     names = ("padding", "stride", "dilation", "groups", "mode", "compute_dtype")
-    options = checked(Options(**{name: values[name] for name in names if name in values}))
+    options = ConvolutionOptions(**{name: values[name] for name in names if name in values})
     if isinstance(options.padding, tuple) and len(options.padding) == 1:
-        options = options._replace(padding=options.padding * (len(x_shape) - 2))
+        options = replace(options, padding=options.padding * (len(x_shape) - 2))
     dtype = dtype_of(values.get("dtype", "float32")).name
     y_dtype = dtype_of(values.get("y.dtype", _result_dtype(given.operation, dtype)), "y.dtype").name
     x, w = _tensor(given, "x", x_shape, dtype), _tensor(given, "w", w_shape, dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex
 
 from cudnnpy._core.identity import Identified, identity_of
@@ -18,15 +18,16 @@ from cudnnpy._core.layouts import (
 )
 from cudnnpy._launch import dispatch
 from cudnnpy._launch.dispatch import Call
-from cudnnpy._launch.fill_executables import program_for_empty_input, zero_fill
+from cudnnpy._launch.fill_executables import program_for_empty_input
 from cudnnpy._launch.operands import check_no_overlaps, in_logical_order
 from cudnnpy._launch.program import Operand, Program
-from cudnnpy._launch.steps import Step, move_to_scratch
+from cudnnpy._launch.step_builder import StepBuilder
 from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._memory import workspace as memory
 from cudnnpy._options.algorithms import algorithm_named, check_algorithm
 from cudnnpy._options.arguments import check_no_beta, check_scales
-from cudnnpy._options.checks import check_shape, shown
+from cudnnpy._options.checks import check_shape, is_channels_last, shown
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.frozen_choices import is_frozen
@@ -35,7 +36,7 @@ from cudnnpy._planning.selection import plan_for, plan_to_keep, survey
 from cudnnpy._planning.usable import Measurer
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.problem import INPUTS, Options
+from cudnnpy.convolution.problem import INPUTS
 from cudnnpy.graph.reductions import reduction
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.typing import Array, ArrayT, ConvolutionActivation, ConvolutionOperation, Stream
@@ -90,10 +91,11 @@ class Operation:
 
     uses_suggested_format = True  # the memory order of a result where x and w have both (dispatch.Owner)
 
-    def __init__(self, options: Options, inputs: dict[str, tuple[str, str]] = INPUTS) -> None:
-        self.options, self.inputs = checked(options), inputs
+    def __init__(self, options: ConvolutionOptions, inputs: dict[str, tuple[str, str]] = INPUTS) -> None:
+        check_forced(options.algorithm)
+        self.options, self.planning, self.inputs = options, ask.planning_options(options), inputs
         self._names = {operation: (*names, "bias", "out") for operation, names in inputs.items()}
-        self._identity = identity_of(Operation, *self.options)
+        self._identity = identity_of(Operation, *options._fields().values())
         self._prepared_by = type(self)._prepare
         self._bias_gradient = BiasGradient(layout=self.options.layout, deterministic=self.options.deterministic)
         # For policy "once": the engine of the first shape. Engines have numbers for each kind of graph.
@@ -164,25 +166,27 @@ class Operation:
 
     def _without_elements(self, call: Call, problem: ConvolutionProblem, operands: list[Operand]) -> Program:
         """The program of a problem without elements, whose products are all 0."""
-        name, count = f"{problem.operation} without elements", len(operands)
+        name = f"{problem.operation} without elements"
         check_no_overlaps(call, operands)
         if problem.operation != "forward" or 0 in problem.y.shape:
             return program_for_empty_input(name, call.device, operands, beta=problem.beta)
         # x and w have 0 channels: for the bias and the activation of sums of 0, zeros replace them
-        plain = Operation(self.options._replace(algorithm=None, policy="on_shape_change"))
+        plain = Operation(replace(self.options, algorithm=None, policy="on_shape_change"))
         x, w, geometry = ask.zeros_for(problem.y, problem.x.dtype)
         part = problem._replace(x=x, w=w, geometry=geometry, groups=1)
-        sizes = {0: extent(x), 1: extent(w)}
-        plan = plain._plan(call, part, *sizes.values())
-        steps, scratch, places = move_to_scratch([Step(plan.executable, tuple(range(count)))], count, (), sizes)
-        cleared = [Step(zero_fill(size), (places[at],)) for at, size in sizes.items()]
-        return Program(name, call.device, operands, [*cleared, *steps], scratch, plan)
+        plan = plain._plan(call, part, extent(x), extent(w))
+        builder = StepBuilder({operand.name: operand.spec for operand in operands})
+        replaced = builder.scratch(x), builder.scratch(w)
+        for tensor in replaced:
+            builder.clear(tensor)
+        builder.add(plan.executable, *replaced, *[*builder.operands.values()][2:])
+        return builder.program(name, call.device, operands, plan)
 
     def _plan(self, call: Call, problem: ConvolutionProblem, *scratch: int) -> Plan:
         """The plan of a call, beside scratch memory of some sizes."""
         tuner = Tuner(call.device, call.stream)
         cap = call.workspace_cap_with_scratch(*scratch)
-        plan = plan_to_keep(problem, self.options.planning, tuner, self._before(problem), cap)
+        plan = plan_to_keep(problem, self.planning, tuner, self._before(problem), cap)
         self._note(problem, plan)
         return plan
 
@@ -219,7 +223,7 @@ class Operation:
         else:
             name = "x_shape" if operation == "backward_data" else "w_shape"
             given = ask.given_shape(name, shape, None if out is None else out.shape)
-            wanted = to_logical(check_shape(name, given, len(one.shape), low=0), self.options.channels_last)
+            wanted = to_logical(check_shape(name, given, len(one.shape), low=0), is_channels_last(self.options.layout))
         if result is None:
             dtype = "int32" if one.dtype == "int8" else one.dtype
             like = canonical(one, names[0]), canonical(two, names[1])
@@ -248,7 +252,7 @@ class Operation:
 
     def choose_plan(self, problem: ConvolutionProblem, tune: Measurer) -> Plan:
         """The plan that the options ask for, on the problem's device. Raises NoAlgorithmError."""
-        plan = plan_for(problem, self.options.planning, tune, self._before(problem))
+        plan = plan_for(problem, self.planning, tune, self._before(problem))
         self._note(problem, plan)
         return plan
 
@@ -265,7 +269,7 @@ class Operation:
         """Every candidate for a problem, with the reasons why the options reject some."""
         with on_device(problem.device):
             target = Target(Handle.default(problem.device))
-            return survey(problem, self.options.planning, target, memory.free_bytes(problem.device))
+            return survey(problem, self.planning, target, memory.free_bytes(problem.device))
 
 
 def _kind(problem: ConvolutionProblem) -> tuple[str, bool, str | None]:
@@ -279,12 +283,6 @@ def logical(spec: TensorSpec, name: str, layout: str) -> TensorSpec:
     if rank not in CHANNELS_FIRST:
         raise ValueError(f"{name} must have 3, 4 or 5 axes; got shape {tuple(spec.shape)}")
     return in_logical_order(spec, name, layout)
-
-
-def checked(options: Options) -> Options:
-    """The options in canonical form. Raises ValueError or TypeError, which names the option."""
-    check_forced(options.algorithm)
-    return ask.checked(options)
 
 
 def check_forced(given: object) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.plan_json import integers, invalid_text, names, spec_of
 from cudnnpy.convolution.notation import words_of
-from cudnnpy.convolution.problem import OPERATIONS, PLAIN, Options, Problem, checked, make_problem
+from cudnnpy.convolution.problem import OPERATIONS, PLAIN, Problem, make_problem
 
 
 def read_problem(given: dict[str, Any], device: int) -> Problem:
@@ -26,7 +27,7 @@ def read_problem(given: dict[str, Any], device: int) -> Problem:
     if given["operation"] not in OPERATIONS:
         raise invalid_text(f"there is no operation {given['operation'][:60]!r}")
     (groups,) = integers("groups", [given["groups"]], 1)
-    options = Options(
+    options = ConvolutionOptions(
         padding=tuple(zip(before, after, strict=True)),
         stride=stride,
         dilation=dilation,
@@ -36,7 +37,7 @@ def read_problem(given: dict[str, Any], device: int) -> Problem:
     )
     try:
         problem = make_problem(
-            checked(options),
+            options,
             given["operation"],
             x,
             w,

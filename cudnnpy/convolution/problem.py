@@ -1,6 +1,6 @@
 """The problem of a convolution on one device: an immutable, hashable Problem, whose arguments are checked.
 
-Everything that affects a result or the choice of a plan is in the Problem or the Options. Shapes are logical, (N, C,
+Everything that affects a result or the choice of a plan is in the Problem or the options. Shapes are logical, (N, C,
 spatial...), in every layout; filters are (K, C / groups, spatial...).
 """
 
@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import (
     CHANNELS_FIRST,
-    CHANNELS_LAST,
     TensorSpec,
     canonical,
     has_both_orders,
@@ -22,12 +21,19 @@ from cudnnpy._core.layouts import (
     in_one_order,
     result_strides,
 )
-from cudnnpy._options import convolution as given_options
 from cudnnpy._options.arguments import check_activation, check_scales
-from cudnnpy._options.checks import check_channels, check_layout_rank, check_shape, for_each_axis, shown
+from cudnnpy._options.checks import (
+    check_channels,
+    check_layout_rank,
+    check_shape,
+    for_each_axis,
+    is_channels_last,
+    shown,
+)
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.issue_conditions import Facts
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy.typing import ConvolutionMode, ElementName, Layout, Policy, Preference
+from cudnnpy.typing import ConvolutionMode, ElementName
 
 OPERATIONS = ("forward", "backward_data", "backward_filter")
 ACTIVATIONS = ("identity", "relu", "sigmoid", "tanh", "elu", "swish")
@@ -35,48 +41,9 @@ _OPERANDS = {"forward": ("x", "w", "y"), "backward_data": ("dy", "w", "dx"), "ba
 INPUTS = {operation: names[:2] for operation, names in _OPERANDS.items()}  # in the order of a call's arguments
 
 
-class Options(NamedTuple):
-    """The options of a Convolution, in the canonical form of `checked`."""
-
-    padding: Any = 0
-    stride: Any = 1
-    dilation: Any = 1
-    groups: int = 1
-    mode: ConvolutionMode = "cross_correlation"
-    layout: Layout = "NCHW"
-    compute_dtype: ElementName | None = None
-    prefer: Preference = "fastest"
-    workspace_limit: int | None = None
-    deterministic: bool = False
-    tf32: bool = True
-    algorithm: Any = None
-    policy: Policy = "on_shape_change"
-    tune_seconds: float = given_options.TUNE_SECONDS
-    output_padding: Any = 0  # only for ConvolutionTranspose
-
-    @property
-    def channels_last(self) -> bool:
-        """Whether the axis order of the arrays is (N, spatial..., C)."""
-        return self.layout in CHANNELS_LAST.values()
-
-    @property
-    def planning(self) -> PlanningOptions:
-        """The options that determine which plan is chosen."""
-        return PlanningOptions(*(getattr(self, name) for name in PlanningOptions._fields))
-
-    def text(self, kind: type) -> str:
-        """Return the call that creates an object of a class with these options."""
-        given = {name: value for name, value in self._asdict().items() if value != self._field_defaults[name]}
-        return f"{kind.__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
-
-
-def checked(options: Options) -> Options:
-    """Return the options in canonical, hashable form. Raises ValueError or TypeError, which name the option.
-
-    `algorithm` is not checked here but in operation.py, since its types are defined in modules that import this one.
-    """
-    given = {name: value for name, value in options._asdict().items() if name != "algorithm"}
-    return options._replace(**given_options.canonical(given))
+def planning_options(options: ConvolutionOptions) -> PlanningOptions:
+    """Return the view of the options that the choice of a plan sees."""
+    return PlanningOptions(*(getattr(options, name) for name in PlanningOptions._fields))
 
 
 class Geometry(NamedTuple):
@@ -88,7 +55,7 @@ class Geometry(NamedTuple):
     dilation: tuple[int, ...]
 
 
-def geometry(options: Options, x_spatial: Sequence[int], w_spatial: Sequence[int]) -> Geometry:
+def geometry(options: ConvolutionOptions, x_spatial: Sequence[int], w_spatial: Sequence[int]) -> Geometry:
     """Return the padding, stride and dilation for each spatial axis of the given sizes."""
     rank = len(x_spatial)
     stride = for_each_axis("stride", options.stride, rank)
@@ -115,7 +82,7 @@ def given_shape(name: str, shape: Any, of_out: Any) -> Any:
     return of_out if shape is None else shape
 
 
-def output_shape(options: Options, x_shape: Sequence[int], w_shape: Sequence[int]) -> tuple[int, ...]:
+def output_shape(options: ConvolutionOptions, x_shape: Sequence[int], w_shape: Sequence[int]) -> tuple[int, ...]:
     """Return the logical shape of y for the logical shapes of x and w. Raises ValueError for shapes that do not fit.
 
     Each spatial size is floor((x + padding before + padding after - dilation * (w - 1) - 1) / stride) + 1. The batch size
@@ -227,10 +194,10 @@ class Problem(NamedTuple):
 PLAIN = tuple(name for name in Problem._fields if name != "device")
 
 
-def compute_dtype(options: Options, dtype: str) -> ElementName:
+def compute_dtype(options: ConvolutionOptions, dtype: str) -> ElementName:
     """Return the dtype in which products are summed: by default float64 for float64, int32 for int8, otherwise float32."""
     others: dict[str, ElementName] = {"float64": "float64", "int8": "int32"}
-    given = options.compute_dtype or others.get(dtype, "float32")
+    given = cast(ElementName, options.compute_dtype or others.get(dtype, "float32"))
     allowed = {"float64": ("float64",), "int8": ("int32", "float32"), "float16": ("float32", "float16")}.get(
         dtype, ("float32",)
     )
@@ -240,7 +207,7 @@ def compute_dtype(options: Options, dtype: str) -> ElementName:
 
 
 def make_problem(
-    options: Options,
+    options: ConvolutionOptions,
     operation: str,
     x: TensorSpec,
     w: TensorSpec,
@@ -298,15 +265,15 @@ def make_problem(
     )
 
 
-def result_in_layout(options: Options, result: TensorSpec, *tensors: TensorSpec) -> TensorSpec:
+def result_in_layout(options: ConvolutionOptions, result: TensorSpec, *tensors: TensorSpec) -> TensorSpec:
     """Return a new result in the axis order of the arrays.
 
     If all tensors have both memory orders, a problem describes them in the one that cuDNN is fast in; the result is
     described in that of `layout`.
     """
     if has_both_orders(*tensors):
-        (result,) = in_one_order(result, last=options.channels_last)
-    return in_layout(result, options.channels_last)
+        (result,) = in_one_order(result, last=is_channels_last(options.layout))
+    return in_layout(result, is_channels_last(options.layout))
 
 
 def zeros_for(y: TensorSpec, dtype: ElementName) -> tuple[TensorSpec, TensorSpec, Geometry]:

@@ -7,9 +7,9 @@ that are stored in 16 bits would be rounded twice, so these are added up at once
 
 from __future__ import annotations
 
-from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides
-from cudnnpy._launch.steps import Executable, FunctionCall, OperandAddress, Step, copy, scaling_arguments
+from cudnnpy._launch.step_builder import StepBuilder
+from cudnnpy._launch.steps import Executable, FunctionCall, OperandAddress, StepSequence, scaling_arguments
 from cudnnpy.descriptors import PoolingDescriptor, TensorDescriptor
 from cudnnpy.graph.graph import Graph
 from cudnnpy.typing import ElementName
@@ -24,7 +24,7 @@ _BATCH = 65_535  # the most images of one pooling
 
 def averaged(
     device: int, sizes: tuple[int, int, int], dtype: ElementName, factor: float, beta: float, by_graph: bool
-) -> tuple[list[Step], list[int]] | None:
+) -> StepSequence | None:
     """Return the steps that take x, packed (outer, size, inner), to factor * its averages over size + beta * result.
 
     With `by_graph`, graphs may be used: addresses are multiples of 16. Averages of 16 bits are rounded once, after the
@@ -34,31 +34,30 @@ def averaged(
     parts = _parts(size, outer * inner, dtype)
     if parts is None:
         return None
-    steps: list[Step] = []
-    scratch: list[int] = []
-    place = 0
+    builder = StepBuilder({"x": _flat(outer * size * inner, dtype), "y": _flat(outer * inner, dtype)})
+    source, y = builder.operands["x"], builder.operands["y"]
     for at, length in enumerate(parts):
         last = at == len(parts) - 1
         size //= length
-        results = outer * size * inner
         scaled = last and (factor, beta) != (1.0, 0.0)
         # The graph stores averages unscaled. Those of 16 bits would lose what the sum has: they are scaled by the function.
         can_resample = by_graph and not (scaled and dtype not in FULL)
         planned = _resampled(device, outer * size, length, inner, dtype) if can_resample else None
         direct = last and (planned is None or not scaled)
-        if not direct:
-            scratch.append(results * dtype_of(dtype).itemsize)
-        target = 1 if direct else 1 + len(scratch)
+        target = y if direct else builder.scratch(_flat(outer * size * inner, dtype))
         if planned is None:
             planned = _pooled(outer * size, length, inner, dtype, *((factor, beta) if last else (1.0, 0.0)))
         if planned is None:
             return None
-        steps.append(Step(planned, (place, target)))
-        place = target
+        builder.add(planned, source, target)
+        source = target
         if last and not direct:
-            flat = TensorSpec((results,), dtype, (1,))
-            steps.append(Step(copy(flat, flat, factor, beta), (place, 1)))
-    return steps, scratch
+            builder.copy(source, y, factor, beta)
+    return builder.sequence()
+
+
+def _flat(count: int, dtype: ElementName) -> TensorSpec:
+    return TensorSpec((count,), dtype, (1,))
 
 
 def _parts(size: int, results: int, dtype: ElementName) -> list[int] | None:

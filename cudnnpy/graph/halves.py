@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import Any
 
 from cudnnpy._core.layouts import TensorSpec, packed_strides
+from cudnnpy._launch.step_builder import StepBuilder, Tensor
 from cudnnpy._launch.steps import (
     Executable,
     FunctionCall,
     OffsetExecutable,
     OperandAddress,
-    Step,
-    move_to_scratch,
+    StepSequence,
     scaling_arguments,
     tensor_descriptor,
 )
@@ -27,11 +27,9 @@ from cudnnpy.graph.averages import averaged
 SHORTEST = 512  # elements of a run for which the launches of the halves take less time than cudnnReduceTensor
 _ITEM = 8  # bytes
 
-Steps = tuple[list[Step], list[int]]
 
-
-def by_halves(device: int, sizes: tuple[int, int, int], op: str) -> Steps | None:
-    """Return the steps that reduce x, packed (outer, size, inner), over size, and the sizes of their scratch memory.
+def by_halves(device: int, sizes: tuple[int, int, int], op: str) -> StepSequence | None:
+    """Return the steps that reduce x, packed (outer, size, inner), over size.
 
     None if the operation is another one, or if cudnnReduceTensor is faster.
     """
@@ -43,50 +41,56 @@ def by_halves(device: int, sizes: tuple[int, int, int], op: str) -> Steps | None
     return _norm(device, sizes, op) if op in ("norm1", "norm2") else None
 
 
-def _extrema(sizes: tuple[int, int, int], op: str) -> Steps:
+def _extrema(sizes: tuple[int, int, int], op: str) -> StepSequence:
     outer, size, inner = sizes
-    steps: list[Step] = []
-    scratch: list[int] = []
-    place = 0
+    builder = StepBuilder({"x": _packed(outer, size, inner), "y": _packed(outer, 1, inner)})
+    source, y = builder.operands["x"], builder.operands["y"]
     if op == "amax":
-        steps, scratch, place = [Step(_each("max", sizes, -1.0), (0, 2))], [_bytes(sizes)], 2
-    first = len(scratch)
+        absolute = builder.scratch(source.spec)
+        builder.add(_each("max", sizes, -1.0), source, absolute)
+        source = absolute
+    buffers: list[Tensor] = []  # two take turns, the last one is in use
     while size > 1:
         half = -(-size // 2)
-        if half > 1 and len(scratch) < first + 2:  # two parts take turns
-            scratch.append(_bytes((outer, half, inner)))
-        used = len(steps) - bool(first)
-        target = 1 if half == 1 else 2 + first + used % 2
-        here = TensorSpec((outer, half, inner, 1), "float64", (size * inner, inner, 1, 1))
-        there = here._replace(strides=packed_strides(here.shape))
+        if half == 1:
+            target = y
+        elif len(buffers) < 2:
+            target = builder.scratch(_packed(outer, half, inner))
+            buffers.append(target)
+        else:
+            buffers.reverse()
+            target = buffers[-1]
+        there = _packed(outer, half, inner)
+        here = there._replace(strides=(size * inner, inner, 1, 1))
         larger = _binary("min" if op == "min" else "max", here, there)
-        steps.append(Step(OffsetExecutable(larger, (0, (size - half) * inner * _ITEM, 0)), (place, place, target)))
-        place, size = target, half
-    return steps, scratch
+        builder.add(OffsetExecutable(larger, (0, (size - half) * inner * _ITEM, 0)), source, source, target)
+        source, size = target, half
+    return builder.sequence()
 
 
-def _norm(device: int, sizes: tuple[int, int, int], op: str) -> Steps | None:
+def _norm(device: int, sizes: tuple[int, int, int], op: str) -> StepSequence | None:
     outer, size, inner = sizes
-    summed = averaged(device, sizes, "float64", float(size), 0.0, by_graph=False)
-    if summed is None:
+    sums = averaged(device, sizes, "float64", float(size), 0.0, by_graph=False)
+    if sums is None:
         return None
-    before = _each("mul", sizes, 1.0) if op == "norm2" else _each("max", sizes, -1.0)
-    steps, scratch, places = move_to_scratch(summed[0], 2, summed[1], {0: _bytes(sizes)})
-    steps = [Step(before, (0, places[0])), *steps]
+    builder = StepBuilder({"x": _packed(outer, size, inner), "y": _packed(outer, 1, inner)})
+    x, y = builder.operands["x"], builder.operands["y"]
+    powers = builder.scratch(x.spec)
+    builder.add(_each("mul", sizes, 1.0) if op == "norm2" else _each("max", sizes, -1.0), x, powers)
+    builder.add(sums, powers, y)
     if op == "norm2":
-        steps.append(Step(_root(outer, inner), (1, 1)))
-    return steps, list(scratch)
+        builder.add(_root(outer, inner), y, y)
+    return builder.sequence()
 
 
-def _bytes(sizes: tuple[int, int, int]) -> int:
-    outer, size, inner = sizes
-    return outer * size * inner * _ITEM
+def _packed(*sizes: int) -> TensorSpec:
+    return TensorSpec((*sizes, 1), "float64", packed_strides((*sizes, 1)))
 
 
 def _each(op: str, sizes: tuple[int, int, int], factor: float) -> FunctionCall:
     """Return op(x, factor * x) of each element."""
     (one, zero), (scale, _) = scaling_arguments(1.0, 0.0, "float64"), scaling_arguments(factor, 0.0, "float64")
-    d = tensor_descriptor(TensorSpec((*sizes, 1), "float64", packed_strides((*sizes, 1))))
+    d = tensor_descriptor(_packed(*sizes))
     return FunctionCall(
         "cudnnOpTensor", _how(op), one, d, OperandAddress(0), scale, d, OperandAddress(0), zero, d, OperandAddress(1)
     )

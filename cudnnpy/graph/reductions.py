@@ -1,4 +1,4 @@
-"""Reductions over axes by matrix products, poolings, graphs, halves (in the order of `_roads`) or cudnnReduceTensor.
+"""Reductions over axes by matrix products, poolings, graphs, halves (in the order of `_strategies`) or cudnnReduceTensor.
 
 On an H200 cudnnReduceTensor takes 1.2 to 140 times as long as PyTorch, and reductions of graphs 0.3 to 1.5 times as long
 (docs/benchmarks). Graphs reduce only certain axes. Therefore axes that are adjacent in memory are merged into runs, and
@@ -27,13 +27,14 @@ from cudnnpy._core.layouts import (
     in_one_order,
     is_dense,
     memory_order,
+    packed,
     packed_as,
-    packed_strides,
     same_memory,
 )
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.fill_executables import program_for_empty_input
 from cudnnpy._launch.program import Operand, Program
+from cudnnpy._launch.step_builder import StepBuilder, Tensor
 from cudnnpy._launch.steps import (
     WORKSPACE,
     Executable,
@@ -42,7 +43,6 @@ from cudnnpy._launch.steps import (
     Step,
     StepSequence,
     copy,
-    move_to_scratch,
     scaling_arguments,
     tensor_descriptor,
 )
@@ -62,7 +62,9 @@ _PART = 4096  # the most elements of a part of a longer row
 _COLUMNS = 2  # for many rows of float32, the heuristics' third proposal takes 0.3 to 0.6 of the time of the first
 _MANY = 1024  # rows up to which the first proposal is the fastest
 _WHOLE = 1 << 21  # elements from which on, for a sum of all, the second proposal takes 0.5 to 0.8 of the first's time
-_LARGE = 1 << 13  # bytes from which on the other roads are worth planning: cudnnReduceTensor takes up to 60 us there
+_LARGE = (
+    1 << 13
+)  # bytes from which on the other strategies are worth planning: cudnnReduceTensor takes up to 60 us there
 
 # The spec of a tensor as a graph reduces it, the strides of the result, and the reduced axes.
 View = tuple[TensorSpec, tuple[int, ...], tuple[int, ...]]
@@ -98,31 +100,27 @@ def reduction(
     if not extent(x):
         value = {"avg": math.nan, "mul": alpha, "mul_no_zeros": alpha}.get(op, 0.0)
         return program_for_empty_input(name, device, operands, value, beta)
-    found = _first_within(call, _roads(device, x, y, op, alpha, beta, deterministic, call))
-    steps, scratch = found or _by_function(device, x, y, op, alpha, beta)
-    return Program(name, device, operands, steps, scratch)
+    steps = _first_within(call, _strategies(device, x, y, op, alpha, beta, deterministic, call))
+    steps = steps or _by_function(device, x, y, op, alpha, beta)
+    return Program(name, device, operands, steps.steps, steps.scratch)
 
 
 def average(name: str, call: Call, operands: Sequence[Operand], alpha: float, beta: float) -> Program | None:
     """Return the average as `reduction` does, added up in any order; None if only cudnnReduceTensor is left."""
     x, y = (operand.spec for operand in operands)
-    found = _first_within(call, _roads(call.device, x, y, "avg", alpha, beta, False, call))
-    return Program(name, call.device, operands, *found) if found else None
+    steps = _first_within(call, _strategies(call.device, x, y, "avg", alpha, beta, False, call))
+    return Program(name, call.device, operands, steps.steps, steps.scratch) if steps else None
 
 
-def _first_within(
-    call: Call | None, roads: Iterator[tuple[list[Step], list[int]] | None]
-) -> tuple[list[Step], list[int]] | None:
-    """Return the first road that is supported and within `call.workspace_cap`: its steps, and their scratch memory.
+def _first_within(call: Call | None, strategies: Iterator[StepSequence | None]) -> StepSequence | None:
+    """Return the steps of the first strategy that is supported and within `call.workspace_cap`.
 
     None if there is none. Then cudnnReduceTensor alone is left.
     """
-    return next(
-        (found for found in roads if found and (call is None or call.allows(StepSequence(*found).workspace_size))), None
-    )
+    return next((steps for steps in strategies if steps and (call is None or call.allows(steps.workspace_size))), None)
 
 
-def _roads(
+def _strategies(
     device: int,
     x: TensorSpec,
     y: TensorSpec,
@@ -131,8 +129,8 @@ def _roads(
     beta: float,
     deterministic: bool,
     call: Call | None,
-) -> Iterator[tuple[list[Step], list[int]] | None]:
-    """Yield the roads of a large dense tensor, the fastest first; None for one that is slow or not supported.
+) -> Iterator[StepSequence | None]:
+    """Yield the strategies of a large dense tensor, the fastest first; None for one that is slow or not supported.
 
     Other tensors have none. Sums of 16 bits are matrix products if these are fast; other sums over a run between two others
     are poolings; and what graphs reduce, they do.
@@ -161,19 +159,16 @@ def _between(runs: Sequence[tuple[int, bool]]) -> tuple[int, int, int] | None:
     return math.prod(sizes[:at]), sizes[at], math.prod(sizes[at + 1 :])
 
 
-def _written(
-    executable: Executable, x: TensorSpec, y: TensorSpec, beta: float, direct: bool
-) -> tuple[list[Step], list[int]]:
-    """Return the step from x to y, which adds beta * y itself if `direct`, or by way of scratch memory in x's order."""
-    if direct:
-        return [Step(executable, (0, 1))], []
-    result = y._replace(strides=packed_as(x, y.shape), alignment=16)
-    return [Step(executable, (0, 2)), Step(copy(result, y, 1.0, beta), (2, 1))], [extent(result)]
+def _copied(executable: Executable, x: TensorSpec, y: TensorSpec, alpha: float, beta: float) -> StepSequence:
+    """Return the steps of an executable whose result is in x's memory order, and a copy: alpha * result + beta * y."""
+    builder = StepBuilder({"x": x, "y": y})
+    result = builder.scratch(y._replace(strides=packed_as(x, y.shape), alignment=16))
+    builder.add(executable, builder.operands["x"], result)
+    builder.copy(result, builder.operands["y"], alpha, beta)
+    return builder.sequence()
 
 
-def _by_product(
-    call: Call, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float
-) -> tuple[list[Step], list[int]] | None:
+def _by_product(call: Call, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float) -> StepSequence | None:
     """Return the steps of a sum or mean over one run as a matrix product; None if it is slow or not supported."""
     found = _between(_runs(x, y.shape))
     if found is None:
@@ -184,53 +179,37 @@ def _by_product(
     if executable is None:
         return None
     direct = beta == 0.0 and y.alignment >= 16 and same_memory(y, y._replace(strides=packed_as(x, y.shape)))
-    return _written(executable, x, y, beta, direct)
+    return StepSequence([Step(executable, (0, 1))]) if direct else _copied(executable, x, y, 1.0, beta)
 
 
-def _by_function(
-    device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float
-) -> tuple[list[Step], list[int]]:
+def _by_function(device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float) -> StepSequence:
     """Return the steps of cudnnReduceTensor, on float32 copies for bfloat16, which it does not support."""
     kind: ElementName = "float64" if x.dtype == "float64" else "float32"
     how = ReduceTensorDescriptor(
         enumerator(raw.cudnnReduceTensorOp_t, op, "op"), compute_dtype=kind, propagate_nan=True
     )
-    steps: list[Step] = []
-    scratch: list[int] = []
-    source, target, places = x, y, (0, 1)
-    if x.dtype == "bfloat16":
-        source = x._replace(dtype="float32", strides=packed_strides(x.shape))
-        target = y._replace(dtype="float32", strides=packed_strides(y.shape))
-        scratch = [4 * math.prod(x.shape), 4 * math.prod(y.shape)]
-        steps, places = [Step(copy(x, source), (0, 2))], (2, 3)
-    plain = not scratch
-    a, b = scaling_arguments(alpha if plain else 1.0, beta if plain else 0.0, kind)
-    if source.shape == target.shape:  # reduction-of-one-shape in docs/known-issues.md
+    builder = StepBuilder({"x": x, "y": y})
+    source, target = builder.operands["x"], builder.operands["y"]
+    is_copied = x.dtype == "bfloat16"
+    if is_copied:
+        source, target = (builder.scratch(packed(spec, "float32")) for spec in (x, y))
+        builder.copy(builder.operands["x"], source)
+    a, b = scaling_arguments(1.0 if is_copied else alpha, 0.0 if is_copied else beta, kind)
+    if x.shape == y.shape:  # reduction-of-one-shape in docs/known-issues.md
         absolute = op in ("norm1", "norm2", "amax")
-        steps.append(Step(_element_by_element(source, target, absolute, a, b), places))
+        builder.add(_element_by_element(source.spec, target.spec, absolute, a, b), source, target)
     else:
-        one, two = map(tensor_descriptor, in_one_order(source, target))
+        one, two = map(tensor_descriptor, in_one_order(source.spec, target.spec))
         size = c_size_t()
         raw.call("cudnnGetReductionWorkspaceSize", Handle.default(device), how, one, two, byref(size))
         function = FunctionCall(
-            "cudnnReduceTensor",
-            how,
-            None,
-            0,
-            WORKSPACE,
-            size.value,
-            a,
-            one,
-            OperandAddress(0),
-            b,
-            two,
-            OperandAddress(1),
+            "cudnnReduceTensor", how, None, 0, WORKSPACE, size.value, a, one, OperandAddress(0), b, two, OperandAddress(1),
             workspace_size=size.value,
-        )
-        steps.append(Step(function, places))
-    if not plain:
-        steps.append(Step(copy(target, y, alpha, beta), (3, 1)))
-    return steps, scratch
+        )  # fmt: skip
+        builder.add(function, source, target)
+    if is_copied:
+        builder.copy(target, builder.operands["y"], alpha, beta)
+    return builder.sequence()
 
 
 def _element_by_element(x: TensorSpec, y: TensorSpec, absolute: bool, a: Any, b: Any) -> FunctionCall:
@@ -241,13 +220,25 @@ def _element_by_element(x: TensorSpec, y: TensorSpec, absolute: bool, a: Any, b:
     # alpha * max(x, -x) = max(alpha * x, -alpha * x), or the minimum for a negative alpha: inputs are scaled first
     larger = OpTensorDescriptor("max" if a.value >= 0 else "min", compute_dtype=kind, propagate_nan=True)
     minus = type(a)(-a.value)
-    d, at = tensor_descriptor(x), OperandAddress(0)
-    return FunctionCall("cudnnOpTensor", larger, a, d, at, minus, d, at, b, tensor_descriptor(y), OperandAddress(1))
+    d = tensor_descriptor(x)
+    return FunctionCall(
+        "cudnnOpTensor",
+        larger,
+        a,
+        d,
+        OperandAddress(0),
+        minus,
+        d,
+        OperandAddress(0),
+        b,
+        tensor_descriptor(y),
+        OperandAddress(1),
+    )
 
 
 def _by_pooling(
     device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float, deterministic: bool
-) -> tuple[list[Step], list[int]] | None:
+) -> StepSequence | None:
     """Return the steps of a sum or mean over one run as poolings; None for other reductions, and if these are slow.
 
     They are fast for a run between two others, and elsewhere faster than cudnnReduceTensor.
@@ -259,47 +250,38 @@ def _by_pooling(
     if 1 in (outer, inner) and not (x.dtype in FULL and (deterministic or x.dtype == "float64")):
         return None
     factor = alpha * (size if op == "add" else 1)
-    result = y._replace(strides=packed_as(x, y.shape))
-    direct = same_memory(y, result)
+    direct = same_memory(y, y._replace(strides=packed_as(x, y.shape)))
     by_graph = min(x.alignment, y.alignment if direct else 16) >= 16 and not deterministic
-    made = averaged(device, found, x.dtype, factor, beta if direct else 0.0, by_graph)
-    if made is None or direct:
-        return made
-    steps, scratch, places = move_to_scratch(made[0], 2, made[1], {1: extent(result)})
-    return [*steps, Step(copy(result, y, 1.0, beta), (places[1], 1))], list(scratch)
+    averages = averaged(device, found, x.dtype, factor, beta if direct else 0.0, by_graph)
+    return averages if averages is None or direct else _copied(averages, x, y, 1.0, beta)
 
 
-def _by_halves(
-    device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float
-) -> tuple[list[Step], list[int]] | None:
+def _by_halves(device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float) -> StepSequence | None:
     """Return the steps of a maximum, minimum or norm of float64 over one long run; None for others."""
     sizes = _between(_runs(x, y.shape))
-    made = None if sizes is None else by_halves(device, sizes, op)
-    result = y._replace(strides=packed_as(x, y.shape))
-    if made is None or ((alpha, beta) == (1.0, 0.0) and same_memory(y, result)):
-        return made
-    steps, scratch, places = move_to_scratch(made[0], 2, made[1], {1: extent(result)})
-    return [*steps, Step(copy(result, y, alpha, beta), (places[1], 1))], list(scratch)
+    steps = None if sizes is None else by_halves(device, sizes, op)
+    direct = (alpha, beta) == (1.0, 0.0) and same_memory(y, y._replace(strides=packed_as(x, y.shape)))
+    return steps if steps is None or direct else _copied(steps, x, y, alpha, beta)
 
 
-def _by_graphs(
-    device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float
-) -> tuple[list[Step], list[int]] | None:
+def _by_graphs(device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float) -> StepSequence | None:
     """Return the steps of a reduction by graphs; None if they do not support it."""
     if x.shape == y.shape:  # no axis is reduced
         return None
     before, kind = _BY_GRAPH[op]
     share = math.prod(y.shape) / math.prod(x.shape) if op == "avg" else 1.0
-    sums = y._replace(dtype="float32", strides=packed_as(x, y.shape))
+    sums = y._replace(dtype="float32", strides=packed_as(x, y.shape), alignment=16)
     direct = op != "norm2" and alpha * share == 1.0 and beta == 0.0 and same_memory(y, sums) and y.alignment >= 16
     runs = _runs(x, y.shape)
-    steps: list[Step] = []
-    scratch: list[int] = []
-    dtype, place = x.dtype, 0
+    builder = StepBuilder({"x": x, "y": y})
+    source, target = builder.operands["x"], builder.operands["y"]
     if len(runs) == 1 and (planned := _all_reduced(device, runs[0][0], x, before, kind)) is not None:
         if direct and y.dtype == "float32":
-            return [Step(planned, (0, 1))], []
-        steps, scratch, place, runs = [Step(planned, (0, 2))], [4], 2, []
+            builder.add(planned, source, target)
+            return builder.sequence()
+        total = builder.scratch(sums)
+        builder.add(planned, source, total)
+        source, runs = total, []
     while any(is_reduced for _, is_reduced in runs):
         at = max(at for at, (_, is_reduced) in enumerate(runs) if is_reduced)
         if at == len(runs) - 1 and runs[at][0] > _LONGEST:  # a long row is divided
@@ -311,41 +293,55 @@ def _by_graphs(
         outer, inner = math.prod(size for size, _ in runs[:at]), math.prod(size for size, _ in runs[at + 1 :])
         size = runs[at][0]
         if outer > 1 and inner > 1:  # no engine reduces an axis between two others: it is brought to the end
-            order = TensorSpec((outer, size, inner), dtype, (size * inner, inner, 1))
-            turned = order._replace(strides=(size * inner, 1, size))
-            scratch.append(extent(turned))
-            steps.append(Step(copy(order, turned), (place, 1 + len(scratch))))
-            place, outer, inner = 1 + len(scratch), outer * inner, 1
-        view = _view(outer, size, inner, dtype, x.alignment if not steps else 16)
+            order = TensorSpec((outer, size, inner), source.spec.dtype, (size * inner, inner, 1))
+            turned = builder.scratch(order._replace(strides=(size * inner, 1, size)))
+            builder.copy(source._replace(spec=order), turned)
+            source, outer, inner = turned, outer * inner, 1
+        view = _view(outer, size, inner, source.spec.dtype, source.spec.alignment)
         del runs[at]
         if direct and not any(is_reduced for _, is_reduced in runs):  # written to the result, if an engine supports it
             planned = _reduced(device, view, before, kind, y.dtype)
             if planned is not None:
-                return [*steps, Step(planned, (place, 1))], scratch
+                builder.add(planned, source, target)
+                return builder.sequence()
         planned = _reduced(device, view, before, kind, "float32")
         if planned is None:
             return None
-        scratch.append(4 * outer * inner)
-        steps.append(Step(planned, (place, 1 + len(scratch))))
-        dtype, place, before = "float32", 1 + len(scratch), None
-    steps += _scaled(op, place, sums, y, alpha * share, beta)
-    return steps, scratch
+        partial = builder.scratch(TensorSpec((outer * inner,), "float32", (1,)))
+        builder.add(planned, source, partial)
+        source, before = partial, None
+    _add_scaling(builder, op, source._replace(spec=sums), target, alpha * share, beta)
+    return builder.sequence()
 
 
-def _scaled(op: str, place: int, sums: TensorSpec, y: TensorSpec, alpha: float, beta: float) -> list[Step]:
-    """Return the steps from float32 sums at a place to y: the root for a norm2, the factors, and y's dtype and strides."""
-    if op != "norm2":
-        return [Step(copy(sums, y, alpha, beta), (place, 1))]
-    root = OpTensorDescriptor("sqrt", compute_dtype="float32", propagate_nan=True)
-    one, zero = scaling_arguments(1.0, 0.0, "float32")
-    direct = y.dtype == "float32" and (alpha, beta) == (1.0, 0.0)
-    d, to = tensor_descriptor(sums), tensor_descriptor(y if direct else sums)
-    function = FunctionCall(
-        "cudnnOpTensor", root, one, d, OperandAddress(0), zero, d, OperandAddress(0), zero, to, OperandAddress(1)
-    )
-    if direct:
-        return [Step(function, (place, 1))]
-    return [Step(function, (place, place)), Step(copy(sums, y, alpha, beta), (place, 1))]
+def _add_scaling(builder: StepBuilder, op: str, sums: Tensor, y: Tensor, alpha: float, beta: float) -> None:
+    """Add the steps from float32 sums to y: the root for a norm2, the factors, and y's dtype and strides."""
+    if op == "norm2":
+        root = OpTensorDescriptor("sqrt", compute_dtype="float32", propagate_nan=True)
+        one, zero = scaling_arguments(1.0, 0.0, "float32")
+        direct = y.spec.dtype == "float32" and (alpha, beta) == (1.0, 0.0)
+        result = y if direct else sums
+        d, to = tensor_descriptor(sums.spec), tensor_descriptor(result.spec)
+        builder.add(
+            FunctionCall(
+                "cudnnOpTensor",
+                root,
+                one,
+                d,
+                OperandAddress(0),
+                zero,
+                d,
+                OperandAddress(0),
+                zero,
+                to,
+                OperandAddress(1),
+            ),
+            sums,
+            result,
+        )
+        if direct:
+            return
+    builder.copy(sums, y, alpha, beta)
 
 
 def _divisor(size: int) -> int | None:

@@ -6,112 +6,22 @@ as long (docs/benchmarks). Large dense tensors use graphs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from cudnnpy import raw
-from cudnnpy._core.identity import Identified
 from cudnnpy._core.layouts import TensorSpec, as_lies, extent, same_memory
-from cudnnpy._launch import dispatch
+from cudnnpy._launch.device_operation import DeviceOperation
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.operands import as_rows, check_input, check_like, check_no_overlaps, resolve_output, row_view_shape
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
 from cudnnpy._launch.steps import FunctionCall, OperandAddress, Step, copy, scaling_arguments, tensor_descriptor
-from cudnnpy._options.operations import ActivationOptions
+from cudnnpy._options.activation import ActivationBase
 from cudnnpy.descriptors import ActivationDescriptor
 from cudnnpy.graph.activations import activated
 from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.nodes import Node
 from cudnnpy.names import enumerator
-from cudnnpy.typing import Array, ArrayT, Stream
 
 
-@dataclass(frozen=True)
-class Activation(ActivationOptions, Identified):
-    """An elementwise activation and its gradient, on device arrays.
-
-    Parameters
-    ----------
-    mode : {"sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity", "swish"}
-        The activation.
-    coefficient : float
-        The upper bound of clipped_relu, the alpha of elu, the beta of swish, x * sigmoid(beta * x). The other modes ignore
-        it.
-
-    Raises
-    ------
-    TypeError, ValueError
-        An option is of another type, or out of range.
-
-    Notes
-    -----
-    Arrays are float16, bfloat16, float32 or float64 and have 1 to 5 axes of any size. The activation of NaN is NaN.
-    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for what cuDNN lacks. Work
-    is queued on `stream`, by default the library's current stream.
-    """
-
-    def forward(
-        self,
-        x: ArrayT,
-        out: ArrayT | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        stream: Stream | None = None,
-    ) -> ArrayT:
-        """Compute alpha * activation(x) + beta * out (cudnnActivationForward, or an elementwise graph).
-
-        Parameters
-        ----------
-        x : array
-            The input.
-        out : array, optional
-            The result, of x's shape and dtype; it may be x itself (in place).
-        alpha, beta : float
-            Factors of the activation and of `out`; out is not read if beta is 0.
-        stream : stream, optional
-            Where the work is queued.
-
-        Returns
-        -------
-        array
-            `out`, or a new array of x's library, shape, dtype and memory order.
-        """
-        prepare = Activation._forward
-        return dispatch.run("Activation.forward", self, prepare, ("x", "out"), (x,), (out,), stream, alpha, beta)
-
-    def backward(
-        self,
-        dy: ArrayT,
-        x: Array,
-        y: Array,
-        out: ArrayT | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        stream: Stream | None = None,
-    ) -> ArrayT:
-        """Compute alpha * dx + beta * out, with the gradient dx with respect to x (cudnnActivationBackward, or a graph).
-
-        sigmoid and tanh read only y; relu, clipped_relu and swish read only x; elu reads either. After a forward in place,
-        pass y for both x and y: this is correct for sigmoid, tanh, relu and clipped_relu.
-
-        Parameters
-        ----------
-        dy : array
-            The gradient with respect to y.
-        x, y : array
-            forward's input and result, of dy's shape and dtype.
-        out : array, optional
-            The result, of dy's shape and dtype; it may be dy itself (in place).
-        alpha, beta, stream
-            As for `forward`.
-
-        Returns
-        -------
-        array
-            `out`, or a new array of dy's library, shape, dtype and memory order.
-        """
-        name, names = "Activation.backward", ("dy", "x", "y", "out")
-        return dispatch.run(name, self, Activation._backward, names, (dy, x, y), (out,), stream, alpha, beta)
-
+class Activation(ActivationBase, DeviceOperation):
     def _descriptor(self, coefficient: float) -> ActivationDescriptor:
         swish = coefficient if self.mode == "swish" else None
         return ActivationDescriptor(self.mode, coefficient=coefficient, propagate_nan=True, swish_beta=swish)
@@ -163,11 +73,13 @@ class Activation(ActivationOptions, Identified):
             how = self._descriptor(_below(self.coefficient, dy.dtype) if clipped else self.coefficient)
             # For tanh, cuDNN compares the strides of axes of size 1, too.
             alike = as_lies(dx, dy) if same_memory(dx, dy) else dx
-            wanted = dy, as_lies(x, alike), as_lies(y, dy), alike
-            one, two, three, four = map(tensor_descriptor, wanted)
+            required_specs = dy, as_lies(x, alike), as_lies(y, dy), alike
+            one, two, three, four = map(tensor_descriptor, required_specs)
             tensors = three, OperandAddress(2), one, OperandAddress(0), two, OperandAddress(1)
             function = FunctionCall("cudnnActivationBackward", how, a, *tensors, b, four, OperandAddress(3))
-            return with_conversion_copies("activation gradient", call.device, operands, function, wanted, beta), [dx]
+            return with_conversion_copies(
+                "activation gradient", call.device, operands, function, required_specs, beta
+            ), [dx]
         return Program("activation gradient", call.device, operands, [step]), [dx]
 
 
@@ -192,7 +104,7 @@ def _below(ceiling: float, dtype: str) -> float:
 
 
 def _gradient(graph: Graph, dy: Node, forward: Node, mode: str, coefficient: float) -> Node:
-    """The gradient with respect to x as nodes. cuDNN's gradient nodes read x; those of sigmoid and tanh are composed from y."""
+    """The gradient with respect to x as nodes. cuDNN's gradient nodes read x; sigmoid and tanh are composed from y."""
     if mode in ("sigmoid", "tanh"):
         square = graph.pointwise("mul", forward, forward)
         if mode == "sigmoid":

@@ -4,52 +4,24 @@ from __future__ import annotations
 
 import math
 from ctypes import byref, c_size_t
-from dataclasses import dataclass, field
 from typing import Any
 
 from cudnnpy import raw
-from cudnnpy._core.identity import Identified, Identity
+from cudnnpy._core.identity import Identity
 from cudnnpy._core.layouts import TensorSpec, extent, is_dense, packed, same_memory
-from cudnnpy._launch import dispatch
+from cudnnpy._launch.device_operation import DeviceOperation
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.operands import check_input, check_no_overlaps, resolve_output
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
 from cudnnpy._launch.steps import FunctionCall, OperandAddress
 from cudnnpy._memory import workspace as memory
-from cudnnpy._options.operations import DropoutOptions
+from cudnnpy._options.dropout import DropoutBase
 from cudnnpy.descriptors import DropoutDescriptor, TensorDescriptor
 from cudnnpy.handle import Handle
-from cudnnpy.typing import Array, ArrayT, Stream
 
 
-@dataclass(frozen=True)
-class Dropout(DropoutOptions, Identified):
-    """Dropout, which sets random elements to 0 and divides the others by 1 - probability, and its gradient.
-
-    The object holds the state of its random numbers in device memory, one for each device, and forward changes it: the same
-    seed and the same calls give the same masks. Equality compares the options, not the state, and a copy starts with its
-    seed. Use an object from one thread and on one stream at a time.
-
-    Parameters
-    ----------
-    probability : float
-        The probability that an element becomes 0: 0 or more, and less than 1.
-    seed : int
-        0 to 2 ** 64 - 1.
-
-    Raises
-    ------
-    TypeError, ValueError
-        An option is of another type, or out of range.
-
-    Notes
-    -----
-    Device arrays are float16, bfloat16, float32 or float64 and have 1 to 5 axes of any size.
-    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for what cuDNN lacks. Work
-    is queued on `stream`, by default the library's current stream.
-    """
-
-    _states: dict[int, tuple[Any, DropoutDescriptor]] = field(init=False, repr=False, compare=False)
+class Dropout(DropoutBase, DeviceOperation):
+    _states: dict[int, tuple[Any, DropoutDescriptor]]
 
     def _derived(self) -> dict[str, Any]:
         return {**super()._derived(), "_states": {}}
@@ -57,50 +29,6 @@ class Dropout(DropoutOptions, Identified):
     def _identified(self) -> Identity:
         """A new identity for each object, since plans contain the state of its random numbers."""
         return Identity()
-
-    def forward(self, x: ArrayT, out: ArrayT | None = None, stream: Stream | None = None) -> tuple[ArrayT, ArrayT]:
-        """Compute y from x, and what `backward` needs (cudnnDropoutForward).
-
-        Parameters
-        ----------
-        x : array
-            The input.
-        out : array, optional
-            y, of x's shape and dtype.
-        stream : stream, optional
-            Where the work is queued.
-
-        Returns
-        -------
-        y : array
-            `out`, or a new array of x's library, shape, dtype and memory order.
-        reserve : array
-            Which elements were kept, as cuDNN stores it: uint8, of one axis.
-        """
-        names = "x", "out", "reserve"
-        return dispatch.run("Dropout.forward", self, Dropout._forward, names, (x,), (out, None), stream)
-
-    def backward(self, dy: ArrayT, reserve: Array, out: ArrayT | None = None, stream: Stream | None = None) -> ArrayT:
-        """Compute the gradient with respect to x (cudnnDropoutBackward). No random numbers are drawn.
-
-        Parameters
-        ----------
-        dy : array
-            The gradient with respect to y.
-        reserve : array
-            What `forward` returned with y.
-        out : array, optional
-            The result, of dy's shape and dtype.
-        stream : stream, optional
-            Where the work is queued.
-
-        Returns
-        -------
-        array
-            `out`, or a new array of dy's library, shape, dtype and memory order.
-        """
-        names = "dy", "reserve", "out"
-        return dispatch.run("Dropout.backward", self, Dropout._backward, names, (dy, reserve), (out,), stream)
 
     def _descriptor(self, call: Call) -> DropoutDescriptor:
         held = self._states.get(call.device)
@@ -122,8 +50,8 @@ class Dropout(DropoutOptions, Identified):
         )
         if not extent(y):  # no random numbers are drawn
             return Program("dropout", call.device, operands, []), [y, reserve]
-        wanted = *_rows(x, y), reserve
-        one, two, _ = map(_row, wanted)
+        required_specs = *_rows(x, y), reserve
+        one, two, _ = map(_row, required_specs)
         function = (
             "cudnnDropoutForward",
             self._descriptor(call),
@@ -134,7 +62,10 @@ class Dropout(DropoutOptions, Identified):
             OperandAddress(2),
             reserve.shape[0],
         )
-        return with_conversion_copies("dropout", call.device, operands, FunctionCall(*function), wanted), [y, reserve]
+        return with_conversion_copies("dropout", call.device, operands, FunctionCall(*function), required_specs), [
+            y,
+            reserve,
+        ]
 
     def _backward(self, call: Call) -> tuple[Program, list[TensorSpec]]:
         dy = check_input(call, "dy", empty=True)
@@ -150,7 +81,7 @@ class Dropout(DropoutOptions, Identified):
         if not extent(dx):
             return Program("dropout gradient", call.device, operands, []), [dx]
         one, three = _rows(dy, dx)
-        wanted = one, reserve, three
+        required_specs = one, reserve, three
         function = FunctionCall(
             "cudnnDropoutBackward",
             self._descriptor(call),
@@ -161,7 +92,7 @@ class Dropout(DropoutOptions, Identified):
             OperandAddress(1),
             size,
         )
-        return with_conversion_copies("dropout gradient", call.device, operands, function, wanted), [dx]
+        return with_conversion_copies("dropout gradient", call.device, operands, function, required_specs), [dx]
 
 
 def reserve_size(spec: TensorSpec) -> int:
@@ -180,7 +111,7 @@ def _row(spec: TensorSpec) -> TensorDescriptor:
 
 
 def _rows(x: TensorSpec, y: TensorSpec) -> tuple[TensorSpec, TensorSpec]:
-    """x and y as the functions take them: dense, in one memory order, and not bfloat16."""
+    """x and y as the functions take them: dense, in one memory format, and not bfloat16."""
     if x.dtype != "bfloat16" and is_dense(x) and same_memory(x, y):
         return x, y
     dtype = "float32" if x.dtype == "bfloat16" else x.dtype

@@ -32,6 +32,7 @@ from cudnnpy._launch.operands import (
     row_view_shape,
 )
 from cudnnpy._launch.program import Operand, Program
+from cudnnpy._launch.step_builder import StepBuilder
 from cudnnpy._launch.steps import (
     AliasSwitch,
     Executable,
@@ -74,7 +75,7 @@ def add_tensor(
     Returns
     -------
     array
-        `out`, or a new array of a's library, of b's shape, dtype and memory order.
+        `out`, or a new array of a's library, of b's shape, dtype and memory format.
 
     Raises
     ------
@@ -103,7 +104,7 @@ def scale_tensor(x: ArrayT, alpha: float, out: ArrayT | None = None, stream: Str
     Returns
     -------
     array
-        `out`, or a new array of x's library, shape, dtype and memory order.
+        `out`, or a new array of x's library, shape, dtype and memory format.
 
     Raises
     ------
@@ -149,16 +150,16 @@ def transform_tensor(
     beta: float = 0.0,
     stream: Stream | None = None,
 ) -> ArrayT:
-    """Compute alpha * x + beta * out in another memory order or dtype; the axes keep their order (cudnnTransformTensor).
+    """Compute alpha * x + beta * out in another memory format or dtype; the axes keep their order (cudnnTransformTensor).
 
     Parameters
     ----------
     x : array
         float16, bfloat16, float32 or float64, with 1 to 5 axes of any size.
     out : array, optional
-        The result, of x's shape; its memory order and dtype take precedence over layout and dtype.
+        The result, of x's shape; its memory format and dtype take precedence over layout and dtype.
     layout : {"C", "channels_last"}, optional
-        The memory order of a new array: "C" (the last axis varies fastest) or "channels_last" (axis 1 varies fastest, then
+        The memory format of a new array: "C" (the last axis varies fastest) or "channels_last" (axis 1 varies fastest, then
         the last one; 3 to 5 axes); that of x by default.
     dtype : str or numpy.dtype, optional
         The dtype of a new array: float16, bfloat16 or float32, or float64 if x is float64; that of x by default.
@@ -218,7 +219,7 @@ def _add(call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpe
 
 
 def _sum_by_graph(call: Call, a: TensorSpec, b: TensorSpec, c: TensorSpec) -> Step | None:
-    """A sum by a graph on rows: of tensors in one memory order, or of channels last and one value for each channel."""
+    """A sum by a graph on rows: of tensors in one memory format, or of channels last and one value for each channel."""
     if a.shape != b.shape:
         return _bias_by_graph(call, a, b) if row_view_shape(b, c) else None
     shape = row_view_shape(b, c, a)
@@ -318,8 +319,10 @@ def _transform(
             call.device, 1
         )  # the heuristics' second proposal takes 0.9 of the time of the first
     if executable is None and {x.dtype, y.dtype} == {"float16", "bfloat16"}:  # transform-half-to-bfloat16, also there
-        wide = packed(x, "float32")
-        steps = [Step(copy(x, wide), (0, 2)), Step(copy(wide, y, alpha, beta), (2, 1))]
-        return Program("copy", call.device, operands, steps, (4 * math.prod(x.shape),)), [y]
+        builder = StepBuilder({"x": x, "out": y})
+        wide = builder.scratch(packed(x, "float32"))
+        builder.copy(builder.operands["x"], wide)
+        builder.copy(wide, builder.operands["out"], alpha, beta)
+        executable = builder.sequence()
     executable = executable or copy(x, y, alpha, beta)
     return Program("copy", call.device, operands, [Step(executable, (0, 1))]), [y]

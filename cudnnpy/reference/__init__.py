@@ -1,17 +1,17 @@
 """The reference implementation of cudnnpy's operations, in NumPy, for the tests and for machines without a GPU.
 
-Names, signatures and meanings are those of `cudnnpy`; arrays are NumPy arrays. Floating-point inputs are accumulated in
+Names, signatures and meanings are as in `cudnnpy`; arrays are NumPy arrays. Floating-point inputs are accumulated in
 float64 and the result is rounded once. Nothing here imports the code that runs on a GPU.
 """
 
 from cudnnpy.reference.activation import Activation, sigmoid
+from cudnnpy.reference.batch_normalization import BatchNormalization
 from cudnnpy.reference.convolution import Convolution
 from cudnnpy.reference.dropout import Dropout
 from cudnnpy.reference.fused import FusedConvolution
 from cudnnpy.reference.instance_normalization import InstanceNormalization
 from cudnnpy.reference.layer_normalization import LayerNormalization, RMSNormalization
 from cudnnpy.reference.local_response import LocalResponseNormalization
-from cudnnpy.reference.normalization import BatchNormalization
 from cudnnpy.reference.pooling import Pooling
 from cudnnpy.reference.softmax import Softmax
 from cudnnpy.reference.tensors import add_tensor, reduce_tensor, scale_tensor, set_tensor, transform_tensor

@@ -9,7 +9,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from cudnnpy._options.normalization import parameter_dtypes
 from cudnnpy.reference import _arrays
+from cudnnpy.reference._numpy_operation import Arrays
 
 Array: TypeAlias = NDArray[Any]
 Float64: TypeAlias = NDArray[np.float64]
@@ -59,30 +61,18 @@ def gradient(g: Float64, normalized: Float64, inverse: Float64, axes: Shape, cen
     return dx
 
 
-def parameter_dtypes(x: Array) -> tuple[str, ...]:
-    """Return the dtypes allowed for scale and bias: x's dtype, and float32 for an x of 16 bits."""
-    return (x.dtype.name,) if x.dtype.itemsize > 2 else ("float32", x.dtype.name)
+def check_affine(x: Array, arrays: Arrays, shape: Shape, meaning: str) -> None:
+    """Check the types, dtypes and shapes of scale and bias, if they were passed, and that their dtypes agree."""
+    for name in ("scale", "bias"):
+        if name in arrays:
+            check_parameter(name, arrays[name], shape, parameter_dtypes(x.dtype.name), meaning)
+    check_dtypes_of_parameters(arrays)
 
 
-def statistics_dtype(x: Array) -> np.dtype[Any]:
-    """Return the dtype of the statistics: float64 for an x of float64, else float32."""
-    return np.dtype(np.float64 if x.dtype.name == "float64" else np.float32)
-
-
-def check_affine(x: Array, scale: object, bias: object, shape: Shape, meaning: str) -> None:
-    """Check the types, dtypes and shapes of scale and bias, each of which may be None, and that their dtypes agree."""
-    given = {name: array for name, array in (("scale", scale), ("bias", bias)) if array is not None}
-    for name, array in given.items():
-        check_parameter(name, array, shape, parameter_dtypes(x), meaning)
-    if isinstance(scale, np.ndarray) and isinstance(bias, np.ndarray):
-        _arrays.check_same_dtype("bias", bias, "scale", scale)
-
-
-def check_channels(channels: int, scale: object, bias: object) -> None:
-    """Raise ValueError for a scale or bias where x has 0 channels, as PyTorch does."""
-    if not channels and not (scale is None and bias is None):
-        name = "scale" if scale is not None else "bias"
-        raise ValueError(f"{name} must be None for an x of 0 channels; got an array")
+def check_dtypes_of_parameters(arrays: Arrays) -> None:
+    """Check that scale and bias, if both were passed, have the same dtype."""
+    if "scale" in arrays and "bias" in arrays:
+        _arrays.check_same_dtype("bias", arrays["bias"], "scale", arrays["scale"])
 
 
 def check_results(results: Sequence[tuple[str, Array | None, Shape, str]], inputs: Mapping[str, Array | None]) -> None:
@@ -97,9 +87,10 @@ def check_results(results: Sequence[tuple[str, Array | None, Shape, str]], input
             others[name] = array
 
 
-def check_out(out: Array | None, x: Array, **inputs: Any) -> None:
+def check_out(arrays: Arrays, x: Array) -> None:
     """Raise TypeError or ValueError unless `out` is None, or can hold a result like x without overlapping the inputs."""
-    check_results([("out", out, x.shape, x.dtype.name)], {"x": x, **inputs})
+    inputs = {name: array for name, array in arrays.items() if name != "out"}
+    check_results([("out", arrays["out"], x.shape, x.dtype.name)], inputs)
 
 
 def check_parameter(name: str, array: object, shape: Shape, dtypes: Sequence[str], meaning: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from cudnnpy._options.arguments import check_activation, check_scales
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy.reference import _arrays, _geometry
-from cudnnpy.reference._arrays import ScalarT
 from cudnnpy.reference._geometry import Geometry, Shape
 from cudnnpy.reference.activation import ACTIVATIONS
 from cudnnpy.typing import ConvolutionActivation
@@ -25,11 +24,6 @@ class Operation(ConvolutionOptions):
 
     # Whether x may have 0 channels, over which the sums are 0. It may always have a batch of 0.
     _channels_may_be_empty = False
-
-    @property
-    def options(self) -> Self:
-        """The options in canonical form: the object itself."""
-        return self
 
     @property
     def channels_last(self) -> bool:
@@ -53,55 +47,22 @@ class Operation(ConvolutionOptions):
     def _product_filter(self, dy: Float64, x: Float64, geometry: Geometry) -> Float64:
         raise NotImplementedError
 
-    def output_shape(self, x_shape: ShapeArgument, w_shape: ShapeArgument) -> Shape:
-        """Return the shape of forward's result for the shapes of x and w, all in the layout's axis order.
-
-        Raises TypeError and ValueError for shapes that do not fit together.
-        """
+    def _output_shape(self, x_shape: ShapeArgument, w_shape: ShapeArgument) -> Shape:
         return self._shapes(x_shape, w_shape)[1]
 
-    def forward(
+    def _forward(
         self,
         x: Array,
         w: Array,
-        bias: Array | None = None,
-        activation: ConvolutionActivation | None = None,
-        out: Array | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        stream: object = None,
+        bias: Array | None,
+        activation: ConvolutionActivation | None,
+        out: Array | None,
+        alpha: float,
+        beta: float,
+        stream: object,
     ) -> Array:
-        """Return activation(alpha * (x with w) + beta * out + bias), computed in float64 (int8 exactly) and rounded once.
-
-        Parameters
-        ----------
-        x, w : numpy.ndarray
-            Of one dtype: float16, bfloat16, float32, float64, float8_e4m3fn, float8_e5m2 or int8.
-        bias : numpy.ndarray, optional
-            One entry for each output channel, of the result's dtype; float32 for results of 8 bits.
-        activation : {"identity", "relu", "sigmoid", "tanh", "elu", "swish"}, optional
-            elu with the factor 1.
-        out : numpy.ndarray, optional
-            The result, of x's dtype; for int8 int32, float32 or int8, where integers are rounded to nearest even and saturate;
-            for float8 also float16, bfloat16 or float32.
-        alpha, beta : float
-            Factors; out is not read if beta is 0.
-        stream : object
-            Ignored.
-
-        Returns
-        -------
-        numpy.ndarray
-            `out`, or a new array of x's dtype (int32 for int8).
-
-        Raises
-        ------
-        TypeError, ValueError
-            Arguments do not fit, or out is read-only or overlaps an input.
-        """
         floats = (*_arrays.FLOATS, *_arrays.FLOAT8)
-        x = _arrays.check_array("x", x, (*floats, *_arrays.INT8))
-        w = _arrays.check_array("w", w, (*floats, *_arrays.INT8))
+        x, w = (_arrays.check_array(name, a, (*floats, *_arrays.INT8)) for name, a in (("x", x), ("w", w)))
         _arrays.check_same_dtype("w", w, "x", x)
         self._check_compute_dtype(x.dtype.name)
         geometry, y_shape = self._shapes(x.shape, w.shape, "x.shape", "w.shape")
@@ -117,39 +78,16 @@ class Operation(ConvolutionOptions):
                 values += bias.astype(np.float64).reshape(-1, *[1] * len(geometry.kernel))
             return _arrays.store(self._in_layout(act(values)), dtype, out)
 
-    def backward_data(
+    def _backward_data(
         self,
-        dy: NDArray[ScalarT],
-        w: NDArray[ScalarT],
-        x_shape: ShapeArgument | None = None,
-        out: NDArray[ScalarT] | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        stream: object = None,
-    ) -> NDArray[ScalarT]:
-        """Return alpha * dx + beta * out, with the gradient dx with respect to x.
-
-        Parameters
-        ----------
-        dy : numpy.ndarray
-            The gradient with respect to forward's result: float16, bfloat16, float32 or float64.
-        w : numpy.ndarray
-            The filter, of dy's dtype.
-        x_shape : tuple of ints, optional
-            The shape of x, in the layout's axis order. May be None if `out` is given.
-        out, alpha, beta, stream
-            As for `forward`.
-
-        Returns
-        -------
-        numpy.ndarray
-            `out`, or a new array of shape x_shape and dy's dtype.
-
-        Raises
-        ------
-        TypeError, ValueError
-            Arguments do not fit, or out is read-only or overlaps an input.
-        """
+        dy: Array,
+        w: Array,
+        x_shape: ShapeArgument | None,
+        out: Array | None,
+        alpha: float,
+        beta: float,
+        stream: object,
+    ) -> Array:
         dy, w = self._check_pair(dy, "w", w)
         x_shape = self._x_shape(dy, w, x_shape, out)
         geometry = self._check_dy(dy, x_shape, w.shape, "x_shape", "w.shape")
@@ -160,39 +98,16 @@ class Operation(ConvolutionOptions):
             gradient = self._product_data(self._float64(dy), self._filter64(w), geometry)
             return _arrays.store(self._in_layout(self._scaled(gradient, out, alpha, beta)), dy.dtype, out)
 
-    def backward_filter(
+    def _backward_filter(
         self,
-        dy: NDArray[ScalarT],
-        x: NDArray[ScalarT],
-        w_shape: ShapeArgument | None = None,
-        out: NDArray[ScalarT] | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        stream: object = None,
-    ) -> NDArray[ScalarT]:
-        """Return alpha * dw + beta * out, with the gradient dw with respect to w.
-
-        Parameters
-        ----------
-        dy : numpy.ndarray
-            The gradient with respect to forward's result: float16, bfloat16, float32 or float64.
-        x : numpy.ndarray
-            forward's input, of dy's dtype.
-        w_shape : tuple of ints, optional
-            The shape of w, in the layout's axis order. May be None if `out` is given.
-        out, alpha, beta, stream
-            As for `forward`.
-
-        Returns
-        -------
-        numpy.ndarray
-            `out`, or a new array of shape w_shape and dy's dtype.
-
-        Raises
-        ------
-        TypeError, ValueError
-            Arguments do not fit, or out is read-only or overlaps an input.
-        """
+        dy: Array,
+        x: Array,
+        w_shape: ShapeArgument | None,
+        out: Array | None,
+        alpha: float,
+        beta: float,
+        stream: object,
+    ) -> Array:
         dy, x = self._check_pair(dy, "x", x)
         w_shape = _geometry.shape("w_shape", shape_or_outs("w_shape", w_shape, out), self._may_be_empty[1])
         geometry = self._check_dy(dy, x.shape, w_shape, "x.shape", "w_shape")
@@ -203,33 +118,7 @@ class Operation(ConvolutionOptions):
             gradient = self._flip(self._product_filter(self._float64(dy), self._float64(x), geometry))
             return _arrays.store(self._in_layout(self._scaled(gradient, out, alpha, beta)), dy.dtype, out)
 
-    def backward_bias(
-        self,
-        dy: NDArray[ScalarT],
-        out: NDArray[ScalarT] | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        stream: object = None,
-    ) -> NDArray[ScalarT]:
-        """Return alpha * db + beta * out, with db the sum of dy over all axes except the channels.
-
-        Parameters
-        ----------
-        dy : numpy.ndarray
-            The gradient with respect to forward's result: float16, bfloat16, float32 or float64.
-        out, alpha, beta, stream
-            As for `forward`.
-
-        Returns
-        -------
-        numpy.ndarray
-            `out`, or a new array of shape (channels,) and dy's dtype.
-
-        Raises
-        ------
-        TypeError, ValueError
-            Arguments do not fit, or out is read-only or overlaps an input.
-        """
+    def _backward_bias(self, dy: Array, out: Array | None, alpha: float, beta: float, stream: object) -> Array:
         dy = _arrays.check_array("dy", dy, _arrays.FLOATS)
         _geometry.check_rank("dy", _geometry.shape("dy.shape", dy.shape, (0,)), self)
         alpha, beta = check_scales(alpha, beta, out=out)

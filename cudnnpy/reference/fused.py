@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from cudnnpy._options.arguments import check_activation
 from cudnnpy._options.convolution import FusedOptions
+from cudnnpy._options.fused_convolution import FusedConvolutionBase
 from cudnnpy.reference import _arrays
-from cudnnpy.reference._arrays import ScalarT
 from cudnnpy.reference._geometry import Shape
+from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation
 from cudnnpy.reference.activation import ACTIVATIONS as FUNCTIONS
 from cudnnpy.reference.convolution import Convolution
 from cudnnpy.typing import FusedActivation
@@ -26,71 +27,18 @@ RANKS = (3, 4, 5)
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "elu", "swish")
 
 
-@dataclass(frozen=True, kw_only=True)
-class FusedConvolution(FusedOptions):
-    """activation(scale * convolution(x, w) + bias + residual) in one step, on NumPy arrays.
-
-    Everything is computed in float64 and rounded once. An instance is immutable and may be shared by threads.
-
-    Parameters
-    ----------
-    padding, stride, dilation, groups, mode, layout
-        As for `Convolution`.
-    prefer, workspace_limit, deterministic, tf32, tune_seconds
-        Validated as on a GPU, and without effect here.
-    """
-
-    def output_shape(self, x_shape: ShapeArgument, w_shape: ShapeArgument) -> Shape:
-        """Return the shape of forward's result for the shapes of x and w, all in the layout's axis order.
-
-        Raises TypeError and ValueError for shapes that do not fit together.
-        """
+class FusedConvolution(FusedConvolutionBase, NumpyOperation):
+    def _output_shape(self, x_shape: ShapeArgument, w_shape: ShapeArgument) -> Shape:
         return self._convolution().output_shape(x_shape, w_shape)
 
-    def forward(
-        self,
-        x: NDArray[ScalarT],
-        w: NDArray[ScalarT],
-        scale: Array | None = None,
-        bias: Array | None = None,
-        residual: Array | None = None,
-        activation: FusedActivation | None = "relu",
-        out: NDArray[ScalarT] | None = None,
-        stream: object = None,
-    ) -> NDArray[ScalarT]:
-        """Return activation(scale * convolution(x, w) + bias + residual).
-
-        Parameters
-        ----------
-        x, w : numpy.ndarray
-            Of one dtype: float16, bfloat16 or float32.
-        scale, bias : numpy.ndarray, optional
-            One entry for each output channel, of x's dtype or float32.
-        residual : numpy.ndarray, optional
-            Of the result's shape and x's dtype.
-        activation : {"relu", "sigmoid", "tanh", "elu", "swish"} or None
-            elu with the factor 1.
-        out : numpy.ndarray, optional
-            The result, of x's dtype.
-        stream : object
-            Ignored.
-
-        Returns
-        -------
-        numpy.ndarray
-            `out`, or a new array of x's dtype.
-
-        Raises
-        ------
-        TypeError, ValueError
-            Arguments do not fit, or out is read-only or overlaps an input.
-        """
-        x, w = (_arrays.check_tensor(name, a, RANKS, DTYPES, empty="any") for name, a in (("x", x), ("w", w)))
+    def _forward(self, arrays: Arrays, activation: FusedActivation | None) -> list[Array]:
+        x, w = (_arrays.check_tensor(name, arrays[name], RANKS, DTYPES, empty="any") for name in ("x", "w"))
         _arrays.check_same_dtype("w", w, "x", x)
         convolution = self._convolution()
         y_shape = convolution.output_shape(x.shape, w.shape)
         channels = y_shape[-1 if convolution.channels_last else 1]
-        scale, bias = (_parameter(name, given, channels, x) for name, given in (("scale", scale), ("bias", bias)))
+        scale, bias = (_parameter(name, arrays[name], channels, x) for name in ("scale", "bias"))
+        residual, out = arrays["residual"], arrays["out"]
         if residual is not None:
             residual = _arrays.check_array("residual", residual, (x.dtype.name,))
             if residual.shape != y_shape:
@@ -111,7 +59,7 @@ class FusedConvolution(FusedOptions):
                 values += spread(bias)
             if residual is not None:
                 values += residual.astype(np.float64)
-            return _arrays.store(FUNCTIONS[activation or "identity"](values), x.dtype, out)
+            return [_arrays.store(FUNCTIONS[activation or "identity"](values), x.dtype, out)]
 
     def _convolution(self) -> Convolution:
         return Convolution(**{option.name: getattr(self, option.name) for option in fields(FusedOptions)})

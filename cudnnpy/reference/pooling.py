@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cudnnpy._options.arguments import check_scales
-from cudnnpy._options.operations import PoolingOptions
+from cudnnpy._options.pooling import PoolingBase
 from cudnnpy.reference import _arrays, _geometry
-from cudnnpy.reference._arrays import ScalarT
 from cudnnpy.reference._geometry import Shape
-from cudnnpy.typing import Shape as ShapeArgument
+from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation
 
 Array: TypeAlias = NDArray[Any]
 Float64: TypeAlias = NDArray[np.float64]
@@ -67,78 +66,15 @@ class Axis:
         return (np.minimum(start + self.window, end) - np.maximum(start, first)).astype(np.float64)
 
 
-@dataclass(frozen=True)
-class Pooling(PoolingOptions):
-    """Pooling over 1, 2 or 3 spatial dimensions and its gradient, on NumPy arrays.
-
-    The maximum of a window with a NaN is NaN. A batch of 0 gives an empty result; all other sizes are 1 or more.
-
-    An instance is immutable and may be shared by threads. A wrong option raises ValueError or TypeError.
-
-    Parameters
-    ----------
-    mode : str
-        "max", "max_deterministic" (the same here), "average_include_padding" (the sum divided by the size of the window)
-        or "average_exclude_padding" (the sum divided by the number of elements that are not padding). Theano's names
-        "average_inc_pad" and "average_exc_pad" are accepted for the last two.
-    window : int or tuple of ints
-        An int, or one for each spatial axis.
-    padding : int or tuple of ints
-        On both sides; less than the window. It counts as 0, and as -infinity for the maximum.
-    stride : int, tuple of ints or None
-        None is the window.
-    layout : str
-        "NCHW": x is (N, C, spatial...); "NHWC": x is (N, spatial..., C); for any number of spatial dimensions. NCW, NWC,
-        NCDHW and NDHWC require one number of them.
-    ceil_mode : bool
-        Whether the size of the output is rounded up: a last window may extend beyond the padding, if it starts before
-        its end. Positions beyond the padding take part in no maximum and no average.
-    """
-
-    def output_shape(self, x_shape: ShapeArgument) -> Shape:
-        """Return the shape of forward's result for the shape of x, both in the layout's axis order.
-
-        Each spatial size is floor((size + 2 * padding - window) / stride) + 1. In ceil mode it is rounded up, and 1 less if
-        the last window would start at size + padding or later. Raises TypeError and ValueError for a shape that does not
-        fit the options.
-        """
+class Pooling(PoolingBase, NumpyOperation):
+    def _output_shape(self, x_shape: Shape) -> Shape:
         x_shape = _geometry.shape("x_shape", x_shape, (0,))
-        return self._output_shape(x_shape, self._axes("x_shape", x_shape))
+        return self._pooled_shape(x_shape, self._axes("x_shape", x_shape))
 
-    def forward(
-        self,
-        x: NDArray[ScalarT],
-        out: NDArray[ScalarT] | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        stream: object = None,
-    ) -> NDArray[ScalarT]:
-        """Return alpha * (x pooled) + beta * out, computed in float64 and rounded once.
-
-        Parameters
-        ----------
-        x : numpy.ndarray
-            float16, bfloat16, float32 or float64.
-        out : numpy.ndarray, optional
-            The result, of shape `output_shape` and x's dtype.
-        alpha, beta : float
-            Factors; out is not read if beta is 0.
-        stream : object
-            Ignored.
-
-        Returns
-        -------
-        numpy.ndarray
-            `out`, or a new array of x's dtype.
-
-        Raises
-        ------
-        TypeError, ValueError
-            Arguments do not fit, or out is read-only or overlaps an input.
-        """
-        x = _arrays.check_tensor("x", x, empty="batch")
+    def _forward(self, arrays: Arrays, alpha: float, beta: float) -> list[Array]:
+        x, out = _arrays.check_tensor("x", arrays["x"], empty="batch"), arrays["out"]
         axes = self._axes("x", x.shape)
-        y_shape = self._output_shape(x.shape, axes)
+        y_shape = self._pooled_shape(x.shape, axes)
         alpha, beta = check_scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, y_shape, (x.dtype.name,), x=x)
@@ -148,54 +84,19 @@ class Pooling(PoolingOptions):
                 values = _reduce(values, axes, -np.inf, np.maximum)
             else:
                 values = _reduce(values, axes, 0.0, np.add) / self._counts(axes)
-            return _arrays.store_scaled(_arrays.in_layout(values, self.layout), x.dtype, out, alpha, beta)
+            return [_arrays.store_scaled(_arrays.in_layout(values, self.layout), x.dtype, out, alpha, beta)]
 
-    def backward(
-        self,
-        dy: NDArray[ScalarT],
-        x: NDArray[ScalarT],
-        y: NDArray[ScalarT],
-        out: NDArray[ScalarT] | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        stream: object = None,
-    ) -> NDArray[ScalarT]:
-        """Return alpha * dx + beta * out, with the gradient dx with respect to x.
-
-        For a maximum, each element of dy goes to the maximum of its window in x: to the first, in C order, of equal ones, or
-        of the NaNs. For an average, it is divided among the elements that were averaged.
-
-        Parameters
-        ----------
-        dy : numpy.ndarray
-            The gradient with respect to forward's result y.
-        x, y : numpy.ndarray
-            forward's input and result, of dy's dtype. y, and x of an average, are checked and not read.
-        out : numpy.ndarray, optional
-            The result, of x's shape and dtype.
-        alpha, beta, stream
-            As for `forward`.
-
-        Returns
-        -------
-        numpy.ndarray
-            `out`, or a new array of x's shape and dtype.
-
-        Raises
-        ------
-        TypeError, ValueError
-            Arguments do not fit, or out is read-only or overlaps an input.
-        """
-        dy = _arrays.check_array("dy", dy, _arrays.FLOATS)
-        x = _arrays.check_tensor("x", x, empty="batch")
+    def _backward(self, arrays: Arrays, alpha: float, beta: float) -> list[Array]:
+        dy, out = _arrays.check_array("dy", arrays["dy"], _arrays.FLOATS), arrays["out"]
+        x = _arrays.check_tensor("x", arrays["x"], empty="batch")
         _arrays.check_same_dtype("x", x, "dy", dy)
         axes = self._axes("x", x.shape)
-        y_shape = self._output_shape(x.shape, axes)
+        y_shape = self._pooled_shape(x.shape, axes)
         if dy.shape != y_shape:
             raise ValueError(
                 f"dy must have shape {y_shape}, the output's for x of shape {x.shape}; got shape {dy.shape}"
             )
-        _arrays.check_like("y", y, "dy", dy)
+        y = _arrays.check_like("y", arrays["y"], "dy", dy)
         alpha, beta = check_scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, x.shape, (x.dtype.name,), dy=dy, x=x, y=y)
@@ -205,7 +106,7 @@ class Pooling(PoolingOptions):
                 values = _to_maxima(values, _arrays.channels_first(x, self.layout).astype(np.float64), axes)
             else:
                 values = _spread_out(values / self._counts(axes), axes)
-            return _arrays.store_scaled(_arrays.in_layout(values, self.layout), x.dtype, out, alpha, beta)
+            return [_arrays.store_scaled(_arrays.in_layout(values, self.layout), x.dtype, out, alpha, beta)]
 
     def _axes(self, name: str, x_shape: Shape) -> list[Axis]:
         """Check a shape in the layout's axis order; return its spatial axes."""
@@ -226,7 +127,7 @@ class Pooling(PoolingOptions):
             axes.append(Axis(size, output, window, padding, stride))
         return axes
 
-    def _output_shape(self, x_shape: Shape, axes: list[Axis]) -> Shape:
+    def _pooled_shape(self, x_shape: Shape, axes: list[Axis]) -> Shape:
         spatial = [axis.output for axis in axes]
         if self.layout.endswith("C"):
             return (x_shape[0], *spatial, x_shape[-1])

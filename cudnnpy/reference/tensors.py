@@ -125,9 +125,9 @@ def transform_tensor(
     beta: float = 0.0,
     stream: object = None,
 ) -> Array:
-    """Return alpha * x + beta * out, in another memory order or dtype; the order of the axes stays.
+    """Return alpha * x + beta * out, in another memory format or dtype; the order of the axes stays.
 
-    If out is given it determines the memory order and the dtype, and layout and dtype are only validated. The result is
+    If out is given it determines the memory format and the dtype, and layout and dtype are only validated. The result is
     computed in float64 and rounded once. With beta 0, out is not read. stream is ignored.
 
     Parameters
@@ -137,7 +137,7 @@ def transform_tensor(
     out : numpy.ndarray, optional
         The result.
     layout : str, optional
-        The memory order of the result: "C" (the last axis varies fastest), "channels_last" (axis 1 varies fastest, then the
+        The memory format of the result: "C" (the last axis varies fastest), "channels_last" (axis 1 varies fastest, then the
         last one; 3 to 5 axes), or that of x by default.
     dtype : str or numpy.dtype, optional
         The dtype of the result: float16, bfloat16, float32 or float64; that of x by default.

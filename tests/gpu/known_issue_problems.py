@@ -26,11 +26,12 @@ import cudnnpy
 from cudnnpy import TensorSpec, raw, reference
 from cudnnpy._core.layouts import channels_last_strides, extent, packed_strides
 from cudnnpy._measuring.guarded_memory import GuardedMemory
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning import engines
 from cudnnpy._planning.engines import EngineConfiguration, GraphExecutable, Target
 from cudnnpy._planning.known_issues import ISSUES, Issue
 from cudnnpy.convolution import operation_graph
-from cudnnpy.convolution.problem import Options, Problem, checked, make_problem
+from cudnnpy.convolution.problem import Problem, make_problem
 from cudnnpy.errors import StatusError
 from cudnnpy.graph import Graph
 from cudnnpy.handle import Handle, on_device
@@ -71,7 +72,7 @@ class Convolved:
     @property
     def problem(self) -> Problem:
         """What is asked of the engine: the whole of it in one plan."""
-        options = checked(Options(**self.options))
+        options = ConvolutionOptions(**self.options)
         y_shape = cudnnpy.Convolution(**self.options).output_shape(self.x_shape, self.w_shape)
         alignment = gcd(16, self.offset * np.dtype(self.dtype).itemsize)
         x, w, y = (

@@ -25,6 +25,7 @@ from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._launch.steps import is_relocatable
 from cudnnpy._measuring import local_measurer, search
 from cudnnpy._measuring.local_measurer import LocalMeasurer
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning import engines as engines_of
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning import remembered, selection
@@ -39,7 +40,6 @@ from cudnnpy.convolution import epilogue as epilogues
 from cudnnpy.convolution import operation_graph
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.operation import Operation
-from cudnnpy.convolution.problem import Options
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.graph import graph as graph_of
 
@@ -47,14 +47,14 @@ TARGET = engines_of.Target(profile=Path(sys.argv[1]).read_text())
 BUILT: list[str] = []  # the operations whose graphs were built
 
 
-def options_of(request: dict[str, Any]) -> Options:
+def options_of(request: dict[str, Any]) -> ConvolutionOptions:
     given = dict(request.get("options", {}))
     engine = given.get("algorithm")
     if isinstance(engine, dict):
         knobs = engine.get("knobs")
         pairs = knobs and {int(kind): value for kind, value in knobs}
         given["algorithm"] = Engine(**{**engine, "knobs": pairs})
-    return Options(**given)
+    return ConvolutionOptions(**given)
 
 
 def problem_of(request: dict[str, Any]) -> tuple[Operation, ConvolutionProblem]:
@@ -104,7 +104,7 @@ def described(candidate: Candidate) -> dict[str, Any]:
 def survey(request: dict[str, Any]) -> Any:
     """Every candidate of a problem."""
     operation, problem = problem_of(request)
-    found = selection.survey(problem, operation.options.planning, TARGET, request.get("free", 1 << 37))
+    found = selection.survey(problem, operation.planning, TARGET, request.get("free", 1 << 37))
     return [described(candidate) for candidate in found]
 
 
@@ -167,7 +167,7 @@ def choose(request: dict[str, Any]) -> Any:
     BUILT.clear()
     before, times = request.get("before"), request.get("times")
     Bench.times, Bench.seen, Bench.scarce = times or {}, [], request.get("scarce", "")
-    options, measurer = operation.options.planning, None if times is None else LocalMeasurer(cast(Any, NoHandle()))
+    options, measurer = operation.planning, None if times is None else LocalMeasurer(cast(Any, NoHandle()))
     store = layers.Layers(Store(""))
     chosen, _ = selection.choose(
         problem,
@@ -184,7 +184,7 @@ def choose(request: dict[str, Any]) -> Any:
 def round_trip(request: dict[str, Any]) -> Any:
     """A chosen plan through its text: cuDNN's text, its size before and after, and the text of what was read."""
     operation, problem = problem_of(request)
-    chosen = selection.choose(problem, operation.options.planning, TARGET, 1 << 37)[0].executable
+    chosen = selection.choose(problem, operation.planning, TARGET, 1 << 37)[0].executable
     assert isinstance(chosen, engines_of.GraphExecutable)
     text = chosen.to_json()
     again = engines_of.GraphExecutable(engines_of.load_plan(text, TARGET), operation_graph.uids(problem.operands))
@@ -199,7 +199,7 @@ def round_trip(request: dict[str, Any]) -> Any:
 def text(request: dict[str, Any]) -> Any:
     """A chosen Plan through its own text, with whatever goes with it."""
     operation, problem = problem_of(request)
-    chosen = selection.choose(problem, operation.options.planning, TARGET, 1 << 37)[0]
+    chosen = selection.choose(problem, operation.planning, TARGET, 1 << 37)[0]
     made = plans.Plan(problem, chosen)
     again = plans.Plan.from_json(made.to_json())
     facts = ("name", "source", "notes", "deterministic", "operands", "workspace_size")
@@ -215,7 +215,7 @@ def asked(request: dict[str, Any]) -> tuple[Any, PlanningOptions]:
         made = own_graph(request)
         return made.problem(), made.options
     operation, problem = problem_of(request)
-    return problem, operation.options.planning
+    return problem, operation.planning
 
 
 def stored(request: dict[str, Any]) -> Any:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
 
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, packed_strides
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.problem import ACTIVATIONS, OPERATIONS, Options, bias_dtype, make_problem, output_shape
+from cudnnpy.convolution.problem import ACTIVATIONS, OPERATIONS, bias_dtype, make_problem, output_shape
 
 Shape = tuple[int, ...]
 RESULTS: dict[str, tuple[str, ...]] = {
@@ -71,7 +73,7 @@ def problems(draw: st.DrawFn) -> ConvolutionProblem:
     rank, groups = draw(st.integers(1, 3)), draw(st.sampled_from([1, 1, 2, 4]))
     channels, filters = draw(st.integers(1, 3)), groups * draw(st.integers(1, 3))
     kernel = tuple(draw(st.integers(1, 3)) for _ in range(rank))
-    options = Options(
+    options = ConvolutionOptions(
         **draw(geometries(rank)),
         groups=groups,
         mode=draw(st.sampled_from(["cross_correlation", "convolution"])),
@@ -79,7 +81,7 @@ def problems(draw: st.DrawFn) -> ConvolutionProblem:
     )
     sizes = tuple(draw(st.integers(9, 12) | st.just(300)) for _ in range(rank))
     if draw(st.booleans()):  # images as small as the filter, whose results have one position
-        sizes, options = kernel, options._replace(dilation=1, padding=0)
+        sizes, options = kernel, replace(options, dilation=1, padding=0)
     batch = draw(st.sampled_from([0, 1, 1, 2, 5]))
     x, w = (batch, groups * channels, *sizes), (filters, channels, *kernel)
     y = output_shape(options, x, w)

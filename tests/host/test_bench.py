@@ -14,6 +14,7 @@ from cudnnpy._measuring.bench import Bench
 from cudnnpy._measuring.bench_buffers import FIRST, Fills
 from cudnnpy._measuring.timing import Timer
 from cudnnpy._measuring.watch import SILENT
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.convolution import problem
@@ -168,7 +169,7 @@ class Sketch(Bench):
 
 
 def convolution(dtype: str = "float32", result: str | None = None) -> ConvolutionProblem:
-    options = problem.checked(problem.Options())
+    options = ConvolutionOptions()
     x, w = TensorSpec((1, 8, 4, 4), dtype), TensorSpec((4, 8, 3, 3), dtype)
     return asked(options, "forward", x, w, TensorSpec((1, 4, 2, 2), result or dtype))
 

@@ -18,6 +18,7 @@ from cudnnpy._core.layouts import extent
 from cudnnpy._measuring.bench_buffers import SECOND, BenchBuffers
 from cudnnpy._measuring.drawing import have_gaps_changed, image, numbers, without_gaps
 from cudnnpy._measuring.guarded_memory import GuardedMemory
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.problem import Values, values_of
 from cudnnpy.convolution import problem
 from cudnnpy.convolution.candidates import ConvolutionProblem
@@ -27,7 +28,7 @@ CACHE = 1 << 12
 
 
 def asked(beta: float = 0.0, gaps: int = 0, alignment: int = 16, dtype: Any = "float32") -> ConvolutionProblem:
-    options = problem.checked(problem.Options())
+    options = ConvolutionOptions()
     specs = [TensorSpec(shape, dtype, alignment=alignment) for shape in SHAPES]
     if gaps:
         for at in (0, 2):

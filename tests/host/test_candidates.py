@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cudnnpy._core.layouts import TensorSpec
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning import candidates
 from cudnnpy._planning.candidates import _ranges
 from cudnnpy._planning.engines import Target
@@ -17,7 +18,7 @@ from cudnnpy._planning.selection import choose, survey
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.first_guess import is_for_winograd
 from cudnnpy.convolution.lowering import ConvolutionLowering
-from cudnnpy.convolution.problem import Options, checked, make_problem
+from cudnnpy.convolution.problem import make_problem
 from cudnnpy.errors import NoAlgorithmError, StatusError
 
 X, W, Y = (2, 8, 5, 5), (6, 8, 3, 3), (2, 6, 3, 3)
@@ -26,7 +27,7 @@ ON_A_GPU = Target(handle=object())  # type: ignore[arg-type]
 
 def problem(operation: str = "forward") -> ConvolutionProblem:
     tensors = (TensorSpec(shape, "float32") for shape in (X, W, Y))
-    return ConvolutionProblem(*make_problem(checked(Options()), operation, *tensors))
+    return ConvolutionProblem(*make_problem(ConvolutionOptions(), operation, *tensors))
 
 
 def configuration(engine: int, *notes: str, compiled: bool = False) -> Any:
@@ -91,7 +92,7 @@ def test_large_depthwise_images_are_copied_to_channels_last(
     cudnn.proposed = [configuration(0), configuration(3), *[configuration(9, compiled=True)] * is_proposed]
     image, filters = (64, 96, 32, 32), (96, 1, 5, 5)
     tensors = (TensorSpec(shape, "float32") for shape in (image, filters, image))
-    asked = ConvolutionProblem(*make_problem(checked(Options(padding=2, groups=96)), operation, *tensors))
+    asked = ConvolutionProblem(*make_problem(ConvolutionOptions(padding=2, groups=96), operation, *tensors))
     flipped = ["engine 0 + forward"] * (operation == "backward_data")
     copied = ["engine 9 + channels last"] * is_proposed
     names = [candidate.name for candidate in asked.likely(PlanningOptions(), ON_A_GPU)]
@@ -115,7 +116,7 @@ def test_winograd_engines_are_asked_first_where_they_were_measured_to_be_fast(
 ) -> None:
     y = (x[0], w[0], *(size - taps + 1 for size, taps in zip(x[2:], w[2:], strict=True)))
     tensors = (TensorSpec(shape, "float32") for shape in (x, w, y))
-    asked = ConvolutionProblem(*make_problem(checked(Options()), operation, *tensors))
+    asked = ConvolutionProblem(*make_problem(ConvolutionOptions(), operation, *tensors))
     assert is_for_winograd(asked, strict) == first
 
 

@@ -149,8 +149,8 @@ import ast, sys
 import cudnnpy
 from cudnnpy._planning import candidates, selection
 from cudnnpy.convolution.operation import Operation
-from cudnnpy.convolution.problem import Options
 from cudnnpy._planning.engines import Target
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._core.layouts import TensorSpec
 
 target = Target(profile=open(sys.argv[1]).read())
@@ -158,9 +158,9 @@ memory = 140 * 2**30
 
 
 def ask(how, operation, first, second, shape=None, **options):
-    asked = Operation(Options(padding=1, **options))
+    asked = Operation(ConvolutionOptions(padding=1, **options))
     problem = asked.problem(operation, TensorSpec(first), TensorSpec(second), shape)
-    return how(problem, asked.options.planning, target, memory)
+    return how(problem, asked.planning, target, memory)
 
 
 x, w = (64, 256, 28, 28), (256, 256, 3, 3)

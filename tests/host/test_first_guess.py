@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.candidates import Engine
 from cudnnpy.convolution import first_guess
 from cudnnpy.convolution.lowering import lowerings
-from cudnnpy.convolution.problem import Options, Problem, checked, make_problem
+from cudnnpy.convolution.problem import Problem, make_problem
 
 
 def problem(
@@ -26,7 +27,7 @@ def problem(
     **options: Any,
 ) -> Problem:
     """A convolution of x; `taps` is the size of the filter."""
-    given = checked(Options(**options))
+    given = ConvolutionOptions(**options)
     step = options.get("stride", 1)
     groups = options.get("groups", 1)
     padding = options.get("padding", 0)

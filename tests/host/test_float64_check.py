@@ -16,6 +16,7 @@ from cudnnpy import TensorSpec, reference
 from cudnnpy._core.layouts import channels_last_strides
 from cudnnpy._measuring import float64_check
 from cudnnpy._measuring.float64_check import Arbiter
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.problem import Box
 from cudnnpy.convolution import problem
 from cudnnpy.convolution.candidates import ConvolutionProblem
@@ -37,7 +38,7 @@ def convolutions(draw: st.DrawFn) -> tuple[ConvolutionProblem, dict[str, Any], d
         "padding": padding,
         "mode": draw(st.sampled_from(["convolution", "cross_correlation"])),
     }
-    checked = problem.checked(problem.Options(**options))
+    checked = ConvolutionOptions(**options)
     shapes: dict[str, tuple[int, ...]] = {
         "x": (2, draw(SMALL) * groups, *(axis[0] for axis in axes)),
         "w": (draw(SMALL) * groups, 0, *(axis[1] for axis in axes)),
@@ -145,7 +146,7 @@ class Case:
         if gaps:
             _, c, h, w = shapes[2]
             specs[2] = TensorSpec(shapes[2], dtype, ((c + gaps) * h * w, h * w, w, 1))
-        options = problem.checked(problem.Options(padding=1))
+        options = ConvolutionOptions(padding=1)
         self.problem = ConvolutionProblem(*problem.make_problem(options, "forward", *specs, beta=1.0))
         numbers = np.random.default_rng(0)
         self.memory = [np.zeros(8 << 10, np.uint8) for _ in range(4)]

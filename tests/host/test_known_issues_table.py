@@ -13,6 +13,7 @@ from test_rows import ROOT, fault_of
 
 from cudnnpy import TensorSpec
 from cudnnpy._core.layouts import channels_last_strides
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning import candidates, known_issues
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
@@ -21,7 +22,7 @@ from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.lowering import ConvolutionLowering
-from cudnnpy.convolution.problem import Options, checked, make_problem
+from cudnnpy.convolution.problem import make_problem
 from cudnnpy.graph import Graph
 from tools import known_issues as page
 
@@ -46,7 +47,7 @@ def problem(operation: str = "forward", shapes: Any = (X, W, Y), **how: Any) -> 
     """A problem; `last` of its tensors, all or one of "xwy", are channels last, and `strides` are those of x."""
     dtype, result, last = how.pop("dtype", "float32"), how.pop("result", None), how.pop("last", "")
     alignment, strides = how.pop("alignment", 16), how.pop("strides", None)
-    options = Options(padding=how.pop("padding", 0), groups=how.pop("groups", 1))
+    options = ConvolutionOptions(padding=how.pop("padding", 0), groups=how.pop("groups", 1))
     x, w, y = (
         TensorSpec(shape, dtype, channels_last_strides(shape) if name in last else None, alignment)
         for name, shape in zip("xwy", shapes, strict=True)
@@ -54,7 +55,7 @@ def problem(operation: str = "forward", shapes: Any = (X, W, Y), **how: Any) -> 
     x, y = x._replace(strides=strides or x.strides), y._replace(dtype=result or dtype)
     if how.pop("bias", False):
         how["bias"] = TensorSpec((w.shape[0],), dtype)
-    return ConvolutionProblem(*make_problem(checked(options), operation, x, w, y, **how))
+    return ConvolutionProblem(*make_problem(options, operation, x, w, y, **how))
 
 
 def convolved(mode: str | None = "relu_fwd", strides: Any = None, dtype: str = "float16") -> Graph:

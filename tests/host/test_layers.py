@@ -118,7 +118,9 @@ def test_packages_import_only_from_those_before_them() -> None:
 def test_the_pages_list_the_packages_in_their_order() -> None:
     """All but five small modules."""
     wanted = [
-        name for name in ORDER if name not in ("_version", "_installation", "_fork", "_cuda_python", "_worker", "__main__")
+        name
+        for name in ORDER
+        if name not in ("_version", "_installation", "_fork", "_cuda_python", "_worker", "__main__")
     ]
     tree = (ROOT / "CONTRIBUTING.md").read_text().partition("\ncudnnpy/\n")[2].partition("```")[0]
     assert re.findall(r"^    (\w+)(?:/|\.py) ", tree, re.M) == wanted

@@ -9,8 +9,9 @@ from stand_in_device import STREAM, StandInDevice
 
 from cudnnpy import TensorSpec, raw
 from cudnnpy._options.algorithms import algorithm_names
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy.convolution.legacy import LegacyExecutable
-from cudnnpy.convolution.problem import Options, Problem, checked, make_problem
+from cudnnpy.convolution.problem import Problem, make_problem
 from cudnnpy.handle import Handle
 
 X, W, Y = (2, 4, 8, 8), (6, 4, 3, 3), (2, 6, 6, 6)
@@ -24,7 +25,7 @@ PARAMETERS = {
 
 def problem(operation: str, dtype: str = "float32", y: tuple[int, ...] = Y, **options: Any) -> Problem:
     specs = (TensorSpec(shape, dtype) for shape in (X, W, y))
-    return make_problem(checked(Options(**options)), operation, *specs, alpha=2.0, beta=0.5)
+    return make_problem(ConvolutionOptions(**options), operation, *specs, alpha=2.0, beta=0.5)
 
 
 @pytest.mark.parametrize("space", [0, 4096])

@@ -12,11 +12,12 @@ from numpy_machine import NumpyExecutable, run_steps, tensor_in
 from cudnnpy import reference
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, extent, packed_strides
 from cudnnpy._launch.steps import StepSequence
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.engines import Target
 from cudnnpy.convolution import lowering as lowering_of
 from cudnnpy.convolution import space_to_depth
 from cudnnpy.convolution.lowering import ConvolutionLowering, lowerings
-from cudnnpy.convolution.problem import Options, Problem, checked, make_problem, output_shape
+from cudnnpy.convolution.problem import Problem, make_problem, output_shape
 
 TARGET = Target(profile="none is asked for")
 X, W = (2, 4, 6, 5), (6, 2, 3, 2)
@@ -65,7 +66,7 @@ def lying(shape: tuple[int, ...], how: str) -> TensorSpec:
 
 
 def problem(operation: str, lie: tuple[str, str, str], padding: Any, beta: float, **more: Any) -> Problem:
-    options = checked(Options(padding=padding, **OPTIONS))
+    options = ConvolutionOptions(padding=padding, **OPTIONS)
     shapes = X, W, output_shape(options, X, W)
     x, w, y = (lying(shape, how) for shape, how in zip(shapes, lie, strict=True))
     return make_problem(options, operation, x, w, y, alpha=0.5, beta=beta, **more)
@@ -126,7 +127,7 @@ DEPTHWISE = {"groups": 4, "stride": (1, 2), "padding": 1}
 def depthwise(
     operation: str, how: str, dtype: Any = "float32", groups: int = 4, beta: float = 0.0, **more: Any
 ) -> Problem:
-    options = checked(Options(**{**DEPTHWISE, "groups": groups}))
+    options = ConvolutionOptions(**{**DEPTHWISE, "groups": groups})
     x, w = (2, 4, 6, 5), (8, 4 // groups, 3, 2)
     shapes = x, w, output_shape(options, x, w)
     specs = (lying(shape, how)._replace(dtype=dtype) for shape in shapes)
@@ -177,7 +178,7 @@ def test_copies_to_channels_last_are_for_what_may_gain(dtype: str, groups: int, 
 def test_zeros_around_x_are_not_copied_to_channels_last_as_well(operation: str) -> None:
     """cuDNN pads evenly in gradients; zeros around x replace other padding, and there are no copies of that."""
     shapes = (2, 4, 6, 5), (8, 1, 3, 2)
-    options = checked(Options(padding=((1, 2), (0, 1)), groups=4))
+    options = ConvolutionOptions(padding=((1, 2), (0, 1)), groups=4)
     specs = (lying(shape, "first") for shape in (*shapes, output_shape(options, *shapes)))
     found = list(lowerings(make_problem(options, operation, *specs)))
     for lowering in found:
@@ -223,7 +224,7 @@ def test_a_depthwise_gradient_may_be_a_forward_convolution(change: dict[str, Any
     how, operation, beta, filters, activation = (
         given.pop(name, None) for name in ("how", "operation", "beta", "filters", "activation")
     )
-    options = checked(Options(**given))
+    options = ConvolutionOptions(**given)
     shapes = (2, 4, 6, 5), (filters, 4 // given["groups"], 3, 2)
     specs = (lying(shape, how) for shape in (*shapes, output_shape(options, *shapes)))
     whole = make_problem(options, operation, *specs, alpha=0.5, beta=beta, activation=activation)
@@ -240,7 +241,7 @@ def test_a_depthwise_gradient_with_three_axes_is_no_forward_convolution(axes: in
     """It takes longer."""
     shapes = (2, 4, *(5,) * axes), (4, 1, *(3,) * axes), (2, 4, *(5,) * axes)
     specs = (lying(shape, "first") for shape in shapes)
-    found = lowerings(make_problem(checked(Options(groups=4, padding=1)), "backward_data", *specs))
+    found = lowerings(make_problem(ConvolutionOptions(groups=4, padding=1), "backward_data", *specs))
     assert [lowering.as_forward for lowering in found].count(True) == count
 
 
@@ -249,7 +250,7 @@ def _small_ones_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(space_to_depth, "_LARGE", 0)
 
 
-STEM = checked(Options(padding=((3, 2), (1, 3)), stride=(2, 3)))
+STEM = ConvolutionOptions(padding=((3, 2), (1, 3)), stride=(2, 3))
 
 
 def stem(operation: str, lie: tuple[str, str, str], beta: float, **more: Any) -> Problem:

@@ -16,12 +16,13 @@ from planning import Planner, _started, profile
 
 from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning import known_issues, measured
 from cudnnpy._planning.candidates import Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.measured import Configuration, Features, Table, file_name
 from cudnnpy.convolution.features import features
-from cudnnpy.convolution.problem import Options, checked, make_problem
+from cudnnpy.convolution.problem import make_problem
 from tools.measured import write
 from tools.measured.rows import Row
 
@@ -130,7 +131,7 @@ def problem(operation: str = "forward", *, last: bool = True, dtype: Any = "floa
     for place, change in more.pop("change", {}).items():
         specs[place] = specs[place]._replace(**change)
     options = {name: more.pop(name) for name in ("padding", "mode", "dilation") if name in more}
-    given = checked(Options(**{"padding": 1, **options}))
+    given = ConvolutionOptions(**{"padding": 1, **options})
     return make_problem(given, operation, *specs, **more)
 
 
@@ -163,7 +164,7 @@ def test_a_problem_is_looked_up_by_what_its_speed_depends_on() -> None:
 )
 def test_a_grouped_problem_is_looked_up_by_its_groups(groups: int, kind: str, grouped: tuple[int, ...]) -> None:
     specs = (TensorSpec(shape, "float16") for shape in ((8, 32, 28, 28), (64, 32 // groups, 3, 3), (8, 64, 28, 28)))
-    described = features(make_problem(checked(Options(padding=1, groups=groups)), "forward", *specs), False)
+    described = features(make_problem(ConvolutionOptions(padding=1, groups=groups), "forward", *specs), False)
     assert described is not None
     assert kind in described.kind
     assert described.sizes == (8, 32, 28, 28, 64, *grouped, 3, 3)
@@ -174,7 +175,7 @@ def test_a_tensor_of_one_position_has_the_order_of_the_others() -> None:
         shapes = (8, 64, 4, 4), (1, 64, 4, 4), (8, 1, 1, 1)
         strides = (channels_last_strides(shape) if last else None for shape in shapes)
         specs = (TensorSpec(shape, "float16", given) for shape, given in zip(shapes, strides, strict=True))
-        described = features(make_problem(checked(Options()), "forward", *specs), False)
+        described = features(make_problem(ConvolutionOptions(), "forward", *specs), False)
         assert described is not None
         assert described.kind[2] == ("channels last" if last else "channels first")
 
@@ -417,7 +418,7 @@ class Learned:
 
 def _made() -> Any:
     specs = (TensorSpec(shape, "float16", channels_last_strides(shape)) for shape in (X, W, Y))
-    return make_problem(checked(Options(padding=1)), "forward", *specs)
+    return make_problem(ConvolutionOptions(padding=1), "forward", *specs)
 
 
 @pytest.fixture(scope="module")

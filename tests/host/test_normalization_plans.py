@@ -26,9 +26,9 @@ from cudnnpy._launch import dispatch, implicit_operands
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy.graph import Graph, reductions
 from cudnnpy.handle import Handle
-from cudnnpy.ops import batch_normalization_executables, layer_normalization, normalization_reductions
-from cudnnpy.ops.batch_normalization_tensors import Normalized
-from cudnnpy.ops.composed_normalization import Shapes
+from cudnnpy.ops.normalization import batch, row_reductions
+from cudnnpy.ops.normalization.batch_tensors import Normalized
+from cudnnpy.ops.normalization.composed import Shapes
 
 DTYPES = ("float16", np.dtype(ml_dtypes.bfloat16).name, "float32", "float64")
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5, "float64": 1e-11}
@@ -292,7 +292,7 @@ def test_what_is_planned_is_the_reference(
     kind: str, by_reductions: bool, engines: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("forward_is_faster", "backward_is_faster"):
-        monkeypatch.setattr(normalization_reductions, name, lambda x, shapes: by_reductions and x.dtype != "float64")
+        monkeypatch.setattr(row_reductions, name, lambda x, shapes: by_reductions and x.dtype != "float64")
     rms, rows = kind == "RMSNormalization", kind != "InstanceNormalization"
     statistics = ("inverse_rms",) if rms else ("mean", "inverse_variance")
     names = "x", "scale", "bias", "out"
@@ -309,13 +309,12 @@ def test_what_is_planned_is_the_reference(
         x, dy, parameters = p.tensor(random), p.tensor(random), p.parameters(random)
         shape = {} if parameters or not rows else {"normalized_shape": p.parameter_shape}
         expected = theirs.forward_training(x, **parameters, **shape)
-        arguments = (not rms, *shape.get("normalized_shape", ())) if rows else ()
-        module: Any = layer_normalization if rows else type(ours)
+        arguments = shape.get("normalized_shape", ())
         for training in (True, False):
             wanted = expected if training else expected[:1]
             results = (*names, *statistics) if training else names
             arrays = {"x": x, **parameters}
-            found, program = planned(ours, module._forward, results, arrays, training, *arguments)
+            found, program = planned(ours, type(ours)._forward, results, arrays, training, *arguments)
             for name, right in zip(("out", *statistics), wanted, strict=False):
                 close(found[name], right, name)
             assert p.shape.count(0) == 0 or all(place > 0 for step in program.steps for place in step.operand_indices)
@@ -327,8 +326,8 @@ def test_what_is_planned_is_the_reference(
         given_ = {"dy": dy, "x": x, **({"scale": scale} if scale is not None else {}), **means}
         made = [name for name, is_there in zip(("out", "dscale", "dbias"), there, strict=True) if is_there]
         backward = ("dy", "x", "scale", *statistics, *made)
-        arguments = (not rms, there[2]) if rows else (there[2],)
-        found, _ = planned(ours, module._backward, backward, given_, *arguments)
+        arguments = () if rms else (there[2],)
+        found, _ = planned(ours, type(ours)._backward, backward, given_, *arguments)
         assert list(found) == made
         for name, right in zip(("out", "dscale", "dbias"), gradients, strict=False):
             assert (right is None) == (name not in found)
@@ -362,7 +361,7 @@ def test_batch_normalization_as_planned_is_the_reference(engines: Engines, monke
         expected = theirs.forward_training(x, scale, bias, *right.values(), average_factor=factor)
         names = "x", "scale", "bias", "running_mean", "running_variance", "out", "saved_mean", "saved_inverse_variance"
         arrays = {"x": x, **parameters, **running}
-        found, _ = planned(ours, batch_normalization_executables.training, names, arrays, factor, None, 1.0, 0.0)
+        found, _ = planned(ours, type(ours)._forward_training, names, arrays, factor, None, 1.0, 0.0)
         for name, wanted in zip(names[-3:], expected, strict=True):
             close(found[name], wanted, name)
         for name, wanted in right.items():
@@ -372,9 +371,7 @@ def test_batch_normalization_as_planned_is_the_reference(engines: Engines, monke
             name: random.uniform(1, 2, p.parameter_shape).astype(p.kind_of_parameters) for name in ("mean", "variance")
         }
         names = "x", "scale", "bias", "mean", "variance", "out"
-        found, _ = planned(
-            ours, batch_normalization_executables.inference, names, {"x": x, **parameters, **means}, 1.0, 0.0
-        )
+        found, _ = planned(ours, type(ours)._forward_inference, names, {"x": x, **parameters, **means}, 1.0, 0.0)
         close(found["out"], theirs.forward_inference(x, scale, bias, **means), "out")
 
         kept = dict(zip(("saved_mean", "saved_inverse_variance"), expected[1:], strict=True)) if saved else {}
@@ -383,7 +380,7 @@ def test_batch_normalization_as_planned_is_the_reference(engines: Engines, monke
         there = scale is not None, bias is not None
         made = [name for name, wanted in zip(("out_scale", "out_bias"), there, strict=True) if wanted]
         names = "dy", "x", "scale", "saved_mean", "saved_inverse_variance", "out", *made
-        found, _ = planned(ours, batch_normalization_executables.backward, names, arrays, 1.0, 0.0, 1.0, 0.0, there[1])
+        found, _ = planned(ours, type(ours)._backward, names, arrays, 1.0, 0.0, 1.0, 0.0, there[1])
         for name, wanted in zip(("out", "out_scale", "out_bias"), gradients, strict=True):
             assert (wanted is None) == (name not in found)
             if wanted is not None:
@@ -398,15 +395,15 @@ def test_batch_normalization_as_planned_is_the_reference(engines: Engines, monke
 @pytest.mark.parametrize(
     ("shape", "last", "expected"),
     [
-        ((128, 64, 56, 56), False, ["in_order"]),  # few long channels
+        ((128, 64, 56, 56), False, ["as_channels_first"]),  # few long channels
         ((8, 256, 200, 200), False, []),  # one channel is one block of cuDNN's function: there are enough
         ((128, 64, 7, 7), False, []),  # short channels
-        ((8, 256, 200, 200), True, ["spelled_last"]),
-        ((128, 3, 56, 56), True, ["spelled_last", "in_order"]),
+        ((8, 256, 200, 200), True, ["as_channels_last"]),
+        ((128, 3, 56, 56), True, ["as_channels_last", "as_channels_first"]),
         ((8, 3, 56, 56), False, []),
-        ((8, 64, 7, 7), True, ["spelled_last"]),  # small, but the function is slow channels last
+        ((8, 64, 7, 7), True, ["as_channels_last"]),  # small, but the function is slow channels last
         ((2, 16, 7, 7), True, []),  # smaller still
-        ((128, 64, 1, 1), False, ["spelled_last"]),  # channels last in memory
+        ((128, 64, 1, 1), False, ["as_channels_last"]),  # channels last in memory
     ],
 )
 def test_graphs_of_batch_normalization_get_the_orders_in_which_they_are_fast(
@@ -415,9 +412,9 @@ def test_graphs_of_batch_normalization_get_the_orders_in_which_they_are_fast(
     strides = channels_last_strides(shape) if last else packed_strides(shape)
     x = TensorSpec(shape, "float16", strides)
     normalized = Normalized(x, True, False)
-    assert [order.__name__ for order in normalized.orders(x)] == expected
-    assert normalized.orders(x._replace(alignment=8)) == []
-    assert normalized._replace(spatial=False).orders(x) == []
+    assert [order.__name__ for order in normalized.faster_formats(x)] == expected
+    assert normalized.faster_formats(x._replace(alignment=8)) == []
+    assert normalized._replace(spatial=False).faster_formats(x) == []
 
 
 @pytest.mark.parametrize("supported", ["last", "first", "none"])
@@ -437,8 +434,8 @@ def test_channels_last_without_an_engine_batch_normalization_is_on_copies(
     vector = TensorSpec((3,), "float32", (1,))
     specs = Specs({"x": x, "scale": vector, "bias": vector, "out": x})
     call = Call(specs, dict.fromkeys(specs, 0), 0, 0, {})
-    monkeypatch.setattr(batch_normalization_executables, "check_no_overlaps", lambda call, operands: operands)
-    program, _ = batch_normalization_executables.training(cudnnpy.BatchNormalization(), call, 0.1, None, 1.0, 0.0)
+    monkeypatch.setattr(batch, "check_no_overlaps", lambda call, operands: operands)
+    program, _ = cudnnpy.BatchNormalization()._forward_training(call, 0.1, None, 1.0, 0.0)
     copies = [step for step in program.steps if getattr(step.executable, "name", "") == "cudnnTransformTensor"]
     assert len(copies) == (0 if supported == "last" else 2)
     functions = {step.executable.name for step in program.steps if hasattr(step.executable, "name")}
@@ -459,8 +456,8 @@ def test_without_memory_for_copies_batch_normalization_stays_channels_last(
         return SimpleNamespace(workspace_size=0) if supported and is_first else None
 
     monkeypatch.setattr(Graph, "executable", executable)
-    monkeypatch.setattr(batch_normalization_executables, "check_no_overlaps", lambda call, operands: operands)
-    module, norm = batch_normalization_executables, cudnnpy.BatchNormalization()
+    monkeypatch.setattr(batch, "check_no_overlaps", lambda call, operands: operands)
+    norm = cudnnpy.BatchNormalization()
     names = ("saved_mean", "saved_inverse_variance", "out_scale", "out_bias") if gradient else ("bias",)
     specs = Specs(
         {"x": x, "out": x, "scale": vector, **dict.fromkeys(names, vector), **({"dy": x} if gradient else {})}
@@ -468,9 +465,9 @@ def test_without_memory_for_copies_batch_normalization_stays_channels_last(
     for cap in (None, 1 << 30, 1 << 10):
         call = Call(specs, dict.fromkeys(specs, 0), 0, 0, {}, cap)
         if gradient:
-            program, _ = module.backward(norm, call, 1.0, 0.0, 1.0, 0.0, True)
+            program, _ = norm._backward(call, 1.0, 0.0, 1.0, 0.0, True)
         else:
-            program, _ = module.training(norm, call, 0.1, None, 1.0, 0.0)
+            program, _ = norm._forward_training(call, 0.1, None, 1.0, 0.0)
         roomy = cap is None or (cap == 1 << 30 and supported)
         assert (program.workspace_size > 1 << 20) == roomy
         ran = [step.executable.name for step in program.steps if hasattr(step.executable, "name")]
@@ -499,8 +496,8 @@ def test_many_rows_of_odd_lengths_are_normalized_by_reductions(
 ) -> None:
     x = TensorSpec((count, length, 1, 1), dtype, (length, 1, length, length))
     shapes = Shapes(x.shape, (count, 1, 1, 1), (1, length, 1, 1))
-    assert normalization_reductions.forward_is_faster(x, shapes) == forward
-    assert normalization_reductions.backward_is_faster(x, shapes) == backward
+    assert row_reductions.forward_is_faster(x, shapes) == forward
+    assert row_reductions.backward_is_faster(x, shapes) == backward
 
 
 @pytest.mark.parametrize(("length", "expected"), [(1 << 17, True), ((1 << 17) + 8, False), (1 << 20, False)])
@@ -517,6 +514,6 @@ def test_parameters_of_long_rows_are_applied_by_the_node(
     monkeypatch.setattr(Handle, "default", classmethod(lambda cls, device=None: None))
     x, row = (TensorSpec((1, length), "float16"), TensorSpec((length,), "float32"))
     call = Call(Specs({"x": x, "scale": row, "bias": row, "out": x}), {}, 0, 0, {})
-    layer_normalization._forward(cudnnpy.LayerNormalization(), call, False, True)
+    cudnnpy.LayerNormalization()._forward(call, False)
     assert asked
     assert any(len(operations) > 1 for operations in asked) == expected

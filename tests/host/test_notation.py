@@ -17,11 +17,11 @@ from test_descriptions import IMAGES, calls
 
 from cudnnpy import TensorSpec
 from cudnnpy._core.layouts import channels_last_strides
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.notation import KINDS, ProblemTextError, parse, text_of
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation
 from cudnnpy.convolution.plans import ConvolutionProblem, GraphProblem
-from cudnnpy.convolution.problem import Options
 from cudnnpy.graph import Graph
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +35,7 @@ PLANNED += ["transposed", "fused", "graph", "instance normalization", "layer nor
 def problem(operation: str = "forward", *shapes: tuple[int, ...], result=None, **options) -> ConvolutionProblem:
     """The problem that a Convolution with these options has."""
     first, second = (TensorSpec(shape) for shape in shapes or ((1, 64, 8, 8), (64, 64, 3, 3)))
-    return Operation(Options(**options)).problem(operation, first, second, result)
+    return Operation(ConvolutionOptions(**options)).problem(operation, first, second, result)
 
 
 # There and back
@@ -114,7 +114,7 @@ def test_names_in_a_graph_may_have_braces_and_spaces() -> None:
 
 def test_a_transposed_convolution_is_the_convolution_behind_it() -> None:
     """Its forward is backward_data: x of the text is its result, and y is its input."""
-    transpose = Operation(Options(stride=2, padding=1), OF_TRANSPOSE)
+    transpose = Operation(ConvolutionOptions(stride=2, padding=1), OF_TRANSPOSE)
     made = transpose.problem("backward_data", TensorSpec((2, 8, 5, 5)), TensorSpec((8, 4, 4, 4)), (2, 4, 10, 10))
     assert str(made) == "backward_data 2x4x10x10 8x4x4x4 pad=1 stride=2"
     assert parse(str(made)) == (made, PlanningOptions())

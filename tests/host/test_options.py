@@ -17,7 +17,7 @@ from test_frozen import EACH, OBJECTS
 
 import cudnnpy
 from cudnnpy import Engine, raw, reference
-from cudnnpy._options import algorithms, operations
+from cudnnpy._options import algorithms, local_response
 from cudnnpy.names import short_names
 
 PACKAGE = Path(cudnnpy.__file__).parent
@@ -115,7 +115,7 @@ def test_attributes_are_set_in_one_place() -> None:
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Attribute) and node.attr == "__setattr__"
     }
-    assert found == {"_options/frozen.py"}
+    assert found == {"_options/options_base.py"}
 
 
 # What is written down beside the C API is as the C API has it
@@ -134,6 +134,6 @@ def test_the_names_of_algorithms_are_those_of_the_enumerators(operation: str, ki
 
 
 def test_the_limits_of_local_response_normalization_are_cudnns() -> None:
-    assert operations.LRN_SIZES == (raw.CUDNN_LRN_MIN_N, raw.CUDNN_LRN_MAX_N)
-    smallest = operations.LRN_SMALLEST_BETA, operations.LRN_SMALLEST_K
+    assert local_response.LRN_SIZES == (raw.CUDNN_LRN_MIN_N, raw.CUDNN_LRN_MAX_N)
+    smallest = local_response.LRN_SMALLEST_BETA, local_response.LRN_SMALLEST_K
     assert smallest == (raw.CUDNN_LRN_MIN_BETA, raw.CUDNN_LRN_MIN_K)

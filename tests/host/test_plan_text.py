@@ -13,6 +13,7 @@ from test_planning import PROBLEMS
 import cudnnpy
 from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning import plan_text
 from cudnnpy._planning.candidates import Candidate
@@ -20,7 +21,6 @@ from cudnnpy._planning.plan import Plan
 from cudnnpy.convolution.legacy import LegacyExecutable
 from cudnnpy.convolution.lowering import lowerings
 from cudnnpy.convolution.operation import Operation
-from cudnnpy.convolution.problem import Options
 from cudnnpy.errors import LibraryVersionError
 
 
@@ -32,7 +32,7 @@ class OnTheGpu:
 
 def v7_plan(monkeypatch, strict, **asked):
     monkeypatch.setattr("cudnnpy.convolution.legacy.raw.call", lambda *_: None)  # the query of the workspace
-    problem = Operation(Options(padding=1, tf32=not strict)).problem(
+    problem = Operation(ConvolutionOptions(padding=1, tf32=not strict)).problem(
         "forward", TensorSpec((1, 3, 8, 8)), TensorSpec((4, 3, 3, 3)), **asked
     )
     lowering = next(lowering for lowering in lowerings(problem) if lowering.part.activation is None)

@@ -20,8 +20,8 @@ from cudnnpy._launch.steps import FunctionCall
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.graph import reductions
 from cudnnpy.handle import Handle
-from cudnnpy.ops import pooling
-from cudnnpy.ops.pooling import Pooling, _is_reduction
+from cudnnpy.ops.pooling import pooling
+from cudnnpy.ops.pooling.pooling import Pooling, _is_reduction
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -35,7 +35,7 @@ def without_engines() -> Iterator[None]:
         patch.setattr(Graph, "executable", lambda self, device, pick=0: None)
         patch.setattr(Handle, "default", classmethod(lambda cls, device=None: None))
         patch.setattr(reductions.raw, "call", called)
-        for module, name in ((pooling, "_REDUCED"), (reductions, "_LARGE")):
+        for module, name in ((pooling, "_MIN_REDUCED_BYTES"), (reductions, "_LARGE")):
             patch.setattr(module, name, 0)
         yield
 

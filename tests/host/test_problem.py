@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,12 @@ from hypothesis import strategies as st
 import cudnnpy
 from cudnnpy import Convolution, ConvolutionTranspose, Engine, TensorSpec, raw, reference
 from cudnnpy._core.layouts import from_logical
-from cudnnpy._options.convolution import MODES, PADDINGS
+from cudnnpy._options.convolution import MODES, PADDINGS, ConvolutionOptions
 from cudnnpy._planning.problem import is_strict
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.operation import Operation, checked
-from cudnnpy.convolution.problem import Options, Problem
+from cudnnpy.convolution.operation import Operation
+from cudnnpy.convolution.problem import Problem
 
 # Drawing options and shapes
 
@@ -68,7 +69,7 @@ def outcome(function: Callable[[], Any]) -> Any:
 @given(asked())
 def test_the_output_has_a_place_for_every_step_of_the_filter(drawn: Any) -> None:
     options, x, w = drawn
-    checked = ask.checked(Options(**options))
+    checked = ConvolutionOptions(**options)
     spatial = ask.geometry(checked, x[2:], w[2:])
     places = []
     for size, kernel, before, after, stride, dilation in zip(x[2:], w[2:], *spatial, strict=True):
@@ -94,13 +95,13 @@ def test_named_paddings_are_what_their_names_say(drawn: Any) -> None:
     reach = [d * (k - 1) + 1 for d, k in zip(dilation, w[2:], strict=True)]
 
     def sides(padding: Any) -> list[tuple[int, int]]:
-        spatial = ask.geometry(ask.checked(Options(**{**options, "padding": padding})), x[2:], w[2:])
+        spatial = ask.geometry(ConvolutionOptions(**{**options, "padding": padding}), x[2:], w[2:])
         return list(zip(spatial.pre_padding, spatial.post_padding, strict=True))
 
     assert sides("valid") == [(0, 0)] * rank == sides(0)
     assert sides("half") == [(r // 2, r // 2) for r in reach] == sides([r // 2 for r in reach])
     assert sides("full") == [(r - 1, r - 1) for r in reach] == sides([(r - 1, r - 1) for r in reach])
-    same = ask.checked(Options(**{**options, "padding": "same"}))
+    same = ConvolutionOptions(**{**options, "padding": "same"})
     assert ask.output_shape(same, x, w)[2:] == tuple(math.ceil(n / s) for n, s in zip(x[2:], stride, strict=True))
     assert all(0 <= after - before <= 1 for before, after in sides("same"))
 
@@ -477,7 +478,7 @@ def test_engines_are_equal_however_their_knobs_are_written() -> None:
 
 
 def test_a_problem_knows_its_operands_and_its_sums() -> None:
-    options = ask.checked(Options(groups=2, padding=1))
+    options = ConvolutionOptions(groups=2, padding=1)
     x, w, y = spec(2, 4, 8, 8), spec(6, 2, 3, 3), spec(2, 6, 8, 8)
     made = {operation: ask.make_problem(options, operation, x, w, y) for operation in ask.OPERATIONS}
     assert {operation: p.operands for operation, p in made.items()} == {
@@ -510,13 +511,15 @@ OTHER_OPTIONS: dict[str, tuple[Any, ...]] = {
     "algorithm": ("gemm", "fft", Engine(1), Engine(2), Engine(1, {1: 1}), Engine(1, {1: 2})),
     "policy": ("once",),
     "tune_seconds": (1.0,),
-    "output_padding": (1, (0, 1)),
 }
 
 
 def test_every_value_of_every_option_has_an_identity_of_its_own() -> None:
-    assert set(OTHER_OPTIONS) == set(Options._fields)
-    every = [Options(), *(Options(**{name: value}) for name, values in OTHER_OPTIONS.items() for value in values)]
+    assert set(OTHER_OPTIONS) == {option.name for option in fields(ConvolutionOptions)}
+    every = [
+        ConvolutionOptions(),
+        *(ConvolutionOptions(**{name: value}) for name, values in OTHER_OPTIONS.items() for value in values),
+    ]
     identities = [Operation(options)._identity for options in every]
     assert len(set(identities)) == len(every)
     assert [Operation(options)._identity for options in every] == identities
@@ -524,11 +527,11 @@ def test_every_value_of_every_option_has_an_identity_of_its_own() -> None:
 
 def test_what_means_the_same_has_the_same_identity() -> None:
     pairs = [
-        (Options(padding=[1, 2]), Options(padding=(1, 2))),
-        (Options(padding=([0, 1], 2)), Options(padding=((0, 1), 2))),
-        (Options(stride=[2, 1]), Options(stride=(2, 1))),
-        (Options(compute_dtype="float"), Options(compute_dtype="float32")),
-        (Options(tune_seconds=2), Options()),
+        (ConvolutionOptions(padding=[1, 2]), ConvolutionOptions(padding=(1, 2))),
+        (ConvolutionOptions(padding=([0, 1], 2)), ConvolutionOptions(padding=((0, 1), 2))),
+        (ConvolutionOptions(stride=[2, 1]), ConvolutionOptions(stride=(2, 1))),
+        (ConvolutionOptions(compute_dtype="float"), ConvolutionOptions(compute_dtype="float32")),
+        (ConvolutionOptions(tune_seconds=2), ConvolutionOptions()),
     ]
     for one, other in pairs:
         first = Operation(one)  # the identity lives as long as one that has it
@@ -536,7 +539,7 @@ def test_what_means_the_same_has_the_same_identity() -> None:
 
 
 def test_every_field_of_a_problem_tells_problems_apart() -> None:
-    base = ask.make_problem(ask.checked(Options()), "forward", X, W, Y)
+    base = ask.make_problem(ConvolutionOptions(), "forward", X, W, Y)
     others: dict[str, Any] = {
         "operation": "backward_data",
         "x": base.x._replace(alignment=4),
@@ -571,7 +574,7 @@ def test_a_dtype_means_the_same_by_each_of_its_names(name: Any) -> None:
         Convolution(tf32=False)._problem("forward", *given, *[None] * 4, 1.0, 0.0, 0) for given in ((x, w), (X, W))
     )
     assert ours == same
-    assert is_strict(ours, checked(Options(tf32=False)))
+    assert is_strict(ours, ConvolutionOptions(tf32=False))
 
 
 @pytest.mark.parametrize(
@@ -585,6 +588,6 @@ def test_a_dtype_means_the_same_by_each_of_its_names(name: Any) -> None:
     ],
 )
 def test_tuning_keeps_to_the_proposals_where_that_was_surveyed(x: Any, w: Any, groups: int, expected: bool) -> None:
-    operation = Operation(checked(Options(groups=groups)))
+    operation = Operation(ConvolutionOptions(groups=groups))
     problem = operation.problem("forward", TensorSpec(x, "float16"), TensorSpec(w, "float16"))
     assert problem.proposals_suffice is expected

@@ -22,7 +22,7 @@ from cudnnpy._core.layouts import packed_as, packed_strides
 from cudnnpy._launch import implicit_operands
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.program import Operand
-from cudnnpy._launch.steps import FunctionCall
+from cudnnpy._launch.steps import FunctionCall, StepSequence
 from cudnnpy._options.arguments import check_axes
 from cudnnpy.graph import averages, halves, products, reductions
 from cudnnpy.graph.products import Sums
@@ -147,7 +147,7 @@ def check_steps(found: Any, spec: TensorSpec, y: TensorSpec, op: str, alpha: flo
     out = rng.integers(-4, 5, math.prod(shape)).astype(dtype)
     before = tensor_in(out, y).astype(np.float64)
     with np.errstate(over="ignore"):  # a sum beyond float16 is infinite, in the plan as in NumPy
-        run_steps(*found, memory, out)
+        run_steps(found.steps, found.scratch, memory, out)
     axes = tuple(axis for axis, (m, n) in enumerate(zip(spec.shape, shape, strict=True)) if m != n or n == 1)
     exact = alpha * EXACT[op](tensor_in(kept, spec).astype(np.float64), axes) + beta * before
     with np.errstate(over="ignore"):
@@ -204,11 +204,11 @@ def test_long_rows_are_reduced_as_rows_of_at_most_the_longest(length: int, parts
         assert found is None  # no divisor between 16 and the longest: C does it
         return
     assert found is not None
-    graphs = [step.executable for step in found[0] if isinstance(step.executable, Planned)]
+    graphs = [step.executable for step in found.steps if isinstance(step.executable, Planned)]
     shapes = [planned.graph.inputs[0].shape for planned in graphs]
     assert [shape[1] for shape in shapes] == parts
     assert [math.prod(shape) for shape in shapes] == [3 * length // math.prod(parts[:at]) for at in range(len(parts))]
-    assert found[1] == [4 * 3 * length // math.prod(parts[: at + 1]) for at in range(len(parts) - 1)]
+    assert found.scratch == [4 * 3 * length // math.prod(parts[: at + 1]) for at in range(len(parts) - 1)]
     check(spec, (3, 1), "norm1", 1.0, 0.0)
 
 
@@ -220,7 +220,7 @@ def test_rows_that_are_not_the_fastest_axis_are_not_split(dtype: Any, count: int
     spec, y = (TensorSpec((n, columns), dtype, (columns, 1)) for n in (count, 1))
     found = _by_graphs(0, spec, y, "max", 1.0, 0.0)
     assert found is not None
-    planned = found[0][0].executable
+    planned = found.steps[0].executable
     assert isinstance(planned, Planned)
     assert planned.graph.inputs[0].shape == (count, columns, 1, 1)
     assert planned.pick == pick
@@ -251,8 +251,8 @@ def test_the_last_graph_writes_the_result_where_nothing_is_left_to_do(
     spec, y = TensorSpec((1000, 3), dtype, (3, 1)), TensorSpec((1, 3), dtype, strides, alignment)
     found = _by_graphs(0, spec, y, op, alpha, beta)
     assert found is not None
-    assert [isinstance(step.executable, Planned) for step in found[0]] == [True, *[False] * (len(found[0]) - 1)]
-    assert (len(found[0]) == 1) == (found[1] == []) == direct
+    assert [isinstance(step.executable, Planned) for step in found.steps] == [True, *[False] * (len(found.steps) - 1)]
+    assert (len(found.steps) == 1) == (found.scratch == []) == direct
 
 
 def test_a_result_that_no_engine_writes_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +263,7 @@ def test_a_result_that_no_engine_writes_is_copied(monkeypatch: pytest.MonkeyPatc
     spec, y = TensorSpec((1000, 3), "float16", (3, 1)), TensorSpec((1, 3), "float16", (3, 1))
     found = _by_graphs(0, spec, y, "add", 1.0, 0.0)
     assert found is not None
-    assert [type(step.executable) for step in found[0]] == [Planned, FunctionCall]
+    assert [type(step.executable) for step in found.steps] == [Planned, FunctionCall]
     check(spec, y.shape, "add", 1.0, 0.0)
 
 
@@ -291,7 +291,7 @@ def test_the_nan_of_a_half_is_the_maximum() -> None:
     for at in range(9):
         x, out = np.arange(18.0), np.zeros(2)
         x[at] = np.nan
-        run_steps(*found, x, out)
+        run_steps(found.steps, found.scratch, x, out)
         assert np.isnan(out[0])
         assert out[1] == 17
 
@@ -316,11 +316,11 @@ def test_everything_is_reduced_at_once(size: int, pick: int, dtype: Any) -> None
     spec, y = TensorSpec((size,), dtype, (1,)), TensorSpec((1,), dtype, (1,))
     found = _by_graphs(0, spec, y, "add", 1.0, 0.0)
     assert found is not None
-    planned = found[0][0].executable
+    planned = found.steps[0].executable
     assert isinstance(planned, Planned)
     assert math.prod(planned.graph.inputs[0].shape) == size
     assert planned.pick == pick
-    assert len(found[0]) == (1 if dtype == "float32" else 2)  # a float32 is written where it belongs
+    assert len(found.steps) == (1 if dtype == "float32" else 2)  # a float32 is written where it belongs
     for op in EXACT:
         check(spec, (1,), op, 1.0, 0.0)
 
@@ -333,7 +333,7 @@ def test_everything_is_reduced_in_steps_where_no_engine_does_it_at_once(
     spec = TensorSpec((size,), "float32", (1,))
     found = _by_graphs(0, spec, TensorSpec((1,), "float32", (1,)), "add", 1.0, 0.0)
     assert found is not None
-    assert len(found[0]) > 1
+    assert len(found.steps) > 1
     check(spec, (1,), "norm2", 1.0, 0.0)
 
 
@@ -351,7 +351,7 @@ def test_graphs_reduce_what_lies_between_two_others_after_bringing_it_to_the_end
 ) -> None:
     found = _by_graphs(0, MIDDLE, MIDDLE._replace(shape=shape, strides=packed_strides(shape)), op, 1.0, 0.0)
     assert found is not None
-    first, second = (step.executable for step in found[0][:2])
+    first, second = (step.executable for step in found.steps[:2])
     assert isinstance(first, FunctionCall)
     assert first.name == "cudnnTransformTensor"
     assert isinstance(second, Planned)
@@ -366,7 +366,7 @@ def test_a_sum_over_it_is_an_average_over_windows(shape: tuple[int, ...], op: st
     y = TensorSpec(shape, "float16", strides or packed_strides(shape))
     found = _by_pooling(0, MIDDLE, y, op, 1.0, 0.0, True)
     assert found is not None
-    assert len(found[0]) == len(found[1]) + 1 == (2 if strides else 1)
+    assert len(found.steps) == len(found.scratch) + 1 == (2 if strides else 1)
     for alpha, beta in ((1.0, 0.0), (-0.5, 3.0)):
         check(MIDDLE, shape, op, alpha, beta, strides)
 
@@ -397,7 +397,7 @@ def test_a_long_run_is_averaged_twice_unless_that_rounds_twice(
     kept = (shape[0], 1, *shape[2:])
     spec, y = (TensorSpec(sizes, dtype, packed_strides(sizes)) for sizes in (shape, kept))
     found = _by_pooling(0, spec, y, "add", 2.0, 1.0, True)
-    functions = [step.executable for step in found[0]] if found else []
+    functions = [step.executable for step in found.steps] if found else []
     assert [math.prod(one.arguments[0].window) for one in functions if isinstance(one, FunctionCall)] == windows
     for op, alpha, beta in (("add", 2.0, 1.0), ("avg", 1.0, 0.0)):
         check(spec, kept, op, alpha, beta)
@@ -448,7 +448,7 @@ def test_means_of_small_images_are_the_resample_node_where_it_is_right(
     spec, y = (TensorSpec((2, n, channels), dtype, packed_strides((2, n, channels))) for n in (3, 1))
     found = _by_pooling(0, spec, y, "avg", 1.0, 0.0, deterministic)
     assert found is not None
-    assert [isinstance(step.executable, Planned) for step in found[0]] == [by_graph]
+    assert [isinstance(step.executable, Planned) for step in found.steps] == [by_graph]
 
 
 @pytest.mark.parametrize("beta", [0.0, 1.0])
@@ -461,7 +461,7 @@ def test_a_sum_keeps_what_its_average_is_too_small_for(dtype: Any, beta: float) 
     assert found is not None
     memory, out = (np.zeros(math.prod(one.shape), numpy_dtype(dtype)) for one in (spec, y))
     tensor_in(memory, spec)[:, 1, :] = smallest
-    run_steps(*found, memory, out)
+    run_steps(found.steps, found.scratch, memory, out)
     np.testing.assert_array_equal(out.astype(np.float64), smallest)
 
 
@@ -492,13 +492,13 @@ def test_a_product_is_one_step_whatever_the_factor(shape: Any, kept: Any, pick: 
     for op, alpha in (("add", 1.0), ("avg", 1.0), ("add", -0.5)):
         found = _by_product(CALL, spec, y, op, alpha, 0.0)
         assert found is not None
-        assert len(found[0]) == 1
+        assert len(found.steps) == 1
         check(spec, kept, op, alpha, 0.0)
-    executable: Any = found[0][0].executable
+    executable: Any = found.steps[0].executable
     assert executable._executable.pick == pick
     misaligned = _by_product(CALL, spec, y._replace(alignment=8), "add", 1.0, 0.0)
     assert misaligned is not None
-    assert len(misaligned[0]) == 2
+    assert len(misaligned.steps) == 2
 
 
 def test_sums_whose_ones_would_take_much_memory_are_no_products(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -544,7 +544,7 @@ def test_the_road_follows_from_the_type_the_operation_and_the_options(
         real = getattr(reductions, name)
 
         def recorded(*given: Any, name: str = name, real: Any = real) -> Any:
-            found = ([], []) if name == "_by_function" else real(*given)
+            found = StepSequence([]) if name == "_by_function" else real(*given)
             taken.extend([name] if found else [])
             return found
 
@@ -556,7 +556,7 @@ def test_the_road_follows_from_the_type_the_operation_and_the_options(
 
 
 def test_roads_beyond_the_memory_there_is_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reductions, "_by_function", lambda *given: ([], []))
+    monkeypatch.setattr(reductions, "_by_function", lambda *given: StepSequence([]))
     spec, y = (TensorSpec((2, n, 3), "float16", packed_strides((2, n, 3))) for n in (64, 1))
     operands = Operand("x", spec), Operand("out", y, True)
     sizes = {}

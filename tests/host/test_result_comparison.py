@@ -12,13 +12,14 @@ from cudnnpy import TensorSpec
 from cudnnpy._core.dtypes import numpy_dtype
 from cudnnpy._measuring import result_comparison
 from cudnnpy._measuring.result_comparison import Largest, tolerance
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy.convolution import problem
 from cudnnpy.convolution.candidates import ConvolutionProblem
 
 
 def test_tolerance_grows_with_the_sum_and_with_coarser_types() -> None:
     def of(dtype: str, channels: int, tf32: bool = True) -> float:
-        options = problem.checked(problem.Options())
+        options = ConvolutionOptions()
         x, w = TensorSpec((1, channels, 4, 4), dtype), TensorSpec((1, channels, 3, 3), dtype)
         y = TensorSpec((1, 1, 2, 2), dtype)
         return tolerance(ConvolutionProblem(*problem.make_problem(options, "forward", x, w, y)), tf32)

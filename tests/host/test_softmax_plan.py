@@ -18,9 +18,9 @@ from cudnnpy._core.layouts import channels_last_strides, packed_strides
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.program import Program
 from cudnnpy._launch.steps import FunctionCall
-from cudnnpy.ops import softmax, softmax_graphs
-from cudnnpy.ops.softmax import Softmax
-from cudnnpy.ops.softmax_graphs import backward_is_faster, forward_is_faster
+from cudnnpy.ops.softmax import row_graphs, softmax
+from cudnnpy.ops.softmax.row_graphs import backward_is_faster, forward_is_faster
+from cudnnpy.ops.softmax.softmax import Softmax
 
 POINTWISE = {
     raw.CUDNN_POINTWISE_EXP: np.exp,
@@ -67,8 +67,8 @@ class Planned(NumpyExecutable):
 def graphs() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Graph, "executable", lambda self, device, pick=0: Planned(self))
-        patch.setattr(softmax, "_MANY", 3)
-        patch.setattr(softmax, "_SHORT", 4)
+        patch.setattr(softmax, "_MIN_MANY_CHANNELS", 3)
+        patch.setattr(softmax, "_MAX_SHORT_ROW", 4)
         yield
 
 
@@ -231,9 +231,9 @@ def test_backward_roads_are_those_that_were_measured(count: int, length: int, dt
 
 def test_statistics_are_float32_and_as_many_as_rows() -> None:
     for log, arrays in ((False, 2), (True, 3)):
-        made: Any = softmax_graphs.forward(0, 6, 64, "float16", log)
+        made: Any = row_graphs.forward(0, 6, 64, "float16", log)
         assert made.scratch == [24] * arrays
-    made = softmax_graphs.backward(0, 6, 64, "float16", True)
+    made = row_graphs.backward(0, 6, 64, "float16", True)
     assert made.scratch == [24]
     assert math.prod(made.steps[0].executable.graph.outputs[0].shape) == 6
 

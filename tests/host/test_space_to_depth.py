@@ -12,6 +12,7 @@ from numpy_machine import to_depth, to_space
 
 from cudnnpy import reference
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, packed_strides
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy.convolution import problem, space_to_depth
 from cudnnpy.convolution.space_to_depth import SpaceToDepth, with_space_to_depth
 
@@ -33,7 +34,7 @@ def problems(draw: st.DrawFn) -> tuple[dict[str, Any], tuple[int, ...], tuple[in
 
 def asked(options: dict[str, Any], x: TensorSpec, w: TensorSpec, operation: str = "forward") -> problem.Problem:
     """A Problem, whose result is in x's memory order."""
-    given_options = problem.checked(problem.Options(**options))
+    given_options = ConvolutionOptions(**options)
     shape = problem.output_shape(given_options, x.shape, w.shape)
     return problem.make_problem(given_options, operation, x, w, TensorSpec(shape, x.dtype))
 

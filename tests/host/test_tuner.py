@@ -23,6 +23,7 @@ from cudnnpy._measuring.gpu_worker import MeasureError
 from cudnnpy._measuring.process import StartError
 from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._memory import workspace
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.usable import Measurement
 from cudnnpy.convolution import problem
@@ -78,7 +79,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SimpleNames
 
 def measured(options: PlanningOptions = OPTIONS, limit: int = 1 << 20, **left_out: str) -> Measurement:
     made = problem.make_problem(
-        problem.checked(problem.Options(padding=1)),
+        ConvolutionOptions(padding=1),
         "forward",
         *(TensorSpec(shape, "float32") for shape in ((2, 6, 7, 8), (4, 6, 3, 3), (2, 4, 7, 8))),
         device=0,
@@ -200,7 +201,7 @@ def test_the_setting_must_be_one_of_two(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_stored_choice_is_confirmed_in_the_process() -> None:
     made = problem.make_problem(
-        problem.checked(problem.Options()),
+        ConvolutionOptions(),
         "forward",
         *(TensorSpec((1, 1, 4, 4), "float32"),) * 2,
         TensorSpec((1, 1, 1, 1), "float32"),

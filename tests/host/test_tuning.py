@@ -21,6 +21,7 @@ from cudnnpy._measuring import bench, float64_check, result_comparison, timing
 from cudnnpy._measuring.search import Search
 from cudnnpy._measuring.watch import ContextLost, Watch
 from cudnnpy._memory import workspace
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
@@ -107,7 +108,7 @@ class Case:
     """A convolution, and candidates for it. With `gaps`, x and y are parts of tensors of more channels."""
 
     def __init__(self, device: Device, beta: float = 0.0, gaps: int = 0) -> None:
-        options = problem.checked(problem.Options(padding=1))
+        options = ConvolutionOptions(padding=1)
         specs = [TensorSpec(shape, "float32") for shape in SHAPES]
         if gaps:
             for at in (0, 2):

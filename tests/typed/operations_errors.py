@@ -99,6 +99,6 @@ reference.transform_tensor(host, layout="NHWC")  # E: arg-type reportArgumentTyp
 reference.scale_tensor("x", 2.0)  # E: arg-type reportArgumentType
 reference.Convolution(prefer="quickest")  # E: arg-type reportArgumentType
 reference.Activation("gelu")  # E: arg-type reportArgumentType
-reference.Softmax().forward([1.0])  # E: arg-type reportArgumentType
+reference.Softmax().forward([1.0])  # E: type-var reportArgumentType
 reference.Convolution().forward(host, host, activation="gelu")  # E: arg-type reportArgumentType
 reference.Convolutoin()  # E: attr-defined reportAttributeAccessIssue

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, extent, packed_strides
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.notation import text_of
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
@@ -18,9 +19,7 @@ from cudnnpy.convolution.fused import ACTIVATIONS as FUSED
 from cudnnpy.convolution.problem import (
     ACTIVATIONS,
     OPERATIONS,
-    Options,
     bias_dtype,
-    checked,
     make_problem,
     output_shape,
 )
@@ -91,7 +90,7 @@ def _odd(given: Random) -> Planned:
     kernel = _along(given, axes, (1, 1, 2, 3, 3, 3, 4, 5, 7, 11))
     beyond = tuple(given.choice((1, 3 * size + 1)) for size in kernel)
     sides = [(given.randint(0, size), given.randint(0, size)) for size in kernel]
-    options = Options(
+    options = ConvolutionOptions(
         padding=given.choice((0, 0, "half", "half", "same", "full", tuple(one for one, _ in sides), tuple(sides))),
         stride=given.choice((1, 1, 1, 2, _along(given, axes, (1, 2, 3)), beyond)),
         dilation=given.choice((1, 1, 1, 2, _along(given, axes, (1, 2, 3)))),
@@ -112,7 +111,9 @@ def _large(given: Random) -> Planned:
     batch, others = given.choice((1, 1, 2, 65_537)), [given.choice((32, 100, 127, 722)) for _ in range(axes - 1)]
     length = given.choice(_LARGE) // dtype_of(dtype).itemsize // (batch * channels * math.prod(others))
     x = (batch, channels, length + given.randint(-2, 2), *others)
-    return _convolution(given, operation, Options(padding=size // 2), dtype, x, (filters, channels, *(size,) * axes))
+    return _convolution(
+        given, operation, ConvolutionOptions(padding=size // 2), dtype, x, (filters, channels, *(size,) * axes)
+    )
 
 
 def _along(given: Random, axes: int, values: Shape) -> Shape:
@@ -121,9 +122,8 @@ def _along(given: Random, axes: int, values: Shape) -> Shape:
     return tuple(first if given.random() < 0.7 else given.choice(values) for _ in range(axes))
 
 
-def _convolution(given: Random, operation: str, options: Options, dtype: Any, x: Shape, w: Shape) -> Planned:
+def _convolution(given: Random, operation: str, options: ConvolutionOptions, dtype: Any, x: Shape, w: Shape) -> Planned:
     """Return a convolution whose memory orders, gaps, alignment, bias, activation, alpha, beta and tf32 are drawn."""
-    options = checked(options)
     y, result = output_shape(options, x, w), given.choice(_ONE_BYTE.get(dtype, (dtype,)))
     orders = _ORDERS if given.random() < 0.08 else (given.choice(_ORDERS),)
     has_gaps, alignment = given.random() < 0.04, given.choice((*(16,) * 9, dtype_of(dtype).itemsize))

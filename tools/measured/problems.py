@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, packed_strides
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.problem import Options, checked, make_problem
+from cudnnpy.convolution.problem import make_problem, planning_options
 from tools.benchmark.networks.cells import Cell
 from tools.benchmark.networks.measure_layers import options
 
@@ -25,5 +26,7 @@ def problem_of(cell: Cell) -> tuple[ConvolutionProblem, PlanningOptions]:
         operation = {"forward": "backward_data", "backward_data": "forward"}.get(operation, operation)  # type: ignore[assignment]
     with_bias = layer.bias and cell.operation == "forward"
     bias = TensorSpec((layer.filters,), kind.dtype) if with_bias else None
-    given = checked(Options(**options(cell)))
-    return ConvolutionProblem(*make_problem(given, operation, x, spec(layer.w_shape), y, bias=bias)), given.planning
+    given = ConvolutionOptions(**options(cell))
+    return ConvolutionProblem(*make_problem(given, operation, x, spec(layer.w_shape), y, bias=bias)), planning_options(
+        given
+    )

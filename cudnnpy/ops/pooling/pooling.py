@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from cudnnpy import raw
-from cudnnpy._core.identity import Identified
 from cudnnpy._core.layouts import (
     TensorSpec,
     as_lies,
@@ -29,131 +27,27 @@ from cudnnpy._core.layouts import (
     packed_strides,
     to_logical,
 )
-from cudnnpy._launch import dispatch
+from cudnnpy._launch.device_operation import DeviceOperation
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.operands import check_no_overlaps, is_large, logical, logical_like, logical_result
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
 from cudnnpy._launch.steps import FunctionCall, OperandAddress, Step, scaling_arguments, tensor_descriptor
-from cudnnpy._options.checks import check_shape
-from cudnnpy._options.operations import PoolingOptions
+from cudnnpy._options.pooling import PoolingBase
 from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.reductions import average
 from cudnnpy.names import enumerator
-from cudnnpy.ops.ceil_pooling import Axis, descriptor, forward_steps, gradient, output_size
-from cudnnpy.typing import Array, ArrayT, Shape, Stream
+from cudnnpy.ops.pooling.ceil_mode import Axis, descriptor, forward_steps, gradient, output_size
 
-_REDUCED = 1 << 16  # bytes of images, channels last, from which on a reduction is worth its plan
-_MOST_CHANNELS = (1 << 16) - 1  # of one image: the blocks of a CUDA grid along its second axis
-_SMALL_IMAGE = 256  # elements of an image, channels first, which the function averages faster than a reduction
-_SECOND = 1  # for averages, the heuristics' second proposal takes 0.4 to 1.0 of the time of the first
+_MIN_REDUCED_BYTES = 1 << 16  # bytes of images, channels last, from which on a reduction is worth its plan
+_MAX_CHANNELS = (1 << 16) - 1  # of one image: the blocks of a CUDA grid along its second axis
+_MAX_SMALL_IMAGE = 256  # elements of an image, channels first, which the function averages faster than a reduction
+_SECOND_PROPOSAL = 1  # for averages, the heuristics' second proposal takes 0.4 to 1.0 of the time of the first
 
 
-@dataclass(frozen=True)
-class Pooling(PoolingOptions, Identified):
-    """Pooling over 1, 2 or 3 spatial axes and its gradient, on device arrays.
-
-    Parameters
-    ----------
-    mode : {"max", "max_deterministic", "average_include_padding", "average_exclude_padding"}
-        What a window gives: its maximum; the sum divided by the size of the window; or the sum divided by the number of
-        elements that are not padding. Theano's names "average_inc_pad" and "average_exc_pad" are aliases of the averages.
-    window : int or tuple of ints
-        An int, or one int for each spatial axis.
-    padding : int or tuple of ints
-        The padding on both sides, less than the window.
-    stride : int or tuple of ints, optional
-        By default the window.
-    layout : {"NCHW", "NHWC", "NCW", "NWC", "NCDHW", "NDHWC"}
-        The order of the axes of the arrays. "NCHW" is (N, C, spatial...) and "NHWC" is (N, spatial..., C) for any number of
-        spatial axes; the other names are checked against the number of axes. The order in memory is free.
-    ceil_mode : bool
-        Whether sizes are rounded up: the last window may reach beyond the padding if it starts before the end of the
-        padding. Positions beyond the padding count in no average.
-
-    Raises
-    ------
-    TypeError, ValueError
-        An option is of another type, or out of range.
-
-    Notes
-    -----
-    Arrays are float16, bfloat16, float32 or float64. A batch of 0 gives an empty result; other sizes are 1 or more. The
-    maximum of a window with a NaN is NaN; for all-`-inf` windows, cuDNN returns the lowest finite value.
-    Averages over whole images are reductions, whose last bits may differ from call to call.
-    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for what cuDNN lacks. Work
-    is queued on `stream`, by default the library's current stream.
-    """
-
-    def output_shape(self, x_shape: Shape) -> tuple[int, ...]:
-        """The shape of forward's result for the shape of x, both in the arrays' axis order.
-
-        Each spatial size is floor((size + 2 * padding - window) / stride) + 1. In ceil mode it is rounded up, and 1 less if
-        the last window would start at size + padding or later. Raises TypeError and ValueError for a shape that does not
-        fit the options.
-        """
-        shape = to_logical(check_shape("x_shape", x_shape, low=0), self._channels_last)
+class Pooling(PoolingBase, DeviceOperation):
+    def _output_shape(self, x_shape: tuple[int, ...]) -> tuple[int, ...]:
+        shape = to_logical(x_shape, self._channels_last)
         return from_logical(_pooled(shape, self._axes(shape)), self._channels_last)
-
-    def forward(
-        self,
-        x: ArrayT,
-        out: ArrayT | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        stream: Stream | None = None,
-    ) -> ArrayT:
-        """Compute alpha * pooling(x) + beta * out (cudnnPoolingForward, or a graph for averages channels last).
-
-        Parameters
-        ----------
-        x : array
-            (N, C, spatial...), or (N, spatial..., C) with layout "NHWC".
-        out : array, optional
-            The result, of shape `output_shape` and x's dtype.
-        alpha, beta : float
-            Factors of the pooling and of `out`; out is not read if beta is 0.
-        stream : stream, optional
-            Where the work is queued.
-
-        Returns
-        -------
-        array
-            `out`, or a new array of x's library, dtype and memory order.
-        """
-        return dispatch.run("Pooling.forward", self, Pooling._forward, ("x", "out"), (x,), (out,), stream, alpha, beta)
-
-    def backward(
-        self,
-        dy: ArrayT,
-        x: Array,
-        y: Array,
-        out: ArrayT | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        stream: Stream | None = None,
-    ) -> ArrayT:
-        """Compute alpha * dx + beta * out, with the gradient dx with respect to x (cudnnPoolingBackward).
-
-        Each element of dy goes to the maximum of its window, or is divided among the elements that were averaged.
-
-        Parameters
-        ----------
-        dy : array
-            The gradient with respect to y.
-        x, y : array
-            forward's input and result, of dy's dtype.
-        out : array, optional
-            The result, of x's shape and dtype.
-        alpha, beta, stream
-            As for `forward`.
-
-        Returns
-        -------
-        array
-            `out`, or a new array of dy's library, of x's shape, dtype and memory order.
-        """
-        name, names = "Pooling.backward", ("dy", "x", "y", "out")
-        return dispatch.run(name, self, Pooling._backward, names, (dy, x, y), (out,), stream, alpha, beta)
 
     @property
     def _channels_last(self) -> bool:
@@ -188,10 +82,10 @@ class Pooling(PoolingOptions, Identified):
         a, b = scaling_arguments(alpha, beta, x.dtype)
         if not extent(y):
             return Program("pooling", call.device, operands, []), results
-        if any(axis.missing for axis in axes):
+        if any(axis.overhang for axis in axes):
             steps = forward_steps(self.mode, axes, x, y, alpha, beta)
             return Program("pooling", call.device, operands, steps), results
-        if self._averages_images(axes) and _is_reduction(x):
+        if self._averages_whole_images(axes) and _is_reduction(x):
             program = average("pooling", call, operands, alpha, beta)
             if program is not None:
                 return program, results
@@ -217,7 +111,7 @@ class Pooling(PoolingOptions, Identified):
         mode = enumerator(raw.cudnnResampleMode_t, "avgpool_" + self.mode.removeprefix("average_"), "mode")
         node = graph.resample(mode, graph.tensor("x", x), window, padding=padding, stride=stride)
         graph.output("y", node, strides=y.strides)
-        planned = graph.executable(call.device, _SECOND)
+        planned = graph.executable(call.device, _SECOND_PROPOSAL)
         return Step(planned, (0, 1)) if planned else None
 
     def _backward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
@@ -233,9 +127,9 @@ class Pooling(PoolingOptions, Identified):
         a, b = scaling_arguments(alpha, beta, x.dtype)
         if not extent(dx):
             return Program("pooling gradient", call.device, operands, []), results
-        if any(axis.missing for axis in axes):
+        if any(axis.overhang for axis in axes):
             return gradient(self.mode, axes, call.device, operands, alpha, beta), results
-        if self._averages_images(axes) and len(x.shape) == 4 and is_packed(dx) and is_packed(dy):
+        if self._averages_whole_images(axes) and len(x.shape) == 4 and is_packed(dx) and is_packed(dy):
             each = scaling_arguments(alpha / math.prod(axis.size for axis in axes), beta, x.dtype)[0]
             function = FunctionCall(
                 "cudnnAddTensor",
@@ -247,12 +141,12 @@ class Pooling(PoolingOptions, Identified):
                 OperandAddress(1),
             )
             return Program("pooling gradient", call.device, operands, [Step(function, (0, 3))]), results
-        wanted = [dy, as_lies(x, dx), as_lies(y, dy), dx]
+        required_specs = [dy, as_lies(x, dx), as_lies(y, dy), dx]
         can_copy = call.workspace_cap is None  # otherwise memory does not suffice for the copies
-        if (can_copy and self._better_packed(x)) or not (is_dense(dx) and is_dense(dy)):
-            wanted = [packed(spec) for spec in wanted]
+        if (can_copy and self._is_faster_packed(x)) or not (is_dense(dx) and is_dense(dy)):
+            required_specs = [packed(spec) for spec in required_specs]
         how = descriptor(self.mode, axes)
-        one, two, three, four = map(tensor_descriptor, map(_in_one_batch, wanted))
+        one, two, three, four = map(tensor_descriptor, map(_in_one_batch, required_specs))
         # A graph is not used: resample-gradient in docs/known-issues.md.
         function = FunctionCall(
             "cudnnPoolingBackward",
@@ -268,15 +162,15 @@ class Pooling(PoolingOptions, Identified):
             four,
             OperandAddress(3),
         )
-        program = with_conversion_copies("pooling gradient", call.device, operands, function, wanted, beta)
+        program = with_conversion_copies("pooling gradient", call.device, operands, function, required_specs, beta)
         return program, results
 
-    def _averages_images(self, axes: Sequence[Axis]) -> bool:
+    def _averages_whole_images(self, axes: Sequence[Axis]) -> bool:
         """Whether the only window is the whole image, and its elements are averaged."""
         whole = all((axis.output, axis.window, axis.padding) == (1, axis.size, 0) for axis in axes)
         return whole and self.mode.startswith("average")
 
-    def _better_packed(self, x: TensorSpec) -> bool:
+    def _is_faster_packed(self, x: TensorSpec) -> bool:
         """Whether the gradient of a maximum channels last is faster on copies that are channels first.
 
         This is so if windows do not overlap, where cudnnPoolingBackward takes 2.0 to 2.8 of PyTorch's time channels
@@ -296,7 +190,7 @@ def _in_one_batch(spec: TensorSpec) -> TensorSpec:
     On an H200, cudnnPoolingBackward takes 4 to 19 times as long for a batch of images of one channel.
     """
     count, channels, *sizes = spec.shape
-    if channels > 1 or count > _MOST_CHANNELS or spec.strides is None:
+    if channels > 1 or count > _MAX_CHANNELS or spec.strides is None:
         return spec
     step, _, *steps = spec.strides
     return spec._replace(shape=(1, count, *sizes), strides=(count * step, step, *steps))
@@ -308,8 +202,8 @@ def _is_reduction(x: TensorSpec) -> bool:
     if size == 1 or not is_dense(x) or x.alignment < 16 or x.dtype == "float64":
         return False
     if x.strides != packed_strides(x.shape):
-        return extent(x) >= _REDUCED
-    return is_large(x) and size > _SMALL_IMAGE
+        return extent(x) >= _MIN_REDUCED_BYTES
+    return is_large(x) and size > _MAX_SMALL_IMAGE
 
 
 def _pooled(shape: tuple[int, ...], axes: Sequence[Axis]) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ The result is divided into parts: on each axis, the windows that fit, and the la
 is truncated at the end of the padded tensor. So each part is a pooling of a part of x.
 
 In the gradient, windows of several parts share elements, and a sum over parts would be rounded for each of them. Therefore
-the gradient is that of a tensor in scratch memory which is long enough for all windows.
+the gradient is computed of a tensor in scratch memory that is long enough for all windows.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._core.layouts import TensorSpec, extent, packed, packed_strides
-from cudnnpy._launch.fill_executables import fill, zero_fill
+from cudnnpy._core.layouts import TensorSpec, packed, packed_strides
 from cudnnpy._launch.program import Operand, Program
+from cudnnpy._launch.step_builder import StepBuilder
 from cudnnpy._launch.steps import (
     FunctionCall,
     OffsetExecutable,
@@ -42,12 +42,12 @@ class Axis(NamedTuple):
     stride: int
 
     @property
-    def missing(self) -> int:
+    def overhang(self) -> int:
         """The number of elements of the last window that lie beyond the padding."""
         return max(0, (self.output - 1) * self.stride + self.window - 2 * self.padding - self.size)
 
     def counts(self, include_padding: bool) -> list[int]:
-        """The number of elements that each window averages: the input's, with or without those of the padding."""
+        """The number of elements that each window averages: elements of the input, with or without the padding."""
         first, end = (-self.padding, self.size + self.padding) if include_padding else (0, self.size)
         starts = (at * self.stride - self.padding for at in range(self.output))
         return [min(start + self.window, end) - max(start, first) for start in starts]
@@ -105,7 +105,7 @@ def forward_steps(
 def _parts(axis: Axis, include_padding: bool) -> list[Part]:
     """The windows that fit, and the last window if it does not fit."""
     size, output, window, padding, stride = axis
-    if not axis.missing:
+    if not axis.overhang:
         return [Part(0, size, window, padding, stride, 0, output)]
     start = max((output - 1) * stride - padding, 0)
     length = size - start  # elements of the last window
@@ -126,30 +126,37 @@ def gradient(
     mode: str, axes: Sequence[Axis], device: int, operands: Sequence[Operand], alpha: float, beta: float
 ) -> Program:
     """The program whose operands are dy, x, y and dx."""
-    dy, x, y, dx = (operand.spec for operand in operands)
+    dy, x, _, _ = (operand.spec for operand in operands)
     is_average = mode.startswith("average")
     # Averages are computed in float32, since dy is scaled first; cudnnPoolingBackward rounds each sum of its elements once.
     dtype = "float32" if is_average and x.dtype != "float64" else x.dtype
-    shape = (*x.shape[:2], *(axis.size + axis.missing for axis in axes))
-    longer = TensorSpec(shape, dtype, packed_strides(shape))
-    part, of_dy = longer._replace(shape=x.shape), packed(dy, dtype)  # part: x's elements of longer
-    scratch = [extent(longer), extent(longer), extent(of_dy), extent(of_dy)]
-    at_x, at_dx, at_dy, at_y = range(4, 8)
+    shape = (*x.shape[:2], *(axis.size + axis.overhang for axis in axes))
+    builder = StepBuilder({operand.name: operand.spec for operand in operands})
+    given_dy, given_x, given_y, result = builder.operands.values()
+    longer, packed_dy = TensorSpec(shape, dtype, packed_strides(shape)), packed(dy, dtype)
+    part = longer._replace(shape=x.shape)  # x's elements of `longer`
+    long_x, long_dx = builder.scratch(longer), builder.scratch(longer)
+    new_dy, new_y = builder.scratch(packed_dy), builder.scratch(packed_dy)
     if is_average:  # its gradient does not depend on x and y
-        steps = [Step(zero_fill(extent(longer)), (at_x,)), Step(zero_fill(extent(of_dy)), (at_y,))]
-        steps += [Step(launch, (0, at_dy)) for launch in _weighted(dy, of_dy, mode, axes)]
+        builder.clear(long_x)
+        builder.clear(new_y)
+        for launch in _weighted(dy, packed_dy, mode, axes):
+            builder.add(launch, given_dy, new_dy)
         mode = "average_include_padding"
     else:
-        steps = [Step(fill(longer, -math.inf), (at_x,)), Step(copy(x, part), (1, at_x))]
-        steps += [Step(copy(dy, of_dy), (0, at_dy)), Step(copy(y, of_dy), (2, at_y))]
+        builder.fill(long_x, -math.inf)
+        builder.copy(given_x, long_x._replace(spec=part))
+        builder.copy(given_dy, new_dy)
+        builder.copy(given_y, new_y)
     one, zero = scaling_arguments(1.0, 0.0, dtype)
-    small, large = tensor_descriptor(of_dy), tensor_descriptor(longer)
+    small, large = tensor_descriptor(packed_dy), tensor_descriptor(longer)
     tensors = small, OperandAddress(0), small, OperandAddress(1), large, OperandAddress(2)
     function = FunctionCall(
         "cudnnPoolingBackward", descriptor(mode, axes), one, *tensors, zero, large, OperandAddress(3)
     )
-    steps += [Step(function, (at_y, at_dy, at_x, at_dx)), Step(copy(part, dx, alpha, beta), (at_dx, 3))]
-    return Program("pooling gradient", device, operands, steps, scratch)
+    builder.add(function, new_y, new_dy, long_x, long_dx)
+    builder.copy(long_dx._replace(spec=part), result, alpha, beta)
+    return builder.program("pooling gradient", device, operands)
 
 
 def _weighted(dy: TensorSpec, to: TensorSpec, mode: str, axes: Sequence[Axis]) -> Iterator[OffsetExecutable]:

@@ -1,8 +1,8 @@
-"""How layer, RMS and instance normalization run: by the normalization nodes of graphs, else composed of functions.
+"""Programs of layer, RMS and instance normalization: normalization nodes of graphs, else compositions of functions.
 
-Rows of lengths for which the nodes have no fast engine are normalized by reductions (normalization_reductions.py).
+Rows of lengths for which the nodes have no fast engine are normalized by reductions (row_reductions.py).
 
-The nodes take x packed, as rows of elements that are normalized together. An x in another memory order is copied in and
+The nodes take x packed, as rows of elements that are normalized together. An x in another memory format is copied in and
 out; on an H200 this is still faster than cuDNN's function for instances channels last (0.7 of PyTorch's time instead of 3;
 docs/benchmarks).
 
@@ -27,18 +27,19 @@ from cudnnpy._launch.implicit_operands import (
 from cudnnpy._launch.operands import check_no_overlaps
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
 from cudnnpy._launch.steps import Executable
+from cudnnpy._options.normalization import statistics_dtype
 from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.nodes import Node
-from cudnnpy.ops import normalization_reductions
-from cudnnpy.ops.composed_normalization import Shapes, composed_backward, composed_forward
-from cudnnpy.ops.parameters import NAN, NUMBERS, fills, statistics_dtype
+from cudnnpy.ops.normalization import row_reductions
+from cudnnpy.ops.normalization.composed import Shapes, composed_backward, composed_forward
+from cudnnpy.ops.normalization.parameters import DEFAULT_PARAMETERS, NAN, fill_steps
 from cudnnpy.typing import ElementName, GraphNormalization
 
 STATISTICS = ("mean", "inverse_variance", "inverse_rms")
 # Elements of a row up to which scale and bias are applied in the graph of the node. On an H200 with cuDNN 9.19, such a graph
 # of 100,003 elements is planned within a second, and one of 2**20 was not within a minute.
-_LONGEST_FUSED = 1 << 17
-OF_NO_ELEMENTS = {"mean": 0.0, "inverse_variance": NAN, "inverse_rms": NAN}  # as in PyTorch
+_MAX_FUSED_LENGTH = 1 << 17
+EMPTY_STATISTICS = {"mean": 0.0, "inverse_variance": NAN, "inverse_rms": NAN}  # as in PyTorch
 
 
 class Views(NamedTuple):
@@ -57,14 +58,14 @@ class Views(NamedTuple):
 def forward_program(
     call: Call, mode: GraphNormalization, epsilon: float, operands: Sequence[Operand], views: Views
 ) -> Program:
-    """The program of a forward operation. The operands are x, scale, bias, out and statistics, of which some may be missing."""
+    """The program of a forward operation. The operands are x, scale, bias, out and statistics; some may be missing."""
     check_no_overlaps(call, operands)
     x = operands[0].spec
     if 0 in x.shape:
-        return Program(mode, call.device, operands, fills(operands, OF_NO_ELEMENTS))
+        return Program(mode, call.device, operands, fill_steps(operands, EMPTY_STATISTICS))
     centred = mode != "rms_norm"
-    if mode != "instance_norm" and normalization_reductions.forward_is_faster(x, views.shapes):
-        planned = normalization_reductions.forward(call.device, operands, views.shapes, epsilon, centred)
+    if mode != "instance_norm" and row_reductions.forward_is_faster(x, views.shapes):
+        planned = row_reductions.forward(call.device, operands, views.shapes, epsilon, centred)
         if planned is not None:
             return with_conversion_copies(mode, call.device, operands, planned, _packed(operands, None))
     for kind, after in _variants(mode, operands, views.x.shape[1]):
@@ -73,7 +74,7 @@ def forward_program(
             return with_conversion_copies(
                 mode, call.device, operands, planned, _packed(operands, None if after else kind)
             )
-    dtype, names = statistics_dtype(x), [operand.name for operand in operands]
+    dtype, names = statistics_dtype(x.dtype), [operand.name for operand in operands]
     composed = composed_forward(call.device, dtype, views.shapes, names, epsilon, centred=centred)
     return with_conversion_copies(
         mode, call.device, operands, composed, [packed(operand.spec, dtype) for operand in operands]
@@ -85,16 +86,16 @@ def backward_program(call: Call, mode: GraphNormalization, operands: Sequence[Op
     check_no_overlaps(call, operands)
     name, x = f"{mode} gradient", operands[0].spec
     if 0 in x.shape:
-        return Program(name, call.device, operands, fills(operands, {"dscale": 0.0, "dbias": 0.0}))
+        return Program(name, call.device, operands, fill_steps(operands, {"dscale": 0.0, "dbias": 0.0}))
     centred = mode != "rms_norm"
-    if mode != "instance_norm" and normalization_reductions.backward_is_faster(x, views.shapes):
-        planned = normalization_reductions.backward(call.device, operands, views.shapes, centred)
+    if mode != "instance_norm" and row_reductions.backward_is_faster(x, views.shapes):
+        planned = row_reductions.backward(call.device, operands, views.shapes, centred)
         if planned is not None:
             return with_conversion_copies(name, call.device, operands, planned, _packed(operands, None))
     planned = _backward_graph(call, mode, operands, views) if x.dtype != "float64" else None
     if planned is not None:
         return with_conversion_copies(name, call.device, operands, planned, _packed(operands, "float32"))
-    dtype, names = statistics_dtype(x), [operand.name for operand in operands]
+    dtype, names = statistics_dtype(x.dtype), [operand.name for operand in operands]
     composed = composed_backward(call.device, dtype, views.shapes, names, centred=centred)
     return with_conversion_copies(
         name, call.device, operands, composed, [packed(operand.spec, dtype) for operand in operands]
@@ -108,14 +109,14 @@ def _variants(mode: GraphNormalization, operands: Sequence[Operand], length: int
     gets ones and zeros of x's dtype, and scale and bias are applied to its result.
     """
     x = operands[0].spec.dtype
-    given = next((operand.spec.dtype for operand in operands if operand.name in NUMBERS), None)
+    given = next((operand.spec.dtype for operand in operands if operand.name in DEFAULT_PARAMETERS), None)
     if x == "float64":
         return
     if x != "float32":
         if mode == "instance_norm":
             if given == x:
                 yield x, False
-        elif given != "float32" or length <= _LONGEST_FUSED:
+        elif given != "float32" or length <= _MAX_FUSED_LENGTH:
             yield x, given == "float32"
     yield "float32", False
 
@@ -147,7 +148,7 @@ def _forward_graph(
     def parameter(name: str) -> Node:
         if name in here and not after:
             return here[name]
-        constants.append((views.row._replace(dtype=kind), NUMBERS[name]))
+        constants.append((views.row._replace(dtype=kind), DEFAULT_PARAMETERS[name]))
         return graph.tensor(f"no {name}", constants[-1][0])
 
     training = any(operand.name in STATISTICS for operand in operands)
@@ -190,5 +191,5 @@ def _backward_graph(
     planned = graph.executable(call.device)
     if planned is None:
         return None
-    constants = [] if "scale" in here else [ConstantBuffer(views.row, NUMBERS["scale"], call)]
+    constants = [] if "scale" in here else [ConstantBuffer(views.row, DEFAULT_PARAMETERS["scale"], call)]
     return with_implicit_operands(planned, [*range(len(inputs)), *constants, *results], len(operands))

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cudnnpy._core.layouts import TensorSpec
-from cudnnpy._launch.steps import Executable, Step, StepSequence
+from cudnnpy._launch.step_builder import StepBuilder
+from cudnnpy._launch.steps import Executable, StepSequence
 from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.nodes import Node
 from cudnnpy.typing import ElementName
 
-_LARGE = 1 << 23  # elements from which on the heuristics' second proposals take 0.9 of the time of the first
+_MIN_LARGE = 1 << 23  # elements from which on the heuristics' second proposals take 0.9 of the time of the first
 
 
 def forward_is_faster(length: int, dtype: ElementName) -> bool:
@@ -36,10 +37,13 @@ def backward_is_faster(count: int, length: int, dtype: ElementName, log: bool) -
     return count <= 512 or not length % 8
 
 
-def forward(device: int, count: int, length: int, dtype: ElementName, log: bool) -> Executable | None:
+def forward(device: int, count: int, length: int, dtype: ElementName, log: bool) -> StepSequence | None:
     """Return the executable that takes x and y, of `count` packed rows; None if no engine supports it."""
-    spec, pick = _rows(count, length, dtype), 1 if count * length >= _LARGE else 0
-    largest = _reduced(device, pick, "max", spec)
+    spec, pick = _rows(count, length, dtype), 1 if count * length >= _MIN_LARGE else 0
+    builder = StepBuilder({"x": spec, "y": spec})
+    source, result = builder.operands["x"], builder.operands["y"]
+    largest, total = builder.scratch(_statistics(count)), builder.scratch(_statistics(count))
+    maximum = _reduced(device, pick, "max", spec)
     sums = _reduced(device, pick, "add", spec, lambda graph, x, m: graph.pointwise("exp", graph.pointwise("sub", x, m)))
     graph = Graph()
     x, m = graph.tensor("x", spec), graph.tensor("m", _statistics(count))
@@ -49,20 +53,28 @@ def forward(device: int, count: int, length: int, dtype: ElementName, log: bool)
     graph.output("y", top)
     last = graph.executable(device, pick)
     logarithms = _logarithms(device, count) if log else None
-    if largest is None or sums is None or last is None or (log and logarithms is None):
+    if maximum is None or sums is None or last is None or (log and logarithms is None):
         return None
-    steps = [Step(largest, (0, 2)), Step(sums, (0, 2, 3))]
+    builder.add(maximum, source, largest)
+    builder.add(sums, source, largest, total)
     if logarithms is None:
-        return StepSequence([*steps, Step(last, (0, 2, 3, 1))], [4 * count, 4 * count])
-    return StepSequence([*steps, Step(logarithms, (2, 3, 4)), Step(last, (0, 4, 1))], [4 * count] * 3)
+        builder.add(last, source, largest, total, result)
+    else:
+        shift = builder.scratch(_statistics(count))
+        builder.add(logarithms, largest, total, shift)
+        builder.add(last, source, shift, result)
+    return builder.sequence()
 
 
-def backward(device: int, count: int, length: int, dtype: ElementName, log: bool) -> Executable | None:
+def backward(device: int, count: int, length: int, dtype: ElementName, log: bool) -> StepSequence | None:
     """Return the executable that takes dy, y and dx, of `count` packed rows; None if no engine supports it.
 
     dx = y * (dy - sum(dy * y)), or dy - exp(y) * sum(dy) for the logarithm.
     """
     spec = _rows(count, length, dtype)
+    builder = StepBuilder({"dy": spec, "y": spec, "dx": spec})
+    given_dy, given_y, result = builder.operands.values()
+    total = builder.scratch(_statistics(count))
     graph = Graph()
     dy = graph.tensor("dy", spec)
     product = dy if log else graph.pointwise("mul", dy, graph.tensor("y", spec))
@@ -78,7 +90,9 @@ def backward(device: int, count: int, length: int, dtype: ElementName, log: bool
     last = graph.executable(device)
     if sums is None or last is None:
         return None
-    return StepSequence([Step(sums, (0, 3) if log else (0, 1, 3)), Step(last, (0, 1, 3, 2))], [4 * count])
+    builder.add(sums, *((given_dy,) if log else (given_dy, given_y)), total)
+    builder.add(last, given_dy, given_y, total, result)
+    return builder.sequence()
 
 
 def _rows(count: int, length: int, dtype: ElementName) -> TensorSpec:

@@ -8,107 +8,95 @@ H200 it takes 1.3 to 3.0 times as long as PyTorch for many short rows, and 1.5 t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TypeAlias
 
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._launch.program import Operand
-from cudnnpy._launch.steps import Executable, Step, StepSequence, copy
+from cudnnpy._launch.step_builder import StepBuilder, Tensor
+from cudnnpy._launch.steps import Executable
 from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.nodes import Node
-from cudnnpy.ops.composed_normalization import Shapes
+from cudnnpy.ops.normalization.composed import Shape, Shapes
+from cudnnpy.typing import ElementName
 
-_MULTIPLE = 64  # of the lengths that the fast engines take
-_SHORT = 1024  # elements of a row
-_MANY = 4096  # rows from which on several launches pay off
+MakeNode: TypeAlias = Callable[[Graph, dict[str, Node]], Node]
+
+_FAST_MULTIPLE = 64  # of the lengths that the fast engines take
+_MAX_LENGTH = 1024  # elements of a row
+_MIN_ROWS = 4096  # rows from which on several launches pay off
 
 
 def forward_is_faster(x: TensorSpec, shapes: Shapes) -> bool:
     """Return whether the graphs of the forward operation are faster than the normalization node."""
     count, length = shapes.x[:2]
-    return _odd(x, length) and length <= _SHORT and count >= _MANY
+    return _has_slow_row_length(x, length) and length <= _MAX_LENGTH and count >= _MIN_ROWS
 
 
 def backward_is_faster(x: TensorSpec, shapes: Shapes) -> bool:
     """Return whether the graphs of the gradient are faster than the normalization node."""
     count, length = shapes.x[:2]
-    return _odd(x, length) and count >= _MANY
+    return _has_slow_row_length(x, length) and count >= _MIN_ROWS
 
 
-def _odd(x: TensorSpec, length: int) -> bool:
-    return x.dtype != "float64" and length % _MULTIPLE != 0
+def _has_slow_row_length(x: TensorSpec, length: int) -> bool:
+    return x.dtype != "float64" and length % _FAST_MULTIPLE != 0
 
 
 class _Unsupported(Exception):
     """No engine supports one of the graphs."""
 
 
-class _Value(NamedTuple):
-    """A tensor of the steps: the index of its address, and its spec."""
+class _RowBuilder(StepBuilder):
+    """Steps on packed operands, which are rows (rows, length, 1, 1), or one number for each row or column of them.
 
-    place: int
-    spec: TensorSpec
-
-
-class _Rows:
-    """Steps on packed operands, which are rows (rows, length, 1, 1), or one number for each row or column of them."""
+    `tensors` are the operands and the named results of the steps.
+    """
 
     def __init__(self, device: int, operands: Sequence[Operand], shapes: Shapes) -> None:
+        dtypes = {operand.name: operand.spec.dtype for operand in operands}
+        super().__init__({name: _spec(shape, dtypes[name]) for name, shape in shapes.of([*dtypes])})
         self.device, self.shapes = device, shapes
-        self.steps: list[Step] = []
-        self.scratch: list[int] = []
-        self._count = len(operands)
-        of = {"x": shapes.x, "dy": shapes.x, "out": shapes.x}
-        of |= dict.fromkeys(("scale", "bias", "dscale", "dbias"), shapes.row)
-        self.values = {
-            operand.name: _Value(place, self.spec(of.get(operand.name, shapes.mean), operand))
-            for place, operand in enumerate(operands)
-        }
+        self.tensors = dict(self.operands)
 
-    def spec(self, shape: tuple[int, ...], like: Operand | None = None) -> TensorSpec:
-        """The spec of a tensor of one of the shapes, with an operand's dtype or float32."""
-        width = shape[1]
-        return TensorSpec(shape, like.spec.dtype if like else "float32", (width, 1, width, width))
-
-    def graph(
-        self, inputs: Sequence[str], result: str, shape: tuple[int, ...], make: Callable[[Graph, dict[str, Node]], Node]
-    ) -> None:
-        """Add a graph of named inputs. Its result is the operand of a name, or a new float32 tensor.
+    def graph(self, inputs: Sequence[str], result: str, shape: Shape, make: MakeNode) -> None:
+        """Add a graph of named inputs; some may be missing. Its result is an operand or a new float32 tensor.
 
         Reductions are float32: a result of 16 bits is a copy.
         """
-        there = self.values.get(result)
-        direct = there is not None and (shape == self.shapes.x or there.spec.dtype == "float32")
-        target = there if direct and there is not None else self._new(shape)
+        operand = self.operands.get(result)
+        direct = operand is not None and (shape == self.shapes.x or operand.spec.dtype == "float32")
+        target = operand if operand is not None and direct else self.scratch(_spec(shape))
         graph = Graph()
-        nodes = {name: graph.tensor(name, self.values[name].spec) for name in inputs if name in self.values}
+        nodes = {name: graph.tensor(name, self.tensors[name].spec) for name in inputs if name in self.tensors}
         graph.output("result", make(graph, nodes), target.spec.dtype, target.spec.strides)
-        places = (*(self.values[name].place for name in nodes), target.place)
-        self._add(graph.executable(self.device), places)
-        if there is None:
-            self.values[result] = target
+        self._add_graph(graph, *(self.tensors[name] for name in nodes), target)
+        if operand is None:
+            self.tensors[result] = target
         elif not direct:
-            self.steps.append(Step(copy(target.spec, there.spec), (target.place, there.place)))
-
-    def _new(self, shape: tuple[int, ...]) -> _Value:
-        self.scratch.append(4 * shape[0] * shape[1])
-        return _Value(self._count + len(self.scratch) - 1, self.spec(shape))
-
-    def _add(self, planned: Executable | None, places: tuple[int, ...]) -> None:
-        if planned is None:
-            raise _Unsupported
-        self.steps.append(Step(planned, places))
+            self.copy(target, operand)
 
     def inverse_root(self, squares: str, result: str, share: float, epsilon: float) -> None:
         """Add a graph: result = 1 / sqrt(share * squares + epsilon), of one number for each row."""
         count = self.shapes.x[0]
-        target = self.values.get(result) or self._new(self.shapes.mean)
-        self.values[result] = target
+        target = self.operands.get(result) or self.scratch(_spec(self.shapes.mean))
+        self.tensors[result] = target
         flat = TensorSpec((1, count, 1, 1), "float32", (count, 1, count, count))
         graph = Graph()
         scaled = graph.pointwise("mul", graph.tensor("squares", flat), graph.number(share))
         root = graph.pointwise("rsqrt", graph.pointwise("add", scaled, graph.number(epsilon)))
         graph.output("result", root, "float32", flat.strides)
-        self._add(graph.executable(self.device), (self.values[squares].place, target.place))
+        self._add_graph(graph, self.tensors[squares], target)
+
+    def _add_graph(self, graph: Graph, *tensors: Tensor) -> None:
+        planned = graph.executable(self.device)
+        if planned is None:
+            raise _Unsupported
+        self.add(planned, *tensors)
+
+
+def _spec(shape: Shape, dtype: ElementName = "float32") -> TensorSpec:
+    length = shape[1]
+    return TensorSpec(shape, dtype, (length, 1, length, length))
 
 
 def _centred(graph: Graph, nodes: dict[str, Node]) -> Node:
@@ -119,7 +107,7 @@ def forward(
     device: int, operands: Sequence[Operand], shapes: Shapes, epsilon: float, centred: bool
 ) -> Executable | None:
     """Return the forward operation on packed operands, each in its own dtype; None if no engine supports it."""
-    made, share = _Rows(device, operands, shapes), 1 / shapes.x[1]
+    builder, share = _RowBuilder(device, operands, shapes), 1 / shapes.x[1]
     inverse = "inverse_variance" if centred else "inverse_rms"
 
     def mean(graph: Graph, nodes: dict[str, Node]) -> Node:
@@ -136,13 +124,13 @@ def forward(
 
     try:
         if centred:
-            made.graph(["x"], "mean", shapes.mean, mean)
-        made.graph(["x", "mean"], "squares", shapes.mean, squares)
-        made.inverse_root("squares", inverse, share, epsilon)
-        made.graph(["x", "mean", inverse, "scale", "bias"], "out", shapes.x, result)
+            builder.graph(["x"], "mean", shapes.mean, mean)
+        builder.graph(["x", "mean"], "squares", shapes.mean, squares)
+        builder.inverse_root("squares", inverse, share, epsilon)
+        builder.graph(["x", "mean", inverse, "scale", "bias"], "out", shapes.x, result)
     except _Unsupported:
         return None
-    return StepSequence(made.steps, made.scratch)
+    return builder.sequence()
 
 
 def backward(device: int, operands: Sequence[Operand], shapes: Shapes, centred: bool) -> Executable | None:
@@ -151,7 +139,7 @@ def backward(device: int, operands: Sequence[Operand], shapes: Shapes, centred: 
     With n = (x - mean) * inverse and g = dy * scale, dx = (g - mean(g) - n * mean(g * n)) * inverse, dscale is the sum of
     dy * n and dbias the sum of dy.
     """
-    made, share = _Rows(device, operands, shapes), 1 / shapes.x[1]
+    builder, share = _RowBuilder(device, operands, shapes), 1 / shapes.x[1]
     inverse = "inverse_variance" if centred else "inverse_rms"
     statistics = ["mean", inverse] if centred else [inverse]
 
@@ -179,15 +167,15 @@ def backward(device: int, operands: Sequence[Operand], shapes: Shapes, centred: 
         return graph.reduction("add", graph.pointwise("mul", nodes["dy"], normalized(graph, nodes)), (0,))
 
     try:
-        if "dscale" in made.values:
-            made.graph(["dy", "x", *statistics], "dscale", shapes.row, dscale)
-        if "dbias" in made.values:
-            made.graph(["dy"], "dbias", shapes.row, lambda graph, nodes: graph.reduction("add", nodes["dy"], (0,)))
+        if "dscale" in builder.operands:
+            builder.graph(["dy", "x", *statistics], "dscale", shapes.row, dscale)
+        if "dbias" in builder.operands:
+            builder.graph(["dy"], "dbias", shapes.row, lambda graph, nodes: graph.reduction("add", nodes["dy"], (0,)))
         if centred:
-            made.graph(["dy", "scale"], "mean of g", shapes.mean, mean)
-        made.graph(["dy", "x", "scale", *statistics], "mean of g * n", shapes.mean, product)
+            builder.graph(["dy", "scale"], "mean of g", shapes.mean, mean)
+        builder.graph(["dy", "x", "scale", *statistics], "mean of g * n", shapes.mean, product)
         sums = ["mean of g", "mean of g * n"] if centred else ["mean of g * n"]
-        made.graph(["dy", "x", "scale", *statistics, *sums], "out", shapes.x, result)
+        builder.graph(["dy", "x", "scale", *statistics, *sums], "out", shapes.x, result)
     except _Unsupported:
         return None
-    return StepSequence(made.steps, made.scratch)
+    return builder.sequence()

@@ -1,25 +1,22 @@
-"""Batch normalization and its gradients.
-
-cudnnBatchNormalizationForwardTraining, -ForwardInference and -Backward, or graphs: see batch_normalization_executables.
-"""
+"""Options, methods and documentation of BatchNormalization."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, get_args
 
-from cudnnpy._core.identity import Identified
-from cudnnpy._launch import dispatch
 from cudnnpy._options.arguments import wants_bias
-from cudnnpy._options.operations import BatchNormalizationOptions
-from cudnnpy.ops import batch_normalization_executables as executables
-from cudnnpy.ops.parameters import gradients
-from cudnnpy.typing import Array, ArrayT, NormalizationActivation, Stream
+from cudnnpy._options.checks import check_layout, check_option
+from cudnnpy._options.normalization import check_epsilon, unpack_gradients
+from cudnnpy._options.operation_base import OperationBase
+from cudnnpy.typing import Array, ArrayT, Layout, NormalizationActivation, NormalizationMode, Stream
+
+NORMALIZATION_MODES: tuple[NormalizationMode, ...] = get_args(NormalizationMode)
 
 
 @dataclass(frozen=True)
-class BatchNormalization(BatchNormalizationOptions, Identified):
-    """Batch normalization and its gradients, on device arrays of 2 to 5 axes.
+class BatchNormalizationBase(OperationBase):
+    """Batch normalization and its gradients, on arrays of 2 to 5 axes.
 
     Parameters
     ----------
@@ -30,7 +27,7 @@ class BatchNormalization(BatchNormalizationOptions, Identified):
         Added to the variance; 0 or more.
     layout : {"NCHW", "NHWC", "NCW", "NWC", "NCDHW", "NDHWC"}
         The order of the axes of the arrays. "NCHW" is (N, C, spatial...) and "NHWC" is (N, spatial..., C) for any number of
-        spatial axes; the other names are checked against the number of axes. The order in memory is free.
+        spatial axes; the other names are checked against the number of axes. Any memory format is accepted.
 
     Raises
     ------
@@ -44,12 +41,23 @@ class BatchNormalization(BatchNormalizationOptions, Identified):
     1, a bias of None 0. Saved statistics are float32, or float64 if x is float64. Sizes may be 0: then running statistics
     stay as they are, and gradients of parameters are 0.
     Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for what cuDNN lacks. Work
-    is queued on `stream`, by default the library's current stream.
+    is queued on `stream`, by default the library's current stream. `cudnnpy.reference` ignores it, computes in float64 and
+    rounds once.
 
     References
     ----------
     Ioffe, Szegedy: Batch Normalization, 2015.
     """
+
+    mode: NormalizationMode = "spatial"
+    epsilon: float = 1e-5
+    _: KW_ONLY
+    layout: Layout = "NCHW"
+
+    def _canonical(self) -> dict[str, Any]:
+        check_option("mode", self.mode, NORMALIZATION_MODES)
+        check_layout(self.layout)
+        return {"epsilon": check_epsilon(self.epsilon)}
 
     def forward_training(
         self,
@@ -67,7 +75,7 @@ class BatchNormalization(BatchNormalizationOptions, Identified):
     ) -> tuple[ArrayT, ArrayT, ArrayT]:
         """Compute y by the mean and variance of the batch (cudnnBackendExecute or cudnnBatchNormalizationForwardTraining).
 
-        y = alpha * (scale * (x - mean) / sqrt(variance + epsilon) + bias) + beta * out.
+        y = alpha * (scale * (x - mean) / sqrt(variance + epsilon) + bias) + beta * out. If a call raises, nothing is written.
 
         Parameters
         ----------
@@ -77,7 +85,7 @@ class BatchNormalization(BatchNormalizationOptions, Identified):
             Parameters.
         running_mean, running_variance : array, optional
             Both or neither; they are updated in place: (1 - average_factor) * running + average_factor * the batch's, with
-            the unbiased variance.
+            the unbiased variance (the biased one of a single value). An x without elements leaves them as they are.
         average_factor : float
             A finite number.
         activation : {"relu"}, optional
@@ -92,15 +100,15 @@ class BatchNormalization(BatchNormalizationOptions, Identified):
         Returns
         -------
         y : array
-            `out`, or a new array of x's library, shape, dtype and memory order.
+            `out`, or a new array of x's library, shape, dtype and memory format.
         saved_mean, saved_inverse_variance : array
-            What `backward` takes, of the parameters' shape; the latter is 1 / sqrt(biased variance + epsilon). For no
+            The statistics for `backward`, of the parameters' shape; the latter is 1 / sqrt(biased variance + epsilon). For no
             elements they are 0 and NaN.
         """
-        return dispatch.run(
+        results: tuple[ArrayT, ArrayT, ArrayT] = self._run(
             "BatchNormalization.forward_training",
             self,
-            executables.training,
+            type(self)._forward_training,
             ("x", "scale", "bias", "running_mean", "running_variance", "out", "saved_mean", "saved_inverse_variance"),
             (x, scale, bias, running_mean, running_variance),
             (out, None, None),
@@ -110,6 +118,7 @@ class BatchNormalization(BatchNormalizationOptions, Identified):
             alpha,
             beta,
         )
+        return results
 
     def forward_inference(
         self,
@@ -141,11 +150,12 @@ class BatchNormalization(BatchNormalizationOptions, Identified):
         Returns
         -------
         array
-            `out`, or a new array of x's library, shape, dtype and memory order.
+            `out`, or a new array of x's library, shape, dtype and memory format.
         """
-        name, names = "BatchNormalization.forward_inference", ("x", "scale", "bias", "mean", "variance", "out")
-        inputs, prepare = (x, scale, bias, mean, variance), executables.inference
-        return dispatch.run(name, self, prepare, names, inputs, (out,), stream, alpha, beta)
+        name, implementation = "BatchNormalization.forward_inference", type(self)._forward_inference
+        names, inputs = ("x", "scale", "bias", "mean", "variance", "out"), (x, scale, bias, mean, variance)
+        y: ArrayT = self._run(name, self, implementation, names, inputs, (out,), stream, alpha, beta)
+        return y
 
     def backward(
         self,
@@ -190,33 +200,23 @@ class BatchNormalization(BatchNormalizationOptions, Identified):
         Returns
         -------
         dx : array
-            `out`, or a new array of dy's library, shape, dtype and memory order.
+            `out`, or a new array of dy's library, shape, dtype and memory format.
         dscale : array or None
             Of scale's dtype; None without a scale.
         dbias : array or None
             Of scale's dtype, or without a scale of out_bias's or x's; None if it is not computed.
         """
         computed = scale is not None, wants_bias(bias, scale)
-        names: tuple[str, ...] = (
-            "dy",
-            "x",
-            "scale",
-            "saved_mean",
-            "saved_inverse_variance",
-            "out",
-            "out_scale",
-            "out_bias",
-        )
-        outs: tuple[Any, ...] = out, out_scale, out_bias
+        results = {"out": out, "out_scale": out_scale, "out_bias": out_bias}
         if computed != (True, True):
-            names, outs = _wanted_results(names, outs, computed)
-        found = dispatch.run(
+            results = _computed_results(results, computed)
+        found = self._run(
             "BatchNormalization.backward",
             self,
-            executables.backward,
-            names,
+            type(self)._backward,
+            ("dy", "x", "scale", "saved_mean", "saved_inverse_variance", *results),
             (dy, x, scale, saved_mean, saved_inverse_variance),
-            outs,
+            tuple(results.values()),
             stream,
             alpha,
             beta,
@@ -224,18 +224,16 @@ class BatchNormalization(BatchNormalizationOptions, Identified):
             parameter_beta,
             computed[1],
         )
-        made: tuple[ArrayT, ArrayT | None, ArrayT | None] = gradients(found, *computed)
-        return made
+        gradients: tuple[ArrayT, ArrayT | None, ArrayT | None] = unpack_gradients(found, *computed)
+        return gradients
 
 
-def _wanted_results(
-    names: tuple[str, ...], outs: tuple[Any, ...], computed: tuple[bool, bool]
-) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-    """The names and outs of a gradient without those that are not computed. Raises ValueError for an out of these."""
-    kept = []
-    for name, out, wanted in zip(names[5:], outs, (True, *computed), strict=True):
-        if not wanted and out is not None:
+def _computed_results(results: dict[str, Any], computed: tuple[bool, bool]) -> dict[str, Any]:
+    """Return the results of a gradient that are computed; ValueError for an array for another one."""
+    names = ["out"]
+    for name, is_computed in zip(("out_scale", "out_bias"), computed, strict=True):
+        if is_computed:
+            names.append(name)
+        elif results[name] is not None:
             raise ValueError(f"{name} must be None where there is no {name[4:]}; got an array")
-        if wanted:
-            kept.append((name, out))
-    return (*names[:5], *(name for name, _ in kept)), tuple(out for _, out in kept)
+    return {name: results[name] for name in names}

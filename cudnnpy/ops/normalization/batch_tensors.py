@@ -1,4 +1,4 @@
-"""The tensors of batch normalization: the memory orders in which graphs and functions are fast, and the parameters' shapes."""
+"""The tensors of batch normalization: the memory formats in which graphs and functions are fast, and the parameters' shapes."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.operands import is_large
 from cudnnpy._launch.program import Operand
 from cudnnpy._launch.steps import tensor_descriptor
+from cudnnpy._options.normalization import statistics_dtype
 from cudnnpy.descriptors import TensorDescriptor
-from cudnnpy.ops.parameters import statistics_dtype
 
-_FEW, _LONG = 128, 1 << 16  # channels, and elements of each, for which graphs are faster channels first
-_LAST = 1 << 14  # bytes of x from which on graphs are worth compiling channels last
+# Graphs are faster channels first for few long channels: at most so many, each with at least so many elements.
+_MAX_FEW_CHANNELS, _MIN_LONG_CHANNEL = 128, 1 << 16
+_MIN_LAST_BYTES = 1 << 14  # of x, from which on graphs are worth compiling channels last
 
 
-def in_order(spec: TensorSpec) -> TensorSpec:
+def as_channels_first(spec: TensorSpec) -> TensorSpec:
     """The tensor packed channels first, or a copy that is."""
     return spec if spec.strides == packed_strides(spec.shape) else packed(spec)
 
 
-def spelled_last(spec: TensorSpec) -> TensorSpec:
+def as_channels_last(spec: TensorSpec) -> TensorSpec:
     """A tensor that is channels last in memory, with these strides for axes of size 1, too."""
     return spec._replace(strides=channels_last_strides(spec.shape))
 
@@ -41,11 +42,11 @@ class Normalized(NamedTuple):
 
     x: TensorSpec
     spatial: bool  # the mode
-    channels_last: bool  # the axis order of the arrays themselves
+    channels_last: bool  # the layout of the arrays themselves
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The parameters' shape, in the arrays' own axis order."""
+        """The parameters' shape, in the arrays' own layout."""
         if len(self.x.shape) == 1:
             return (0,)
         if self.spatial:
@@ -55,12 +56,12 @@ class Normalized(NamedTuple):
     @property
     def statistics(self) -> TensorSpec:
         """A packed parameter of the statistics' dtype."""
-        return TensorSpec(self.shape, statistics_dtype(self.x), packed_strides(self.shape))
+        return TensorSpec(self.shape, statistics_dtype(self.x.dtype), packed_strides(self.shape))
 
     @property
     def flat(self) -> TensorSpec:
         """The same as one row."""
-        return TensorSpec((math.prod(self.shape),), statistics_dtype(self.x), (1,))
+        return TensorSpec((math.prod(self.shape),), statistics_dtype(self.x.dtype), (1,))
 
     @property
     def kind(self) -> int:
@@ -71,9 +72,9 @@ class Normalized(NamedTuple):
         """The parameters' descriptor."""
         if self.spatial:
             rank = max(len(self.x.shape), 4)
-            return TensorDescriptor((1, self.x.shape[1], *(1,) * (rank - 2)), statistics_dtype(self.x))
+            return TensorDescriptor((1, self.x.shape[1], *(1,) * (rank - 2)), statistics_dtype(self.x.dtype))
         shape = (1, *self.x.shape[1:])
-        return tensor_descriptor(TensorSpec(shape, statistics_dtype(self.x), packed_strides(shape)))
+        return tensor_descriptor(TensorSpec(shape, statistics_dtype(self.x.dtype), packed_strides(shape)))
 
     def logical(self, parameter: TensorSpec) -> TensorSpec:
         """A parameter for per_activation with its axes as (1, C, spatial...): the functions take these packed only."""
@@ -83,44 +84,49 @@ class Normalized(NamedTuple):
         strides = channels_last_strides(shape) if self.channels_last else packed_strides(shape)
         return parameter._replace(shape=shape, strides=strides)
 
-    def in_either_order(self, spec: TensorSpec) -> TensorSpec:
+    def in_either_format(self, spec: TensorSpec) -> TensorSpec:
         """An x or y as the functions support it: packed channels first, or, in mode "spatial", channels last."""
-        return spec if self.spatial and spec.strides == channels_last_strides(spec.shape) else in_order(spec)
+        return spec if self.spatial and spec.strides == channels_last_strides(spec.shape) else as_channels_first(spec)
 
-    def order_of_function(self, call: Call) -> Callable[[TensorSpec], TensorSpec]:
-        """The order in which the functions for training and the gradient get x, y and gradients.
+    def format_of_function(self, call: Call) -> Callable[[TensorSpec], TensorSpec]:
+        """The memory format in which the functions for training and the gradient get x, y and gradients.
 
         Channels first is the faster one. Without memory for copies, tensors that are channels last stay so.
         """
-        return in_order if call.workspace_cap is None else self.in_either_order
+        return as_channels_first if call.workspace_cap is None else self.in_either_format
 
-    def wanted(self, operands: Sequence[Operand], data: Callable[[TensorSpec], TensorSpec]) -> list[TensorSpec]:
+    def required_specs(self, operands: Sequence[Operand], data: Callable[[TensorSpec], TensorSpec]) -> list[TensorSpec]:
         """The operands as they are launched: x, y and gradients as `data` has them, and packed parameters.
 
         The parameters have the dtype of the statistics.
         """
         return [
-            data(operand.spec) if operand.name in ("dy", "x", "out") else packed(operand.spec, statistics_dtype(self.x))
+            data(operand.spec)
+            if operand.name in ("dy", "x", "out")
+            else packed(operand.spec, statistics_dtype(self.x.dtype))
             for operand in operands
         ]
 
-    def takes_graph(self, *others: TensorSpec) -> bool:
+    def can_use_graph(self, *others: TensorSpec) -> bool:
         """Whether a graph may take these tensors: aligned, of 16 or 32 bits, with several values for each channel."""
         x, tensors = self.x, (self.x, *others)
         several = x.dtype != "float64" and x.shape[0] * math.prod(x.shape[2:]) > 1
         aligned = all(t.alignment >= 16 for t in tensors)
         return self.spatial and several and aligned and len(x.shape) in (4, 5)
 
-    def orders(self, *others: TensorSpec) -> list[Callable[[TensorSpec], TensorSpec]]:
-        """The memory orders in which a graph is faster than the function, the fastest first.
+    def faster_formats(self, *others: TensorSpec) -> list[Callable[[TensorSpec], TensorSpec]]:
+        """The memory formats in which a graph is faster than the function, the fastest first.
 
         These are channels last, which the function is slow in, and channels first, if necessary on copies, for few long
         channels. Images of one position are channels last.
         """
         x, tensors = self.x, (self.x, *others)
-        if not self.takes_graph(*others):
+        if not self.can_use_graph(*others):
             return []
-        last = lie_channels_last(*tensors) and extent(x) >= _LAST
+        last = lie_channels_last(*tensors) and extent(x) >= _MIN_LAST_BYTES
         first = all(t.strides == packed_strides(t.shape) for t in tensors)
-        few = x.shape[1] <= _FEW and x.shape[0] * math.prod(x.shape[2:]) >= _LONG
-        return [*([spelled_last] if last else []), *([in_order] if few and is_large(x) and (first or last) else [])]
+        few = x.shape[1] <= _MAX_FEW_CHANNELS and x.shape[0] * math.prod(x.shape[2:]) >= _MIN_LONG_CHANNEL
+        return [
+            *([as_channels_last] if last else []),
+            *([as_channels_first] if few and is_large(x) and (first or last) else []),
+        ]

@@ -1,0 +1,163 @@
+"""Options, methods and documentation of Pooling."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, get_args
+
+from cudnnpy._options.checks import check_flag, check_layout, check_option, check_per_axis, check_shape, for_each_axis
+from cudnnpy._options.operation_base import OperationBase
+from cudnnpy.typing import Array, ArrayT, CudnnPoolingMode, Layout, PerAxis, PoolingMode, Shape, Stream
+
+POOLING_MODES: tuple[PoolingMode, ...] = get_args(PoolingMode)
+THEANO_POOLING: dict[str, CudnnPoolingMode] = {
+    "average_inc_pad": "average_include_padding",
+    "average_exc_pad": "average_exclude_padding",
+}
+Each = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PoolingBase(OperationBase):
+    """Pooling over 1, 2 or 3 spatial axes and its gradient.
+
+    Parameters
+    ----------
+    mode : {"max", "max_deterministic", "average_include_padding", "average_exclude_padding"}
+        The result of a window: its maximum; the sum divided by the size of the window; or the sum divided by the number of
+        elements that are not padding. Theano's names "average_inc_pad" and "average_exc_pad" are aliases of the averages.
+    window : int or tuple of ints
+        An int, or one int for each spatial axis.
+    padding : int or tuple of ints
+        The padding on both sides, less than the window. It counts as 0, and as -infinity for a maximum.
+    stride : int or tuple of ints, optional
+        By default the window.
+    layout : {"NCHW", "NHWC", "NCW", "NWC", "NCDHW", "NDHWC"}
+        The order of the axes of the arrays. "NCHW" is (N, C, spatial...) and "NHWC" is (N, spatial..., C) for any number of
+        spatial axes; the other names are checked against the number of axes. Any memory format is accepted.
+    ceil_mode : bool
+        Whether sizes are rounded up: the last window may reach beyond the padding if it starts before the end of the
+        padding. Positions beyond the padding count in no maximum and no average.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option is of another type, or out of range.
+
+    Notes
+    -----
+    Arrays are float16, bfloat16, float32 or float64. A batch of 0 gives an empty result; other sizes are 1 or more. The
+    maximum of a window with a NaN is NaN; for all-`-inf` windows, cuDNN returns the lowest finite value.
+    Averages over whole images are reductions, whose last bits may differ from call to call.
+    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for what cuDNN lacks. Work
+    is queued on `stream`, by default the library's current stream. `cudnnpy.reference` ignores it, computes in float64 and
+    rounds once.
+    """
+
+    mode: PoolingMode = "max"
+    window: PerAxis = 2
+    _: KW_ONLY
+    padding: PerAxis = 0
+    stride: PerAxis | None = None
+    layout: Layout = "NCHW"
+    ceil_mode: bool = False
+
+    def _canonical(self) -> dict[str, Any]:
+        mode = check_option("mode", self.mode, POOLING_MODES)
+        check_layout(self.layout)
+        check_flag("ceil_mode", self.ceil_mode)
+        window, padding = check_per_axis("window", self.window, 1), check_per_axis("padding", self.padding, 0)
+        stride = None if self.stride is None else check_per_axis("stride", self.stride, 1)
+        ranks = {len(value) for value in (window, padding, stride) if isinstance(value, tuple)}
+        _each(window, padding, stride, next(iter(ranks), 1))
+        return {"mode": THEANO_POOLING.get(mode, mode), "window": window, "padding": padding, "stride": stride}
+
+    def _each(self, rank: int) -> tuple[Each, Each, Each]:
+        """Window, padding and stride of every spatial axis."""
+        return _each(self.window, self.padding, self.stride, rank)
+
+    def output_shape(self, x_shape: Shape) -> tuple[int, ...]:
+        """The shape of forward's result for the shape of x, both in the arrays' axis order.
+
+        Each spatial size is floor((size + 2 * padding - window) / stride) + 1. In ceil mode it is rounded up, and 1 less if
+        the last window would start at size + padding or later. Raises TypeError and ValueError for a shape that does not
+        fit the options.
+        """
+        return self._output_shape(check_shape("x_shape", x_shape, low=0))
+
+    def _output_shape(self, x_shape: tuple[int, ...]) -> tuple[int, ...]:
+        raise NotImplementedError
+
+    def forward(
+        self,
+        x: ArrayT,
+        out: ArrayT | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Stream | None = None,
+    ) -> ArrayT:
+        """Compute alpha * pooling(x) + beta * out (cudnnPoolingForward, or a graph for averages channels last).
+
+        Parameters
+        ----------
+        x : array
+            (N, C, spatial...), or (N, spatial..., C) with layout "NHWC".
+        out : array, optional
+            The result, of shape `output_shape` and x's dtype.
+        alpha, beta : float
+            Factors of the pooling and of `out`; out is not read if beta is 0.
+        stream : stream, optional
+            Where the work is queued.
+
+        Returns
+        -------
+        array
+            `out`, or a new array of x's library, dtype and memory format.
+        """
+        implementation, names = type(self)._forward, ("x", "out")
+        y: ArrayT = self._run("Pooling.forward", self, implementation, names, (x,), (out,), stream, alpha, beta)
+        return y
+
+    def backward(
+        self,
+        dy: ArrayT,
+        x: Array,
+        y: Array,
+        out: ArrayT | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Stream | None = None,
+    ) -> ArrayT:
+        """Compute alpha * dx + beta * out, with the gradient dx with respect to x (cudnnPoolingBackward).
+
+        Each element of dy goes to the maximum of its window, or is divided among the elements that were averaged. Of equal
+        maxima, or of NaNs, it goes to the first in `cudnnpy.reference`.
+
+        Parameters
+        ----------
+        dy : array
+            The gradient with respect to y.
+        x, y : array
+            forward's input and result, of dy's dtype.
+        out : array, optional
+            The result, of x's shape and dtype.
+        alpha, beta, stream
+            As for `forward`.
+
+        Returns
+        -------
+        array
+            `out`, or a new array of dy's library, of x's shape, dtype and memory format.
+        """
+        implementation, names = type(self)._backward, ("dy", "x", "y", "out")
+        dx: ArrayT = self._run("Pooling.backward", self, implementation, names, (dy, x, y), (out,), stream, alpha, beta)
+        return dx
+
+
+def _each(window: Any, padding: Any, stride: Any, rank: int) -> tuple[Each, Each, Each]:
+    """Window, padding and stride of every spatial axis. Raises ValueError for padding of the window's size or more."""
+    window, padding = for_each_axis("window", window, rank), for_each_axis("padding", padding, rank)
+    for pad, size in zip(padding, window, strict=True):
+        if pad >= size:
+            raise ValueError(f"padding must be less than the window, {window}; got {padding}")
+    return window, padding, window if stride is None else for_each_axis("stride", stride, rank)

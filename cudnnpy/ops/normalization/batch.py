@@ -1,0 +1,375 @@
+"""Batch normalization and its gradients: graphs for large tensors, else cuDNN's functions for batch normalization.
+
+On an H200 these functions take 0.1 to 1.1 of PyTorch's time channels first and 2 to 180 times its time channels last. The
+normalization nodes of graphs take 0.2 to 1.1 of it channels last; channels first they take 0.25 to 1.0 for few long channels,
+to each of which the functions give one block, and 0.5 to 3.3 for others (docs/benchmarks). Where no graph is supported
+channels last, the functions get copies that are channels first. CUDNN_BATCHNORM_SPATIAL_PERSISTENT is faster still channels
+first, but is documented to overflow for some inputs, so it is not used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from ctypes import c_double
+from typing import Any, NamedTuple
+
+from cudnnpy._core.layouts import TensorSpec, channels_last_strides, in_layout, per_channel
+from cudnnpy._launch import dispatch
+from cudnnpy._launch.device_operation import DeviceOperation
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.implicit_operands import OperandSources, with_implicit_operands
+from cudnnpy._launch.operands import (
+    check_no_overlaps,
+    is_large,
+    logical,
+    logical_like,
+    logical_result,
+    packed_like,
+    resolve_output,
+)
+from cudnnpy._launch.program import Operand, Program, with_conversion_copies
+from cudnnpy._launch.steps import (
+    Executable,
+    FunctionCall,
+    OperandAddress,
+    Step,
+    copy,
+    scaling_arguments,
+    tensor_descriptor,
+)
+from cudnnpy._options.batch_normalization import BatchNormalizationBase
+from cudnnpy._options.checks import check_number, check_option
+from cudnnpy._options.normalization import (
+    GRADIENTS,
+    check_both_or_neither,
+    check_channels,
+    parameter_dtypes,
+    statistics_dtype,
+)
+from cudnnpy._planning.engines import GraphExecutable
+from cudnnpy.descriptors import ActivationDescriptor
+from cudnnpy.graph.graph import Graph
+from cudnnpy.ops.normalization.batch_tensors import Normalized, as_channels_last
+from cudnnpy.ops.normalization.parameters import DEFAULT_PARAMETERS, NAN, fill_steps, operand_sources, scale_and_bias
+from cudnnpy.typing import ElementName
+
+_RANKS = range(2, 6)
+RUNNING = ("running_mean", "running_variance")
+SAVED = ("saved_mean", "saved_inverse_variance")
+
+
+class BatchNormalization(BatchNormalizationBase, DeviceOperation):
+    def _forward_training(
+        self, call: Call, factor: float, activation: str | None, alpha: float, beta: float
+    ) -> tuple[Program, list[TensorSpec]]:
+        x = self._logical(call, "x")
+        check_number("average_factor", factor, finite=True)
+        scaling_arguments(alpha, beta, x.dtype)
+        if activation is not None:
+            check_option("activation", activation, ("relu",))
+            if (alpha, beta) != (1.0, 0.0):
+                raise ValueError(f"alpha and beta must be 1 and 0 with an activation; got {alpha} and {beta}")
+        normalized = self._normalized(x)
+        parameters = _parameters(call, normalized, "scale", "bias")
+        if check_both_or_neither(call.specs, *RUNNING):
+            parameters |= _parameters(call, normalized, *RUNNING)
+            for name in RUNNING:
+                dispatch.check_writable(name, call.arrays[name])
+        y = logical_result(call, "out", x.shape, x, self.layout, beta)
+        operands = [Operand("x", x)]
+        for name, spec in parameters.items():
+            updated = name in RUNNING
+            operands.append(Operand(name, normalized.logical(spec), is_result=updated, is_read=updated))
+        operands.append(Operand("out", y, True))
+        operands += [Operand(name, normalized.logical(normalized.statistics), True) for name in SAVED]
+        check_no_overlaps(call, operands)
+        results = [in_layout(y, normalized.channels_last), normalized.statistics, normalized.statistics]
+        if 0 in x.shape:
+            steps = fill_steps(operands, {"saved_mean": 0.0, "saved_inverse_variance": NAN})
+            return Program("batch normalization", call.device, operands, steps), results
+        prepared = _Training(call, self.epsilon, normalized, y, parameters, operands, factor, activation)
+        return prepared.program(alpha, beta), results
+
+    def _forward_inference(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
+        x = self._logical(call, "x")
+        a, b = scaling_arguments(alpha, beta, x.dtype)
+        normalized = self._normalized(x)
+        names = ("scale", "bias", "mean", "variance")
+        parameters = _parameters(call, normalized, *names)
+        y = logical_result(call, "out", x.shape, x, self.layout, beta)
+        operands = [Operand("x", x), *(Operand(name, normalized.logical(spec)) for name, spec in parameters.items())]
+        operands.append(Operand("out", y, True))
+        check_no_overlaps(call, operands)
+        title, results = "batch normalization", [in_layout(y, normalized.channels_last)]
+        if 0 in x.shape:
+            return Program(title, call.device, operands, []), results
+        sources = operand_sources(call, ("x", *names, "out"), operands, normalized.flat)
+        last = all(spec.strides == channels_last_strides(spec.shape) for spec in (x, y))
+        if (alpha, beta) == (1.0, 0.0) and normalized.can_use_graph(y) and last and is_large(x):
+            planned = inference_graph(call.device, self.epsilon, x, y)
+            if planned is not None:
+                specs = normalized.required_specs(operands, as_channels_last)
+                return _program(title, call, operands, planned, sources, specs), results
+        one, two = (tensor_descriptor(normalized.in_either_format(spec)) for spec in (x, y))
+        function = FunctionCall(
+            "cudnnBatchNormalizationForwardInference", normalized.kind, a, b, one, OperandAddress(0), two, OperandAddress(5),
+            normalized.descriptor(), OperandAddress(1), OperandAddress(2), OperandAddress(3), OperandAddress(4), self.epsilon,
+        )  # fmt: skip
+        specs = normalized.required_specs(operands, normalized.in_either_format)
+        return _program(title, call, operands, function, sources, specs, beta), results
+
+    def _backward(
+        self,
+        call: Call,
+        alpha: float,
+        beta: float,
+        parameter_alpha: float,
+        parameter_beta: float,
+        with_bias: bool,
+    ) -> tuple[Program, list[TensorSpec]]:
+        """`with_bias`: dbias is a result; dscale is one if there is a scale."""
+        data, parameter = (alpha, beta), (parameter_alpha, parameter_beta)
+        dy = self._logical(call, "dy")
+        x = logical_like(call, "x", self.layout, dy.shape, dy.dtype)
+        normalized = self._normalized(x)
+        parameters = _parameters(call, normalized, "scale")
+        saved = _saved(call, normalized)
+        dx = logical_result(call, "out", x.shape, dy, self.layout, beta)
+        a, b = scaling_arguments(*data, x.dtype)
+        c, d = scaling_arguments(*parameter, x.dtype)
+        dtypes = (parameters["scale"].dtype,) if parameters else (x.dtype, *parameter_dtypes(x.dtype))
+        outs = [f"out_{name[1:]}" for name in GRADIENTS["scale" in call.specs, with_bias]]
+        gradients = {name: _gradient(call, name, normalized.shape, dtypes, parameter_beta) for name in outs}
+        operands = [Operand("dy", dy), Operand("x", x)]
+        operands += [Operand(name, normalized.logical(spec)) for name, spec in (parameters | saved).items()]
+        operands.append(Operand("out", dx, True))
+        operands += [Operand(name, normalized.logical(spec), True) for name, spec in gradients.items()]
+        check_no_overlaps(call, operands)
+        title, results = "batch normalization gradient", [in_layout(dx, normalized.channels_last), *gradients.values()]
+        if 0 in x.shape:
+            return Program(title, call.device, operands, _scaled(operands, d)), results
+        names = ("dy", "x", "scale", *saved, "out", "out_scale", "out_bias")
+        sources = operand_sources(call, names, operands, normalized.flat)
+        for memory_format in normalized.faster_formats(dy, dx) if saved and data == parameter == (1.0, 0.0) else ():
+            planned = backward_graph(call.device, *map(memory_format, (dy, x, dx)))
+            if planned is not None:
+                specs = normalized.required_specs(operands, memory_format)
+                program = _program(title, call, operands, planned, sources, specs)
+                if call.allows(program.workspace_size):
+                    return program, results
+        at = {name: OperandAddress(place) for place, name in enumerate(names)}
+        statistics = [at[name] for name in SAVED] if saved else [None, None]
+        memory_format = normalized.format_of_function(call)
+        tx, tdy, tdx = (tensor_descriptor(memory_format(spec)) for spec in (x, dy, dx))
+        function = FunctionCall(
+            "cudnnBatchNormalizationBackward", normalized.kind, a, b, c, d, tx, at["x"], tdy, at["dy"], tdx, at["out"],
+            normalized.descriptor(), at["scale"], at["out_scale"], at["out_bias"], self.epsilon, *statistics,
+        )  # fmt: skip
+        specs = normalized.required_specs(operands, memory_format)
+        return _program(title, call, operands, function, sources, specs, beta or parameter_beta), results
+
+    def _logical(self, call: Call, name: str) -> TensorSpec:
+        """Check x or dy; its axes as (N, C, spatial...)."""
+        # An array of shape (0,) has one axis and no channels: PyTorch accepts it.
+        ranks = range(1, 6) if call.specs[name].shape == (0,) else _RANKS
+        return logical(call, name, self.layout, ranks, empty=True)
+
+    def _normalized(self, x: TensorSpec) -> Normalized:
+        return Normalized(x, self.mode == "spatial", self.layout.endswith("C") and len(x.shape) > 2)
+
+
+# Checked arguments
+
+
+def _parameters(call: Call, normalized: Normalized, *names: str) -> dict[str, TensorSpec]:
+    """Check parameters of a call and return them by name. A missing scale or bias is omitted."""
+    x, shape = normalized.x, normalized.shape
+    found = scale_and_bias(call, x, shape, [name for name in names if name in DEFAULT_PARAMETERS])
+    if normalized.spatial or len(x.shape) == 1:
+        check_channels(call.specs, shape[0])
+    others = [name for name in names if name not in DEFAULT_PARAMETERS]
+    return found | {name: packed_like(call, name, shape, *parameter_dtypes(x.dtype)) for name in others}
+
+
+def _saved(call: Call, normalized: Normalized) -> dict[str, TensorSpec]:
+    """Check the statistics that forward_training saved and return them by name; {} if they are not given."""
+    if not check_both_or_neither(call.specs, *SAVED):
+        return {}
+    return {name: packed_like(call, name, normalized.shape, statistics_dtype(normalized.x.dtype)) for name in SAVED}
+
+
+def _gradient(
+    call: Call, name: str, shape: tuple[int, ...], dtypes: tuple[ElementName, ...], beta: float
+) -> TensorSpec:
+    """A gradient with respect to a parameter: the array given for it, checked, or a new one of the first dtype."""
+    if name in call.specs:
+        return packed_like(call, name, shape, *dtypes)
+    return resolve_output(call, name, shape, dtypes[0], None, beta)
+
+
+def _scaled(operands: Sequence[Operand], beta: Any) -> list[Step]:
+    """The gradients with respect to parameters for an empty batch: beta times the outs, or 0, unread, if beta is 0."""
+    if not beta.value:
+        return fill_steps(operands, {"out_scale": 0.0, "out_bias": 0.0})
+    return [
+        Step(FunctionCall("cudnnScaleTensor", tensor_descriptor(operand.spec), OperandAddress(0), beta), (place,))
+        for place, operand in enumerate(operands)
+        if operand.name in ("out_scale", "out_bias") and 0 not in operand.spec.shape
+    ]
+
+
+def _program(
+    name: str,
+    call: Call,
+    operands: Sequence[Operand],
+    executable: Executable,
+    sources: OperandSources,
+    specs: Sequence[TensorSpec],
+    beta: float = 0.0,
+) -> Program:
+    """Return the program of an executable on addresses from `sources`, whose operands need the memory formats of `specs`."""
+    return with_conversion_copies(
+        name, call.device, operands, with_implicit_operands(executable, sources, len(operands)), specs, beta
+    )
+
+
+# forward_training
+
+
+class _Training(NamedTuple):
+    """A call of forward_training, whose arguments are checked."""
+
+    call: Call
+    epsilon: float
+    normalized: Normalized
+    y: TensorSpec
+    parameters: dict[str, TensorSpec]
+    operands: list[Operand]
+    factor: float
+    activation: str | None
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """The names of the running statistics; () if they are not given."""
+        return RUNNING if RUNNING[0] in self.parameters else ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The operands' names in the order of the graph's and the function's addresses, with missing parameters."""
+        return ("x", "scale", "bias", *self.running, "out", *SAVED)
+
+    def program(self, alpha: float, beta: float) -> Program:
+        """Return the fastest program within the memory of the call."""
+        sources = operand_sources(self.call, self.names, self.operands, self.normalized.flat)
+        for memory_format in self.normalized.faster_formats(self.y) if (alpha, beta) == (1.0, 0.0) else ():
+            program = self._by_graph(sources, memory_format)
+            if program is not None and self.call.allows(program.workspace_size):
+                return program
+        return self._by_function(sources, alpha, beta)
+
+    def _by_graph(self, sources: OperandSources, memory_format: Callable[[TensorSpec], TensorSpec]) -> Program | None:
+        """The graph in a memory format; None where cuDNN has no engine for it."""
+        x, y, running, device = (
+            memory_format(self.normalized.x),
+            memory_format(self.y),
+            bool(self.running),
+            self.call.device,
+        )
+        planned = training_graph(device, self.epsilon, x, y, self.factor, self.activation, running)
+        if planned is None:
+            return None
+        updated = [sources[self.names.index(name)] for name in self.running]  # in place
+        specs = self.normalized.required_specs(self.operands, memory_format)
+        return _program("batch normalization", self.call, self.operands, planned, [*sources, *updated], specs)
+
+    def _by_function(self, sources: OperandSources, alpha: float, beta: float) -> Program:
+        """cudnnBatchNormalizationForwardTraining, then the activation, and running statistics that it does not update."""
+        x, y = self.normalized.x, self.y
+        at = {name: OperandAddress(place) for place, name in enumerate(self.names)}
+        # running-variance-of-one-value in docs/known-issues.md
+        single = bool(self.running) and math.prod(x.shape) == math.prod(self.normalized.shape)
+        running = (None, None) if single or not self.running else (at["running_mean"], at["running_variance"])
+        a, b = scaling_arguments(alpha, beta, x.dtype)
+        memory_format = self.normalized.format_of_function(self.call)
+        one, two = (tensor_descriptor(memory_format(spec)) for spec in (x, y))
+        function = FunctionCall(
+            "cudnnBatchNormalizationForwardTraining", self.normalized.kind, a, b, one, at["x"], two, at["out"],
+            self.normalized.descriptor(), at["scale"], at["bias"], c_double(self.factor).value, *running, self.epsilon,
+            at["saved_mean"], at["saved_inverse_variance"],
+        )  # fmt: skip
+        specs = self.normalized.required_specs(self.operands, memory_format)
+        program = _program("batch normalization", self.call, self.operands, function, sources, specs, beta)
+        steps = [*program.steps]
+        if self.activation == "relu":
+            relu, d = ActivationDescriptor("relu", propagate_nan=True), tensor_descriptor(y)
+            zero = scaling_arguments(0.0, 0.0, x.dtype)[0]
+            activated = FunctionCall(
+                "cudnnActivationForward", relu, a, d, OperandAddress(0), zero, d, OperandAddress(0)
+            )
+            steps.append(Step(activated, (self._place("out"),)))
+        if single:
+            steps += self._updates_of_one_value()
+        return Program(program.name, self.call.device, self.operands, steps, program.scratch)
+
+    def _updates_of_one_value(self) -> list[Step]:
+        """The updates of the running statistics by one value for each mean, whose variance is 0."""
+        statistics, factor = self.normalized.statistics, self.factor
+        mean, variance = (self.parameters[name] for name in RUNNING)
+        share = scaling_arguments(1 - factor, 0.0, statistics.dtype)[0]
+        new_mean = copy(statistics, mean, factor, 1 - factor)
+        new_variance = FunctionCall("cudnnScaleTensor", tensor_descriptor(variance), OperandAddress(0), share)
+        return [
+            Step(new_mean, (self._place("saved_mean"), self._place("running_mean"))),
+            Step(new_variance, (self._place("running_variance"),)),
+        ]
+
+    def _place(self, name: str) -> int:
+        return [operand.name for operand in self.operands].index(name)
+
+
+# Operation graphs
+#
+# The operands of a graph are its inputs, then its results, each in the order of the arguments of cuDNN's function; updated
+# running statistics come last. The functions return None if cuDNN has no engine for the graph.
+
+
+def training_graph(
+    device: int, epsilon: float, x: TensorSpec, y: TensorSpec, factor: float, activation: str | None, running: bool
+) -> GraphExecutable | None:
+    """Inputs: x, scale, bias, and the running statistics if `running`. Results: y, the saved and the updated statistics."""
+    graph = Graph()
+    one, scale, bias = graph.tensor("x", x), graph.tensor("scale", per_channel(x)), graph.tensor("bias", per_channel(x))
+    mean, variance = (graph.tensor(name, per_channel(x)) if running else None for name in RUNNING)
+    both = (mean, variance) if mean is not None and variance is not None else None
+    made = graph.normalization("batch_norm", one, scale, bias, epsilon, running=both, average_factor=factor)
+    top = graph.pointwise("relu_fwd", made[0]) if activation else made[0]
+    graph.output("out", top, strides=y.strides)
+    names = [*SAVED, *(("new_mean", "new_variance") if running else ())]
+    for name, node in zip(names, made[1:], strict=True):
+        graph.output(name, node, "float32", per_channel(x).strides)
+    return graph.executable(device)
+
+
+def inference_graph(device: int, epsilon: float, x: TensorSpec, y: TensorSpec) -> GraphExecutable | None:
+    """Inputs: x, scale, bias, mean and variance. Result: y."""
+    graph = Graph()
+    one = graph.tensor("x", x)
+    scale, bias, mean, variance = (graph.tensor(n, per_channel(x)) for n in ("scale", "bias", "mean", "variance"))
+    inverse = graph.pointwise("rsqrt", graph.pointwise("add", variance, graph.number(epsilon, len(x.shape))))
+    normalized = graph.pointwise("mul", graph.pointwise("sub", one, mean), inverse)
+    top = graph.pointwise("add", graph.pointwise("mul", normalized, scale), bias)
+    graph.output("out", top, None, y.strides)
+    return graph.executable(device)
+
+
+def backward_graph(device: int, dy: TensorSpec, x: TensorSpec, dx: TensorSpec) -> GraphExecutable | None:
+    """Inputs: dy, x, scale and the saved statistics. Results: dx, dscale and dbias."""
+    graph = Graph()
+    one, two, scale = graph.tensor("dy", dy), graph.tensor("x", x), graph.tensor("scale", per_channel(x))
+    mean, inverse = (graph.tensor(name, per_channel(x)) for name in SAVED)
+    made = graph.normalization_backward("batch_norm", one, two, scale, mean, inverse)
+    graph.output("out", made[0], None, dx.strides)
+    for name, node in zip(("dscale", "dbias"), made[1:], strict=True):
+        graph.output(name, node, "float32", per_channel(x).strides)
+    return graph.executable(device)

@@ -1,0 +1,39 @@
+"""Base class of the reference implementation's operations beside the convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cudnnpy._options.options_base import ImmutableOptions
+
+
+class Arrays(dict[str, Any]):
+    """The arrays that were passed to a call, by name; `arrays[name]` is None for another one."""
+
+    def __missing__(self, name: str) -> None:
+        return None
+
+
+class NumpyOperation(ImmutableOptions):
+    """An operation whose implementations compute on NumPy arrays.
+
+    They take the arrays by name and the arguments of the method, and return the results.
+    """
+
+    @staticmethod
+    def _run(
+        name: str,
+        operation: NumpyOperation,
+        implementation: Callable[..., Sequence[Any]],
+        names: Sequence[str],
+        inputs: Sequence[Any],
+        outs: Sequence[Any],
+        stream: object,
+        *arguments: Any,
+    ) -> Any:
+        """Compute the result, or a tuple of the results."""
+        passed = zip(names, (*inputs, *outs), strict=True)
+        arrays = Arrays({name: array for name, array in passed if array is not None})
+        results = implementation(operation, arrays, *arguments)
+        return results[0] if len(results) == 1 else tuple(results)
