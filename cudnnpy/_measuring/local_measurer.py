@@ -13,9 +13,9 @@ from cudnnpy._planning.engines import Target, save_plan
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.remembered import candidate_of, entry_of
+from cudnnpy._planning.stored_choice import candidate_of, entry_of
 from cudnnpy._planning.selection import tuning_order
-from cudnnpy._planning.usable import Measurement, is_usable
+from cudnnpy._planning.candidate_filter import Measurement, is_usable
 from cudnnpy._store.entry import Entry, StoredCandidate
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle

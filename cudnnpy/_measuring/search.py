@@ -27,7 +27,7 @@ from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.usable import is_usable
+from cudnnpy._planning.candidate_filter import is_usable
 from cudnnpy._store.entry import StoredCandidate
 from cudnnpy.handle import Handle, in_use
 

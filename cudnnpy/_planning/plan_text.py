@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from cudnnpy import raw
 from cudnnpy._launch.steps import Executable
 from cudnnpy._options.limits import MAX_KNOBS
-from cudnnpy._planning import known_issues, measured
+from cudnnpy._planning import known_issues, measurement_table
 from cudnnpy._planning.candidates import Candidate, Engine, Lowering, planned, with_engine
 from cudnnpy._planning.engines import Target, engine_name, load_plan
 from cudnnpy._planning.options import PlanningOptions
@@ -291,7 +291,7 @@ def _checked_plan(found: Content, engine: Engine, plan: dict[str, Any] | None, v
 
 
 def _check_source(source: str) -> None:
-    if source not in ("heuristics", "engines", "knobs") and not measured.is_source(source):
+    if source not in ("heuristics", "engines", "knobs") and not measurement_table.is_source(source):
         raise invalid_text(f"its source is {source[:60]!r}, which does not propose engines")
 
 

@@ -16,8 +16,8 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.recall import StoredTuner
-from cudnnpy._planning.usable import Measurer, is_usable
+from cudnnpy._planning.stored_tuner import StoredTuner
+from cudnnpy._planning.candidate_filter import Measurer, is_usable
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.handle import Handle
 
@@ -154,7 +154,7 @@ def plan_for(
 ) -> Plan:
     """Return the plan that the options ask for. Its `candidates` are all that were considered.
 
-    A stored choice is used (recall.py), and prefer="autotune" measures a problem without one by the measurer. `before` and
+    A stored choice is used (stored_tuner.py), and prefer="autotune" measures a problem without one by the measurer. `before` and
     `cap` are those of choose. Raises NoAlgorithmError, and ValueError if `options.algorithm` is the plan of another problem.
     """
     plan, tuner = _planned(problem, options, measurer, before, cap)

@@ -15,7 +15,7 @@ from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.plan import Plan
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.layer import Layer
+from cudnnpy.convolution.layer_base import Layer
 from cudnnpy.convolution.operation import Operation
 from cudnnpy.convolution.problem import INPUTS, OPERATIONS
 from cudnnpy.handle import on_device

@@ -33,7 +33,7 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.frozen_choices import is_frozen
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.selection import plan_for, plan_to_keep, survey
-from cudnnpy._planning.usable import Measurer
+from cudnnpy._planning.candidate_filter import Measurer
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.problem import INPUTS

@@ -6,7 +6,7 @@ from typing import Any
 
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.plan_json import integers, invalid_text, names, spec_of
-from cudnnpy.convolution.notation import words_of
+from cudnnpy.convolution.convolution_notation import words_of
 from cudnnpy.convolution.problem import OPERATIONS, PLAIN, Problem, make_problem
 
 

@@ -10,8 +10,8 @@ from cudnnpy._memory.arrays import read
 from cudnnpy._options.checks import check_layout_rank, check_shape, for_each_axis, is_channels_last
 from cudnnpy._options.convolution_methods import ConvolutionTransposeBase
 from cudnnpy.convolution import problem as ask
-from cudnnpy.convolution.extended import Extended, surplus_of
-from cudnnpy.convolution.layer import Layer
+from cudnnpy.convolution.zero_extension import Extended, surplus_of
+from cudnnpy.convolution.layer_base import Layer
 from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation
 from cudnnpy.typing import Array, ConvolutionActivation, Shape, Stream
 

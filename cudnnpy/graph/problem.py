@@ -13,7 +13,7 @@ from cudnnpy._launch.steps import Executable
 from cudnnpy._planning.candidates import Candidate, Engine, every, proposed, with_engine
 from cudnnpy._planning.engines import GraphExecutable, Target
 from cudnnpy._planning.issue_conditions import Facts
-from cudnnpy._planning.notation import KINDS, Given, Kind, ProblemTextError
+from cudnnpy._planning.problem_notation import KINDS, Given, Kind, ProblemTextError
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan_json import invalid_text, parsed, spec_of
 from cudnnpy._planning.plan_json import names as listed

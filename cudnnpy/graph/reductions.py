@@ -5,7 +5,7 @@ On an H200 cudnnReduceTensor takes 1.2 to 140 times as long as PyTorch, and redu
 the reduced runs are reduced in float32, one after the other, the fastest-varying first. Convolution.backward_bias is such
 a reduction.
 
-No graph reduces a run between two others. A sum over such a run is a matrix product (products.py) or the average over the
+No graph reduces a run between two others. A sum over such a run is a matrix product (matmul_reduction.py) or the average over the
 windows of a pooling (1.0 to 1.4 times as long as PyTorch). For a maximum, the run is brought to the end in memory first:
 a pooling would not do (maximum-of-minus-infinity in docs/known-issues.md).
 
@@ -47,10 +47,10 @@ from cudnnpy._launch.steps import (
     tensor_descriptor,
 )
 from cudnnpy.descriptors import OpTensorDescriptor, ReduceTensorDescriptor
-from cudnnpy.graph.averages import FULL, averaged
+from cudnnpy.graph.pooling_reduction import FULL, averaged
 from cudnnpy.graph.graph import Graph
-from cudnnpy.graph.halves import by_halves
-from cudnnpy.graph.products import Sums
+from cudnnpy.graph.float64_reduction import by_halves
+from cudnnpy.graph.matmul_reduction import Sums
 from cudnnpy.handle import Handle
 from cudnnpy.names import enumerator
 from cudnnpy.typing import ElementName

@@ -19,7 +19,7 @@ from distributed import get_worker
 
 import cudnnpy
 from cudnnpy import raw
-from cudnnpy._planning.usable import FoundFault, Measurement
+from cudnnpy._planning.candidate_filter import FoundFault, Measurement
 from cudnnpy._store.entry import Entry, Key
 from cudnnpy.cli.tune import dask_worker
 from cudnnpy.cli.tune.tune_problem import TuningGpu
@@ -164,9 +164,9 @@ class ForProfile(NamedTuple):
 
     def tune(self, text: str, gpu: str, tune_seconds: float, known: Sequence[FoundFault]) -> Measurement:
         from cudnnpy._planning.engines import Target
-        from cudnnpy._planning.notation import parse
+        from cudnnpy._planning.problem_notation import parse
         from cudnnpy._planning.plan import Plan
-        from cudnnpy._planning.remembered import entry_of
+        from cudnnpy._planning.stored_choice import entry_of
         from cudnnpy._planning.selection import choose
         from cudnnpy.convolution import plans  # noqa: F401  (texts of convolutions can be read)
 

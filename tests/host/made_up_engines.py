@@ -14,14 +14,14 @@ from cudnnpy import Engine, TensorSpec, raw
 from cudnnpy._measuring import knob_search, local_measurer, search
 from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._memory import workspace
-from cudnnpy._planning import candidates, notation, plan_text, selection
+from cudnnpy._planning import candidates, problem_notation, plan_text, selection
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning.candidates import Candidate, Lowering, every, proposed, rejected, with_engine
 from cudnnpy._planning.engines import Target, engine_name
 from cudnnpy._planning.issue_conditions import Facts
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Values, values_of
-from cudnnpy._planning.recall import StoredTuner
+from cudnnpy._planning.stored_tuner import StoredTuner
 from cudnnpy._store.database import Store
 from cudnnpy._store.layers import Layers
 from cudnnpy.errors import StatusError
@@ -284,7 +284,7 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
     monkeypatch.setattr(workspace, "temporary", temporary)
     monkeypatch.setitem(plan_text.READERS, "made up", lambda given, device: MadeUp(**given, device=device))
     written = SimpleNamespace(write=lambda problem: [problem.operation, problem.name])
-    monkeypatch.setitem(notation.KINDS, "made up", written)
+    monkeypatch.setitem(problem_notation.KINDS, "made up", written)
     return there
 
 

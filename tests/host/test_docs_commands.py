@@ -17,7 +17,7 @@ import pytest
 
 import cudnnpy.convolution.plans  # noqa: F401 - the kinds of problems register what reads them
 from cudnnpy import raw
-from cudnnpy._planning import notation, problem_file
+from cudnnpy._planning import problem_notation, problem_file
 from cudnnpy.cli import command
 
 FILES = {"README.md": pages.ROOT / "README.md", **{page: pages.ROOT / "docs" / page for page in pages.PAGES}}
@@ -72,7 +72,7 @@ def test_the_parsers_accept_a_pages_commands(
         pytest.fail(f"{page}: {line}: {capsys.readouterr().err}")
     options = found.value.args[0]
     if line.startswith("cudnnpy explain"):
-        notation.parse(" ".join(options.problem))
+        problem_notation.parse(" ".join(options.problem))
 
 
 @pytest.mark.parametrize("line", ["cudnnpy tune problems.toml --second 3 --fast", "cudnnpy plan problems.toml"])

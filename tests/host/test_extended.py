@@ -21,7 +21,7 @@ from cudnnpy._launch.program import Program
 from cudnnpy._memory import workspace as memory
 from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy.convolution.extended import Extended
+from cudnnpy.convolution.zero_extension import Extended
 from cudnnpy.handle import Handle
 
 

@@ -26,7 +26,7 @@ from cudnnpy._planning import candidates, engines, selection
 from cudnnpy._planning import plan as plan_module
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import GraphExecutable
-from cudnnpy._planning.usable import Measurement
+from cudnnpy._planning.candidate_filter import Measurement
 from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.handle import Handle
 

@@ -15,7 +15,7 @@ import stored
 
 from cudnnpy import raw
 from cudnnpy._planning import problem_file
-from cudnnpy._planning.measured import Configuration, Features, Table
+from cudnnpy._planning.measurement_table import Configuration, Features, Table
 from cudnnpy._store.entry import canonical
 from cudnnpy.store import Entry, Key, Store, StoredCandidate
 from tools.benchmark.networks import catalogue

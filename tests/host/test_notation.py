@@ -18,7 +18,7 @@ from test_descriptions import IMAGES, calls
 from cudnnpy import TensorSpec
 from cudnnpy._core.layouts import channels_last_strides
 from cudnnpy._options.convolution import ConvolutionOptions
-from cudnnpy._planning.notation import KINDS, ProblemTextError, parse, text_of
+from cudnnpy._planning.problem_notation import KINDS, ProblemTextError, parse, text_of
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation
 from cudnnpy.convolution.plans import ConvolutionProblem, GraphProblem

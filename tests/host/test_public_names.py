@@ -16,7 +16,7 @@ import pages
 import pytest
 
 import cudnnpy
-from cudnnpy._planning.notation import KINDS
+from cudnnpy._planning.problem_notation import KINDS
 from cudnnpy.convolution import plans as _every_kind  # noqa: F401
 from tools import public_api
 

@@ -17,7 +17,7 @@ from offline_profiles import needs_profiles
 from cudnnpy import __version__
 from cudnnpy._core import driver
 from cudnnpy._measuring import process
-from cudnnpy._planning import profile
+from cudnnpy._planning import device_profile
 from cudnnpy.cli.errors import UsageError
 from cudnnpy.cli.plan import stub_driver
 from cudnnpy.cli.plan.planner_process import PlannerProcess
@@ -114,7 +114,7 @@ def inherited(monkeypatch):
 @needs_compiler
 @pytest.mark.usefixtures("without_driver")
 def test_only_the_child_process_loads_it(profile_file, inherited):
-    with PlannerProcess(profile.read(profile_file()), stub=True) as planner:
+    with PlannerProcess(device_profile.read(profile_file()), stub=True) as planner:
         ((inode,),) = inherited
         assert f" {inode} " in Path(f"/proc/{planner._process._process.pid}/maps").read_text()
         assert f" {inode} " not in Path("/proc/self/maps").read_text()
@@ -124,7 +124,7 @@ def test_without_a_driver_it_must_be_asked_for(profile_file, inherited, without_
     with pytest.raises(
         UsageError, match=says("must be installed for cuDNN's engines to load; got none: ... --stub-driver")
     ):
-        PlannerProcess(profile.read(profile_file()))
+        PlannerProcess(device_profile.read(profile_file()))
     assert inherited == []
 
 
@@ -134,7 +134,7 @@ def test_where_there_is_a_driver_it_is_never_built(monkeypatch, profile_file, in
     monkeypatch.setattr(stub_driver, "build", lambda folder: pytest.fail("it was built"))
     answer = f"assert 'stub' not in input(); print('{json.dumps({'answer': __version__})}', flush=True); input()"
     monkeypatch.setattr(process, "_command", lambda: [sys.executable, "-c", answer])
-    with PlannerProcess(profile.read(profile_file()), stub=stub):
+    with PlannerProcess(device_profile.read(profile_file()), stub=stub):
         assert inherited == [[]]
 
 

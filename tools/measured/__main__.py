@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cudnnpy._planning import measured
+from cudnnpy._planning import measurement_table
 from cudnnpy._planning.problem import is_strict
-from cudnnpy.convolution.features import features
+from cudnnpy.convolution.table_features import features
 from tools.benchmark.networks import catalogue
 from tools.benchmark.networks.cells import cells
 from tools.measured import judge, write
@@ -21,7 +21,7 @@ from tools.measured.problems import problem_of
 from tools.measured.rows import Row, read
 
 LONG_MS = 0.02
-TABLES = Path(measured.__file__).with_name("tables")
+TABLES = Path(measurement_table.__file__).with_name("tables")
 
 
 def with_networks(rows: list[Row]) -> list[Row]:
@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     if long:
         print(judge.summary(f"{LONG_MS} ms or more", long))
     given.out.mkdir(parents=True, exist_ok=True)
-    file = given.out / measured.file_name(given.capability, given.cudnn)
+    file = given.out / measurement_table.file_name(given.capability, given.cudnn)
     kept = write.read(file.read_text(encoding="utf-8")) if given.keep and file.exists() else []
     text = write.table(rows, given.capability, given.cudnn, kept, GPU=given.gpu)
     file.write_text(text, encoding="utf-8")

@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cudnnpy import raw
-from cudnnpy._planning import measured
+from cudnnpy._planning import measurement_table
 from cudnnpy._planning.candidates import Engine
-from cudnnpy._planning.measured import Configuration, Features
+from cudnnpy._planning.measurement_table import Configuration, Features
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import is_strict
 from cudnnpy._store import exports
 from cudnnpy._store.entry import Entry, Key, StoredCandidate
-from cudnnpy.convolution import first_guess
+from cudnnpy.convolution import heuristic_overrides
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.features import features
+from cudnnpy.convolution.table_features import features
 from cudnnpy.convolution.lowering import ConvolutionLowering, lowerings
 from cudnnpy.convolution.plan_text import read_problem
 from tools import rows
@@ -105,7 +105,7 @@ def _row_of_entry(entry: Entry) -> Row | None:
     """Return the row of an entry; each problem is a network of its own, so that it is left out by itself."""
     given, options = json.loads(entry.key.problem), json.loads(entry.key.options)
     limited = options["deterministic"] or options["workspace_limit"] is not None
-    if given["kind"] != "convolution" or limited or any(measured.is_source(one.source) for one in entry.candidates):
+    if given["kind"] != "convolution" or limited or any(measurement_table.is_source(one.source) for one in entry.candidates):
         return None
     problem = ConvolutionProblem(*read_problem(given["problem"], 0))
     strict = is_strict(problem, PlanningOptions(tf32=options["tf32"]))
@@ -175,12 +175,12 @@ def _guesses(
     found = list(lowerings(problem, strict))
     faster = [
         configuration
-        for lowering in first_guess.instead_of_plain(problem, found)
+        for lowering in heuristic_overrides.instead_of_plain(problem, found)
         for configuration in _instead_of_plain(lowering, ran)
     ]
     for lowering in found:
         for configuration in _of_lowering(lowering, strict, ran):
-            if (configuration.engine, configuration.knobs) == (first_guess.PLAIN.index, None) and not lowering.way:
+            if (configuration.engine, configuration.knobs) == (heuristic_overrides.PLAIN.index, None) and not lowering.way:
                 yield from faster
             yield configuration
 
@@ -190,7 +190,7 @@ def _instead_of_plain(
 ) -> list[Configuration]:
     """Return what comes before engine 0, in a list of at most one."""
     if lowering.as_forward:
-        forward = Configuration(lowering.suffix, first_guess.PLAIN.index, None)
+        forward = Configuration(lowering.suffix, heuristic_overrides.PLAIN.index, None)
         return [found for found, _ in ran if found == forward][:1]
     compiled = (found for found, candidate in ran if candidate["source"] == "heuristics" and candidate.get("compiled"))
     return [found for found in compiled if found.lowering == lowering.suffix][:1]
@@ -200,12 +200,12 @@ def _of_lowering(
     lowering: ConvolutionLowering, strict: bool, ran: list[tuple[Configuration, dict[str, Any]]]
 ) -> Iterator[Configuration]:
     alike = [(found, candidate) for found, candidate in ran if found.lowering == lowering.suffix]
-    if first_guess.is_for_winograd(lowering.part, strict):
+    if heuristic_overrides.is_for_winograd(lowering.part, strict):
         yield from (found for found, candidate in alike if "winograd" in candidate["notes"])
-    if first_guess.is_for_plain_engine(lowering.part):
-        yield from (found for found, _ in alike if found.engine == first_guess.PLAIN.index and not found.knobs)
+    if heuristic_overrides.is_for_plain_engine(lowering.part):
+        yield from (found for found, _ in alike if found.engine == heuristic_overrides.PLAIN.index and not found.knobs)
     proposed = (_Proposal(found) for found, candidate in alike if candidate["source"] == "heuristics")
-    yield from (one.configuration for one in first_guess.in_order(lowering.part, strict, proposed))
+    yield from (one.configuration for one in heuristic_overrides.in_order(lowering.part, strict, proposed))
 
 
 def _configuration(candidate: dict[str, Any]) -> Configuration:

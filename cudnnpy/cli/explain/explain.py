@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import cudnnpy.convolution.plans  # noqa: F401 - the kinds of problems register what reads them
 from cudnnpy import raw
-from cudnnpy._planning import notation, profile, selection
+from cudnnpy._planning import problem_notation, device_profile, selection
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions, checked, with_limit
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.recall import StoredTuner
-from cudnnpy._planning.remembered import choice_text, key_of
-from cudnnpy._planning.usable import Measurer
+from cudnnpy._planning.stored_tuner import StoredTuner
+from cudnnpy._planning.stored_choice import choice_text, key_of
+from cudnnpy._planning.candidate_filter import Measurer
 from cudnnpy._store import layers
 from cudnnpy._store.entry import Entry
 from cudnnpy.cli import devices
@@ -27,9 +27,9 @@ _NOTHING_STORED = "nothing is stored for this problem"
 def for_profile(text: str, path: str, prefer: Preference | None, *, stub: bool) -> Explanation:
     """Return the explanation of the choice for the GPU of a profile's file."""
     problem, options = _parsed(text, prefer)
-    device = profile.read(path)
-    profile.check_release()
-    canonical = notation.text_of(problem, options)
+    device = device_profile.read(path)
+    device_profile.check_release()
+    canonical = problem_notation.text_of(problem, options)
     with PlannerProcess(device, stub=stub) as planner:
         rows = [CandidateRow.of(plain) for plain in planner.survey(canonical)]
     target = Target(profile=device.text)
@@ -57,7 +57,7 @@ def on_gpu(text: str, device: int, prefer: Preference | None, *, measure: bool) 
 
 
 def _parsed(text: str, prefer: Preference | None, device: int = 0) -> tuple[Problem, PlanningOptions]:
-    problem, options = notation.parse_to_plan(text, device)
+    problem, options = problem_notation.parse_to_plan(text, device)
     return problem, options if prefer is None else checked(options._replace(prefer=prefer))
 
 
@@ -102,7 +102,7 @@ def _explain(
         time, error = source.milliseconds, source.error
     memory = free if path is not None else devices.memory(problem.device)
     gpu = Gpu(key.gpu, key.capability, key.multiprocessors, memory, path)
-    text, release = notation.text_of(problem, options), raw.version_text(raw.version())
+    text, release = problem_notation.text_of(problem, options), raw.version_text(raw.version())
     return Explanation(text, gpu, release, limit, choice, why, time, error, stored, merged)
 
 

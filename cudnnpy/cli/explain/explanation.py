@@ -31,7 +31,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cudnnpy._planning import offline
+from cudnnpy._planning import offline_planning
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._store.entry import Entry
 from cudnnpy.errors import CudnnError
@@ -68,7 +68,7 @@ class CandidateRow:
 
 def row_of(candidate: Candidate) -> CandidateRow:
     """Return the row of a candidate."""
-    return CandidateRow.of(offline.row(candidate))
+    return CandidateRow.of(offline_planning.row(candidate))
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     import cudnnpy.convolution.plans  # noqa: F401 - the kinds of problems register what reads them
-    from cudnnpy._planning import problem_file, profile
+    from cudnnpy._planning import problem_file, device_profile
     from cudnnpy.cli import output_files
     from cudnnpy.cli.plan import stub_driver
     from cudnnpy.cli.plan.planner_process import PlannerProcess
@@ -40,8 +40,8 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("-: plans must be written to a file; got standard output")
     output_files.check_writable(options.output, overwrite=options.force)
     requests = problem_file.read(options.problems)
-    device = profile.read(options.device)
-    profile.check_release()
+    device = device_profile.read(options.device)
+    device_profile.check_release()
     stub_driver.say_if_unused("cudnnpy plan", options.stub_driver)
     with PlannerProcess(device, stub=options.stub_driver) as planner:
         planned = []

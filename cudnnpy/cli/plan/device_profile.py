@@ -16,15 +16,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
-    from cudnnpy._planning import profile
+    from cudnnpy._planning import device_profile
     from cudnnpy.cli import devices, output_files
     from cudnnpy.handle import on_device
 
     output_files.check_writable(options.output, overwrite=options.force)
-    profile.check_release()
+    device_profile.check_release()
     devices.check_ordinal(options.device)
     with on_device(options.device):
-        device = profile.of_device(options.device)
-    output_files.write(options.output, profile.written(device))
+        device = device_profile.of_device(options.device)
+    output_files.write(options.output, device_profile.written(device))
     print(printed(f"{options.output}: {device.description}, read by {device.release}"))
     return 0

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from cudnnpy import raw
 from cudnnpy._measuring.gpu_worker import GpuWorker
-from cudnnpy._planning.usable import FoundFault, Measurement
+from cudnnpy._planning.candidate_filter import FoundFault, Measurement
 from cudnnpy._version import __version__
 from cudnnpy.cli.tune.tune_problem import TuningGpu, first_line, tune_on, tuning_gpus
 

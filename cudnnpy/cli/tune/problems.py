@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cudnnpy._planning import problem_file
 from cudnnpy._planning.problem_file import Request
-from cudnnpy._planning.remembered import choice_text
+from cudnnpy._planning.stored_choice import choice_text
 from cudnnpy._store.entry import Key
 from cudnnpy.cli.errors import UsageError
 from cudnnpy.cli.text_table import say

@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 from cudnnpy import store as stores
 from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._planning import problem_file
-from cudnnpy._planning.usable import FoundFault, Symptom
+from cudnnpy._planning.candidate_filter import FoundFault, Symptom
 from cudnnpy._store import exports
 from cudnnpy._store.database import Store, why_in_memory
 from cudnnpy._store.entry import Entry

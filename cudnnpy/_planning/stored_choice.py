@@ -21,10 +21,10 @@ from weakref import WeakValueDictionary
 from cudnnpy import raw
 from cudnnpy._cuda_python import cuda_python
 from cudnnpy._options.checks import printable
-from cudnnpy._planning import measured, plan_text
+from cudnnpy._planning import measurement_table, plan_text
 from cudnnpy._planning.candidates import Candidate, copied
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.notation import text_of
+from cudnnpy._planning.problem_notation import text_of
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
@@ -46,7 +46,7 @@ def key_of(problem: Problem, options: PlanningOptions, target: Target) -> Key:
         canonical({"kind": problem.kind, "problem": problem.plain()}),
         canonical({option: getattr(options, option) for option in _OPTIONS}),
         name,
-        measured.capability(target),
+        measurement_table.capability(target),
         multiprocessors,
         raw.version(),
     )

@@ -22,7 +22,7 @@ from cudnnpy._launch.steps import (
     tensor_descriptor,
 )
 from cudnnpy.descriptors import OpTensorDescriptor
-from cudnnpy.graph.averages import averaged
+from cudnnpy.graph.pooling_reduction import averaged
 
 SHORTEST = 512  # elements of a run for which the launches of the halves take less time than cudnnReduceTensor
 _ITEM = 8  # bytes
