@@ -35,7 +35,7 @@ def other_knobs(ran: list[Candidate], target: Target) -> Iterator[Candidate]:
         if current.lowering is None or current.engine is None:
             continue
         lowering, index, fastest = current.lowering, current.engine.index, current
-        built = lowering.built(target)
+        built = lowering.build_graph(target)
         try:
             ranges = engines.knob_ranges(built, target, index)
         except StatusError:  # an engine that is only proposed
@@ -55,7 +55,7 @@ def other_knobs(ran: list[Candidate], target: Target) -> Iterator[Candidate]:
                     if candidate.name not in known:
                         known.add(candidate.name)
                         yield candidate
-                        if not candidate.refused:
+                        if not candidate.rejection_reason:
                             fastest = min(fastest, candidate, key=milliseconds)
             if fastest is before:
                 break

@@ -8,14 +8,14 @@ from contextlib import suppress
 
 from cudnnpy._measuring.search import Search
 from cudnnpy._measuring.watch import SILENT, Watch
+from cudnnpy._planning.candidate_filter import Measurement, try_plan
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target, save_plan
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.stored_choice import candidate_of, entry_of
 from cudnnpy._planning.selection import tuning_order
-from cudnnpy._planning.candidate_filter import Measurement, is_usable
+from cudnnpy._planning.stored_choice import candidate_of, entry_of
 from cudnnpy._store.entry import Entry, StoredCandidate
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle
@@ -85,7 +85,9 @@ class LocalMeasurer:
         try:
             choice = search(problem, options, self._target, ordered(), limit)
             if choice is None:
-                failed = {one.name: one.refused for one in considered if one.refused.startswith(_FAILED)}
+                failed = {
+                    one.name: one.rejection_reason for one in considered if one.rejection_reason.startswith(_FAILED)
+                }
                 reason = f"no candidate can be used: {_reasons(considered)}"
                 return Measurement(None, reason, search.lacked_memory, rejected=failed)
             measurement = chosen(choice, is_complete=search.is_complete)
@@ -105,20 +107,20 @@ class LocalMeasurer:
 
     def try_engine(self, problem: Problem, options: PlanningOptions, engine: Engine, limit: int) -> str | None:
         """Return why the result of one engine is wrong; "" if it is right; None if it could not be run."""
-        candidate = problem.forced(options._replace(algorithm=engine), self._target)
+        candidate = problem.forced_candidate(options._replace(algorithm=engine), self._target)
         return self._why_wrong(candidate, problem, options, limit)
 
     def _why_wrong(self, candidate: Candidate, problem: Problem, options: PlanningOptions, limit: int) -> str | None:
         self._watch.begin(candidate, _PLANNING_SECONDS)
         try:
-            if is_usable(candidate, problem, options, limit):
+            if try_plan(candidate, problem, options, limit):
                 search = Search(self._handle, watch=self._watch, guarded=self._guarded)
                 search.confirm(problem, options, self._target, candidate, limit)
         except CudnnError as error:
             return str(error)
         except MemoryError:
             return None
-        return candidate.refused
+        return candidate.rejection_reason
 
 
 def _compiled(choice: Candidate) -> dict[str, str]:
@@ -130,5 +132,7 @@ def _compiled(choice: Candidate) -> dict[str, str]:
 
 def _reasons(candidates: Sequence[Candidate]) -> str:
     """Return the three most frequent rejection reasons, in one line."""
-    counts = Counter(" ".join(candidate.refused.split()) for candidate in candidates if candidate.refused)
+    counts = Counter(
+        " ".join(candidate.rejection_reason.split()) for candidate in candidates if candidate.rejection_reason
+    )
     return "; ".join(reason for reason, _ in counts.most_common(3)) or "there is no candidate"

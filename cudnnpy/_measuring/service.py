@@ -14,13 +14,13 @@ from cudnnpy._measuring import gpus
 from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._measuring.watch import Watch
 from cudnnpy._memory import workspace
-from cudnnpy._planning import problem_notation, offline_planning, device_profile
+from cudnnpy._planning import device_profile, offline_planning, problem_notation
+from cudnnpy._planning.candidate_filter import Measurement
 from cudnnpy._planning.candidates import Candidate, Engine
+from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.stored_choice import row_of
-from cudnnpy._planning.candidate_filter import Measurement
 from cudnnpy._store.entry import Entry, StoredCandidate
 from cudnnpy._version import __version__
 from cudnnpy.errors import CudnnError
@@ -103,14 +103,16 @@ class Service:
         assert self._profile is not None
         problem, options = problem_notation.parse(request["text"])
         target = device_profile.target_of(self._profile)
-        found = offline_planning.survey(problem, options, target, self._profile.memory, self._offline_watch(request))
+        found = offline_planning.survey_offline(
+            problem, options, target, self._profile.memory, self._offline_watch(request)
+        )
         return [offline_planning.row(candidate) for candidate in found]
 
-    def _offline_watch(self, request: Mapping[str, Any]) -> offline_planning.Watch:
+    def _offline_watch(self, request: Mapping[str, Any]) -> offline_planning.PlanningHooks:
         def begin(name: str) -> None:
             self._say({"begin": name, "seconds": _PLANNING_SECONDS})
 
-        return offline_planning.Watch(begin, request["left_out"])
+        return offline_planning.PlanningHooks(begin, request["left_out"])
 
 
 def _parsed(request: Mapping[str, Any]) -> tuple[Problem, PlanningOptions, int]:
@@ -138,7 +140,7 @@ def _watch(say: Say) -> Watch:
         message: dict[str, Any] = {"begin": "" if candidate is None else candidate.name, "seconds": seconds}
         if candidate is not None and candidate.engine is not None:
             engine = candidate.engine
-            message["engine"] = [engine.index, list(engine.knobs or ()), list(engine._way)]
+            message["engine"] = [engine.index, list(engine.knobs or ()), list(engine._lowering_options)]
         say(message)
 
     return Watch(begin, lambda candidate: say({"measured": row_of(candidate)._asdict()}))

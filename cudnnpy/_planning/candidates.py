@@ -12,11 +12,15 @@ from cudnnpy._options.limits import MAX_KNOBS
 from cudnnpy._options.options_base import ImmutableOptions
 from cudnnpy._planning import known_issues
 from cudnnpy._planning.engines import EngineConfiguration, Target, engine, engine_name, engines, heuristics
-from cudnnpy._planning.issue_conditions import Facts
+from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy.backend import Descriptor
 from cudnnpy.errors import StatusError
 
-WAYS = ("in_blocks", "in_channels_last", "as_forward")  # the options of an Engine that stand for a lowering
+LOWERING_OPTIONS = (
+    "space_to_depth",
+    "channels_last_copies",
+    "flipped_forward",
+)  # the options of an Engine that stand for a lowering
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,12 +33,12 @@ class Engine(ImmutableOptions):
         The global index of the engine.
     knobs : mapping or pairs of ints, optional
         {cudnnBackendKnobType_t: value}; by default the engine's own.
-    in_blocks : bool
+    space_to_depth : bool
         Whether the engine runs on space-to-depth tensors, as candidates whose names end in "blocks" do (strided
         convolutions of few channels).
-    in_channels_last : bool
+    channels_last_copies : bool
         Whether the engine runs on copies that are channels last, as candidates whose names end in "channels last" do.
-    as_forward : bool
+    flipped_forward : bool
         Whether the engine computes the gradient with respect to x of a depthwise convolution as a forward convolution with the
         filter flipped, as candidates whose names end in "forward" do.
 
@@ -47,18 +51,18 @@ class Engine(ImmutableOptions):
     index: int
     knobs: Mapping[int, int] | Iterable[tuple[int, int]] | None = None
     _: KW_ONLY
-    in_blocks: bool = False
-    in_channels_last: bool = False
-    as_forward: bool = False
+    space_to_depth: bool = False
+    channels_last_copies: bool = False
+    flipped_forward: bool = False
 
     @property
-    def _way(self) -> dict[str, bool]:
+    def _lowering_options(self) -> dict[str, bool]:
         """The options that stand for the lowering that it runs on (Lowering.way)."""
-        return {name: True for name in WAYS if getattr(self, name)}
+        return {name: True for name in LOWERING_OPTIONS if getattr(self, name)}
 
     def __repr__(self) -> str:
         knobs = [repr(dict(self.knobs))] if self.knobs else []
-        return f"Engine({', '.join([str(self.index), *knobs, *(f'{name}=True' for name in self._way)])})"
+        return f"Engine({', '.join([str(self.index), *knobs, *(f'{name}=True' for name in self._lowering_options)])})"
 
     def _canonical(self) -> dict[str, Any]:
         try:
@@ -71,7 +75,7 @@ class Engine(ImmutableOptions):
         )
         if given is None or any(isinstance(number, bool) or not isinstance(number, int) for number in numbers):
             raise TypeError(f"index and knobs must be integers; got Engine({shown(self.index)}, {shown(self.knobs)})")
-        for name in WAYS:
+        for name in LOWERING_OPTIONS:
             check_flag(name, getattr(self, name))
         ordered = tuple(sorted((int(kind), value) for kind, value in given))
         return {"knobs": ordered or None}  # a tuple, so that options can be hashed
@@ -85,17 +89,17 @@ class Lowering(Protocol):
         """What is done around the graph, for the names of candidates: "", " + copies"."""
 
     @property
-    def way(self) -> dict[str, bool]:
-        """The options of an Engine that runs on it: {}, or {"in_blocks": True}, for instance."""
+    def lowering_options(self) -> dict[str, bool]:
+        """The options of an Engine that runs on it: {}, or {"space_to_depth": True}, for instance."""
 
-    def built(self, target: Target) -> Descriptor:
+    def build_graph(self, target: Target) -> Descriptor:
         """Return the finalized operation graph. Raises StatusError if cuDNN rejects it."""
 
     def executable(self, plan: Descriptor, target: Target) -> Executable:
         """Return the executable of the whole problem for an execution plan of the graph."""
 
     @property
-    def facts(self) -> Facts:
+    def traits(self) -> ProblemTraits:
         """The properties that known issues of engines depend on."""
 
     # Serialization of plans
@@ -125,7 +129,7 @@ class Candidate:
     engine: Engine | None = None  #: the engine, which `algorithm` takes; None for a v7 algorithm
     strict: bool = False  #: whether a C function multiplies float32 as it is, not as tf32
     lowering: Lowering | None = field(default=None, repr=False)
-    refused: str = ""  #: the rejection reason; "" if there is none
+    rejection_reason: str = ""  #: the rejection reason; "" if there is none
     workspace_size: int | None = None  #: in bytes; None if it was not planned
     milliseconds: float | None = None  #: the time that autotune measured; None if it was not measured
     #: the largest of the times that autotune compared less the smallest, over the median; None if there were not several
@@ -144,7 +148,7 @@ class Candidate:
         return not {"tensor_core", "down_convert_inputs"}.isdisjoint(self.notes)
 
     @property
-    def is_plain(self) -> bool:
+    def is_conventional(self) -> bool:
         """Whether it computes the sums of products as they are written, in the precision of what it is given."""
         approximations = {"winograd", "fft", "reduced_precision_reduction", "down_convert_inputs"}
         return approximations.isdisjoint(self.notes) and not self.compiled_at_run_time
@@ -154,12 +158,12 @@ class Candidate:
         return {**self.__dict__, "make": _made_elsewhere, "lowering": None, "plan": None, "executable": None}
 
     def prepare(self) -> Executable | None:
-        """The planned executable; None, with the reason in `refused`, where cuDNN cannot run it here."""
-        if self.executable is None and not self.refused:
+        """The planned executable; None, with the reason in `rejection_reason`, where cuDNN cannot run it here."""
+        if self.executable is None and not self.rejection_reason:
             try:
                 self.executable = self.make()
             except (StatusError, ValueError) as error:
-                self.refused = unsupported(error)
+                self.rejection_reason = unsupported(error)
             else:
                 self.workspace_size = self.executable.workspace_size
         return self.executable
@@ -169,14 +173,14 @@ def _made_elsewhere() -> Executable:
     raise ValueError("a candidate must come from candidates() to be planned; got a copy")
 
 
-def copied(
+def detached_candidate(
     name: str,
     source: str,
     workspace_size: int | None,
     milliseconds: float | None,
     notes: tuple[str, ...],
     deterministic: bool,
-    refused: str,
+    rejection_reason: str,
 ) -> Candidate:
     """Return a candidate that was considered in another process. Like a copy, it cannot be planned."""
     return Candidate(
@@ -185,7 +189,7 @@ def copied(
         notes,
         deterministic,
         _made_elsewhere,
-        refused=refused,
+        rejection_reason=rejection_reason,
         workspace_size=workspace_size,
         milliseconds=milliseconds,
     )
@@ -200,10 +204,10 @@ def unsupported(error: Exception) -> str:
     return f"not supported here: {reason}"
 
 
-def proposed(lowering: Lowering, target: Target) -> Iterator[Candidate]:
+def heuristic_candidates(lowering: Lowering, target: Target) -> Iterator[Candidate]:
     """Yield the proposals of cuDNN's heuristics, best first; if cuDNN rejects the graph, a rejected candidate says so."""
     try:
-        graph = lowering.built(target)
+        graph = lowering.build_graph(target)
     except StatusError as error:
         yield rejected("heuristics", f"graph{lowering.suffix}", unsupported(error))
         return
@@ -211,14 +215,14 @@ def proposed(lowering: Lowering, target: Target) -> Iterator[Candidate]:
         yield from_configuration(lowering, target, "heuristics", configuration)
 
 
-def every(lowering: Lowering, target: Target) -> Iterator[Candidate]:
+def all_engines(lowering: Lowering, target: Target) -> Iterator[Candidate]:
     """Yield every engine by global index with its default knobs, also those that the heuristics omit.
 
     Engines that do not support the graph follow, grouped by the reason that cuDNN gives.
     """
     try:
-        graph = lowering.built(target)
-    except StatusError:  # `proposed` yields a rejected candidate
+        graph = lowering.build_graph(target)
+    except StatusError:  # `heuristic_candidates` yields a rejected candidate
         return
     others: dict[int, StatusError] = {}
     for configuration in engines(graph, target, others):
@@ -231,7 +235,7 @@ def every(lowering: Lowering, target: Target) -> Iterator[Candidate]:
         yield rejected("engines", name, f"not supported here: {reason}")
 
 
-def with_engine(lowering: Lowering, target: Target, given: Engine) -> Candidate:
+def candidate_for_engine(lowering: Lowering, target: Target, given: Engine) -> Candidate:
     """Return the candidate of one engine with the given knobs, or with its defaults."""
     try:
         configuration = _configured(lowering, target, given)
@@ -247,13 +251,13 @@ def planned(lowering: Lowering, target: Target, given: Engine) -> Descriptor:
 
 
 def _configured(lowering: Lowering, target: Target, given: Engine) -> EngineConfiguration:
-    return engine(lowering.built(target), target, given.index, dict(given.knobs or {}))
+    return engine(lowering.build_graph(target), target, given.index, dict(given.knobs or {}))
 
 
 def from_configuration(lowering: Lowering, target: Target, source: str, found: EngineConfiguration) -> Candidate:
     """Return the candidate of an engine configuration."""
     compiled = "runtime_compilation" in found.behavior_notes
-    what = lowering.facts, found.engine, found.notes
+    what = lowering.traits, found.engine, found.notes
 
     def make() -> Executable:
         plan = candidate.plan or found.finalize()
@@ -268,9 +272,9 @@ def from_configuration(lowering: Lowering, target: Target, source: str, found: E
         known_issues.is_deterministic(*what),
         make,
         compiled_at_run_time=compiled,
-        engine=Engine(found.engine, found.knobs, **lowering.way),
+        engine=Engine(found.engine, found.knobs, **lowering.lowering_options),
         lowering=lowering,
-        refused=absent or known_issues.rejection(*what),
+        rejection_reason=absent or known_issues.rejection(*what),
     )
     return candidate
 
@@ -281,7 +285,7 @@ def rejected(source: str, name: str, reason: str) -> Candidate:
     def make() -> Executable:
         raise ValueError(reason)
 
-    return Candidate(source, name, (), True, make, refused=reason)
+    return Candidate(source, name, (), True, make, rejection_reason=reason)
 
 
 def _ranges(numbers: list[int]) -> str:

@@ -38,7 +38,7 @@ def executable_of(candidate: Candidate) -> Executable:
     executable = candidate.executable
     if executable is None:
         raise ValueError(
-            f"candidate must be planned; got {candidate.name}: {candidate.refused or 'call prepare() first'}"
+            f"candidate must be planned; got {candidate.name}: {candidate.rejection_reason or 'call prepare() first'}"
         )
     if candidate.compiled_at_run_time:
         _compiled.append(executable)
@@ -116,7 +116,7 @@ class Plan:
     is_relocatable: bool  #: whether the same kernels serve all addresses, so that they may be launched directly
     #: raises ValueError for addresses that are null or misaligned, or whose memory overlaps
     check_addresses: AddressCheck
-    remembered: str  #: the layer of the store that had the choice, "user" or "application PATH"; "" if it was made now
+    store_layer: str  #: the layer of the store that had the choice, "user" or "application PATH"; "" if it was made now
     candidates: list[Candidate]  #: of a plan from a method plan(), all that were considered; see `candidates_table`
 
     def __init__(self, problem: Problem, candidate: Candidate) -> None:
@@ -131,7 +131,7 @@ class Plan:
         self.workspace_size = executable.workspace_size
         self.device = problem.device
         self.is_relocatable = all(s.alignment >= _ALIGNMENT for s in problem.specs) and is_relocatable(executable)
-        self.remembered, self.candidates = "", []
+        self.store_layer, self.candidates = "", []
         self.check_addresses = address_check(
             [extent(spec) for spec in problem.specs],
             range(len(problem.specs) - problem.results, len(problem.specs)),

@@ -17,7 +17,7 @@ from cudnnpy import raw
 from cudnnpy._launch.steps import Executable
 from cudnnpy._options.limits import MAX_KNOBS
 from cudnnpy._planning import known_issues, measurement_table
-from cudnnpy._planning.candidates import Candidate, Engine, Lowering, planned, with_engine
+from cudnnpy._planning.candidates import Candidate, Engine, Lowering, candidate_for_engine, planned
 from cudnnpy._planning.engines import Target, engine_name, load_plan
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan_json import LIMIT, integers, invalid_text, names, parsed, parsed_at_once
@@ -175,13 +175,13 @@ def rebuilt(text: str, problem: Problem, options: PlanningOptions, target: Targe
         raise invalid_text(f"its part is not one of the lowerings of {problem}")
     engine = _engine(content["engine"], lowering)
     if engine is None:
-        found = problem.forced(options._replace(algorithm=content["name"]), target)
+        found = problem.forced_candidate(options._replace(algorithm=content["name"]), target)
     else:
         _check_source(content["source"])
-        found = with_engine(lowering, target, engine)
+        found = candidate_for_engine(lowering, target, engine)
         found.source = content["source"]
         is_proposed = found.source in ("heuristics", "knobs")  # of the others, an issue may be known
-        if not is_proposed and known_issues.is_only_proposed(lowering.facts, engine.index, found.notes):
+        if not is_proposed and known_issues.requires_heuristics_proposal(lowering.traits, engine.index, found.notes):
             raise invalid_text(f"{found.name} may be wrong for {problem}, unless the heuristics propose it")
     given = content["name"] + lowering.suffix, content["source"], content["strict"]
     if given != (found.name, found.source, found.strict):
@@ -231,14 +231,14 @@ def _plain_engine(engine: Engine | None) -> dict[str, Any] | None:
     if engine is None:
         return None
     knobs = None if engine.knobs is None else [list(pair) for pair in dict(engine.knobs).items()]
-    return {"index": engine.index, "knobs": knobs, "in_blocks": engine.in_blocks}
+    return {"index": engine.index, "knobs": knobs, "space_to_depth": engine.space_to_depth}
 
 
 def _engine(given: dict[str, Any] | None, lowering: Lowering) -> Engine | None:
     if given is None:
         return None
-    in_blocks = lowering.way.get("in_blocks", False)
-    if given.keys() != {"index", "knobs", "in_blocks"} or given["in_blocks"] is not in_blocks:
+    space_to_depth = lowering.lowering_options.get("space_to_depth", False)
+    if given.keys() != {"index", "knobs", "space_to_depth"} or given["space_to_depth"] is not space_to_depth:
         raise invalid_text(f"its engine has {names(given)}")
     (index,) = integers("engine", [given["index"]], 0)
     knobs = given["knobs"]
@@ -246,7 +246,7 @@ def _engine(given: dict[str, Any] | None, lowering: Lowering) -> Engine | None:
         if not isinstance(knobs, list) or len(knobs) > MAX_KNOBS:
             raise invalid_text("its engine's knobs are not a list of pairs")
         knobs = tuple(integers("knobs", pair, -LIMIT, 2) for pair in knobs)
-    engine = Engine(index, knobs, **lowering.way)
+    engine = Engine(index, knobs, **lowering.lowering_options)
     if engine.knobs != knobs:
         raise invalid_text("its engine's knobs are not in order")
     return engine
@@ -254,7 +254,7 @@ def _engine(given: dict[str, Any] | None, lowering: Lowering) -> Engine | None:
 
 def _function(content: Content, target: Target) -> Candidate:
     """Return the candidate of the C function that a text names. Raises ValueError if the problem has none of that name."""
-    return content.problem.forced(PlanningOptions(algorithm=content.name, tf32=not content.strict), target)
+    return content.problem.forced_candidate(PlanningOptions(algorithm=content.name, tf32=not content.strict), target)
 
 
 def _check_function(found: Content, plan: Any) -> None:
@@ -276,9 +276,9 @@ def _checked_plan(found: Content, engine: Engine, plan: dict[str, Any] | None, v
         raise invalid_text("'strict' must be false for an engine")
     _check_source(found.source)
     notes = (*found.notes, *(["runtime_compilation"] if found.compiled_at_run_time else []))
-    if found.deterministic != known_issues.is_deterministic(found.lowering.facts, engine.index, notes):
+    if found.deterministic != known_issues.is_deterministic(found.lowering.traits, engine.index, notes):
         raise invalid_text("'deterministic' and 'notes' disagree")
-    if reason := known_issues.rejection(found.lowering.facts, engine.index, notes):
+    if reason := known_issues.rejection(found.lowering.traits, engine.index, notes):
         raise invalid_text(f"{found.name[:200]} {reason}")
     _check_version(version)
     name = engine_name(engine.index, tuple(dict(engine.knobs or {}).items()))

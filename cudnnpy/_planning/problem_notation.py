@@ -5,7 +5,7 @@
     graph {"calls":[...],"compute_dtype":"float32","tensors":[...]} workspace_limit=64MiB
 
 A text consists of words with spaces between them, in any order. `text_of` writes only what differs from the defaults, in one
-order, so that equal problems have equal texts. The words of a kind of problem are those of its `Kind`; cudnnpy.convolution
+order, so that equal problems have equal texts. The words of a kind of problem are those of its `ProblemSyntax`; cudnnpy.convolution
 and cudnnpy.graph add theirs. The words below are of the options, and every kind has them.
 
 =====================================  =====================================================================
@@ -63,14 +63,14 @@ class ProblemTextError(ValueError):
         return type(self), (self.reason, self.column, self.line, self.file)
 
 
-class Word(NamedTuple):
+class Token(NamedTuple):
     """A word of a text, and the number of its first character, from 1."""
 
     text: str
     column: int
 
 
-class Kind(NamedTuple):
+class ProblemSyntax(NamedTuple):
     """How the problems of a kind are written and read.
 
     Attributes
@@ -102,19 +102,19 @@ class Kind(NamedTuple):
     words: Mapping[str, tuple[str, Any]]
     refused: Mapping[str, str]
     write: Callable[[Any], list[str]]
-    read: Callable[[Given, int], Problem]
+    read: Callable[[ParsedText, int], Problem]
 
 
 # For each `kind` of problem, how it is written and read. The module that defines a kind of problem adds it.
-KINDS: dict[str, Kind] = {}
+SYNTAXES: dict[str, ProblemSyntax] = {}
 
 
 @dataclass
-class Given:
+class ParsedText:
     """What the words of a text give: the operation, the words without a name in order, and the values by name."""
 
     operation: str
-    operands: list[Word] = field(default_factory=list)
+    operands: list[Token] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
     columns: dict[str, int] = field(default_factory=dict)
 
@@ -133,7 +133,7 @@ def text_of(problem: Problem, options: PlanningOptions | None = None) -> str:
 
     The text does not contain the problem's device, nor the options `policy` and `algorithm`.
     """
-    words = KINDS[problem.kind].write(problem)
+    words = SYNTAXES[problem.kind].write(problem)
     return " ".join([*words, *_words_of(options or PlanningOptions())])
 
 
@@ -149,7 +149,7 @@ def parse(text: str, device: int = 0) -> tuple[Problem, PlanningOptions]:
         raise ProblemTextError(f"text must have {MAX_PROBLEM_CHARACTERS} characters at most; got {len(text)}", 1)
     words = list(_split(text))
     kind, operation = _kind(words)
-    given = Given(operation.text, columns={"operation": operation.column})
+    given = ParsedText(operation.text, columns={"operation": operation.column})
     for word in words:
         if word != operation:
             _take(given, kind, word)
@@ -160,7 +160,7 @@ def parse(text: str, device: int = 0) -> tuple[Problem, PlanningOptions]:
         raise given.error(error) from None
 
 
-def parse_to_plan(text: str, device: int = 0) -> tuple[Problem, PlanningOptions]:
+def parse_plannable(text: str, device: int = 0) -> tuple[Problem, PlanningOptions]:
     """Return what `parse` does, for a problem that a plan is asked for.
 
     Raises ProblemTextError also for a problem with an empty tensor: its result is known, and nothing is planned for it.
@@ -175,14 +175,14 @@ def parse_to_plan(text: str, device: int = 0) -> tuple[Problem, PlanningOptions]
 # Words
 
 
-def _split(text: str) -> Iterator[Word]:
+def _split(text: str) -> Iterator[Token]:
     """Yield the words of a text. JSON is one word, whatever spaces it has."""
     at = 0
     while found := _WORD.search(text, at):
         start, at = found.span()
         if found.group() == "{":
             at = _end_of_json(text, start)
-        yield Word(text[start:at], start + 1)
+        yield Token(text[start:at], start + 1)
 
 
 def _end_of_json(text: str, start: int) -> int:
@@ -194,12 +194,12 @@ def _end_of_json(text: str, start: int) -> int:
     return len(text)
 
 
-def _kind(words: list[Word]) -> tuple[Kind, Word]:
+def _kind(words: list[Token]) -> tuple[ProblemSyntax, Token]:
     """Return the kind of problem of the words, and the operation among them."""
-    found = [(kind, word) for word in words for kind in KINDS.values() if word.text in kind.operations]
+    found = [(kind, word) for word in words for kind in SYNTAXES.values() if word.text in kind.operations]
     if len(found) == 1:
         return found[0]
-    known = [operation for kind in KINDS.values() for operation in kind.operations]
+    known = [operation for kind in SYNTAXES.values() for operation in kind.operations]
     expected = f"operation must be one of {', '.join(map(repr, known))}"
     if found:
         (_, first), (_, second), *_ = found
@@ -211,7 +211,7 @@ def _kind(words: list[Word]) -> tuple[Kind, Word]:
     raise ProblemTextError(f"{expected}; got {_shown(word.text)}{_advice(guess)}", word.column)
 
 
-def _take(given: Given, kind: Kind, word: Word) -> None:
+def _take(given: ParsedText, kind: ProblemSyntax, word: Token) -> None:
     """Add what one word says. Raises ProblemTextError if it says nothing."""
     if kind.operand.match(word.text):
         given.operands.append(word)
@@ -233,7 +233,7 @@ def _take(given: Given, kind: Kind, word: Word) -> None:
     given.values[name], given.columns[name] = value, word.column
 
 
-def _unknown(kind: Kind, word: Word) -> str:
+def _unknown(kind: ProblemSyntax, word: Token) -> str:
     """Return why a word is not part of the notation."""
     spelled = word.text.partition("=")[0]
     refused, alone = {**kind.refused, **_REFUSED}, {**kind.words, **_WORDS}

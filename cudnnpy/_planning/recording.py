@@ -10,9 +10,9 @@ from types import TracebackType
 
 from cudnnpy._launch.plan_cache import clear_cache
 from cudnnpy._planning import problem_file
-from cudnnpy._planning.problem_notation import text_of
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
+from cudnnpy._planning.problem_notation import text_of
 
 
 class Recording(AbstractContextManager["Recording"]):

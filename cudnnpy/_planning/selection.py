@@ -11,13 +11,13 @@ from cudnnpy._core.candidate_table import table
 from cudnnpy._memory import workspace as memory
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._planning import recording
+from cudnnpy._planning.candidate_filter import Measurer, try_plan
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.stored_tuner import StoredTuner
-from cudnnpy._planning.candidate_filter import Measurer, is_usable
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.handle import Handle
 
@@ -34,7 +34,7 @@ def limit_of(options: PlanningOptions, free_bytes: int) -> int:
     return free_bytes if limit is None else min(limit, free_bytes)
 
 
-def usable(
+def planned_candidates(
     candidates: Iterable[Candidate],
     problem: Problem,
     options: PlanningOptions,
@@ -48,15 +48,15 @@ def usable(
     """
     for candidate in candidates:
         tried.append(candidate)
-        candidate.refused = candidate.refused or left_out.get(candidate.name, "")
-        if is_usable(candidate, problem, options, limit):
+        candidate.rejection_reason = candidate.rejection_reason or left_out.get(candidate.name, "")
+        if try_plan(candidate, problem, options, limit):
             yield candidate
 
 
-def guesses(problem: Problem, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
+def ranked_candidates(problem: Problem, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
     """Yield every candidate once, best first: the likely ones, then every engine, then the C functions."""
     return _distinct(
-        chain(problem.likely(options, target), problem.engines(target), problem.functions(options, target))
+        chain(problem.proposed_candidates(options, target), problem.engines(target), problem.functions(options, target))
     )
 
 
@@ -91,24 +91,24 @@ def choose(
     tried: list[Candidate] = []
 
     def first(candidates: Iterable[Candidate], left_out: Mapping[str, str] = MappingProxyType({})) -> Candidate | None:
-        return next(usable(candidates, problem, options, limit, tried, left_out), None)
+        return next(planned_candidates(candidates, problem, options, limit, tried, left_out), None)
 
     found: Candidate | None = None
     if options.algorithm is not None:
-        found = first([problem.forced(options, target)])
+        found = first([problem.forced_candidate(options, target)])
     else:
         if before is not None:
-            again = problem.forced(options._replace(algorithm=before), target)
+            again = problem.forced_candidate(options._replace(algorithm=before), target)
             found = first([again], {} if tuner is None else tuner.left_out)
         if found is None and tuner is not None and (found := tuner.choice(limit)):
             tried.append(found)
         if found is None:
             faults, rejected = ({}, {}) if tuner is None else (tuner.left_out, tuner.rejected)
-            found = first(guesses(problem, options, target), {**faults, **rejected})
+            found = first(ranked_candidates(problem, options, target), {**faults, **rejected})
             if found is None and (with_fault := faults.keys() - rejected.keys()):
-                found = first(one for one in guesses(problem, options, target) if one.name in with_fault)
+                found = first(one for one in ranked_candidates(problem, options, target) if one.name in with_fault)
     if found is None:
-        raise NoAlgorithmError(str(problem), wanted(options, limit), table(tried), tried)
+        raise NoAlgorithmError(str(problem), describe_options(options, limit), table(tried), tried)
     return found, tried
 
 
@@ -123,7 +123,7 @@ def tuning_order(problem: Problem, options: PlanningOptions, target: Target) -> 
     (Problem.proposals_suffice) the other engines are measured only if no proposal could be used. C functions follow if no
     engine could be.
     """
-    ranked = list(_distinct(problem.likely(options, target)))
+    ranked = list(_distinct(problem.proposed_candidates(options, target)))
     names = {candidate.name for candidate in ranked}
     engines = (candidate for candidate in problem.engines(target) if candidate.name not in names)
     has_guess = False
@@ -132,7 +132,7 @@ def tuning_order(problem: Problem, options: PlanningOptions, target: Target) -> 
         nonlocal has_guess
         for candidate in candidates:
             yield candidate
-            has_guess = has_guess or not candidate.refused
+            has_guess = has_guess or not candidate.rejection_reason
 
     while ranked and not (has_guess and len(names) - len(ranked) >= _BEST):
         yield from noted([ranked.pop(0)])
@@ -189,7 +189,7 @@ def _planned(
     tuner = StoredTuner(problem, options, target, measurer, is_measured=cap is None)
     candidate, tried = choose(problem, options, target, memory.free_bytes(problem.device), tuner, before, cap)
     plan = Plan(problem, candidate)
-    plan.candidates, plan.remembered = tried, tuner.layer
+    plan.candidates, plan.store_layer = tried, tuner.layer
     recording.note(problem, options)
     return plan, tuner
 
@@ -198,12 +198,12 @@ def survey(problem: Problem, options: PlanningOptions, target: Target, free_byte
     """Return every candidate, planned if the options and stored faults permit it, otherwise with the rejection reason."""
     limit, left_out = limit_of(options, free_bytes), StoredTuner(problem, options, target).left_out
     found: list[Candidate] = []
-    for _ in usable(guesses(problem, options, target), problem, options, limit, found, left_out):
+    for _ in planned_candidates(ranked_candidates(problem, options, target), problem, options, limit, found, left_out):
         pass
     return found
 
 
-def wanted(options: PlanningOptions, limit: int) -> str:
+def describe_options(options: PlanningOptions, limit: int) -> str:
     """Return the options that reject candidates, as text."""
     parts: list[Any] = [f"prefer={options.prefer!r}, so at most {bytes_text(limit)} of workspace"]
     if options.algorithm is not None:

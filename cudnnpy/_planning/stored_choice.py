@@ -22,12 +22,12 @@ from cudnnpy import raw
 from cudnnpy._cuda_python import cuda_python
 from cudnnpy._options.checks import printable
 from cudnnpy._planning import measurement_table, plan_text
-from cudnnpy._planning.candidates import Candidate, copied
+from cudnnpy._planning.candidates import Candidate, detached_candidate
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.problem_notation import text_of
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
+from cudnnpy._planning.problem_notation import text_of
 from cudnnpy._store.entry import Entry, Key, StoredCandidate, canonical
 from cudnnpy._version import __version__
 
@@ -92,7 +92,7 @@ def environment_of(key: Key) -> str:
     return f"{key.gpu}, {key.multiprocessors} multiprocessors, cuDNN {raw.version_text(key.cudnn)}, driver {driver()}"
 
 
-def is_of_this_environment(entry: Entry) -> bool:
+def was_measured_here(entry: Entry) -> bool:
     """Return whether a choice was measured with the driver that is loaded, and so was confirmed."""
     return entry.milliseconds is not None and entry.made_with.get("driver") == driver() != ""
 
@@ -123,7 +123,7 @@ def entry_of(
     `tried` are all candidates that were considered, and `complete` says that none was left out for want of time or memory.
     Raises TypeError if the plan cannot be serialized.
     """
-    found = next((one for one in tried if one.name == plan.name and not one.refused), None)
+    found = next((one for one in tried if one.name == plan.name and not one.rejection_reason), None)
     return Entry(
         key_of(problem, options, target),
         choice_text(problem, options),
@@ -149,7 +149,7 @@ def row_of(candidate: Candidate) -> StoredCandidate:
         _finite(candidate.milliseconds),
         candidate.notes,
         candidate.deterministic,
-        printable(" ".join(candidate.refused.split())),
+        printable(" ".join(candidate.rejection_reason.split())),
     )
 
 
@@ -157,9 +157,9 @@ def _finite(number: float | None) -> float | None:
     return number if number is not None and math.isfinite(number) else None
 
 
-def considered(entry: Entry) -> list[Candidate]:
+def considered_candidates(entry: Entry) -> list[Candidate]:
     """Return the candidates that were considered for an entry, as copies, which cannot be planned."""
-    return [copied(*one) for one in entry.candidates]
+    return [detached_candidate(*one) for one in entry.candidates]
 
 
 def candidate_of(entry: Entry, problem: Problem, options: PlanningOptions, target: Target) -> Candidate:
@@ -187,7 +187,7 @@ os.register_at_fork(after_in_child=_locks.clear)  # no thread of the parent will
 
 
 @contextmanager
-def one_thread(key: Key) -> Iterator[None]:
+def single_flight(key: Key) -> Iterator[None]:
     """Let one thread of this process at a time into the block for a key."""
     lock = _locks.setdefault(key.digest, _Lock())  # referred to until the end of the block
     with lock.lock:

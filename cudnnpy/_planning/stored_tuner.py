@@ -14,11 +14,11 @@ from functools import cached_property
 from typing import NamedTuple
 
 from cudnnpy._planning import frozen_choices, stored_choice
+from cudnnpy._planning.candidate_filter import Measurement, Measurer, try_plan
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target, load_plan
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.candidate_filter import Measurement, Measurer, is_usable
 from cudnnpy._store.entry import Entry, Key
 from cudnnpy._store.layers import Layers, current, serves_all_preferences
 from cudnnpy.errors import CudnnError, StatusError
@@ -80,7 +80,7 @@ class StoredTuner:
             return []
         stored = None if self.entry.candidates else self._store.get(self.entry.key)
         is_same = stored is not None and stored.entry.plan == self.entry.plan
-        return stored_choice.considered(stored.entry if stored is not None and is_same else self.entry)
+        return stored_choice.considered_candidates(stored.entry if stored is not None and is_same else self.entry)
 
     def choice(self, limit: int) -> Candidate | None:
         """Return the choice, planned; None if the caller is to choose as prefer="fastest" does."""
@@ -94,7 +94,7 @@ class StoredTuner:
             return self._taken(stored)
         if frozen_choices.note_unknown(self._problem, self._options) or self._measurer is None:
             return self._taken(stored)
-        with stored_choice.one_thread(self._key):
+        with stored_choice.single_flight(self._key):
             stored = self._stored(limit)  # another thread may have measured it meanwhile
             if stored.candidate is not None and not self._allows_more_tuning(stored.entry):
                 return self._taken(stored)
@@ -162,21 +162,21 @@ class StoredTuner:
             candidate = stored_choice.candidate_of(entry, self._problem, self._options, self._target)
         except (ValueError, CudnnError) as error:
             return _Choice(), str(error)
-        candidate.refused = candidate.refused or self.left_out.get(candidate.name, "")
+        candidate.rejection_reason = candidate.rejection_reason or self.left_out.get(candidate.name, "")
         if candidate.name in self._compiled:
             with suppress(StatusError):  # then it is compiled here
                 candidate.plan = load_plan(self._compiled[candidate.name], self._target)
-        if is_usable(candidate, self._problem, self._options, limit):
+        if try_plan(candidate, self._problem, self._options, limit):
             reason = "" if is_confirmed else self._confirmed(entry, limit)
         elif candidate.executable is not None:
             return too_large, ""
         else:
-            reason = candidate.refused
+            reason = candidate.rejection_reason
         return (_Choice(), reason) if reason else (_Choice(candidate, entry, layer), "")
 
     def is_confirmed(self, entry: Entry) -> bool:
         """Return whether an entry was measured or confirmed with this GPU, cuDNN and driver."""
-        is_measured_here = stored_choice.is_of_this_environment(entry)
+        is_measured_here = stored_choice.was_measured_here(entry)
         return is_measured_here or self._store.is_checked(entry.key, stored_choice.environment_of(entry.key))
 
     def _confirmed(self, entry: Entry, limit: int) -> str:
@@ -208,7 +208,9 @@ class StoredTuner:
         if measurement.faults:
             text = stored_choice.choice_text(self._problem, PlanningOptions())
             self._store.add_faults(self._key, text, measurement.faults)
-            found = {one.candidate: stored_choice.reason_of_fault(one.symptom, one.detail) for one in measurement.faults}
+            found = {
+                one.candidate: stored_choice.reason_of_fault(one.symptom, one.detail) for one in measurement.faults
+            }
             self._faults = {**self.left_out, **found}
         self.rejected, entry = measurement.rejected, measurement.entry
         return entry if entry is not None and entry.key == self._key else None

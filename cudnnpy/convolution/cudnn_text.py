@@ -79,7 +79,7 @@ def _check_graph(given: Any, problem: Problem, compiled: bool, more: bool) -> No
     _keys(at, given, ("finalizeMode", "tensors", "nodes"), ("isDynamicShapeEnabled", "isOverrideShapeEnabled"), more)
     for name in ("isDynamicShapeEnabled", "isOverrideShapeEnabled"):
         _same(f"{at}.{name}", given.get(name, False), False)
-    what = operation_graph.described(problem)
+    what = operation_graph.describe_graph(problem)
     mode, kind, roles = _OPERATIONS[problem.operation]
     if not what.pointwise and not compiled:
         _same(f"{at}.finalizeMode", given["finalizeMode"], mode)
@@ -111,7 +111,7 @@ def _tensor(uid: int, spec: TensorSpec, virtual: bool) -> dict[str, Any]:
 
 
 def _convolution(
-    problem: Problem, what: operation_graph.Described, kind: str, roles: tuple[str, ...]
+    problem: Problem, what: operation_graph.GraphDescription, kind: str, roles: tuple[str, ...]
 ) -> dict[str, Any]:
     return {
         "operation": f"CUDNN_BACKEND_OPERATION_CONVOLUTION_{kind}_DESCRIPTOR",

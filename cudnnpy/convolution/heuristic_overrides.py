@@ -19,7 +19,7 @@ from cudnnpy.convolution.problem import Problem
 
 _WINOGRAD_CHANNELS = 64  # the fewest for which an engine that the heuristics omit is tried first
 
-PLAIN = Engine(0)  #: sums the products as they are written, for any operation
+ENGINE_0 = Engine(0)  #: sums the products as they are written, for any operation
 _PLAIN_AXES = 3
 
 # Depthwise convolutions: the filters and images for which copies to channels last are faster.
@@ -97,8 +97,8 @@ def instead_of_plain(problem: Problem, lowerings: Sequence[ConvolutionLowering])
     On copies that are channels last, these are the engines for depthwise convolutions, which are compiled at run time. A
     gradient as a forward convolution runs on engine 0 itself (lowering.py has by how much it is faster).
     """
-    copied = [lowering for lowering in lowerings if lowering.in_channels_last and is_for_channels_last(problem)]
-    return copied + [lowering for lowering in lowerings if lowering.as_forward]
+    copied = [lowering for lowering in lowerings if lowering.channels_last_copies and is_for_channels_last(problem)]
+    return copied + [lowering for lowering in lowerings if lowering.flipped_forward]
 
 
 def has_slow_products(problem: Problem, strict: bool) -> bool:
@@ -194,7 +194,7 @@ class _Proposal(Protocol):
     @property
     def engine(self) -> Engine | None: ...
     @property
-    def refused(self) -> str: ...
+    def rejection_reason(self) -> str: ...
     @property
     def uses_tf32(self) -> bool: ...
 
@@ -202,14 +202,14 @@ class _Proposal(Protocol):
 _P = TypeVar("_P", bound=_Proposal)
 
 
-def in_order(problem: Problem, strict: bool, proposals: Iterable[_P]) -> Iterator[_P]:
+def apply_overrides(problem: Problem, strict: bool, proposals: Iterable[_P]) -> Iterator[_P]:
     """Return the proposals for the part of a problem that an engine computes, with a faster one before a slow first one."""
     if has_slow_products(problem, strict):
         proposals = _products_second(proposals)
     if has_large_filter(problem, strict):
         proposals = _moved(proposals, _TILED, lambda one: _index(one) == _TILED and not _knobs(one))
     if is_of_volumes(problem, strict):
-        proposals = _moved(proposals, PLAIN.index, lambda one: _index(one) == _SUMMING)
+        proposals = _moved(proposals, ENGINE_0.index, lambda one: _index(one) == _SUMMING)
     if is_of_large_volumes(problem, strict):
         proposals = _moved(proposals, _COPYING, lambda one: _index(one) == _SUMMING)
     if has_few_filters(problem, strict):
@@ -225,7 +225,7 @@ def _products_second(proposals: Iterable[_P]) -> Iterator[_P]:
             later.append(proposal)
             continue
         yield proposal
-        if not proposal.refused:
+        if not proposal.rejection_reason:
             break
     yield from later
     yield from left
@@ -234,7 +234,7 @@ def _products_second(proposals: Iterable[_P]) -> Iterator[_P]:
 def _moved(proposals: Iterable[_P], engine: int, is_better: Callable[[_Proposal], bool]) -> Iterator[_P]:
     """Yield proposals in their order, but a better one first if the first usable strict one is of an engine."""
     found = list(proposals)
-    usable = [one for one in found if not one.refused and not one.uses_tf32]
+    usable = [one for one in found if not one.rejection_reason and not one.uses_tf32]
     better = next(filter(is_better, usable), None) if usable and _index(usable[0]) == engine else None
     if better is not None:
         yield better

@@ -31,9 +31,9 @@ from cudnnpy._core.layouts import (
 )
 from cudnnpy._launch.steps import Executable, Step, StepSequence, copy
 from cudnnpy._planning import known_issues
-from cudnnpy._planning.candidates import WAYS, Engine
+from cudnnpy._planning.candidates import LOWERING_OPTIONS, Engine
 from cudnnpy._planning.engines import GraphExecutable, Target
-from cudnnpy._planning.issue_conditions import Facts
+from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import cudnn_text, operation_graph
 from cudnnpy.convolution.epilogue import epilogue
@@ -53,8 +53,8 @@ class ConvolutionLowering(NamedTuple):
     part: Problem
     x_transform: SpaceToDepth | None = None
     w_transform: SpaceToDepth | None = None
-    in_channels_last: bool = False  #: whether tensors that are channels first are copied to channels last, and back
-    as_forward: bool = (
+    channels_last_copies: bool = False  #: whether tensors that are channels first are copied to channels last, and back
+    flipped_forward: bool = (
         False  #: whether a gradient with respect to x is computed as a forward convolution, without copies
     )
 
@@ -66,38 +66,38 @@ class ConvolutionLowering(NamedTuple):
     @property
     def suffix(self) -> str:
         """The end of candidates' names, which lists the launches other than the plan's, or another operation."""
-        if self.as_forward:
+        if self.flipped_forward:
             return " + forward"
-        if self.in_channels_last:  # which needs copies
+        if self.channels_last_copies:  # which needs copies
             finished = (self.whole.bias, self.whole.activation) != (self.part.bias, self.part.activation)
             return " + channels last" + (" + epilogue" if finished else "")
-        blocks = " + blocks" if self.in_blocks else ""
-        copies = any(_differ(self, n) for n in self.part.operands if not (blocks and _ROLES[n] in ("x", "w")))
+        blocks = " + blocks" if self.space_to_depth else ""
+        copies = any(_needs_scratch(self, n) for n in self.part.operands if not (blocks and _ROLES[n] in ("x", "w")))
         finished = (self.whole.bias, self.whole.activation) != (self.part.bias, self.part.activation)
         return blocks + (" + copies" if copies else "") + (" + epilogue" if finished else "")
 
     @property
-    def in_blocks(self) -> bool:
+    def space_to_depth(self) -> bool:
         """Whether x and w are transformed by space-to-depth."""
         return self.w_transform is not None
 
     @property
-    def way(self) -> dict[str, bool]:
+    def lowering_options(self) -> dict[str, bool]:
         """The options of an Engine that runs on it."""
-        return {name: True for name in WAYS if getattr(self, name)}
+        return {name: True for name in LOWERING_OPTIONS if getattr(self, name)}
 
-    def built(self, target: Target) -> Descriptor:
+    def build_graph(self, target: Target) -> Descriptor:
         """The part's operation graph. Raises StatusError if cuDNN rejects it."""
-        return target.shared("graph", self.part, make=lambda: operation_graph.operation_graph(self.part, target))
+        return target.memoize("graph", self.part, make=lambda: operation_graph.operation_graph(self.part, target))
 
     def executable(self, plan: Descriptor, target: Target) -> Executable:
         """What launches the whole problem, with an execution plan of the part."""
         return self.complete(GraphExecutable(plan, operation_graph.uids(self.part.operands)), target)
 
     @property
-    def facts(self) -> Facts:
+    def traits(self) -> ProblemTraits:
         """The properties of the part that known issues of engines depend on."""
-        return self.part.facts
+        return self.part.traits
 
     def plain(self) -> dict[str, Any] | None:
         """The part as JSON; None if it is the whole problem."""
@@ -114,7 +114,7 @@ class ConvolutionLowering(NamedTuple):
 
     def complete(self, plan: Executable, target: Target) -> Executable:
         """What launches the whole problem, with an executable of the part."""
-        return plan if self.is_whole or self.as_forward else _staged(self, plan, target)
+        return plan if self.is_whole or self.flipped_forward else _steps(self, plan, target)
 
 
 def lowerings(problem: Problem, strict: bool = False) -> Iterator[ConvolutionLowering]:
@@ -127,11 +127,11 @@ def lowerings(problem: Problem, strict: bool = False) -> Iterator[ConvolutionLow
     plain = problem._replace(bias=None, activation=None, beta=0.0)
     result = _ROLES[problem.operands[-1]]
     plain = plain._replace(**{result: _packed(getattr(plain, result))})  # type: ignore[arg-type]
-    remedies = known_issues.remedies(problem.facts)
+    remedies = known_issues.remedies(problem.traits)
     in_one = problem.operation == "forward" and problem.beta == 0.0 and plain.y == problem.y
     in_one = in_one and "not fused" not in remedies
     wholes = dict.fromkeys([problem, plain][not in_one :])
-    in_blocks = [
+    space_to_depth = [
         ConvolutionLowering(problem, *blocks) for whole in wholes if (blocks := with_space_to_depth(whole)) is not None
     ]
     if "padded" in remedies:
@@ -146,14 +146,16 @@ def lowerings(problem: Problem, strict: bool = False) -> Iterator[ConvolutionLow
         for part in parts
     ]
     if any(dtype_of(spec.dtype).itemsize == 1 for spec in problem.specs):  # cudnnTransformTensor does not copy these
-        found = [lowering for lowering in found if not any(_differ(lowering, name) for name in lowering.part.operands)]
-    yield from (in_blocks + found if is_promising(problem, strict) else found + in_blocks)
+        found = [
+            lowering for lowering in found if not any(_needs_scratch(lowering, name) for name in lowering.part.operands)
+        ]
+    yield from (space_to_depth + found if is_promising(problem, strict) else found + space_to_depth)
     forward = _as_forward(problem)
     if forward is not None:
-        yield ConvolutionLowering(problem, in_agreement(forward), as_forward=True)
+        yield ConvolutionLowering(problem, in_agreement(forward), flipped_forward=True)
     last = _channels_last(plain) if plain.x.shape == problem.x.shape else None
     if last is not None and last not in parts:
-        yield ConvolutionLowering(problem, last, in_channels_last=True)
+        yield ConvolutionLowering(problem, last, channels_last_copies=True)
 
 
 def _channels_last(problem: Problem) -> Problem | None:
@@ -245,14 +247,14 @@ def _packed(spec: TensorSpec) -> TensorSpec:
     return spec._replace(strides=result_strides(spec.shape, spec), alignment=16)
 
 
-def _differ(lowering: ConvolutionLowering, name: str) -> bool:
+def _needs_scratch(lowering: ConvolutionLowering, name: str) -> bool:
     """Whether an operand is in scratch memory for the plan: for another memory order or shape, or since beta is applied."""
     role = _ROLES[name]
     accumulates = name == lowering.part.operands[-1] and lowering.whole.beta != lowering.part.beta
     return accumulates or getattr(lowering.whole, role) != getattr(lowering.part, role)
 
 
-def _staged(lowering: ConvolutionLowering, plan: Executable, target: Target) -> StepSequence:
+def _steps(lowering: ConvolutionLowering, plan: Executable, target: Target) -> StepSequence:
     """The steps of a lowering: copies of inputs to scratch memory, the plan, a copy of its result back, and the epilogue."""
     whole, part = lowering.whole, lowering.part
     places = {name: at for at, name in enumerate(whole.operands)}
@@ -266,7 +268,7 @@ def _staged(lowering: ConvolutionLowering, plan: Executable, target: Target) -> 
         return len(places) + len(scratch) - 1
 
     for name in part.operands:
-        if not _differ(lowering, name):
+        if not _needs_scratch(lowering, name):
             continue
         role, place, is_result = _ROLES[name], places[name], name == part.operands[-1]
         spec, inside = getattr(whole, role), getattr(part, role)

@@ -28,12 +28,12 @@ from cudnnpy._options.algorithms import algorithm_named, check_algorithm
 from cudnnpy._options.arguments import check_no_beta, check_scales
 from cudnnpy._options.checks import check_shape, is_channels_last, shown
 from cudnnpy._options.convolution import ConvolutionOptions
+from cudnnpy._planning.candidate_filter import Measurer
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.frozen_choices import is_frozen
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.selection import plan_for, plan_to_keep, survey
-from cudnnpy._planning.candidate_filter import Measurer
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.problem import INPUTS
@@ -42,7 +42,7 @@ from cudnnpy.handle import Handle, on_device
 from cudnnpy.typing import Array, ArrayT, ConvolutionActivation, ConvolutionOperation, Stream
 
 # The inputs' names for the callers of a transposed convolution.
-OF_TRANSPOSE = {"forward": ("dy", "w"), "backward_data": ("x", "w"), "backward_filter": ("x", "dy")}
+TRANSPOSE_INPUT_NAMES = {"forward": ("dy", "w"), "backward_data": ("x", "w"), "backward_filter": ("x", "dy")}
 
 
 @dataclass(frozen=True, kw_only=True)

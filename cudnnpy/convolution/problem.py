@@ -31,7 +31,7 @@ from cudnnpy._options.checks import (
     shown,
 )
 from cudnnpy._options.convolution import ConvolutionOptions
-from cudnnpy._planning.issue_conditions import Facts
+from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.typing import ConvolutionMode, ElementName
 
@@ -154,9 +154,9 @@ class Problem(NamedTuple):
         return tuple(spec for name in self.operands if (spec := by_name[name]) is not None)
 
     @property
-    def facts(self) -> Facts:
+    def traits(self) -> ProblemTraits:
         """The properties that known issues of engines depend on."""
-        return Facts(
+        return ProblemTraits(
             self.operation,
             ((self.x, self.w, self.y),),
             frozenset(name for name in ("bias" if self.bias else None, self.activation) if name),

@@ -17,17 +17,17 @@ from cudnnpy._launch.step_builder import StepBuilder
 from cudnnpy._options.checks import for_each_axis, is_channels_last
 from cudnnpy._options.convolution import ConvolutionOptions, TransposeOptions
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation, logical
+from cudnnpy.convolution.operation import TRANSPOSE_INPUT_NAMES, Operation, logical
 from cudnnpy.convolution.problem import output_shape, result_in_layout
 
 
-class Extended(Operation):
+class ZeroExtended(Operation):
     """The operations of such a convolution. `surplus` is the number of zeros that extend x on each spatial axis."""
 
     def __init__(self, options: ConvolutionOptions, surplus: tuple[int, ...]) -> None:
-        super().__init__(options, OF_TRANSPOSE)
+        super().__init__(options, TRANSPOSE_INPUT_NAMES)
         self.surplus = (0, 0, *surplus)
-        self._identity = identity_of(Extended, *options._fields().values(), *surplus)
+        self._identity = identity_of(ZeroExtended, *options._fields().values(), *surplus)
 
     def _prepare(
         self, call: Call, operation: str, activation: str | None, alpha: float, beta: float, *shape: Any

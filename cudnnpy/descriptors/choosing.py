@@ -78,7 +78,7 @@ class AlgorithmCandidate:
     source: str  #: "legacy", as of v7 algorithms in `cudnnpy.Candidate`
 
     @property
-    def refused(self) -> str:
+    def rejection_reason(self) -> str:
         """`rejection_reason`, as `cudnnpy.Candidate` calls it."""
         return self.rejection_reason
 

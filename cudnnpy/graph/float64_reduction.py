@@ -22,13 +22,13 @@ from cudnnpy._launch.steps import (
     tensor_descriptor,
 )
 from cudnnpy.descriptors import OpTensorDescriptor
-from cudnnpy.graph.pooling_reduction import averaged
+from cudnnpy.graph.pooling_reduction import average_by_pooling
 
 SHORTEST = 512  # elements of a run for which the launches of the halves take less time than cudnnReduceTensor
 _ITEM = 8  # bytes
 
 
-def by_halves(device: int, sizes: tuple[int, int, int], op: str) -> StepSequence | None:
+def reduce_float64(device: int, sizes: tuple[int, int, int], op: str) -> StepSequence | None:
     """Return the steps that reduce x, packed (outer, size, inner), over size.
 
     None if the operation is another one, or if cudnnReduceTensor is faster.
@@ -70,7 +70,7 @@ def _extrema(sizes: tuple[int, int, int], op: str) -> StepSequence:
 
 def _norm(device: int, sizes: tuple[int, int, int], op: str) -> StepSequence | None:
     outer, size, inner = sizes
-    sums = averaged(device, sizes, "float64", float(size), 0.0, by_graph=False)
+    sums = average_by_pooling(device, sizes, "float64", float(size), 0.0, by_graph=False)
     if sums is None:
         return None
     builder = StepBuilder({"x": _packed(outer, size, inner), "y": _packed(outer, 1, inner)})

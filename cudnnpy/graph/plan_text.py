@@ -9,14 +9,14 @@ from typing import Any
 
 from cudnnpy._core.layouts import extent
 from cudnnpy._planning.plan_json import LIMIT, integers, invalid_text, spec_of
-from cudnnpy.graph.nodes import Call, Node
-from cudnnpy.graph.operations import Nodes
+from cudnnpy.graph.nodes import Node, RecordedCall
+from cudnnpy.graph.operations import GraphOperations
 from cudnnpy.names import short_name
 
 _MOST_CALLS = 1000
 
 
-def plain_calls(calls: Iterable[Call]) -> list[Any]:
+def plain_calls(calls: Iterable[RecordedCall]) -> list[Any]:
     """Return the calls that built a graph as JSON, in order. Nodes are written as their unique ids, modes as their names."""
     return [[method, {name: _plain(value) for name, value in arguments.items()}] for method, arguments in calls]
 
@@ -33,11 +33,11 @@ def _plain(value: Any) -> Any:
     return {name: _plain(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
-def read_calls(compute_dtype: Any, calls: Any) -> Nodes:
+def read_calls(compute_dtype: Any, calls: Any) -> GraphOperations:
     """Return the graph of a compute_dtype and of the calls from plain_calls. Raises ValueError for anything else."""
     if not isinstance(calls, list) or len(calls) > _MOST_CALLS:
         raise invalid_text(f"its graph must have a list of {_MOST_CALLS} calls at most; got another")
-    graph: Nodes = _valid(Nodes, compute_dtype=compute_dtype)
+    graph: GraphOperations = _valid(GraphOperations, compute_dtype=compute_dtype)
     for call in calls:
         _make(graph, call)
     for node in graph._by_uid.values():
@@ -48,7 +48,7 @@ def read_calls(compute_dtype: Any, calls: Any) -> Nodes:
     return graph
 
 
-def _make(graph: Nodes, call: Any) -> None:
+def _make(graph: GraphOperations, call: Any) -> None:
     """Repeat one call. Its method checks the arguments; the readers below check only what JSON has no types for."""
     if not isinstance(call, list) or len(call) != 2 or not isinstance(call[0], str) or not isinstance(call[1], dict):
         raise invalid_text("a call of its graph is not a method and arguments")
@@ -70,18 +70,18 @@ def _valid(function: Callable[..., Any], **arguments: Any) -> Any:
 # Readers of arguments
 
 
-def _node(graph: Nodes, given: Any) -> Node:
+def _node(graph: GraphOperations, given: Any) -> Node:
     node = graph._by_uid.get(given) if type(given) is int else None
     if node is None:
         raise invalid_text(f"a node must be one that its graph has; got {str(given)[:60]}")
     return node
 
 
-def _node_or_none(graph: Nodes, given: Any) -> Node | None:
+def _node_or_none(graph: GraphOperations, given: Any) -> Node | None:
     return None if given is None else _node(graph, given)
 
 
-def _two_nodes(graph: Nodes, given: Any) -> tuple[Node, Node] | None:
+def _two_nodes(graph: GraphOperations, given: Any) -> tuple[Node, Node] | None:
     if given is None:
         return None
     if not isinstance(given, list) or len(given) != 2:
@@ -89,50 +89,50 @@ def _two_nodes(graph: Nodes, given: Any) -> tuple[Node, Node] | None:
     return _node(graph, given[0]), _node(graph, given[1])
 
 
-def _spec(graph: Nodes, given: Any) -> Any:
+def _spec(graph: GraphOperations, given: Any) -> Any:
     return spec_of("a tensor of its graph", given)
 
 
-def _text(graph: Nodes, given: Any) -> str:
+def _text(graph: GraphOperations, given: Any) -> str:
     if not isinstance(given, str) or len(given) > 1000:
         raise invalid_text("a name of its graph is not a str")
     return given
 
 
-def _flag(graph: Nodes, given: Any) -> bool:
+def _flag(graph: GraphOperations, given: Any) -> bool:
     if not isinstance(given, bool):
         raise invalid_text("an option of its graph is neither true nor false")
     return given
 
 
-def _integer(graph: Nodes, given: Any) -> int:
+def _integer(graph: GraphOperations, given: Any) -> int:
     return integers("an option of its graph", [given], 0)[0]
 
 
-def _integers(graph: Nodes, given: Any) -> tuple[int, ...]:
+def _integers(graph: GraphOperations, given: Any) -> tuple[int, ...]:
     return integers("an option of its graph", given, 0)
 
 
-def _pairs(graph: Nodes, given: Any) -> tuple[tuple[int, ...], ...]:
+def _pairs(graph: GraphOperations, given: Any) -> tuple[tuple[int, ...], ...]:
     if not isinstance(given, list) or not 1 <= len(given) <= 3:
         raise invalid_text("the padding of its graph is not in pairs")
     return tuple(integers("the padding of its graph", pair, 0, 2) for pair in given)
 
 
-def _number(graph: Nodes, given: Any) -> float:
+def _number(graph: GraphOperations, given: Any) -> float:
     if given in ("inf", "-inf") or type(given) in (int, float):
         return float(given)
     raise invalid_text(f"a number of its graph must be a number; got {str(given)[:60]}")
 
 
-def _numbers(graph: Nodes, given: Any) -> dict[str, float]:
+def _numbers(graph: GraphOperations, given: Any) -> dict[str, float]:
     if not isinstance(given, dict):
         raise invalid_text("the options of an elementwise operation are not an object")
     return {name: _number(graph, value) for name, value in given.items()}
 
 
 # The methods of a graph, with the readers of their arguments
-_METHODS: dict[str, dict[str, Callable[[Nodes, Any], Any]]] = {
+_METHODS: dict[str, dict[str, Callable[[GraphOperations, Any], Any]]] = {
     "tensor": {"name": _text, "like": _spec},
     "number": {"value": _number, "rank": _integer},
     "output": {"name": _text, "node": _node, "dtype": _text, "strides": _integers},

@@ -47,10 +47,10 @@ from cudnnpy._launch.steps import (
     tensor_descriptor,
 )
 from cudnnpy.descriptors import OpTensorDescriptor, ReduceTensorDescriptor
-from cudnnpy.graph.pooling_reduction import FULL, averaged
+from cudnnpy.graph.float64_reduction import reduce_float64
 from cudnnpy.graph.graph import Graph
-from cudnnpy.graph.float64_reduction import by_halves
-from cudnnpy.graph.matmul_reduction import Sums
+from cudnnpy.graph.matmul_reduction import MatmulSum
+from cudnnpy.graph.pooling_reduction import FULL, average_by_pooling
 from cudnnpy.handle import Handle
 from cudnnpy.names import enumerator
 from cudnnpy.typing import ElementName
@@ -100,7 +100,7 @@ def reduction(
     if not extent(x):
         value = {"avg": math.nan, "mul": alpha, "mul_no_zeros": alpha}.get(op, 0.0)
         return program_for_empty_input(name, device, operands, value, beta)
-    steps = _first_within(call, _strategies(device, x, y, op, alpha, beta, deterministic, call))
+    steps = _first_that_fits(call, _strategies(device, x, y, op, alpha, beta, deterministic, call))
     steps = steps or _by_function(device, x, y, op, alpha, beta)
     return Program(name, device, operands, steps.steps, steps.scratch)
 
@@ -108,11 +108,11 @@ def reduction(
 def average(name: str, call: Call, operands: Sequence[Operand], alpha: float, beta: float) -> Program | None:
     """Return the average as `reduction` does, added up in any order; None if only cudnnReduceTensor is left."""
     x, y = (operand.spec for operand in operands)
-    steps = _first_within(call, _strategies(call.device, x, y, "avg", alpha, beta, False, call))
+    steps = _first_that_fits(call, _strategies(call.device, x, y, "avg", alpha, beta, False, call))
     return Program(name, call.device, operands, steps.steps, steps.scratch) if steps else None
 
 
-def _first_within(call: Call | None, strategies: Iterator[StepSequence | None]) -> StepSequence | None:
+def _first_that_fits(call: Call | None, strategies: Iterator[StepSequence | None]) -> StepSequence | None:
     """Return the steps of the first strategy that is supported and within `call.workspace_cap`.
 
     None if there is none. Then cudnnReduceTensor alone is left.
@@ -149,7 +149,7 @@ def _strategies(
         yield _by_halves(device, x, y, op, alpha, beta)
 
 
-def _between(runs: Sequence[tuple[int, bool]]) -> tuple[int, int, int] | None:
+def _as_outer_size_inner(runs: Sequence[tuple[int, bool]]) -> tuple[int, int, int] | None:
     """Return (outer, size, inner) if one run is reduced, which has a run before and after it or not; None otherwise."""
     reduced = [at for at, (_, is_reduced) in enumerate(runs) if is_reduced]
     if len(reduced) != 1:
@@ -170,11 +170,11 @@ def _copied(executable: Executable, x: TensorSpec, y: TensorSpec, alpha: float, 
 
 def _by_product(call: Call, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float) -> StepSequence | None:
     """Return the steps of a sum or mean over one run as a matrix product; None if it is slow or not supported."""
-    found = _between(_runs(x, y.shape))
+    found = _as_outer_size_inner(_coalesced_axes(x, y.shape))
     if found is None:
         return None
     outer, size, inner = found
-    sums = Sums(outer, size, inner, x.dtype, alpha / size if op == "avg" else alpha)
+    sums = MatmulSum(outer, size, inner, x.dtype, alpha / size if op == "avg" else alpha)
     executable = sums.executable(call) if sums.is_faster() else None
     if executable is None:
         return None
@@ -243,7 +243,7 @@ def _by_pooling(
 
     They are fast for a run between two others, and elsewhere faster than cudnnReduceTensor.
     """
-    found = _between(_runs(x, y.shape))
+    found = _as_outer_size_inner(_coalesced_axes(x, y.shape))
     if found is None or found[1] == 1:
         return None
     outer, size, inner = found
@@ -252,14 +252,14 @@ def _by_pooling(
     factor = alpha * (size if op == "add" else 1)
     direct = same_memory(y, y._replace(strides=packed_as(x, y.shape)))
     by_graph = min(x.alignment, y.alignment if direct else 16) >= 16 and not deterministic
-    averages = averaged(device, found, x.dtype, factor, beta if direct else 0.0, by_graph)
+    averages = average_by_pooling(device, found, x.dtype, factor, beta if direct else 0.0, by_graph)
     return averages if averages is None or direct else _copied(averages, x, y, 1.0, beta)
 
 
 def _by_halves(device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float) -> StepSequence | None:
     """Return the steps of a maximum, minimum or norm of float64 over one long run; None for others."""
-    sizes = _between(_runs(x, y.shape))
-    steps = None if sizes is None else by_halves(device, sizes, op)
+    sizes = _as_outer_size_inner(_coalesced_axes(x, y.shape))
+    steps = None if sizes is None else reduce_float64(device, sizes, op)
     direct = (alpha, beta) == (1.0, 0.0) and same_memory(y, y._replace(strides=packed_as(x, y.shape)))
     return steps if steps is None or direct else _copied(steps, x, y, alpha, beta)
 
@@ -272,7 +272,7 @@ def _by_graphs(device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float,
     share = math.prod(y.shape) / math.prod(x.shape) if op == "avg" else 1.0
     sums = y._replace(dtype="float32", strides=packed_as(x, y.shape), alignment=16)
     direct = op != "norm2" and alpha * share == 1.0 and beta == 0.0 and same_memory(y, sums) and y.alignment >= 16
-    runs = _runs(x, y.shape)
+    runs = _coalesced_axes(x, y.shape)
     builder = StepBuilder({"x": x, "y": y})
     source, target = builder.operands["x"], builder.operands["y"]
     if len(runs) == 1 and (planned := _all_reduced(device, runs[0][0], x, before, kind)) is not None:
@@ -382,7 +382,7 @@ def _reduced(
     return graph.executable(device, pick)
 
 
-def _runs(x: TensorSpec, shape: tuple[int, ...]) -> list[tuple[int, bool]]:
+def _coalesced_axes(x: TensorSpec, shape: tuple[int, ...]) -> list[tuple[int, bool]]:
     """Return (size, is reduced) of each run of axes that are adjacent in memory, the slowest-varying first."""
     strides = x.strides
     assert strides is not None

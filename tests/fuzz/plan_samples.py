@@ -67,7 +67,7 @@ def samples() -> tuple[str, ...]:
     for request in json.loads(json.dumps(REQUESTS)):
         operation, problem = planner.problem_of(request)
         everything = selection.survey(problem, operation.planning, planner.TARGET, 1 << 37)
-        candidates = [candidate for candidate in everything if not candidate.refused]
+        candidates = [candidate for candidate in everything if not candidate.rejection_reason]
         found += [plans.Plan(problem, candidate).to_json() for candidate in (candidates[0], candidates[-1])]
 
     def plain() -> Any:
@@ -86,8 +86,8 @@ def samples() -> tuple[str, ...]:
     for function in (*sample_graphs.FUSED, *sample_graphs.OTHERS):
         problem = function(Graph()).problem()
         chosen = next(
-            selection.usable(
-                problem.likely(PlanningOptions(), planner.TARGET), problem, PlanningOptions(), 1 << 37, []
+            selection.planned_candidates(
+                problem.proposed_candidates(PlanningOptions(), planner.TARGET), problem, PlanningOptions(), 1 << 37, []
             ),
             None,
         )

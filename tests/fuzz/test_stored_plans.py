@@ -65,7 +65,7 @@ def run(case: tuple[str, str]) -> str:
         return "refused"
     content = json.loads(text)
     assert content["problem"] == problem.plain()
-    if found.refused:
+    if found.rejection_reason:
         return "rejected"
     assert found.lowering is not None
     assert found.lowering.plain() == content["part"]

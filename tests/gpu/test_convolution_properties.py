@@ -206,12 +206,12 @@ def check_call(drawn: Drawn, outcomes: Outcomes) -> None:
     cudnnpy.set_allocator(workspace)
     kind = f"{drawn.operation} {drawn.dtype}"
     outcomes.counts["drawn"] += 1
-    outcomes.counts["plain"] += drawn.is_plain
+    outcomes.counts["plain"] += drawn.is_conventional
     try:
         result = call(case)
     except NoAlgorithmError as error:
         outcomes.counts[f"refused: {reason(drawn)}"] += 1
-        if drawn.is_plain:
+        if drawn.is_conventional:
             outcomes.plain_refusals[f"{kind} {error.problem}"] += 1
             outcomes.counts["plain, refused"] += 1
         return
@@ -299,8 +299,8 @@ def check_candidates(drawn: Drawn, outcomes: Outcomes) -> None:
         return
     wrong = []
     for candidate in conv.candidates(drawn.operation, *arrays, **options):
-        if candidate.refused:
-            outcomes.counts[f"candidates, refused: {candidate.refused.split(':')[0].split(',')[0]}"] += 1
+        if candidate.rejection_reason:
+            outcomes.counts[f"candidates, refused: {candidate.rejection_reason.split(':')[0].split(',')[0]}"] += 1
             continue
         plan = cudnnpy.Plan(problem, candidate)
         outcomes.counts[f"candidates, ran: {candidate.source}"] += 1

@@ -164,10 +164,10 @@ class ForProfile(NamedTuple):
 
     def tune(self, text: str, gpu: str, tune_seconds: float, known: Sequence[FoundFault]) -> Measurement:
         from cudnnpy._planning.engines import Target
-        from cudnnpy._planning.problem_notation import parse
         from cudnnpy._planning.plan import Plan
-        from cudnnpy._planning.stored_choice import entry_of
+        from cudnnpy._planning.problem_notation import parse
         from cudnnpy._planning.selection import choose
+        from cudnnpy._planning.stored_choice import entry_of
         from cudnnpy.convolution import plans  # noqa: F401  (texts of convolutions can be read)
 
         problem, options = parse(text)

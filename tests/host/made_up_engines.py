@@ -14,11 +14,18 @@ from cudnnpy import Engine, TensorSpec, raw
 from cudnnpy._measuring import knob_search, local_measurer, search
 from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._memory import workspace
-from cudnnpy._planning import candidates, problem_notation, plan_text, selection
+from cudnnpy._planning import candidates, plan_text, problem_notation, selection
 from cudnnpy._planning import plan as plans
-from cudnnpy._planning.candidates import Candidate, Lowering, every, proposed, rejected, with_engine
+from cudnnpy._planning.candidates import (
+    Candidate,
+    Lowering,
+    all_engines,
+    candidate_for_engine,
+    heuristic_candidates,
+    rejected,
+)
 from cudnnpy._planning.engines import Target, engine_name
-from cudnnpy._planning.issue_conditions import Facts
+from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Values, values_of
 from cudnnpy._planning.stored_tuner import StoredTuner
@@ -70,24 +77,24 @@ class MadeUpLowering:
 
     problem: MadeUp
     suffix: str = ""
-    in_blocks: bool = False
+    space_to_depth: bool = False
 
     @property
-    def way(self) -> dict[str, bool]:
-        return {"in_blocks": True} if self.in_blocks else {}
+    def lowering_options(self) -> dict[str, bool]:
+        return {"space_to_depth": True} if self.space_to_depth else {}
 
     @property
-    def facts(self) -> Facts:
-        return Facts("made up")
+    def traits(self) -> ProblemTraits:
+        return ProblemTraits("made up")
 
-    def built(self, target: Target) -> Any:
+    def build_graph(self, target: Target) -> Any:
         return self.problem
 
     def executable(self, plan: Any, target: Target) -> Any:
         return plan
 
     def plain(self) -> dict[str, Any] | None:
-        return {"in blocks": True} if self.in_blocks else None
+        return {"in blocks": True} if self.space_to_depth else None
 
     def saved(self, main: Any) -> str | None:
         return None
@@ -113,7 +120,7 @@ class MadeUp:
     beta: float = 0.0
     compute_dtype: str = "float32"
     reduction_length: int = 9
-    is_finite: bool = True
+    has_finite_results: bool = True
     proposals_suffice: bool = False
 
     @property
@@ -134,27 +141,27 @@ class MadeUp:
     def plain(self) -> dict[str, Any]:
         return {"name": self.name, "dtype": self.dtype}
 
-    def likely(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
+    def proposed_candidates(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
         for lowering in self.lowerings():
-            yield from proposed(lowering, target)
+            yield from heuristic_candidates(lowering, target)
 
     def engines(self, target: Target) -> Iterator[Candidate]:
         for lowering in self.lowerings():
-            yield from every(lowering, target)
+            yield from all_engines(lowering, target)
 
     def functions(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
         executable: Any = Function()
         yield Candidate("legacy", "plain", (), True, lambda: executable)
 
-    def forced(self, options: PlanningOptions, target: Target) -> Candidate:
+    def forced_candidate(self, options: PlanningOptions, target: Target) -> Candidate:
         given = options.algorithm
         if not isinstance(given, Engine):
             raise ValueError(f"algorithm must be an Engine; got {given!r}")
-        lowering = next((one for one in self.lowerings() if one.in_blocks == given.in_blocks), None)
+        lowering = next((one for one in self.lowerings() if one.space_to_depth == given.space_to_depth), None)
         return (
             rejected("engines", "none", "no such lowering")
             if lowering is None
-            else with_engine(lowering, target, given)
+            else candidate_for_engine(lowering, target, given)
         )
 
 
@@ -204,7 +211,7 @@ class Cudnn:
     def heuristics(self, graph: Any, target: Target) -> list[Any]:
         return [self.configured(index, knobs) for index, knobs in self.proposed]
 
-    def every(self, graph: Any, target: Target, others: dict[int, StatusError]) -> Iterator[Any]:
+    def all_engines(self, graph: Any, target: Target, others: dict[int, StatusError]) -> Iterator[Any]:
         for index in range(max(self.engines) + 1):
             try:
                 yield self.configured(index)
@@ -241,10 +248,10 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
             there.measured.append(candidate.name)
             there.clock += executable.made.runs_for
             if there.scarce(candidate):
-                candidate.refused = "out of memory: no more"
+                candidate.rejection_reason = "out of memory: no more"
             else:
                 candidate.milliseconds = executable.made.time(executable.knobs)
-            return not candidate.refused
+            return not candidate.rejection_reason
 
         def finalists(self, ran: list[Candidate], default: Candidate | None) -> list[Candidate]:
             there.default = default
@@ -256,9 +263,9 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
         def confirm(self, candidate: Candidate, others: Iterable[Candidate]) -> None:
             there.confirmed.append(candidate.name)
             if there.scarce(candidate):
-                candidate.refused, candidate.executable = "out of memory: no more", None
+                candidate.rejection_reason, candidate.executable = "out of memory: no more", None
                 raise MemoryError("no more")
-            candidate.refused = "wrong result: off by 1 of float64" if candidate.name in there.wrong else ""
+            candidate.rejection_reason = "wrong result: off by 1 of float64" if candidate.name in there.wrong else ""
 
     @contextlib.contextmanager
     def temporary(device: int, stream: int) -> Iterator[None]:
@@ -284,7 +291,7 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
     monkeypatch.setattr(workspace, "temporary", temporary)
     monkeypatch.setitem(plan_text.READERS, "made up", lambda given, device: MadeUp(**given, device=device))
     written = SimpleNamespace(write=lambda problem: [problem.operation, problem.name])
-    monkeypatch.setitem(problem_notation.KINDS, "made up", written)
+    monkeypatch.setitem(problem_notation.SYNTAXES, "made up", written)
     return there
 
 

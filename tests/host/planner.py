@@ -28,7 +28,7 @@ from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning import engines as engines_of
 from cudnnpy._planning import plan as plans
-from cudnnpy._planning import stored_choice, selection
+from cudnnpy._planning import selection, stored_choice
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.stored_tuner import StoredTuner
@@ -91,7 +91,7 @@ def described(candidate: Candidate) -> dict[str, Any]:
         "name": candidate.name,
         "notes": candidate.notes,
         "deterministic": candidate.deterministic,
-        "refused": candidate.refused,
+        "refused": candidate.rejection_reason,
         "workspace_size": candidate.workspace_size,
         "milliseconds": candidate.milliseconds,
         "engine": candidate.engine and vars(candidate.engine),
@@ -122,15 +122,15 @@ class Bench:
 
     def measure(self, candidate: Candidate) -> bool:
         if self.scarce:
-            candidate.refused = "out of memory: no more"
+            candidate.rejection_reason = "out of memory: no more"
             return False
         assert candidate.executable is not None
-        assert not candidate.refused
+        assert not candidate.rejection_reason
         self.seen.append(candidate.name)
         candidate.milliseconds = self.times.get(candidate.name)
         if candidate.milliseconds is None:
-            candidate.refused = "failed when run: it has no time"
-        return not candidate.refused
+            candidate.rejection_reason = "failed when run: it has no time"
+        return not candidate.rejection_reason
 
     def finalists(self, ran: list[Candidate], default: Candidate | None) -> list[Candidate]:
         """The times by name do not change."""
@@ -228,7 +228,7 @@ def stored(request: dict[str, Any]) -> Any:
     found = stored_choice.candidate_of(read, problem, options, TARGET)
     found.executable = found.make()
     again = plans.Plan(problem, found)
-    again.candidates = stored_choice.considered(read)
+    again.candidates = stored_choice.considered_candidates(read)
     sizes = [one.workspace_size for one in (plan, again)]
     tables = [table(tried), table(again.candidates)]
     return {"key": entry.key, "texts": [plan.to_json(), again.to_json()], "sizes": sizes, "tables": tables}
@@ -290,7 +290,7 @@ def own_graph(request: dict[str, Any]) -> graph_of.Graph:
 def own_candidates(request: dict[str, Any]) -> Any:
     """The candidates of a graph, planned, the first few of them; and the unique ids of what they take."""
     made = own_graph(request)
-    guesses = selection.guesses(made.problem(), made.options, TARGET)
+    guesses = selection.ranked_candidates(made.problem(), made.options, TARGET)
     found = list(itertools.islice(guesses, request.get("most", 1000)))
     prepared = [candidate.prepare() for candidate in found]
     uids = {executable.uids for executable in prepared if isinstance(executable, engines_of.GraphExecutable)}
@@ -328,7 +328,7 @@ def tuned(request: dict[str, Any]) -> Any:
     vars(selection)["memory"] = SimpleNamespace(free_bytes=lambda device: 1 << 37)
     vars(stored_choice)["driver"] = lambda: request.get("driver", "13.0")
     plan = selection.plan_for(problem, options, LocalMeasurer(cast(Any, NoHandle())))
-    found = {"name": plan.name, "remembered": plan.remembered, "text": plan.to_json()}
+    found = {"name": plan.name, "remembered": plan.store_layer, "text": plan.to_json()}
     return {**found, "measured": Bench.seen, "confirmed": Bench.confirmed}
 
 
@@ -354,7 +354,7 @@ def own_text(request: dict[str, Any]) -> Any:
 
 def own_built(request: dict[str, Any]) -> Any:
     """How many engines there are for a graph that cuDNN takes, whether they can run it here or not."""
-    return engines_of.engine_count(own_graph(request).built(TARGET))
+    return engines_of.engine_count(own_graph(request).build_graph(TARGET))
 
 
 def own_executable(request: dict[str, Any]) -> Any:
@@ -399,7 +399,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 def counted(operation: Callable[[Any], str], build: Callable[..., Descriptor]) -> Callable[..., Descriptor]:
     """A function that builds a graph, and notes its operation."""
 
-    def built(first: Any, *others: Any) -> Descriptor:
+    def build_graph(first: Any, *others: Any) -> Descriptor:
         BUILT.append(operation(first))
         return build(first, *others)
 

@@ -47,7 +47,7 @@ def configuration(engine: int, *notes: str, compiled: bool = False) -> Any:
 def cudnn(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What cuDNN proposes, and all of its engines, for any problem, beside no v7 algorithm; plans need no workspace."""
     offers = SimpleNamespace(proposed=[], all=[])
-    monkeypatch.setattr(ConvolutionLowering, "built", lambda *_: None)
+    monkeypatch.setattr(ConvolutionLowering, "build_graph", lambda *_: None)
     monkeypatch.setattr(
         ConvolutionLowering, "executable", lambda self, plan, target: SimpleNamespace(plan=plan, workspace_size=0)
     )
@@ -65,7 +65,7 @@ def test_the_next_engine_takes_the_place_of_one_that_is_known_to_be_wrong(cudnn:
     chosen, tried = choose(asked, options, ON_A_GPU, 1 << 30)
     assert chosen.engine is not None
     assert chosen.engine.index == 5
-    (reason,) = {candidate.refused for candidate in tried if candidate.refused}
+    (reason,) = {candidate.rejection_reason for candidate in tried if candidate.rejection_reason}
     assert "unwritten" in reason
     forced = options._replace(algorithm=candidates.Engine(78))
     with pytest.raises(NoAlgorithmError, match=reason):
@@ -95,7 +95,7 @@ def test_large_depthwise_images_are_copied_to_channels_last(
     asked = ConvolutionProblem(*make_problem(ConvolutionOptions(padding=2, groups=96), operation, *tensors))
     flipped = ["engine 0 + forward"] * (operation == "backward_data")
     copied = ["engine 9 + channels last"] * is_proposed
-    names = [candidate.name for candidate in asked.likely(PlanningOptions(), ON_A_GPU)]
+    names = [candidate.name for candidate in asked.proposed_candidates(PlanningOptions(), ON_A_GPU)]
     assert names[: len(copied + flipped) + 1] == [*copied, *flipped, "engine 0"]
 
 
@@ -135,14 +135,14 @@ def test_an_error_that_is_raised_again_keeps_nothing_of_the_calls_before() -> No
     target, depths = Target(), set()
     for _ in range(5):
         with pytest.raises(StatusError) as caught:
-            target.shared("engine", 1, make=make)
+            target.memoize("engine", 1, make=make)
         depths.add(len(caught.traceback))
     assert len(depths) == 1
 
 
 def test_a_plan_that_a_child_compiled_is_not_compiled_again(cudnn: Any) -> None:
     cudnn.proposed = [configuration(5, compiled=True), configuration(6, compiled=True), configuration(7)]
-    five, six, seven = candidates.proposed(next(iter(problem().lowerings())), ON_A_GPU)
+    five, six, seven = candidates.heuristic_candidates(next(iter(problem().lowerings())), ON_A_GPU)
     five.plan = "compiled elsewhere"  # type: ignore[assignment]
     assert [one.prepare().plan for one in (five, six, seven)] == ["compiled elsewhere", 6, 7]  # type: ignore[union-attr]
     assert [one.plan for one in (five, six, seven)] == ["compiled elsewhere", 6, None]

@@ -17,7 +17,7 @@ import pytest
 
 import cudnnpy.convolution.plans  # noqa: F401 - the kinds of problems register what reads them
 from cudnnpy import raw
-from cudnnpy._planning import problem_notation, problem_file
+from cudnnpy._planning import problem_file, problem_notation
 from cudnnpy.cli import command
 
 FILES = {"README.md": pages.ROOT / "README.md", **{page: pages.ROOT / "docs" / page for page in pages.PAGES}}

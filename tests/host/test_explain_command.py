@@ -19,13 +19,13 @@ from planning import DATA
 
 from cudnnpy import raw
 from cudnnpy._planning import device_profile
+from cudnnpy._planning.candidate_filter import FoundFault, Measurement
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.measurement_table import Configuration, file_name
-from cudnnpy._planning.problem_notation import parse, text_of
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import is_strict
+from cudnnpy._planning.problem_notation import parse, text_of
 from cudnnpy._planning.stored_choice import choice_text, environment_of
-from cudnnpy._planning.candidate_filter import FoundFault, Measurement
 from cudnnpy._store import exports
 from cudnnpy._store.database import Store
 from cudnnpy._store.layers import LayerEntry
@@ -516,7 +516,7 @@ def on_a_gpu(monkeypatch, measurement=None, reasons=()):
         return [candidate(f"engine {number + 1}", reason) for number, reason in enumerate((*reasons, "", "")[:2])]
 
     def candidate(name, reason):
-        made = Candidate("heuristics", name, (), True, lambda: None, refused=reason)
+        made = Candidate("heuristics", name, (), True, lambda: None, rejection_reason=reason)
         made.workspace_size = 0
         return made
 
@@ -544,7 +544,7 @@ def test_on_a_gpu_the_candidates_are_planned(monkeypatch, capsys):
 
 def test_on_a_gpu_the_candidates_are_measured(monkeypatch, capsys):
     rows = (
-        made_up_entries.candidate("engine 1", "heuristics", None, refused="wrong result: off by 1 of float64"),
+        made_up_entries.candidate("engine 1", "heuristics", None, rejection_reason="wrong result: off by 1 of float64"),
         made_up_entries.candidate("engine 2 (tile_size=5)", "knobs", 0.25),
     )
     entry = made_up_entries.entry(TEXT, rows, 1)

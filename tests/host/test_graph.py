@@ -24,9 +24,9 @@ from cudnnpy._launch import plan_cache
 from cudnnpy._memory import workspace
 from cudnnpy._planning import candidates, engines, selection
 from cudnnpy._planning import plan as plan_module
+from cudnnpy._planning.candidate_filter import Measurement
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import GraphExecutable
-from cudnnpy._planning.candidate_filter import Measurement
 from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.handle import Handle
 
@@ -47,7 +47,7 @@ def started(*shapes: tuple[int, ...], **options: Any) -> tuple[Any, ...]:
 
 def guesses(g: Graph) -> list[Candidate]:
     """The candidates of a graph, the best guess first."""
-    return list(selection.guesses(g.problem(), g.options, engines.Target()))
+    return list(selection.ranked_candidates(g.problem(), g.options, engines.Target()))
 
 
 # What nodes infer
@@ -218,7 +218,7 @@ def test_a_graph_without_an_output_is_refused() -> None:
     g, x = started((2, 3))
     g.pointwise("abs", x)
     with pytest.raises(ValueError, match=r"^a graph must have an output; got none\. Call output\(name, node\)"):
-        g.built(None)
+        g.build_graph(None)
 
 
 # Running, on stand-ins
@@ -403,7 +403,7 @@ def test_candidates_are_made_with_the_numbers_of_the_graph(monkeypatch: pytest.M
     one = SimpleNamespace(
         name="one", notes=(), numerical_notes=(), behavior_notes=(), engine=1, knobs=None, finalize=lambda: "plan"
     )
-    monkeypatch.setattr(Graph, "built", lambda *_: None)
+    monkeypatch.setattr(Graph, "build_graph", lambda *_: None)
     for source in ("heuristics", "engines"):
         monkeypatch.setattr(candidates, source, lambda *_: [one])
     monkeypatch.setattr(
@@ -468,7 +468,7 @@ def test_without_memory_to_tune_in_a_graph_takes_the_best_guess(monkeypatch: pyt
     monkeypatch.setattr(Handle, "default", classmethod(lambda cls, device: None))
     monkeypatch.setattr(workspace, "free_bytes", lambda device: 1 << 30)
     made_up = [Candidate("heuristics", name, (), True, lambda: executable) for name in ("first", "second")]  # type: ignore[arg-type, return-value]
-    monkeypatch.setattr(GraphProblem, "likely", lambda self, options, target: iter(made_up))
+    monkeypatch.setattr(GraphProblem, "proposed_candidates", lambda self, options, target: iter(made_up))
     monkeypatch.setattr(GraphProblem, "engines", lambda self, target: iter(()))
     plan = selection.plan_for(g.problem(), g.options, scarce)
     assert plan.name == "first"
@@ -489,7 +489,7 @@ def test_compiled_engines_add_in_any_order(monkeypatch: pytest.MonkeyPatch, op: 
     )
     monkeypatch.setattr(candidates, "heuristics", lambda *_: [compiled])
     monkeypatch.setattr(candidates, "engines", lambda *_: [])
-    monkeypatch.setattr(Graph, "built", lambda *_: None)
+    monkeypatch.setattr(Graph, "build_graph", lambda *_: None)
     g, x = started((2, 4, 6, 5))
     g.output("y", g.reduction(op, x, (1,)))
     (candidate,) = guesses(g)

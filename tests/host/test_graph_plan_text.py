@@ -87,7 +87,7 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(plans, "Handle", SimpleNamespace(default=lambda device: None))
     monkeypatch.setattr(plans, "on_device", lambda device: nullcontext())
     monkeypatch.setattr(candidates, "engine", engine)
-    monkeypatch.setattr(Graph.__mro__[1], "built", lambda self, target, alignment: (self, alignment))
+    monkeypatch.setattr(Graph.__mro__[1], "build_graph", lambda self, target, alignment: (self, alignment))
     monkeypatch.setattr("cudnnpy.graph.problem.GraphExecutable", Planned)
     return asked
 
@@ -95,7 +95,7 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def made_of(g: Any) -> tuple[str, ...]:
     """All that a graph describes to cuDNN, as text: nodes by what they are."""
     tensors = {uid: (node.spec, node.name, node.virtual, node.number) for uid, node in g._by_uid.items()}
-    text = repr([g.compute_dtype, g._nodes, tensors, g.operations, g._longest])
+    text = repr([g.compute_dtype, g._nodes, tensors, g.operations, g._max_reduction_length])
     return tuple(re.sub(r"object at \w+", "", text).split(", "))
 
 
@@ -176,7 +176,7 @@ def test_a_plan_of_another_release_is_told_apart(monkeypatch: pytest.MonkeyPatch
 def test_an_engine_that_does_not_take_the_graph_is_cudnns_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "Handle", SimpleNamespace(default=lambda device: None))
     monkeypatch.setattr(plans, "on_device", lambda device: nullcontext())
-    monkeypatch.setattr(Graph.__mro__[1], "built", lambda *_: None)
+    monkeypatch.setattr(Graph.__mro__[1], "build_graph", lambda *_: None)
 
     def refused(*_: Any) -> Any:
         raise raw.error_of(raw.CUDNN_STATUS_NOT_SUPPORTED, "cudnnBackendFinalize")
@@ -204,7 +204,7 @@ def argument(number: int, name: str) -> tuple[Any, ...]:
         (("strict",), True, "'strict' must be false for an engine"),
         (("source",), "coffee", "its source is 'coffee'"),
         (("engine",), None, "graph has no algorithm 'engine 7 "),
-        (("engine", "in_blocks"), True, "its engine has"),
+        (("engine", "space_to_depth"), True, "its engine has"),
         (("engine", "knobs"), [[1, 3]], r"its name must be 'engine 7 \(swizzle=3\)'"),
         (("name",), "engine 8", r"its name must be 'engine 7 \(swizzle=2\)'; got 'engine 8'"),
         (("deterministic",), False, "'deterministic' and 'notes' disagree"),

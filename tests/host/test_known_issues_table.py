@@ -223,9 +223,9 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Candidate]]:
         )
         monkeypatch.setattr(candidates, "heuristics", lambda *_: [found])
         for kind in (Graph, ConvolutionLowering):
-            monkeypatch.setattr(kind, "built", lambda *_: None)
+            monkeypatch.setattr(kind, "build_graph", lambda *_: None)
         whole: Problem = asked.problem() if isinstance(asked, Graph) else asked
-        return list(whole.likely(PlanningOptions(), ON_A_GPU))
+        return list(whole.proposed_candidates(PlanningOptions(), ON_A_GPU))
 
     return candidates_of
 
@@ -234,13 +234,14 @@ def has_remedy(issue: Issue, asked: Asked, found: list[Candidate]) -> bool:
     """Whether a problem's candidates, with the fewest launches first, are what an issue's remedy makes of them."""
     copied = all(candidate.name.endswith(" + copies") for candidate in found)
     return {
-        "rejected": sorted(candidate.refused for candidate in found) == [*("" for _ in found[1:]), issue.reason],
+        "rejected": sorted(candidate.rejection_reason for candidate in found)
+        == [*("" for _ in found[1:]), issue.reason],
         "not called deterministic": not any(candidate.deterministic for candidate in found),
         "not fused": all("epilogue" in candidate.name for candidate in found),
         "padded": copied,
         "added apart": copied,
         "not proposed": True,  # test_candidates.py
-        "accepted": not any(candidate.refused for candidate in found),
+        "accepted": not any(candidate.rejection_reason for candidate in found),
     }[issue.remedy]
 
 
@@ -256,13 +257,13 @@ def release(issue: Issue, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_issue_decides_where_its_condition_holds_and_nowhere_else(issue: Issue, offer: Any) -> None:
     engine, notes, wrong, right = SIDES[issue.id]
     for asked in wrong:
-        assert issue.condition(asked.facts)
+        assert issue.condition(asked.traits)
         assert has_remedy(issue, asked, offer(asked, engine, *notes)), asked
     for asked in right:
-        assert not (issue.condition(asked.facts) and asked.facts.operation in issue.operations)
+        assert not (issue.condition(asked.traits) and asked.traits.operation in issue.operations)
         found = offer(asked, engine, *notes)
         assert found
-        assert [candidate.refused for candidate in found if candidate.refused] == []
+        assert [candidate.rejection_reason for candidate in found if candidate.rejection_reason] == []
         if issue.remedy not in ("rejected", "accepted", "not proposed"):
             assert not has_remedy(issue, asked, found), asked
 
@@ -275,7 +276,7 @@ def test_an_engine_of_another_kind_is_trusted(issue: Issue, offer: Any) -> None:
     engine = 99 if issue.kind is None else SIDES[issue.id][0]
     assert other != notes
     for asked in wrong:
-        assert not any(candidate.refused for candidate in offer(asked, engine, *other))
+        assert not any(candidate.rejection_reason for candidate in offer(asked, engine, *other))
 
 
 def test_graphs_that_add_are_not_called_deterministic_only_if_they_are_compiled(offer: Any) -> None:
@@ -305,7 +306,7 @@ def test_an_issue_is_in_the_releases_measured_and_assumed(
     monkeypatch.setattr(known_issues, "ISSUES", (issue._replace(assumed=assumed),))
     monkeypatch.setattr(known_issues.raw, "version", lambda: release)
     (found,) = offer(problem("backward_data"), 78)
-    assert found.refused == (issue.reason if rejected else "")
+    assert found.rejection_reason == (issue.reason if rejected else "")
 
 
 def test_a_release_without_a_lowerings_issue_plans_the_whole_problem(
@@ -328,7 +329,7 @@ def test_every_issue_has_problems_on_both_sides_of_it() -> None:
     for issue in ISSUES:
         engine, notes, wrong, _ = SIDES[issue.id]
         assert issue.is_of(engine, notes)
-        assert {asked.facts.operation for asked in wrong} == set(issue.operations)
+        assert {asked.traits.operation for asked in wrong} == set(issue.operations)
 
 
 @pytest.mark.parametrize("issue", [*ISSUES, *page.AVOIDED], ids=lambda issue: issue.id)

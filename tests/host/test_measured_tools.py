@@ -45,7 +45,9 @@ def rows_of(folder: Path, *lines: str) -> list[Row]:
 
 def test_a_row_has_its_candidates_times_and_the_first_guess(tmp_path: Path) -> None:
     knobs = candidate(4, 2.0, knobs=[[2, 5]], name="engine 4 (tile_size=5) + epilogue")
-    (row,) = rows_of(tmp_path, line(candidate(1, None, refused="no"), candidate(2, 3.0), candidate(3, 1.0), knobs))
+    (row,) = rows_of(
+        tmp_path, line(candidate(1, None, rejection_reason="no"), candidate(2, 3.0), candidate(3, 1.0), knobs)
+    )
     apart = Configuration(" + epilogue", 4, ((2, 5),))
     assert row.times == {Configuration("", 2, None): 3.0, Configuration("", 3, None): 1.0, apart: 2.0}
     assert row.first == Configuration("", 2, None)
@@ -61,7 +63,7 @@ def test_candidates_with_wrong_results_and_rows_that_failed_are_left_out(tmp_pat
 
 def test_a_row_of_the_benchmark_has_what_was_chosen_with_and_without_tuning(tmp_path: Path) -> None:
     def plan(index: int, source: str) -> dict[str, Any]:
-        engine = {"index": index, "knobs": [[2, 5]], "in_blocks": False}
+        engine = {"index": index, "knobs": [[2, 5]], "space_to_depth": False}
         return {"name": f"engine {index} (tile_size=5)", "source": source, "engine": engine, "notes": []}
 
     def compared(first: str, batch: int) -> str:

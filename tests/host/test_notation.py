@@ -18,9 +18,9 @@ from test_descriptions import IMAGES, calls
 from cudnnpy import TensorSpec
 from cudnnpy._core.layouts import channels_last_strides
 from cudnnpy._options.convolution import ConvolutionOptions
-from cudnnpy._planning.problem_notation import KINDS, ProblemTextError, parse, text_of
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation
+from cudnnpy._planning.problem_notation import SYNTAXES, ProblemTextError, parse, text_of
+from cudnnpy.convolution.operation import TRANSPOSE_INPUT_NAMES, Operation
 from cudnnpy.convolution.plans import ConvolutionProblem, GraphProblem
 from cudnnpy.graph import Graph
 
@@ -114,7 +114,7 @@ def test_names_in_a_graph_may_have_braces_and_spaces() -> None:
 
 def test_a_transposed_convolution_is_the_convolution_behind_it() -> None:
     """Its forward is backward_data: x of the text is its result, and y is its input."""
-    transpose = Operation(ConvolutionOptions(stride=2, padding=1), OF_TRANSPOSE)
+    transpose = Operation(ConvolutionOptions(stride=2, padding=1), TRANSPOSE_INPUT_NAMES)
     made = transpose.problem("backward_data", TensorSpec((2, 8, 5, 5)), TensorSpec((8, 4, 4, 4)), (2, 4, 10, 10))
     assert str(made) == "backward_data 2x4x10x10 8x4x4x4 pad=1 stride=2"
     assert parse(str(made)) == (made, PlanningOptions())
@@ -314,7 +314,9 @@ SAMPLES = [
     f"backward_filter {X} {W} tf32=False deterministic workspace_limit=3MiB prefer=autotune w.strides=576,9,3,1",
     text_of(sample_graphs.convolution_bias_relu(Graph()).problem()),
 ]
-PIECES = [*{piece for kind in KINDS.values() for piece in (*kind.values, *kind.words, *kind.operations, *kind.aliases)}]
+PIECES = [
+    *{piece for kind in SYNTAXES.values() for piece in (*kind.values, *kind.words, *kind.operations, *kind.aliases)}
+]
 PIECES += [
     "=",
     " ",
@@ -381,7 +383,7 @@ def test_a_long_text_is_refused_as_well(text: str) -> None:
 
 def test_the_page_lists_every_word_and_its_examples_are_problems() -> None:
     page = (ROOT / "docs" / "notation.md").read_text()
-    for kind in KINDS.values():
+    for kind in SYNTAXES.values():
         for word in (*kind.operations, *kind.values, *kind.aliases):
             assert re.search(rf"`{re.escape(word)}\b|\b{re.escape(word)}=|\.strides=|\.alignment=", page), word
     blocks = re.findall(r"```text\n(.*?)```", page, re.DOTALL)

@@ -95,7 +95,9 @@ class TestAcceptance:
     def test_a_profile_with_its_keys(self, profile_file):
         with PlannerProcess(device_profile.read(profile_file()), stub=True):
             pass
-        with PlannerProcess(device_profile.read(profile_file({**properties(), "newKey": 1})), stub=True):  # of a newer cuDNN
+        with PlannerProcess(
+            device_profile.read(profile_file({**properties(), "newKey": 1})), stub=True
+        ):  # of a newer cuDNN
             pass
 
     @pytest.mark.parametrize(
@@ -163,7 +165,9 @@ def gpu(monkeypatch):
     monkeypatch.setattr(devices, "check_ordinal", check_ordinal)
     monkeypatch.setattr(device_profile, "check_release", lambda: None)
     monkeypatch.setattr("cudnnpy.handle.on_device", nullcontext)
-    monkeypatch.setattr(device_profile, "of_device", lambda device: DeviceProfile(json.dumps(GOOD), 92800, f"GPU {device}"))
+    monkeypatch.setattr(
+        device_profile, "of_device", lambda device: DeviceProfile(json.dumps(GOOD), 92800, f"GPU {device}")
+    )
     return asked
 
 

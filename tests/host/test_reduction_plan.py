@@ -24,8 +24,8 @@ from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.program import Operand
 from cudnnpy._launch.steps import FunctionCall, StepSequence
 from cudnnpy._options.arguments import check_axes
-from cudnnpy.graph import pooling_reduction, float64_reduction, matmul_reduction, reductions
-from cudnnpy.graph.matmul_reduction import Sums
+from cudnnpy.graph import float64_reduction, matmul_reduction, pooling_reduction, reductions
+from cudnnpy.graph.matmul_reduction import MatmulSum
 from cudnnpy.graph.reductions import _by_graphs, _by_halves, _by_pooling, _by_product, _runs, _view, reduction
 
 # In place of the limits of the roads, so that small tensors have long rows and large images.
@@ -471,16 +471,16 @@ def test_a_sum_keeps_what_its_average_is_too_small_for(dtype: Any, beta: float) 
 @pytest.mark.parametrize(
     ("sums", "faster"),
     [
-        (Sums(4, 100, 1, "float16", 1.0), True),
-        (Sums(3, 100, 1, "bfloat16", 1.0), False),  # few rows
-        (Sums(1, 2, 3, "bfloat16", 1.0), True),
-        (Sums(2, 3, 4, "float16", 1.0), True),
-        (Sums(2, 2, 4, "float16", 1.0), False),  # a small image
-        (Sums(4, 100, 1, "float32", 1.0), False),  # tf32 would round
-        (Sums(4, 100, 1, "float64", 1.0), False),
+        (MatmulSum(4, 100, 1, "float16", 1.0), True),
+        (MatmulSum(3, 100, 1, "bfloat16", 1.0), False),  # few rows
+        (MatmulSum(1, 2, 3, "bfloat16", 1.0), True),
+        (MatmulSum(2, 3, 4, "float16", 1.0), True),
+        (MatmulSum(2, 2, 4, "float16", 1.0), False),  # a small image
+        (MatmulSum(4, 100, 1, "float32", 1.0), False),  # tf32 would round
+        (MatmulSum(4, 100, 1, "float64", 1.0), False),
     ],
 )
-def test_sums_of_16_bits_are_products_where_these_are_fast(sums: Sums, faster: bool) -> None:
+def test_sums_of_16_bits_are_products_where_these_are_fast(sums: MatmulSum, faster: bool) -> None:
     assert sums.is_faster() == faster
 
 

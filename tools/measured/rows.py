@@ -26,9 +26,9 @@ from cudnnpy._store import exports
 from cudnnpy._store.entry import Entry, Key, StoredCandidate
 from cudnnpy.convolution import heuristic_overrides
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.table_features import features
 from cudnnpy.convolution.lowering import ConvolutionLowering, lowerings
 from cudnnpy.convolution.plan_text import read_problem
+from cudnnpy.convolution.table_features import features
 from tools import rows
 from tools.benchmark.networks.catalogue import layer
 from tools.benchmark.networks.cells import KINDS, Cell
@@ -105,7 +105,11 @@ def _row_of_entry(entry: Entry) -> Row | None:
     """Return the row of an entry; each problem is a network of its own, so that it is left out by itself."""
     given, options = json.loads(entry.key.problem), json.loads(entry.key.options)
     limited = options["deterministic"] or options["workspace_limit"] is not None
-    if given["kind"] != "convolution" or limited or any(measurement_table.is_source(one.source) for one in entry.candidates):
+    if (
+        given["kind"] != "convolution"
+        or limited
+        or any(measurement_table.is_source(one.source) for one in entry.candidates)
+    ):
         return None
     problem = ConvolutionProblem(*read_problem(given["problem"], 0))
     strict = is_strict(problem, PlanningOptions(tf32=options["tf32"]))
@@ -180,7 +184,10 @@ def _guesses(
     ]
     for lowering in found:
         for configuration in _of_lowering(lowering, strict, ran):
-            if (configuration.engine, configuration.knobs) == (heuristic_overrides.PLAIN.index, None) and not lowering.way:
+            if (configuration.engine, configuration.knobs) == (
+                heuristic_overrides.ENGINE_0.index,
+                None,
+            ) and not lowering.lowering_options:
                 yield from faster
             yield configuration
 
@@ -189,8 +196,8 @@ def _instead_of_plain(
     lowering: ConvolutionLowering, ran: list[tuple[Configuration, dict[str, Any]]]
 ) -> list[Configuration]:
     """Return what comes before engine 0, in a list of at most one."""
-    if lowering.as_forward:
-        forward = Configuration(lowering.suffix, heuristic_overrides.PLAIN.index, None)
+    if lowering.flipped_forward:
+        forward = Configuration(lowering.suffix, heuristic_overrides.ENGINE_0.index, None)
         return [found for found, _ in ran if found == forward][:1]
     compiled = (found for found, candidate in ran if candidate["source"] == "heuristics" and candidate.get("compiled"))
     return [found for found in compiled if found.lowering == lowering.suffix][:1]
@@ -203,9 +210,11 @@ def _of_lowering(
     if heuristic_overrides.is_for_winograd(lowering.part, strict):
         yield from (found for found, candidate in alike if "winograd" in candidate["notes"])
     if heuristic_overrides.is_for_plain_engine(lowering.part):
-        yield from (found for found, _ in alike if found.engine == heuristic_overrides.PLAIN.index and not found.knobs)
+        yield from (
+            found for found, _ in alike if found.engine == heuristic_overrides.ENGINE_0.index and not found.knobs
+        )
     proposed = (_Proposal(found) for found, candidate in alike if candidate["source"] == "heuristics")
-    yield from (one.configuration for one in heuristic_overrides.in_order(lowering.part, strict, proposed))
+    yield from (one.configuration for one in heuristic_overrides.apply_overrides(lowering.part, strict, proposed))
 
 
 def _configuration(candidate: dict[str, Any]) -> Configuration:

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import cudnnpy.convolution.plans  # noqa: F401 - the kinds of problems register what reads them
 from cudnnpy import raw
-from cudnnpy._planning import problem_notation, device_profile, selection
+from cudnnpy._planning import device_profile, problem_notation, selection
+from cudnnpy._planning.candidate_filter import Measurer
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions, checked, with_limit
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.stored_tuner import StoredTuner
 from cudnnpy._planning.stored_choice import choice_text, key_of
-from cudnnpy._planning.candidate_filter import Measurer
+from cudnnpy._planning.stored_tuner import StoredTuner
 from cudnnpy._store import layers
 from cudnnpy._store.entry import Entry
 from cudnnpy.cli import devices
@@ -57,7 +57,7 @@ def on_gpu(text: str, device: int, prefer: Preference | None, *, measure: bool) 
 
 
 def _parsed(text: str, prefer: Preference | None, device: int = 0) -> tuple[Problem, PlanningOptions]:
-    problem, options = problem_notation.parse_to_plan(text, device)
+    problem, options = problem_notation.parse_plannable(text, device)
     return problem, options if prefer is None else checked(options._replace(prefer=prefer))
 
 
@@ -177,7 +177,7 @@ def _with_times(rows: Sequence[CandidateRow], entry: Entry, *, has_reasons: bool
         replace(
             row,
             milliseconds=times[row.name].milliseconds,
-            rejected=row.rejected or (times[row.name].refused if has_reasons else ""),
+            rejected=row.rejected or (times[row.name].rejection_reason if has_reasons else ""),
         )
         if row.name in times and row.milliseconds is None
         else row
@@ -187,7 +187,7 @@ def _with_times(rows: Sequence[CandidateRow], entry: Entry, *, has_reasons: bool
     merged += [
         CandidateRow(
             *(other.name, other.source, None, {}, other.workspace_size, other.notes, other.deterministic),
-            *(other.milliseconds, None, None, other.refused),
+            *(other.milliseconds, None, None, other.rejection_reason),
         )
         for other in entry.candidates
         if other.name not in names

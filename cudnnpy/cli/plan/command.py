@@ -12,7 +12,7 @@ from cudnnpy.cli.errors import UsageError
 from cudnnpy.cli.text_table import printed, say
 
 if TYPE_CHECKING:
-    from cudnnpy._planning.problem_file import Request
+    from cudnnpy._planning.problem_file import ListedProblem
     from cudnnpy._store.entry import Entry
     from cudnnpy.cli.plan.planner_process import PlannerProcess
 
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     import cudnnpy.convolution.plans  # noqa: F401 - the kinds of problems register what reads them
-    from cudnnpy._planning import problem_file, device_profile
+    from cudnnpy._planning import device_profile, problem_file
     from cudnnpy.cli import output_files
     from cudnnpy.cli.plan import stub_driver
     from cudnnpy.cli.plan.planner_process import PlannerProcess
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     return 0 if len(entries) == len(planned) else 1
 
 
-def _entry(request: Request, planner: PlannerProcess, file: str) -> Entry | None:
+def _entry(request: ListedProblem, planner: PlannerProcess, file: str) -> Entry | None:
     """Return the choice for a problem; None, with the reason on standard error, if it cannot be planned."""
     from cudnnpy.cli.plan.planner_process import PlanningError
 
@@ -86,7 +86,7 @@ def _write(entries: list[Entry], path: str) -> int:
 
 
 def _print_summary(
-    planned: list[tuple[Request, Entry | None]], written: int | None, options: argparse.Namespace
+    planned: list[tuple[ListedProblem, Entry | None]], written: int | None, options: argparse.Namespace
 ) -> None:
     from cudnnpy._options.byte_counts import bytes_text
     from cudnnpy.cli import text_table
@@ -97,7 +97,7 @@ def _print_summary(
         if entry is None:
             rows.append((request.text, "none, see above", "", ""))
             continue
-        usable = sum(not candidate.refused for candidate in entry.candidates)
+        usable = sum(not candidate.rejection_reason for candidate in entry.candidates)
         count = f"{usable} of {len(entry.candidates)}"
         rows.append((request.text, explanation.name_of(entry.plan), bytes_text(entry.workspace_size), count))
     if planned:

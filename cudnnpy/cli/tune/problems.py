@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cudnnpy._planning import problem_file
-from cudnnpy._planning.problem_file import Request
+from cudnnpy._planning.problem_file import ListedProblem
 from cudnnpy._planning.stored_choice import choice_text
 from cudnnpy._store.entry import Key
 from cudnnpy.cli.errors import UsageError
@@ -27,7 +27,7 @@ def check_program(command: Sequence[str]) -> None:
         raise UsageError(f"--record must be followed by a program; there is no file {command[0]}")
 
 
-def record(command: Sequence[str], save: str | None) -> tuple[int, list[Request]]:
+def record(command: Sequence[str], save: str | None) -> tuple[int, list[ListedProblem]]:
     """Run a program. Return its exit status and the problems that it plans, which are saved to a file if one is named."""
     name = " ".join(command[: 1 + (command[0] == "-m")])
     with tempfile.TemporaryFile(prefix="cudnnpy-") as file:  # it has no name, so that no file is left behind
@@ -66,7 +66,7 @@ def _status_text(status: int) -> str:
     return f"signal {-status}" if status < 0 else f"exit status {status}"
 
 
-def jobs_of(requests: Sequence[Request], kinds: Iterable[str], seconds: float | None) -> list[Job]:
+def jobs_of(requests: Sequence[ListedProblem], kinds: Iterable[str], seconds: float | None) -> list[Job]:
     """Return one job for each problem and GPU kind, with the longest time limit of its requests or the one that is passed."""
     jobs: dict[Key, Job] = {}
     for request in requests:

@@ -13,10 +13,10 @@ from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._measuring.gpus import uuid_of
 from cudnnpy._measuring.process import StartError
 from cudnnpy._planning import stored_choice
+from cudnnpy._planning.candidate_filter import FoundFault, Measurement
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.candidate_filter import FoundFault, Measurement
 from cudnnpy._store.entry import Entry, Key
 from cudnnpy.availability import visible_gpus
 from cudnnpy.convolution import plans
