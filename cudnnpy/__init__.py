@@ -28,7 +28,7 @@ _LAZY = {
     "LayerNormalization": "ops.layer_normalization",
     "LocalResponseNormalization": "ops.local_response",
     "NoAlgorithmError": "errors",
-    "Plan": "convolution.plans",
+    "Plan": "_planning.plan",
     "Pooling": "ops.pooling",
     "RMSNormalization": "ops.layer_normalization",
     "Softmax": "ops.softmax",

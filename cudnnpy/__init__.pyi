@@ -29,7 +29,7 @@ from cudnnpy.availability import is_available as is_available
 from cudnnpy.availability import why_unavailable as why_unavailable
 from cudnnpy.convolution.convolution import Convolution as Convolution
 from cudnnpy.convolution.fused import FusedConvolution as FusedConvolution
-from cudnnpy.convolution.plans import Plan as Plan
+from cudnnpy._planning.plan import Plan as Plan
 from cudnnpy.convolution.transpose import ConvolutionTranspose as ConvolutionTranspose
 from cudnnpy.errors import CudnnError as CudnnError
 from cudnnpy.errors import NoAlgorithmError as NoAlgorithmError

@@ -5,8 +5,8 @@
     graph {"calls":[...],"compute_dtype":"float32","tensors":[...]} workspace_limit=64MiB
 
 A text consists of words with spaces between them, in any order. `text_of` writes only what differs from the defaults, in one
-order, so that equal problems have equal texts. The words of a kind of problem are those of its `Kind`; cudnnpy.convolution
-and cudnnpy.graph add theirs. The words below are of the options, and every kind has them.
+order, so that equal problems have equal texts. The words of a kind of problem are those of its `Kind` in the table KINDS. The
+words below are of the options, and every kind has them.
 
 =====================================  =====================================================================
 ``prefer=autotune``                    "fastest", "limited_workspace", "no_workspace" or "autotune"
@@ -25,6 +25,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from cudnnpy._options.byte_counts import read_bytes, write_bytes
@@ -105,8 +106,15 @@ class Kind(NamedTuple):
     read: Callable[[Given, int], Problem]
 
 
-# For each `kind` of problem, how it is written and read. The module that defines a kind of problem adds it.
-KINDS: dict[str, Kind] = {}
+# For each `kind` of problem, the module whose NOTATION is its Kind. It is imported when it is first needed, because it imports
+# this module.
+KINDS = {"convolution": "cudnnpy.convolution.candidates", "graph": "cudnnpy.graph.problem"}
+
+
+def kind_named(name: str) -> Kind:
+    """Return the Kind of the problems whose `kind` is a name of the table."""
+    found: Kind = import_module(KINDS[name]).NOTATION
+    return found
 
 
 @dataclass
@@ -133,7 +141,7 @@ def text_of(problem: Problem, options: PlanningOptions | None = None) -> str:
 
     The text does not contain the problem's device, nor the options `policy` and `algorithm`.
     """
-    words = KINDS[problem.kind].write(problem)
+    words = kind_named(problem.kind).write(problem)
     return " ".join([*words, *_words_of(options or PlanningOptions())])
 
 
@@ -196,10 +204,11 @@ def _end_of_json(text: str, start: int) -> int:
 
 def _kind(words: list[Word]) -> tuple[Kind, Word]:
     """Return the kind of problem of the words, and the operation among them."""
-    found = [(kind, word) for word in words for kind in KINDS.values() if word.text in kind.operations]
+    kinds = [kind_named(name) for name in KINDS]
+    found = [(kind, word) for word in words for kind in kinds if word.text in kind.operations]
     if len(found) == 1:
         return found[0]
-    known = [operation for kind in KINDS.values() for operation in kind.operations]
+    known = [operation for kind in kinds for operation in kind.operations]
     expected = f"operation must be one of {', '.join(map(repr, known))}"
     if found:
         (_, first), (_, second), *_ = found

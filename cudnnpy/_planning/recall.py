@@ -114,18 +114,10 @@ class StoredTuner:
     def _key(self) -> Key:
         return remembered.key_of(self._problem, self._options, self._target)
 
-    @property
-    def _has_key(self) -> bool:
-        """Whether the problem can be stored; one with a number that JSON does not have cannot."""
-        try:
-            return bool(self._key)
-        except ValueError:
-            return False
-
     def _look_up(self) -> tuple[Entry | None, str]:
         """Return the stored entry and its layer, and note the faults of the problem."""
         self._faults = self._faults or {}
-        if self._is_blank or not (self._is_autotuned or self._has_key):
+        if self._is_blank:
             return None, ""
         found, faults = self._store.look_up(self._key)
         self._faults |= {

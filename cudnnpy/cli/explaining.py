@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import cudnnpy.convolution.plans  # noqa: F401 - the kinds of problems register what reads them
 from cudnnpy import raw
 from cudnnpy._planning import notation, profile, selection
 from cudnnpy._planning.engines import Target

@@ -44,7 +44,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    import cudnnpy.convolution.plans  # noqa: F401 - the kinds of problems register what reads them
     from cudnnpy._planning import profile
     from cudnnpy.cli import output_files, stub_driver
     from cudnnpy.cli.planner import Planner

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
-from typing import Any, Self
+from typing import Self
 
 from cudnnpy._options.algorithms import algorithm_named, algorithm_names
 from cudnnpy._options.checks import shown
 from cudnnpy._planning import known_issues, measured
 from cudnnpy._planning.candidates import Candidate, Engine, every, proposed, rejected, with_engine
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.notation import KINDS, Given, text_of
+from cudnnpy._planning.notation import Given, text_of
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.plan_text import READERS
 from cudnnpy._planning.problem import Read, Values, is_strict, values_of
 from cudnnpy._runtime.executables import Executable
 from cudnnpy.convolution import first_guess, legacy, notation
 from cudnnpy.convolution.exact import exact_elements
 from cudnnpy.convolution.features import features
 from cudnnpy.convolution.lowering import ConvolutionLowering, lowerings
-from cudnnpy.convolution.plan_text import read_problem
 from cudnnpy.convolution.problem import Problem
 
 _NO_COPIES = "needs copies, which int8 and float8 tensors cannot have"
@@ -153,16 +151,11 @@ def _best_of_each_first(rankings: list[Iterator[Candidate]]) -> Iterator[Candida
         yield from ranking
 
 
-def _read(given: dict[str, Any], device: int) -> ConvolutionProblem:
-    return ConvolutionProblem(*read_problem(given, device))
-
-
-def _read_text(given: Given, device: int) -> ConvolutionProblem:
+def _read(given: Given, device: int) -> ConvolutionProblem:
     return ConvolutionProblem(*notation.read(given, device))
 
 
-READERS["convolution"] = _read
-KINDS["convolution"] = notation.kind(_read_text)
+NOTATION = notation.kind(_read)
 
 
 def from_algorithm(problem: Problem, strict: bool, target: Target, name: str) -> Candidate:

@@ -12,17 +12,15 @@ from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._planning.candidates import Candidate, Engine, every, proposed, with_engine
 from cudnnpy._planning.engines import GraphExecutable, Target
 from cudnnpy._planning.issue_conditions import Facts
-from cudnnpy._planning.notation import KINDS, Given, Kind, ProblemTextError
+from cudnnpy._planning.notation import Given, Kind, ProblemTextError
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.plan_json import invalid_text, parsed, spec_of
-from cudnnpy._planning.plan_json import names as listed
-from cudnnpy._planning.plan_text import READERS
 from cudnnpy._planning.problem import FLAGS, POSITIVE, Read, Values, values_of
+from cudnnpy._planning.untrusted_json import parse_json, spec_of
 from cudnnpy._runtime.executables import Executable
 from cudnnpy.backend import Descriptor
+from cudnnpy.graph.graph_json import plain_calls, read_calls
 from cudnnpy.graph.nodes import Call
 from cudnnpy.graph.operations import Nodes
-from cudnnpy.graph.plan_text import plain_calls, read_calls
 from cudnnpy.typing import ElementName
 
 
@@ -117,18 +115,18 @@ def _listed(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _read(given: dict[str, Any], device: int) -> GraphProblem:
+def _read(given: Any, device: int) -> GraphProblem:
     """Return the problem from the JSON of GraphProblem.plain. Raises ValueError for anything else."""
-    if given.keys() != {"compute_dtype", "calls", "tensors"}:
-        raise invalid_text(f"its problem has {listed(given)}")
+    if not isinstance(given, dict) or given.keys() != {"compute_dtype", "calls", "tensors"}:
+        raise ValueError(f"it has {', '.join(sorted(given))[:200] or 'nothing'}")
     tensors = given["tensors"]
     if not isinstance(tensors, list) or not all(isinstance(one, list) and len(one) == 5 for one in tensors):
-        raise invalid_text("its tensors are not names, shapes, dtypes, strides and alignments")
+        raise ValueError("its tensors are not names, shapes, dtypes, strides and alignments")
     graph = read_calls(given["compute_dtype"], given["calls"])
     alignment = {str(name): spec_of("a tensor", spec).alignment for name, *spec in tensors}
     problem = graph_problem(graph, device, alignment)
     if problem.plain() != given:
-        raise invalid_text(f"its problem is not in canonical form: {problem}")
+        raise ValueError(f"it is not in canonical form: {problem}")
     return problem
 
 
@@ -143,18 +141,15 @@ def _read_text(given: Given, device: int) -> GraphProblem:
         raise ValueError(f"graph must have one JSON object; got {len(given.operands)}")
     (word,) = given.operands
     try:
-        plain = parsed(word.text)
-        return _read(plain, device)
+        return _read(parse_json(word.text), device)
     except ValueError as error:
-        at = error.__cause__.pos if isinstance(error.__cause__, json.JSONDecodeError) else 0
-        reason = str(error).partition("invalid text: ")[2] or str(error)
+        at = error.pos if isinstance(error, json.JSONDecodeError) else 0
         raise ProblemTextError(
-            f"graph must be the JSON of a graph; got invalid JSON: {reason}", word.column + at
+            f"graph must be the JSON of a graph; got invalid JSON: {str(error)[:500]}", word.column + at
         ) from error
 
 
-READERS["graph"] = _read
-KINDS["graph"] = Kind(("graph",), re.compile(r"\{"), {}, {}, {}, {}, _words, _read_text)
+NOTATION = Kind(("graph",), re.compile(r"\{"), {}, {}, {}, {}, _words, _read_text)
 
 
 @dataclass(frozen=True)
@@ -186,16 +181,7 @@ class GraphLowering:
         """The properties that known issues of engines depend on."""
         return self.problem.graph.facts
 
-    def plain(self) -> dict[str, Any] | None:
-        """Return None: the lowering is the whole graph."""
-        return None
-
-    def saved(self, main: Executable) -> str | None:
-        """Return None: plans of graphs are built again from engine and knobs."""
-        return None
-
-    def checked(self, plan: Any, engine: Engine, compiled: bool) -> str | None:
-        """Return None. Raises ValueError unless the plan is null."""
-        if plan is not None:
-            raise ValueError("the plan of a graph must be null; got a text of cuDNN's")
-        return None
+    @property
+    def part_text(self) -> str:
+        """The empty string: the lowering is the whole graph."""
+        return ""

@@ -173,7 +173,6 @@ class ForProfile(NamedTuple):
         from cudnnpy._planning.plan import Plan
         from cudnnpy._planning.remembered import entry_of
         from cudnnpy._planning.selection import choose
-        from cudnnpy.convolution import plans  # noqa: F401  (texts of convolutions can be read)
 
         problem, options = parse(text)
         target = Target(profile=self.profile)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from cudnnpy import Engine, TensorSpec, raw
 from cudnnpy._measuring import knob_search, local_measurer, search
 from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._memory import workspace
-from cudnnpy._planning import candidates, notation, plan_text, selection
+from cudnnpy._planning import candidates, notation, selection
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning.candidates import Candidate, Lowering, every, proposed, rejected, with_engine
 from cudnnpy._planning.engines import Target, engine_name
@@ -86,16 +87,9 @@ class MadeUpLowering:
     def executable(self, plan: Any, target: Target) -> Any:
         return plan
 
-    def plain(self) -> dict[str, Any] | None:
-        return {"in blocks": True} if self.in_blocks else None
-
-    def saved(self, main: Any) -> str | None:
-        return None
-
-    def checked(self, plan: Any, engine: Engine, compiled: bool) -> str | None:
-        if plan is not None:
-            raise ValueError("there is no plan's text of it")
-        return None
+    @property
+    def part_text(self) -> str:
+        return "in blocks" if self.in_blocks else ""
 
 
 @dataclass(frozen=True)
@@ -131,9 +125,6 @@ class MadeUp:
     def aligned(self) -> MadeUp:
         return replace(self, alignment=16)
 
-    def plain(self) -> dict[str, Any]:
-        return {"name": self.name, "dtype": self.dtype}
-
     def likely(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
         for lowering in self.lowerings():
             yield from proposed(lowering, target)
@@ -156,6 +147,22 @@ class MadeUp:
             if lowering is None
             else with_engine(lowering, target, given)
         )
+
+
+def _read(given: notation.Given, device: int) -> MadeUp:
+    return MadeUp(given.operands[0].text.removeprefix("problem_"), given.values.get("dtype", "float32"), device=device)
+
+
+NOTATION = notation.Kind(
+    ("made_up",),
+    re.compile("problem_"),
+    {"dtype": str},
+    {},
+    {},
+    {},
+    lambda problem: ["made_up", f"problem_{problem.name}", *([f"dtype={problem.dtype}"] * (problem.dtype != "float32"))],
+    _read,
+)
 
 
 class Cudnn:
@@ -281,9 +288,7 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
     monkeypatch.setattr(workspace, "free_bytes", lambda device: LOTS)
     monkeypatch.setattr(workspace, "total_bytes", lambda device: there.memory)
     monkeypatch.setattr(workspace, "temporary", temporary)
-    monkeypatch.setitem(plan_text.READERS, "made up", lambda given, device: MadeUp(**given, device=device))
-    written = SimpleNamespace(write=lambda problem: [problem.operation, problem.name])
-    monkeypatch.setitem(notation.KINDS, "made up", written)
+    monkeypatch.setitem(notation.KINDS, "made up", __name__)
     return there
 
 

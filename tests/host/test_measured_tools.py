@@ -16,6 +16,7 @@ import stored
 from cudnnpy import raw
 from cudnnpy._core.layouts import extent
 from cudnnpy._planning.measured import Configuration, Features, Table
+from cudnnpy._planning.notation import text_of
 from cudnnpy._store.entry import canonical
 from cudnnpy.errors import CudnnError
 from cudnnpy.store import Entry, Key, Measured, Store
@@ -137,7 +138,7 @@ def stored_entry(batch: int, *candidates: Measured, **changes: Any) -> Entry:
     problem, _ = problem_of(cell)
     options = {"deterministic": False, "tf32": True, "workspace_limit": None, **changes.pop("options", {})}
     key = Key(
-        canonical({"kind": problem.kind, "problem": problem.plain()}),
+        text_of(problem),
         canonical(options),
         "NVIDIA H200",
         "9.0",

@@ -17,10 +17,11 @@ from test_descriptions import IMAGES, calls
 
 from cudnnpy import TensorSpec
 from cudnnpy._core.layouts import channels_last_strides
-from cudnnpy._planning.notation import KINDS, ProblemTextError, parse, text_of
+from cudnnpy._planning.notation import KINDS, ProblemTextError, kind_named, parse, text_of
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation
-from cudnnpy.convolution.plans import ConvolutionProblem, GraphProblem
+from cudnnpy.convolution.candidates import ConvolutionProblem
+from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.convolution.problem import Options
 from cudnnpy.graph import Graph
 
@@ -274,8 +275,8 @@ def test_what_is_not_chosen_for_is_not_in_a_text() -> None:
         ("forward 2x64x8x8 64x64x3x3 x.strides=" + f"{9**19},64,8,1", 28, "x must fit into memory; got shape .*"),
         ("graph", 1, "graph must have one JSON object; got 0"),
         ("graph {} {}", 1, "graph must have one JSON object; got 2"),
-        ("graph {}", 7, "graph must be the JSON of a graph; got invalid JSON: its problem has nothing"),
-        ('graph {"a": 1, b}', 16, "graph must be the JSON of a graph; got invalid JSON: it is not JSON .*"),
+        ("graph {}", 7, "graph must be the JSON of a graph; got invalid JSON: it has nothing"),
+        ('graph {"a": 1, b}', 16, "graph must be the JSON of a graph; got invalid JSON: Expecting property .*"),
         ('graph {"calls":[],"compute_dtype":"float32","tensors":[]}', 7, "graph must be .*: its graph has no output"),
         ("graph {} pad=1", 10, "word must be one of deterministic, tf32, prefer=, .*; got 'pad=1'"),
     ],
@@ -314,7 +315,7 @@ SAMPLES = [
     f"backward_filter {X} {W} tf32=False deterministic workspace_limit=3MiB prefer=autotune w.strides=576,9,3,1",
     text_of(sample_graphs.convolution_bias_relu(Graph()).problem()),
 ]
-PIECES = [*{piece for kind in KINDS.values() for piece in (*kind.values, *kind.words, *kind.operations, *kind.aliases)}]
+PIECES = [*{piece for kind in map(kind_named, KINDS) for piece in (*kind.values, *kind.words, *kind.operations, *kind.aliases)}]
 PIECES += [
     "=",
     " ",
@@ -381,7 +382,7 @@ def test_a_long_text_is_refused_as_well(text: str) -> None:
 
 def test_the_page_lists_every_word_and_its_examples_are_problems() -> None:
     page = (ROOT / "docs" / "notation.md").read_text()
-    for kind in KINDS.values():
+    for kind in map(kind_named, KINDS):
         for word in (*kind.operations, *kind.values, *kind.aliases):
             assert re.search(rf"`{re.escape(word)}\b|\b{re.escape(word)}=|\.strides=|\.alignment=", page), word
     blocks = re.findall(r"```text\n(.*?)```", page, re.DOTALL)

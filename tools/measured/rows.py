@@ -20,6 +20,7 @@ from cudnnpy import raw
 from cudnnpy._planning import measured
 from cudnnpy._planning.candidates import Engine
 from cudnnpy._planning.measured import Configuration, Features
+from cudnnpy._planning.notation import parse
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import is_strict
 from cudnnpy._store import exports
@@ -28,7 +29,6 @@ from cudnnpy.convolution import first_guess
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.features import features
 from cudnnpy.convolution.lowering import ConvolutionLowering, lowerings
-from cudnnpy.convolution.plan_text import read_problem
 from tools.benchmark.networks.catalogue import layer
 from tools.benchmark.networks.cells import KINDS, Cell
 from tools.measured.problems import problem_of
@@ -103,11 +103,13 @@ def _is_of(key: Key, capability: str, release: str) -> bool:
 
 def _row_of_entry(entry: Entry) -> Row | None:
     """Return the row of an entry; each problem is a network of its own, so that it is left out by itself."""
-    given, options = json.loads(entry.key.problem), json.loads(entry.key.options)
+    options = json.loads(entry.key.options)
     limited = options["deterministic"] or options["workspace_limit"] is not None
-    if given["kind"] != "convolution" or limited or any(measured.is_source(one.source) for one in entry.candidates):
+    if limited or any(measured.is_source(one.source) for one in entry.candidates):
         return None
-    problem = ConvolutionProblem(*read_problem(given["problem"], 0))
+    problem, _ = parse(entry.key.problem)
+    if not isinstance(problem, ConvolutionProblem):
+        return None
     strict = is_strict(problem, PlanningOptions(tf32=options["tf32"]))
     candidates = [_measured(one) for one in entry.candidates if one.milliseconds is not None and not one.refused]
     return _judged(entry.text, frozenset([entry.text]), problem, strict, candidates)

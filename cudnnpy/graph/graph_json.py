@@ -1,4 +1,4 @@
-"""Serialize a graph for a plan (cudnnpy._planning.plan_text) as the calls that built it, and repeat them to read it."""
+"""Graphs as JSON, for the notation of problems: the calls that built a graph, which are repeated to parse it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Any
 
 from cudnnpy._core.layouts import extent
-from cudnnpy._planning.plan_json import LIMIT, integers, invalid_text, spec_of
+from cudnnpy._planning.untrusted_json import LIMIT, integers, spec_of
 from cudnnpy.graph.nodes import Call, Node
 from cudnnpy.graph.operations import Nodes
 from cudnnpy.names import short_name
@@ -36,26 +36,26 @@ def _plain(value: Any) -> Any:
 def read_calls(compute_dtype: Any, calls: Any) -> Nodes:
     """Return the graph of a compute_dtype and of the calls from plain_calls. Raises ValueError for anything else."""
     if not isinstance(calls, list) or len(calls) > _MOST_CALLS:
-        raise invalid_text(f"its graph must have a list of {_MOST_CALLS} calls at most; got another")
+        raise ValueError(f"its graph must have a list of {_MOST_CALLS} calls at most; got another")
     graph: Nodes = _valid(Nodes, compute_dtype=compute_dtype)
     for call in calls:
         _make(graph, call)
     for node in graph._by_uid.values():
         if extent(node.spec) >= LIMIT or math.prod(node.shape) >= LIMIT:
-            raise invalid_text(f"its graph must have tensors that fit into memory; got shape {node.shape}")
+            raise ValueError(f"its graph must have tensors that fit into memory; got shape {node.shape}")
     if not graph.outputs:
-        raise invalid_text("its graph has no output")
+        raise ValueError("its graph has no output")
     return graph
 
 
 def _make(graph: Nodes, call: Any) -> None:
     """Repeat one call. Its method checks the arguments; the readers below check only what JSON has no types for."""
     if not isinstance(call, list) or len(call) != 2 or not isinstance(call[0], str) or not isinstance(call[1], dict):
-        raise invalid_text("a call of its graph is not a method and arguments")
+        raise ValueError("a call of its graph is not a method and arguments")
     method, arguments = call
     readers = _METHODS.get(method)
     if readers is None or arguments.keys() != readers.keys():
-        raise invalid_text(f"{method[:60]!r}, with {', '.join(sorted(arguments))[:200]}, is not a call of a graph")
+        raise ValueError(f"{method[:60]!r}, with {', '.join(sorted(arguments))[:200]}, is not a call of a graph")
     _valid(getattr(graph, method), **{name: read(graph, arguments[name]) for name, read in readers.items()})
 
 
@@ -64,7 +64,7 @@ def _valid(function: Callable[..., Any], **arguments: Any) -> Any:
     try:
         return function(**arguments)
     except (TypeError, ValueError) as error:
-        raise invalid_text(f"its graph is invalid: {error}") from error
+        raise ValueError(f"its graph is invalid: {error}") from error
 
 
 # Readers of arguments
@@ -73,7 +73,7 @@ def _valid(function: Callable[..., Any], **arguments: Any) -> Any:
 def _node(graph: Nodes, given: Any) -> Node:
     node = graph._by_uid.get(given) if type(given) is int else None
     if node is None:
-        raise invalid_text(f"a node must be one that its graph has; got {str(given)[:60]}")
+        raise ValueError(f"a node must be one that its graph has; got {str(given)[:60]}")
     return node
 
 
@@ -85,7 +85,7 @@ def _two_nodes(graph: Nodes, given: Any) -> tuple[Node, Node] | None:
     if given is None:
         return None
     if not isinstance(given, list) or len(given) != 2:
-        raise invalid_text("running must be two nodes")
+        raise ValueError("running must be two nodes")
     return _node(graph, given[0]), _node(graph, given[1])
 
 
@@ -95,13 +95,13 @@ def _spec(graph: Nodes, given: Any) -> Any:
 
 def _text(graph: Nodes, given: Any) -> str:
     if not isinstance(given, str) or len(given) > 1000:
-        raise invalid_text("a name of its graph is not a str")
+        raise ValueError("a name of its graph is not a str")
     return given
 
 
 def _flag(graph: Nodes, given: Any) -> bool:
     if not isinstance(given, bool):
-        raise invalid_text("an option of its graph is neither true nor false")
+        raise ValueError("an option of its graph is neither true nor false")
     return given
 
 
@@ -115,19 +115,19 @@ def _integers(graph: Nodes, given: Any) -> tuple[int, ...]:
 
 def _pairs(graph: Nodes, given: Any) -> tuple[tuple[int, ...], ...]:
     if not isinstance(given, list) or not 1 <= len(given) <= 3:
-        raise invalid_text("the padding of its graph is not in pairs")
+        raise ValueError("the padding of its graph is not in pairs")
     return tuple(integers("the padding of its graph", pair, 0, 2) for pair in given)
 
 
 def _number(graph: Nodes, given: Any) -> float:
     if given in ("inf", "-inf") or type(given) in (int, float):
         return float(given)
-    raise invalid_text(f"a number of its graph must be a number; got {str(given)[:60]}")
+    raise ValueError(f"a number of its graph must be a number; got {str(given)[:60]}")
 
 
 def _numbers(graph: Nodes, given: Any) -> dict[str, float]:
     if not isinstance(given, dict):
-        raise invalid_text("the options of an elementwise operation are not an object")
+        raise ValueError("the options of an elementwise operation are not an object")
     return {name: _number(graph, value) for name, value in given.items()}
 
 
