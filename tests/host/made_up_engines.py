@@ -160,7 +160,11 @@ NOTATION = notation.Kind(
     {},
     {},
     {},
-    lambda problem: ["made_up", f"problem_{problem.name}", *([f"dtype={problem.dtype}"] * (problem.dtype != "float32"))],
+    lambda problem: [
+        "made_up",
+        f"problem_{problem.name}",
+        *([f"dtype={problem.dtype}"] * (problem.dtype != "float32")),
+    ],
     _read,
 )
 

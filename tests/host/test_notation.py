@@ -19,11 +19,11 @@ from cudnnpy import TensorSpec
 from cudnnpy._core.layouts import channels_last_strides
 from cudnnpy._planning.notation import KINDS, ProblemTextError, kind_named, parse, text_of
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.graph.problem import GraphProblem
+from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation
 from cudnnpy.convolution.problem import Options
 from cudnnpy.graph import Graph
+from cudnnpy.graph.problem import GraphProblem
 
 ROOT = Path(__file__).resolve().parents[2]
 X, W = "1x64x8x8", "64x64x3x3"
@@ -315,7 +315,13 @@ SAMPLES = [
     f"backward_filter {X} {W} tf32=False deterministic workspace_limit=3MiB prefer=autotune w.strides=576,9,3,1",
     text_of(sample_graphs.convolution_bias_relu(Graph()).problem()),
 ]
-PIECES = [*{piece for kind in map(kind_named, KINDS) for piece in (*kind.values, *kind.words, *kind.operations, *kind.aliases)}]
+PIECES = [
+    *{
+        piece
+        for kind in map(kind_named, KINDS)
+        for piece in (*kind.values, *kind.words, *kind.operations, *kind.aliases)
+    }
+]
 PIECES += [
     "=",
     " ",

@@ -200,7 +200,10 @@ def test_what_an_entry_says(cudnn: Cudnn) -> None:
     entry = standing()
     assert Plan.from_json(entry.plan).name == plan.name == "engine 2"
     assert (entry.milliseconds, entry.workspace_size, entry.tune_seconds, entry.complete) == (1.0, 64, 3.0, True)
-    assert (entry.made_with["driver"], entry.text) == ("13.0", "made_up problem_sums")  # no `prefer` and no `tune_seconds`
+    assert (entry.made_with["driver"], entry.text) == (
+        "13.0",
+        "made_up problem_sums",
+    )  # no `prefer` and no `tune_seconds`
     assert {one.name: one.milliseconds for one in entry.candidates}["engine 1"] == 10.0
     assert Plan.from_json(entry.plan).to_json() == plan.to_json()
 
