@@ -138,10 +138,17 @@ def candidate_of(content: SerializedPlan, problem: Problem, options: PlanningOpt
     contradict each other, and StatusError if cuDNN does not support the engine here.
     """
     _check_origin(content, gpu_kind(target))
-    try:
-        candidate = _configured(content, problem, options, target)
-    except (TypeError, ValueError) as error:
-        raise invalid_text(f"its engine or algorithm is invalid: {error}") from error
+    if content.engine is None:
+        try:
+            candidate = problem.forced(options._replace(algorithm=content.algorithm), target)
+        except (TypeError, ValueError) as error:
+            raise invalid_text(f"its algorithm is invalid: {error}") from error
+    else:
+        lowering = next((one for one in problem.lowerings() if one.part_text == content.part), None)
+        if lowering is None:
+            raise invalid_text(f"its part is not one of the lowerings of {problem}")
+        candidate = configured(lowering, target, _engine(content, lowering.way))
+        candidate.source = content.source
     if (candidate.name, candidate.source) != (content.name, content.source):
         raise invalid_text(
             f"its name and source must be {candidate.name!r} and {candidate.source!r}; got {content.name[:200]!r} and "
@@ -151,19 +158,15 @@ def candidate_of(content: SerializedPlan, problem: Problem, options: PlanningOpt
     return candidate
 
 
-def _configured(content: SerializedPlan, problem: Problem, options: PlanningOptions, target: Target) -> Candidate:
-    if content.engine is None:
-        return problem.forced(options._replace(algorithm=content.algorithm), target)
-    lowering = next((one for one in problem.lowerings() if one.part_text == content.part), None)
-    if lowering is None:
-        raise ValueError(f"its part is not one of the lowerings of {problem}")
+def _engine(content: SerializedPlan, lowering_options: dict[str, bool]) -> Engine:
     if len(content.knobs) > MAX_KNOBS:
-        raise ValueError(f"it has more than {MAX_KNOBS} knobs")
-    knobs = [integers("knobs", pair, -LIMIT, 2) for pair in content.knobs]
-    (index,) = integers("engine", [content.engine], 0)
-    candidate = configured(lowering, target, Engine(index, knobs, **lowering.way))  # type: ignore[arg-type]
-    candidate.source = content.source
-    return candidate
+        raise invalid_text(f"it has more than {MAX_KNOBS} knobs")
+    try:
+        (index,) = integers("engine", [content.engine], 0)
+        knobs = [(kind, value) for kind, value in (integers("knobs", pair, -LIMIT, 2) for pair in content.knobs)]
+    except ValueError as error:
+        raise invalid_text(f"its engine is invalid: {error}") from error
+    return Engine(index, knobs, **lowering_options)
 
 
 def _check_origin(content: SerializedPlan, gpu: GpuKind) -> None:

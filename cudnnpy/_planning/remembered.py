@@ -26,7 +26,7 @@ from cudnnpy._planning.gpu_kind import gpu_kind
 from cudnnpy._planning.notation import text_of
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.plan import Plan
-from cudnnpy._planning.plan_serialization import check_problem, deserialize
+from cudnnpy._planning.plan_serialization import check_problem, deserialize, invalid_text
 from cudnnpy._planning.problem import Problem
 from cudnnpy._store.entry import Entry, Key, Measured, canonical
 from cudnnpy._version import __version__
@@ -154,7 +154,7 @@ def candidate_of(entry: Entry, problem: Problem, options: PlanningOptions, targe
     ):
         facts, index = candidate.lowering.facts, candidate.engine.index
         if known_issues.is_only_proposed(facts, index, candidate.notes):
-            raise ValueError(f"{candidate.name} may be wrong for {problem}, unless the heuristics propose it")
+            raise invalid_text(f"{candidate.name} may be wrong for {problem}, unless the heuristics propose it")
     candidate.spread, candidate.error = entry.spread, entry.error
     return candidate
 

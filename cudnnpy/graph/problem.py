@@ -15,10 +15,10 @@ from cudnnpy._planning.issue_conditions import Facts
 from cudnnpy._planning.notation import Given, Kind, ProblemTextError
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import FLAGS, POSITIVE, Read, Values, values_of
-from cudnnpy._planning.untrusted_json import parse_json, spec_of
+from cudnnpy._planning.untrusted_json import invalid_json, parse_json, spec_of
 from cudnnpy._runtime.executables import Executable
 from cudnnpy.backend import Descriptor
-from cudnnpy.graph.graph_json import plain_calls, read_calls
+from cudnnpy.graph.graph_json import calls_to_json, graph_from_json
 from cudnnpy.graph.nodes import Call
 from cudnnpy.graph.operations import Nodes
 from cudnnpy.typing import ElementName
@@ -43,7 +43,7 @@ class GraphProblem:
     proposals_suffice: bool = False
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, GraphProblem) and (self.device, self.plain()) == (other.device, other.plain())
+        return isinstance(other, GraphProblem) and (self.device, self.to_dict()) == (other.device, other.to_dict())
 
     def __hash__(self) -> int:
         return hash((self.operands, self.specs, self.device))
@@ -93,10 +93,10 @@ class GraphProblem:
         """Return the problem with 16-byte alignment of every tensor."""
         return replace(self, specs=tuple(spec._replace(alignment=16) for spec in self.specs))
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the graph and its tensors in memory as JSON, without the device."""
         tensors = [[name, *map(_listed, spec)] for name, spec in zip(self.operands, self.specs, strict=True)]
-        return {"compute_dtype": self.compute_dtype, "calls": plain_calls(self.calls), "tensors": tensors}
+        return {"compute_dtype": self.compute_dtype, "calls": calls_to_json(self.calls), "tensors": tensors}
 
 
 def graph_problem(graph: Nodes, device: int, alignment: Mapping[str, int]) -> GraphProblem:
@@ -116,23 +116,23 @@ def _listed(value: Any) -> Any:
 
 
 def _read(given: Any, device: int) -> GraphProblem:
-    """Return the problem from the JSON of GraphProblem.plain. Raises ValueError for anything else."""
+    """Return the problem from the JSON of GraphProblem.to_dict. Raises ValueError for anything else."""
     if not isinstance(given, dict) or given.keys() != {"compute_dtype", "calls", "tensors"}:
-        raise ValueError(f"it has {', '.join(sorted(given))[:200] or 'nothing'}")
+        raise invalid_json(f"it has {', '.join(sorted(given))[:200] or 'nothing'}")
     tensors = given["tensors"]
     if not isinstance(tensors, list) or not all(isinstance(one, list) and len(one) == 5 for one in tensors):
-        raise ValueError("its tensors are not names, shapes, dtypes, strides and alignments")
-    graph = read_calls(given["compute_dtype"], given["calls"])
+        raise invalid_json("its tensors are not names, shapes, dtypes, strides and alignments")
+    graph = graph_from_json(given["compute_dtype"], given["calls"])
     alignment = {str(name): spec_of("a tensor", spec).alignment for name, *spec in tensors}
     problem = graph_problem(graph, device, alignment)
-    if problem.plain() != given:
-        raise ValueError(f"it is not in canonical form: {problem}")
+    if problem.to_dict() != given:
+        raise invalid_json(f"it is not in canonical form: {problem}")
     return problem
 
 
 def _words(problem: GraphProblem) -> list[str]:
     """Return the words of the notation: the graph as JSON."""
-    return [problem.operation, json.dumps(problem.plain(), sort_keys=True, separators=(",", ":"), allow_nan=False)]
+    return [problem.operation, json.dumps(problem.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)]
 
 
 def _read_text(given: Given, device: int) -> GraphProblem:

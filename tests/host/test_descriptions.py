@@ -303,7 +303,7 @@ def test_a_problem_is_one_however_its_tensors_are_described(
             found.append(made)
         assert found[0] == found[1]
         assert hash(found[0]) == hash(found[1])
-        assert found[0].plain() == found[1].plain()
+        assert found[0].to_dict() == found[1].to_dict()
 
 
 def test_a_plan_that_is_forced_serves_every_description(stand_in: StandInDevice) -> None:

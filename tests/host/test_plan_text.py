@@ -107,7 +107,7 @@ def changed(text, **changes):
         ({"problem": "forward 0x3x8x8 4x3x3x3 pad=1"}, "its problem is invalid: .*must have elements"),
         ({"problem": "coffee"}, "its problem is invalid"),
         ({"problem": "forward 1x3x8x8 4x3x3x3 pad=1"}, "its name and source must be 'gemm' and 'legacy'"),
-        ({"algorithm": "coffee"}, "its engine or algorithm is invalid: algorithm must be"),
+        ({"algorithm": "coffee"}, "its algorithm is invalid: algorithm must be"),
         ({"algorithm": None}, "it must have either an engine or an algorithm"),
         ({"engine": 7}, "it must have either an engine or an algorithm"),
         ({"algorithm": None, "engine": 7, "part": "coffee"}, "its part is not one of the lowerings of forward"),

@@ -21,7 +21,6 @@ from cudnnpy._planning import measured
 from cudnnpy._planning.candidates import Engine
 from cudnnpy._planning.measured import Configuration, Features
 from cudnnpy._planning.notation import parse
-from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import is_strict
 from cudnnpy._store import exports
 from cudnnpy._store.entry import Entry, Key, Measured
@@ -103,16 +102,13 @@ def _is_of(key: Key, capability: str, release: str) -> bool:
 
 def _row_of_entry(entry: Entry) -> Row | None:
     """Return the row of an entry; each problem is a network of its own, so that it is left out by itself."""
-    options = json.loads(entry.key.options)
-    limited = options["deterministic"] or options["workspace_limit"] is not None
-    if limited or any(measured.is_source(one.source) for one in entry.candidates):
+    problem, options = parse(entry.text)
+    limited = options.deterministic or options.workspace_limit is not None
+    is_from_table = any(measured.is_source(one.source) for one in entry.candidates)
+    if limited or is_from_table or not isinstance(problem, ConvolutionProblem):
         return None
-    problem, _ = parse(entry.key.problem)
-    if not isinstance(problem, ConvolutionProblem):
-        return None
-    strict = is_strict(problem, PlanningOptions(tf32=options["tf32"]))
     candidates = [_measured(one) for one in entry.candidates if one.milliseconds is not None and not one.refused]
-    return _judged(entry.text, frozenset([entry.text]), problem, strict, candidates)
+    return _judged(entry.text, frozenset([entry.text]), problem, is_strict(problem, options), candidates)
 
 
 def _measured(one: Measured) -> dict[str, Any]:
