@@ -311,3 +311,19 @@ class GraphExecutable:
         (found,) = configuration.children(raw.CUDNN_ATTR_ENGINECFG_ENGINE, raw.CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1)
         ranges, texture = _ranges(found), int(raw.CUDNN_KNOB_TYPE_USE_TEX)
         return texture not in ranges or dict(_choices(configuration, len(ranges))).get(texture) == 0
+
+    def to_json(self) -> str:
+        """Return the plan as cuDNN serializes it."""
+        return str(self.plan[raw.CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION])
+
+
+def load_plan(text: str, target: Target) -> Descriptor:
+    """Return the execution plan of a text from GraphExecutable.to_json. Raises StatusError if it does not load here."""
+    return Descriptor(
+        raw.CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR,
+        {
+            raw.CUDNN_ATTR_EXECUTION_PLAN_HANDLE: target.handle,
+            raw.CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP: target.device(),
+            raw.CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION: text,
+        },
+    )
