@@ -41,7 +41,7 @@ _LAZY = {
     "descriptors": "",
     "empty": "_memory.device_array",
     "errors": "",
-    "freeze": "_planning.frozen_choices",
+    "freeze": "_planning.measurement_freeze",
     "is_available": "availability",
     "log_to": "_core.messages",
     "names": "",

@@ -19,7 +19,7 @@ from cudnnpy._memory.workspace import release_workspace as release_workspace
 from cudnnpy._memory.workspace import set_allocator as set_allocator
 from cudnnpy._planning.candidates import Candidate as Candidate
 from cudnnpy._planning.candidates import Engine as Engine
-from cudnnpy._planning.frozen_choices import freeze as freeze
+from cudnnpy._planning.measurement_freeze import freeze as freeze
 from cudnnpy._planning.recording import record as record
 from cudnnpy._runtime.plan_cache import cache_info as cache_info
 from cudnnpy._runtime.plan_cache import clear_cache as clear_cache

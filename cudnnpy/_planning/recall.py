@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import NamedTuple
 
-from cudnnpy._planning import frozen_choices, remembered
+from cudnnpy._planning import measurement_freeze, remembered
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
@@ -87,10 +87,10 @@ class StoredTuner:
                 return None
             return self._taken(self._stored(limit))
         stored = self._stored(limit)
-        is_frozen = frozen_choices.is_frozen()
+        is_frozen = measurement_freeze.is_frozen()
         if stored.candidate is not None and (is_frozen or not self._allows_more_tuning(stored.entry)):
             return self._taken(stored)
-        if frozen_choices.note_unknown(self._problem, self._options) or self._measurer is None:
+        if measurement_freeze.note_unknown(self._problem, self._options) or self._measurer is None:
             return self._taken(stored)
         with remembered.one_thread(self._key):
             stored = self._stored(limit)  # another thread may have measured it meanwhile

@@ -23,7 +23,7 @@ from cudnnpy._options.arguments import check_no_beta, check_scales
 from cudnnpy._options.checks import check_shape, shown
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.frozen_choices import is_frozen
+from cudnnpy._planning.measurement_freeze import is_frozen
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.selection import plan_for, plan_to_keep, survey
 from cudnnpy._planning.usable import Measurer
