@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager
 from threading import Lock
 from types import TracebackType
 from typing import Self
@@ -16,13 +15,13 @@ lock = Lock()
 os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
 
 
-class ProblemLog(AbstractContextManager["ProblemLog"]):
+class ProblemLog:
     """The problems of a period, each once, in the order of their first calls. The period ends with its ``with`` block.
 
     Every subclass has a list of its open periods.
     """
 
-    _open: list[Self]
+    _open: list[ProblemLog]
 
     def __init_subclass__(cls) -> None:
         cls._open = []
@@ -53,6 +52,9 @@ class ProblemLog(AbstractContextManager["ProblemLog"]):
         with lock:
             if self in self._open:
                 self._open.remove(self)
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
