@@ -43,27 +43,12 @@ def plan_for_profile(text: str, device: DeviceProfile, watch: Watch = Watch()) -
     """
     problem, options = notation.parse(text)
     target = profile.target_of(device)
-    found, tried = choose(problem, options, target, device.memory, watch)
-    return entry_of(problem, options, target, Plan(problem, found), tried, complete=True)
-
-
-def choose(
-    problem: Problem,
-    options: PlanningOptions,
-    target: Target,
-    free_bytes: int,
-    watch: Watch = Watch(),  # noqa: B008
-) -> tuple[Candidate, list[Candidate]]:
-    """Return the first candidate that the options permit, planned, and all candidates, planned or with a rejection reason.
-
-    Raises NoAlgorithmError, with the table of candidates, if none can be used.
-    """
-    tried = survey(problem, options, target, free_bytes, watch)
-    found = next((candidate for candidate in tried if not candidate.refused), None)
+    considered = survey(problem, options, target, device.memory, watch)
+    found = next((candidate for candidate in considered if not candidate.refused), None)
     if found is None:
-        wanted = selection.wanted(options, selection.limit_of(options, free_bytes))
-        raise NoAlgorithmError(str(problem), wanted, table(tried), tried)
-    return found, tried
+        wanted = selection.wanted(options, selection.limit_of(options, device.memory))
+        raise NoAlgorithmError(str(problem), wanted, table(considered), considered)
+    return entry_of(problem, options, target, Plan(problem, found), considered, complete=True)
 
 
 def survey(

@@ -21,7 +21,7 @@ from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._options.arguments import check_activation
 from cudnnpy._options.checks import check_shape
 from cudnnpy._options.convolution import FusedOptions
-from cudnnpy._planning.selection import plan_to_keep
+from cudnnpy._planning.selection import plan_for
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import Operand, Program, Step, arranged, elsewhere
@@ -140,7 +140,7 @@ class FusedConvolution(FusedOptions, Identified):
         tuner = Tuner(call.device, call.stream)
         sizes = {} if has_channels else {0: extent(x), 1: extent(w)}
         cap = call.cap_beside(*copies, *sizes.values())
-        plan = plan_to_keep(graph.problem(call.device), graph.options, tuner, cap=cap)
+        plan = plan_for(graph.problem(call.device), graph.options, tuner, cap=cap, lists_candidates=False)
         program = arranged(plan.name, call.device, operands, plan.executable, wanted)
         if has_channels:
             return program, results

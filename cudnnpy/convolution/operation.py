@@ -25,7 +25,7 @@ from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.measurement_freeze import is_frozen
 from cudnnpy._planning.plan import Plan
-from cudnnpy._planning.selection import plan_for, plan_to_keep, survey
+from cudnnpy._planning.selection import plan_for, survey
 from cudnnpy._planning.usable import Measurer
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
@@ -181,7 +181,7 @@ class Operation:
         """The plan of a call, beside scratch memory of some sizes."""
         tuner = Tuner(call.device, call.stream)
         cap = call.cap_beside(*scratch)
-        plan = plan_to_keep(problem, self.options.planning, tuner, self._before(problem), cap)
+        plan = plan_for(problem, self.options.planning, tuner, self._before(problem), cap, lists_candidates=False)
         self._note(problem, plan)
         return plan
 

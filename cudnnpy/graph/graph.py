@@ -29,7 +29,7 @@ from cudnnpy._options.convolution import TUNE_SECONDS
 from cudnnpy._planning import engines
 from cudnnpy._planning.options import PlanningOptions, checked
 from cudnnpy._planning.plan import Plan, executable_of
-from cudnnpy._planning.selection import guesses, plan_for, plan_to_keep
+from cudnnpy._planning.selection import guesses, plan_for
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.executables import Operand, Program
 from cudnnpy.graph.nodes import spelled
@@ -195,7 +195,7 @@ class Graph(Nodes):
         if self._empty():
             return self._without_elements(call, problem), [node.spec for node in self.outputs]
         tuner = Tuner(call.device, call.stream)
-        plan = plan_to_keep(problem, self.options, tuner, cap=call.cap)
+        plan = plan_for(problem, self.options, tuner, cap=call.cap, lists_candidates=False)
         return plan, [node.spec for node in self.outputs]
 
     def _without_elements(self, call: dispatch.Call, problem: GraphProblem) -> Program:

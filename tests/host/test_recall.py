@@ -151,7 +151,7 @@ def test_all_that_was_considered_is_listed_again(cudnn: Cudnn, new_process: Call
     assert "uses tf32" in candidates_table(again.candidates)
     with pytest.raises(ValueError, match="must come from candidates"):
         again.candidates[0].make()
-    kept = selection.plan_to_keep(SUMS, PlanningOptions(prefer="autotune", tf32=False), tuner())
+    kept = selection.plan_for(SUMS, PlanningOptions(prefer="autotune", tf32=False), tuner(), lists_candidates=False)
     assert (kept.name, kept.candidates) == (again.name, [])
 
 
@@ -451,7 +451,7 @@ def test_a_stored_choice_of_the_very_key_serves_every_preference(cudnn: Cudnn, p
     plan = planned(prefer=prefer)
     assert (plan.name, plan.remembered, plan.milliseconds) == ("engine 2", "user", 1.0)
     assert candidates_table(plan.candidates) == candidates_table(first.candidates)
-    assert selection.plan_to_keep(SUMS, PlanningOptions(prefer=prefer)).remembered == "user"
+    assert selection.plan_for(SUMS, PlanningOptions(prefer=prefer)).remembered == "user"
 
 
 def test_other_options_are_not_served(cudnn: Cudnn) -> None:

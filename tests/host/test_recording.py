@@ -19,7 +19,7 @@ from cudnnpy.errors import NoAlgorithmError
 
 
 def planned(name: str, **options: Any) -> None:
-    selection.plan_to_keep(MadeUp(name), PlanningOptions()._replace(**options), tuner())
+    selection.plan_for(MadeUp(name), PlanningOptions()._replace(**options), tuner())
 
 
 def test_problems_are_recorded_once_in_order_with_their_options(cudnn: Cudnn) -> None:
