@@ -11,8 +11,8 @@ from typing import Any
 
 from cudnnpy._measuring.process import Ended, Message, StartError, WorkerProcess
 from cudnnpy._options.checks import printable
-from cudnnpy._planning.remembered import driver
-from cudnnpy._planning.usable import FoundFault, Measurement, Symptom
+from cudnnpy._planning.candidate_filter import FoundFault, Measurement, Symptom
+from cudnnpy._planning.stored_choice import driver
 from cudnnpy._store.entry import Entry, Measured
 
 _MAX_ENDS = 20  # of processes for one problem

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from cudnnpy._measuring.search import Search
 from cudnnpy._measuring.watch import SILENT, Watch
+from cudnnpy._planning.candidate_filter import Measurement, is_usable
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.remembered import candidate_of, entry_of
 from cudnnpy._planning.selection import tuning_order
-from cudnnpy._planning.usable import Measurement, is_usable
+from cudnnpy._planning.stored_choice import candidate_of, entry_of
 from cudnnpy._store.entry import Entry, Measured
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle

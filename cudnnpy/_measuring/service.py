@@ -14,12 +14,12 @@ from cudnnpy._measuring import gpus
 from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._measuring.watch import Watch
 from cudnnpy._memory import workspace
-from cudnnpy._planning import notation, offline, profile
+from cudnnpy._planning import device_profile, offline_planning, problem_notation
 from cudnnpy._planning.candidates import Candidate, Engine
+from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.profile import DeviceProfile
-from cudnnpy._planning.remembered import row_of
+from cudnnpy._planning.stored_choice import row_of
 from cudnnpy._store.entry import Entry, Measured
 from cudnnpy._version import __version__
 from cudnnpy.errors import CudnnError
@@ -60,7 +60,7 @@ class Service:
                 ctypes.CDLL(f"/proc/self/fd/{request['stub']}")
             if "profile" in request:
                 self._profile = DeviceProfile(**request["profile"])
-                profile.target_of(self._profile)
+                device_profile.target_of(self._profile)
             else:
                 if why := gpus.why_not_safe(0):
                     raise CudnnError(why)
@@ -100,25 +100,25 @@ class Service:
 
     def _plan(self, request: Mapping[str, Any]) -> Any:
         assert self._profile is not None
-        return offline.plan_for_profile(request["text"], self._profile, self._offline_watch(request)).plain()
+        return offline_planning.plan_for_profile(request["text"], self._profile, self._offline_watch(request)).plain()
 
     def _survey(self, request: Mapping[str, Any]) -> Any:
         assert self._profile is not None
-        problem, options = notation.parse(request["text"])
-        target = profile.target_of(self._profile)
-        found = offline.survey(problem, options, target, self._profile.memory, self._offline_watch(request))
-        return [offline.row(candidate) for candidate in found]
+        problem, options = problem_notation.parse(request["text"])
+        target = device_profile.target_of(self._profile)
+        found = offline_planning.survey(problem, options, target, self._profile.memory, self._offline_watch(request))
+        return [offline_planning.row(candidate) for candidate in found]
 
-    def _offline_watch(self, request: Mapping[str, Any]) -> offline.Watch:
+    def _offline_watch(self, request: Mapping[str, Any]) -> offline_planning.Watch:
         def begin(name: str) -> None:
             self._say({"begin": name, "seconds": _PLANNING_SECONDS})
 
-        return offline.Watch(begin, request["left_out"])
+        return offline_planning.Watch(begin, request["left_out"])
 
 
 def _parsed(request: Mapping[str, Any]) -> tuple[Problem, PlanningOptions, int]:
     """Return the problem of a request, its options, and the largest workspace: that of the request, or the free memory."""
-    problem, options = notation.parse(request["text"])
+    problem, options = problem_notation.parse(request["text"])
     free, limit = workspace.free_bytes(problem.device), request["limit"]
     return problem, with_limit(options)._replace(prefer="autotune"), free if limit is None else min(free, limit)
 

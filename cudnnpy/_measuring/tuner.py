@@ -20,10 +20,10 @@ from cudnnpy._measuring.gpu_worker import GpuWorker, MeasureError
 from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._measuring.process import StartError, why_no_interpreter
 from cudnnpy._memory import workspace
+from cudnnpy._planning.candidate_filter import Measurement
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.remembered import choice_text
-from cudnnpy._planning.usable import Measurement
+from cudnnpy._planning.stored_choice import choice_text
 from cudnnpy._store.entry import Entry
 from cudnnpy._store.faults import warn
 from cudnnpy.handle import Handle, on_device

@@ -7,7 +7,7 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 
 from cudnnpy._cuda_python import cuda_python
-from cudnnpy._planning import measured
+from cudnnpy._planning import measurement_table
 from cudnnpy._planning.engines import Target
 
 
@@ -28,7 +28,7 @@ def gpu_kind(target: Target) -> GpuKind:
         name, multiprocessors = _of_profile(target.profile)
     else:
         name, multiprocessors = ("", 0) if target.handle is None else _of_device(target.handle.device)
-    return GpuKind(name, measured.capability(target), multiprocessors)
+    return GpuKind(name, measurement_table.capability(target), multiprocessors)
 
 
 @lru_cache(maxsize=8)

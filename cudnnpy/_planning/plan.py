@@ -16,7 +16,6 @@ from cudnnpy._options.checks import check_integer
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.gpu_kind import GpuKind, gpu_kind
-from cudnnpy._planning.notation import text_of
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan_serialization import (
     SerializedPlan,
@@ -27,6 +26,7 @@ from cudnnpy._planning.plan_serialization import (
     serialize,
 )
 from cudnnpy._planning.problem import Problem
+from cudnnpy._planning.problem_notation import text_of
 from cudnnpy._runtime.addresses import AddressCheck, address_check
 from cudnnpy._runtime.executables import Executable, is_movable, is_replayable
 from cudnnpy._runtime.launcher import Launcher

@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 
 from cudnnpy._core.whole_file import replacing
 from cudnnpy._options.limits import MAX_PROBLEM_FILE_BYTES, MAX_SYNTAX_CHARACTERS
-from cudnnpy._planning.notation import ProblemTextError, parse, parse_to_plan, text_of
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
+from cudnnpy._planning.problem_notation import ProblemTextError, parse, parse_to_plan, text_of
 
 FORMAT = 1
 _KEYS = ("format", "problems")

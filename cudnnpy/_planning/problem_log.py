@@ -7,9 +7,9 @@ from threading import Lock
 from types import TracebackType
 from typing import Self
 
-from cudnnpy._planning.notation import text_of
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
+from cudnnpy._planning.problem_notation import text_of
 
 lock = Lock()
 os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)

@@ -11,13 +11,13 @@ from cudnnpy._core.candidate_table import table
 from cudnnpy._memory import workspace as memory
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._planning import recording
+from cudnnpy._planning.candidate_filter import Measurer, is_usable
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.recall import StoredTuner
-from cudnnpy._planning.usable import Measurer, is_usable
+from cudnnpy._planning.stored_tuner import StoredTuner
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.handle import Handle
 

@@ -1,7 +1,7 @@
 """The layers in which a process looks for an entry: the user's store, then the files of applications.
 
-The measurements that the package itself has (cudnnpy/_planning/measured.py) come after these: they answer for near problems,
-not for keys.
+The measurements that the package itself has (cudnnpy/_planning/measurement_table.py) come after these: they answer for near
+problems, not for keys.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from cudnnpy import raw
-from cudnnpy._planning import notation, profile, selection
+from cudnnpy._planning import device_profile, problem_notation, selection
+from cudnnpy._planning.candidate_filter import Measurer
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions, checked, with_limit
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.recall import StoredTuner
-from cudnnpy._planning.remembered import choice_text, key_of
-from cudnnpy._planning.usable import Measurer
+from cudnnpy._planning.stored_choice import choice_text, key_of
+from cudnnpy._planning.stored_tuner import StoredTuner
 from cudnnpy._store import layers
 from cudnnpy._store.entry import Entry
 from cudnnpy.cli import devices
@@ -21,9 +21,9 @@ from cudnnpy.typing import Preference
 def for_profile(text: str, path: str, prefer: Preference | None, *, stub: bool) -> Explanation:
     """Return the explanation of the choice for the GPU of a profile's file."""
     problem, options = _parsed(text, prefer)
-    device = profile.read(path)
-    profile.check_release()
-    canonical = notation.text_of(problem, options)
+    device = device_profile.read(path)
+    device_profile.check_release()
+    canonical = problem_notation.text_of(problem, options)
     with Planner(device, stub=stub) as planner:
         rows = [Row.of(plain) for plain in planner.survey(canonical)]
     target = Target(profile=device.text)
@@ -51,7 +51,7 @@ def on_gpu(text: str, device: int, prefer: Preference | None, *, measure: bool) 
 
 
 def _parsed(text: str, prefer: Preference | None, device: int = 0) -> tuple[Problem, PlanningOptions]:
-    problem, options = notation.parse_to_plan(text, device)
+    problem, options = problem_notation.parse_to_plan(text, device)
     return problem, options if prefer is None else checked(options._replace(prefer=prefer))
 
 
@@ -83,7 +83,7 @@ def _explained(
     memory = free if path is not None else devices.memory(problem.device)
     gpu = Gpu(key.gpu, key.capability, key.multiprocessors, memory, path)
     return explained(
-        notation.text_of(problem, options),
+        problem_notation.text_of(problem, options),
         options,
         gpu,
         raw.version_text(raw.version()),

@@ -32,7 +32,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cudnnpy._planning import offline
+from cudnnpy._planning import offline_planning
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.errors import CudnnError
@@ -73,7 +73,7 @@ class Row:
 
 def row_of(candidate: Candidate) -> Row:
     """Return the row of a candidate."""
-    return Row.of(offline.row(candidate))
+    return Row.of(offline_planning.row(candidate))
 
 
 @dataclass(frozen=True)

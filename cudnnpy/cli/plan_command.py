@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from cudnnpy._planning import profile
+    from cudnnpy._planning import device_profile
     from cudnnpy.cli import output_files, stub_driver
     from cudnnpy.cli.planner import Planner
 
@@ -52,8 +52,8 @@ def _plan(options: argparse.Namespace) -> int:
         raise output_files.OutputError("-: plans must be written to a file; got standard output")
     output_files.check_writable(options.output, overwrite=options.force)
     requests = _read(options.problems)
-    device = profile.read(options.device)
-    profile.check_release()
+    device = device_profile.read(options.device)
+    device_profile.check_release()
     if note := stub_driver.note(options.stub_driver):
         say("cudnnpy plan", note)
     with Planner(device, stub=options.stub_driver) as planner:
@@ -71,7 +71,7 @@ def _plan(options: argparse.Namespace) -> int:
 
 def _read(path: str) -> list[Request]:
     from cudnnpy._planning import problem_file
-    from cudnnpy._planning.notation import ProblemTextError
+    from cudnnpy._planning.problem_notation import ProblemTextError
 
     try:
         return problem_file.read(path)

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from cudnnpy._measuring.process import Ended, StartError, WorkerProcess
-from cudnnpy._planning.profile import DeviceProfile, ProfileError
+from cudnnpy._planning.device_profile import DeviceProfile, ProfileError
 from cudnnpy._store.entry import Entry
 from cudnnpy.cli import stub_driver
 

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
-    from cudnnpy._planning import profile
+    from cudnnpy._planning import device_profile
     from cudnnpy.availability import UnavailableError
     from cudnnpy.cli import devices, output_files
     from cudnnpy.errors import CudnnError, LibraryError
@@ -24,12 +24,12 @@ def run(options: argparse.Namespace) -> int:
 
     try:
         output_files.check_writable(options.output, overwrite=options.force)
-        profile.check_release()
+        device_profile.check_release()
         devices.check_ordinal(options.device)
         with on_device(options.device):
-            found = profile.of_device(options.device)
-        output_files.write(options.output, profile.written(found))
-    except (output_files.OutputError, profile.ProfileError, UnavailableError, LibraryError) as error:
+            found = device_profile.of_device(options.device)
+        output_files.write(options.output, device_profile.written(found))
+    except (output_files.OutputError, device_profile.ProfileError, UnavailableError, LibraryError) as error:
         return say("cudnnpy device-profile", error, 2)
     except (CudnnError, MemoryError, RuntimeError) as error:  # RuntimeError: an error of the CUDA driver
         return say("cudnnpy device-profile", error, 1)

@@ -12,11 +12,11 @@ from cudnnpy._measuring.gpu_lock import gpu_lock
 from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._measuring.gpus import uuid_of
 from cudnnpy._measuring.process import StartError
-from cudnnpy._planning import remembered
+from cudnnpy._planning import stored_choice
+from cudnnpy._planning.candidate_filter import FoundFault, Measurement
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.usable import FoundFault, Measurement
 from cudnnpy._store.entry import Entry, Key
 from cudnnpy.availability import visible_gpus
 
@@ -81,7 +81,7 @@ def tune_on(worker: GpuWorker, text: str, seconds: float, known: Sequence[FoundF
 
 
 def _measured(worker: GpuWorker, text: str, seconds: float, known: Sequence[FoundFault]) -> Measurement:
-    driver = remembered.driver()
+    driver = stored_choice.driver()
     left_out = {fault.candidate: _reason(fault) for fault in known if fault.driver == driver}
     faults: tuple[FoundFault, ...] = ()
     for _ in range(_TRIES):
@@ -140,4 +140,4 @@ def _kind(device: int) -> str:
 
 def key_for(problem: Problem, options: PlanningOptions, kind: str) -> Key:
     """Return the key of a problem on a kind of GPU."""
-    return remembered.key_of(problem, options, Target(None, kind))
+    return stored_choice.key_of(problem, options, Target(None, kind))

@@ -22,7 +22,7 @@ from uuid import uuid4
 
 from cudnnpy import raw
 from cudnnpy._installation import with_extra
-from cudnnpy._planning.usable import FoundFault
+from cudnnpy._planning.candidate_filter import FoundFault
 from cudnnpy._store.entry import Entry
 from cudnnpy._version import __version__
 from cudnnpy.cli import tuning_worker

@@ -16,11 +16,11 @@ from typing import NamedTuple, cast
 from cudnnpy import store as stores
 from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._planning import problem_file
-from cudnnpy._planning.notation import ProblemTextError
+from cudnnpy._planning.candidate_filter import FoundFault, Symptom
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem_file import Request
-from cudnnpy._planning.remembered import choice_text
-from cudnnpy._planning.usable import FoundFault, Symptom
+from cudnnpy._planning.problem_notation import ProblemTextError
+from cudnnpy._planning.stored_choice import choice_text
 from cudnnpy._store import exports
 from cudnnpy._store.database import Store, why_in_memory
 from cudnnpy._store.entry import Entry, Key

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from cudnnpy import raw
 from cudnnpy._measuring.gpu_worker import GpuWorker
-from cudnnpy._planning.usable import SYMPTOMS, FoundFault, Measurement, Symptom
+from cudnnpy._planning.candidate_filter import SYMPTOMS, FoundFault, Measurement, Symptom
 from cudnnpy._version import __version__
 from cudnnpy.cli.tuning import TuningGpu, tune_on, tuning_gpus
 

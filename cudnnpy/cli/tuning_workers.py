@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._measuring.process import StartError
-from cudnnpy._planning.usable import FoundFault, Measurement
+from cudnnpy._planning.candidate_filter import FoundFault, Measurement
 from cudnnpy._store.entry import Entry
 from cudnnpy.cli.tuning import Job, TuningGpu, mismatch, tune_on
 from cudnnpy.cli.tuning_worker import one_line

@@ -8,18 +8,18 @@ from typing import Self
 
 from cudnnpy._options.algorithms import algorithm_named, algorithm_names
 from cudnnpy._options.checks import shown
-from cudnnpy._planning import known_issues, measured
+from cudnnpy._planning import known_issues, measurement_table
 from cudnnpy._planning.candidates import Candidate, Engine, every, proposed, rejected, with_engine
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.notation import Given, text_of
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Read, Values, is_strict, values_of
+from cudnnpy._planning.problem_notation import Given, text_of
 from cudnnpy._runtime.executables import Executable
-from cudnnpy.convolution import first_guess, legacy, notation
-from cudnnpy.convolution.exact import exact_elements
-from cudnnpy.convolution.features import features
+from cudnnpy.convolution import convolution_notation, heuristic_overrides, legacy
+from cudnnpy.convolution.float64_elements import exact_elements
 from cudnnpy.convolution.lowering import ConvolutionLowering, lowerings
 from cudnnpy.convolution.problem import Problem
+from cudnnpy.convolution.table_features import features
 
 _NO_COPIES = "needs copies, which int8 and float8 tensors cannot have"
 _NO_LOWERING = {
@@ -84,10 +84,10 @@ class ConvolutionProblem(Problem):
         """
         strict = is_strict(self, options)
         found = sorted(lowerings(self, strict), key=lambda one: known_issues.rejects_tensor_cores(one.facts))
-        known = measured.candidates(features(self, strict), found, target)
+        known = measurement_table.candidates(features(self, strict), found, target)
         rankings = [_proposals(lowering, strict, target) for lowering in found]
         for candidate in chain(known, _best_of_each_first(rankings)):
-            if candidate.engine == first_guess.PLAIN:
+            if candidate.engine == heuristic_overrides.PLAIN:
                 yield from _instead_of_plain(self, found, target)
             yield candidate
 
@@ -121,20 +121,20 @@ class ConvolutionProblem(Problem):
 
 
 def _proposals(lowering: ConvolutionLowering, strict: bool, target: Target) -> Iterator[Candidate]:
-    """Yield the proposals of cuDNN's heuristics for a lowering, in the order of first_guess.py."""
-    if first_guess.is_for_winograd(lowering.part, strict):
+    """Yield the proposals of cuDNN's heuristics for a lowering, in the order of heuristic_overrides.py."""
+    if heuristic_overrides.is_for_winograd(lowering.part, strict):
         yield from (candidate for candidate in every(lowering, target) if "winograd" in candidate.notes)
-    if first_guess.is_for_plain_engine(lowering.part):
-        plain_engine = with_engine(lowering, target, first_guess.PLAIN)
+    if heuristic_overrides.is_for_plain_engine(lowering.part):
+        plain_engine = with_engine(lowering, target, heuristic_overrides.PLAIN)
         yield from [plain_engine] if not plain_engine.refused else []
-    yield from first_guess.in_order(lowering.part, strict, proposed(lowering, target))
+    yield from heuristic_overrides.in_order(lowering.part, strict, proposed(lowering, target))
 
 
 def _instead_of_plain(problem: Problem, found: list[ConvolutionLowering], target: Target) -> Iterator[Candidate]:
     """Yield what is faster than engine 0. Of engines that are compiled at run time, only what the heuristics propose."""
-    for lowering in first_guess.instead_of_plain(problem, found):
+    for lowering in heuristic_overrides.instead_of_plain(problem, found):
         if lowering.as_forward:
-            yield with_engine(lowering, target, first_guess.PLAIN)
+            yield with_engine(lowering, target, heuristic_overrides.PLAIN)
         else:
             compiled = (candidate for candidate in proposed(lowering, target) if candidate.compiled_at_run_time)
             yield from islice(compiled, 1)
@@ -152,10 +152,10 @@ def _best_of_each_first(rankings: list[Iterator[Candidate]]) -> Iterator[Candida
 
 
 def _read(given: Given, device: int) -> ConvolutionProblem:
-    return ConvolutionProblem(*notation.read(given, device))
+    return ConvolutionProblem(*convolution_notation.read(given, device))
 
 
-NOTATION = notation.kind(_read)
+NOTATION = convolution_notation.kind(_read)
 
 
 def from_algorithm(problem: Problem, strict: bool, target: Target, name: str) -> Candidate:

@@ -15,7 +15,7 @@ from cudnnpy._planning.plan import Plan
 from cudnnpy._runtime.dispatch import refuse_capture
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.layer import Layer, shape_argument
+from cudnnpy.convolution.layer_base import Layer, shape_argument
 from cudnnpy.convolution.operation import Operation
 from cudnnpy.convolution.problem import INPUTS, OPERATIONS
 from cudnnpy.handle import on_device

@@ -36,8 +36,8 @@ from cudnnpy._planning.issue_conditions import Facts
 from cudnnpy._runtime.executables import Executable, Step, Steps, copy
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import operation_graph
+from cudnnpy.convolution.convolution_notation import words_of
 from cudnnpy.convolution.epilogue import epilogue
-from cudnnpy.convolution.notation import words_of
 from cudnnpy.convolution.problem import Problem, in_agreement
 from cudnnpy.convolution.space_to_depth import SpaceToDepth, can_transform, is_promising, with_space_to_depth
 

@@ -21,12 +21,12 @@ from cudnnpy._memory import workspace as memory
 from cudnnpy._options.algorithms import algorithm_named, check_algorithm
 from cudnnpy._options.arguments import check_no_beta, check_scales
 from cudnnpy._options.checks import check_shape, shown
+from cudnnpy._planning.candidate_filter import Measurer
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.measurement_freeze import is_frozen
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.selection import plan_for, survey
-from cudnnpy._planning.usable import Measurer
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import Operand, Program, Step, elsewhere

@@ -10,9 +10,9 @@ from cudnnpy._memory.arrays import read
 from cudnnpy._options.checks import check_layout_rank, check_shape, for_each_axis
 from cudnnpy._options.convolution import TransposeOptions
 from cudnnpy.convolution import problem as ask
-from cudnnpy.convolution.extended import Extended, surplus_of
-from cudnnpy.convolution.layer import Layer
+from cudnnpy.convolution.layer_base import Layer
 from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation
+from cudnnpy.convolution.zero_extension import Extended, surplus_of
 from cudnnpy.typing import Array, ArrayT, ConvolutionActivation, Shape, Stream
 
 _MOST_KNOWN = 1000  # pairs of shapes, for which nothing is worked out again

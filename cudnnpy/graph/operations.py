@@ -10,9 +10,9 @@ from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, packed_strides, spelled_channels_last
 from cudnnpy._options.checks import check_flag, check_number, check_padding, for_each_axis
-from cudnnpy.graph.arguments import check_statistic, checked_axes, checked_how, each_axis
+from cudnnpy.graph.argument_checks import check_statistic, checked_axes, checked_how, each_axis
 from cudnnpy.graph.nodes import Node, Tensors, Typed
-from cudnnpy.graph.shapes import broadcast, convolved, share, statistics
+from cudnnpy.graph.shape_inference import broadcast, convolved, share, statistics
 from cudnnpy.names import enumerator
 from cudnnpy.typing import (
     ConvolutionMode,

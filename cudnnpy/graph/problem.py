@@ -12,9 +12,9 @@ from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._planning.candidates import Candidate, Engine, every, proposed, with_engine
 from cudnnpy._planning.engines import GraphExecutable, Target
 from cudnnpy._planning.issue_conditions import Facts
-from cudnnpy._planning.notation import Given, Kind, ProblemTextError
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import FLAGS, POSITIVE, Read, Values, values_of
+from cudnnpy._planning.problem_notation import Given, Kind, ProblemTextError
 from cudnnpy._planning.untrusted_json import invalid_json, parse_json, spec_of
 from cudnnpy._runtime.executables import Executable
 from cudnnpy.backend import Descriptor

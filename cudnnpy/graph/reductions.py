@@ -5,8 +5,8 @@ On an H200 cudnnReduceTensor takes 1.2 to 140 times as long as PyTorch, and redu
 the reduced runs are reduced in float32, one after the other, the fastest-varying first. Convolution.backward_bias is such
 a reduction.
 
-No graph reduces a run between two others. A sum over such a run is a matrix product (products.py) or the average over the
-windows of a pooling (1.0 to 1.4 times as long as PyTorch). For a maximum, the run is brought to the end in memory first:
+No graph reduces a run between two others. A sum over such a run is a matrix product (matmul_reduction.py) or the average over
+the windows of a pooling (1.0 to 1.4 times as long as PyTorch). For a maximum, the run is brought to the end in memory first:
 a pooling would not do (maximum-of-minus-infinity in docs/known-issues.md).
 
 Graphs add in any order: the last bits of a float32 sum differ from call to call (an H200 with cuDNN 9.19; no note of the
@@ -48,10 +48,10 @@ from cudnnpy._runtime.executables import (
 )
 from cudnnpy._runtime.fills import of_nothing
 from cudnnpy.descriptors import OpTensorDescriptor, ReduceTensorDescriptor
-from cudnnpy.graph.averages import FULL, averaged
+from cudnnpy.graph.float64_reduction import by_halves
 from cudnnpy.graph.graph import Graph
-from cudnnpy.graph.halves import by_halves
-from cudnnpy.graph.products import Sums
+from cudnnpy.graph.matmul_reduction import Sums
+from cudnnpy.graph.pooling_reduction import FULL, averaged
 from cudnnpy.handle import Handle
 from cudnnpy.names import enumerator
 from cudnnpy.typing import ElementName

@@ -9,9 +9,9 @@ from typing import Any
 from campaign import Campaign
 
 from cudnnpy._planning.engines import engine_name
-from cudnnpy._planning.notation import text_of
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan
+from cudnnpy._planning.problem_notation import text_of
 from cudnnpy.errors import LibraryVersionError, StatusError
 
 JUNK: list[Any] = [

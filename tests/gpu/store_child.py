@@ -18,7 +18,7 @@ from typing import Any
 import cudnnpy
 from cudnnpy import Convolution, TensorSpec
 from cudnnpy._core.layouts import channels_last_strides
-from cudnnpy._planning.recall import StoredTuner
+from cudnnpy._planning.stored_tuner import StoredTuner
 
 BATCH = 16
 # channels, filters, size of the image, size of the filter, stride: those of ResNet-50

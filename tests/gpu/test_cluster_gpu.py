@@ -49,7 +49,7 @@ def scheduler() -> Iterator[str]:
 
 
 def test_a_cluster_tunes_on_each_gpu(scheduler: str) -> None:
-    from cudnnpy._planning.notation import parse
+    from cudnnpy._planning.problem_notation import parse
 
     with closing(Cluster(scheduler)) as cluster:
         assert [kind for _, kind in cluster.devices] == [gpu.kind for gpu in tuning_gpus()]

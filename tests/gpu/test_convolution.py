@@ -17,7 +17,6 @@ from whole_numbers import assert_same, exact_result, to_host, whole_numbers
 import cudnnpy
 from cudnnpy import Convolution, ConvolutionTranspose, Engine, NoAlgorithmError, Plan, TensorSpec, raw
 from cudnnpy._options.algorithms import algorithm_names
-from cudnnpy._planning import usable
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import space_to_depth
 from cudnnpy.convolution.candidates import ConvolutionProblem
@@ -456,7 +455,7 @@ def test_a_limit_is_honoured_to_the_byte(prefer: str, operation: str) -> None:
 def test_the_error_shows_every_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     given = arguments("forward")
     everything = {c.name for c in Convolution(padding=1).candidates("forward", *given)}
-    monkeypatch.setattr(usable, "rejection", lambda candidate, *_: "ruled out by this test")
+    monkeypatch.setattr(candidate_filter, "rejection", lambda candidate, *_: "ruled out by this test")
     with pytest.raises(NoAlgorithmError) as caught:
         Convolution(padding=1, prefer="limited_workspace", deterministic=True, tf32=False).forward(*given)
     text = str(caught.value)

@@ -13,7 +13,7 @@ import whole_pictures
 from PIL import Image
 
 from cudnnpy._options.convolution import PREFERENCES
-from cudnnpy._planning import usable
+from cudnnpy._planning import candidate_filter
 from cudnnpy.cli import command as cli
 from cudnnpy.cli import edges, pictures
 from cudnnpy.errors import NoAlgorithmError
@@ -112,7 +112,7 @@ def test_small_pictures(size):
 
 @pytest.fixture
 def every_candidate_is_refused(monkeypatch):
-    monkeypatch.setattr(usable, "rejection", lambda *_: "refused by this test")
+    monkeypatch.setattr(candidate_filter, "rejection", lambda *_: "refused by this test")
 
 
 @pytest.mark.usefixtures("every_candidate_is_refused")

@@ -9,10 +9,10 @@ import torch
 
 import cudnnpy
 from cudnnpy import Convolution
-from cudnnpy._planning import measured
+from cudnnpy._planning import measurement_table
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.problem import is_strict
-from cudnnpy.convolution.features import features
+from cudnnpy.convolution.table_features import features
 from cudnnpy.handle import Handle
 from tools.benchmark.networks import catalogue, measure_layers
 from tools.benchmark.networks.cells import KINDS, Cell, in_order
@@ -25,7 +25,7 @@ EACH = 4  # cells of a kind
 
 def cells(kind: str) -> list[Cell]:
     """The first cells of a kind for which the table proposes something."""
-    table = measured.table_for(Target(Handle.default(0)))
+    table = measurement_table.table_for(Target(Handle.default(0)))
     if table is None:
         pytest.skip("the package has no table of measurements for this GPU and release of cuDNN")
     found: list[Cell] = []

@@ -19,10 +19,10 @@ from whole_numbers import assert_same, exact_result, to_host, whole_numbers
 
 import cudnnpy
 from cudnnpy import Convolution, Graph, Plan, TensorSpec, store
-from cudnnpy._planning import profile
+from cudnnpy._planning import device_profile
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.notation import parse, text_of
-from cudnnpy._planning.remembered import key_of
+from cudnnpy._planning.problem_notation import parse, text_of
+from cudnnpy._planning.stored_choice import key_of
 from cudnnpy._store import exports
 from cudnnpy._store.entry import Entry
 from cudnnpy.cli import command, stub_driver
@@ -65,8 +65,8 @@ def fused() -> tuple[Graph, list[torch.Tensor], Any]:
 def profile_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("profile") / "gpu.json"
     try:
-        profile.check_release()
-    except profile.ProfileError as error:
+        device_profile.check_release()
+    except device_profile.ProfileError as error:
         pytest.skip(str(error))
     assert command.main(["device-profile", "-o", str(file)]) == 0
     return file
@@ -118,17 +118,17 @@ def arrays_for(text: str) -> tuple[list[torch.Tensor], np.ndarray]:
 
 
 def test_the_profile_is_that_of_this_gpu(profile_file: Path) -> None:
-    found = profile.read(profile_file)
+    found = device_profile.read(profile_file)
     properties = torch.cuda.get_device_properties(0)
     assert found.cudnn == cudnnpy.raw.version()
     assert found.properties["deviceName"] == properties.name
     assert found.properties["multiProcessorCount"] == properties.multi_processor_count
     assert found.properties["deviceVer"] // 10 == properties.major * 10 + properties.minor
     assert (
-        set(profile.KEYS) - {"smCountOrigin", "oversizedSharedMemoryPerBlock", "memoryBusWidth"}
+        set(device_profile.KEYS) - {"smCountOrigin", "oversizedSharedMemoryPerBlock", "memoryBusWidth"}
         <= found.properties.keys()
     )
-    assert profile.target_of(found).profile == found.text
+    assert device_profile.target_of(found).profile == found.text
 
 
 @pytest.mark.parametrize("text", CONVOLUTIONS)

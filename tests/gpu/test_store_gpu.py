@@ -20,11 +20,11 @@ import cudnnpy.torch
 from cudnnpy import Convolution, ConvolutionTranspose, FusedConvolution, TensorSpec
 from cudnnpy._measuring import local_measurer
 from cudnnpy._measuring.local_measurer import LocalMeasurer
-from cudnnpy._planning import remembered
+from cudnnpy._planning import stored_choice
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.recall import StoredTuner
 from cudnnpy._planning.selection import plan_for
+from cudnnpy._planning.stored_tuner import StoredTuner
 from cudnnpy._store import layers
 from cudnnpy._store.entry import Entry
 from cudnnpy.graph import Graph
@@ -165,7 +165,7 @@ SPECS = TensorSpec(X, "float32"), TensorSpec(W, "float32")
 def of_another_driver() -> Entry:
     """Tune, and replace the entry by one that was measured elsewhere."""
     plan = CONVOLUTION.plan("forward", *SPECS)
-    key = remembered.key_of(plan.problem, PlanningOptions(), Target(Handle.default(0)))
+    key = stored_choice.key_of(plan.problem, PlanningOptions(), Target(Handle.default(0)))
     found = layers.current().get(key)
     assert found is not None
     assert key.gpu
@@ -204,8 +204,8 @@ def test_the_other_preferences_take_a_choice_once_it_was_checked(new_process: Ca
 def test_an_engine_with_a_stored_fault_is_not_chosen(new_process: Callable[[], None]) -> None:
     fastest = Convolution(padding=1)
     first = fastest.plan("forward", *SPECS)
-    key = remembered.key_of(first.problem, PlanningOptions(), Target(Handle.default(0)))
-    layers.current().add_faults(key, "its text", [(first.name, "access outside", "by a test", remembered.driver())])
+    key = stored_choice.key_of(first.problem, PlanningOptions(), Target(Handle.default(0)))
+    layers.current().add_faults(key, "its text", [(first.name, "access outside", "by a test", stored_choice.driver())])
     new_process()
     second = fastest.plan("forward", *SPECS)
     assert second.name != first.name
@@ -237,7 +237,7 @@ def test_a_wrong_choice_of_another_machine_is_found_and_forgotten(
     problem = CONVOLUTION.plan("forward", *SPECS).problem
     of_another_driver()
     seen = checks(monkeypatch)
-    read = remembered.candidate_of
+    read = stored_choice.candidate_of
 
     def spoiled(*given: Any) -> Any:
         found = read(*given)

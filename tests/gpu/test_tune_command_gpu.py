@@ -18,7 +18,7 @@ import cudnnpy
 from cudnnpy import TensorSpec, reference
 from cudnnpy import store as stores
 from cudnnpy._measuring.gpu_worker import GpuWorker
-from cudnnpy._planning.notation import parse
+from cudnnpy._planning.problem_notation import parse
 from cudnnpy.availability import visible_gpus
 from cudnnpy.cli import tuning
 from cudnnpy.store import Entry

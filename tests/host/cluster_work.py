@@ -20,7 +20,7 @@ from distributed import get_worker
 
 import cudnnpy
 from cudnnpy import raw
-from cudnnpy._planning.usable import FoundFault, Measurement
+from cudnnpy._planning.candidate_filter import FoundFault, Measurement
 from cudnnpy._store.entry import Entry, Key
 from cudnnpy.cli import tuning_worker
 from cudnnpy.cli.tuning import TuningGpu
@@ -169,10 +169,10 @@ class ForProfile(NamedTuple):
 
     def tune(self, text: str, gpu: str, tune_seconds: float, known: Sequence[FoundFault]) -> Measurement:
         from cudnnpy._planning.engines import Target
-        from cudnnpy._planning.notation import parse
         from cudnnpy._planning.plan import Plan
-        from cudnnpy._planning.remembered import entry_of
+        from cudnnpy._planning.problem_notation import parse
         from cudnnpy._planning.selection import choose
+        from cudnnpy._planning.stored_choice import entry_of
 
         problem, options = parse(text)
         target = Target(profile=self.profile)

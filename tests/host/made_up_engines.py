@@ -15,14 +15,14 @@ from cudnnpy import Engine, TensorSpec, raw
 from cudnnpy._measuring import knob_search, local_measurer, search
 from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._memory import workspace
-from cudnnpy._planning import candidates, notation, selection
+from cudnnpy._planning import candidates, problem_notation, selection
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning.candidates import Candidate, Lowering, every, proposed, rejected, with_engine
 from cudnnpy._planning.engines import Target, engine_name
 from cudnnpy._planning.issue_conditions import Facts
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Values, values_of
-from cudnnpy._planning.recall import StoredTuner
+from cudnnpy._planning.stored_tuner import StoredTuner
 from cudnnpy._store.database import Store
 from cudnnpy._store.layers import Layers
 from cudnnpy.errors import StatusError
@@ -149,11 +149,11 @@ class MadeUp:
         )
 
 
-def _read(given: notation.Given, device: int) -> MadeUp:
+def _read(given: problem_notation.Given, device: int) -> MadeUp:
     return MadeUp(given.operands[0].text.removeprefix("problem_"), given.values.get("dtype", "float32"), device=device)
 
 
-NOTATION = notation.Kind(
+NOTATION = problem_notation.Kind(
     ("made_up",),
     re.compile("problem_"),
     {"dtype": str},
@@ -292,7 +292,7 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
     monkeypatch.setattr(workspace, "free_bytes", lambda device: LOTS)
     monkeypatch.setattr(workspace, "total_bytes", lambda device: there.memory)
     monkeypatch.setattr(workspace, "temporary", temporary)
-    monkeypatch.setitem(notation.KINDS, "made up", __name__)
+    monkeypatch.setitem(problem_notation.KINDS, "made up", __name__)
     return there
 
 

@@ -26,10 +26,10 @@ from cudnnpy._measuring import local_measurer, search
 from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._planning import engines as engines_of
 from cudnnpy._planning import plan as plans
-from cudnnpy._planning import remembered, selection
+from cudnnpy._planning import selection, stored_choice
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.recall import StoredTuner
+from cudnnpy._planning.stored_tuner import StoredTuner
 from cudnnpy._runtime.executables import is_replayable
 from cudnnpy._store import layers
 from cudnnpy._store.database import Store
@@ -225,12 +225,12 @@ def stored(request: dict[str, Any]) -> Any:
     problem, options = asked(request)
     chosen, tried = selection.choose(problem, options, TARGET, 1 << 37)
     plan = plans.Plan(problem, chosen)
-    entry = remembered.entry_of(problem, options, TARGET, plan, tried, complete=True)
+    entry = stored_choice.entry_of(problem, options, TARGET, plan, tried, complete=True)
     read = Entry.of(json.loads(json.dumps(entry.plain())))
-    found = remembered.candidate_of(read, problem, options, TARGET)
+    found = stored_choice.candidate_of(read, problem, options, TARGET)
     found.executable = found.make()
     again = plans.Plan(problem, found)
-    again.candidates = remembered.considered(read)
+    again.candidates = stored_choice.considered(read)
     sizes = [one.workspace_size for one in (plan, again)]
     tables = [table(tried), table(again.candidates)]
     return {"key": entry.key, "texts": [plan.to_json(), again.to_json()], "sizes": sizes, "tables": tables}
@@ -321,7 +321,7 @@ def tuned(request: dict[str, Any]) -> Any:
     TARGET._shared.clear()
     Bench.times, Bench.seen, Bench.confirmed, Bench.scarce = request["times"], [], [], ""
     vars(selection)["memory"] = SimpleNamespace(free_bytes=lambda device: 1 << 37)
-    vars(remembered)["driver"] = lambda: request.get("driver", "13.0")
+    vars(stored_choice)["driver"] = lambda: request.get("driver", "13.0")
     plan = selection.plan_for(problem, options, LocalMeasurer(cast(Any, NoHandle())))
     found = {"name": plan.name, "remembered": plan.remembered, "text": plan.to_json()}
     return {**found, "measured": Bench.seen, "confirmed": Bench.confirmed}

@@ -74,7 +74,7 @@ def as_told(text: str, device: int, seconds: float) -> Entry:
 
 def tuned(text: str, device: int, seconds: float, kind: int = 0, **fields: object) -> Entry:
     """An entry for a problem on a kind of GPU."""
-    from cudnnpy._planning.notation import parse
+    from cudnnpy._planning.problem_notation import parse
     from cudnnpy.cli import tuning
 
     problem, options = parse(text)

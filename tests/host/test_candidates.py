@@ -14,7 +14,7 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.selection import choose, survey
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.first_guess import is_for_winograd
+from cudnnpy.convolution.heuristic_overrides import is_for_winograd
 from cudnnpy.convolution.lowering import ConvolutionLowering
 from cudnnpy.convolution.problem import Options, checked, make_problem
 from cudnnpy.errors import NoAlgorithmError, StatusError

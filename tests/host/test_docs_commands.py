@@ -16,7 +16,7 @@ import pages
 import pytest
 
 from cudnnpy import raw
-from cudnnpy._planning import notation, problem_file
+from cudnnpy._planning import problem_file, problem_notation
 from cudnnpy.cli import command
 
 FILES = {"README.md": pages.ROOT / "README.md", **{page: pages.ROOT / "docs" / page for page in pages.PAGES}}
@@ -71,7 +71,7 @@ def test_the_parsers_accept_a_pages_commands(
         pytest.fail(f"{page}: {line}: {capsys.readouterr().err}")
     options = found.value.args[0]
     if line.startswith("cudnnpy explain"):
-        notation.parse(" ".join(options.problem))
+        problem_notation.parse(" ".join(options.problem))
 
 
 @pytest.mark.parametrize("line", ["cudnnpy tune problems.toml --second 3 --fast", "cudnnpy plan problems.toml"])

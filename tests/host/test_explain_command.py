@@ -18,21 +18,21 @@ from offline_profiles import needs_profiles
 from planning import DATA
 
 from cudnnpy import raw
-from cudnnpy._planning import profile
+from cudnnpy._planning import device_profile
+from cudnnpy._planning.candidate_filter import FoundFault, Measurement
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.measured import Configuration, file_name
-from cudnnpy._planning.notation import parse, text_of
+from cudnnpy._planning.measurement_table import Configuration, file_name
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import is_strict
-from cudnnpy._planning.remembered import choice_text, environment_of
-from cudnnpy._planning.usable import FoundFault, Measurement
+from cudnnpy._planning.problem_notation import parse, text_of
+from cudnnpy._planning.stored_choice import choice_text, environment_of
 from cudnnpy._store import exports
 from cudnnpy._store.database import Store
 from cudnnpy._store.layers import Found
 from cudnnpy.cli import command, devices, explaining, explanation, explanation_text, text_table
 from cudnnpy.cli.explanation import Explanation, Gpu, Row, Stored
 from cudnnpy.cli.planner import Planner
-from cudnnpy.convolution.features import features
+from cudnnpy.convolution.table_features import features
 from cudnnpy.graph import Graph
 from tools.measured import write
 from tools.measured.rows import Row as TableRow
@@ -194,7 +194,7 @@ class TestTheStore:
 
     @pytest.fixture
     def stored(self, profile_file, monkeypatch, tmp_path):
-        with Planner(profile.read(profile_file()), stub=True) as planner:
+        with Planner(device_profile.read(profile_file()), stub=True) as planner:
             entry = planner.plan(TEXT)
             other = planner.plan(f"{TEXT} prefer=no_workspace")
         measured = [one._replace(milliseconds=0.25 + at / 100) for at, one in enumerate(entry.candidates)]
@@ -521,7 +521,7 @@ def on_a_gpu(monkeypatch, measurement=None, reasons=()):
     monkeypatch.setattr("cudnnpy.handle.on_device", lambda device: nullcontext())
     monkeypatch.setattr("cudnnpy.handle.Handle.default", lambda device: None)
     monkeypatch.setattr("cudnnpy._memory.workspace.free_bytes", lambda device: 1 << 36)
-    monkeypatch.setattr("cudnnpy._planning.remembered.driver", lambda: "13.0")
+    monkeypatch.setattr("cudnnpy._planning.stored_choice.driver", lambda: "13.0")
     monkeypatch.setattr(explaining.selection, "survey", survey)
     monkeypatch.setattr(explaining, "_measurer", lambda device: SimpleNamespace(measure=measure))
     return seen
@@ -598,7 +598,7 @@ def test_a_stored_choice_may_be_left_to_autotune(stored_here, capsys, monkeypatc
 
 
 def test_a_choice_of_another_driver_is_taken_once_it_is_confirmed(stored_here, capsys, monkeypatch):
-    monkeypatch.setattr("cudnnpy._planning.remembered.driver", lambda: "14.0")
+    monkeypatch.setattr("cudnnpy._planning.stored_choice.driver", lambda: "14.0")
     chosen, _, reason = why(capsys)
     assert (chosen, reason.partition("; ")[2]) == ("engine 1", "what is stored was not measured with this driver")
     explaining.layers.current().mark_checked(stored_here.key, environment_of(stored_here.key))

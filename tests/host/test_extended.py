@@ -21,7 +21,7 @@ from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._runtime.dispatch import Call, Specs
 from cudnnpy._runtime.executables import Program
-from cudnnpy.convolution.extended import Extended
+from cudnnpy.convolution.zero_extension import Extended
 from cudnnpy.handle import Handle
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides
 from cudnnpy._planning.candidates import Engine
-from cudnnpy.convolution import first_guess
+from cudnnpy.convolution import heuristic_overrides
 from cudnnpy.convolution.lowering import lowerings
 from cudnnpy.convolution.problem import Options, Problem, checked, make_problem
 
@@ -44,7 +44,7 @@ def proposal(index: int | None, knobs: Any = None, refused: str = "", tf32: bool
 
 def order(of: Problem, strict: bool, *proposals: Any) -> list[int]:
     """The places of proposals after they were put in order: each of them once."""
-    found = list(first_guess.in_order(of, strict, iter(proposals)))
+    found = list(heuristic_overrides.in_order(of, strict, iter(proposals)))
     assert len(found) == len(proposals)
     return [next(place for place, one in enumerate(proposals) if one is other) for other in found]
 
@@ -222,7 +222,7 @@ def test_the_plain_engine_is_for_depthwise_convolutions_with_three_axes(
     operation: str, x: tuple[int, ...], groups: int, expected: bool
 ) -> None:
     asked = problem(operation, x, 8, (3,) * (len(x) - 2), groups=groups)
-    assert first_guess.is_for_plain_engine(asked) == expected
+    assert heuristic_overrides.is_for_plain_engine(asked) == expected
 
 
 IMAGES: dict[str, Any] = {"x": (64, 96, 32, 32), "filters": 96, "groups": 96, "dtype": "float32"}
@@ -256,7 +256,9 @@ COPIED, FLIPPED = " + channels last", " + forward"
 )
 def test_what_comes_before_engine_0(operation: str, change: dict[str, Any], expected: list[str]) -> None:
     asked = problem(operation, **{**IMAGES, **change})
-    assert [lowering.suffix for lowering in first_guess.instead_of_plain(asked, list(lowerings(asked)))] == expected
+    assert [
+        lowering.suffix for lowering in heuristic_overrides.instead_of_plain(asked, list(lowerings(asked)))
+    ] == expected
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from cudnnpy._measuring.float64_check import Arbiter
 from cudnnpy._planning.problem import Box
 from cudnnpy.convolution import problem
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.exact import exact_elements
+from cudnnpy.convolution.float64_elements import exact_elements
 
 SMALL = st.integers(1, 3)
 

@@ -23,9 +23,9 @@ from cudnnpy._core.layouts import packed_strides
 from cudnnpy._memory import workspace
 from cudnnpy._planning import candidates, engines, selection
 from cudnnpy._planning import plan as plan_module
+from cudnnpy._planning.candidate_filter import Measurement
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import GraphExecutable
-from cudnnpy._planning.usable import Measurement
 from cudnnpy._runtime import plan_cache
 from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.handle import Handle

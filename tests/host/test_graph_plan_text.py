@@ -20,7 +20,7 @@ from cudnnpy._planning import candidates
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import engine_name
-from cudnnpy._planning.notation import ProblemTextError, parse, text_of
+from cudnnpy._planning.problem_notation import ProblemTextError, parse, text_of
 from cudnnpy.errors import StatusError
 from cudnnpy.graph.problem import GraphLowering
 

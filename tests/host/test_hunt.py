@@ -23,7 +23,7 @@ from cudnnpy._measuring.gpu_worker import symptom_of
 from cudnnpy._measuring.process import Ended, Message, StartError, WorkerProcess
 from cudnnpy._measuring.watch import ContextLost
 from cudnnpy._planning.candidates import Candidate, Engine
-from cudnnpy._planning.notation import parse_to_plan, text_of
+from cudnnpy._planning.problem_notation import parse_to_plan, text_of
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from tools.hunt import __main__ as hunt
 from tools.hunt import child, report
@@ -516,7 +516,7 @@ def test_the_child_is_the_measuring_process_with_more_requests(
 
 SAMPLE = """
 import json, sys
-from cudnnpy._planning import notation
+from cudnnpy._planning import problem_notation
 from cudnnpy._planning.engines import Target
 from tools.hunt.child import sampled, engine_text
 target = Target(profile=open(sys.argv[1]).read())

@@ -27,10 +27,10 @@ import numpy as np
 import cudnnpy
 from cudnnpy import Engine, reference
 from cudnnpy._core.layouts import TensorSpec, check_spec
-from cudnnpy._planning import notation, plan_serialization, problem_file
+from cudnnpy._planning import problem_notation, plan_serialization, problem_file
 from cudnnpy._options.arguments import check_axes
 from cudnnpy._store import exports
-from cudnnpy.graph.arguments import checked_axes
+from cudnnpy.graph.argument_checks import checked_axes
 
 class Huge:  # an array
     shape = (10**9,)

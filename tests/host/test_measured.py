@@ -16,12 +16,12 @@ from planning import Planner, _started, profile
 
 from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides
-from cudnnpy._planning import known_issues, measured
+from cudnnpy._planning import known_issues, measurement_table
 from cudnnpy._planning.candidates import Engine
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.measured import Configuration, Features, Table, file_name
-from cudnnpy.convolution.features import features
+from cudnnpy._planning.measurement_table import Configuration, Features, Table, file_name
 from cudnnpy.convolution.problem import Options, checked, make_problem
+from cudnnpy.convolution.table_features import features
 from tools.measured import write
 from tools.measured.rows import Row
 
@@ -212,21 +212,21 @@ GPU = Target(profile='{"deviceVer": 900}')
 
 def test_a_table_is_of_one_architecture_and_one_release(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / file_name(*KEY)).write_text(write.table([row(HERE)], *KEY))
-    found = measured.table_for(GPU)
+    found = measurement_table.table_for(GPU)
     assert found is not None
     assert proposed(found, HERE) == [FAST, MIDDLE]
-    assert measured.table_for(GPU) is found
-    assert measured.table_for(Target(profile='{"deviceVer": 800}')) is None
-    assert measured.table_for(Target(profile="{}")) is None
+    assert measurement_table.table_for(GPU) is found
+    assert measurement_table.table_for(Target(profile='{"deviceVer": 800}')) is None
+    assert measurement_table.table_for(Target(profile="{}")) is None
     monkeypatch.setattr(raw, "version", lambda: 99901)
-    assert measured.table_for(GPU) is found
+    assert measurement_table.table_for(GPU) is found
     monkeypatch.setattr(raw, "version", lambda: 99800)
-    assert measured.table_for(GPU) is None
+    assert measurement_table.table_for(GPU) is None
 
 
 def test_no_table_is_used_where_the_variable_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDNNPY_TABLES", "")
-    assert measured.table_for(GPU) is None
+    assert measurement_table.table_for(GPU) is None
 
 
 def cut(text: str) -> str:
@@ -252,18 +252,23 @@ def test_a_table_that_cannot_be_read_is_ignored_with_one_warning(folder: Path, c
     text = write.table([row(HERE)], *KEY)
     file.write_text(change(text))
     with pytest.warns(UserWarning, match="is not used to choose engines") as caught:
-        assert measured.table_for(GPU) is None
+        assert measurement_table.table_for(GPU) is None
     assert [str(file) in str(warning.message) for warning in caught] == [True]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert measured.table_for(GPU) is None
+        assert measurement_table.table_for(GPU) is None
 
 
 def written(configurations: Any, problems: Any, kind: Any = KIND) -> str:
     """A table with any content, and its digest."""
     first = {"configurations": configurations}
     rest = "".join(json.dumps(line) + "\n" for line in (first, {"kind": kind, "problems": problems}))
-    header = {"format": measured.FORMAT, "capability": KEY[0], "cudnn": KEY[1], "sha256": measured.digest(rest)}
+    header = {
+        "format": measurement_table.FORMAT,
+        "capability": KEY[0],
+        "cudnn": KEY[1],
+        "sha256": measurement_table.digest(rest),
+    }
     return json.dumps(header) + "\n" + rest
 
 
@@ -293,13 +298,13 @@ def test_a_table_with_a_wrong_content_is_ignored_with_one_warning(
     file = folder / file_name(*KEY)
     file.write_text(written(configurations, problems))
     with pytest.warns(UserWarning, match="is not used to choose engines") as caught:
-        assert measured.table_for(GPU) is None
+        assert measurement_table.table_for(GPU) is None
     assert [str(file) in str(warning.message) for warning in caught] == [True]
 
 
 def test_a_good_table_of_any_content_is_read(folder: Path) -> None:
     (folder / file_name(*KEY)).write_text(written(GOOD, FASTEST))
-    found = measured.table_for(GPU)
+    found = measurement_table.table_for(GPU)
     assert found is not None
     assert proposed(found, HERE) == [Configuration("", 3, ((2, 5), (12, -1)))]
 
@@ -314,7 +319,7 @@ def test_a_folder_that_cannot_be_listed_is_no_error(folder: Path, monkeypatch: p
     monkeypatch.setenv("CUDNNPY_TABLES", str(folder / name))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert measured.table_for(GPU) is None
+        assert measurement_table.table_for(GPU) is None
     assert [name in str(warning.message) for warning in caught] == [True] * (len(name) > 255)
 
 
@@ -324,21 +329,21 @@ def test_an_engine_that_is_wrong_unless_proposed_is_not_taken_from_a_table(
     (issue,) = (one for one in known_issues.ISSUES if one.remedy == "not proposed")
     wrong, right = Configuration("", issue.engines[0], None), Configuration("", 7, None)
     (folder / file_name(*KEY)).write_text(write.table([row(HERE, times={wrong: 1.0, right: 1.1, SLOW: 3.0})], *KEY))
-    monkeypatch.setattr(measured, "with_engine", lambda _, __, given: SimpleNamespace(engine=given, notes=()))
+    monkeypatch.setattr(measurement_table, "with_engine", lambda _, __, given: SimpleNamespace(engine=given, notes=()))
     lowering: Any = SimpleNamespace(suffix="", facts=known_issues.Facts("forward"))
-    assert [one.engine for one in measured.candidates(HERE, [lowering], GPU)] == [Engine(7)]
+    assert [one.engine for one in measurement_table.candidates(HERE, [lowering], GPU)] == [Engine(7)]
 
 
 def test_a_candidate_from_a_table_has_the_time_that_is_expected_of_it(folder: Path, monkeypatch: Any) -> None:
     (folder / file_name(*KEY)).write_text(write.table([row(HERE)], *KEY))
-    monkeypatch.setattr(measured, "with_engine", lambda _, __, given: SimpleNamespace(engine=given, notes=()))
+    monkeypatch.setattr(measurement_table, "with_engine", lambda _, __, given: SimpleNamespace(engine=given, notes=()))
     lowering: Any = SimpleNamespace(suffix="", facts=known_issues.Facts("forward"))
-    found = measured.candidates(HERE, [lowering], GPU)
+    found = measurement_table.candidates(HERE, [lowering], GPU)
     assert [one.expected for one in found] == pytest.approx([1.0, 1.1])  # of the fastest one's
 
 
 def test_the_tables_of_the_package_can_be_read_and_are_small() -> None:
-    files = sorted(Path(measured.__file__).with_name("tables").glob("*"))
+    files = sorted(Path(measurement_table.__file__).with_name("tables").glob("*"))
     assert files
     for file in files:
         header = json.loads(file.read_text().partition("\n")[0])
@@ -365,10 +370,12 @@ def test_an_engine_is_proposed_in_the_lowering_in_which_it_was_measured(
     known = row(HERE, times={blocks: 1.0, absent: 1.05, SLOW: 3.0})
     (folder / file_name(*KEY)).write_text(write.table([known], *KEY))
     asked: list[Any] = []
-    monkeypatch.setattr(measured, "with_engine", lambda *given: asked.append(given) or SimpleNamespace(notes=()))
+    monkeypatch.setattr(
+        measurement_table, "with_engine", lambda *given: asked.append(given) or SimpleNamespace(notes=())
+    )
     facts = known_issues.Facts("forward")
     plain, other = (SimpleNamespace(suffix=suffix, facts=facts) for suffix in ("", " + blocks"))
-    (found,) = measured.candidates(HERE, [plain, other], GPU)  # type: ignore[list-item]
+    (found,) = measurement_table.candidates(HERE, [plain, other], GPU)  # type: ignore[list-item]
     assert asked == [(other, GPU, Engine(7))]
     assert found.source == "measured for 32x64x56x56, 64 filters"
 

@@ -16,9 +16,9 @@ from sample_graphs import GRAPHS
 
 from cudnnpy import Graph, raw
 from cudnnpy._core.layouts import extent
-from cudnnpy._planning.measured import Configuration, Features, Table
-from cudnnpy._planning.notation import text_of
+from cudnnpy._planning.measurement_table import Configuration, Features, Table
 from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.problem_notation import text_of
 from cudnnpy.errors import CudnnError
 from cudnnpy.store import Entry, Key, Measured, Store
 from tools.benchmark.networks import catalogue

@@ -17,8 +17,8 @@ from test_descriptions import IMAGES, calls
 
 from cudnnpy import TensorSpec
 from cudnnpy._core.layouts import channels_last_strides
-from cudnnpy._planning.notation import KINDS, ProblemTextError, kind_named, parse, text_of
 from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.problem_notation import KINDS, ProblemTextError, kind_named, parse, text_of
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation
 from cudnnpy.convolution.problem import Options

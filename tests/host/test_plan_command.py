@@ -16,8 +16,8 @@ from planning import DATA
 from cudnnpy import raw
 from cudnnpy._measuring import process
 from cudnnpy._planning import plan_serialization
-from cudnnpy._planning.notation import parse, text_of
 from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.problem_notation import parse, text_of
 from cudnnpy._store import exports
 from cudnnpy._store.database import Store
 from cudnnpy.cli import command, planner, tuning

@@ -205,7 +205,7 @@ def test_a_text_that_lacks_a_field_is_refused(monkeypatch, missing):
 
 def test_a_fresh_process_knows_every_kind_of_problem():
     for text in ("forward 1x3x8x8 4x3x3x3", 'graph {"calls":[],"compute_dtype":"float32","tensors":[]}'):
-        source = f"from cudnnpy._planning.notation import parse; print(parse({text!r}))"
+        source = f"from cudnnpy._planning.problem_notation import parse; print(parse({text!r}))"
         done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
         assert "ConvolutionProblem" in done.stdout or "its graph has no output" in done.stderr
 

@@ -13,7 +13,7 @@ import pytest
 from offline_profiles import needs_profiles
 from process_groups import has_ended, members_of
 
-from cudnnpy._planning import profile
+from cudnnpy._planning import device_profile
 from cudnnpy.cli.planner import Planner, PlanningError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +51,7 @@ KILL = "os.kill(os.getpid(), signal.SIGSEGV)"
 
 
 def opened(file):
-    return Planner(profile.read(file), stub=True)
+    return Planner(device_profile.read(file), stub=True)
 
 
 def test_a_plan_is_an_entry_that_was_not_measured(profile_file):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from problem_strategies import planning_options, problems
 
 from cudnnpy._planning import problem_file
-from cudnnpy._planning.notation import ProblemTextError, parse, parse_to_plan, text_of
+from cudnnpy._planning.problem_notation import ProblemTextError, parse, parse_to_plan, text_of
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.graph import Graph
 

@@ -11,8 +11,8 @@ from offline_profiles import needs_profiles, properties
 from planning import DATA
 
 from cudnnpy import raw
-from cudnnpy._planning import profile
-from cudnnpy._planning.profile import DeviceProfile, ProfileError
+from cudnnpy._planning import device_profile
+from cudnnpy._planning.device_profile import DeviceProfile, ProfileError
 from cudnnpy.cli import command, devices
 from cudnnpy.cli.planner import Planner
 
@@ -26,7 +26,7 @@ def without(*keys):
 
 @pytest.mark.parametrize("file", sorted(DATA.glob("h200-*.json")), ids=lambda file: file.stem)
 def test_what_cudnn_wrote_is_read(file):
-    found = profile.read(file)
+    found = device_profile.read(file)
     assert found.properties == json.loads(file.read_text())
     assert found.cudnn is None
     assert found.description == "NVIDIA H200, compute capability 9.0, 132 multiprocessors"
@@ -36,7 +36,7 @@ def test_what_cudnn_wrote_is_read(file):
 
 def test_a_written_profile_is_read_as_it_was(profile_file):
     made = DeviceProfile(json.dumps(GOOD), 92800, "GPU 0")
-    again = profile.read(profile_file(profile.written(made)))
+    again = device_profile.read(profile_file(device_profile.written(made)))
     assert (again.properties, again.cudnn, again.release) == (GOOD, 92800, "cuDNN 9.28.0")
 
 
@@ -72,7 +72,7 @@ def test_a_written_profile_is_read_as_it_was(profile_file):
 def test_another_file_is_no_profile(profile_file, content, message):
     file = profile_file(content if content is not None else "null")
     with pytest.raises(ProfileError, match=says(message)) as caught:
-        profile.read(file)
+        device_profile.read(file)
     assert str(caught.value).startswith(f"{file}: ")
     assert len(str(caught.value).splitlines()) == 1
 
@@ -81,9 +81,9 @@ def test_what_cannot_be_read_is_named(tmp_path):
     (tmp_path / "latin.json").write_bytes(b'{"deviceName": "\xe9"}')
     for name, message in (("no.json", "No such file"), (".", "Is a directory"), ("latin.json", "must be UTF-8")):
         with pytest.raises(ProfileError, match=message):
-            profile.read(tmp_path / name)
+            device_profile.read(tmp_path / name)
     with pytest.raises(ProfileError, match="cannot be read"):
-        profile.read("nul\0l")
+        device_profile.read("nul\0l")
 
 
 # What the loaded cuDNN accepts
@@ -93,9 +93,9 @@ def test_what_cannot_be_read_is_named(tmp_path):
 @pytest.mark.usefixtures("without_driver")
 class TestAcceptance:
     def test_a_profile_with_its_keys(self, profile_file):
-        with Planner(profile.read(profile_file()), stub=True):
+        with Planner(device_profile.read(profile_file()), stub=True):
             pass
-        with Planner(profile.read(profile_file({**properties(), "newKey": 1})), stub=True):  # of a newer cuDNN
+        with Planner(device_profile.read(profile_file({**properties(), "newKey": 1})), stub=True):  # of a newer cuDNN
             pass
 
     @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ class TestAcceptance:
     def test_missing_keys_are_named_and_not_those_that_cudnn_does_without(self, profile_file, keys):
         given = {key: value for key, value in properties().items() if key not in [*keys, "smCountOrigin"]}
         with pytest.raises(ProfileError) as caught:
-            Planner(profile.read(profile_file({**given, "spelledOtherwise": 1})), stub=True)
+            Planner(device_profile.read(profile_file({**given, "spelledOtherwise": 1})), stub=True)
         listed, unknown = str(caught.value).partition("the keys ")[2].split("; got none of these, and unknown ")
         assert set(listed.split(", ")) == set(keys)
         assert unknown.startswith("spelledOtherwise; ")
@@ -114,7 +114,7 @@ class TestAcceptance:
         with pytest.raises(
             ProfileError, match=says("must have the keys memoryBusWidth; got none of these; cuDNN 9.28.0, which")
         ):
-            Planner(profile.read(DATA / "h200-cudnn-9.19.json"), stub=True)
+            Planner(device_profile.read(DATA / "h200-cudnn-9.19.json"), stub=True)
 
     def test_a_profile_that_another_cudnn_read_is_refused(self, profile_file):
         theirs = raw.version() - 100
@@ -122,9 +122,9 @@ class TestAcceptance:
         with pytest.raises(
             ProfileError, match=says(f"must be {raw.version_text(raw.version())}, which is loaded here; got ")
         ):
-            Planner(profile.read(file), stub=True)
+            Planner(device_profile.read(file), stub=True)
         with Planner(
-            profile.read(profile_file({**WRAPPED, "cudnn": raw.version(), "profile": properties()})), stub=True
+            device_profile.read(profile_file({**WRAPPED, "cudnn": raw.version(), "profile": properties()})), stub=True
         ):
             pass
 
@@ -138,7 +138,7 @@ OLD = [
 
 @pytest.mark.parametrize("arguments", OLD, ids=lambda arguments: arguments.split()[0])
 def test_before_cudnn_9_8_there_are_no_profiles(monkeypatch, capsys, profile_file, tmp_path, arguments):
-    if raw.version() >= profile.FIRST_RELEASE:
+    if raw.version() >= device_profile.FIRST_RELEASE:
         monkeypatch.setattr(raw, "version", lambda: 90700)
     problems, output = tmp_path / "p.toml", tmp_path / "out"
     problems.write_text('format = 1\nproblems = ["forward 8x16x8x8 16x16x3x3"]\n')
@@ -161,9 +161,11 @@ def gpu(monkeypatch):
         asked.append(device)
 
     monkeypatch.setattr(devices, "check_ordinal", check_ordinal)
-    monkeypatch.setattr(profile, "check_release", lambda: None)
+    monkeypatch.setattr(device_profile, "check_release", lambda: None)
     monkeypatch.setattr("cudnnpy.handle.on_device", nullcontext)
-    monkeypatch.setattr(profile, "of_device", lambda device: DeviceProfile(json.dumps(GOOD), 92800, f"GPU {device}"))
+    monkeypatch.setattr(
+        device_profile, "of_device", lambda device: DeviceProfile(json.dumps(GOOD), 92800, f"GPU {device}")
+    )
     return asked
 
 
@@ -171,7 +173,7 @@ def test_the_command_writes_a_profile(gpu, tmp_path, capsys):
     file = tmp_path / "h200.json"
     assert command.main(["device-profile", "-o", str(file), "--device", "1"]) == 0
     assert gpu == [1]
-    assert profile.read(file).properties == GOOD
+    assert device_profile.read(file).properties == GOOD
     assert capsys.readouterr().out == (
         f"{file}: NVIDIA H200, compute capability 9.0, 132 multiprocessors, read by cuDNN 9.28.0\n"
     )
@@ -185,7 +187,7 @@ def test_an_existing_file_stays_without_force(gpu, tmp_path, capsys):
     assert (gpu, file.read_text()) == ([], "mine")
     assert capsys.readouterr().err == f"cudnnpy device-profile: {file}: the file exists; --force overwrites it\n"
     assert command.main(["device-profile", "-o", str(file), "--force"]) == 0
-    assert profile.read(file).cudnn == 92800
+    assert device_profile.read(file).cudnn == 92800
 
 
 @pytest.mark.parametrize(
@@ -203,7 +205,7 @@ def test_a_place_that_cannot_be_written_is_refused_first(gpu, tmp_path, capsys, 
     assert gpu == []
 
 
-@pytest.mark.skipif(raw.version() < profile.FIRST_RELEASE, reason="the error before cuDNN 9.8 is tested above")
+@pytest.mark.skipif(raw.version() < device_profile.FIRST_RELEASE, reason="the error before cuDNN 9.8 is tested above")
 def test_without_a_gpu_it_says_what_is_missing(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(devices, "why_unavailable", lambda: "there is no GPU")
     assert command.main(["device-profile", "-o", str(tmp_path / "x.json")]) == 2

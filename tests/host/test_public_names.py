@@ -16,7 +16,7 @@ import pages
 import pytest
 
 import cudnnpy
-from cudnnpy._planning.notation import KINDS, kind_named
+from cudnnpy._planning.problem_notation import KINDS, kind_named
 from tools import public_api
 
 DOCS = pages.ROOT / "docs"

@@ -16,12 +16,12 @@ from made_up_engines import LOTS, TARGET, Cudnn, Made, MadeUp, tuner
 
 from cudnnpy import Engine, Plan, candidates_table, raw
 from cudnnpy._memory import workspace
-from cudnnpy._planning import known_issues, notation, plan_serialization, remembered, selection
+from cudnnpy._planning import known_issues, plan_serialization, problem_notation, selection, stored_choice
+from cudnnpy._planning.candidate_filter import FoundFault, Measurement
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.gpu_kind import GpuKind
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.usable import FoundFault, Measurement
 from cudnnpy._store import layers
 from cudnnpy._store.database import Store
 from cudnnpy._store.entry import Entry
@@ -32,7 +32,7 @@ SUMS = MadeUp()
 
 @pytest.fixture(autouse=True)
 def driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembered, "driver", lambda: "13.0")
+    monkeypatch.setattr(stored_choice, "driver", lambda: "13.0")
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def planned(problem: MadeUp = SUMS, cap: int | None = None, before: Engine | Non
 
 
 def standing(problem: MadeUp = SUMS, **options: Any) -> Entry:
-    found = layers.current().get(remembered.key_of(problem, PlanningOptions(**options), TARGET))
+    found = layers.current().get(stored_choice.key_of(problem, PlanningOptions(**options), TARGET))
     assert found is not None
     return found.entry
 
@@ -91,7 +91,7 @@ def faults() -> list[tuple[str, str, str, str]]:
 
 def add_fault(candidate: str, driver: str = "13.0", problem: MadeUp = SUMS) -> str:
     """Store a fault of a candidate; return the rejection reason for it."""
-    key = remembered.key_of(problem, PlanningOptions(), TARGET)
+    key = stored_choice.key_of(problem, PlanningOptions(), TARGET)
     layers.current().add_faults(key, "its text", [(candidate, "access outside", "reads beyond x", driver)])
     return f"access outside on {layers.current().user.faults()[0].made_at[:10]}: reads beyond x"
 
@@ -172,7 +172,7 @@ def test_the_key_has_the_gpu_and_the_release(cudnn: Cudnn, monkeypatch: pytest.M
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
     planned()
     with monkeypatch.context() as patch:
-        patch.setattr(remembered, "gpu_kind", lambda target: GpuKind("another", "", 1))
+        patch.setattr(stored_choice, "gpu_kind", lambda target: GpuKind("another", "", 1))
         assert planned().remembered == ""
     assert planned().remembered == "user"
     monkeypatch.setattr(raw, "version", lambda: 99999)
@@ -181,10 +181,10 @@ def test_the_key_has_the_gpu_and_the_release(cudnn: Cudnn, monkeypatch: pytest.M
 
 def test_a_profile_has_the_key_of_its_gpu(cudnn: Cudnn) -> None:
     text = json.dumps({"deviceName": "NVIDIA H200", "deviceVer": 900, "multiProcessorCount": 132})
-    target = remembered.Target(profile=text)
-    key = remembered.key_of(SUMS, PlanningOptions(workspace_limit=7), target)
+    target = stored_choice.Target(profile=text)
+    key = stored_choice.key_of(SUMS, PlanningOptions(workspace_limit=7), target)
     assert key[2:] == ("NVIDIA H200", "9.0", 132, raw.version())
-    assert key.problem == notation.text_of(SUMS)
+    assert key.problem == problem_notation.text_of(SUMS)
     assert json.loads(key.options) == {"deterministic": False, "tf32": True, "workspace_limit": 7}
 
 
@@ -280,7 +280,7 @@ def test_a_choice_that_says_it_needs_less_than_it_does_is_left_alone(cudnn: Cudn
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 500))
     planned(workspace_limit=600)
     entry = standing(workspace_limit=600)
-    other = remembered.key_of(SUMS, PlanningOptions(workspace_limit=400), TARGET)
+    other = stored_choice.key_of(SUMS, PlanningOptions(workspace_limit=400), TARGET)
     put(entry._replace(key=other, workspace_size=0))
     assert planned(workspace_limit=400).name == "engine 1"
     assert (standing(workspace_limit=400).workspace_size, reasons()) == (0, [])
@@ -529,7 +529,7 @@ def test_an_absent_store_is_not_made_by_a_look_up(
     cudnn.add(Made(1))
     layers.use(str(tmp_path / "folder" / "store.sqlite"))
     if prefer == "fastest":  # which needs not even the key
-        monkeypatch.setattr(remembered, "key_of", lambda *_: pytest.fail("a key was made"))
+        monkeypatch.setattr(stored_choice, "key_of", lambda *_: pytest.fail("a key was made"))
     assert measured(Child(), prefer=prefer).name == "engine 1"
     assert [*tmp_path.iterdir()] == []
 
@@ -583,7 +583,7 @@ def test_a_fault_of_another_driver_is_not_applied(cudnn: Cudnn, monkeypatch: pyt
     cudnn.add(Made(1))
     add_fault("engine 1", driver="12.0")
     assert planned(prefer="fastest").name == "engine 1"
-    monkeypatch.setattr(remembered, "driver", lambda: "12.0")
+    monkeypatch.setattr(stored_choice, "driver", lambda: "12.0")
     assert planned(prefer="fastest").name == "engine 1 + blocks"
 
 
@@ -780,12 +780,12 @@ def test_a_wrong_choice_of_an_application_is_not_taken_again(cudnn: Cudnn, tmp_p
     user = Store(tmp_path / "user.sqlite")
     shipped = layers.Layers(user, [Store(application, read_only=True)])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cudnnpy._planning.recall.current", lambda: shipped)
+        patch.setattr("cudnnpy._planning.stored_tuner.current", lambda: shipped)
         assert planned().remembered == f"application {application}"
         cudnn.wrong, cudnn.engines[2].time = {"engine 2"}, lambda knobs: 99.0
         user.prune(stale=False)
         other = layers.Layers(Store(tmp_path / "other.sqlite"), [Store(application, read_only=True)])
-        patch.setattr("cudnnpy._planning.recall.current", lambda: other)
+        patch.setattr("cudnnpy._planning.stored_tuner.current", lambda: other)
         assert (planned().name, planned().remembered) == ("engine 1", "user")
 
 

@@ -23,8 +23,8 @@ from cudnnpy._options.arguments import check_axes
 from cudnnpy._runtime import substitutes
 from cudnnpy._runtime.dispatch import Call, Specs
 from cudnnpy._runtime.executables import Function, Operand
-from cudnnpy.graph import averages, halves, products, reductions
-from cudnnpy.graph.products import Sums
+from cudnnpy.graph import float64_reduction, matmul_reduction, pooling_reduction, reductions
+from cudnnpy.graph.matmul_reduction import Sums
 from cudnnpy.graph.reductions import _by_graphs, _by_halves, _by_pooling, _by_product, _runs, _view, reduction
 
 # In place of the limits of the roads, so that small tensors have long rows and large images.
@@ -43,10 +43,10 @@ def short_rows() -> Iterator[None]:
         for name, value in LIMITS.items():
             patch.setattr(reductions, name, value)
         for name, value in WINDOWS.items():
-            patch.setattr(averages, name, value)
-        patch.setattr(halves, "SHORTEST", 2)
-        patch.setattr(products, "_ROWS", 4)
-        patch.setattr(products, "_IMAGE", 3)
+            patch.setattr(pooling_reduction, name, value)
+        patch.setattr(float64_reduction, "SHORTEST", 2)
+        patch.setattr(matmul_reduction, "_ROWS", 4)
+        patch.setattr(matmul_reduction, "_IMAGE", 3)
         patch.setattr(substitutes.Constant, "__init__", constant)
         patch.setattr(Graph, "executable", lambda self, device, pick=0: Planned(self, pick))
         yield
@@ -300,7 +300,7 @@ def test_the_nan_of_a_half_is_the_maximum() -> None:
 def test_short_runs_and_single_results_are_left_to_the_function(
     op: str, rows: int, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(halves, "SHORTEST", 512)
+    monkeypatch.setattr(float64_reduction, "SHORTEST", 512)
     spec, y = TensorSpec((rows, length), "float64", (length, 1)), TensorSpec((rows, 1), "float64", (1, 1))
     is_taken = (rows, length) == (4, 512) and op not in ("mul", "add")
     assert (_by_halves(0, spec, y, op, 1.0, 0.0) is not None) == is_taken
@@ -413,15 +413,15 @@ def test_a_long_run_is_averaged_twice_unless_that_rounds_twice(
     ],
 )
 def test_windows_are_short_or_there_are_two(size: int, results: int, dtype: Any, windows: list[int] | None) -> None:
-    assert averages._parts(size, results, dtype) == windows
+    assert pooling_reduction._parts(size, results, dtype) == windows
 
 
 def test_runs_of_medium_length_are_averaged_at_once_if_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(averages, "MEDIUM", 100)
-    assert averages._parts(100, averages.BUSY, "float32") is None  # longer than a window here
-    monkeypatch.setattr(averages, "LONGEST", 100)
-    assert averages._parts(100, averages.BUSY, "float32") == [100]
-    assert averages._parts(100, averages.BUSY - 1, "float32") == [10, 10]
+    monkeypatch.setattr(pooling_reduction, "MEDIUM", 100)
+    assert pooling_reduction._parts(100, pooling_reduction.BUSY, "float32") is None  # longer than a window here
+    monkeypatch.setattr(pooling_reduction, "LONGEST", 100)
+    assert pooling_reduction._parts(100, pooling_reduction.BUSY, "float32") == [100]
+    assert pooling_reduction._parts(100, pooling_reduction.BUSY - 1, "float32") == [10, 10]
 
 
 def test_too_many_rows_for_one_pooling_are_left_to_the_function() -> None:
@@ -501,7 +501,7 @@ def test_a_product_is_one_step_whatever_the_factor(shape: Any, kept: Any, pick: 
 
 
 def test_sums_whose_ones_would_take_much_memory_are_no_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "_MOST_ONES", 40)
+    monkeypatch.setattr(matmul_reduction, "_MOST_ONES", 40)
     spec, y = (TensorSpec((n, 2), "float16", (2, 1)) for n in (40, 1))
     assert _by_product(CALL, spec, y, "add", 1.0, 0.0) is not None
     longer = spec._replace(shape=(41, 2))

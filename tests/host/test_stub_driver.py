@@ -17,7 +17,7 @@ from offline_profiles import needs_profiles
 from cudnnpy import __version__
 from cudnnpy._core import driver
 from cudnnpy._measuring import process
-from cudnnpy._planning import profile
+from cudnnpy._planning import device_profile
 from cudnnpy.cli import stub_driver
 from cudnnpy.cli.planner import NoDriverError, Planner
 from cudnnpy.cli.stub_driver import StubDriverError, build, compiler, library
@@ -113,7 +113,7 @@ def inherited(monkeypatch):
 @needs_compiler
 @pytest.mark.usefixtures("without_driver")
 def test_only_the_child_process_loads_it(profile_file, inherited):
-    with Planner(profile.read(profile_file()), stub=True) as planner:
+    with Planner(device_profile.read(profile_file()), stub=True) as planner:
         ((inode,),) = inherited
         assert f" {inode} " in Path(f"/proc/{planner._process._process.pid}/maps").read_text()
         assert f" {inode} " not in Path("/proc/self/maps").read_text()
@@ -123,7 +123,7 @@ def test_without_a_driver_it_must_be_asked_for(profile_file, inherited, without_
     with pytest.raises(
         NoDriverError, match=says("must be installed for cuDNN's engines to load; got none: ... --stub-driver")
     ):
-        Planner(profile.read(profile_file()))
+        Planner(device_profile.read(profile_file()))
     assert inherited == []
 
 
@@ -133,7 +133,7 @@ def test_where_there_is_a_driver_it_is_never_built(monkeypatch, profile_file, in
     monkeypatch.setattr(stub_driver, "build", lambda folder: pytest.fail("it was built"))
     answer = f"assert 'stub' not in input(); print('{json.dumps({'answer': __version__})}', flush=True); input()"
     monkeypatch.setattr(process, "_command", lambda: [sys.executable, "-c", answer])
-    with Planner(profile.read(profile_file()), stub=stub):
+    with Planner(device_profile.read(profile_file()), stub=stub):
         assert inherited == [[]]
 
 

@@ -25,8 +25,8 @@ from stand_in_tuning import KINDS, gpus_of, tuned, worker
 
 from cudnnpy import store as stores
 from cudnnpy._measuring import gpu_worker
-from cudnnpy._planning import remembered
-from cudnnpy._planning.usable import FoundFault, Measurement
+from cudnnpy._planning import stored_choice
+from cudnnpy._planning.candidate_filter import FoundFault, Measurement
 from cudnnpy._store import file as store_file
 from cudnnpy._store import schema
 from cudnnpy.availability import UnavailableError
@@ -201,7 +201,7 @@ def test_faults_are_stored_and_not_run_again(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu_worker, "driver", lambda: "13.0")
-    monkeypatch.setattr(remembered, "driver", lambda: "13.0")
+    monkeypatch.setattr(stored_choice, "driver", lambda: "13.0")
     faulty = ONE_GPU._replace(worker=worker("faulty"))
     assert tune("problems.toml", machine=faulty) == 0
     printed = capsys.readouterr().err
@@ -486,7 +486,7 @@ PROGRAM = """
 import sys
 from cudnnpy._planning import recording
 from cudnnpy._planning.measurement_freeze import is_frozen
-from cudnnpy._planning.notation import parse
+from cudnnpy._planning.problem_notation import parse
 import beside
 assert __name__ == "__main__" and is_frozen()
 print(sys.argv, beside.__name__)

@@ -23,8 +23,8 @@ from cudnnpy._measuring.gpu_worker import MeasureError
 from cudnnpy._measuring.process import StartError
 from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._memory import workspace
+from cudnnpy._planning.candidate_filter import Measurement
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.usable import Measurement
 from cudnnpy.convolution import problem
 from cudnnpy.convolution.candidates import ConvolutionProblem
 

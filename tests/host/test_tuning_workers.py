@@ -15,8 +15,8 @@ from process_groups import has_ended
 from stand_in_tuning import gpus_of, worker
 
 from cudnnpy._measuring.process import StartError
-from cudnnpy._planning import remembered
-from cudnnpy._planning.usable import FoundFault, Measurement
+from cudnnpy._planning import stored_choice
+from cudnnpy._planning.candidate_filter import FoundFault, Measurement
 from cudnnpy.cli import tuning
 from cudnnpy.cli.tuning import TuningGpu, tune_on
 from cudnnpy.cli.tuning_workers import LostDevice, Result, Workers
@@ -172,7 +172,7 @@ def test_the_faults_of_both_tries_are_reported_and_run_once() -> None:
 
 
 def test_known_faults_are_not_run_again_unless_they_are_of_another_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembered, "driver", lambda: "13.0")
+    monkeypatch.setattr(stored_choice, "driver", lambda: "13.0")
     _, there = tried(Measurement(ENTRY), known=[FAULTS[0], FAULTS[1]._replace(driver="12.0")])
     assert there.asked == [{"engine 0": "context lost: CUDA_ERROR"}]
 

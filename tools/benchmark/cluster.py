@@ -25,7 +25,7 @@ from typing import Any
 
 from cudnnpy import store as stores
 from cudnnpy._planning import problem_file
-from cudnnpy._planning.notation import text_of
+from cudnnpy._planning.problem_notation import text_of
 from tools.benchmark.networks import catalogue
 from tools.benchmark.networks.cells import in_order
 from tools.measured.problems import problem_of

@@ -158,7 +158,7 @@ def _facts() -> dict[str, str]:
     from cuda.core import Device
 
     from cudnnpy import raw
-    from cudnnpy._planning.remembered import driver
+    from cudnnpy._planning.stored_choice import driver
 
     return {"cudnn": raw.version_text(raw.version()), "gpu": str(Device(0).name), "driver": driver()}
 

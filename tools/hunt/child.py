@@ -22,12 +22,12 @@ from cudnnpy._measuring.service import Say, Service
 from cudnnpy._measuring.verification import Verifier
 from cudnnpy._measuring.watch import ContextLost, Watch
 from cudnnpy._memory import workspace as memory
-from cudnnpy._planning import engines, notation
+from cudnnpy._planning import engines, problem_notation
+from cudnnpy._planning.candidate_filter import is_usable
 from cudnnpy._planning.candidates import Candidate, from_configuration
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.usable import is_usable
 from cudnnpy.errors import StatusError
 from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.handle import Handle, in_use, on_device
@@ -96,7 +96,7 @@ class HuntService(Service):
     @contextmanager
     def _examined(self, request: Mapping[str, Any]) -> Iterator[tuple[Verifier, list[Candidate]]]:
         """Yield the verifier and the candidates of a request."""
-        problem, options = notation.parse(request["text"])
+        problem, options = problem_notation.parse(request["text"])
         options, handle = options._replace(tune_seconds=_RUN_SECONDS), Handle.default(0)
         self._begin(None, _PLAN_SECONDS)
         candidates = sampled(problem, options, Target(handle), request["seed"])

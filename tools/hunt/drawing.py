@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, extent, packed_strides
-from cudnnpy._planning.notation import text_of
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
+from cudnnpy._planning.problem_notation import text_of
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.fused import ACTIVATIONS as FUSED
 from cudnnpy.convolution.problem import (

@@ -10,12 +10,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from cudnnpy._planning import measured
+from cudnnpy._planning import measurement_table
 from tools.measured import judge, write
 from tools.measured.rows import read
 
 LONG_MS = 0.02
-TABLES = Path(measured.__file__).with_name("tables")
+TABLES = Path(measurement_table.__file__).with_name("tables")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     if long:
         print(judge.summary(f"{LONG_MS} ms or more", long))
     given.out.mkdir(parents=True, exist_ok=True)
-    file = given.out / measured.file_name(given.capability, given.cudnn)
+    file = given.out / measurement_table.file_name(given.capability, given.cudnn)
     kept = write.read(file.read_text(encoding="utf-8")) if given.keep and file.exists() else []
     text = write.table(rows, given.capability, given.cudnn, kept, GPU=given.gpu)
     file.write_text(text, encoding="utf-8")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import geometric_mean
 from typing import NamedTuple
 
-from cudnnpy._planning.measured import Configuration, Table
+from cudnnpy._planning.measurement_table import Configuration, Table
 from tools.measured import write
 from tools.measured.rows import Row
 

@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cudnnpy import raw
-from cudnnpy._planning import measured
+from cudnnpy._planning import measurement_table
 from cudnnpy._planning.candidates import Engine
-from cudnnpy._planning.measured import Configuration, Features
-from cudnnpy._planning.notation import parse
+from cudnnpy._planning.measurement_table import Configuration, Features
 from cudnnpy._planning.problem import is_strict
+from cudnnpy._planning.problem_notation import parse
 from cudnnpy._store import exports
 from cudnnpy._store.entry import Entry, Key, Measured
-from cudnnpy.convolution import first_guess
+from cudnnpy.convolution import heuristic_overrides
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.features import features
 from cudnnpy.convolution.lowering import ConvolutionLowering, lowerings
+from cudnnpy.convolution.table_features import features
 from tools.benchmark.networks.catalogue import layer
 from tools.benchmark.networks.cells import KINDS, Cell
 from tools.measured.problems import problem_of
@@ -104,7 +104,7 @@ def _row_of_entry(entry: Entry) -> Row | None:
     """Return the row of an entry; each problem is a network of its own, so that it is left out by itself."""
     problem, options = parse(entry.text)
     limited = options.deterministic or options.workspace_limit is not None
-    is_from_table = any(measured.is_source(one.source) for one in entry.candidates)
+    is_from_table = any(measurement_table.is_source(one.source) for one in entry.candidates)
     if limited or is_from_table or not isinstance(problem, ConvolutionProblem):
         return None
     candidates = [_measured(one) for one in entry.candidates if one.milliseconds is not None and not one.refused]
@@ -173,12 +173,15 @@ def _guesses(
     found = list(lowerings(problem, strict))
     faster = [
         configuration
-        for lowering in first_guess.instead_of_plain(problem, found)
+        for lowering in heuristic_overrides.instead_of_plain(problem, found)
         for configuration in _instead_of_plain(lowering, ran)
     ]
     for lowering in found:
         for configuration in _of_lowering(lowering, strict, ran):
-            if (configuration.engine, configuration.knobs) == (first_guess.PLAIN.index, None) and not lowering.way:
+            if (configuration.engine, configuration.knobs) == (
+                heuristic_overrides.PLAIN.index,
+                None,
+            ) and not lowering.way:
                 yield from faster
             yield configuration
 
@@ -188,7 +191,7 @@ def _instead_of_plain(
 ) -> list[Configuration]:
     """Return what comes before engine 0, in a list of at most one."""
     if lowering.as_forward:
-        forward = Configuration(lowering.suffix, first_guess.PLAIN.index, None)
+        forward = Configuration(lowering.suffix, heuristic_overrides.PLAIN.index, None)
         return [found for found, _ in ran if found == forward][:1]
     compiled = (found for found, candidate in ran if candidate["source"] == "heuristics" and candidate.get("compiled"))
     return [found for found in compiled if found.lowering == lowering.suffix][:1]
@@ -198,12 +201,12 @@ def _of_lowering(
     lowering: ConvolutionLowering, strict: bool, ran: list[tuple[Configuration, dict[str, Any]]]
 ) -> Iterator[Configuration]:
     alike = [(found, candidate) for found, candidate in ran if found.lowering == lowering.suffix]
-    if first_guess.is_for_winograd(lowering.part, strict):
+    if heuristic_overrides.is_for_winograd(lowering.part, strict):
         yield from (found for found, candidate in alike if "winograd" in candidate["notes"])
-    if first_guess.is_for_plain_engine(lowering.part):
-        yield from (found for found, _ in alike if found.engine == first_guess.PLAIN.index and not found.knobs)
+    if heuristic_overrides.is_for_plain_engine(lowering.part):
+        yield from (found for found, _ in alike if found.engine == heuristic_overrides.PLAIN.index and not found.knobs)
     proposed = (_Proposal(found) for found, candidate in alike if candidate["source"] == "heuristics")
-    yield from (one.configuration for one in first_guess.in_order(lowering.part, strict, proposed))
+    yield from (one.configuration for one in heuristic_overrides.in_order(lowering.part, strict, proposed))
 
 
 def _configuration(candidate: dict[str, Any]) -> Configuration:

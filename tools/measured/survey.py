@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from cudnnpy._core.layouts import extent
+from cudnnpy._planning.candidate_filter import is_usable, rejection
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.usable import is_usable, rejection
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle

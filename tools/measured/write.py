@@ -1,4 +1,4 @@
-"""A table of measurements, as cudnnpy/_planning/measured.py reads it, of a survey's rows."""
+"""A table of measurements, as cudnnpy/_planning/measurement_table.py reads it, of a survey's rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from cudnnpy._planning.measured import FORMAT, Configuration, Kind, digest
+from cudnnpy._planning.measurement_table import FORMAT, Configuration, Kind, digest
 from tools.measured.rows import Row
 
 MOST = 6  # configurations of a problem

@@ -1,4 +1,4 @@
-"""The words of a convolution in the notation of problems (cudnnpy._planning.notation).
+"""The words of a convolution in the notation of problems (cudnnpy._planning.problem_notation).
 
     forward 128x64x56x56 64x64x3x3 pad=1 float16 channels_last
 
@@ -49,8 +49,8 @@ from cudnnpy._core.layouts import (
 )
 from cudnnpy._options.convolution import MODES, PADDINGS
 from cudnnpy._options.element_types import ALIASES, ELEMENT_NAMES
-from cudnnpy._planning.notation import Given, Kind, ProblemTextError, number_text, read_integer, read_number
 from cudnnpy._planning.problem import Problem as AnyProblem
+from cudnnpy._planning.problem_notation import Given, Kind, ProblemTextError, number_text, read_integer, read_number
 from cudnnpy._planning.untrusted_json import LIMIT
 from cudnnpy.convolution.problem import (
     ACTIVATIONS,

@@ -23,11 +23,11 @@ from cudnnpy._planning import known_issues, plan_serialization
 from cudnnpy._planning.candidates import Candidate, copied
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.gpu_kind import gpu_kind
-from cudnnpy._planning.notation import text_of
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.plan_serialization import check_problem, deserialize, invalid_text
 from cudnnpy._planning.problem import Problem
+from cudnnpy._planning.problem_notation import text_of
 from cudnnpy._store.entry import Entry, Key, Measured, canonical
 from cudnnpy._version import __version__
 

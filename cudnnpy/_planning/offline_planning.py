@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from cudnnpy._core.candidate_table import table
-from cudnnpy._planning import notation, profile, selection
+from cudnnpy._planning import device_profile, problem_notation, selection
+from cudnnpy._planning.candidate_filter import is_usable
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.engines import Target, knob_name
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.profile import DeviceProfile
-from cudnnpy._planning.remembered import entry_of
-from cudnnpy._planning.usable import is_usable
+from cudnnpy._planning.stored_choice import entry_of
 from cudnnpy._runtime.executables import Executable
 from cudnnpy._store.entry import Entry
 from cudnnpy.errors import NoAlgorithmError
@@ -41,8 +41,8 @@ def plan_for_profile(text: str, device: DeviceProfile, watch: Watch = Watch()) -
     cannot be parsed, ProfileError if the loaded cuDNN does not accept the profile, and NoAlgorithmError, with the table of
     candidates, if none can be used.
     """
-    problem, options = notation.parse(text)
-    target = profile.target_of(device)
+    problem, options = problem_notation.parse(text)
+    target = device_profile.target_of(device)
     considered = survey(problem, options, target, device.memory, watch)
     found = next((candidate for candidate in considered if not candidate.refused), None)
     if found is None:

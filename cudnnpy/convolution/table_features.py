@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, packed_strides
-from cudnnpy._planning.measured import Features
+from cudnnpy._planning.measurement_table import Features
 from cudnnpy.convolution.problem import Problem
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from cudnnpy._core.layouts import TensorSpec, packed_strides
 from cudnnpy._runtime.executables import At, Executable, Function, Shifted, Step, described, elsewhere, scales
 from cudnnpy.descriptors import OpTensorDescriptor
-from cudnnpy.graph.averages import averaged
+from cudnnpy.graph.pooling_reduction import averaged
 
 SHORTEST = 512  # elements of a run for which the launches of the halves take less time than cudnnReduceTensor
 _ITEM = 8  # bytes

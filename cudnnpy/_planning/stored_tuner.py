@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import NamedTuple
 
-from cudnnpy._planning import measurement_freeze, remembered
+from cudnnpy._planning import measurement_freeze, stored_choice
+from cudnnpy._planning.candidate_filter import Measurement, Measurer, is_usable
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.usable import Measurement, Measurer, is_usable
 from cudnnpy._store.entry import Entry, Key
 from cudnnpy._store.layers import Layers, current, serves_all_preferences
 from cudnnpy.errors import CudnnError
@@ -78,7 +78,7 @@ class StoredTuner:
             return []
         stored = None if self.entry.candidates else self._store.get(self.entry.key)
         is_same = stored is not None and stored.entry.plan == self.entry.plan
-        return remembered.considered(stored.entry if stored is not None and is_same else self.entry)
+        return stored_choice.considered(stored.entry if stored is not None and is_same else self.entry)
 
     def choice(self, limit: int) -> Candidate | None:
         """Return the choice, planned; None if the caller is to choose as prefer="fastest" does."""
@@ -92,7 +92,7 @@ class StoredTuner:
             return self._taken(stored)
         if measurement_freeze.note_unknown(self._problem, self._options) or self._measurer is None:
             return self._taken(stored)
-        with remembered.one_thread(self._key):
+        with stored_choice.one_thread(self._key):
             stored = self._stored(limit)  # another thread may have measured it meanwhile
             if stored.candidate is not None and not self._allows_more_tuning(stored.entry):
                 return self._taken(stored)
@@ -112,7 +112,7 @@ class StoredTuner:
 
     @cached_property
     def _key(self) -> Key:
-        return remembered.key_of(self._problem, self._options, self._target)
+        return stored_choice.key_of(self._problem, self._options, self._target)
 
     def _look_up(self) -> tuple[Entry | None, str]:
         """Return the stored entry and its layer, and note the faults of the problem."""
@@ -121,9 +121,9 @@ class StoredTuner:
             return None, ""
         found, faults = self._store.look_up(self._key)
         self._faults |= {
-            fault.candidate: remembered.reason_of_fault(fault.symptom, fault.detail, fault.made_at)
+            fault.candidate: stored_choice.reason_of_fault(fault.symptom, fault.detail, fault.made_at)
             for fault in faults
-            if fault.driver == remembered.driver()
+            if fault.driver == stored_choice.driver()
         }
         return (None, "") if found is None else (found.entry, found.layer)
 
@@ -149,7 +149,7 @@ class StoredTuner:
         if not (is_confirmed or self._is_autotuned):
             return _Choice(), ""
         try:
-            candidate = remembered.candidate_of(entry, self._problem, self._options, self._target)
+            candidate = stored_choice.candidate_of(entry, self._problem, self._options, self._target)
         except (ValueError, CudnnError) as error:
             return _Choice(), str(error)
         candidate.refused = candidate.refused or self.left_out.get(candidate.name, "")
@@ -163,8 +163,8 @@ class StoredTuner:
 
     def is_confirmed(self, entry: Entry) -> bool:
         """Return whether an entry was measured or confirmed with this GPU, cuDNN and driver."""
-        is_measured_here = remembered.is_of_this_environment(entry)
-        return is_measured_here or self._store.is_checked(entry.key, remembered.environment_of(entry.key))
+        is_measured_here = stored_choice.is_of_this_environment(entry)
+        return is_measured_here or self._store.is_checked(entry.key, stored_choice.environment_of(entry.key))
 
     def _confirmed(self, entry: Entry, limit: int) -> str:
         """Return why the result of a stored choice is wrong; "" if it is right, or if it could not be run."""
@@ -172,7 +172,7 @@ class StoredTuner:
             return ""
         reason = self._measurer.confirm(self._problem, self._options, entry, limit)
         if reason == "":
-            self._store.mark_checked(entry.key, remembered.environment_of(entry.key))
+            self._store.mark_checked(entry.key, stored_choice.environment_of(entry.key))
         return reason or ""
 
     # Measuring
@@ -192,9 +192,11 @@ class StoredTuner:
     def _noted(self, measurement: Measurement) -> Entry | None:
         """Note rejected candidates, and store faults; return the entry, unless that is one for another key."""
         if measurement.faults:
-            text = remembered.choice_text(self._problem, PlanningOptions())
+            text = stored_choice.choice_text(self._problem, PlanningOptions())
             self._store.add_faults(self._key, text, measurement.faults)
-            found = {one.candidate: remembered.reason_of_fault(one.symptom, one.detail) for one in measurement.faults}
+            found = {
+                one.candidate: stored_choice.reason_of_fault(one.symptom, one.detail) for one in measurement.faults
+            }
             self._faults = {**self.left_out, **found}
         self.rejected, entry = measurement.rejected, measurement.entry
         return entry if entry is not None and entry.key == self._key else None
