@@ -10,7 +10,7 @@ from cudnnpy._core.layouts import TensorSpec, extent, packed_strides
 from cudnnpy._measuring.bench_buffers import BenchBuffers
 from cudnnpy._measuring.guarded_memory import STREAM
 from cudnnpy._memory.workspace import take
-from cudnnpy._planning.problem import Box, Problem
+from cudnnpy._planning.problem import Problem, StridedSlice
 from cudnnpy._runtime.executables import copy
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle
@@ -24,11 +24,11 @@ _SAMPLES, _SAMPLE_PRODUCTS = 16, 1 << 20  # the most elements of one result alon
 
 
 class Arbiter:
-    """Judges two results of a problem by its exact elements (Problem.exact_elements)."""
+    """Judges two results of a problem by its exact elements (Problem.float64_elements)."""
 
     def __init__(self, problem: Problem, memory: BenchBuffers, handle: Handle) -> None:
         self._problem, self._memory, self._handle = problem, memory, handle
-        self._boxes: dict[tuple[int, Box], Any] = {}  # what one comparison reads; it can be hundreds of MiB
+        self._boxes: dict[tuple[int, StridedSlice], Any] = {}  # what one comparison reads; it can be hundreds of MiB
 
     def errors(self, one: int, other: int) -> tuple[float, float] | None:
         """Return the errors of the results at two addresses; None if there is no arbiter for the problem.
@@ -40,7 +40,7 @@ class Arbiter:
             return None
         try:
             found = self._most_different(one, other)
-            exact = self._problem.exact_elements([position for position, *_ in found], self._read)
+            exact = self._problem.float64_elements([position for position, *_ in found], self._read)
         except (MemoryError, CudnnError, ValueError, OverflowError):  # strides beyond 32 bits, sums beyond float64
             return None
         if exact is None or not found:
@@ -58,7 +58,7 @@ class Arbiter:
         item, strides = dtype_of(spec.dtype).itemsize, spec.strides or packed_strides(spec.shape)
         try:
             positions = self._sampled(spec.shape)
-            exact = self._problem.exact_elements(positions, self._read)
+            exact = self._problem.float64_elements(positions, self._read)
             if exact is None:
                 return None
             offsets = [sum(at * stride for at, stride in zip(p, strides, strict=True)) for p in positions]
@@ -98,7 +98,7 @@ class Arbiter:
         places = ((_position(spec, offset), a, b) for _, offset, a, b in found[:wanted])
         return [(position, a, b) for position, a, b in places if position is not None]
 
-    def _read(self, operand: int, box: Box) -> Any:
+    def _read(self, operand: int, box: StridedSlice) -> Any:
         """Return a box of an operand, which is packed on the device, as float64; of the result, what beta applies to."""
         if (operand, box) not in self._boxes:
             spec = self._problem.specs[operand]

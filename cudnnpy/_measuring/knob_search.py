@@ -35,7 +35,7 @@ def other_knobs(ran: list[Candidate], target: Target) -> Iterator[Candidate]:
         if current.lowering is None or current.engine is None:
             continue
         lowering, index, fastest = current.lowering, current.engine.index, current
-        built = lowering.built(target)
+        built = lowering.build_graph(target)
         try:
             ranges = engines.knob_ranges(built, target, index)
         except StatusError:  # an engine that is only proposed

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from cudnnpy._measuring.search import Search
 from cudnnpy._measuring.watch import SILENT, Watch
-from cudnnpy._planning.candidate_filter import Measurement, is_usable
+from cudnnpy._planning.candidate_filter import Measurement, try_plan
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
@@ -103,13 +103,13 @@ class LocalMeasurer:
 
     def try_engine(self, problem: Problem, options: PlanningOptions, engine: Engine, limit: int) -> str | None:
         """Return why the result of one engine is wrong; "" if it is right; None if it could not be run."""
-        candidate = problem.forced(options._replace(algorithm=engine), self._target)
+        candidate = problem.forced_candidate(options._replace(algorithm=engine), self._target)
         return self._why_wrong(candidate, problem, options, limit)
 
     def _why_wrong(self, candidate: Candidate, problem: Problem, options: PlanningOptions, limit: int) -> str | None:
         self._watch.begin(candidate, _PLANNING_SECONDS)
         try:
-            if is_usable(candidate, problem, options, limit):
+            if try_plan(candidate, problem, options, limit):
                 search = Search(self._handle, watch=self._watch, guarded=self._guarded)
                 search.confirm(problem, options, self._target, candidate, limit)
         except CudnnError as error:

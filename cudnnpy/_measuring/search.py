@@ -23,7 +23,7 @@ from cudnnpy._measuring.verification import PLANNING_SECONDS
 from cudnnpy._measuring.watch import SILENT, Watch
 from cudnnpy._memory import workspace as memory
 from cudnnpy._options.byte_counts import bytes_text
-from cudnnpy._planning.candidate_filter import is_usable
+from cudnnpy._planning.candidate_filter import try_plan
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
@@ -93,10 +93,10 @@ class Search:
         most = min(limit, _largest_workspace(problem, options))
 
         def others() -> Iterator[Candidate]:
-            for other in chain(problem.likely(options, target), problem.engines(target)):
-                if other.is_plain and other.name != given.name:
+            for other in chain(problem.proposed_candidates(options, target), problem.engines(target)):
+                if other.is_conventional and other.name != given.name:
                     self._watch.begin(other, PLANNING_SECONDS)
-                    if is_usable(other, problem, options, most):
+                    if try_plan(other, problem, options, most):
                         yield other
 
         with (
@@ -257,7 +257,7 @@ class _Progress:
     def _measure(self, candidate: Candidate) -> None:
         begin = time.monotonic()
         self._watch.begin(candidate, PLANNING_SECONDS)
-        can_run = is_usable(candidate, self._problem, self._options, self._limit)
+        can_run = try_plan(candidate, self._problem, self._options, self._limit)
         if self._is_excessive(candidate):
             return
         if not can_run:

@@ -106,14 +106,16 @@ class Service:
         assert self._profile is not None
         problem, options = problem_notation.parse(request["text"])
         target = device_profile.target_of(self._profile)
-        found = offline_planning.survey(problem, options, target, self._profile.memory, self._offline_watch(request))
+        found = offline_planning.survey_offline(
+            problem, options, target, self._profile.memory, self._offline_watch(request)
+        )
         return [offline_planning.row(candidate) for candidate in found]
 
-    def _offline_watch(self, request: Mapping[str, Any]) -> offline_planning.Watch:
+    def _offline_watch(self, request: Mapping[str, Any]) -> offline_planning.PlanningHooks:
         def begin(name: str) -> None:
             self._say({"begin": name, "seconds": _PLANNING_SECONDS})
 
-        return offline_planning.Watch(begin, request["left_out"])
+        return offline_planning.PlanningHooks(begin, request["left_out"])
 
 
 def _parsed(request: Mapping[str, Any]) -> tuple[Problem, PlanningOptions, int]:
@@ -130,7 +132,7 @@ def _watch(say: Say) -> Watch:
         message: dict[str, Any] = {"begin": "" if candidate is None else candidate.name, "seconds": seconds}
         if candidate is not None and candidate.engine is not None:
             engine = candidate.engine
-            message["engine"] = [engine.index, list(engine.knobs or ()), list(engine._way)]
+            message["engine"] = [engine.index, list(engine.knobs or ()), list(engine._lowering_options)]
         say(message)
 
     return Watch(begin, lambda candidate: say({"measured": row_of(candidate)._asdict()}))

@@ -167,7 +167,7 @@ class Verifier:
         assert wrong is not None
         errors = self._arbiter.errors(memory.scratch[0], memory.kept[0])
         if errors is None:
-            is_right, baseline_is_right = candidate.is_plain and not wrong.is_plain, False
+            is_right, baseline_is_right = candidate.is_conventional and not wrong.is_conventional, False
         else:
             is_right, baseline_is_right = (error <= self._tolerance for error in errors)
         if not is_right:
@@ -181,7 +181,9 @@ class Verifier:
         """Keep the results in guarded memory as the baseline; reject the candidate if they cannot be it."""
         largest = self._all_largest()
         if not all(map(math.isfinite, largest)):
-            is_wrong = "wrong result: infinite or no number for random numbers" if self.problem.is_finite else ""
+            is_wrong = (
+                "wrong result: infinite or no number for random numbers" if self.problem.has_finite_results else ""
+            )
             candidate.refused = self._explained(candidate, is_wrong)
             if candidate.refused:
                 return

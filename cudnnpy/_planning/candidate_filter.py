@@ -62,7 +62,7 @@ def rejection(candidate: Candidate, problem: Problem, options: PlanningOptions) 
     return ""
 
 
-def is_usable(candidate: Candidate, problem: Problem, options: PlanningOptions, limit: int) -> bool:
+def try_plan(candidate: Candidate, problem: Problem, options: PlanningOptions, limit: int) -> bool:
     """Plan a candidate if the options permit it; return False, with the reason in `refused`, if it cannot be used."""
     candidate.refused = rejection(candidate, problem, options)
     executable = None if candidate.refused else candidate.prepare()

@@ -11,12 +11,12 @@ from cudnnpy._options.frozen import Frozen
 from cudnnpy._options.limits import MAX_KNOBS
 from cudnnpy._planning import known_issues
 from cudnnpy._planning.engines import EngineConfiguration, Target, engine, engine_name, engines, heuristics
-from cudnnpy._planning.issue_conditions import Facts
+from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy._runtime.executables import Executable
 from cudnnpy.backend import Descriptor
 from cudnnpy.errors import StatusError
 
-WAYS = ("in_blocks", "in_channels_last", "as_forward")  # the options of an Engine that stand for a lowering
+LOWERING_OPTIONS = ("in_blocks", "in_channels_last", "as_forward")  # the options of an Engine that stand for a lowering
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,13 +52,13 @@ class Engine(Frozen):
     as_forward: bool = False
 
     @property
-    def _way(self) -> dict[str, bool]:
+    def _lowering_options(self) -> dict[str, bool]:
         """The options that stand for the lowering that it runs on (Lowering.way)."""
-        return {name: True for name in WAYS if getattr(self, name)}
+        return {name: True for name in LOWERING_OPTIONS if getattr(self, name)}
 
     def __repr__(self) -> str:
         knobs = [repr(dict(self.knobs))] if self.knobs else []
-        return f"Engine({', '.join([str(self.index), *knobs, *(f'{name}=True' for name in self._way)])})"
+        return f"Engine({', '.join([str(self.index), *knobs, *(f'{name}=True' for name in self._lowering_options)])})"
 
     def _canonical(self) -> dict[str, Any]:
         try:
@@ -71,7 +71,7 @@ class Engine(Frozen):
         )
         if given is None or any(isinstance(number, bool) or not isinstance(number, int) for number in numbers):
             raise TypeError(f"index and knobs must be integers; got Engine({shown(self.index)}, {shown(self.knobs)})")
-        for name in WAYS:
+        for name in LOWERING_OPTIONS:
             check_flag(name, getattr(self, name))
         ordered = tuple(sorted((int(kind), value) for kind, value in given))
         return {"knobs": ordered or None}  # a tuple, so that options can be hashed
@@ -85,17 +85,17 @@ class Lowering(Protocol):
         """What is done around the graph, for the names of candidates: "", " + copies"."""
 
     @property
-    def way(self) -> dict[str, bool]:
+    def lowering_options(self) -> dict[str, bool]:
         """The options of an Engine that runs on it: {}, or {"in_blocks": True}, for instance."""
 
-    def built(self, target: Target) -> Descriptor:
+    def build_graph(self, target: Target) -> Descriptor:
         """Return the finalized operation graph. Raises StatusError if cuDNN rejects it."""
 
     def executable(self, plan: Descriptor, target: Target) -> Executable:
         """Return the executable of the whole problem for an execution plan of the graph."""
 
     @property
-    def facts(self) -> Facts:
+    def traits(self) -> ProblemTraits:
         """The properties that known issues of engines depend on."""
 
     @property
@@ -136,7 +136,7 @@ class Candidate:
         return not {"tensor_core", "down_convert_inputs"}.isdisjoint(self.notes)
 
     @property
-    def is_plain(self) -> bool:
+    def is_conventional(self) -> bool:
         """Whether it computes the sums of products as they are written, in the precision of what it is given."""
         approximations = {"winograd", "fft", "reduced_precision_reduction", "down_convert_inputs"}
         return approximations.isdisjoint(self.notes) and not self.compiled_at_run_time
@@ -161,7 +161,7 @@ def _made_elsewhere() -> Executable:
     raise ValueError("a candidate must come from candidates() to be planned; got a copy")
 
 
-def copied(
+def detached_candidate(
     name: str,
     source: str,
     workspace_size: int | None,
@@ -192,10 +192,10 @@ def unsupported(error: Exception) -> str:
     return f"not supported here: {reason}"
 
 
-def proposed(lowering: Lowering, target: Target) -> Iterator[Candidate]:
+def heuristic_candidates(lowering: Lowering, target: Target) -> Iterator[Candidate]:
     """Yield the proposals of cuDNN's heuristics, best first; if cuDNN rejects the graph, a rejected candidate says so."""
     try:
-        graph = lowering.built(target)
+        graph = lowering.build_graph(target)
     except StatusError as error:
         yield rejected("heuristics", f"graph{lowering.suffix}", unsupported(error))
         return
@@ -203,14 +203,14 @@ def proposed(lowering: Lowering, target: Target) -> Iterator[Candidate]:
         yield from_configuration(lowering, target, "heuristics", configuration)
 
 
-def every(lowering: Lowering, target: Target) -> Iterator[Candidate]:
+def all_engines(lowering: Lowering, target: Target) -> Iterator[Candidate]:
     """Yield every engine by global index with its default knobs, also those that the heuristics omit.
 
     Engines that do not support the graph follow, grouped by the reason that cuDNN gives.
     """
     try:
-        graph = lowering.built(target)
-    except StatusError:  # `proposed` yields a rejected candidate
+        graph = lowering.build_graph(target)
+    except StatusError:  # `heuristic_candidates` yields a rejected candidate
         return
     others: dict[int, StatusError] = {}
     for configuration in engines(graph, target, others):
@@ -223,7 +223,7 @@ def every(lowering: Lowering, target: Target) -> Iterator[Candidate]:
         yield rejected("engines", name, f"not supported here: {reason}")
 
 
-def with_engine(lowering: Lowering, target: Target, given: Engine) -> Candidate:
+def candidate_for_engine(lowering: Lowering, target: Target, given: Engine) -> Candidate:
     """Return the candidate of one engine with the given knobs, or with its defaults; a rejected one if cuDNN rejects it."""
     try:
         return configured(lowering, target, given)
@@ -234,14 +234,14 @@ def with_engine(lowering: Lowering, target: Target, given: Engine) -> Candidate:
 
 def configured(lowering: Lowering, target: Target, given: Engine) -> Candidate:
     """Return the candidate of one engine with the given knobs, or with its defaults. Raises StatusError if cuDNN rejects it."""
-    configuration = engine(lowering.built(target), target, given.index, dict(given.knobs or {}))
+    configuration = engine(lowering.build_graph(target), target, given.index, dict(given.knobs or {}))
     return from_configuration(lowering, target, "engines", configuration)
 
 
 def from_configuration(lowering: Lowering, target: Target, source: str, found: EngineConfiguration) -> Candidate:
     """Return the candidate of an engine configuration."""
     compiled = "runtime_compilation" in found.behavior_notes
-    what = lowering.facts, found.engine, (*found.numerical_notes, *found.behavior_notes)
+    what = lowering.traits, found.engine, (*found.numerical_notes, *found.behavior_notes)
     absent = "compiled at run time: needs the GPU itself" if compiled and target.profile is not None else ""
     return Candidate(
         source,
@@ -250,7 +250,7 @@ def from_configuration(lowering: Lowering, target: Target, source: str, found: E
         known_issues.is_deterministic(*what),
         lambda: lowering.executable(found.finalize(), target),
         compiled_at_run_time=compiled,
-        engine=Engine(found.engine, found.knobs, **lowering.way),
+        engine=Engine(found.engine, found.knobs, **lowering.lowering_options),
         lowering=lowering,
         refused=absent or known_issues.rejection(*what),
     )

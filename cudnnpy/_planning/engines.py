@@ -43,7 +43,7 @@ class Target:
             self._descriptor.append(Descriptor(raw.CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, attributes))
         return self._descriptor[0]
 
-    def shared(self, *key: Hashable, make: Callable[[], T]) -> T:
+    def memoize(self, *key: Hashable, make: Callable[[], T]) -> T:
         """Return the result of `make`, which is called once for each key. A StatusError that it raises is raised again."""
         if key not in self._shared:
             try:
@@ -156,7 +156,7 @@ def heuristics(graph: Descriptor, target: Target) -> Iterator[EngineConfiguratio
     seen = set()
     for mode in (raw.CUDNN_HEUR_MODE_A, raw.CUDNN_HEUR_MODE_FALLBACK):
         try:
-            found = target.shared("heuristics", graph, mode, make=partial(_proposals, graph, target, mode))
+            found = target.memoize("heuristics", graph, mode, make=partial(_proposals, graph, target, mode))
         except StatusError:
             continue
         for descriptor in found:
@@ -216,7 +216,7 @@ def _engine_descriptor(graph: Descriptor, target: Target, index: int) -> Descrip
             },
         )
 
-    return target.shared("engine", graph, index, make=make)
+    return target.memoize("engine", graph, index, make=make)
 
 
 def _knob_choice(target: Target, kind: int, value: int) -> Descriptor:
@@ -224,7 +224,7 @@ def _knob_choice(target: Target, kind: int, value: int) -> Descriptor:
         raw.CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE: kind,
         raw.CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE: value,
     }
-    return target.shared(
+    return target.memoize(
         "knob", kind, value, make=lambda: Descriptor(raw.CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, attributes)
     )
 
@@ -240,7 +240,7 @@ def engine(
         {raw.CUDNN_ATTR_ENGINECFG_ENGINE: found, raw.CUDNN_ATTR_ENGINECFG_KNOB_CHOICES: choices or None},
     )
     pairs = tuple(sorted((knobs or {}).items())) or None
-    number, _, numerical, behavior = target.shared("notes", graph, index, make=lambda: _described(found, None))
+    number, _, numerical, behavior = target.memoize("notes", graph, index, make=lambda: _described(found, None))
     return EngineConfiguration(number, pairs, numerical, behavior, descriptor, target)
 
 
@@ -260,7 +260,7 @@ def engines(
 
 def knob_ranges(graph: Descriptor, target: Target, index: int) -> Mapping[int, range]:
     """Return the values that each knob of an engine accepts, by cudnnBackendKnobType_t."""
-    return target.shared("ranges", graph, index, make=lambda: _ranges(_engine_descriptor(graph, target, index)))
+    return target.memoize("ranges", graph, index, make=lambda: _ranges(_engine_descriptor(graph, target, index)))
 
 
 def _ranges(found: Descriptor) -> dict[int, range]:

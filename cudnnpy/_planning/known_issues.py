@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 
 from cudnnpy import raw
 from cudnnpy._planning.issue_conditions import (
-    Facts,
+    ProblemTraits,
     adds,
     always,
     fuses_bias_channels_first,
@@ -62,7 +62,7 @@ class Issue(NamedTuple):
     id: str
     operations: tuple[Operation, ...]
     engines: tuple[int, ...]
-    condition: Callable[[Facts], bool]
+    condition: Callable[[ProblemTraits], bool]
     reason: str
     remedy: Remedy = "rejected"
     kind: Kind | None = None
@@ -309,50 +309,50 @@ ISSUES: tuple[Issue, ...] = (
 )
 
 
-def _found(facts: Facts, engine: int, notes: Collection[str], remedy: Remedy) -> Issue | None:
+def _found(traits: ProblemTraits, engine: int, notes: Collection[str], remedy: Remedy) -> Issue | None:
     """Return the first issue with a remedy that an engine of the loaded release has for a problem."""
     release = raw.version()
     for issue in ISSUES:
         if (
             issue.remedy == remedy
-            and facts.operation in issue.operations
+            and traits.operation in issue.operations
             and issue.is_of(engine, notes)
-            and issue.condition(facts)
+            and issue.condition(traits)
             and issue.is_in(release)
         ):
             return issue
     return None
 
 
-def rejection(facts: Facts, engine: int, notes: Collection[str]) -> str:
+def rejection(traits: ProblemTraits, engine: int, notes: Collection[str]) -> str:
     """Return the reason to reject an engine for a problem although cuDNN offers it; "" if there is none.
 
     `notes` are the engine's numerical and behavior notes, in lower case and without their prefixes.
     """
-    issue = _found(facts, engine, notes, "rejected")
+    issue = _found(traits, engine, notes, "rejected")
     return "" if issue is None else issue.reason
 
 
-def rejects_tensor_cores(facts: Facts) -> bool:
+def rejects_tensor_cores(traits: ProblemTraits) -> bool:
     """Return whether every engine with tensor cores is rejected for a problem."""
-    return bool(rejection(facts, -1, ("tensor_core",)))
+    return bool(rejection(traits, -1, ("tensor_core",)))
 
 
-def is_only_proposed(facts: Facts, engine: int, notes: Collection[str]) -> bool:
+def requires_heuristics_proposal(traits: ProblemTraits, engine: int, notes: Collection[str]) -> bool:
     """Return whether an engine may be wrong for a problem unless cuDNN's heuristics propose it."""
-    return _found(facts, engine, notes, "not proposed") is not None
+    return _found(traits, engine, notes, "not proposed") is not None
 
 
-def is_deterministic(facts: Facts, engine: int, notes: Collection[str]) -> bool:
+def is_deterministic(traits: ProblemTraits, engine: int, notes: Collection[str]) -> bool:
     """Return whether an engine gives the same bits every time, according to its notes and the known issues."""
-    return "nondeterministic" not in notes and _found(facts, engine, notes, "not called deterministic") is None
+    return "nondeterministic" not in notes and _found(traits, engine, notes, "not called deterministic") is None
 
 
-def remedies(facts: Facts) -> frozenset[Remedy]:
+def remedies(traits: ProblemTraits) -> frozenset[Remedy]:
     """Return the remedies of the issues that any engine may have for a problem. The lowerings apply them."""
     release = raw.version()
     return frozenset(
         issue.remedy
         for issue in ISSUES
-        if facts.operation in issue.operations and issue.condition(facts) and issue.is_in(release)
+        if traits.operation in issue.operations and issue.condition(traits) and issue.is_in(release)
     )

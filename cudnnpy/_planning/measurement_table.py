@@ -29,14 +29,14 @@ from typing import Any, NamedTuple, TypeAlias
 
 from cudnnpy import raw
 from cudnnpy._planning import known_issues
-from cudnnpy._planning.candidates import Candidate, Engine, Lowering, with_engine
+from cudnnpy._planning.candidates import Candidate, Engine, Lowering, candidate_for_engine
 from cudnnpy._planning.engines import Target
 
 FORMAT = 3
 NEAREST = 3  # the problems whose measurements are used
 # The gain, in the logarithm of the time, from which the order of the heuristics is changed, and what is added to it for each
 # unit of the distance of the nearest problem. docs/dev/benchmarks.md has what these numbers were judged by.
-LEAST, LEAST_FOR_DISTANCE = 0.05, 0.7
+MIN_LOG_GAIN, MIN_LOG_GAIN_PER_DISTANCE = 0.05, 0.7
 # The largest loss that counts, so that no problem at a distance of 1.5 or more changes the order. It is assumed for a
 # configuration that is not among the fastest of a problem.
 _ABSENT = math.log(3.0)
@@ -70,7 +70,7 @@ class Configuration(NamedTuple):
     knobs: tuple[tuple[int, int], ...] | None
 
 
-class Problem(NamedTuple):
+class MeasuredProblem(NamedTuple):
     """A problem of a table: its sizes, their logarithms, and the loss of each configuration and of the first guess.
 
     A loss is the logarithm of a time over that of the fastest configuration.
@@ -131,11 +131,11 @@ class Table:
             for number in problem.losses.keys() - found.keys():
                 loss = mean(other.losses.get(number, _ABSENT) for _, other in near)
                 found[number] = Proposal(self._configurations[number], problem.sizes, loss)
-        most = mean(problem.first for _, problem in near) - LEAST - LEAST_FOR_DISTANCE * near[0][0]
+        most = mean(problem.first for _, problem in near) - MIN_LOG_GAIN - MIN_LOG_GAIN_PER_DISTANCE * near[0][0]
         ranked = sorted(found.values(), key=lambda proposal: proposal.loss)
         return [proposal for proposal in ranked if proposal.loss <= most]
 
-    def _nearest(self, features: Features) -> list[tuple[float, Problem]]:
+    def _nearest(self, features: Features) -> list[tuple[float, MeasuredProblem]]:
         """Return the nearest problems of the same kind, the nearest first, with the distances of the logarithms of sizes.
 
         If there are problems of the very sizes, the others are left out.
@@ -170,12 +170,12 @@ def _configuration(lowering: Any, engine: Any, knobs: Any) -> Configuration:
     return Configuration(lowering, engine, tuple((kind, value) for kind, value in pairs))
 
 
-def _problem(count: int, sizes: Any, pairs: Any, first: Any) -> Problem:
+def _problem(count: int, sizes: Any, pairs: Any, first: Any) -> MeasuredProblem:
     """Return a problem of a table with `count` configurations. Raises ValueError or TypeError if it is not one."""
     sizes, (first,) = _integers("sizes", sizes, low=1), _integers("the loss of the first guess", [first])
     numbers, thousandths = _integers("configurations", pairs[::2], high=count - 1), _integers("losses", pairs[1::2])
     losses = {number: math.log1p(loss / 1000) for number, loss in zip(numbers, thousandths, strict=True)}
-    return Problem(sizes, _logarithms(sizes), losses, math.log1p(first / 1000))
+    return MeasuredProblem(sizes, _logarithms(sizes), losses, math.log1p(first / 1000))
 
 
 def _list_of(name: str, given: Any) -> list[Any]:
@@ -204,8 +204,8 @@ def candidates(features: Features | None, lowerings: Sequence[Lowering], target:
     for configuration, sizes, loss in table.proposals(features):
         lowering = next((one for one in lowerings if one.suffix == configuration.lowering), None)
         if lowering is not None:
-            candidate = with_engine(lowering, target, Engine(configuration.engine, configuration.knobs))
-            if known_issues.is_only_proposed(lowering.facts, configuration.engine, candidate.notes):
+            candidate = candidate_for_engine(lowering, target, Engine(configuration.engine, configuration.knobs))
+            if known_issues.requires_heuristics_proposal(lowering.traits, configuration.engine, candidate.notes):
                 continue
             x, filters = sizes[: features.rank], sizes[features.rank]
             candidate.source = f"measured for {'x'.join(map(str, x))}, {filters} filters"

@@ -1,7 +1,7 @@
 """Plan for a device profile instead of a GPU (`cudnnpy plan`, `cudnnpy explain --device`).
 
-Every candidate is planned, which takes milliseconds. cuDNN may end the process while it plans one of them: `Watch` says which
-one is next, so that another process can leave it out.
+Every candidate is planned, which takes milliseconds. cuDNN may end the process while it plans one of them. `PlanningHooks`
+announces each candidate, so that another process can exclude it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from cudnnpy._core.candidate_table import table
 from cudnnpy._planning import device_profile, problem_notation, selection
-from cudnnpy._planning.candidate_filter import is_usable
+from cudnnpy._planning.candidate_filter import try_plan
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.engines import Target, knob_name
@@ -24,7 +24,7 @@ from cudnnpy._store.entry import Entry
 from cudnnpy.errors import NoAlgorithmError
 
 
-class Watch(NamedTuple):
+class PlanningHooks(NamedTuple):
     """What is told of each candidate before cuDNN plans it, and the reasons not to plan some, both by their names.
 
     The name is "" for a step that does not concern one candidate.
@@ -34,7 +34,7 @@ class Watch(NamedTuple):
     left_out: Mapping[str, str] = {}
 
 
-def plan_for_profile(text: str, device: DeviceProfile, watch: Watch = Watch()) -> Entry:  # noqa: B008
+def plan_for_profile(text: str, device: DeviceProfile, watch: PlanningHooks = PlanningHooks()) -> Entry:  # noqa: B008
     """Return the choice for a problem in the notation, with all candidates, for the GPU of a profile.
 
     Nothing is measured: the entry's `milliseconds` and `error` are None. Raises ProblemTextError (a ValueError) if the text
@@ -43,27 +43,27 @@ def plan_for_profile(text: str, device: DeviceProfile, watch: Watch = Watch()) -
     """
     problem, options = problem_notation.parse(text)
     target = device_profile.target_of(device)
-    considered = survey(problem, options, target, device.memory, watch)
+    considered = survey_offline(problem, options, target, device.memory, watch)
     found = next((candidate for candidate in considered if not candidate.refused), None)
     if found is None:
-        wanted = selection.wanted(options, selection.limit_of(options, device.memory))
+        wanted = selection.describe_options(options, selection.limit_of(options, device.memory))
         raise NoAlgorithmError(str(problem), wanted, table(considered), considered)
     return entry_of(problem, options, target, Plan(problem, found), considered, complete=True)
 
 
-def survey(
+def survey_offline(
     problem: Problem,
     options: PlanningOptions,
     target: Target,
     free_bytes: int,
-    watch: Watch = Watch(),  # noqa: B008
+    watch: PlanningHooks = PlanningHooks(),  # noqa: B008
 ) -> list[Candidate]:
     """Return every candidate, planned if the options permit it, otherwise with the rejection reason."""
     watch.begin("")
-    found = list(_watched(selection.guesses(problem, options, target), watch))
+    found = list(_watched(selection.ranked_candidates(problem, options, target), watch))
     limit = selection.limit_of(options, free_bytes)
     for candidate in found:
-        is_usable(candidate, problem, options, limit)
+        try_plan(candidate, problem, options, limit)
     watch.begin("")
     return found
 
@@ -87,14 +87,14 @@ def row(candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def _watched(candidates: Iterator[Candidate], watch: Watch) -> Iterator[Candidate]:
+def _watched(candidates: Iterator[Candidate], watch: PlanningHooks) -> Iterator[Candidate]:
     for candidate in candidates:
         candidate.refused = candidate.refused or watch.left_out.get(candidate.name, "")
         candidate.make = _announced(candidate.name, candidate.make, watch)
         yield candidate
 
 
-def _announced(name: str, make: Callable[[], Executable], watch: Watch) -> Callable[[], Executable]:
+def _announced(name: str, make: Callable[[], Executable], watch: PlanningHooks) -> Callable[[], Executable]:
     def announced() -> Executable:
         watch.begin(name)
         return make()

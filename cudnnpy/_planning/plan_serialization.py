@@ -25,7 +25,7 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.gpu_kind import GpuKind, gpu_kind
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem, is_strict
-from cudnnpy._planning.problem_notation import parse_to_plan, text_of
+from cudnnpy._planning.problem_notation import parse_plannable, text_of
 from cudnnpy._planning.untrusted_json import LIMIT, integers, parse_json
 from cudnnpy.errors import LibraryVersionError
 
@@ -119,7 +119,7 @@ def deserialize(text: str) -> SerializedPlan:
 def parsed_problem(content: SerializedPlan, device: int) -> tuple[Problem, PlanningOptions]:
     """Return the problem of a serialized plan for a device, and its options. Raises ValueError if it is not a problem."""
     try:
-        return parse_to_plan(content.problem, device)
+        return parse_plannable(content.problem, device)
     except ValueError as error:
         raise invalid_text(f"its problem is invalid: {error}") from error
 
@@ -140,14 +140,14 @@ def candidate_of(content: SerializedPlan, problem: Problem, options: PlanningOpt
     _check_origin(content, gpu_kind(target))
     if content.engine is None:
         try:
-            candidate = problem.forced(options._replace(algorithm=content.algorithm), target)
+            candidate = problem.forced_candidate(options._replace(algorithm=content.algorithm), target)
         except (TypeError, ValueError) as error:
             raise invalid_text(f"its algorithm is invalid: {error}") from error
     else:
         lowering = next((one for one in problem.lowerings() if one.part_text == content.part), None)
         if lowering is None:
             raise invalid_text(f"its part is not one of the lowerings of {problem}")
-        candidate = configured(lowering, target, _engine(content, lowering.way))
+        candidate = configured(lowering, target, _engine(content, lowering.lowering_options))
         candidate.source = content.source
     if (candidate.name, candidate.source) != (content.name, content.source):
         raise invalid_text(

@@ -11,7 +11,7 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 
 
-class Box(NamedTuple):
+class StridedSlice(NamedTuple):
     """Elements of a tensor: on each axis in logical order `shape` of them, from `start` on, `step` apart."""
 
     start: tuple[int, ...]
@@ -38,7 +38,7 @@ def values_of(spec: TensorSpec) -> Values:
 
 
 # Returns a box of the operand with a number as an array of float64; of the result, what beta applies to.
-Read = Callable[[int, Box], Any]
+Read = Callable[[int, StridedSlice], Any]
 
 
 class Problem(Protocol):
@@ -77,7 +77,7 @@ class Problem(Protocol):
         """The number of products that are summed for one element of a result."""
 
     @property
-    def is_finite(self) -> bool:
+    def has_finite_results(self) -> bool:
         """Whether finite inputs give finite results, so that a candidate with other results is wrong."""
 
     @property
@@ -88,7 +88,7 @@ class Problem(Protocol):
     def value_ranges(self) -> tuple[Values, ...]:
         """The numbers that each operand is drawn from, in the order of `specs`, so that results can be compared."""
 
-    def exact_elements(
+    def float64_elements(
         self, positions: Sequence[tuple[int, ...]], read: Read
     ) -> tuple[list[float], list[float]] | None:
         """Return elements of the only result in float64, and the size that the rounding errors of each are relative to.
@@ -106,7 +106,7 @@ class Problem(Protocol):
     def aligned(self) -> Problem:
         """Return the same problem with 16-byte alignment of every tensor, to compare problems whatever the addresses are."""
 
-    def likely(self, options: PlanningOptions, target: Target) -> Iterable[Candidate]:
+    def proposed_candidates(self, options: PlanningOptions, target: Target) -> Iterable[Candidate]:
         """Return the candidates that are tried first, in the order of their expected speed."""
 
     def engines(self, target: Target) -> Iterable[Candidate]:
@@ -115,7 +115,7 @@ class Problem(Protocol):
     def functions(self, options: PlanningOptions, target: Target) -> Iterable[Candidate]:
         """Return the candidates of C functions outside the graph API that compute the same; they may be none."""
 
-    def forced(self, options: PlanningOptions, target: Target) -> Candidate:
+    def forced_candidate(self, options: PlanningOptions, target: Target) -> Candidate:
         """Return the candidate that `options.algorithm` forces. Raises ValueError or TypeError if it is not an algorithm."""
 
 

@@ -27,7 +27,7 @@ from cudnnpy._core.whole_file import replacing
 from cudnnpy._options.limits import MAX_PROBLEM_FILE_BYTES, MAX_SYNTAX_CHARACTERS
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.problem_notation import ProblemTextError, parse, parse_to_plan, text_of
+from cudnnpy._planning.problem_notation import ProblemTextError, parse, parse_plannable, text_of
 
 FORMAT = 1
 _KEYS = ("format", "problems")
@@ -44,7 +44,7 @@ _TOKEN = re.compile(
 _CHARACTER = re.compile(r"\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8}|\\x[0-9A-Fa-f]{2}|\\[ \t]*\n\s*|\\.|.", re.DOTALL)
 
 
-class Request(NamedTuple):
+class ListedProblem(NamedTuple):
     """A problem of a file.
 
     Attributes
@@ -65,23 +65,23 @@ class Request(NamedTuple):
     line: int
 
 
-def read(path: str | os.PathLike[str], device: int = 0) -> list[Request]:
+def read(path: str | os.PathLike[str], device: int = 0) -> list[ListedProblem]:
     """Return the problems of a file, for a device, each once and in their order.
 
     Raises ProblemTextError, which names the file, the line and the column, and OSError if the file cannot be read.
     """
     name = os.fspath(path)
     source = _source(name)
-    found: dict[str, Request] = {}
+    found: dict[str, ListedProblem] = {}
     texts = _texts(name, source)
     for text, place in zip(texts, _places(source, len(texts)), strict=True):
         try:
-            problem, options = parse_to_plan(text, device)
+            problem, options = parse_plannable(text, device)
         except ProblemTextError as error:
             line, column = place.at(source, (error.column or 1) - 1)
             raise ProblemTextError(error.reason, column, line, name) from None
         written = text_of(problem, options)
-        found.setdefault(written, Request(written, problem, options, place.line))
+        found.setdefault(written, ListedProblem(written, problem, options, place.line))
     return list(found.values())
 
 

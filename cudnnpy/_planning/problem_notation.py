@@ -5,8 +5,8 @@
     graph {"calls":[...],"compute_dtype":"float32","tensors":[...]} workspace_limit=64MiB
 
 A text consists of words with spaces between them, in any order. `text_of` writes only what differs from the defaults, in one
-order, so that equal problems have equal texts. The words of a kind of problem are those of its `Kind` in the table KINDS. The
-words below are of the options, and every kind has them.
+order, so that equal problems have equal texts. The table SYNTAXES has the words of each kind of problem. The words below are of
+the options, and every kind has them.
 
 =====================================  =====================================================================
 ``prefer=autotune``                    "fastest", "limited_workspace", "no_workspace" or "autotune"
@@ -64,14 +64,14 @@ class ProblemTextError(ValueError):
         return type(self), (self.reason, self.column, self.line, self.file)
 
 
-class Word(NamedTuple):
+class Token(NamedTuple):
     """A word of a text, and the number of its first character, from 1."""
 
     text: str
     column: int
 
 
-class Kind(NamedTuple):
+class ProblemSyntax(NamedTuple):
     """How the problems of a kind are written and read.
 
     Attributes
@@ -103,26 +103,26 @@ class Kind(NamedTuple):
     words: Mapping[str, tuple[str, Any]]
     refused: Mapping[str, str]
     write: Callable[[Any], list[str]]
-    read: Callable[[Given, int], Problem]
+    read: Callable[[ParsedText, int], Problem]
 
 
-# For each `kind` of problem, the module whose NOTATION is its Kind. It is imported when it is first needed, because it imports
+# For each `kind` of problem, the module whose SYNTAX is its Kind. It is imported when it is first needed, because it imports
 # this module.
-KINDS = {"convolution": "cudnnpy.convolution.candidates", "graph": "cudnnpy.graph.problem"}
+SYNTAXES = {"convolution": "cudnnpy.convolution.candidates", "graph": "cudnnpy.graph.problem"}
 
 
-def kind_named(name: str) -> Kind:
+def syntax_of(name: str) -> ProblemSyntax:
     """Return the Kind of the problems whose `kind` is a name of the table."""
-    found: Kind = import_module(KINDS[name]).NOTATION
+    found: ProblemSyntax = import_module(SYNTAXES[name]).SYNTAX
     return found
 
 
 @dataclass
-class Given:
+class ParsedText:
     """What the words of a text give: the operation, the words without a name in order, and the values by name."""
 
     operation: str
-    operands: list[Word] = field(default_factory=list)
+    operands: list[Token] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
     columns: dict[str, int] = field(default_factory=dict)
 
@@ -141,7 +141,7 @@ def text_of(problem: Problem, options: PlanningOptions | None = None) -> str:
 
     The text does not contain the problem's device, nor the options `policy` and `algorithm`.
     """
-    words = kind_named(problem.kind).write(problem)
+    words = syntax_of(problem.kind).write(problem)
     return " ".join([*words, *_words_of(options or PlanningOptions())])
 
 
@@ -157,7 +157,7 @@ def parse(text: str, device: int = 0) -> tuple[Problem, PlanningOptions]:
         raise ProblemTextError(f"text must have {MAX_PROBLEM_CHARACTERS} characters at most; got {len(text)}", 1)
     words = list(_split(text))
     kind, operation = _kind(words)
-    given = Given(operation.text, columns={"operation": operation.column})
+    given = ParsedText(operation.text, columns={"operation": operation.column})
     for word in words:
         if word != operation:
             _take(given, kind, word)
@@ -168,7 +168,7 @@ def parse(text: str, device: int = 0) -> tuple[Problem, PlanningOptions]:
         raise given.error(error) from None
 
 
-def parse_to_plan(text: str, device: int = 0) -> tuple[Problem, PlanningOptions]:
+def parse_plannable(text: str, device: int = 0) -> tuple[Problem, PlanningOptions]:
     """Return what `parse` does, for a problem that a plan is asked for.
 
     Raises ProblemTextError also for a problem with an empty tensor: its result is known, and nothing is planned for it.
@@ -183,14 +183,14 @@ def parse_to_plan(text: str, device: int = 0) -> tuple[Problem, PlanningOptions]
 # Words
 
 
-def _split(text: str) -> Iterator[Word]:
+def _split(text: str) -> Iterator[Token]:
     """Yield the words of a text. JSON is one word, whatever spaces it has."""
     at = 0
     while found := _WORD.search(text, at):
         start, at = found.span()
         if found.group() == "{":
             at = _end_of_json(text, start)
-        yield Word(text[start:at], start + 1)
+        yield Token(text[start:at], start + 1)
 
 
 def _end_of_json(text: str, start: int) -> int:
@@ -202,9 +202,9 @@ def _end_of_json(text: str, start: int) -> int:
     return len(text)
 
 
-def _kind(words: list[Word]) -> tuple[Kind, Word]:
+def _kind(words: list[Token]) -> tuple[ProblemSyntax, Token]:
     """Return the kind of problem of the words, and the operation among them."""
-    kinds = [kind_named(name) for name in KINDS]
+    kinds = [syntax_of(name) for name in SYNTAXES]
     found = [(kind, word) for word in words for kind in kinds if word.text in kind.operations]
     if len(found) == 1:
         return found[0]
@@ -220,7 +220,7 @@ def _kind(words: list[Word]) -> tuple[Kind, Word]:
     raise ProblemTextError(f"{expected}; got {_shown(word.text)}{_advice(guess)}", word.column)
 
 
-def _take(given: Given, kind: Kind, word: Word) -> None:
+def _take(given: ParsedText, kind: ProblemSyntax, word: Token) -> None:
     """Add what one word says. Raises ProblemTextError if it says nothing."""
     if kind.operand.match(word.text):
         given.operands.append(word)
@@ -242,7 +242,7 @@ def _take(given: Given, kind: Kind, word: Word) -> None:
     given.values[name], given.columns[name] = value, word.column
 
 
-def _unknown(kind: Kind, word: Word) -> str:
+def _unknown(kind: ProblemSyntax, word: Token) -> str:
     """Return why a word is not part of the notation."""
     spelled = word.text.partition("=")[0]
     refused, alone = {**kind.refused, **_REFUSED}, {**kind.words, **_WORDS}

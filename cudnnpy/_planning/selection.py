@@ -11,7 +11,7 @@ from cudnnpy._core.candidate_table import table
 from cudnnpy._memory import workspace as memory
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._planning import recording
-from cudnnpy._planning.candidate_filter import Measurer, is_usable
+from cudnnpy._planning.candidate_filter import Measurer, try_plan
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions, with_limit
@@ -34,7 +34,7 @@ def limit_of(options: PlanningOptions, free_bytes: int) -> int:
     return free_bytes if limit is None else min(limit, free_bytes)
 
 
-def usable(
+def planned_candidates(
     candidates: Iterable[Candidate],
     problem: Problem,
     options: PlanningOptions,
@@ -49,14 +49,14 @@ def usable(
     for candidate in candidates:
         tried.append(candidate)
         candidate.refused = candidate.refused or left_out.get(candidate.name, "")
-        if is_usable(candidate, problem, options, limit):
+        if try_plan(candidate, problem, options, limit):
             yield candidate
 
 
-def guesses(problem: Problem, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
+def ranked_candidates(problem: Problem, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
     """Yield every candidate once, best first: the likely ones, then every engine, then the C functions."""
     return _distinct(
-        chain(problem.likely(options, target), problem.engines(target), problem.functions(options, target))
+        chain(problem.proposed_candidates(options, target), problem.engines(target), problem.functions(options, target))
     )
 
 
@@ -92,24 +92,24 @@ def choose(
     tried: list[Candidate] = []
 
     def first(candidates: Iterable[Candidate], left_out: Mapping[str, str] = MappingProxyType({})) -> Candidate | None:
-        return next(usable(candidates, problem, options, limit, tried, left_out), None)
+        return next(planned_candidates(candidates, problem, options, limit, tried, left_out), None)
 
     found: Candidate | None = None
     if options.algorithm is not None:
-        found = first([problem.forced(options, target)])
+        found = first([problem.forced_candidate(options, target)])
     else:
         if previous_engine is not None:
-            again = problem.forced(options._replace(algorithm=previous_engine), target)
+            again = problem.forced_candidate(options._replace(algorithm=previous_engine), target)
             found = first([again], {} if tuner is None else tuner.left_out)
         if found is None and tuner is not None and (found := tuner.choice(limit)):
             tried.append(found)
         if found is None:
             faults, rejected = ({}, {}) if tuner is None else (tuner.left_out, tuner.rejected)
-            found = first(guesses(problem, options, target), {**faults, **rejected})
+            found = first(ranked_candidates(problem, options, target), {**faults, **rejected})
             if found is None and (with_fault := faults.keys() - rejected.keys()):
-                found = first(one for one in guesses(problem, options, target) if one.name in with_fault)
+                found = first(one for one in ranked_candidates(problem, options, target) if one.name in with_fault)
     if found is None:
-        raise NoAlgorithmError(str(problem), wanted(options, limit), table(tried), tried)
+        raise NoAlgorithmError(str(problem), describe_options(options, limit), table(tried), tried)
     return found, tried
 
 
@@ -124,7 +124,7 @@ def tuning_order(problem: Problem, options: PlanningOptions, target: Target) -> 
     (Problem.proposals_suffice) the other engines are measured only if no proposal could be used. C functions follow if no
     engine could be.
     """
-    ranked = list(_distinct(problem.likely(options, target)))
+    ranked = list(_distinct(problem.proposed_candidates(options, target)))
     names = {candidate.name for candidate in ranked}
     engines = (candidate for candidate in problem.engines(target) if candidate.name not in names)
     has_guess = False
@@ -183,12 +183,12 @@ def survey(problem: Problem, options: PlanningOptions, target: Target, free_byte
     """Return every candidate, planned if the options and stored faults permit it, otherwise with the rejection reason."""
     limit, left_out = limit_of(options, free_bytes), StoredTuner(problem, options, target).left_out
     found: list[Candidate] = []
-    for _ in usable(guesses(problem, options, target), problem, options, limit, found, left_out):
+    for _ in planned_candidates(ranked_candidates(problem, options, target), problem, options, limit, found, left_out):
         pass
     return found
 
 
-def wanted(options: PlanningOptions, limit: int) -> str:
+def describe_options(options: PlanningOptions, limit: int) -> str:
     """Return the options that reject candidates, as text."""
     parts: list[Any] = [f"prefer={options.prefer!r}, so at most {bytes_text(limit)} of workspace"]
     if options.algorithm is not None:

@@ -20,7 +20,7 @@ from cudnnpy import raw
 from cudnnpy._cuda_python import cuda_python
 from cudnnpy._options.checks import printable
 from cudnnpy._planning import known_issues, plan_serialization
-from cudnnpy._planning.candidates import Candidate, copied
+from cudnnpy._planning.candidates import Candidate, detached_candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.gpu_kind import gpu_kind
 from cudnnpy._planning.options import PlanningOptions, with_limit
@@ -69,7 +69,7 @@ def environment_of(key: Key) -> str:
     return f"{key.gpu}, {key.multiprocessors} multiprocessors, cuDNN {raw.version_text(key.cudnn)}, driver {driver()}"
 
 
-def is_of_this_environment(entry: Entry) -> bool:
+def was_measured_here(entry: Entry) -> bool:
     """Return whether a choice was measured with the driver that is loaded, and so was confirmed."""
     return entry.milliseconds is not None and entry.made_with.get("driver") == driver() != ""
 
@@ -134,9 +134,9 @@ def _finite(number: float | None) -> float | None:
     return number if number is not None and math.isfinite(number) else None
 
 
-def considered(entry: Entry) -> list[Candidate]:
+def considered_candidates(entry: Entry) -> list[Candidate]:
     """Return the candidates that were considered for an entry, as copies, which cannot be planned."""
-    return [copied(*one) for one in entry.candidates]
+    return [detached_candidate(*one) for one in entry.candidates]
 
 
 def candidate_of(entry: Entry, problem: Problem, options: PlanningOptions, target: Target) -> Candidate:
@@ -152,8 +152,8 @@ def candidate_of(entry: Entry, problem: Problem, options: PlanningOptions, targe
         and candidate.engine is not None
         and candidate.source not in ("heuristics", "knobs")
     ):
-        facts, index = candidate.lowering.facts, candidate.engine.index
-        if known_issues.is_only_proposed(facts, index, candidate.notes):
+        facts, index = candidate.lowering.traits, candidate.engine.index
+        if known_issues.requires_heuristics_proposal(facts, index, candidate.notes):
             raise invalid_text(f"{candidate.name} may be wrong for {problem}, unless the heuristics propose it")
     candidate.spread, candidate.error = entry.spread, entry.error
     return candidate
@@ -174,7 +174,7 @@ os.register_at_fork(after_in_child=_locks.clear)  # no thread of the parent will
 
 
 @contextmanager
-def one_thread(key: Key) -> Iterator[None]:
+def single_flight(key: Key) -> Iterator[None]:
     """Let one thread of this process at a time into the block for a key."""
     lock = _locks.setdefault(key.digest, _Lock())  # referred to until the end of the block
     with lock.lock:

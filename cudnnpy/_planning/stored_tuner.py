@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from cudnnpy._planning import measurement_freeze, stored_choice
-from cudnnpy._planning.candidate_filter import Measurement, Measurer, is_usable
+from cudnnpy._planning.candidate_filter import Measurement, Measurer, try_plan
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
@@ -78,7 +78,7 @@ class StoredTuner:
             return []
         stored = None if self.entry.candidates else self._store.get(self.entry.key)
         is_same = stored is not None and stored.entry.plan == self.entry.plan
-        return stored_choice.considered(stored.entry if stored is not None and is_same else self.entry)
+        return stored_choice.considered_candidates(stored.entry if stored is not None and is_same else self.entry)
 
     def choice(self, limit: int) -> Candidate | None:
         """Return the choice, planned; None if the caller is to choose as prefer="fastest" does."""
@@ -92,7 +92,7 @@ class StoredTuner:
             return self._taken(stored)
         if measurement_freeze.note_unknown(self._problem, self._options) or self._measurer is None:
             return self._taken(stored)
-        with stored_choice.one_thread(self._key):
+        with stored_choice.single_flight(self._key):
             stored = self._stored(limit)  # another thread may have measured it meanwhile
             if stored.candidate is not None and not self._allows_more_tuning(stored.entry):
                 return self._taken(stored)
@@ -153,7 +153,7 @@ class StoredTuner:
         except (ValueError, CudnnError) as error:
             return _Choice(), str(error)
         candidate.refused = candidate.refused or self.left_out.get(candidate.name, "")
-        if is_usable(candidate, self._problem, self._options, limit):
+        if try_plan(candidate, self._problem, self._options, limit):
             reason = "" if is_confirmed else self._confirmed(entry, limit)
         elif candidate.executable is not None:
             return too_large, ""
@@ -163,7 +163,7 @@ class StoredTuner:
 
     def is_confirmed(self, entry: Entry) -> bool:
         """Return whether an entry was measured or confirmed with this GPU, cuDNN and driver."""
-        is_measured_here = stored_choice.is_of_this_environment(entry)
+        is_measured_here = stored_choice.was_measured_here(entry)
         return is_measured_here or self._store.is_checked(entry.key, stored_choice.environment_of(entry.key))
 
     def _confirmed(self, entry: Entry, limit: int) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from cudnnpy.cli.text_table import printed, say
 
 if TYPE_CHECKING:
-    from cudnnpy._planning.problem_file import Request
+    from cudnnpy._planning.problem_file import ListedProblem
     from cudnnpy._store.entry import Entry
     from cudnnpy.cli.planner import Planner
 
@@ -69,7 +69,7 @@ def _plan(options: argparse.Namespace) -> int:
     return 0 if len(entries) == len(planned) else 1
 
 
-def _read(path: str) -> list[Request]:
+def _read(path: str) -> list[ListedProblem]:
     from cudnnpy._planning import problem_file
     from cudnnpy._planning.problem_notation import ProblemTextError
 
@@ -79,7 +79,7 @@ def _read(path: str) -> list[Request]:
         raise ProblemTextError(error.strerror or str(error), file=path) from None
 
 
-def _entry(request: Request, planner: Planner, file: str) -> Entry | None:
+def _entry(request: ListedProblem, planner: Planner, file: str) -> Entry | None:
     """Return the choice for a problem; None, with the reason on standard error, if it cannot be planned."""
     from cudnnpy.cli.planner import PlanningError
 
@@ -110,7 +110,7 @@ def _write(entries: list[Entry], path: str) -> int:
 
 
 def _print_summary(
-    planned: list[tuple[Request, Entry | None]], written: int | None, options: argparse.Namespace
+    planned: list[tuple[ListedProblem, Entry | None]], written: int | None, options: argparse.Namespace
 ) -> None:
     from cudnnpy._options.byte_counts import bytes_text
     from cudnnpy.cli import explanation, text_table

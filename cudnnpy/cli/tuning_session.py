@@ -18,7 +18,7 @@ from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._planning import problem_file
 from cudnnpy._planning.candidate_filter import FoundFault, Symptom
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.problem_file import Request
+from cudnnpy._planning.problem_file import ListedProblem
 from cudnnpy._planning.problem_notation import ProblemTextError
 from cudnnpy._planning.stored_choice import choice_text
 from cudnnpy._store import exports
@@ -172,7 +172,7 @@ def _gpus(options: argparse.Namespace, machine: Machine) -> list[TuningGpu]:
 # What is to be tuned
 
 
-def _requests(options: argparse.Namespace) -> tuple[int, list[Request]]:
+def _requests(options: argparse.Namespace) -> tuple[int, list[ListedProblem]]:
     """Return the problems, and the exit status of the program that was recorded."""
     if options.record is None:
         return 0, _read(options.problems)
@@ -196,7 +196,7 @@ def _requests(options: argparse.Namespace) -> tuple[int, list[Request]]:
     return status, requests
 
 
-def _read(path: str) -> list[Request]:
+def _read(path: str) -> list[ListedProblem]:
     try:
         return problem_file.read(path)
     except OSError as error:
@@ -220,7 +220,7 @@ def _status_text(status: int) -> str:
     return f"signal {-status}" if status < 0 else f"exit status {status}"
 
 
-def _wanted(options: argparse.Namespace, requests: Sequence[Request], kinds: Iterable[str]) -> list[Job]:
+def _wanted(options: argparse.Namespace, requests: Sequence[ListedProblem], kinds: Iterable[str]) -> list[Job]:
     """Return each problem for each kind of GPU, once, with the most seconds that it is given."""
     found: dict[Key, Job] = {}
     for request in requests:

@@ -9,14 +9,21 @@ from typing import Self
 from cudnnpy._options.algorithms import algorithm_named, algorithm_names
 from cudnnpy._options.checks import shown
 from cudnnpy._planning import known_issues, measurement_table
-from cudnnpy._planning.candidates import Candidate, Engine, every, proposed, rejected, with_engine
+from cudnnpy._planning.candidates import (
+    Candidate,
+    Engine,
+    all_engines,
+    candidate_for_engine,
+    heuristic_candidates,
+    rejected,
+)
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Read, Values, is_strict, values_of
-from cudnnpy._planning.problem_notation import Given, text_of
+from cudnnpy._planning.problem_notation import ParsedText, text_of
 from cudnnpy._runtime.executables import Executable
 from cudnnpy.convolution import convolution_notation, heuristic_overrides, legacy
-from cudnnpy.convolution.float64_elements import exact_elements
+from cudnnpy.convolution.float64_elements import float64_elements
 from cudnnpy.convolution.lowering import ConvolutionLowering, lowerings
 from cudnnpy.convolution.problem import Problem
 from cudnnpy.convolution.table_features import features
@@ -49,7 +56,7 @@ class ConvolutionProblem(Problem):
         return self.is_depthwise and len(self.w.shape) == 4 and max(self.w.shape[2:]) <= 7
 
     @property
-    def is_finite(self) -> bool:
+    def has_finite_results(self) -> bool:
         """True: sums of products of finite numbers are finite."""
         return True
 
@@ -58,9 +65,9 @@ class ConvolutionProblem(Problem):
         """The numbers that each operand is drawn from: any, for sums of products."""
         return tuple(map(values_of, self.specs))
 
-    def exact_elements(self, positions: Sequence[tuple[int, ...]], read: Read) -> tuple[list[float], list[float]]:
+    def float64_elements(self, positions: Sequence[tuple[int, ...]], read: Read) -> tuple[list[float], list[float]]:
         """Return elements of the result in float64, and the size that the rounding errors of each are relative to."""
-        return exact_elements(self, positions, read)
+        return float64_elements(self, positions, read)
 
     @property
     def kind(self) -> str:
@@ -76,25 +83,25 @@ class ConvolutionProblem(Problem):
         tensors = {name: getattr(self, name) for name in ("x", "w", "y", "bias")}
         return self._replace(**{name: spec and spec._replace(alignment=16) for name, spec in tensors.items()})
 
-    def likely(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
+    def proposed_candidates(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
         """Yield what was fast for near problems, then the proposals of cuDNN's heuristics for each lowering.
 
         The best proposal of each lowering comes before the others, since autotune may have no time for all. A lowering whose
         engines with tensor cores are rejected comes after one that can use them.
         """
         strict = is_strict(self, options)
-        found = sorted(lowerings(self, strict), key=lambda one: known_issues.rejects_tensor_cores(one.facts))
+        found = sorted(lowerings(self, strict), key=lambda one: known_issues.rejects_tensor_cores(one.traits))
         known = measurement_table.candidates(features(self, strict), found, target)
         rankings = [_proposals(lowering, strict, target) for lowering in found]
         for candidate in chain(known, _best_of_each_first(rankings)):
-            if candidate.engine == heuristic_overrides.PLAIN:
+            if candidate.engine == heuristic_overrides.ENGINE_0:
                 yield from _instead_of_plain(self, found, target)
             yield candidate
 
     def engines(self, target: Target) -> Iterator[Candidate]:
         """Yield every engine for every lowering. Those that are compiled at run time are rejected (see _NOT_PROPOSED)."""
         for lowering in lowerings(self):
-            for candidate in every(lowering, target):
+            for candidate in all_engines(lowering, target):
                 if candidate.compiled_at_run_time and not candidate.refused:
                     candidate.refused = _NOT_PROPOSED
                 yield candidate
@@ -105,15 +112,15 @@ class ConvolutionProblem(Problem):
             for name in algorithm_names(self.operation):
                 yield from_algorithm(self, is_strict(self, options), target, name)
 
-    def forced(self, options: PlanningOptions, target: Target) -> Candidate:
+    def forced_candidate(self, options: PlanningOptions, target: Target) -> Candidate:
         """Return the candidate that `options.algorithm` forces. Raises ValueError or TypeError if it is not an algorithm."""
         given = options.algorithm
         if isinstance(given, Engine):
-            lowering = next((one for one in lowerings(self) if one.way == given._way), None)
+            lowering = next((one for one in lowerings(self) if one.lowering_options == given._lowering_options), None)
             if lowering is None:
-                reason = next((_NO_LOWERING[name] for name in given._way), _NO_COPIES)
+                reason = next((_NO_LOWERING[name] for name in given._lowering_options), _NO_COPIES)
                 return rejected("engines", f"engine {given.index}", reason)
-            return with_engine(lowering, target, given)
+            return candidate_for_engine(lowering, target, given)
         if isinstance(given, str):
             name = algorithm_named(self.operation, given)
             return from_algorithm(self, is_strict(self, options), target, name)
@@ -123,20 +130,22 @@ class ConvolutionProblem(Problem):
 def _proposals(lowering: ConvolutionLowering, strict: bool, target: Target) -> Iterator[Candidate]:
     """Yield the proposals of cuDNN's heuristics for a lowering, in the order of heuristic_overrides.py."""
     if heuristic_overrides.is_for_winograd(lowering.part, strict):
-        yield from (candidate for candidate in every(lowering, target) if "winograd" in candidate.notes)
+        yield from (candidate for candidate in all_engines(lowering, target) if "winograd" in candidate.notes)
     if heuristic_overrides.is_for_plain_engine(lowering.part):
-        plain_engine = with_engine(lowering, target, heuristic_overrides.PLAIN)
+        plain_engine = candidate_for_engine(lowering, target, heuristic_overrides.ENGINE_0)
         yield from [plain_engine] if not plain_engine.refused else []
-    yield from heuristic_overrides.in_order(lowering.part, strict, proposed(lowering, target))
+    yield from heuristic_overrides.apply_overrides(lowering.part, strict, heuristic_candidates(lowering, target))
 
 
 def _instead_of_plain(problem: Problem, found: list[ConvolutionLowering], target: Target) -> Iterator[Candidate]:
     """Yield what is faster than engine 0. Of engines that are compiled at run time, only what the heuristics propose."""
     for lowering in heuristic_overrides.instead_of_plain(problem, found):
         if lowering.as_forward:
-            yield with_engine(lowering, target, heuristic_overrides.PLAIN)
+            yield candidate_for_engine(lowering, target, heuristic_overrides.ENGINE_0)
         else:
-            compiled = (candidate for candidate in proposed(lowering, target) if candidate.compiled_at_run_time)
+            compiled = (
+                candidate for candidate in heuristic_candidates(lowering, target) if candidate.compiled_at_run_time
+            )
             yield from islice(compiled, 1)
 
 
@@ -151,17 +160,17 @@ def _best_of_each_first(rankings: list[Iterator[Candidate]]) -> Iterator[Candida
         yield from ranking
 
 
-def _read(given: Given, device: int) -> ConvolutionProblem:
+def _read(given: ParsedText, device: int) -> ConvolutionProblem:
     return ConvolutionProblem(*convolution_notation.read(given, device))
 
 
-NOTATION = convolution_notation.kind(_read)
+SYNTAX = convolution_notation.kind(_read)
 
 
 def from_algorithm(problem: Problem, strict: bool, target: Target, name: str) -> Candidate:
     """Return the candidate of a v7 algorithm. `strict`: float32 is multiplied as float32, not as tf32."""
     # The v7 functions fuse nothing: take the first lowering without a bias and an activation.
-    plain = (one for one in lowerings(problem) if not one.way)
+    plain = (one for one in lowerings(problem) if not one.lowering_options)
     lowering = next(
         (lowering for lowering in plain if (lowering.part.bias, lowering.part.activation) == (None, None)), None
     )

@@ -50,7 +50,14 @@ from cudnnpy._core.layouts import (
 from cudnnpy._options.convolution import MODES, PADDINGS
 from cudnnpy._options.element_types import ALIASES, ELEMENT_NAMES
 from cudnnpy._planning.problem import Problem as AnyProblem
-from cudnnpy._planning.problem_notation import Given, Kind, ProblemTextError, number_text, read_integer, read_number
+from cudnnpy._planning.problem_notation import (
+    ParsedText,
+    ProblemSyntax,
+    ProblemTextError,
+    number_text,
+    read_integer,
+    read_number,
+)
 from cudnnpy._planning.untrusted_json import LIMIT
 from cudnnpy.convolution.problem import (
     ACTIVATIONS,
@@ -183,7 +190,7 @@ def _result_dtype(operation: str, dtype: str) -> str:
 # Reading
 
 
-def read(given: Given, device: int) -> Problem:
+def read(given: ParsedText, device: int) -> Problem:
     """Return the problem of what a text gives. Raises ValueError or TypeError, which name the part."""
     x_shape, w_shape = _shapes(given)
     values = given.values
@@ -209,7 +216,7 @@ def read(given: Given, device: int) -> Problem:
     )
 
 
-def _shapes(given: Given) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _shapes(given: ParsedText) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the shapes of x and w, and note their places as those of other names in messages."""
     if len(given.operands) != 2:
         got = " ".join(word.text for word in given.operands[:9]) or "no shape"
@@ -233,7 +240,7 @@ def _shapes(given: Given) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return first, second
 
 
-def _tensor(given: Given, name: str, shape: tuple[int, ...], dtype: ElementName) -> TensorSpec:
+def _tensor(given: ParsedText, name: str, shape: tuple[int, ...], dtype: ElementName) -> TensorSpec:
     if math.prod(shape) >= LIMIT:
         raise ValueError(f"{name} must fit into memory; got shape {shape}")
     strides = given.values.get(f"{name}.strides", given.values.get("memory order", "packed"))
@@ -250,7 +257,7 @@ def _tensor(given: Given, name: str, shape: tuple[int, ...], dtype: ElementName)
     return whole
 
 
-def _bias(given: Given, result: TensorSpec) -> TensorSpec | None:
+def _bias(given: ParsedText, result: TensorSpec) -> TensorSpec | None:
     alignment = given.values.get("bias.alignment", 16)
     if not given.values.get("bias"):
         if "bias.alignment" in given.values:
@@ -282,9 +289,9 @@ def _read_strides(text: str) -> Any:
     return text if any(isinstance(stride, str) for stride in found) else found
 
 
-def kind(read: Callable[[Given, int], AnyProblem]) -> Kind:
+def kind(read: Callable[[ParsedText, int], AnyProblem]) -> ProblemSyntax:
     """Return how convolutions are written and read; `read` makes a problem with its candidates of what `read` here returns."""
-    return Kind(
+    return ProblemSyntax(
         OPERATIONS,
         re.compile(r"[0-9]{1,30}(x[0-9]{1,30}){1,12}$"),
         {

@@ -21,7 +21,7 @@ def epilogue(
     engine is compiled at run time, which takes 0.2 s or more.
     """
     if y.strides == channels_last_strides(y.shape):
-        planned = target.shared("epilogue", y, bias, activation, make=lambda: _planned(y, bias, activation, target))
+        planned = target.memoize("epilogue", y, bias, activation, make=lambda: _planned(y, bias, activation, target))
         if planned is not None:
             return [Step(planned, (*places, places[0]))]
     steps = []

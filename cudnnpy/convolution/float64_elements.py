@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from cudnnpy._planning.problem import Box, Read
+from cudnnpy._planning.problem import Read, StridedSlice
 from cudnnpy.convolution.problem import Problem
 
 
@@ -27,7 +27,7 @@ _ACTIVATIONS: dict[str, Callable[[float], float]] = {
 }
 
 
-def exact_elements(
+def float64_elements(
     problem: Problem, positions: Sequence[tuple[int, ...]], read: Read
 ) -> tuple[list[float], list[float]]:
     """Return elements of the result, and for each the size that its rounding errors are relative to.
@@ -51,7 +51,7 @@ def exact_elements(
 
 def _one(read: Read, operand: int, position: tuple[int, ...]) -> float:
     ones = (1,) * len(position)
-    return float(read(operand, Box(position, ones, ones)).item())
+    return float(read(operand, StridedSlice(position, ones, ones)).item())
 
 
 def _sums(problem: Problem, position: tuple[int, ...], read: Read) -> tuple[float, float]:
@@ -114,6 +114,6 @@ def _boxed(
     low, high = [min(places) for places in spatial], [max(places) for places in spatial]
     step = [places.step if isinstance(places, range) else 1 for places in spatial]
     counts = [(b - a) // s + 1 for a, b, s in zip(low, high, step, strict=True)]
-    found = read(operand, Box((*start, *low), (*shape, *counts), (1, 1, *step)))
+    found = read(operand, StridedSlice((*start, *low), (*shape, *counts), (1, 1, *step)))
     picked = [[(at - a) // s for at in places] for places, a, s in zip(spatial, low, step, strict=True)]
     return found[np.ix_(range(shape[0]), range(shape[1]), *picked)]

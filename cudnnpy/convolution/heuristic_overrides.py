@@ -19,7 +19,7 @@ from cudnnpy.convolution.problem import Problem
 
 _WINOGRAD_CHANNELS = 64  # the fewest for which an engine that the heuristics omit is tried first
 
-PLAIN = Engine(0)  #: sums the products as they are written, for any operation
+ENGINE_0 = Engine(0)  #: sums the products as they are written, for any operation
 _PLAIN_AXES = 3
 
 # Depthwise convolutions: the filters and images for which copies to channels last are faster.
@@ -202,14 +202,14 @@ class _Proposal(Protocol):
 _P = TypeVar("_P", bound=_Proposal)
 
 
-def in_order(problem: Problem, strict: bool, proposals: Iterable[_P]) -> Iterator[_P]:
+def apply_overrides(problem: Problem, strict: bool, proposals: Iterable[_P]) -> Iterator[_P]:
     """Return the proposals for the part of a problem that an engine computes, with a faster one before a slow first one."""
     if has_slow_products(problem, strict):
         proposals = _products_second(proposals)
     if has_large_filter(problem, strict):
         proposals = _moved(proposals, _TILED, lambda one: _index(one) == _TILED and not _knobs(one))
     if is_of_volumes(problem, strict):
-        proposals = _moved(proposals, PLAIN.index, lambda one: _index(one) == _SUMMING)
+        proposals = _moved(proposals, ENGINE_0.index, lambda one: _index(one) == _SUMMING)
     if is_of_large_volumes(problem, strict):
         proposals = _moved(proposals, _COPYING, lambda one: _index(one) == _SUMMING)
     if has_few_filters(problem, strict):

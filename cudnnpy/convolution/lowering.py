@@ -30,9 +30,9 @@ from cudnnpy._core.layouts import (
     result_strides,
 )
 from cudnnpy._planning import known_issues
-from cudnnpy._planning.candidates import WAYS
+from cudnnpy._planning.candidates import LOWERING_OPTIONS
 from cudnnpy._planning.engines import GraphExecutable, Target
-from cudnnpy._planning.issue_conditions import Facts
+from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy._runtime.executables import Executable, Step, Steps, copy
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import operation_graph
@@ -73,7 +73,7 @@ class ConvolutionLowering(NamedTuple):
             finished = (self.whole.bias, self.whole.activation) != (self.part.bias, self.part.activation)
             return " + channels last" + (" + epilogue" if finished else "")
         blocks = " + blocks" if self.in_blocks else ""
-        copies = any(_differ(self, n) for n in self.part.operands if not (blocks and _ROLES[n] in ("x", "w")))
+        copies = any(_needs_scratch(self, n) for n in self.part.operands if not (blocks and _ROLES[n] in ("x", "w")))
         finished = (self.whole.bias, self.whole.activation) != (self.part.bias, self.part.activation)
         return blocks + (" + copies" if copies else "") + (" + epilogue" if finished else "")
 
@@ -83,22 +83,22 @@ class ConvolutionLowering(NamedTuple):
         return self.w_transform is not None
 
     @property
-    def way(self) -> dict[str, bool]:
+    def lowering_options(self) -> dict[str, bool]:
         """The options of an Engine that runs on it."""
-        return {name: True for name in WAYS if getattr(self, name)}
+        return {name: True for name in LOWERING_OPTIONS if getattr(self, name)}
 
-    def built(self, target: Target) -> Descriptor:
+    def build_graph(self, target: Target) -> Descriptor:
         """The part's operation graph. Raises StatusError if cuDNN rejects it."""
-        return target.shared("graph", self.part, make=lambda: operation_graph.operation_graph(self.part, target))
+        return target.memoize("graph", self.part, make=lambda: operation_graph.operation_graph(self.part, target))
 
     def executable(self, plan: Descriptor, target: Target) -> Executable:
         """What launches the whole problem, with an execution plan of the part."""
         return self.complete(GraphExecutable(plan, operation_graph.uids(self.part.operands)), target)
 
     @property
-    def facts(self) -> Facts:
+    def traits(self) -> ProblemTraits:
         """The properties of the part that known issues of engines depend on."""
-        return self.part.facts
+        return self.part.traits
 
     @property
     def part_text(self) -> str:
@@ -107,7 +107,7 @@ class ConvolutionLowering(NamedTuple):
 
     def complete(self, plan: Executable, target: Target) -> Executable:
         """What launches the whole problem, with an executable of the part."""
-        return plan if self.is_whole or self.as_forward else _staged(self, plan, target)
+        return plan if self.is_whole or self.as_forward else _steps(self, plan, target)
 
 
 def lowerings(problem: Problem, strict: bool = False) -> Iterator[ConvolutionLowering]:
@@ -120,7 +120,7 @@ def lowerings(problem: Problem, strict: bool = False) -> Iterator[ConvolutionLow
     plain = problem._replace(bias=None, activation=None, beta=0.0)
     result = _ROLES[problem.operands[-1]]
     plain = plain._replace(**{result: _packed(getattr(plain, result))})  # type: ignore[arg-type]
-    remedies = known_issues.remedies(problem.facts)
+    remedies = known_issues.remedies(problem.traits)
     in_one = problem.operation == "forward" and problem.beta == 0.0 and plain.y == problem.y
     in_one = in_one and "not fused" not in remedies
     wholes = dict.fromkeys([problem, plain][not in_one :])
@@ -139,7 +139,9 @@ def lowerings(problem: Problem, strict: bool = False) -> Iterator[ConvolutionLow
         for part in parts
     ]
     if any(dtype_of(spec.dtype).itemsize == 1 for spec in problem.specs):  # cudnnTransformTensor does not copy these
-        found = [lowering for lowering in found if not any(_differ(lowering, name) for name in lowering.part.operands)]
+        found = [
+            lowering for lowering in found if not any(_needs_scratch(lowering, name) for name in lowering.part.operands)
+        ]
     yield from (in_blocks + found if is_promising(problem, strict) else found + in_blocks)
     forward = _as_forward(problem)
     if forward is not None:
@@ -238,14 +240,14 @@ def _packed(spec: TensorSpec) -> TensorSpec:
     return spec._replace(strides=result_strides(spec.shape, spec), alignment=16)
 
 
-def _differ(lowering: ConvolutionLowering, name: str) -> bool:
+def _needs_scratch(lowering: ConvolutionLowering, name: str) -> bool:
     """Whether an operand is in scratch memory for the plan: for another memory order or shape, or since beta is applied."""
     role = _ROLES[name]
     accumulates = name == lowering.part.operands[-1] and lowering.whole.beta != lowering.part.beta
     return accumulates or getattr(lowering.whole, role) != getattr(lowering.part, role)
 
 
-def _staged(lowering: ConvolutionLowering, plan: Executable, target: Target) -> Steps:
+def _steps(lowering: ConvolutionLowering, plan: Executable, target: Target) -> Steps:
     """The steps of a lowering: copies of inputs to scratch memory, the plan, a copy of its result back, and the epilogue."""
     whole, part = lowering.whole, lowering.part
     places = {name: at for at, name in enumerate(whole.operands)}
@@ -259,7 +261,7 @@ def _staged(lowering: ConvolutionLowering, plan: Executable, target: Target) -> 
         return len(places) + len(scratch) - 1
 
     for name in part.operands:
-        if not _differ(lowering, name):
+        if not _needs_scratch(lowering, name):
             continue
         role, place, is_result = _ROLES[name], places[name], name == part.operands[-1]
         spec, inside = getattr(whole, role), getattr(part, role)

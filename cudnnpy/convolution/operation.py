@@ -40,7 +40,7 @@ from cudnnpy.handle import Handle, on_device
 from cudnnpy.typing import Array, ArrayT, ConvolutionActivation, ConvolutionOperation, Stream
 
 # The inputs' names for the callers of a transposed convolution.
-OF_TRANSPOSE = {"forward": ("dy", "w"), "backward_data": ("x", "w"), "backward_filter": ("x", "dy")}
+TRANSPOSE_INPUT_NAMES = {"forward": ("dy", "w"), "backward_data": ("x", "w"), "backward_filter": ("x", "dy")}
 
 
 @dataclass(frozen=True, kw_only=True)

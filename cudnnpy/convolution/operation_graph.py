@@ -57,7 +57,7 @@ class Pointwise(NamedTuple):
     b: int | None = None
 
 
-class Described(NamedTuple):
+class GraphDescription(NamedTuple):
     """A problem's graph as plain data, from which the graph is built and with which a saved plan's text is compared.
 
     `tensors` are by unique id, with at least two spatial axes; those in `virtual` exist only between two operations.
@@ -71,33 +71,42 @@ class Described(NamedTuple):
     wide: ElementName
 
 
-def described(problem: Problem) -> Described:
+def describe_graph(problem: Problem) -> GraphDescription:
     """The graph of a problem: the convolution, then its bias and activation."""
     x, w, y, wide = problem.x, problem.w, problem.y, _wide(problem.compute_dtype)
     if problem.bias is None and problem.activation is None:
-        return Described({X: _tall(x), W: _tall(w), Y: _tall(y)}, frozenset(), Y, (), wide)
+        return GraphDescription(
+            {X: _with_two_spatial_axes(x), W: _with_two_spatial_axes(w), Y: _with_two_spatial_axes(y)},
+            frozenset(),
+            Y,
+            (),
+            wide,
+        )
     x, w, y = spelled_channels_last(x, w, y)
     after = _epilogue(y._replace(dtype=wide), y, problem.bias, problem.activation, wide)
-    return after._replace(tensors={X: _tall(x), W: _tall(w), **after.tensors}, virtual=after.virtual | {CONVOLVED})
+    return after._replace(
+        tensors={X: _with_two_spatial_axes(x), W: _with_two_spatial_axes(w), **after.tensors},
+        virtual=after.virtual | {CONVOLVED},
+    )
 
 
 def _epilogue(
     last: TensorSpec, y: TensorSpec, bias: TensorSpec | None, activation: str | None, wide: ElementName
-) -> Described:
+) -> GraphDescription:
     """The operations of a bias and an activation on `last`, the convolution's result, which may be virtual."""
-    tensors, virtual, pointwise, at = {CONVOLVED: _tall(last)}, set(), [], CONVOLVED
+    tensors, virtual, pointwise, at = {CONVOLVED: _with_two_spatial_axes(last)}, set(), [], CONVOLVED
     if bias is not None:
         shape = (1, y.shape[1], *(1 for _ in y.shape[2:]))
-        tensors[BIAS] = _tall(bias._replace(shape=shape, strides=result_strides(shape, y)))
+        tensors[BIAS] = _with_two_spatial_axes(bias._replace(shape=shape, strides=result_strides(shape, y)))
         if activation is not None:
-            tensors[BIASED] = _tall(y._replace(dtype=wide))
+            tensors[BIASED] = _with_two_spatial_axes(y._replace(dtype=wide))
             virtual.add(BIASED)
         pointwise.append(Pointwise(raw.CUDNN_POINTWISE_ADD, at, BIASED if activation else Y, BIAS))
         at = BIASED
     if activation is not None:
         pointwise.append(Pointwise(_ACTIVATIONS[activation], at, Y))
-    tensors[Y] = _tall(y)
-    return Described(tensors, frozenset(virtual), CONVOLVED, tuple(pointwise), wide)
+    tensors[Y] = _with_two_spatial_axes(y)
+    return GraphDescription(tensors, frozenset(virtual), CONVOLVED, tuple(pointwise), wide)
 
 
 def _wide(dtype: ElementName) -> ElementName:
@@ -105,7 +114,7 @@ def _wide(dtype: ElementName) -> ElementName:
     return "float64" if dtype == "float64" else "float32"
 
 
-def _tall(spec: TensorSpec) -> TensorSpec:
+def _with_two_spatial_axes(spec: TensorSpec) -> TensorSpec:
     """The tensor with at least two spatial axes."""
     shape, strides = with_height(spec)
     return spec._replace(shape=shape, strides=strides)
@@ -113,7 +122,7 @@ def _tall(spec: TensorSpec) -> TensorSpec:
 
 def operation_graph(problem: Problem, target: Target) -> Descriptor:
     """The problem as a finalized operation graph."""
-    what = described(problem)
+    what = describe_graph(problem)
     tensors = _tensors(what)
     first = _convolution(problem, tensors[X], tensors[W], tensors[what.convolved])
     return graph_of([first, *_pointwise(what, tensors)], target)
@@ -125,7 +134,7 @@ def epilogue_graph(y: TensorSpec, bias: TensorSpec | None, activation: str | Non
     return graph_of(_pointwise(what, _tensors(what)), target)
 
 
-def _tensors(what: Described) -> dict[int, Descriptor]:
+def _tensors(what: GraphDescription) -> dict[int, Descriptor]:
     return {uid: plain_tensor(uid, spec, virtual=uid in what.virtual) for uid, spec in what.tensors.items()}
 
 
@@ -156,7 +165,7 @@ def _convolution(problem: Problem, x: Descriptor, w: Descriptor, y: Descriptor) 
     return operation
 
 
-def _pointwise(what: Described, tensors: Mapping[int, Descriptor]) -> list[Descriptor]:
+def _pointwise(what: GraphDescription, tensors: Mapping[int, Descriptor]) -> list[Descriptor]:
     return [
         Descriptor(
             raw.CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR,

@@ -24,7 +24,7 @@ from cudnnpy._core.layouts import (
 from cudnnpy._options import convolution as given_options
 from cudnnpy._options.arguments import check_activation, check_scales
 from cudnnpy._options.checks import check_channels, check_layout_rank, check_shape, for_each_axis, shown
-from cudnnpy._planning.issue_conditions import Facts
+from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.typing import ConvolutionMode, ElementName, Layout, Policy, Preference
 
@@ -182,9 +182,9 @@ class Problem(NamedTuple):
         return tuple(spec for name in self.operands if (spec := by_name[name]) is not None)
 
     @property
-    def facts(self) -> Facts:
+    def traits(self) -> ProblemTraits:
         """The properties that known issues of engines depend on."""
-        return Facts(
+        return ProblemTraits(
             self.operation,
             ((self.x, self.w, self.y),),
             frozenset(name for name in ("bias" if self.bias else None, self.activation) if name),

@@ -11,8 +11,8 @@ from cudnnpy._options.checks import check_layout_rank, check_shape, for_each_axi
 from cudnnpy._options.convolution import TransposeOptions
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.layer_base import Layer
-from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation
-from cudnnpy.convolution.zero_extension import Extended, surplus_of
+from cudnnpy.convolution.operation import TRANSPOSE_INPUT_NAMES, Operation
+from cudnnpy.convolution.zero_extension import ZeroExtended, surplus_of
 from cudnnpy.typing import Array, ArrayT, ConvolutionActivation, Shape, Stream
 
 _MOST_KNOWN = 1000  # pairs of shapes, for which nothing is worked out again
@@ -271,7 +271,9 @@ class ConvolutionTranspose(TransposeOptions, Layer):
             operation = self._operations.get((pairs, surplus))
             if operation is None:
                 options = self.options._replace(padding=pairs, output_padding=0)
-                operation = Extended(options, surplus) if any(surplus) else Operation(options, OF_TRANSPOSE)
+                operation = (
+                    ZeroExtended(options, surplus) if any(surplus) else Operation(options, TRANSPOSE_INPUT_NAMES)
+                )
                 self._operations[pairs, surplus] = operation
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()

@@ -16,17 +16,17 @@ from cudnnpy._runtime.executables import Operand, Program, Step, copy, elsewhere
 from cudnnpy._runtime.fills import zeros
 from cudnnpy._runtime.operands import no_overlaps
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation, logical
+from cudnnpy.convolution.operation import TRANSPOSE_INPUT_NAMES, Operation, logical
 from cudnnpy.convolution.problem import Options, output_shape, result_in_layout
 
 
-class Extended(Operation):
+class ZeroExtended(Operation):
     """The operations of such a convolution. `surplus` is the number of zeros that extend x on each spatial axis."""
 
     def __init__(self, options: Options, surplus: tuple[int, ...]) -> None:
-        super().__init__(options, OF_TRANSPOSE)
+        super().__init__(options, TRANSPOSE_INPUT_NAMES)
         self.surplus = (0, 0, *surplus)
-        self._identity = identity_of(Extended, *self.options, *surplus)
+        self._identity = identity_of(ZeroExtended, *self.options, *surplus)
 
     def _prepare(
         self, call: Call, operation: str, activation: str | None, alpha: float, beta: float, *shape: Any

@@ -13,7 +13,7 @@ from typing import Any
 from cudnnpy._core.layouts import TensorSpec, packed_strides
 from cudnnpy._runtime.executables import At, Executable, Function, Shifted, Step, described, elsewhere, scales
 from cudnnpy.descriptors import OpTensorDescriptor
-from cudnnpy.graph.pooling_reduction import averaged
+from cudnnpy.graph.pooling_reduction import average_by_pooling
 
 SHORTEST = 512  # elements of a run for which the launches of the halves take less time than cudnnReduceTensor
 _ITEM = 8  # bytes
@@ -21,7 +21,7 @@ _ITEM = 8  # bytes
 Steps = tuple[list[Step], list[int]]
 
 
-def by_halves(device: int, sizes: tuple[int, int, int], op: str) -> Steps | None:
+def reduce_float64(device: int, sizes: tuple[int, int, int], op: str) -> Steps | None:
     """Return the steps that reduce x, packed (outer, size, inner), over size, and the sizes of their scratch memory.
 
     None if the operation is another one, or if cudnnReduceTensor is faster.
@@ -58,7 +58,7 @@ def _extrema(sizes: tuple[int, int, int], op: str) -> Steps:
 
 def _norm(device: int, sizes: tuple[int, int, int], op: str) -> Steps | None:
     outer, size, inner = sizes
-    summed = averaged(device, sizes, "float64", float(size), 0.0, by_graph=False)
+    summed = average_by_pooling(device, sizes, "float64", float(size), 0.0, by_graph=False)
     if summed is None:
         return None
     before = _each("mul", sizes, 1.0) if op == "norm2" else _each("max", sizes, -1.0)

@@ -29,17 +29,17 @@ from cudnnpy._options.convolution import TUNE_SECONDS
 from cudnnpy._planning import engines
 from cudnnpy._planning.options import PlanningOptions, checked
 from cudnnpy._planning.plan import Plan, executable_of
-from cudnnpy._planning.selection import guesses, plan_for
+from cudnnpy._planning.selection import plan_for, ranked_candidates
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.executables import Operand, Program
-from cudnnpy.graph.nodes import spelled
-from cudnnpy.graph.operations import Nodes
+from cudnnpy.graph.nodes import canonical_spec
+from cudnnpy.graph.operations import GraphOperations
 from cudnnpy.graph.problem import GraphProblem, graph_problem
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.typing import ArrayT, Dtype, Preference, Stream
 
 
-class Graph(Nodes):
+class Graph(GraphOperations):
     """An operation graph: nodes, and how they are planned.
 
     Parameters
@@ -125,7 +125,7 @@ class Graph(Nodes):
         executable takes the addresses of the inputs, then those of the outputs.
         """
         problem, options, target = self.problem(device), PlanningOptions(), engines.Target(Handle.default(device))
-        usable = (one for one in guesses(problem, options, target) if one.prepare() is not None)
+        usable = (one for one in ranked_candidates(problem, options, target) if one.prepare() is not None)
         found = list(islice(usable, pick + 1))
         if not found:
             return None
@@ -182,7 +182,7 @@ class Graph(Nodes):
             given = call.specs.get(node.name)
             if given is None:
                 continue
-            there = spelled(given, node.name)
+            there = canonical_spec(given, node.name)
             if there.dtype != node.spec.dtype or not same_memory(there, node.spec):
                 raise ValueError(
                     f"{node.name} must have the graph's shape, dtype and strides, {node.spec[:3]}; got {given[:3]}"

@@ -9,8 +9,8 @@ from typing import Any
 
 from cudnnpy._core.layouts import extent
 from cudnnpy._planning.untrusted_json import LIMIT, invalid_json, spec_of
-from cudnnpy.graph.nodes import Call, Node
-from cudnnpy.graph.operations import Nodes
+from cudnnpy.graph.nodes import Node, RecordedCall
+from cudnnpy.graph.operations import GraphOperations
 from cudnnpy.names import short_name
 
 _MAX_CALLS = 1000
@@ -34,7 +34,7 @@ _NODES = {
 }  # arguments that are nodes
 
 
-def calls_to_json(calls: Iterable[Call]) -> list[Any]:
+def calls_to_json(calls: Iterable[RecordedCall]) -> list[Any]:
     """Return the calls that built a graph as JSON, in order. Nodes are written as their unique ids, modes as their names."""
     return [[method, {name: _to_json(value) for name, value in arguments.items()}] for method, arguments in calls]
 
@@ -51,14 +51,14 @@ def _to_json(value: Any) -> Any:
     return {name: _to_json(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
-def graph_from_json(compute_dtype: Any, calls: Any) -> Nodes:
+def graph_from_json(compute_dtype: Any, calls: Any) -> GraphOperations:
     """Return the graph of a compute_dtype and of the calls from calls_to_json.
 
     Raises ValueError for anything else. JSON that is not canonical may be accepted: the caller compares it with calls_to_json.
     """
     if not isinstance(calls, list) or len(calls) > _MAX_CALLS:
         raise invalid_json(f"its graph must have a list of {_MAX_CALLS} calls at most; got another")
-    graph: Nodes = _valid(Nodes, compute_dtype=compute_dtype)
+    graph: GraphOperations = _valid(GraphOperations, compute_dtype=compute_dtype)
     for call in calls:
         _repeat(graph, call)
     for node in graph._by_uid.values():
@@ -69,7 +69,7 @@ def graph_from_json(compute_dtype: Any, calls: Any) -> Nodes:
     return graph
 
 
-def _repeat(graph: Nodes, call: Any) -> None:
+def _repeat(graph: GraphOperations, call: Any) -> None:
     """Repeat one call, whose method checks the arguments."""
     if not isinstance(call, list) or len(call) != 2 or not isinstance(call[0], str) or not isinstance(call[1], dict):
         raise invalid_json("a call of its graph is not a method and arguments")
@@ -79,7 +79,7 @@ def _repeat(graph: Nodes, call: Any) -> None:
     _valid(getattr(graph, method), **{name: _argument(graph, name, value) for name, value in arguments.items()})
 
 
-def _argument(graph: Nodes, name: str, value: Any) -> Any:
+def _argument(graph: GraphOperations, name: str, value: Any) -> Any:
     """Return the argument of a method for its JSON."""
     if name in _NODES and not isinstance(value, bool):  # `bias` of normalization_backward is a bool
         return _nodes(graph, value)
@@ -92,7 +92,7 @@ def _argument(graph: Nodes, name: str, value: Any) -> Any:
     return float(value) if value in ("inf", "-inf") else value
 
 
-def _nodes(graph: Nodes, value: Any) -> Any:
+def _nodes(graph: GraphOperations, value: Any) -> Any:
     """Return a node for its unique id, a tuple of nodes for a list, and None for null."""
     if value is None:
         return None

@@ -21,7 +21,7 @@ _IMAGE = 64  # the fewest elements between two others for which a pooling is slo
 _MOST_ONES = 1 << 24  # 32 MiB, which stay allocated as long as the plan
 
 
-class Sums(NamedTuple):
+class MatmulSum(NamedTuple):
     """Sums over the middle axis of (outer, size, inner), in C order; outer or inner may be 1."""
 
     outer: int

@@ -26,7 +26,7 @@ from cudnnpy._core.layouts import (
 from cudnnpy._memory.arrays import read, spec_of
 from cudnnpy._options.checks import check_integer, check_number, shown
 from cudnnpy._planning import engines
-from cudnnpy._planning.issue_conditions import Facts
+from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy.backend import Descriptor
 from cudnnpy.typing import Array, Dtype, ElementName
 
@@ -51,7 +51,7 @@ _SAME_SIGN = {
     "OPERATION_MATMUL": ("ADESC", "BDESC"),
 }
 
-Call = tuple[str, dict[str, Any]]  # a method of a graph, with its arguments in canonical form
+RecordedCall = tuple[str, dict[str, Any]]  # a method of a graph, with its arguments in canonical form
 
 
 @dataclass(eq=False)
@@ -70,7 +70,7 @@ class Node:
         return self.spec.shape
 
 
-class Tensors:
+class GraphTensors:
     """Tensors and operations, in the order in which they were added."""
 
     compute_dtype: ElementName  #: the element type of intermediate results
@@ -86,8 +86,8 @@ class Tensors:
         self._nodes: list[tuple[str, str, dict[str, Any]]] = []  # descriptor kind, attributes' prefix, attributes
         self._constants: list[Node] = []
         self._by_uid: dict[int, Node] = {}  # every tensor
-        self._calls: list[Call] = []
-        self._longest = 1
+        self._calls: list[RecordedCall] = []
+        self._max_reduction_length = 1
         self._convolutions: list[tuple[Node, Node, Node]] = []
 
     def tensor(self, name: str, like: Array | TensorSpec) -> Node:
@@ -112,7 +112,7 @@ class Tensors:
         """
         self._check_name(name)
         spec = like if isinstance(like, TensorSpec) else spec_of(read(like, name)[1])
-        node = Node(spelled(spec, name), name, virtual=False)
+        node = Node(canonical_spec(spec, name), name, virtual=False)
         self._keep(node)
         self.inputs.append(node)
         self._record("tensor", name=name, like=node.spec)
@@ -169,7 +169,7 @@ class Tensors:
             raise ValueError("dtype must be an element type where the graph has no input to take it from; got None")
         kind = dtype_of(self.inputs[0].spec.dtype if dtype is None else dtype).name
         if strides is not None:
-            there = spelled(TensorSpec(node.shape, kind, cast(Any, strides)), name)
+            there = canonical_spec(TensorSpec(node.shape, kind, cast(Any, strides)), name)
             check_distinct(there, name)
             if not same_memory(node.spec, there):  # otherwise the axes of size 1 keep their strides
                 node.spec = node.spec._replace(strides=there.strides)
@@ -179,10 +179,10 @@ class Tensors:
         return node
 
     @property
-    def facts(self) -> Facts:
+    def traits(self) -> ProblemTraits:
         """The properties that known issues of engines depend on. Each output of a convolution's shape counts as its y."""
         specs = self.described()
-        return Facts(
+        return ProblemTraits(
             "graph",
             tuple(
                 (specs[x.uid], specs[w.uid], specs[result.uid])
@@ -282,7 +282,7 @@ class Tensors:
             specs.update(zip(images, in_one_order(*map(specs.__getitem__, images), last=last), strict=True))
         return specs
 
-    def built(self, target: engines.Target, alignment: Mapping[str, int] | None = None) -> Descriptor:
+    def build_graph(self, target: engines.Target, alignment: Mapping[str, int] | None = None) -> Descriptor:
         """Return the finalized operation graph. Raises StatusError if cuDNN rejects it."""
         if not self.outputs:
             raise ValueError("a graph must have an output; got none. Call output(name, node)")
@@ -306,7 +306,7 @@ class Tensors:
 
 
 @dataclass(frozen=True)
-class Typed:
+class TypedValue:
     """A value for an attribute that accepts several types."""
 
     value: float
@@ -319,7 +319,7 @@ def _descriptor(kind: str, prefix: str, attributes: Mapping[str, Any]) -> Descri
         if value is None:
             continue
         attribute = getattr(raw, f"CUDNN_ATTR_{prefix}_{name}")
-        if isinstance(value, Typed):
+        if isinstance(value, TypedValue):
             made.set(attribute, value.value, value.kind)
         else:
             made[attribute] = value
@@ -327,7 +327,7 @@ def _descriptor(kind: str, prefix: str, attributes: Mapping[str, Any]) -> Descri
     return made
 
 
-def spelled(spec: TensorSpec, name: str) -> TensorSpec:
+def canonical_spec(spec: TensorSpec, name: str) -> TensorSpec:
     """Return a spec in canonical form, with strides. Those of axes of size 1 become those of its memory order."""
     spec = check_spec(name, spec)
     spec = spec._replace(strides=packed_strides(spec.shape) if spec.strides is None else spec.strides)

@@ -11,7 +11,7 @@ from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, packed_strides, spelled_channels_last
 from cudnnpy._options.checks import check_flag, check_number, check_padding, for_each_axis
 from cudnnpy.graph.argument_checks import check_statistic, checked_axes, checked_how, each_axis
-from cudnnpy.graph.nodes import Node, Tensors, Typed
+from cudnnpy.graph.nodes import GraphTensors, Node, TypedValue
 from cudnnpy.graph.shape_inference import broadcast, convolved, share, statistics
 from cudnnpy.names import enumerator
 from cudnnpy.typing import (
@@ -27,7 +27,7 @@ _BINARY = {"add", "add_square", "div", "max", "min", "mod", "mul", "pow", "sub",
 _BINARY |= {"cmp_eq", "cmp_neq", "cmp_gt", "cmp_ge", "cmp_lt", "cmp_le", "logical_and", "logical_or"}
 
 
-class Nodes(Tensors):
+class GraphOperations(GraphTensors):
     """Tensors, and the operations that make them.
 
     Each operation returns its result, whose shape and memory order follow from its arguments. All raise TypeError and
@@ -94,11 +94,11 @@ class Nodes(Tensors):
             W=w,
             Y=y,
             CONV_DESC=("CONVOLUTION", how),
-            ALPHA=Typed(*one),
-            BETA=Typed(0.0, one[1]),
+            ALPHA=TypedValue(*one),
+            BETA=TypedValue(0.0, one[1]),
         )
         self._convolutions.append(tensors)
-        self._longest = max(self._longest, math.prod(w.shape[1:]))
+        self._max_reduction_length = max(self._max_reduction_length, math.prod(w.shape[1:]))
         for node, spec in zip(tensors, specs, strict=True):
             node.spec = spec
         pads = tuple(zip(before, after, strict=True))
@@ -128,7 +128,7 @@ class Nodes(Tensors):
         kind = enumerator(raw.cudnnPointwiseMode_t, mode, "mode")
         options: dict[str, Any] = {"MODE": kind, "MATH_PREC": dtype_of(self.compute_dtype).number}
         numbers = checked_how(how)
-        options |= {name.upper(): Typed(value, raw.CUDNN_TYPE_DOUBLE) for name, value in numbers.items()}
+        options |= {name.upper(): TypedValue(value, raw.CUDNN_TYPE_DOUBLE) for name, value in numbers.items()}
         name = kind.name.removeprefix("CUDNN_POINTWISE_").lower()
         is_gradient = name.endswith("_bwd")
         wanted = (True, is_gradient or name in _BINARY or name == "binary_select", name == "binary_select")
@@ -176,7 +176,7 @@ class Nodes(Tensors):
         how = {"OPERATOR": kind, "COMP_TYPE": dtype_of(self.compute_dtype).number}
         self._add("REDUCTION", "REDUCTION", [y], XDESC=x, YDESC=y, DESC=("REDUCTION", how))
         self._record("reduction", op=kind, x=x, axes=sorted(reduced))
-        self._longest = max(self._longest, share(x.shape, shape))
+        self._max_reduction_length = max(self._max_reduction_length, share(x.shape, shape))
         return y
 
     def matmul(self, a: Node, b: Node) -> Node:
@@ -192,7 +192,7 @@ class Nodes(Tensors):
         how = {"COMP_TYPE": dtype_of(self.compute_dtype).number}
         self._add("MATMUL", "MATMUL", [c], ADESC=a, BDESC=b, CDESC=c, DESC=("MATMUL", how))
         self._record("matmul", a=a, b=b)
-        self._longest = max(self._longest, a.shape[-1])
+        self._max_reduction_length = max(self._max_reduction_length, a.shape[-1])
         return c
 
     def resample(
@@ -235,7 +235,7 @@ class Nodes(Tensors):
             "STRIDES": step,
             "WINDOW_DIMS": size,
         }
-        one = Typed(1.0, raw.CUDNN_TYPE_DOUBLE), Typed(0.0, raw.CUDNN_TYPE_DOUBLE)
+        one = TypedValue(1.0, raw.CUDNN_TYPE_DOUBLE), TypedValue(0.0, raw.CUDNN_TYPE_DOUBLE)
         self._add(
             "RESAMPLE_FWD", "RESAMPLE_FWD", [y], XDESC=x, YDESC=y, DESC=("RESAMPLE", how), ALPHA=one[0], BETA=one[1]
         )
@@ -324,7 +324,7 @@ class Nodes(Tensors):
             running=running,
             average_factor=float(average_factor),
         )
-        self._longest = max(self._longest, share(x.shape, stats))
+        self._max_reduction_length = max(self._max_reduction_length, share(x.shape, stats))
         return made
 
     def _check_running(self, running: Any) -> None:
@@ -392,5 +392,5 @@ class Nodes(Tensors):
         self._record(
             "normalization_backward", mode=kind, dy=dy, x=x, scale=scale, mean=mean, inverse=inverse, bias=bias
         )
-        self._longest = max(self._longest, share(x.shape, inverse.shape))
+        self._max_reduction_length = max(self._max_reduction_length, share(x.shape, inverse.shape))
         return made

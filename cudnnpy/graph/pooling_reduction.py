@@ -22,7 +22,7 @@ LONGEST = 4096  # the most elements of a window
 _BATCH = 65_535  # the most images of one pooling
 
 
-def averaged(
+def average_by_pooling(
     device: int, sizes: tuple[int, int, int], dtype: ElementName, factor: float, beta: float, by_graph: bool
 ) -> tuple[list[Step], list[int]] | None:
     """Return the steps that take x, packed (outer, size, inner), to factor * its averages over size + beta * result.

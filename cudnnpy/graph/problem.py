@@ -9,18 +9,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cudnnpy._core.layouts import TensorSpec
-from cudnnpy._planning.candidates import Candidate, Engine, every, proposed, with_engine
+from cudnnpy._planning.candidates import Candidate, Engine, all_engines, candidate_for_engine, heuristic_candidates
 from cudnnpy._planning.engines import GraphExecutable, Target
-from cudnnpy._planning.issue_conditions import Facts
+from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import FLAGS, POSITIVE, Read, Values, values_of
-from cudnnpy._planning.problem_notation import Given, Kind, ProblemTextError
+from cudnnpy._planning.problem_notation import ParsedText, ProblemSyntax, ProblemTextError
 from cudnnpy._planning.untrusted_json import invalid_json, parse_json, spec_of
 from cudnnpy._runtime.executables import Executable
 from cudnnpy.backend import Descriptor
 from cudnnpy.graph.graph_json import calls_to_json, graph_from_json
-from cudnnpy.graph.nodes import Call
-from cudnnpy.graph.operations import Nodes
+from cudnnpy.graph.nodes import RecordedCall
+from cudnnpy.graph.operations import GraphOperations
 from cudnnpy.typing import ElementName
 
 
@@ -28,8 +28,8 @@ from cudnnpy.typing import ElementName
 class GraphProblem:
     """A graph with the specs of its tensors in memory; it implements cudnnpy._planning.problem.Problem."""
 
-    graph: Nodes = field(repr=False)
-    calls: tuple[Call, ...] = field(repr=False)  # that built it; others may follow
+    graph: GraphOperations = field(repr=False)
+    calls: tuple[RecordedCall, ...] = field(repr=False)  # that built it; others may follow
     operands: tuple[str, ...]
     specs: tuple[TensorSpec, ...]
     results: int
@@ -39,7 +39,7 @@ class GraphProblem:
     operation: str = "graph"
     beta: float = 0.0
     kind: str = "graph"
-    is_finite: bool = False  # operations such as a division give infinities
+    has_finite_results: bool = False  # operations such as a division give infinities
     proposals_suffice: bool = False
 
     def __eq__(self, other: object) -> bool:
@@ -54,23 +54,23 @@ class GraphProblem:
         )
         return f"graph of {', '.join(self.graph.operations)}: {tensors}"
 
-    def likely(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
+    def proposed_candidates(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
         """Return the proposals of cuDNN's heuristics."""
-        return proposed(GraphLowering(self), target)
+        return heuristic_candidates(GraphLowering(self), target)
 
     def engines(self, target: Target) -> Iterator[Candidate]:
         """Return every engine with its default knobs."""
-        return every(GraphLowering(self), target)
+        return all_engines(GraphLowering(self), target)
 
     def functions(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
         """Return no candidates: no C function computes a graph."""
         return iter(())
 
-    def forced(self, options: PlanningOptions, target: Target) -> Candidate:
+    def forced_candidate(self, options: PlanningOptions, target: Target) -> Candidate:
         """Return the candidate of the Engine `options.algorithm`. Raises ValueError for anything else."""
         if not isinstance(options.algorithm, Engine):
             raise ValueError(f"algorithm must be a cudnnpy.Engine for a graph; got {options.algorithm!r}")
-        return with_engine(GraphLowering(self), target, options.algorithm)
+        return candidate_for_engine(GraphLowering(self), target, options.algorithm)
 
     @property
     def value_ranges(self) -> tuple[Values, ...]:
@@ -82,7 +82,7 @@ class GraphProblem:
             for node, spec in zip(nodes, self.specs, strict=True)
         )
 
-    def exact_elements(self, positions: Sequence[tuple[int, ...]], read: Read) -> None:
+    def float64_elements(self, positions: Sequence[tuple[int, ...]], read: Read) -> None:
         """Return None: single elements of a graph are not computed."""
 
     def lowerings(self) -> Iterator[GraphLowering]:
@@ -99,7 +99,7 @@ class GraphProblem:
         return {"compute_dtype": self.compute_dtype, "calls": calls_to_json(self.calls), "tensors": tensors}
 
 
-def graph_problem(graph: Nodes, device: int, alignment: Mapping[str, int]) -> GraphProblem:
+def graph_problem(graph: GraphOperations, device: int, alignment: Mapping[str, int]) -> GraphProblem:
     """Return the problem of a graph on a device. `alignment` gives the alignment of tensors by name."""
     nodes = (*graph.inputs, *graph.outputs)
     described = graph.described()
@@ -107,7 +107,7 @@ def graph_problem(graph: Nodes, device: int, alignment: Mapping[str, int]) -> Gr
         described[node.uid]._replace(alignment=alignment.get(node.name, node.spec.alignment)) for node in nodes
     )
     names = tuple(node.name for node in nodes)
-    calls, results, length = tuple(graph._calls), len(graph.outputs), graph._longest
+    calls, results, length = tuple(graph._calls), len(graph.outputs), graph._max_reduction_length
     return GraphProblem(graph, calls, names, specs, results, length, graph.compute_dtype, device)
 
 
@@ -135,7 +135,7 @@ def _words(problem: GraphProblem) -> list[str]:
     return [problem.operation, json.dumps(problem.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)]
 
 
-def _read_text(given: Given, device: int) -> GraphProblem:
+def _read_text(given: ParsedText, device: int) -> GraphProblem:
     """Return the problem of a text in the notation. Raises ValueError for anything else."""
     if len(given.operands) != 1:
         raise ValueError(f"graph must have one JSON object; got {len(given.operands)}")
@@ -149,7 +149,7 @@ def _read_text(given: Given, device: int) -> GraphProblem:
         ) from error
 
 
-NOTATION = Kind(("graph",), re.compile(r"\{"), {}, {}, {}, {}, _words, _read_text)
+SYNTAX = ProblemSyntax(("graph",), re.compile(r"\{"), {}, {}, {}, {}, _words, _read_text)
 
 
 @dataclass(frozen=True)
@@ -160,15 +160,15 @@ class GraphLowering:
     suffix: str = ""
 
     @property
-    def way(self) -> dict[str, bool]:
+    def lowering_options(self) -> dict[str, bool]:
         """The options of an Engine that runs on it: none."""
         return {}
 
-    def built(self, target: Target) -> Descriptor:
+    def build_graph(self, target: Target) -> Descriptor:
         """Return the finalized operation graph. Raises StatusError if cuDNN rejects it."""
         problem = self.problem
         alignment = {name: spec.alignment for name, spec in zip(problem.operands, problem.specs, strict=True)}
-        return target.shared("graph", problem, make=lambda: problem.graph.built(target, alignment))
+        return target.memoize("graph", problem, make=lambda: problem.graph.build_graph(target, alignment))
 
     def executable(self, plan: Descriptor, target: Target) -> Executable:
         """Return the executable of an execution plan, with the numbers of the graph as constants."""
@@ -177,9 +177,9 @@ class GraphLowering:
         return GraphExecutable(plan, uids, tuple((node.uid, node.number) for node in graph._constants))
 
     @property
-    def facts(self) -> Facts:
+    def traits(self) -> ProblemTraits:
         """The properties that known issues of engines depend on."""
-        return self.problem.graph.facts
+        return self.problem.graph.traits
 
     @property
     def part_text(self) -> str:

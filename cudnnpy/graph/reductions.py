@@ -1,4 +1,4 @@
-"""Reductions over axes by matrix products, poolings, graphs, halves (in the order of `_roads`) or cudnnReduceTensor.
+"""Reductions over axes by matrix products, poolings, graphs, halves (in the order of `_strategies`) or cudnnReduceTensor.
 
 On an H200 cudnnReduceTensor takes 1.2 to 140 times as long as PyTorch, and reductions of graphs 0.3 to 1.5 times as long
 (docs/benchmarks). Graphs reduce only certain axes. Therefore axes that are adjacent in memory are merged into runs, and
@@ -48,10 +48,10 @@ from cudnnpy._runtime.executables import (
 )
 from cudnnpy._runtime.fills import of_nothing
 from cudnnpy.descriptors import OpTensorDescriptor, ReduceTensorDescriptor
-from cudnnpy.graph.float64_reduction import by_halves
+from cudnnpy.graph.float64_reduction import reduce_float64
 from cudnnpy.graph.graph import Graph
-from cudnnpy.graph.matmul_reduction import Sums
-from cudnnpy.graph.pooling_reduction import FULL, averaged
+from cudnnpy.graph.matmul_reduction import MatmulSum
+from cudnnpy.graph.pooling_reduction import FULL, average_by_pooling
 from cudnnpy.handle import Handle
 from cudnnpy.names import enumerator
 from cudnnpy.typing import ElementName
@@ -99,7 +99,7 @@ def reduction(
     if not extent(x):
         value = {"avg": math.nan, "mul": alpha, "mul_no_zeros": alpha}.get(op, 0.0)
         return of_nothing(name, device, operands, value, beta)
-    found = _first_within(call, _roads(device, x, y, op, alpha, beta, deterministic, call))
+    found = _first_that_fits(call, _strategies(device, x, y, op, alpha, beta, deterministic, call))
     steps, scratch = found or _by_function(device, x, y, op, alpha, beta)
     return Program(name, device, operands, steps, scratch)
 
@@ -107,11 +107,11 @@ def reduction(
 def average(name: str, call: Call, operands: Sequence[Operand], alpha: float, beta: float) -> Program | None:
     """Return the average as `reduction` does, added up in any order; None if only cudnnReduceTensor is left."""
     x, y = (operand.spec for operand in operands)
-    found = _first_within(call, _roads(call.device, x, y, "avg", alpha, beta, False, call))
+    found = _first_that_fits(call, _strategies(call.device, x, y, "avg", alpha, beta, False, call))
     return Program(name, call.device, operands, *found) if found else None
 
 
-def _first_within(
+def _first_that_fits(
     call: Call | None, roads: Iterator[tuple[list[Step], list[int]] | None]
 ) -> tuple[list[Step], list[int]] | None:
     """Return the first road that is supported and within `call.cap`: its steps, and their scratch memory.
@@ -123,7 +123,7 @@ def _first_within(
     )
 
 
-def _roads(
+def _strategies(
     device: int,
     x: TensorSpec,
     y: TensorSpec,
@@ -152,7 +152,7 @@ def _roads(
         yield _by_halves(device, x, y, op, alpha, beta)
 
 
-def _between(runs: Sequence[tuple[int, bool]]) -> tuple[int, int, int] | None:
+def _as_outer_size_inner(runs: Sequence[tuple[int, bool]]) -> tuple[int, int, int] | None:
     """Return (outer, size, inner) if one run is reduced, which has a run before and after it or not; None otherwise."""
     reduced = [at for at, (_, is_reduced) in enumerate(runs) if is_reduced]
     if len(reduced) != 1:
@@ -176,11 +176,11 @@ def _by_product(
     call: Call, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float
 ) -> tuple[list[Step], list[int]] | None:
     """Return the steps of a sum or mean over one run as a matrix product; None if it is slow or not supported."""
-    found = _between(_runs(x, y.shape))
+    found = _as_outer_size_inner(_coalesced_axes(x, y.shape))
     if found is None:
         return None
     outer, size, inner = found
-    sums = Sums(outer, size, inner, x.dtype, alpha / size if op == "avg" else alpha)
+    sums = MatmulSum(outer, size, inner, x.dtype, alpha / size if op == "avg" else alpha)
     executable = sums.executable(call) if sums.is_faster() else None
     if executable is None:
         return None
@@ -253,7 +253,7 @@ def _by_pooling(
 
     They are fast for a run between two others, and elsewhere faster than cudnnReduceTensor.
     """
-    found = _between(_runs(x, y.shape))
+    found = _as_outer_size_inner(_coalesced_axes(x, y.shape))
     if found is None or found[1] == 1:
         return None
     outer, size, inner = found
@@ -263,7 +263,7 @@ def _by_pooling(
     result = y._replace(strides=packed_as(x, y.shape))
     direct = same_memory(y, result)
     by_graph = min(x.alignment, y.alignment if direct else 16) >= 16 and not deterministic
-    made = averaged(device, found, x.dtype, factor, beta if direct else 0.0, by_graph)
+    made = average_by_pooling(device, found, x.dtype, factor, beta if direct else 0.0, by_graph)
     if made is None or direct:
         return made
     steps, scratch, places = elsewhere(made[0], 2, made[1], {1: extent(result)})
@@ -274,8 +274,8 @@ def _by_halves(
     device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float
 ) -> tuple[list[Step], list[int]] | None:
     """Return the steps of a maximum, minimum or norm of float64 over one long run; None for others."""
-    sizes = _between(_runs(x, y.shape))
-    made = None if sizes is None else by_halves(device, sizes, op)
+    sizes = _as_outer_size_inner(_coalesced_axes(x, y.shape))
+    made = None if sizes is None else reduce_float64(device, sizes, op)
     result = y._replace(strides=packed_as(x, y.shape))
     if made is None or ((alpha, beta) == (1.0, 0.0) and same_memory(y, result)):
         return made
@@ -293,7 +293,7 @@ def _by_graphs(
     share = math.prod(y.shape) / math.prod(x.shape) if op == "avg" else 1.0
     sums = y._replace(dtype="float32", strides=packed_as(x, y.shape))
     direct = op != "norm2" and alpha * share == 1.0 and beta == 0.0 and same_memory(y, sums) and y.alignment >= 16
-    runs = _runs(x, y.shape)
+    runs = _coalesced_axes(x, y.shape)
     steps: list[Step] = []
     scratch: list[int] = []
     dtype, place = x.dtype, 0
@@ -385,7 +385,7 @@ def _reduced(
     return graph.executable(device, pick)
 
 
-def _runs(x: TensorSpec, shape: tuple[int, ...]) -> list[tuple[int, bool]]:
+def _coalesced_axes(x: TensorSpec, shape: tuple[int, ...]) -> list[tuple[int, bool]]:
     """Return (size, is reduced) of each run of axes that are adjacent in memory, the slowest-varying first."""
     strides = x.strides
     assert strides is not None

@@ -85,8 +85,8 @@ def samples() -> tuple[str, ...]:
     for function in (*sample_graphs.FUSED, *sample_graphs.OTHERS):
         problem = function(Graph()).problem()
         chosen = next(
-            selection.usable(
-                problem.likely(PlanningOptions(), planner.TARGET), problem, PlanningOptions(), 1 << 37, []
+            selection.planned_candidates(
+                problem.proposed_candidates(PlanningOptions(), planner.TARGET), problem, PlanningOptions(), 1 << 37, []
             ),
             None,
         )

@@ -76,7 +76,7 @@ def planted(fault: str, problem: ConvolutionProblem) -> Candidate:
 
 
 def main(faults: list[str]) -> None:
-    real, forced = selection.tuning_order, ConvolutionProblem.forced
+    real, forced = selection.tuning_order, ConvolutionProblem.forced_candidate
 
     def tuning_order(problem: Any, options: Any, target: Any) -> Iterator[Candidate]:
         candidates = real(problem, options, target)
@@ -94,7 +94,7 @@ def main(faults: list[str]) -> None:
         return forced(problem, options, target)
 
     local_measurer.tuning_order = tuning_order
-    ConvolutionProblem.forced = with_planted  # type: ignore[method-assign, assignment]
+    ConvolutionProblem.forced_candidate = with_planted  # type: ignore[method-assign, assignment]
     _worker.main()
 
 

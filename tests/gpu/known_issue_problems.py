@@ -416,7 +416,7 @@ def main(name: str) -> None:
     for trial in TRIALS[name]:
         try:
             if isinstance(trial, Summed):
-                built = trial.graph.built(target)
+                built = trial.graph.build_graph(target)
             else:
                 built = operation_graph.operation_graph(trial.problem, target)
         except StatusError as error:

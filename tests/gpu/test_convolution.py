@@ -17,6 +17,7 @@ from whole_numbers import assert_same, exact_result, to_host, whole_numbers
 import cudnnpy
 from cudnnpy import Convolution, ConvolutionTranspose, Engine, NoAlgorithmError, Plan, TensorSpec, raw
 from cudnnpy._options.algorithms import algorithm_names
+from cudnnpy._planning import candidate_filter
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import space_to_depth
 from cudnnpy.convolution.candidates import ConvolutionProblem
@@ -498,11 +499,11 @@ def test_a_candidate_whose_memory_cannot_be_had_is_passed_over(monkeypatch: pyte
         raise MemoryError(f"{size} bytes are more than there are")
 
     def needy_first(problem: Any, options: Any, target: Any) -> Any:
-        yield problem.forced(options._replace(algorithm=needy.engine), target)
+        yield problem.forced_candidate(options._replace(algorithm=needy.engine), target)
         yield from likely(problem, options, target)
 
-    likely = ConvolutionProblem.likely
-    monkeypatch.setattr(ConvolutionProblem, "likely", needy_first)
+    likely = ConvolutionProblem.proposed_candidates
+    monkeypatch.setattr(ConvolutionProblem, "proposed_candidates", needy_first)
     cudnnpy.set_allocator(allocate)
     with pytest.raises((MemoryError, NoAlgorithmError), match=r"bytes|KiB|MiB"):
         Convolution(padding=1, algorithm=needy.engine).forward(x, w)

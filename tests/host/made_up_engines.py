@@ -17,9 +17,16 @@ from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._memory import workspace
 from cudnnpy._planning import candidates, problem_notation, selection
 from cudnnpy._planning import plan as plans
-from cudnnpy._planning.candidates import Candidate, Lowering, every, proposed, rejected, with_engine
+from cudnnpy._planning.candidates import (
+    Candidate,
+    Lowering,
+    all_engines,
+    candidate_for_engine,
+    heuristic_candidates,
+    rejected,
+)
 from cudnnpy._planning.engines import Target, engine_name
-from cudnnpy._planning.issue_conditions import Facts
+from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Values, values_of
 from cudnnpy._planning.stored_tuner import StoredTuner
@@ -74,14 +81,14 @@ class MadeUpLowering:
     in_blocks: bool = False
 
     @property
-    def way(self) -> dict[str, bool]:
+    def lowering_options(self) -> dict[str, bool]:
         return {"in_blocks": True} if self.in_blocks else {}
 
     @property
-    def facts(self) -> Facts:
-        return Facts("made up")
+    def traits(self) -> ProblemTraits:
+        return ProblemTraits("made up")
 
-    def built(self, target: Target) -> Any:
+    def build_graph(self, target: Target) -> Any:
         return self.problem
 
     def executable(self, plan: Any, target: Target) -> Any:
@@ -107,7 +114,7 @@ class MadeUp:
     beta: float = 0.0
     compute_dtype: str = "float32"
     reduction_length: int = 9
-    is_finite: bool = True
+    has_finite_results: bool = True
     proposals_suffice: bool = False
 
     @property
@@ -125,19 +132,19 @@ class MadeUp:
     def aligned(self) -> MadeUp:
         return replace(self, alignment=16)
 
-    def likely(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
+    def proposed_candidates(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
         for lowering in self.lowerings():
-            yield from proposed(lowering, target)
+            yield from heuristic_candidates(lowering, target)
 
     def engines(self, target: Target) -> Iterator[Candidate]:
         for lowering in self.lowerings():
-            yield from every(lowering, target)
+            yield from all_engines(lowering, target)
 
     def functions(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
         executable: Any = Function()
         yield Candidate("legacy", "plain", (), True, lambda: executable)
 
-    def forced(self, options: PlanningOptions, target: Target) -> Candidate:
+    def forced_candidate(self, options: PlanningOptions, target: Target) -> Candidate:
         given = options.algorithm
         if not isinstance(given, Engine):
             raise ValueError(f"algorithm must be an Engine; got {given!r}")
@@ -145,15 +152,15 @@ class MadeUp:
         return (
             rejected("engines", "none", "no such lowering")
             if lowering is None
-            else with_engine(lowering, target, given)
+            else candidate_for_engine(lowering, target, given)
         )
 
 
-def _read(given: problem_notation.Given, device: int) -> MadeUp:
+def _read(given: problem_notation.ParsedText, device: int) -> MadeUp:
     return MadeUp(given.operands[0].text.removeprefix("problem_"), given.values.get("dtype", "float32"), device=device)
 
 
-NOTATION = problem_notation.Kind(
+SYNTAX = problem_notation.ProblemSyntax(
     ("made_up",),
     re.compile("problem_"),
     {"dtype": str},
@@ -214,7 +221,7 @@ class Cudnn:
     def heuristics(self, graph: Any, target: Target) -> list[Any]:
         return [self.configured(index, knobs) for index, knobs in self.proposed]
 
-    def every(self, graph: Any, target: Target, others: dict[int, StatusError]) -> Iterator[Any]:
+    def all_engines(self, graph: Any, target: Target, others: dict[int, StatusError]) -> Iterator[Any]:
         for index in range(max(self.engines) + 1):
             try:
                 yield self.configured(index)
@@ -277,7 +284,7 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
         finally:
             there.log.append("given back")
 
-    for name, function in (("heuristics", there.heuristics), ("engines", there.every), ("engine", there.engine)):
+    for name, function in (("heuristics", there.heuristics), ("engines", there.all_engines), ("engine", there.engine)):
         monkeypatch.setattr(candidates, name, function)
     stand_in = SimpleNamespace(engine=there.engine, knob_ranges=there.knob_ranges)
     monkeypatch.setattr(knob_search, "engines", stand_in)
@@ -292,7 +299,7 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
     monkeypatch.setattr(workspace, "free_bytes", lambda device: LOTS)
     monkeypatch.setattr(workspace, "total_bytes", lambda device: there.memory)
     monkeypatch.setattr(workspace, "temporary", temporary)
-    monkeypatch.setitem(problem_notation.KINDS, "made up", __name__)
+    monkeypatch.setitem(problem_notation.SYNTAXES, "made up", __name__)
     return there
 
 

@@ -230,7 +230,7 @@ def stored(request: dict[str, Any]) -> Any:
     found = stored_choice.candidate_of(read, problem, options, TARGET)
     found.executable = found.make()
     again = plans.Plan(problem, found)
-    again.candidates = stored_choice.considered(read)
+    again.candidates = stored_choice.considered_candidates(read)
     sizes = [one.workspace_size for one in (plan, again)]
     tables = [table(tried), table(again.candidates)]
     return {"key": entry.key, "texts": [plan.to_json(), again.to_json()], "sizes": sizes, "tables": tables}
@@ -285,7 +285,7 @@ def own_graph(request: dict[str, Any]) -> graph_of.Graph:
 def own_candidates(request: dict[str, Any]) -> Any:
     """The candidates of a graph, planned, the first few of them; and the unique ids of what they take."""
     made = own_graph(request)
-    guesses = selection.guesses(made.problem(), made.options, TARGET)
+    guesses = selection.ranked_candidates(made.problem(), made.options, TARGET)
     found = list(itertools.islice(guesses, request.get("most", 1000)))
     prepared = [candidate.prepare() for candidate in found]
     uids = {executable.uids for executable in prepared if isinstance(executable, engines_of.GraphExecutable)}
@@ -349,7 +349,7 @@ def own_text(request: dict[str, Any]) -> Any:
 
 def own_built(request: dict[str, Any]) -> Any:
     """How many engines there are for a graph that cuDNN takes, whether they can run it here or not."""
-    return engines_of.engine_count(own_graph(request).built(TARGET))
+    return engines_of.engine_count(own_graph(request).build_graph(TARGET))
 
 
 def own_executable(request: dict[str, Any]) -> Any:

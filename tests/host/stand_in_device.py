@@ -389,7 +389,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInDevice]:
     monkeypatch.setattr(direct_launch.DirectLaunch, "of", stand_in.direct)
     monkeypatch.setattr(pace.Pace, "of_thread", classmethod(lambda cls, device: GivenPace(stand_in)))
     monkeypatch.setattr(selection, "choose", stand_in.choose)
-    monkeypatch.setattr(graph, "guesses", stand_in.guesses)
+    monkeypatch.setattr(graph, "ranked_candidates", stand_in.guesses)
     monkeypatch.setattr(DropoutDescriptor, "needed_states_size", classmethod(lambda cls, handle: 1 << 10))
     monkeypatch.setattr(substitutes, "synchronize", lambda stream, device: None)
     monkeypatch.setattr(workspace, "free_bytes", lambda device: 1 << 30)

@@ -200,7 +200,7 @@ def test_a_result_may_be_0_whatever_the_numbers() -> None:
 def test_what_a_graph_makes_need_not_be_finite() -> None:
     specs = convolution().specs
     given: Any = SimpleNamespace(
-        specs=specs, is_finite=False, compute_dtype="float32", reduction_length=9
+        specs=specs, has_finite_results=False, compute_dtype="float32", reduction_length=9
     )  # no convolution's
     bench = Sketch({"slow": math.nan, "fast": math.nan}, {"slow": 9.0}, given)
     assert bench.tuned(candidate("slow"), candidate("fast")) == ["fast"]

@@ -44,7 +44,7 @@ def configuration(engine: int, *notes: str, compiled: bool = False) -> Any:
 def cudnn(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What cuDNN proposes, and all of its engines, for any problem, beside no v7 algorithm; plans need no workspace."""
     offers = SimpleNamespace(proposed=[], all=[])
-    monkeypatch.setattr(ConvolutionLowering, "built", lambda *_: None)
+    monkeypatch.setattr(ConvolutionLowering, "build_graph", lambda *_: None)
     monkeypatch.setattr(
         ConvolutionLowering, "executable", lambda self, plan, target: SimpleNamespace(plan=plan, workspace_size=0)
     )
@@ -92,7 +92,7 @@ def test_large_depthwise_images_are_copied_to_channels_last(
     asked = ConvolutionProblem(*make_problem(checked(Options(padding=2, groups=96)), operation, *tensors))
     flipped = ["engine 0 + forward"] * (operation == "backward_data")
     copied = ["engine 9 + channels last"] * is_proposed
-    names = [candidate.name for candidate in asked.likely(PlanningOptions(), ON_A_GPU)]
+    names = [candidate.name for candidate in asked.proposed_candidates(PlanningOptions(), ON_A_GPU)]
     assert names[: len(copied + flipped) + 1] == [*copied, *flipped, "engine 0"]
 
 
@@ -132,6 +132,6 @@ def test_an_error_that_is_raised_again_keeps_nothing_of_the_calls_before() -> No
     target, depths = Target(), set()
     for _ in range(5):
         with pytest.raises(StatusError) as caught:
-            target.shared("engine", 1, make=make)
+            target.memoize("engine", 1, make=make)
         depths.add(len(caught.traceback))
     assert len(depths) == 1

@@ -21,7 +21,7 @@ from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._runtime.dispatch import Call, Specs
 from cudnnpy._runtime.executables import Program
-from cudnnpy.convolution.zero_extension import Extended
+from cudnnpy.convolution.zero_extension import ZeroExtended
 from cudnnpy.handle import Handle
 
 
@@ -96,7 +96,7 @@ def test_output_padding_beyond_the_stride(
         return
     y = in_layout(spec_of(to_logical(y_shape, last), 1), last)
     behind, shape = up._behind(x.shape, w.shape)
-    assert isinstance(behind, Extended)
+    assert isinstance(behind, ZeroExtended)
     assert shape == y_shape
     bias = TensorSpec((y_shape[-1 if last else 1],), "float32", (1,))
     extras = {"bias": bias} if with_bias else {}

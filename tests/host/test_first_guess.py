@@ -44,7 +44,7 @@ def proposal(index: int | None, knobs: Any = None, refused: str = "", tf32: bool
 
 def order(of: Problem, strict: bool, *proposals: Any) -> list[int]:
     """The places of proposals after they were put in order: each of them once."""
-    found = list(heuristic_overrides.in_order(of, strict, iter(proposals)))
+    found = list(heuristic_overrides.apply_overrides(of, strict, iter(proposals)))
     assert len(found) == len(proposals)
     return [next(place for place, one in enumerate(proposals) if one is other) for other in found]
 

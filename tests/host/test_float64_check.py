@@ -16,10 +16,10 @@ from cudnnpy import TensorSpec, reference
 from cudnnpy._core.layouts import channels_last_strides
 from cudnnpy._measuring import float64_check
 from cudnnpy._measuring.float64_check import Arbiter
-from cudnnpy._planning.problem import Box
+from cudnnpy._planning.problem import StridedSlice
 from cudnnpy.convolution import problem
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.float64_elements import exact_elements
+from cudnnpy.convolution.float64_elements import float64_elements
 
 SMALL = st.integers(1, 3)
 
@@ -77,7 +77,7 @@ def test_single_elements_are_those_of_the_reference(drawn: Any, random: Any) -> 
         given_arrays.append(tensors[result].shape)
     right = getattr(reference.Convolution(**options), asked.operation)(*given_arrays, **more)
 
-    def read(operand: int, box: Box) -> Any:
+    def read(operand: int, box: StridedSlice) -> Any:
         array = operands[operand]
         for begin, count, step, size in zip(*box, array.shape, strict=True):
             assert count > 0
@@ -86,7 +86,7 @@ def test_single_elements_are_those_of_the_reference(drawn: Any, random: Any) -> 
         return array[tuple(slice(b, b + (n - 1) * s + 1, s) for b, n, s in zip(*box, strict=True))]
 
     positions = [tuple(random.randrange(size) for size in right.shape) for _ in range(6)]
-    values, sizes = exact_elements(asked, positions, read)
+    values, sizes = float64_elements(asked, positions, read)
     expected = np.array([right[position] for position in positions])
     np.testing.assert_allclose(values, expected, rtol=1e-9, atol=1e-9)
     assert all(size >= 0 for size in sizes)
@@ -197,9 +197,9 @@ def test_few_elements_are_computed_of_long_sums(device: Device, monkeypatch: pyt
     case = Case()
 
     class Counted(ConvolutionProblem):
-        def exact_elements(self, positions: Any, read: Any) -> Any:
+        def float64_elements(self, positions: Any, read: Any) -> Any:
             seen.append(len(positions))
-            return super().exact_elements(positions, read)
+            return super().float64_elements(positions, read)
 
     assert case.errors(case.memory[3], Counted(*case.problem)) is not None
     assert seen == [10]
@@ -235,7 +235,7 @@ def test_there_is_no_arbiter_for_graphs_small_types_and_copies_that_fail(device:
     case = Case()
 
     class Graph(ConvolutionProblem):
-        def exact_elements(self, positions: Any, read: Any) -> Any:
+        def float64_elements(self, positions: Any, read: Any) -> Any:
             return None
 
     assert case.errors(case.memory[3], Graph(*case.problem)) is None

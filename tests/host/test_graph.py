@@ -47,7 +47,7 @@ def started(*shapes: tuple[int, ...], **options: Any) -> tuple[Any, ...]:
 
 def guesses(g: Graph) -> list[Candidate]:
     """The candidates of a graph, the best guess first."""
-    return list(selection.guesses(g.problem(), g.options, engines.Target()))
+    return list(selection.ranked_candidates(g.problem(), g.options, engines.Target()))
 
 
 # What nodes infer
@@ -218,7 +218,7 @@ def test_a_graph_without_an_output_is_refused() -> None:
     g, x = started((2, 3))
     g.pointwise("abs", x)
     with pytest.raises(ValueError, match=r"^a graph must have an output; got none\. Call output\(name, node\)"):
-        g.built(None)
+        g.build_graph(None)
 
 
 # Running, on stand-ins
@@ -391,7 +391,7 @@ def test_executables_that_nobody_uses_are_bounded(
             candidate.compiled_at_run_time = compiled
             yield candidate
 
-    monkeypatch.setattr("cudnnpy.graph.graph.guesses", planned)
+    monkeypatch.setattr("cudnnpy.graph.graph.ranked_candidates", planned)
     monkeypatch.setattr(plan_module, "_compiled", deque(plan_module._compiled, maxlen=3))
     g = GRAPHS["scaled_convolution"](Graph())
     made = [weakref.ref(g.executable(0)) for _ in range(10)]
@@ -403,7 +403,7 @@ def test_candidates_are_made_with_the_numbers_of_the_graph(monkeypatch: pytest.M
     one = SimpleNamespace(
         name="one", numerical_notes=(), behavior_notes=(), engine=1, knobs=None, finalize=lambda: "plan"
     )
-    monkeypatch.setattr(Graph, "built", lambda *_: None)
+    monkeypatch.setattr(Graph, "build_graph", lambda *_: None)
     for source in ("heuristics", "engines"):
         monkeypatch.setattr(candidates, source, lambda *_: [one])
     monkeypatch.setattr(
@@ -468,7 +468,7 @@ def test_without_memory_to_tune_in_a_graph_takes_the_best_guess(monkeypatch: pyt
     monkeypatch.setattr(Handle, "default", classmethod(lambda cls, device: None))
     monkeypatch.setattr(workspace, "free_bytes", lambda device: 1 << 30)
     made_up = [Candidate("heuristics", name, (), True, lambda: executable) for name in ("first", "second")]  # type: ignore[arg-type, return-value]
-    monkeypatch.setattr(GraphProblem, "likely", lambda self, options, target: iter(made_up))
+    monkeypatch.setattr(GraphProblem, "proposed_candidates", lambda self, options, target: iter(made_up))
     monkeypatch.setattr(GraphProblem, "engines", lambda self, target: iter(()))
     plan = selection.plan_for(g.problem(), g.options, scarce)
     assert plan.name == "first"
@@ -488,7 +488,7 @@ def test_compiled_engines_add_in_any_order(monkeypatch: pytest.MonkeyPatch, op: 
     )
     monkeypatch.setattr(candidates, "heuristics", lambda *_: [compiled])
     monkeypatch.setattr(candidates, "engines", lambda *_: [])
-    monkeypatch.setattr(Graph, "built", lambda *_: None)
+    monkeypatch.setattr(Graph, "build_graph", lambda *_: None)
     g, x = started((2, 4, 6, 5))
     g.output("y", g.reduction(op, x, (1,)))
     (candidate,) = guesses(g)

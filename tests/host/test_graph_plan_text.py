@@ -94,7 +94,7 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(plans, "Handle", SimpleNamespace(default=lambda device: None))
     monkeypatch.setattr(plans, "on_device", lambda device: nullcontext())
     monkeypatch.setattr(candidates, "engine", engine)
-    monkeypatch.setattr(Graph.__mro__[1], "built", lambda self, target, alignment: (self, alignment))
+    monkeypatch.setattr(Graph.__mro__[1], "build_graph", lambda self, target, alignment: (self, alignment))
     monkeypatch.setattr("cudnnpy.graph.problem.GraphExecutable", Planned)
     return asked
 
@@ -102,7 +102,7 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def made_of(g: Any) -> tuple[str, ...]:
     """All that a graph describes to cuDNN, as text: nodes by what they are."""
     tensors = {uid: (node.spec, node.name, node.virtual, node.number) for uid, node in g._by_uid.items()}
-    text = repr([g.compute_dtype, g._nodes, tensors, g.operations, g._longest])
+    text = repr([g.compute_dtype, g._nodes, tensors, g.operations, g._max_reduction_length])
     return tuple(re.sub(r"object at \w+", "", text).split(", "))
 
 
@@ -171,7 +171,7 @@ def test_cudnn_plans_the_same_again(plan: Planner, name: str) -> None:
 def test_an_engine_that_does_not_take_the_graph_is_cudnns_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "Handle", SimpleNamespace(default=lambda device: None))
     monkeypatch.setattr(plans, "on_device", lambda device: nullcontext())
-    monkeypatch.setattr(Graph.__mro__[1], "built", lambda *_: None)
+    monkeypatch.setattr(Graph.__mro__[1], "build_graph", lambda *_: None)
 
     def refused(*_: Any) -> Any:
         raise raw.error_of(raw.CUDNN_STATUS_NOT_SUPPORTED, "cudnnBackendFinalize")

@@ -23,7 +23,7 @@ from cudnnpy._measuring.gpu_worker import symptom_of
 from cudnnpy._measuring.process import Ended, Message, StartError, WorkerProcess
 from cudnnpy._measuring.watch import ContextLost
 from cudnnpy._planning.candidates import Candidate, Engine
-from cudnnpy._planning.problem_notation import parse_to_plan, text_of
+from cudnnpy._planning.problem_notation import parse_plannable, text_of
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from tools.hunt import __main__ as hunt
 from tools.hunt import child, report
@@ -56,7 +56,7 @@ def test_all_kinds_are_drawn_and_one_alone_on_request(drawn: list[Drawn]) -> Non
 
 def test_each_problem_is_one_that_a_plan_can_be_asked_for(drawn: list[Drawn]) -> None:
     for problem in drawn:
-        asked, options = parse_to_plan(problem.text)
+        asked, options = parse_plannable(problem.text)
         assert text_of(asked, options) == problem.text
         most = 10 << 30 if problem.kind == "large" else 1 << 30
         assert sum(map(extent, asked.specs)) <= most
@@ -97,7 +97,7 @@ PROPERTIES: dict[str, Callable[[ConvolutionProblem], bool]] = {
 
 @pytest.fixture(scope="module")
 def convolutions() -> list[ConvolutionProblem]:
-    found = [parse_to_plan(draw(1, number, kind).text)[0] for kind in ("odd", "large") for number in range(DRAWN)]
+    found = [parse_plannable(draw(1, number, kind).text)[0] for kind in ("odd", "large") for number in range(DRAWN)]
     return [problem for problem in found if isinstance(problem, ConvolutionProblem)]
 
 
@@ -108,7 +108,7 @@ def test_odd_and_large_convolutions_have_each_property(name: str, convolutions: 
 
 
 def test_chains_are_convolutions_with_what_follows_them() -> None:
-    graphs = [parse_to_plan(draw(1, number, "chain").text)[0] for number in range(60)]
+    graphs = [parse_plannable(draw(1, number, "chain").text)[0] for number in range(60)]
     operands = Counter(name for graph in graphs for name in graph.operands)
     assert operands["x"] == operands["w"] == operands["y"] == 60
     assert all(10 < operands[name] < 60 for name in ("scale", "bias", "residual"))
@@ -446,7 +446,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Message]]:
             "on_device": lambda device: nullcontext(),
             "in_use": lambda handle, stream: nullcontext(),
             "memory": SimpleNamespace(temporary=lambda device, stream: nullcontext()),
-            "is_usable": lambda candidate, *_: candidate.name != "engine 9",
+            "try_plan": lambda candidate, *_: candidate.name != "engine 9",
         }.items():
             monkeypatch.setattr(child, replaced, stand_in)
         monkeypatch.setattr(Scripted, "order", [])

@@ -44,8 +44,8 @@ def test_every_problem_is_one_that_its_issue_is_about(issue: Any) -> None:
     assert problems.TRIALS[issue.id]
     for trial in problems.TRIALS[issue.id]:
         asked = trial.graph if isinstance(trial, problems.Summed) else trial.problem
-        assert issue.condition(asked.facts), trial
-        assert asked.facts.operation in issue.operations or issue.id == "graph-orders"
+        assert issue.condition(asked.traits), trial
+        assert asked.traits.operation in issue.operations or issue.id == "graph-orders"
     assert set(problems.TRIALS) == {issue.id for issue in ISSUES}
 
 

@@ -207,9 +207,9 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Candidate]]:
         )
         monkeypatch.setattr(candidates, "heuristics", lambda *_: [found])
         for kind in (Graph, ConvolutionLowering):
-            monkeypatch.setattr(kind, "built", lambda *_: None)
+            monkeypatch.setattr(kind, "build_graph", lambda *_: None)
         whole: Problem = asked.problem() if isinstance(asked, Graph) else asked
-        return list(whole.likely(PlanningOptions(), ON_A_GPU))
+        return list(whole.proposed_candidates(PlanningOptions(), ON_A_GPU))
 
     return candidates_of
 
@@ -240,10 +240,10 @@ def release(issue: Issue, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_issue_decides_where_its_condition_holds_and_nowhere_else(issue: Issue, offer: Any) -> None:
     engine, notes, wrong, right = SIDES[issue.id]
     for asked in wrong:
-        assert issue.condition(asked.facts)
+        assert issue.condition(asked.traits)
         assert has_remedy(issue, asked, offer(asked, engine, *notes)), asked
     for asked in right:
-        assert not (issue.condition(asked.facts) and asked.facts.operation in issue.operations)
+        assert not (issue.condition(asked.traits) and asked.traits.operation in issue.operations)
         found = offer(asked, engine, *notes)
         assert found
         assert [candidate.refused for candidate in found if candidate.refused] == []
@@ -312,7 +312,7 @@ def test_every_issue_has_problems_on_both_sides_of_it() -> None:
     for issue in ISSUES:
         engine, notes, wrong, _ = SIDES[issue.id]
         assert issue.is_of(engine, notes)
-        assert {asked.facts.operation for asked in wrong} == set(issue.operations)
+        assert {asked.traits.operation for asked in wrong} == set(issue.operations)
 
 
 @pytest.mark.parametrize("issue", [*ISSUES, *page.AVOIDED], ids=lambda issue: issue.id)

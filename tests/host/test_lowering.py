@@ -232,7 +232,7 @@ def test_a_depthwise_gradient_may_be_a_forward_convolution(change: dict[str, Any
     for lowering in found:
         check(lowering)
         assert (lowering.part.operation, lowering.suffix) == ("forward", " + forward")
-        assert lowering.way == {"as_forward": True}
+        assert lowering.lowering_options == {"as_forward": True}
 
 
 @pytest.mark.parametrize(("axes", "count"), [(1, 1), (2, 1), (3, 0)])

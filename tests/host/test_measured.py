@@ -329,15 +329,19 @@ def test_an_engine_that_is_wrong_unless_proposed_is_not_taken_from_a_table(
     (issue,) = (one for one in known_issues.ISSUES if one.remedy == "not proposed")
     wrong, right = Configuration("", issue.engines[0], None), Configuration("", 7, None)
     (folder / file_name(*KEY)).write_text(write.table([row(HERE, times={wrong: 1.0, right: 1.1, SLOW: 3.0})], *KEY))
-    monkeypatch.setattr(measurement_table, "with_engine", lambda _, __, given: SimpleNamespace(engine=given, notes=()))
-    lowering: Any = SimpleNamespace(suffix="", facts=known_issues.Facts("forward"))
+    monkeypatch.setattr(
+        measurement_table, "candidate_for_engine", lambda _, __, given: SimpleNamespace(engine=given, notes=())
+    )
+    lowering: Any = SimpleNamespace(suffix="", facts=known_issues.ProblemTraits("forward"))
     assert [one.engine for one in measurement_table.candidates(HERE, [lowering], GPU)] == [Engine(7)]
 
 
 def test_a_candidate_from_a_table_has_the_time_that_is_expected_of_it(folder: Path, monkeypatch: Any) -> None:
     (folder / file_name(*KEY)).write_text(write.table([row(HERE)], *KEY))
-    monkeypatch.setattr(measurement_table, "with_engine", lambda _, __, given: SimpleNamespace(engine=given, notes=()))
-    lowering: Any = SimpleNamespace(suffix="", facts=known_issues.Facts("forward"))
+    monkeypatch.setattr(
+        measurement_table, "candidate_for_engine", lambda _, __, given: SimpleNamespace(engine=given, notes=())
+    )
+    lowering: Any = SimpleNamespace(suffix="", facts=known_issues.ProblemTraits("forward"))
     found = measurement_table.candidates(HERE, [lowering], GPU)
     assert [one.expected for one in found] == pytest.approx([1.0, 1.1])  # of the fastest one's
 
@@ -371,9 +375,9 @@ def test_an_engine_is_proposed_in_the_lowering_in_which_it_was_measured(
     (folder / file_name(*KEY)).write_text(write.table([known], *KEY))
     asked: list[Any] = []
     monkeypatch.setattr(
-        measurement_table, "with_engine", lambda *given: asked.append(given) or SimpleNamespace(notes=())
+        measurement_table, "candidate_for_engine", lambda *given: asked.append(given) or SimpleNamespace(notes=())
     )
-    facts = known_issues.Facts("forward")
+    facts = known_issues.ProblemTraits("forward")
     plain, other = (SimpleNamespace(suffix=suffix, facts=facts) for suffix in ("", " + blocks"))
     (found,) = measurement_table.candidates(HERE, [plain, other], GPU)  # type: ignore[list-item]
     assert asked == [(other, GPU, Engine(7))]

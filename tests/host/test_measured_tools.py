@@ -300,7 +300,7 @@ def test_engines_that_were_slow_three_times_are_not_planned(monkeypatch: pytest.
     candidates = [stand_in_candidate(index) for index in (1, 2)]
     problem: Any = SimpleNamespace(likely=lambda options, target: candidates, engines=lambda target: candidates)
     monkeypatch.setattr(survey, "rejection", lambda candidate, problem, options: "")
-    monkeypatch.setattr(survey, "is_usable", lambda candidate, problem, options, limit: True)
+    monkeypatch.setattr(survey, "try_plan", lambda candidate, problem, options, limit: True)
     target: Any = None
     options: Any = None
     history: dict[Any, list[float]] = {}

@@ -18,9 +18,9 @@ from test_descriptions import IMAGES, calls
 from cudnnpy import TensorSpec
 from cudnnpy._core.layouts import channels_last_strides
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.problem_notation import KINDS, ProblemTextError, kind_named, parse, text_of
+from cudnnpy._planning.problem_notation import SYNTAXES, ProblemTextError, parse, syntax_of, text_of
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation
+from cudnnpy.convolution.operation import TRANSPOSE_INPUT_NAMES, Operation
 from cudnnpy.convolution.problem import Options
 from cudnnpy.graph import Graph
 from cudnnpy.graph.problem import GraphProblem
@@ -115,7 +115,7 @@ def test_names_in_a_graph_may_have_braces_and_spaces() -> None:
 
 def test_a_transposed_convolution_is_the_convolution_behind_it() -> None:
     """Its forward is backward_data: x of the text is its result, and y is its input."""
-    transpose = Operation(Options(stride=2, padding=1), OF_TRANSPOSE)
+    transpose = Operation(Options(stride=2, padding=1), TRANSPOSE_INPUT_NAMES)
     made = transpose.problem("backward_data", TensorSpec((2, 8, 5, 5)), TensorSpec((8, 4, 4, 4)), (2, 4, 10, 10))
     assert str(made) == "backward_data 2x4x10x10 8x4x4x4 pad=1 stride=2"
     assert parse(str(made)) == (made, PlanningOptions())
@@ -318,7 +318,7 @@ SAMPLES = [
 PIECES = [
     *{
         piece
-        for kind in map(kind_named, KINDS)
+        for kind in map(syntax_of, SYNTAXES)
         for piece in (*kind.values, *kind.words, *kind.operations, *kind.aliases)
     }
 ]
@@ -388,7 +388,7 @@ def test_a_long_text_is_refused_as_well(text: str) -> None:
 
 def test_the_page_lists_every_word_and_its_examples_are_problems() -> None:
     page = (ROOT / "docs" / "notation.md").read_text()
-    for kind in map(kind_named, KINDS):
+    for kind in map(syntax_of, SYNTAXES):
         for word in (*kind.operations, *kind.values, *kind.aliases):
             assert re.search(rf"`{re.escape(word)}\b|\b{re.escape(word)}=|\.strides=|\.alignment=", page), word
     blocks = re.findall(r"```text\n(.*?)```", page, re.DOTALL)

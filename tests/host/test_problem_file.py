@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from problem_strategies import planning_options, problems
 
 from cudnnpy._planning import problem_file
-from cudnnpy._planning.problem_notation import ProblemTextError, parse, parse_to_plan, text_of
+from cudnnpy._planning.problem_notation import ProblemTextError, parse, parse_plannable, text_of
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.graph import Graph
 
@@ -259,7 +259,7 @@ def test_the_page_shows_what_a_file_gives(file: Path) -> None:
     texts = [*(f"forward 1x64x8x8 64x64x3x3 {word}" for word in ("stirde=2", "NHWC")), "forward 0x64x8x8 64x64x3x3"]
     for text, line in zip(texts, refused, strict=True):
         with pytest.raises(ProblemTextError, match=f"^{re.escape(line)}$"):
-            parse_to_plan(text)
+            parse_plannable(text)
 
 
 PIECES = [*"\"'[]=,#\n\\{}. ", '"""', "'''", "\\u0020", "\r\n", "format", "problems", "1", "2", "é", FORWARD, BAD, "\0"]

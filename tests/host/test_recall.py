@@ -127,7 +127,7 @@ def test_the_heuristics_and_the_engines_are_not_asked_for_a_stored_choice(
     def never(*_: Any) -> Any:
         raise AssertionError("the set-up of a stored choice takes no longer than a guess")
 
-    for name in ("likely", "engines", "functions"):
+    for name in ("proposed_candidates", "engines", "functions"):
         monkeypatch.setattr(MadeUp, name, never)
     assert planned().name == "engine 2"
 
@@ -710,7 +710,7 @@ def test_an_engine_that_may_be_wrong_unless_it_is_proposed(cudnn: Cudnn, monkeyp
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
     planned()
     entry = standing()
-    monkeypatch.setattr(known_issues, "is_only_proposed", lambda facts, engine, notes: engine == 2)
+    monkeypatch.setattr(known_issues, "requires_heuristics_proposal", lambda facts, engine, notes: engine == 2)
     assert planned().remembered == "user"  # the heuristics proposed it
     put(tampered(entry, source="engines"))
     assert planned().remembered == ""

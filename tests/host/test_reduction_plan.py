@@ -24,8 +24,8 @@ from cudnnpy._runtime import substitutes
 from cudnnpy._runtime.dispatch import Call, Specs
 from cudnnpy._runtime.executables import Function, Operand
 from cudnnpy.graph import float64_reduction, matmul_reduction, pooling_reduction, reductions
-from cudnnpy.graph.matmul_reduction import Sums
-from cudnnpy.graph.reductions import _by_graphs, _by_halves, _by_pooling, _by_product, _runs, _view, reduction
+from cudnnpy.graph.matmul_reduction import MatmulSum
+from cudnnpy.graph.reductions import _by_graphs, _by_halves, _by_pooling, _by_product, _coalesced_axes, _view, reduction
 
 # In place of the limits of the roads, so that small tensors have long rows and large images.
 LIMITS = {"_LONGEST": 32, "_PART": 32, "_LARGE": 0, "_WHOLE": 2000}
@@ -470,16 +470,16 @@ def test_a_sum_keeps_what_its_average_is_too_small_for(dtype: Any, beta: float) 
 @pytest.mark.parametrize(
     ("sums", "faster"),
     [
-        (Sums(4, 100, 1, "float16", 1.0), True),
-        (Sums(3, 100, 1, "bfloat16", 1.0), False),  # few rows
-        (Sums(1, 2, 3, "bfloat16", 1.0), True),
-        (Sums(2, 3, 4, "float16", 1.0), True),
-        (Sums(2, 2, 4, "float16", 1.0), False),  # a small image
-        (Sums(4, 100, 1, "float32", 1.0), False),  # tf32 would round
-        (Sums(4, 100, 1, "float64", 1.0), False),
+        (MatmulSum(4, 100, 1, "float16", 1.0), True),
+        (MatmulSum(3, 100, 1, "bfloat16", 1.0), False),  # few rows
+        (MatmulSum(1, 2, 3, "bfloat16", 1.0), True),
+        (MatmulSum(2, 3, 4, "float16", 1.0), True),
+        (MatmulSum(2, 2, 4, "float16", 1.0), False),  # a small image
+        (MatmulSum(4, 100, 1, "float32", 1.0), False),  # tf32 would round
+        (MatmulSum(4, 100, 1, "float64", 1.0), False),
     ],
 )
-def test_sums_of_16_bits_are_products_where_these_are_fast(sums: Sums, faster: bool) -> None:
+def test_sums_of_16_bits_are_products_where_these_are_fast(sums: MatmulSum, faster: bool) -> None:
     assert sums.is_faster() == faster
 
 
@@ -575,7 +575,7 @@ def test_roads_beyond_the_memory_there_is_are_left_out(monkeypatch: pytest.Monke
 @example((TensorSpec((2, 3, 4, 5), "float32", packed_strides((2, 3, 4, 5))), (1, 3, 1, 1)))
 def test_runs_are_the_memory_in_order(problem: tuple[TensorSpec, tuple[int, ...]]) -> None:
     spec, shape = problem
-    runs = _runs(spec, shape)
+    runs = _coalesced_axes(spec, shape)
     assert math.prod(size for size, _ in runs) == math.prod(spec.shape)
     assert all(size > 1 for size, _ in runs)
     assert all(one[1] != two[1] for one, two in itertools.pairwise(runs))  # neighbours are merged
@@ -594,7 +594,7 @@ def test_runs_are_the_memory_in_order(problem: tuple[TensorSpec, tuple[int, ...]
     ],
 )
 def test_runs_of_known_tensors(shape: Any, order: Any, kept: Any, runs: Any) -> None:
-    assert _runs(TensorSpec(shape, "float32", packed_strides(shape, order)), kept) == runs
+    assert _coalesced_axes(TensorSpec(shape, "float32", packed_strides(shape, order)), kept) == runs
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.booleans())

@@ -313,9 +313,9 @@ def test_what_a_stored_choice_is_compared_with_may_not_need_much_memory(
 ) -> None:
     case = Case(device)
     kind = type(case.problem)
-    monkeypatch.setattr(kind, "exact_elements", lambda *_: None)
+    monkeypatch.setattr(kind, "float64_elements", lambda *_: None)
     others = [case.candidate("large", 9.0, space=1001), case.candidate("plain", 9.0, space=1000)]
-    monkeypatch.setattr(kind, "likely", lambda *_: iter(others))
+    monkeypatch.setattr(kind, "proposed_candidates", lambda *_: iter(others))
     monkeypatch.setattr(kind, "engines", lambda *_: iter(()))
     device.total = 4003
     assert case.confirmed(case.candidate("right", 1.0, space=3000)) == ""
@@ -390,10 +390,10 @@ def test_where_elements_cannot_be_computed_a_plain_candidate_confirms(
 ) -> None:
     case = Case(device)
     kind = type(case.problem)
-    monkeypatch.setattr(kind, "exact_elements", lambda *_: None)
+    monkeypatch.setattr(kind, "float64_elements", lambda *_: None)
     others = [case.candidate("fast", 0.1, notes=("winograd",)), case.candidate("failing", 1.0, status=3000)]
     others += [case.candidate("plain", 9.0), case.candidate("other", 9.0)]
-    monkeypatch.setattr(kind, "likely", lambda *_: iter(others[:2]))
+    monkeypatch.setattr(kind, "proposed_candidates", lambda *_: iter(others[:2]))
     monkeypatch.setattr(kind, "engines", lambda *_: iter(others[2:]))
     assert case.confirmed(case.candidate("right", 1.0)) == ""
     assert case.launched == ["right", "right", "failing", "plain"]
@@ -508,7 +508,7 @@ def test_a_first_run_is_compared_as_it_is(device: Device) -> None:
 def test_without_memory_for_copies_the_fastest_wins_too(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of copies, timed runs take the operands of verified ones, and with beta they add up."""
     case = Case(device, beta=2.0)
-    monkeypatch.setattr(type(case.problem), "exact_elements", lambda *_: None)
+    monkeypatch.setattr(type(case.problem), "float64_elements", lambda *_: None)
     device.most = 3 * (1 << 12)
     candidates = [case.candidate("default", 1.0), case.candidate("fast", 0.5)]
     assert case.tuned(*candidates) == "fast"

@@ -23,7 +23,7 @@ from cudnnpy._measuring.verification import Verifier
 from cudnnpy._measuring.watch import ContextLost, Watch
 from cudnnpy._memory import workspace as memory
 from cudnnpy._planning import engines, problem_notation
-from cudnnpy._planning.candidate_filter import is_usable
+from cudnnpy._planning.candidate_filter import try_plan
 from cudnnpy._planning.candidates import Candidate, from_configuration
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
@@ -45,13 +45,13 @@ def sampled(problem: Problem, options: PlanningOptions, target: Target, seed: in
     """
     given, is_graph = Random(seed), isinstance(problem, GraphProblem)
     own = [candidate for candidate in problem.engines(target) if not candidate.refused]
-    proposed = [candidate for candidate in problem.likely(options, target) if not candidate.refused]
+    proposed = [candidate for candidate in problem.proposed_candidates(options, target) if not candidate.refused]
     few = 1 + is_graph  # engines of graphs are compiled for seconds
     found = [*own, *problem.functions(options, target)]
     found += given.sample(proposed, min(_PROPOSED // few, len(proposed)))
     found += with_knobs(given.choices(own, k=_KNOBS) if own and not is_graph else [], target, given)
     distinct = {candidate.name: candidate for candidate in found if not candidate.refused}
-    return sorted(distinct.values(), key=lambda candidate: not candidate.is_plain)
+    return sorted(distinct.values(), key=lambda candidate: not candidate.is_conventional)
 
 
 def with_knobs(candidates: Iterable[Candidate], target: Target, given: Random) -> Iterator[Candidate]:
@@ -59,7 +59,7 @@ def with_knobs(candidates: Iterable[Candidate], target: Target, given: Random) -
     for candidate in candidates:
         if candidate.lowering is None or candidate.engine is None:
             continue
-        built, index = candidate.lowering.built(target), candidate.engine.index
+        built, index = candidate.lowering.build_graph(target), candidate.engine.index
         with suppress(StatusError):
             ranges = [(kind, values) for kind, values in engines.knob_ranges(built, target, index).items() if values]
             drawn = given.sample(ranges, min(given.randint(1, 3), len(ranges)))
@@ -125,7 +125,7 @@ class HuntService(Service):
         """Verify one candidate before any other, and then compare it with conventional arithmetic."""
         with self._examined(request) as (verifier, candidates):
             given = next(candidate for candidate in candidates if candidate.name == request["name"])
-            for candidate in (given, *(other for other in candidates if other is not given and other.is_plain)):
+            for candidate in (given, *(other for other in candidates if other is not given and other.is_conventional)):
                 is_right = self._verified(verifier, candidate) and not candidate.refused
                 if given.refused or (is_right and candidate is not given):
                     break
@@ -134,7 +134,7 @@ class HuntService(Service):
     def _verified(self, verifier: Verifier, candidate: Candidate) -> bool:
         """Plan, run and verify a candidate; return whether it could be planned."""
         self._begin(candidate, _PLAN_SECONDS)
-        if not is_usable(candidate, verifier.problem, verifier.options, _WORKSPACE):
+        if not try_plan(candidate, verifier.problem, verifier.options, _WORKSPACE):
             return False
         try:
             verifier.verify(candidate)

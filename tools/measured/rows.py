@@ -179,9 +179,9 @@ def _guesses(
     for lowering in found:
         for configuration in _of_lowering(lowering, strict, ran):
             if (configuration.engine, configuration.knobs) == (
-                heuristic_overrides.PLAIN.index,
+                heuristic_overrides.ENGINE_0.index,
                 None,
-            ) and not lowering.way:
+            ) and not lowering.lowering_options:
                 yield from faster
             yield configuration
 
@@ -191,7 +191,7 @@ def _instead_of_plain(
 ) -> list[Configuration]:
     """Return what comes before engine 0, in a list of at most one."""
     if lowering.as_forward:
-        forward = Configuration(lowering.suffix, heuristic_overrides.PLAIN.index, None)
+        forward = Configuration(lowering.suffix, heuristic_overrides.ENGINE_0.index, None)
         return [found for found, _ in ran if found == forward][:1]
     compiled = (found for found, candidate in ran if candidate["source"] == "heuristics" and candidate.get("compiled"))
     return [found for found in compiled if found.lowering == lowering.suffix][:1]
@@ -204,9 +204,11 @@ def _of_lowering(
     if heuristic_overrides.is_for_winograd(lowering.part, strict):
         yield from (found for found, candidate in alike if "winograd" in candidate["notes"])
     if heuristic_overrides.is_for_plain_engine(lowering.part):
-        yield from (found for found, _ in alike if found.engine == heuristic_overrides.PLAIN.index and not found.knobs)
+        yield from (
+            found for found, _ in alike if found.engine == heuristic_overrides.ENGINE_0.index and not found.knobs
+        )
     proposed = (_Proposal(found) for found, candidate in alike if candidate["source"] == "heuristics")
-    yield from (one.configuration for one in heuristic_overrides.in_order(lowering.part, strict, proposed))
+    yield from (one.configuration for one in heuristic_overrides.apply_overrides(lowering.part, strict, proposed))
 
 
 def _configuration(candidate: dict[str, Any]) -> Configuration:

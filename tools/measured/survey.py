@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from cudnnpy._core.layouts import extent
-from cudnnpy._planning.candidate_filter import is_usable, rejection
+from cudnnpy._planning.candidate_filter import rejection, try_plan
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
@@ -160,7 +160,7 @@ def _planned(
     entries: list[dict[str, Any]] = []
     usable: dict[int, Candidate] = {}
     known = set()
-    for likely, found in ((True, problem.likely(options, target)), (False, problem.engines(target))):
+    for likely, found in ((True, problem.proposed_candidates(options, target)), (False, problem.engines(target))):
         for place, candidate in enumerate(found):
             engine = candidate.engine
             if candidate.name in known or engine is None:
@@ -184,7 +184,7 @@ def _planned(
                 entry["skipped"] = "compiled at run time"
             elif usable and len(past) >= 3 and min(past) > HOPELESS:
                 entry["skipped"] = f"{min(past):.1f} times as long as the best"
-            elif is_usable(candidate, problem, options, int(WORKSPACE * GIB)):
+            elif try_plan(candidate, problem, options, int(WORKSPACE * GIB)):
                 entry["workspace"] = candidate.workspace_size
                 usable[number] = candidate
             else:
