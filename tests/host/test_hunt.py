@@ -420,13 +420,13 @@ class Scripted:
             raise ContextLost(candidate.name, "CUDA_ERROR_ILLEGAL_ADDRESS")
         candidate.milliseconds = 2.0
         other = self.candidates.get(self.exposes.get(candidate.name, ""))
-        if other is not None and not other.refused:
-            other.refused, self.verified = "wrong result: of the baseline", {}
+        if other is not None and not other.rejection_reason:
+            other.rejection_reason, self.verified = "wrong result: of the baseline", {}
         if candidate.name in self.wrong:
-            candidate.refused = "wrong result: depends on the workspace's content"
+            candidate.rejection_reason = "wrong result: depends on the workspace's content"
         else:
             self.verified[candidate.name] = 1
-        return not candidate.refused
+        return not candidate.rejection_reason
 
     def close(self) -> None:
         """There is no memory."""
@@ -521,9 +521,9 @@ from cudnnpy._planning.engines import Target
 from tools.hunt.child import sampled, engine_text
 target = Target(profile=open(sys.argv[1]).read())
 for text in json.loads(sys.argv[2]):
-    problem, options = notation.parse(text)
+    problem, options = problem_notation.parse(text)
     found = [sampled(problem, options, target, seed) for seed in (1, 1, 2)]
-    print("found", json.dumps([[(c.name, engine_text(c), c.source, c.is_plain) for c in one] for one in found]))
+    print("found", json.dumps([[(c.name, engine_text(c), c.source, c.is_conventional) for c in one] for one in found]))
 """
 
 

@@ -59,7 +59,7 @@ calls = [
             b"#" * (17 << 20),
         ))
     ),
-    lambda: notation.parse("1 " * 5_000_000),
+    lambda: problem_notation.parse("1 " * 5_000_000),
     lambda: plan_serialization.deserialize('"' + "\\" * 8_000_000),
     lambda: plan_serialization.deserialize("[" + "[]," * 1_000_000 + "1]"),
 ]
