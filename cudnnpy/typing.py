@@ -281,7 +281,7 @@ class CandidateReport(Protocol):
         ...
 
     @property
-    def refused(self) -> str:
+    def rejection_reason(self) -> str:
         """The rejection reason; "" if there is none."""
         ...
 

@@ -15,7 +15,9 @@ def table(candidates: Iterable[CandidateReport]) -> str:
         size = "?" if c.workspace_size is None else bytes_text(c.workspace_size)
         time = "" if c.milliseconds is None else f"{c.milliseconds:.4f}"
         notes = ", ".join(note for note in c.notes if note != "nondeterministic")
-        rows.append((c.name, c.source, size, time, "yes" if c.deterministic else "no", notes, c.refused or "-"))
+        rows.append(
+            (c.name, c.source, size, time, "yes" if c.deterministic else "no", notes, c.rejection_reason or "-")
+        )
     if len(rows) == 1:
         return "  (there is no candidate)"
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]

@@ -51,7 +51,7 @@ class Bench(Verifier):
     # One candidate
 
     def measure(self, candidate: Candidate) -> bool:
-        """Run and time a planned candidate; return False, with the reason in `refused`, if it is rejected.
+        """Run and time a planned candidate; return False, with the reason in `rejection_reason`, if it is rejected.
 
         It is verified if it is faster than all before.
         """
@@ -60,14 +60,14 @@ class Bench(Verifier):
         if milliseconds(candidate) < self.best and self.verify(candidate):
             self.best = milliseconds(candidate)
             self._watch.best(candidate)
-        return not candidate.refused
+        return not candidate.rejection_reason
 
     def _timed(self, candidate: Candidate) -> None:
         """Time a candidate: by its first run if that is hopeless, else by rounds of runs on rotated buffers."""
         candidate.milliseconds = first = self._run_guarded(candidate)
         if not self.baseline:
             self._become_baseline(candidate)
-        if not candidate.refused and first <= HOPELESS * self.best + _COLD_MS:
+        if not candidate.rejection_reason and first <= HOPELESS * self.best + _COLD_MS:
             candidate.milliseconds = self._time(self._timed_launches(candidate), first)
 
     def _timed_launches(self, candidate: Candidate) -> list[Callable[[], int]]:
@@ -98,7 +98,7 @@ class Bench(Verifier):
 
     def _close(self, ran: list[Candidate], default: Candidate | None) -> list[Candidate]:
         """Return what `finalists` does by the times from before. The results of at least two engines are compared."""
-        ranked = sorted((candidate for candidate in ran if not candidate.refused), key=milliseconds)
+        ranked = sorted((candidate for candidate in ran if not candidate.rejection_reason), key=milliseconds)
         close: list[Candidate] = []
         for candidate in ranked:
             if close and (len(close) == _FINALISTS or milliseconds(candidate) > _CLOSE * milliseconds(close[0])):
@@ -117,7 +117,7 @@ class Bench(Verifier):
                 break
             if engine_of(candidate) not in self.verified.values():
                 self.verify(candidate)
-        return [candidate for candidate in close if not candidate.refused]
+        return [candidate for candidate in close if not candidate.rejection_reason]
 
     def _time_in_turns(self, close: list[Candidate]) -> None:
         """Time candidates in rounds. One whose best round is slower than each of the fastest's is left out of the next."""
@@ -163,13 +163,13 @@ class Bench(Verifier):
         neither, it must only be finite where it has to be. Raises MemoryError if there is no memory for it.
         """
         self._attempt(candidate, partial(self._confirmed, others=others))
-        if candidate.refused.startswith("out of memory"):
-            raise MemoryError(candidate.refused)
+        if candidate.rejection_reason.startswith("out of memory"):
+            raise MemoryError(candidate.rejection_reason)
 
     def _confirmed(self, candidate: Candidate, others: Iterable[Candidate]) -> None:
         self._run_guarded(candidate)
         self._become_baseline(candidate)
-        if candidate.refused:
+        if candidate.rejection_reason:
             return
         self._watch.begin(None, COMPARING_SECONDS)
         error = self._arbiter.error(self.memory.kept[0])
@@ -179,11 +179,11 @@ class Bench(Verifier):
             candidate.error = error / self._tolerance
             if not error <= self._tolerance:
                 reason = f"wrong result: off by {error:.3g} of float64, {self._tolerance:.3g} is allowed"
-                candidate.refused = self._explained(candidate, reason)
+                candidate.rejection_reason = self._explained(candidate, reason)
             return
         for other in others:
             if self._attempt(other, self._run_guarded):
-                candidate.refused = self._compare(candidate)
+                candidate.rejection_reason = self._compare(candidate)
                 return
 
     def _time(self, launches: list[Callable[[], int]], first: float) -> float:

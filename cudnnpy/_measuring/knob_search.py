@@ -55,7 +55,7 @@ def other_knobs(ran: list[Candidate], target: Target) -> Iterator[Candidate]:
                     if candidate.name not in known:
                         known.add(candidate.name)
                         yield candidate
-                        if not candidate.refused:
+                        if not candidate.rejection_reason:
                             fastest = min(fastest, candidate, key=milliseconds)
             if fastest is before:
                 break

@@ -83,7 +83,9 @@ class LocalMeasurer:
         try:
             choice = search(problem, options, self._target, ordered(), limit)
             if choice is None:
-                failed = {one.name: one.refused for one in considered if one.refused.startswith(_FAILED)}
+                failed = {
+                    one.name: one.rejection_reason for one in considered if one.rejection_reason.startswith(_FAILED)
+                }
                 reason = f"no candidate can be used: {_reasons(considered)}"
                 return Measurement(None, reason, search.lacked_memory, rejected=failed)
             made = entry(choice, is_complete=search.is_complete)
@@ -116,10 +118,12 @@ class LocalMeasurer:
             return str(error)
         except MemoryError:
             return None
-        return candidate.refused
+        return candidate.rejection_reason
 
 
 def _reasons(candidates: Sequence[Candidate]) -> str:
     """Return the three most frequent rejection reasons, in one line."""
-    counts = Counter(" ".join(candidate.refused.split()) for candidate in candidates if candidate.refused)
+    counts = Counter(
+        " ".join(candidate.rejection_reason.split()) for candidate in candidates if candidate.rejection_reason
+    )
     return "; ".join(reason for reason, _ in counts.most_common(3)) or "there is no candidate"

@@ -174,7 +174,7 @@ class _Progress:
 
     def right(self) -> list[Candidate]:
         """Return the candidates that ran and were not found to be wrong."""
-        return [candidate for candidate in self._ran if not candidate.refused]
+        return [candidate for candidate in self._ran if not candidate.rejection_reason]
 
     def has_time(self, seconds: float = 0.0) -> bool:
         """Return whether a candidate may still be measured that takes this long. The first one always may."""
@@ -196,14 +196,16 @@ class _Progress:
     def pass_over(self, candidate: Candidate) -> None:
         """Reject a candidate for which there is no time."""
         self.is_complete = False
-        candidate.refused = candidate.refused or f"not measured: tune_seconds={self._options.tune_seconds} were used up"
+        candidate.rejection_reason = (
+            candidate.rejection_reason or f"not measured: tune_seconds={self._options.tune_seconds} were used up"
+        )
 
     def measure(self, candidate: Candidate, is_promising: bool = False) -> None:
         """Plan and measure a candidate, unless it is known or far from the fastest.
 
         Raises MemoryError if there is no memory for the default choice.
         """
-        candidate.refused = candidate.refused or self._left_out.get(candidate.name, "")
+        candidate.rejection_reason = candidate.rejection_reason or self._left_out.get(candidate.name, "")
         row = self._known.get(candidate.name)
         if row is not None and (row.refused or self.default is not None):
             self._take_over(candidate, row)
@@ -214,10 +216,10 @@ class _Progress:
 
     def _take_over(self, candidate: Candidate, row: Measured) -> None:
         """Note what was measured of a candidate in a process that ended."""
-        candidate.refused = candidate.refused or row.refused
+        candidate.rejection_reason = candidate.rejection_reason or row.refused
         candidate.workspace_size, candidate.milliseconds = row.workspace_size, row.milliseconds
         self._note_memory(row.refused.startswith("out of memory"))
-        if not candidate.refused:
+        if not candidate.rejection_reason:
             self._note_time(candidate)
 
     def _note_time(self, candidate: Candidate) -> None:
@@ -232,13 +234,13 @@ class _Progress:
         at run time where the fastest is not. Of 1,800 problems without groups, one of the latter was the fastest in two; it is
         often the fastest of those with groups, and then among the first proposals.
         """
-        if candidate.engine is None or candidate.refused or self.default is None:
+        if candidate.engine is None or candidate.rejection_reason or self.default is None:
             return False
         if (
             candidate.compiled_at_run_time
             and not min(self._ran, key=milliseconds, default=candidate).compiled_at_run_time
         ):
-            candidate.refused = "not measured: it is compiled at run time, and not among the first proposals"
+            candidate.rejection_reason = "not measured: it is compiled at run time, and not among the first proposals"
             return True
         index, suffix = _engine_of(candidate)
         best = self._best
@@ -247,7 +249,7 @@ class _Progress:
         if here <= HOPELESS * best and elsewhere <= HOPELESS**2 * best:
             return False
         ratio = max(here, elsewhere) / best
-        candidate.refused = f"not measured: engine {index} took {ratio:.3g} times as long as the fastest"
+        candidate.rejection_reason = f"not measured: engine {index} took {ratio:.3g} times as long as the fastest"
         return True
 
     @property
@@ -267,12 +269,12 @@ class _Progress:
         planned = time.monotonic()
         self.default = self.default or candidate
         is_right = self.bench.measure(candidate)
-        is_scarce = candidate.refused.startswith("out of memory")
+        is_scarce = candidate.rejection_reason.startswith("out of memory")
         self._note_memory(is_scarce)
         if is_right:
             self._note_time(candidate)
         elif candidate is self.default and is_scarce:
-            raise MemoryError(f"{candidate.name}, the default choice, cannot be measured: {candidate.refused}")
+            raise MemoryError(f"{candidate.name}, the default choice, cannot be measured: {candidate.rejection_reason}")
         end = time.monotonic()
         is_slow = end - planned > _LATE and milliseconds(candidate) > _SLOW * self._best
         if is_slow or planned - begin > _LATE:  # other knobs of its engine can wait
@@ -284,7 +286,7 @@ class _Progress:
         if self.default is None or size is None or self._options.workspace_limit is not None or size <= self._most:
             return False
         reason = f"needs {bytes_text(size)}, more than a quarter of the device's memory; workspace_limit= admits it"
-        candidate.refused = f"not measured: {reason}"
+        candidate.rejection_reason = f"not measured: {reason}"
         return True
 
     def _note_memory(self, is_scarce: bool) -> None:

@@ -95,8 +95,8 @@ class Verifier:
 
     def verify(self, candidate: Candidate) -> bool:
         """Return whether the results of a candidate are right. This may reject the candidate of the baseline instead."""
-        if candidate.refused or candidate.name in self.verified:
-            return not candidate.refused
+        if candidate.rejection_reason or candidate.name in self.verified:
+            return not candidate.rejection_reason
         return self._attempt(candidate, self._verified)
 
     def _attempt(self, candidate: Candidate, action: Callable[[Candidate], object]) -> bool:
@@ -105,21 +105,21 @@ class Verifier:
         try:
             action(candidate)
         except MemoryError as error:
-            candidate.refused = f"out of memory: {error}"
+            candidate.rejection_reason = f"out of memory: {error}"
         except CudnnError as error:
-            candidate.refused = f"failed when run: {error}"
-        if candidate.refused:
+            candidate.rejection_reason = f"failed when run: {error}"
+        if candidate.rejection_reason:
             candidate.executable = None
             if candidate is self.baseline_of:
                 self.baseline, self.baseline_of, self.verified = [], None, {}
-        return not candidate.refused
+        return not candidate.rejection_reason
 
     def _run_guarded(self, candidate: Candidate, fills: Fills = FIRST, at_end: bool = True) -> float:
         """Run a candidate once in guarded memory, and return its time."""
         if candidate.executable is None:  # it was measured in another process
             self._begin(PLANNING_SECONDS)
             if candidate.prepare() is None:
-                raise CudnnError(candidate.refused)
+                raise CudnnError(candidate.rejection_reason)
         assert candidate.executable is not None
         size = candidate.executable.workspace_size
         self.memory.place(at_end)
@@ -143,7 +143,7 @@ class Verifier:
             self._become_baseline(candidate)
         elif candidate is not self.baseline_of and (reason := self._compare(candidate)):
             self._judge(candidate, reason)
-        if not candidate.refused and self._agrees_at_start(candidate):
+        if not candidate.rejection_reason and self._agrees_at_start(candidate):
             self.verified[candidate.name] = engine_of(candidate)
 
     def _agrees_at_start(self, candidate: Candidate) -> bool:
@@ -153,7 +153,7 @@ class Verifier:
         reason = changed or self._compare(candidate)
         if not reason or (not changed and candidate is not self.baseline_of and self._is_exact()):
             return True
-        candidate.refused = self._explained(candidate, reason)
+        candidate.rejection_reason = self._explained(candidate, reason)
         return False
 
     def _is_exact(self) -> bool:
@@ -171,11 +171,11 @@ class Verifier:
         else:
             is_right, baseline_is_right = (error <= self._tolerance for error in errors)
         if not is_right:
-            candidate.refused = self._explained(candidate, reason)
+            candidate.rejection_reason = self._explained(candidate, reason)
         elif not baseline_is_right:
             self._become_baseline(candidate)
-            if not candidate.refused:
-                wrong.refused, wrong.executable, self.best = reason, None, math.inf
+            if not candidate.rejection_reason:
+                wrong.rejection_reason, wrong.executable, self.best = reason, None, math.inf
 
     def _become_baseline(self, candidate: Candidate) -> None:
         """Keep the results in guarded memory as the baseline; reject the candidate if they cannot be it."""
@@ -184,8 +184,8 @@ class Verifier:
             is_wrong = (
                 "wrong result: infinite or no number for random numbers" if self.problem.has_finite_results else ""
             )
-            candidate.refused = self._explained(candidate, is_wrong)
-            if candidate.refused:
+            candidate.rejection_reason = self._explained(candidate, is_wrong)
+            if candidate.rejection_reason:
                 return
             self._run_guarded(candidate)
         self.memory.keep()

@@ -53,8 +53,8 @@ class Measurer(Protocol):
 
 def rejection(candidate: Candidate, problem: Problem, options: PlanningOptions) -> str:
     """Return the reason to reject a candidate before it is planned; "" if the options permit it."""
-    if candidate.refused:
-        return candidate.refused
+    if candidate.rejection_reason:
+        return candidate.rejection_reason
     if options.deterministic and not candidate.deterministic:
         return "not deterministic"
     if is_strict(problem, options) and candidate.uses_tf32:
@@ -63,12 +63,12 @@ def rejection(candidate: Candidate, problem: Problem, options: PlanningOptions) 
 
 
 def try_plan(candidate: Candidate, problem: Problem, options: PlanningOptions, limit: int) -> bool:
-    """Plan a candidate if the options permit it; return False, with the reason in `refused`, if it cannot be used."""
-    candidate.refused = rejection(candidate, problem, options)
-    executable = None if candidate.refused else candidate.prepare()
+    """Plan a candidate if the options permit it; return False, with the reason in `rejection_reason`, if it cannot be used."""
+    candidate.rejection_reason = rejection(candidate, problem, options)
+    executable = None if candidate.rejection_reason else candidate.prepare()
     if executable is None:
         return False
     if executable.workspace_size > limit:
-        candidate.refused = f"needs {bytes_text(executable.workspace_size)}, the limit is {bytes_text(limit)}"
+        candidate.rejection_reason = f"needs {bytes_text(executable.workspace_size)}, the limit is {bytes_text(limit)}"
         return False
     return True

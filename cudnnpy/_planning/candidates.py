@@ -16,7 +16,8 @@ from cudnnpy._runtime.executables import Executable
 from cudnnpy.backend import Descriptor
 from cudnnpy.errors import StatusError
 
-LOWERING_OPTIONS = ("in_blocks", "in_channels_last", "as_forward")  # the options of an Engine that stand for a lowering
+# The options of an Engine that determine its lowering
+LOWERING_OPTIONS = ("space_to_depth", "channels_last_copies", "flipped_forward")
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,12 +30,12 @@ class Engine(Frozen):
         The global index of the engine.
     knobs : mapping or pairs of ints, optional
         {cudnnBackendKnobType_t: value}; by default the engine's own.
-    in_blocks : bool
+    space_to_depth : bool
         Whether the engine runs on space-to-depth tensors, as candidates whose names end in "blocks" do (strided
         convolutions of few channels).
-    in_channels_last : bool
+    channels_last_copies : bool
         Whether the engine runs on copies that are channels last, as candidates whose names end in "channels last" do.
-    as_forward : bool
+    flipped_forward : bool
         Whether the engine computes the gradient with respect to x of a depthwise convolution as a forward convolution with the
         filter flipped, as candidates whose names end in "forward" do.
 
@@ -47,9 +48,9 @@ class Engine(Frozen):
     index: int
     knobs: Mapping[int, int] | Iterable[tuple[int, int]] | None = None
     _: KW_ONLY
-    in_blocks: bool = False
-    in_channels_last: bool = False
-    as_forward: bool = False
+    space_to_depth: bool = False
+    channels_last_copies: bool = False
+    flipped_forward: bool = False
 
     @property
     def _lowering_options(self) -> dict[str, bool]:
@@ -86,7 +87,7 @@ class Lowering(Protocol):
 
     @property
     def lowering_options(self) -> dict[str, bool]:
-        """The options of an Engine that runs on it: {}, or {"in_blocks": True}, for instance."""
+        """The options of an Engine that runs on it: {}, or {"space_to_depth": True}, for instance."""
 
     def build_graph(self, target: Target) -> Descriptor:
         """Return the finalized operation graph. Raises StatusError if cuDNN rejects it."""
@@ -118,7 +119,7 @@ class Candidate:
     engine: Engine | None = None  #: the engine, which `algorithm` takes; None for a v7 algorithm
     strict: bool = False  #: whether a C function multiplies float32 as it is, not as tf32
     lowering: Lowering | None = field(default=None, repr=False)
-    refused: str = ""  #: the rejection reason; "" if there is none
+    rejection_reason: str = ""  #: the rejection reason; "" if there is none
     workspace_size: int | None = None  #: in bytes; None if it was not planned
     milliseconds: float | None = None  #: the time that autotune measured; None if it was not measured
     #: the largest of the times that autotune compared less the smallest, over the median; None if there were not several
@@ -146,12 +147,12 @@ class Candidate:
         return {**self.__dict__, "make": _made_elsewhere, "lowering": None, "executable": None}
 
     def prepare(self) -> Executable | None:
-        """The planned executable; None, with the reason in `refused`, where cuDNN cannot run it here."""
-        if self.executable is None and not self.refused:
+        """The planned executable; None, with the reason in `rejection_reason`, where cuDNN cannot run it here."""
+        if self.executable is None and not self.rejection_reason:
             try:
                 self.executable = self.make()
             except (StatusError, ValueError) as error:
-                self.refused = unsupported(error)
+                self.rejection_reason = unsupported(error)
             else:
                 self.workspace_size = self.executable.workspace_size
         return self.executable
@@ -168,7 +169,7 @@ def detached_candidate(
     milliseconds: float | None,
     notes: tuple[str, ...],
     deterministic: bool,
-    refused: str,
+    rejection_reason: str,
 ) -> Candidate:
     """Return a candidate that was considered in another process. Like a copy, it cannot be planned."""
     return Candidate(
@@ -177,7 +178,7 @@ def detached_candidate(
         notes,
         deterministic,
         _made_elsewhere,
-        refused=refused,
+        rejection_reason=rejection_reason,
         workspace_size=workspace_size,
         milliseconds=milliseconds,
     )
@@ -252,7 +253,7 @@ def from_configuration(lowering: Lowering, target: Target, source: str, found: E
         compiled_at_run_time=compiled,
         engine=Engine(found.engine, found.knobs, **lowering.lowering_options),
         lowering=lowering,
-        refused=absent or known_issues.rejection(*what),
+        rejection_reason=absent or known_issues.rejection(*what),
     )
 
 
@@ -262,7 +263,7 @@ def rejected(source: str, name: str, reason: str) -> Candidate:
     def make() -> Executable:
         raise ValueError(reason)
 
-    return Candidate(source, name, (), True, make, refused=reason)
+    return Candidate(source, name, (), True, make, rejection_reason=reason)
 
 
 def _ranges(numbers: list[int]) -> str:

@@ -44,7 +44,7 @@ def plan_for_profile(text: str, device: DeviceProfile, watch: PlanningHooks = Pl
     problem, options = problem_notation.parse(text)
     target = device_profile.target_of(device)
     considered = survey_offline(problem, options, target, device.memory, watch)
-    found = next((candidate for candidate in considered if not candidate.refused), None)
+    found = next((candidate for candidate in considered if not candidate.rejection_reason), None)
     if found is None:
         wanted = selection.describe_options(options, selection.limit_of(options, device.memory))
         raise NoAlgorithmError(str(problem), wanted, table(considered), considered)
@@ -83,13 +83,13 @@ def row(candidate: Candidate) -> dict[str, Any]:
         "milliseconds": candidate.milliseconds,
         "expected": candidate.expected,
         "error": candidate.error,
-        "rejected": candidate.refused,
+        "rejected": candidate.rejection_reason,
     }
 
 
 def _watched(candidates: Iterator[Candidate], watch: PlanningHooks) -> Iterator[Candidate]:
     for candidate in candidates:
-        candidate.refused = candidate.refused or watch.left_out.get(candidate.name, "")
+        candidate.rejection_reason = candidate.rejection_reason or watch.left_out.get(candidate.name, "")
         candidate.make = _announced(candidate.name, candidate.make, watch)
         yield candidate
 

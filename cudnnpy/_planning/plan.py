@@ -48,7 +48,7 @@ def executable_of(candidate: Candidate) -> Executable:
     executable = candidate.executable
     if executable is None:
         raise ValueError(
-            f"candidate must be planned; got {candidate.name}: {candidate.refused or 'call prepare() first'}"
+            f"candidate must be planned; got {candidate.name}: {candidate.rejection_reason or 'call prepare() first'}"
         )
     if candidate.compiled_at_run_time:
         _compiled.append(executable)
@@ -130,7 +130,7 @@ class Plan:
     is_long: bool  #: whether the GPU takes longer for a launch than the host does
     #: raises ValueError for addresses that are null or misaligned, or whose memory overlaps
     check_addresses: AddressCheck
-    remembered: str  #: the layer of the store that had the choice, "user" or "application PATH"; "" if it was made now
+    store_layer: str  #: the layer of the store that had the choice, "user" or "application PATH"; "" if it was made now
     candidates: list[Candidate]  #: of a plan from a method plan(), all that were considered; see `candidates_table`
 
     def __init__(self, problem: Problem, candidate: Candidate) -> None:
@@ -147,7 +147,7 @@ class Plan:
         self.movable = is_movable(executable) and all(spec.alignment >= _ALIGNMENT for spec in problem.specs)
         products = math.prod(problem.specs[-problem.results].shape) * problem.reduction_length
         self.is_long = is_long(problem.specs, products)
-        self.remembered, self.candidates = "", []
+        self.store_layer, self.candidates = "", []
         self.check_addresses = address_check(
             [extent(spec) for spec in problem.specs],
             range(len(problem.specs) - problem.results, len(problem.specs)),
@@ -291,8 +291,8 @@ class Plan:
         problem, options = parsed_problem(content, check_integer("device", device, 0))
         with on_device(device):  # an engine may be compiled for it
             candidate = candidate_of(content, problem, options, Target(Handle.default(device)))
-            if candidate.refused:
-                raise invalid_text(f"{candidate.name[:200]} {candidate.refused}")
+            if candidate.rejection_reason:
+                raise invalid_text(f"{candidate.name[:200]} {candidate.rejection_reason}")
             try:
                 candidate.executable = candidate.make()
             except StatusError:

@@ -48,7 +48,7 @@ def planned_candidates(
     """
     for candidate in candidates:
         tried.append(candidate)
-        candidate.refused = candidate.refused or left_out.get(candidate.name, "")
+        candidate.rejection_reason = candidate.rejection_reason or left_out.get(candidate.name, "")
         if try_plan(candidate, problem, options, limit):
             yield candidate
 
@@ -133,7 +133,7 @@ def tuning_order(problem: Problem, options: PlanningOptions, target: Target) -> 
         nonlocal has_guess
         for candidate in candidates:
             yield candidate
-            has_guess = has_guess or not candidate.refused
+            has_guess = has_guess or not candidate.rejection_reason
 
     while ranked and not (has_guess and len(names) - len(ranked) >= _BEST):
         yield from noted([ranked.pop(0)])
@@ -172,7 +172,7 @@ def plan_for(
         problem, options, target, memory.free_bytes(problem.device), tuner, previous_engine, cap
     )
     plan = Plan(problem, candidate)
-    plan.remembered = tuner.layer
+    plan.store_layer = tuner.layer
     if lists_candidates:
         plan.candidates = considered if tuner.entry is None else tuner.considered()
     recording.note(problem, options)

@@ -100,7 +100,7 @@ def entry_of(
     `tried` are all candidates that were considered, and `complete` says that none was left out for want of time or memory.
     Raises TypeError if the plan cannot be serialized.
     """
-    found = next((one for one in tried if one.name == plan.name and not one.refused), None)
+    found = next((one for one in tried if one.name == plan.name and not one.rejection_reason), None)
     return Entry(
         key_of(problem, options, target),
         choice_text(problem, options),
@@ -126,7 +126,7 @@ def row_of(candidate: Candidate) -> Measured:
         _finite(candidate.milliseconds),
         candidate.notes,
         candidate.deterministic,
-        printable(" ".join(candidate.refused.split())),
+        printable(" ".join(candidate.rejection_reason.split())),
     )
 
 

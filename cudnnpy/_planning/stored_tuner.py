@@ -152,13 +152,13 @@ class StoredTuner:
             candidate = stored_choice.candidate_of(entry, self._problem, self._options, self._target)
         except (ValueError, CudnnError) as error:
             return _Choice(), str(error)
-        candidate.refused = candidate.refused or self.left_out.get(candidate.name, "")
+        candidate.rejection_reason = candidate.rejection_reason or self.left_out.get(candidate.name, "")
         if try_plan(candidate, self._problem, self._options, limit):
             reason = "" if is_confirmed else self._confirmed(entry, limit)
         elif candidate.executable is not None:
             return too_large, ""
         else:
-            reason = candidate.refused
+            reason = candidate.rejection_reason
         return (_Choice(), reason) if reason else (_Choice(candidate, entry, layer), "")
 
     def is_confirmed(self, entry: Entry) -> bool:

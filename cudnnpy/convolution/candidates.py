@@ -30,9 +30,9 @@ from cudnnpy.convolution.table_features import features
 
 _NO_COPIES = "needs copies, which int8 and float8 tensors cannot have"
 _NO_LOWERING = {
-    "in_blocks": "the problem has no space-to-depth lowering",
-    "in_channels_last": "the problem has no lowering to channels last",
-    "as_forward": "the problem has no lowering to a forward convolution",
+    "space_to_depth": "the problem has no space-to-depth lowering",
+    "channels_last_copies": "the problem has no lowering to channels last",
+    "flipped_forward": "the problem has no lowering to a forward convolution",
 }
 
 # Such engines take up to 15 s to compile, and some give wrong results (forward-not-proposed in known_issues.py).
@@ -102,8 +102,8 @@ class ConvolutionProblem(Problem):
         """Yield every engine for every lowering. Those that are compiled at run time are rejected (see _NOT_PROPOSED)."""
         for lowering in lowerings(self):
             for candidate in all_engines(lowering, target):
-                if candidate.compiled_at_run_time and not candidate.refused:
-                    candidate.refused = _NOT_PROPOSED
+                if candidate.compiled_at_run_time and not candidate.rejection_reason:
+                    candidate.rejection_reason = _NOT_PROPOSED
                 yield candidate
 
     def functions(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
@@ -133,14 +133,14 @@ def _proposals(lowering: ConvolutionLowering, strict: bool, target: Target) -> I
         yield from (candidate for candidate in all_engines(lowering, target) if "winograd" in candidate.notes)
     if heuristic_overrides.is_for_plain_engine(lowering.part):
         plain_engine = candidate_for_engine(lowering, target, heuristic_overrides.ENGINE_0)
-        yield from [plain_engine] if not plain_engine.refused else []
+        yield from [plain_engine] if not plain_engine.rejection_reason else []
     yield from heuristic_overrides.apply_overrides(lowering.part, strict, heuristic_candidates(lowering, target))
 
 
 def _instead_of_plain(problem: Problem, found: list[ConvolutionLowering], target: Target) -> Iterator[Candidate]:
     """Yield what is faster than engine 0. Of engines that are compiled at run time, only what the heuristics propose."""
     for lowering in heuristic_overrides.instead_of_plain(problem, found):
-        if lowering.as_forward:
+        if lowering.flipped_forward:
             yield candidate_for_engine(lowering, target, heuristic_overrides.ENGINE_0)
         else:
             compiled = (
@@ -154,7 +154,7 @@ def _best_of_each_first(rankings: list[Iterator[Candidate]]) -> Iterator[Candida
     for ranking in rankings:
         for candidate in ranking:
             yield candidate
-            if not candidate.refused:
+            if not candidate.rejection_reason:
                 break
     for ranking in rankings:
         yield from ranking

@@ -313,7 +313,7 @@ class Convolution(Layer):
         Returns
         -------
         list of Candidate
-            All candidates, usable or not; `refused` has the rejection reason of each.
+            All candidates, usable or not; `rejection_reason` has the rejection reason of each.
         """
         problem = self._problem(operation, first, second, shape, bias, activation, out, alpha, beta, device)
         return self._operation.candidates(problem)

@@ -97,8 +97,8 @@ def instead_of_plain(problem: Problem, lowerings: Sequence[ConvolutionLowering])
     On copies that are channels last, these are the engines for depthwise convolutions, which are compiled at run time. A
     gradient as a forward convolution runs on engine 0 itself (lowering.py has by how much it is faster).
     """
-    copied = [lowering for lowering in lowerings if lowering.in_channels_last and is_for_channels_last(problem)]
-    return copied + [lowering for lowering in lowerings if lowering.as_forward]
+    copied = [lowering for lowering in lowerings if lowering.channels_last_copies and is_for_channels_last(problem)]
+    return copied + [lowering for lowering in lowerings if lowering.flipped_forward]
 
 
 def has_slow_products(problem: Problem, strict: bool) -> bool:
@@ -194,7 +194,7 @@ class _Proposal(Protocol):
     @property
     def engine(self) -> Engine | None: ...
     @property
-    def refused(self) -> str: ...
+    def rejection_reason(self) -> str: ...
     @property
     def uses_tf32(self) -> bool: ...
 
@@ -225,7 +225,7 @@ def _products_second(proposals: Iterable[_P]) -> Iterator[_P]:
             later.append(proposal)
             continue
         yield proposal
-        if not proposal.refused:
+        if not proposal.rejection_reason:
             break
     yield from later
     yield from left
@@ -234,7 +234,7 @@ def _products_second(proposals: Iterable[_P]) -> Iterator[_P]:
 def _moved(proposals: Iterable[_P], engine: int, is_better: Callable[[_Proposal], bool]) -> Iterator[_P]:
     """Yield proposals in their order, but a better one first if the first usable strict one is of an engine."""
     found = list(proposals)
-    usable = [one for one in found if not one.refused and not one.uses_tf32]
+    usable = [one for one in found if not one.rejection_reason and not one.uses_tf32]
     better = next(filter(is_better, usable), None) if usable and _index(usable[0]) == engine else None
     if better is not None:
         yield better

@@ -54,8 +54,8 @@ class ConvolutionLowering(NamedTuple):
     part: Problem
     x_transform: SpaceToDepth | None = None
     w_transform: SpaceToDepth | None = None
-    in_channels_last: bool = False  #: whether tensors that are channels first are copied to channels last, and back
-    as_forward: bool = (
+    channels_last_copies: bool = False  #: whether tensors that are channels first are copied to channels last, and back
+    flipped_forward: bool = (
         False  #: whether a gradient with respect to x is computed as a forward convolution, without copies
     )
 
@@ -67,18 +67,18 @@ class ConvolutionLowering(NamedTuple):
     @property
     def suffix(self) -> str:
         """The end of candidates' names, which lists the launches other than the plan's, or another operation."""
-        if self.as_forward:
+        if self.flipped_forward:
             return " + forward"
-        if self.in_channels_last:  # which needs copies
+        if self.channels_last_copies:  # which needs copies
             finished = (self.whole.bias, self.whole.activation) != (self.part.bias, self.part.activation)
             return " + channels last" + (" + epilogue" if finished else "")
-        blocks = " + blocks" if self.in_blocks else ""
+        blocks = " + blocks" if self.space_to_depth else ""
         copies = any(_needs_scratch(self, n) for n in self.part.operands if not (blocks and _ROLES[n] in ("x", "w")))
         finished = (self.whole.bias, self.whole.activation) != (self.part.bias, self.part.activation)
         return blocks + (" + copies" if copies else "") + (" + epilogue" if finished else "")
 
     @property
-    def in_blocks(self) -> bool:
+    def space_to_depth(self) -> bool:
         """Whether x and w are transformed by space-to-depth."""
         return self.w_transform is not None
 
@@ -107,7 +107,7 @@ class ConvolutionLowering(NamedTuple):
 
     def complete(self, plan: Executable, target: Target) -> Executable:
         """What launches the whole problem, with an executable of the part."""
-        return plan if self.is_whole or self.as_forward else _steps(self, plan, target)
+        return plan if self.is_whole or self.flipped_forward else _steps(self, plan, target)
 
 
 def lowerings(problem: Problem, strict: bool = False) -> Iterator[ConvolutionLowering]:
@@ -124,7 +124,7 @@ def lowerings(problem: Problem, strict: bool = False) -> Iterator[ConvolutionLow
     in_one = problem.operation == "forward" and problem.beta == 0.0 and plain.y == problem.y
     in_one = in_one and "not fused" not in remedies
     wholes = dict.fromkeys([problem, plain][not in_one :])
-    in_blocks = [
+    space_to_depth = [
         ConvolutionLowering(problem, *blocks) for whole in wholes if (blocks := with_space_to_depth(whole)) is not None
     ]
     if "padded" in remedies:
@@ -142,13 +142,13 @@ def lowerings(problem: Problem, strict: bool = False) -> Iterator[ConvolutionLow
         found = [
             lowering for lowering in found if not any(_needs_scratch(lowering, name) for name in lowering.part.operands)
         ]
-    yield from (in_blocks + found if is_promising(problem, strict) else found + in_blocks)
+    yield from (space_to_depth + found if is_promising(problem, strict) else found + space_to_depth)
     forward = _as_forward(problem)
     if forward is not None:
-        yield ConvolutionLowering(problem, in_agreement(forward), as_forward=True)
+        yield ConvolutionLowering(problem, in_agreement(forward), flipped_forward=True)
     last = _channels_last(plain) if plain.x.shape == problem.x.shape else None
     if last is not None and last not in parts:
-        yield ConvolutionLowering(problem, last, in_channels_last=True)
+        yield ConvolutionLowering(problem, last, channels_last_copies=True)
 
 
 def _channels_last(problem: Problem) -> Problem | None:

@@ -66,7 +66,7 @@ def samples() -> tuple[str, ...]:
     for request in json.loads(json.dumps(REQUESTS)):
         operation, problem = planner.problem_of(request)
         everything = selection.survey(problem, operation.options.planning, planner.TARGET, 1 << 37)
-        candidates = [candidate for candidate in everything if not candidate.refused]
+        candidates = [candidate for candidate in everything if not candidate.rejection_reason]
         found += [plans.Plan(problem, candidate).to_json() for candidate in (candidates[0], candidates[-1])]
 
     def plain() -> Any:

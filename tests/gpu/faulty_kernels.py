@@ -93,7 +93,7 @@ def main(name: str) -> None:
     """Print how a faulty candidate was found."""
     try:
         _, bad, _ = tuned(name)
-        found = {"refused": bad.refused}
+        found = {"refused": bad.rejection_reason}
     except ContextLost as lost:
         found = {"lost": lost.name, "error": lost.error}
     print(json.dumps(found), flush=True)

@@ -82,7 +82,7 @@ def main(faults: list[str]) -> None:
         candidates = real(problem, options, target)
         for candidate in candidates:
             yield candidate
-            if not candidate.refused:
+            if not candidate.rejection_reason:
                 break
         yield from (planted(fault, problem) for fault in faults)
         yield from candidates

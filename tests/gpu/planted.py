@@ -92,7 +92,7 @@ def tune(
     """Tunes a few real candidates and a planted one: what was chosen, the planted one, and the real ones."""
     x, w = specs("forward")
     conv = Convolution(padding=1, tf32=False)
-    usable = [c for c in conv.candidates("forward", x, w, out=out) if not c.refused and c.source != "legacy"]
+    usable = [c for c in conv.candidates("forward", x, w, out=out) if not c.rejection_reason and c.source != "legacy"]
     exact = [c for c in usable if not APPROXIMATE & set(c.notes)]
     plain = next((c for c in exact if not c.workspace_size), exact[0])
     real = [c for c in usable if c is not plain][:3]

@@ -82,7 +82,7 @@ def main(tune_seconds: float, start: Path | None = None) -> None:
         conv = Convolution(padding=padding, stride=stride, prefer="autotune", tune_seconds=tune_seconds)
         guess = Convolution(padding=padding, stride=stride)
         plan = conv.plan(operation, *given)  # type: ignore[call-overload]
-        chosen[str(plan.problem)] = [plan.name, plan.workspace_size, plan.milliseconds, plan.remembered]
+        chosen[str(plan.problem)] = [plan.name, plan.workspace_size, plan.milliseconds, plan.store_layer]
         pairs = [(milliseconds(conv, operation, given), milliseconds(guess, operation, given)) for _ in range(TIMES)]
         stored.append(median(one for one, _ in pairs))
         fastest.append(median(one for _, one in pairs))

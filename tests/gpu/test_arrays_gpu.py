@@ -404,7 +404,9 @@ def test_workspace_and_streams_are_of_the_arrays_device() -> None:
         return torch.empty(size, dtype=torch.uint8, device=torch.device("cuda", device))
 
     x, w = whole_numbers(*X, device="cuda:1"), whole_numbers(*W, seed=1, device="cuda:1")
-    needy = next(c for c in Convolution(padding=1).candidates("forward", x, w) if not c.refused and c.workspace_size)
+    needy = next(
+        c for c in Convolution(padding=1).candidates("forward", x, w) if not c.rejection_reason and c.workspace_size
+    )
     conv = Convolution(padding=1, algorithm=needy.engine or needy.name)
     cudnnpy.set_allocator(allocate)
     side = torch.cuda.Stream(device=1)

@@ -88,7 +88,7 @@ def test_tuning_happens_on_the_callers_stream() -> None:
 
 
 def measured(candidates: list[Candidate]) -> list[Candidate]:
-    return [c for c in candidates if c.milliseconds and not c.refused]
+    return [c for c in candidates if c.milliseconds and not c.rejection_reason]
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -98,15 +98,15 @@ def test_the_fastest_that_was_measured_wins(operation: str) -> None:
     assert chosen.milliseconds is not None
     # those close to the fastest are timed again, when other tests may use the GPU
     assert chosen.milliseconds <= 1.5 * min(c.milliseconds or 1e9 for c in measured(tried))
-    assert all(c.refused or c.milliseconds for c in tried)
+    assert all(c.rejection_reason or c.milliseconds for c in tried)
     assert {c.source for c in tried} >= {"heuristics", "engines"}
-    assert not [c.refused for c in tried if c.refused.startswith("wrong result")]
+    assert not [c.rejection_reason for c in tried if c.rejection_reason.startswith("wrong result")]
 
 
 def test_the_limit_is_never_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
     given = specs("backward_filter")
     everything = Convolution(padding=1).candidates("backward_filter", *given)
-    sizes = sorted({c.workspace_size for c in everything if not c.refused and c.workspace_size})
+    sizes = sorted({c.workspace_size for c in everything if not c.rejection_reason and c.workspace_size})
     assert len(sizes) >= 2
     limit = sizes[len(sizes) // 2]
     taken: list[int] = []
@@ -122,7 +122,7 @@ def test_the_limit_is_never_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(taken) <= limit
     too_large = [c for c in tried if (c.workspace_size or 0) > limit]
     assert too_large
-    assert all(", the limit is " in c.refused for c in too_large)
+    assert all(", the limit is " in c.rejection_reason for c in too_large)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_eight_bits_are_tuned_too(dtype: Any, result: Any) -> None:
     _, tried = searched("forward", x, w, out=y._replace(dtype=result or dtype), padding=0)
     print(cudnnpy.candidates_table(tried))
     assert measured(tried)
-    assert not [c.refused for c in tried if c.refused.startswith("wrong result")]
+    assert not [c.rejection_reason for c in tried if c.rejection_reason.startswith("wrong result")]
 
 
 def test_memory_to_time_in_comes_from_the_allocator() -> None:
@@ -183,7 +183,7 @@ def test_tuning_ends_in_time(seconds: float) -> None:
     chosen, tried = searched("forward", *specs("forward"), tune_seconds=seconds)
     assert time.monotonic() - begin < seconds + 3
     assert chosen.milliseconds is not None
-    skipped = [c for c in tried if c.refused == f"not measured: tune_seconds={seconds} were used up"]
+    skipped = [c for c in tried if c.rejection_reason == f"not measured: tune_seconds={seconds} were used up"]
     assert skipped or seconds > 0.1
 
 
@@ -195,7 +195,7 @@ def test_tensors_with_gaps_are_tuned_too(beta: float) -> None:
     out = TensorSpec(Y, "float32", ((Y[1] + 4) * h * w, h * w, w, 1))
     chosen, tried = searched("forward", x, TensorSpec(W), out=out, beta=beta)
     assert chosen.milliseconds is not None
-    assert not [c.refused for c in tried if c.refused.startswith("wrong result")]
+    assert not [c.rejection_reason for c in tried if c.rejection_reason.startswith("wrong result")]
 
 
 def test_what_fastest_chooses_is_measured_first() -> None:
@@ -233,19 +233,19 @@ def set_to(value: float) -> Spoil:
 @pytest.mark.parametrize("value", [1.0, 0.0, float("nan"), float("inf")])
 def test_a_wrong_result_is_refused_however_fast(value: float) -> None:
     chosen, bad, real = tune(lambda executable: Planted(executable, set_to(value), run=False))
-    assert bad.refused.startswith("wrong result: off by ")
+    assert bad.rejection_reason.startswith("wrong result: off by ")
     assert bad.executable is None
     assert chosen is not bad
-    assert not any(c.refused for c in real)
+    assert not any(c.rejection_reason for c in real)
 
 
 @pytest.mark.parametrize("factor", [1.01, -1.0, 1e20])
 def test_a_wrong_default_is_refused_and_the_others_are_not(factor: float) -> None:
     """The exact elements tell: the default choice says of itself that its arithmetic is plain."""
     chosen, bad, real = tune(lambda executable: Planted(executable, scaled_by(factor)), default=True)
-    assert bad.refused.startswith("wrong result")
+    assert bad.rejection_reason.startswith("wrong result")
     assert chosen is not bad
-    assert not any(c.refused for c in real)
+    assert not any(c.rejection_reason for c in real)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -274,14 +274,14 @@ def test_exact_elements_tell_right_from_wrong(operation: str, last: bool, dtype:
 
 def test_a_result_that_is_not_written_is_refused_however_fast() -> None:
     chosen, bad, real = tune(lambda executable: Planted(executable, None, run=False))
-    assert bad.refused == "wrong result: leaves results unwritten"
+    assert bad.rejection_reason == "wrong result: leaves results unwritten"
     assert chosen in real
 
 
 def test_a_right_result_is_not_refused() -> None:
     """The planted one itself is no reason."""
     _, good, real = tune(lambda executable: Planted(executable, scaled_by(1.0)))
-    assert not good.refused
+    assert not good.rejection_reason
     assert good.milliseconds
     assert all(c.milliseconds for c in real)
 
@@ -290,18 +290,18 @@ def test_a_candidate_that_fails_is_recorded_and_passed_over() -> None:
     failing = Planted(None, None)
     failing.bind = lambda *_: lambda: int(raw.CUDNN_STATUS_EXECUTION_FAILED)  # type: ignore[method-assign]
     chosen, bad, real = tune(lambda _: failing)
-    assert bad.refused.startswith("failed when run: ")
-    assert "CUDNN_STATUS_EXECUTION_FAILED" in bad.refused
+    assert bad.rejection_reason.startswith("failed when run: ")
+    assert "CUDNN_STATUS_EXECUTION_FAILED" in bad.rejection_reason
     assert chosen in real
 
 
 def test_a_candidate_beyond_the_devices_memory_is_recorded_and_passed_over() -> None:
     chosen, bad, real = tune(lambda executable: Planted(executable, None, size=1 << 44), limit=1 << 50)
-    assert bad.refused.startswith("out of memory: ")
+    assert bad.rejection_reason.startswith("out of memory: ")
     assert chosen in real
 
 
 def test_a_candidate_beyond_the_limit_is_recorded_and_passed_over() -> None:
     chosen, bad, real = tune(lambda executable: Planted(executable, None, size=1 << 44), limit=1 << 20)
-    assert bad.refused == "needs 1.638e+04 GiB, the limit is 1 MiB"
+    assert bad.rejection_reason == "needs 1.638e+04 GiB, the limit is 1 MiB"
     assert chosen in real

@@ -31,7 +31,7 @@ def _fresh() -> Iterator[None]:
 def needy(x: torch.Tensor, w: torch.Tensor) -> Convolution:
     """A convolution whose engine needs workspace."""
     for candidate in Convolution(padding=1).candidates("forward", x, w):
-        if not candidate.refused and candidate.workspace_size and candidate.engine is not None:
+        if not candidate.rejection_reason and candidate.workspace_size and candidate.engine is not None:
             return Convolution(padding=1, algorithm=candidate.engine)
     raise AssertionError("no engine here needs workspace")
 

@@ -185,7 +185,7 @@ def test_what_nothing_can_do_is_an_error_with_every_reason(
             choose_algorithm("forward", *case.descriptors, prefer=prefer, handle=handle)
         assert case.descriptors[2].math_type == "tensor_op_math"
     assert len(caught.value.candidates) >= 2
-    assert all(candidate.refused for candidate in caught.value.candidates)
+    assert all(candidate.rejection_reason for candidate in caught.value.candidates)
     print(caught.value)
 
 

@@ -76,7 +76,7 @@ def test_a_cluster_tunes_on_each_gpu(scheduler: str) -> None:
                     problem, options = parse(text)
                     plan, entry = plan_for(problem, options._replace(prefer="autotune"), Tuner(0)), found[text].entry
                     assert entry is not None
-                    assert (plan.remembered, plan.milliseconds) == ("user", entry.milliseconds)
+                    assert (plan.store_layer, plan.milliseconds) == ("user", entry.milliseconds)
             assert frozen.unknown == ()
         finally:
             stores.use(None)

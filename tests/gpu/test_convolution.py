@@ -160,7 +160,7 @@ def test_a_gradient_is_planned_with_the_bias_of_a_transposed_convolution(last: b
     plan = conv.plan("backward_data", x, w, **how)
     assert plan.operands == ("dy", "w", "bias", "dx")
     plans = [plan, Plan.from_json(plan.to_json())]
-    plans += [Plan(plan.problem, c) for c in conv.candidates("backward_data", x, w, **how) if not c.refused]
+    plans += [Plan(plan.problem, c) for c in conv.candidates("backward_data", x, w, **how) if not c.rejection_reason]
     assert len(plans) > 4
     for one in plans:
         out.fill_(torch.nan)
@@ -196,7 +196,7 @@ def test_a_v7_algorithm_by_name(operation: str, name: str) -> None:
     given = arguments(operation)
     conv = Convolution(padding=1, algorithm=name, tf32=False)
     (candidate,) = [c for c in conv.candidates(operation, *given) if c.name == name]
-    if not candidate.refused:
+    if not candidate.rejection_reason:
         assert_same(run(conv, operation, *given), exact_result(operation, *given, padding=1))
         assert conv.plan(operation, *given).source == "legacy"
         return
@@ -239,7 +239,11 @@ def test_an_algorithm_that_cannot_says_why() -> None:
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_an_engine_by_index_and_knobs(operation: str) -> None:
     given = arguments(operation)
-    tried = [c for c in Convolution(padding=1).candidates(operation, *given) if c.engine is not None and not c.refused]
+    tried = [
+        c
+        for c in Convolution(padding=1).candidates(operation, *given)
+        if c.engine is not None and not c.rejection_reason
+    ]
     assert len(tried) >= 3
     for candidate in tried[:6]:
         if candidate.name.endswith("epilogue"):
@@ -300,7 +304,8 @@ def check_candidates(
 ) -> None:
     """Exact candidates whose names end so run, as plans and as texts of plans, and give the right result."""
     found = [c for c in Convolution(**how).candidates(operation, *given) if c.name.endswith(f" + {ending}")]
-    usable = [c for c in found if not c.refused and not {"winograd", "fft", "reduced_precision_reduction"} & {*c.notes}]
+    inexact = {"winograd", "fft", "reduced_precision_reduction"}
+    usable = [c for c in found if not c.rejection_reason and not inexact & {*c.notes}]
     assert usable
     for candidate in usable[:6]:
         plan = Convolution(**how, algorithm=candidate.engine).plan(operation, *given)
@@ -369,7 +374,7 @@ def test_plans_that_are_compiled_at_run_time_survive_their_text(activation: str)
         whole_numbers(*shape, dtype="float16", last=len(shape) == 4) for shape in ((2, 16, 8, 8), (16, 16, 3, 3), (16,))
     )
     how: dict[str, Any] = {"bias": bias, "activation": activation}
-    found = [c for c in conv.candidates("forward", x, w, **how) if not c.refused]
+    found = [c for c in conv.candidates("forward", x, w, **how) if not c.rejection_reason]
     compiled = [c for c in found if c.compiled_at_run_time]
     assert compiled
     for candidate in compiled[:3]:
@@ -408,7 +413,7 @@ def test_plan_execute_refuses_bad_addresses() -> None:
     x, w = arguments("forward")
     out = torch.empty(Y, device="cuda")
     conv = Convolution(padding=1)
-    candidate = next(c for c in conv.candidates("forward", x, w) if not c.refused and c.workspace_size)
+    candidate = next(c for c in conv.candidates("forward", x, w) if not c.rejection_reason and c.workspace_size)
     plan = Plan(conv.plan("forward", x, w).problem, candidate)
     a, b, y = (t.data_ptr() for t in (x, w, out))
     space = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
@@ -437,7 +442,7 @@ def test_a_limit_is_honoured_to_the_byte(prefer: str, operation: str) -> None:
     needy = [
         c
         for c in Convolution(padding=1).candidates(operation, *given)
-        if not c.refused and c.workspace_size and c.engine is not None
+        if not c.rejection_reason and c.workspace_size and c.engine is not None
     ]
     assert needy
     size = needy[0].workspace_size or 0
@@ -474,8 +479,8 @@ def test_options_rule_candidates_out_with_a_reason(operation: str) -> None:
     for candidate in found:
         usable = candidate.deterministic and candidate.workspace_size == 0
         usable = usable and (candidate.source == "legacy" or not candidate.uses_tf32)
-        assert usable or candidate.refused
-    reasons = Counter(candidate.refused.split(" ")[0] for candidate in found)
+        assert usable or candidate.rejection_reason
+    reasons = Counter(candidate.rejection_reason.split(" ")[0] for candidate in found)
     assert {"", "uses", "needs"} <= set(reasons)
     table = cudnnpy.candidates_table(found)
     assert len(table.splitlines()) == len(found) + 1
@@ -871,7 +876,7 @@ def test_the_cache_forgets_the_least_recently_used() -> None:
 def needy_convolution(x: torch.Tensor, w: torch.Tensor) -> tuple[Convolution, int]:
     """A convolution whose engine needs workspace, and how much."""
     for candidate in Convolution(padding=1).candidates("forward", x, w):
-        if not candidate.refused and candidate.workspace_size and candidate.engine is not None:
+        if not candidate.rejection_reason and candidate.workspace_size and candidate.engine is not None:
             return Convolution(padding=1, algorithm=candidate.engine), candidate.workspace_size
     raise AssertionError("no engine here needs workspace")
 

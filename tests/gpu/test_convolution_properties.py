@@ -299,8 +299,8 @@ def check_candidates(drawn: Drawn, outcomes: Outcomes) -> None:
         return
     wrong = []
     for candidate in conv.candidates(drawn.operation, *arrays, **options):
-        if candidate.refused:
-            outcomes.counts[f"candidates, refused: {candidate.refused.split(':')[0].split(',')[0]}"] += 1
+        if candidate.rejection_reason:
+            outcomes.counts[f"candidates, refused: {candidate.rejection_reason.split(':')[0].split(',')[0]}"] += 1
             continue
         plan = cudnnpy.Plan(problem, candidate)
         outcomes.counts[f"candidates, ran: {candidate.source}"] += 1

@@ -200,7 +200,7 @@ def test_an_engine_that_reads_textures_stays_right_among_others(monkeypatch: pyt
         dy, x = (torch.randn((4, channels, depth, 9, 9), device="cuda", generator=drawn) for _ in range(2))
         shape = (channels, channels, 3, 1, 1)
         rows = [one for one in conv.candidates("backward_filter", dy, x, shape) if "use_tex=1" in one.name]
-        rows = [one for one in rows if not one.refused]
+        rows = [one for one in rows if not one.rejection_reason]
         engines = [one.engine for one in rows] or [cudnnpy.Engine(20, {2: 1, 3: 1})]
         for engine in engines[:2]:
             forced = Convolution(padding=(1, 0, 0), tf32=False, algorithm=engine)

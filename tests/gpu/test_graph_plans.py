@@ -107,7 +107,9 @@ def test_the_best_engines_of_a_graph_are_tried_with_other_knobs() -> None:
     chosen, considered = search(g.problem(0), g.options)
     assert chosen.milliseconds is not None
     assert "knobs" in {candidate.source for candidate in considered}
-    assert not [candidate.refused for candidate in considered if candidate.refused.startswith("wrong result")]
+    assert not [
+        candidate.rejection_reason for candidate in considered if candidate.rejection_reason.startswith("wrong result")
+    ]
 
 
 @pytest.mark.parametrize("prefer", ["fastest", "autotune"])

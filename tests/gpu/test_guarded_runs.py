@@ -39,15 +39,15 @@ def test_an_access_outside_ends_the_process_and_names_the_candidate(name: str) -
 @pytest.mark.parametrize("guarded", [True, False])
 def test_a_faulty_result_is_rejected_with_its_reason(name: str, reason: str, guarded: bool) -> None:
     chosen, bad, real = tuned(name, guarded)
-    assert bad.refused == f"wrong result: {reason}"
+    assert bad.rejection_reason == f"wrong result: {reason}"
     assert chosen in real
-    assert not any(candidate.refused for candidate in real)
+    assert not any(candidate.rejection_reason for candidate in real)
 
 
 def test_a_candidate_without_a_fault_is_not_rejected() -> None:
     _, good, real = tuned("nothing")
-    assert not good.refused
-    assert not any(candidate.refused for candidate in real)
+    assert not good.rejection_reason
+    assert not any(candidate.rejection_reason for candidate in real)
 
 
 @pytest.mark.parametrize("slack", [0, 4])

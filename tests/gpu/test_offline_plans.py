@@ -168,7 +168,7 @@ def test_autotune_takes_an_imported_plan_without_measuring(plans: Path, text: st
         try:
             conv = Convolution(padding=1, prefer="autotune")
             plan = conv.plan(operation, *arrays, shape, out=out)
-            assert (plan.remembered, plan.milliseconds) == ("user", None)
+            assert (plan.store_layer, plan.milliseconds) == ("user", None)
             assert plan.name == Plan.from_json(entry_for(plans, text).plan).name
             assert_same(getattr(conv, operation)(*arrays, *([] if shape is None else [shape]), out=out), right)
         finally:

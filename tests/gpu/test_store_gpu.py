@@ -192,13 +192,13 @@ def test_the_other_preferences_take_a_choice_once_it_was_checked(new_process: Ca
     fastest = Convolution(padding=1)
     tuned = CONVOLUTION.plan("forward", *SPECS)
     new_process()
-    assert (fastest.plan("forward", *SPECS).name, fastest.plan("forward", *SPECS).remembered) == (tuned.name, "user")
+    assert (fastest.plan("forward", *SPECS).name, fastest.plan("forward", *SPECS).store_layer) == (tuned.name, "user")
     of_another_driver()
     new_process()
-    assert fastest.plan("forward", *SPECS).remembered == ""
+    assert fastest.plan("forward", *SPECS).store_layer == ""
     CONVOLUTION.plan("forward", *SPECS)
     new_process()
-    assert fastest.plan("forward", *SPECS).remembered == "user"
+    assert fastest.plan("forward", *SPECS).store_layer == "user"
 
 
 def test_an_engine_with_a_stored_fault_is_not_chosen(new_process: Callable[[], None]) -> None:
@@ -209,7 +209,7 @@ def test_an_engine_with_a_stored_fault_is_not_chosen(new_process: Callable[[], N
     new_process()
     second = fastest.plan("forward", *SPECS)
     assert second.name != first.name
-    (rejected,) = [one.refused for one in fastest.candidates("forward", *SPECS) if one.name == first.name]
+    (rejected,) = [one.rejection_reason for one in fastest.candidates("forward", *SPECS) if one.name == first.name]
     assert rejected.startswith("access outside on ")
 
 
@@ -220,7 +220,7 @@ def test_a_right_choice_of_another_machine_is_checked_once(
     for _ in range(2):
         new_process()
         plan = CONVOLUTION.plan("forward", *SPECS)
-        assert (plan.remembered, plan.milliseconds) == ("user", entry.milliseconds)
+        assert (plan.store_layer, plan.milliseconds) == ("user", entry.milliseconds)
     assert len(seen) == 1
     assert layers.current().user.forgotten() == []
 
@@ -267,12 +267,12 @@ def test_a_wrong_choice_of_another_machine_is_found_and_forgotten(
     new_process()
     options = PlanningOptions(prefer="autotune", tune_seconds=0.3)
     plan = plan_for(problem, options, LocalMeasurer(Handle.default(0)))
-    assert (len(seen), plan.remembered) == (1, "")
+    assert (len(seen), plan.store_layer) == (1, "")
     (forgotten,) = layers.current().user.forgotten()
     assert "wrong result" in forgotten.reason
     monkeypatch.undo()
     new_process()
-    assert CONVOLUTION.plan("forward", *SPECS).remembered == "user"
+    assert CONVOLUTION.plan("forward", *SPECS).store_layer == "user"
 
 
 def test_an_exchanged_plan_is_not_given_to_cudnn(new_process: Callable[[], None]) -> None:

@@ -43,7 +43,7 @@ def side_by_side(*work: Callable[[], None]) -> None:
 def needy(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor) -> Any:
     """An engine that needs workspace, for padding 1, and adds to what is there."""
     for candidate in Convolution(padding=1).candidates("forward", x, w, out=out, beta=1.0):
-        if not candidate.refused and candidate.workspace_size and candidate.engine is not None:
+        if not candidate.rejection_reason and candidate.workspace_size and candidate.engine is not None:
             return candidate.engine
     raise AssertionError("no engine here needs workspace")
 

@@ -113,7 +113,7 @@ def test_the_choice_is_taken_by_another_process_and_is_right() -> None:
         w = random.integers(-2, 3, (64, 3, 3, 32)).astype(np.float16)
         conv = cudnnpy.Convolution(padding=1, layout="NHWC", prefer="autotune", tune_seconds=1.0)
         plan = conv.plan("forward", TensorSpec(x.shape, "float16"), TensorSpec(w.shape, "float16"))
-        assert plan.remembered == "user"
+        assert plan.store_layer == "user"
         assert plan.name.startswith(chosen["forward"])
         y = conv.forward(cudnnpy.to_device(x), cudnnpy.to_device(w))
         right = reference.Convolution(padding=1, layout="NHWC").forward(x, w)

@@ -39,7 +39,7 @@ def held_unused() -> int:
 def test_memory_to_tune_in_goes_back_to_the_driver(guarded: bool) -> None:
     before, free = held_unused(), torch.cuda.mem_get_info()[0]
     _, planted, _ = tune(lambda executable: Planted(executable, None, size=SIZE), limit=SIZE, guarded=guarded)
-    assert not planted.refused
+    assert not planted.rejection_reason
     assert planted.milliseconds
     assert held_unused() <= max(before, GIB)
     assert torch.cuda.mem_get_info()[0] >= free - GIB - LITTLE
@@ -49,13 +49,13 @@ def test_what_needs_most_of_the_memory_is_measured_only_within_a_limit_that_is_g
     total = torch.cuda.mem_get_info()[1]
     size = total // 4 + (1 << 20)
     chosen, bad, real = tune(lambda executable: Planted(executable, None, size=size))
-    assert bad.refused.startswith("not measured: needs ")
-    assert bad.refused.endswith(", more than a quarter of the device's memory; workspace_limit= admits it")
+    assert bad.rejection_reason.startswith("not measured: needs ")
+    assert bad.rejection_reason.endswith(", more than a quarter of the device's memory; workspace_limit= admits it")
     assert chosen in real
     if torch.cuda.mem_get_info()[0] < size + 2 * GIB:
         pytest.skip("a quarter of the GPU's memory is not free")
     _, good, _ = tune(lambda executable: Planted(executable, None, size=size), limit=total)
-    assert not good.refused
+    assert not good.rejection_reason
     assert held_unused() <= GIB
 
 

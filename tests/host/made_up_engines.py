@@ -78,11 +78,11 @@ class MadeUpLowering:
 
     problem: MadeUp
     suffix: str = ""
-    in_blocks: bool = False
+    space_to_depth: bool = False
 
     @property
     def lowering_options(self) -> dict[str, bool]:
-        return {"in_blocks": True} if self.in_blocks else {}
+        return {"space_to_depth": True} if self.space_to_depth else {}
 
     @property
     def traits(self) -> ProblemTraits:
@@ -96,7 +96,7 @@ class MadeUpLowering:
 
     @property
     def part_text(self) -> str:
-        return "in blocks" if self.in_blocks else ""
+        return "in blocks" if self.space_to_depth else ""
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class MadeUp:
         given = options.algorithm
         if not isinstance(given, Engine):
             raise ValueError(f"algorithm must be an Engine; got {given!r}")
-        lowering = next((one for one in self.lowerings() if one.in_blocks == given.in_blocks), None)
+        lowering = next((one for one in self.lowerings() if one.space_to_depth == given.space_to_depth), None)
         return (
             rejected("engines", "none", "no such lowering")
             if lowering is None
@@ -258,10 +258,10 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
             there.measured.append(candidate.name)
             there.clock += executable.made.runs_for
             if there.scarce(candidate):
-                candidate.refused = "out of memory: no more"
+                candidate.rejection_reason = "out of memory: no more"
             else:
                 candidate.milliseconds = executable.made.time(executable.knobs)
-            return not candidate.refused
+            return not candidate.rejection_reason
 
         def finalists(self, ran: list[Candidate], default: Candidate | None) -> list[Candidate]:
             there.default = default
@@ -273,9 +273,9 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
         def confirm(self, candidate: Candidate, others: Iterable[Candidate]) -> None:
             there.confirmed.append(candidate.name)
             if there.scarce(candidate):
-                candidate.refused, candidate.executable = "out of memory: no more", None
+                candidate.rejection_reason, candidate.executable = "out of memory: no more", None
                 raise MemoryError("no more")
-            candidate.refused = "wrong result: off by 1 of float64" if candidate.name in there.wrong else ""
+            candidate.rejection_reason = "wrong result: off by 1 of float64" if candidate.name in there.wrong else ""
 
     @contextlib.contextmanager
     def temporary(device: int, stream: int) -> Iterator[None]:

@@ -91,7 +91,7 @@ def described(candidate: Candidate) -> dict[str, Any]:
         "name": candidate.name,
         "notes": candidate.notes,
         "deterministic": candidate.deterministic,
-        "refused": candidate.refused,
+        "refused": candidate.rejection_reason,
         "workspace_size": candidate.workspace_size,
         "milliseconds": candidate.milliseconds,
         "engine": candidate.engine and vars(candidate.engine),
@@ -122,15 +122,15 @@ class Bench:
 
     def measure(self, candidate: Candidate) -> bool:
         if self.scarce:
-            candidate.refused = "out of memory: no more"
+            candidate.rejection_reason = "out of memory: no more"
             return False
         assert candidate.executable is not None
-        assert not candidate.refused
+        assert not candidate.rejection_reason
         self.seen.append(candidate.name)
         candidate.milliseconds = self.times.get(candidate.name)
         if candidate.milliseconds is None:
-            candidate.refused = "failed when run: it has no time"
-        return not candidate.refused
+            candidate.rejection_reason = "failed when run: it has no time"
+        return not candidate.rejection_reason
 
     def finalists(self, ran: list[Candidate], default: Candidate | None) -> list[Candidate]:
         """The times by name do not change."""
@@ -323,7 +323,7 @@ def tuned(request: dict[str, Any]) -> Any:
     vars(selection)["memory"] = SimpleNamespace(free_bytes=lambda device: 1 << 37)
     vars(stored_choice)["driver"] = lambda: request.get("driver", "13.0")
     plan = selection.plan_for(problem, options, LocalMeasurer(cast(Any, NoHandle())))
-    found = {"name": plan.name, "remembered": plan.remembered, "text": plan.to_json()}
+    found = {"name": plan.name, "remembered": plan.store_layer, "text": plan.to_json()}
     return {**found, "measured": Bench.seen, "confirmed": Bench.confirmed}
 
 

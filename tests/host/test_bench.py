@@ -186,7 +186,7 @@ def test_a_candidate_that_leaves_results_unwritten_is_no_baseline() -> None:
     bench = Sketch({"bad": math.nan, "slow": 3.0})
     bad = candidate("bad")
     assert bench.tuned(bad, candidate("slow")) == ["slow"]
-    assert bad.refused == "wrong result: infinite or no number for random numbers"
+    assert bad.rejection_reason == "wrong result: infinite or no number for random numbers"
     assert bad.executable is None
     assert bench.baseline == [3.0]
 
@@ -214,7 +214,7 @@ def test_a_wrong_result_is_never_chosen_however_fast(result: float) -> None:
     bench = Sketch({"default": 3.0, "bad": result, "fast": 3.0}, {"default": 4.0, "bad": 0.1, "fast": 3.9})
     bad = candidate("bad")
     assert bench.tuned(candidate("default"), bad, candidate("fast")) == ["fast", "default"]
-    assert bad.refused.startswith("wrong result: off by ")
+    assert bad.rejection_reason.startswith("wrong result: off by ")
     assert bad.executable is None
     assert bench.best == 3.9  # others are not measured against a wrong one
 
@@ -224,7 +224,7 @@ def test_results_are_compared_of_candidates_that_may_win_alone() -> None:
     slow = candidate("slow")
     bench.tuned(candidate("default"), candidate("fast"), slow)
     assert slow.milliseconds == 30.0
-    assert not slow.refused
+    assert not slow.rejection_reason
     assert "slow" not in bench.verified
 
 
@@ -239,7 +239,7 @@ def test_a_wrong_default_is_replaced(truth: float | None, default_ms: float) -> 
     bench.truth = truth
     default, alike = candidate("default", "winograd"), candidate("alike", "winograd")
     assert bench.tuned(default, alike, candidate("plain"), candidate("fast")) == ["fast"]
-    assert default.refused.startswith("wrong result: off by 1 ")
+    assert default.rejection_reason.startswith("wrong result: off by 1 ")
     assert default.executable is None
 
 
@@ -253,15 +253,15 @@ def test_agreement_with_the_same_engine_confirms_nothing() -> None:
     default, alike = candidate("default"), candidate("alike")
     default.engine, alike.engine = Engine(7), Engine(7, {1: 2})
     assert bench.tuned(default, alike, candidate("fast"), candidate("other")) == ["fast"]
-    assert default.refused
-    assert alike.refused
+    assert default.rejection_reason
+    assert alike.rejection_reason
 
 
 def test_a_default_is_not_confirmed_by_a_run_of_seconds() -> None:
     bench = Sketch({"default": 3.0, "slow": 4.0}, {"default": 1.0, "slow": 5000.0})
     slow = candidate("slow")
     assert bench.tuned(candidate("default"), slow) == ["default"]
-    assert not slow.refused
+    assert not slow.rejection_reason
 
 
 @pytest.mark.parametrize("huge", [1e30, 4.0])
@@ -270,7 +270,7 @@ def test_the_first_plain_candidate_is_not_right_by_definition(huge: float) -> No
     bench.truth = 3.0
     default = candidate("default")
     assert bench.tuned(default, candidate("fast", "tensor_core", "winograd")) == ["fast"]
-    assert default.refused
+    assert default.rejection_reason
 
 
 def test_the_arbiter_keeps_a_right_default_whatever_the_others_arithmetic() -> None:
@@ -278,7 +278,7 @@ def test_the_arbiter_keeps_a_right_default_whatever_the_others_arithmetic() -> N
     bench.truth = 3.0
     plain = candidate("plain")
     assert bench.tuned(candidate("default", "winograd"), plain) == ["default"]
-    assert plain.refused.startswith("wrong result")
+    assert plain.rejection_reason.startswith("wrong result")
 
 
 def test_results_that_are_both_near_the_exact_one_are_both_right() -> None:
@@ -287,7 +287,7 @@ def test_results_that_are_both_near_the_exact_one_are_both_right() -> None:
     bench.truth = 1.0 + 0.75 * share
     fast = candidate("fast")
     assert bench.tuned(candidate("default"), fast) == ["fast"]
-    assert not fast.refused
+    assert not fast.rejection_reason
 
 
 def test_where_neither_is_right_the_default_stays() -> None:
@@ -312,7 +312,7 @@ def test_a_candidate_for_which_there_is_no_memory_leaves_the_others_their_turn()
     bench = Scarce({"slow": 3.0, "hungry": 3.0})
     hungry = candidate("hungry")
     assert not bench.measure(hungry)
-    assert "out of memory" in hungry.refused
+    assert "out of memory" in hungry.rejection_reason
     assert bench.measure(candidate("slow"))
 
 
@@ -426,7 +426,7 @@ def test_a_second_run_must_agree(is_default: bool) -> None:
     bench.others = {"bad": 4.0}
     bad, right = candidate("bad"), candidate("right")
     assert bench.tuned(*((bad, right) if is_default else (right, bad))) == ["right"]
-    assert bad.refused.startswith("wrong result: off by 1 ")
+    assert bad.rejection_reason.startswith("wrong result: off by 1 ")
     assert bench.best == 1.0
 
 

@@ -186,7 +186,7 @@ def test_what_may_run_longer_than_there_is_time_is_not_measured(cudnn: Cudnn, mo
     assert not [name for name in cudnn.measured if "engine 6" in name]
     _, tried = considered(tune_seconds=0.7)
     (left_out,) = [candidate for candidate in tried if candidate.name == "engine 6"]
-    assert left_out.refused == "not measured: tune_seconds=0.7 were used up"
+    assert left_out.rejection_reason == "not measured: tune_seconds=0.7 were used up"
 
 
 def test_other_knobs_of_a_fast_engine_do_not_wait_however_long_it_runs(cudnn: Cudnn) -> None:
@@ -212,7 +212,7 @@ def test_what_needs_a_large_part_of_the_memory_is_not_measured(cudnn: Cudnn) -> 
     cudnn.memory = 4000
     found, tried = considered()
     assert found.name == "engine 3"
-    reasons = {candidate.name: candidate.refused for candidate in tried}
+    reasons = {candidate.name: candidate.rejection_reason for candidate in tried}
     assert reasons["engine 2"] == (
         "not measured: needs 1001 bytes, more than a quarter of the device's memory; workspace_limit= admits it"
     )
@@ -319,7 +319,7 @@ def test_an_engine_compiled_at_run_time_is_measured_among_the_first_proposals_al
     _, tried = considered()
     assert "engine 9" not in cudnn.measured
     (late,) = [one for one in tried if one.name == "engine 9"]
-    assert late.refused == "not measured: it is compiled at run time, and not among the first proposals"
+    assert late.rejection_reason == "not measured: it is compiled at run time, and not among the first proposals"
     cudnn.engines = {9: Made(9, compiled=True), **{index: Made(index) for index in range(1, 9)}}
     cudnn.proposed = [(9, {}), *((index, {}) for index in range(1, 9))]
     tuned()
@@ -378,7 +378,7 @@ def test_knobs_are_varied_of_engines_that_are_near_the_fastest(cudnn: Cudnn) -> 
 
 def test_an_engine_is_forced_with_its_knobs_and_in_its_lowering(cudnn: Cudnn) -> None:
     cudnn.add(Made(1), Made(2, bowl, ranges=RANGES))
-    engine = Engine(2, {SPLIT: 5}, in_blocks=True)
+    engine = Engine(2, {SPLIT: 5}, space_to_depth=True)
     found = chosen(PlanningOptions(algorithm=engine))
     assert (found.engine, found.name.endswith(" + blocks")) == (engine, True)
     assert chosen(previous_engine=Engine(2, {SPLIT: 5})).engine == Engine(2, {SPLIT: 5})
@@ -398,8 +398,8 @@ def test_a_plan_of_a_made_up_problem_survives_its_text(cudnn: Cudnn) -> None:
     facts = ("name", "source", "engine", "workspace_size", "milliseconds", "problem", "deterministic")
     assert [getattr(again, fact) for fact in facts] == [getattr(plan, fact) for fact in facts]
     assert again.executable.knobs == {SPLIT: 6, TILE: 3}  # type: ignore[attr-defined]
-    in_blocks = selection.plan_for(ASKED, PlanningOptions(algorithm=Engine(2, None, in_blocks=True)))
-    assert Plan.from_json(in_blocks.to_json()).name == in_blocks.name == "engine 2 + blocks"
+    space_to_depth = selection.plan_for(ASKED, PlanningOptions(algorithm=Engine(2, None, space_to_depth=True)))
+    assert Plan.from_json(space_to_depth.to_json()).name == space_to_depth.name == "engine 2 + blocks"
 
 
 def test_a_plan_is_forced_on_its_own_problem_alone(cudnn: Cudnn) -> None:

@@ -275,7 +275,7 @@ def test_where_nothing_fits_each_candidate_is_listed(machine: Machine, tensors: 
     error = caught.value
     assert tensors[2].math_type == "fma_math"
     assert [candidate.name for candidate in error.candidates] == ["implicit_precomp_gemm", "winograd"]
-    assert "needs 4 KiB, the limit is 0 bytes" in error.candidates[0].refused
+    assert "needs 4 KiB, the limit is 0 bytes" in error.candidates[0].rejection_reason
     assert cudnnpy.candidates_table(error.candidates) in str(error)
     assert re.search("implicit_precomp_gemm +legacy +4 KiB .* default_math +needs 4 KiB", str(error))
     for same in (copy.copy(error), pickle.loads(pickle.dumps(error))):

@@ -25,7 +25,7 @@ def candidate() -> Candidate:
         True,
         lambda: pytest.fail("planned"),
         engine=Engine(5, {2: 3}),
-        refused="needs 9 MiB, the limit is 1 MiB",
+        rejection_reason="needs 9 MiB, the limit is 1 MiB",
         workspace_size=9 << 20,
         executable=lambda: 1,  # type: ignore[arg-type]
     )
@@ -89,7 +89,11 @@ class Own(CudnnError):
 def test_candidates_travel_as_what_is_told_of_them() -> None:
     error = pickle.loads(pickle.dumps(made(errors.NoAlgorithmError)))
     (found,) = error.candidates
-    assert (found.name, found.refused, found.workspace_size) == ("engine 5", candidate().refused, 9 << 20)
+    assert (found.name, found.rejection_reason, found.workspace_size) == (
+        "engine 5",
+        candidate().rejection_reason,
+        9 << 20,
+    )
     assert found.engine == Engine(5, {2: 3})
     assert found.uses_tf32
     assert found.executable is None

@@ -508,7 +508,7 @@ def on_a_gpu(monkeypatch, measurement=None, reasons=()):
         return [candidate(f"engine {number + 1}", reason) for number, reason in enumerate((*reasons, "", "")[:2])]
 
     def candidate(name, reason):
-        made = Candidate("heuristics", name, (), True, lambda: None, refused=reason)
+        made = Candidate("heuristics", name, (), True, lambda: None, rejection_reason=reason)
         made.workspace_size = 0
         return made
 

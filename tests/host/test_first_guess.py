@@ -37,9 +37,9 @@ def problem(
     return make_problem(given, operation, *specs, bias=TensorSpec((filters,), dtype) if bias else None)
 
 
-def proposal(index: int | None, knobs: Any = None, refused: str = "", tf32: bool = False) -> Any:
+def proposal(index: int | None, knobs: Any = None, rejection_reason: str = "", tf32: bool = False) -> Any:
     engine = None if index is None else Engine(index, knobs)
-    return SimpleNamespace(engine=engine, refused=refused, uses_tf32=tf32)
+    return SimpleNamespace(engine=engine, rejection_reason=rejection_reason, uses_tf32=tf32)
 
 
 def order(of: Problem, strict: bool, *proposals: Any) -> list[int]:
@@ -86,7 +86,11 @@ def test_large_products_of_misaligned_rows_come_after_another_engine(change: dic
 
 def test_a_product_comes_before_a_proposal_that_cannot_be_used_or_if_there_is_no_other() -> None:
     asked = problem(**SLOW)
-    assert order(asked, False, PROPOSED[0], proposal(67, TILES, refused="no"), proposal(71, TILES)) == [1, 2, 0]
+    assert order(asked, False, PROPOSED[0], proposal(67, TILES, rejection_reason="no"), proposal(71, TILES)) == [
+        1,
+        2,
+        0,
+    ]
     assert order(asked, False, PROPOSED[0], proposal(None)) == [1, 0]  # a v7 algorithm
     assert order(asked, False, *PROPOSED[:2]) == [0, 1]
     assert order(asked, False, PROPOSED[2], *PROPOSED[:2]) == [0, 1, 2]
@@ -120,7 +124,7 @@ def test_a_large_gradient_with_respect_to_filters_is_computed_with_default_tiles
     change: dict[str, Any], is_large: bool
 ) -> None:
     asked = problem(**{**FILTER, **change}, dtype="float32")
-    given = proposal(62, PRODUCT, tf32=True), proposal(67, refused="no"), SMALL_TILES, proposal(1), DEFAULT
+    given = proposal(62, PRODUCT, tf32=True), proposal(67, rejection_reason="no"), SMALL_TILES, proposal(1), DEFAULT
     assert order(asked, True, *given) == ([4, 0, 1, 2, 3] if is_large else [0, 1, 2, 3, 4])
     assert order(asked, False, *given) == [0, 1, 2, 3, 4]
 
@@ -129,7 +133,7 @@ def test_default_tiles_come_first_only_if_the_engine_is_proposed_first_and_so() 
     asked = problem(**FILTER, dtype="float32")
     assert order(asked, True, proposal(67, TILES), SMALL_TILES, DEFAULT) == [0, 1, 2]
     assert order(asked, True, SMALL_TILES, proposal(1)) == [0, 1]
-    assert order(asked, True, SMALL_TILES, proposal(20, refused="no")) == [0, 1]
+    assert order(asked, True, SMALL_TILES, proposal(20, rejection_reason="no")) == [0, 1]
     assert order(asked, True) == []
 
 

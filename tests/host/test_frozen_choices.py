@@ -37,7 +37,7 @@ def test_nothing_is_measured_in_a_freeze(engines: Cudnn) -> None:
     with cudnnpy.freeze() as frozen:
         assert (planned().name, frozen.unknown) == (FAST, ())
         guess = planned("others")
-        assert (guess.name, guess.milliseconds, guess.remembered) == ("engine 1", None, "")
+        assert (guess.name, guess.milliseconds, guess.store_layer) == ("engine 1", None, "")
         planned("others"), planned("more"), planned("third", prefer="fastest"), planned("fourth", algorithm=Engine(2))
     assert engines.measured == []
     assert frozen.unknown == ("made_up problem_others prefer=autotune", "made_up problem_more prefer=autotune")
@@ -72,7 +72,7 @@ def test_a_freeze_takes_what_was_cut_short(engines: Cudnn) -> None:
     planned(tune_seconds=0.5)
     engines.measured.clear()
     with cudnnpy.freeze() as frozen:
-        assert planned(tune_seconds=9.0).remembered == "user"
+        assert planned(tune_seconds=9.0).store_layer == "user"
     assert (engines.measured, frozen.unknown) == ([], ())
 
 

@@ -218,13 +218,14 @@ def has_remedy(issue: Issue, asked: Asked, found: list[Candidate]) -> bool:
     """Whether a problem's candidates, with the fewest launches first, are what an issue's remedy makes of them."""
     copied = all(candidate.name.endswith(" + copies") for candidate in found)
     return {
-        "rejected": sorted(candidate.refused for candidate in found) == [*("" for _ in found[1:]), issue.reason],
+        "rejected": sorted(candidate.rejection_reason for candidate in found)
+        == [*("" for _ in found[1:]), issue.reason],
         "not called deterministic": not any(candidate.deterministic for candidate in found),
         "not fused": all("epilogue" in candidate.name for candidate in found),
         "padded": copied,
         "added apart": copied,
         "not proposed": True,  # test_candidates.py
-        "accepted": not any(candidate.refused for candidate in found),
+        "accepted": not any(candidate.rejection_reason for candidate in found),
     }[issue.remedy]
 
 
@@ -246,7 +247,7 @@ def test_an_issue_decides_where_its_condition_holds_and_nowhere_else(issue: Issu
         assert not (issue.condition(asked.traits) and asked.traits.operation in issue.operations)
         found = offer(asked, engine, *notes)
         assert found
-        assert [candidate.refused for candidate in found if candidate.refused] == []
+        assert [candidate.rejection_reason for candidate in found if candidate.rejection_reason] == []
         if issue.remedy not in ("rejected", "accepted", "not proposed"):
             assert not has_remedy(issue, asked, found), asked
 
@@ -259,7 +260,7 @@ def test_an_engine_of_another_kind_is_trusted(issue: Issue, offer: Any) -> None:
     engine = 99 if issue.kind is None else SIDES[issue.id][0]
     assert other != notes
     for asked in wrong:
-        assert not any(candidate.refused for candidate in offer(asked, engine, *other))
+        assert not any(candidate.rejection_reason for candidate in offer(asked, engine, *other))
 
 
 def test_graphs_that_add_are_not_called_deterministic_only_if_they_are_compiled(offer: Any) -> None:
@@ -289,7 +290,7 @@ def test_an_issue_is_in_the_releases_measured_and_assumed(
     monkeypatch.setattr(known_issues, "ISSUES", (issue._replace(assumed=assumed),))
     monkeypatch.setattr(known_issues.raw, "version", lambda: release)
     (found,) = offer(problem("backward_data"), 78)
-    assert found.refused == (issue.reason if rejected else "")
+    assert found.rejection_reason == (issue.reason if rejected else "")
 
 
 def test_a_release_without_a_lowerings_issue_plans_the_whole_problem(

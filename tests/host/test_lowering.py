@@ -84,7 +84,7 @@ def check(lowering: ConvolutionLowering) -> None:
         run_steps(made.steps, made.scratch, *memories)
         assert made.workspace_size == sum(-(-size // 256) * 256 for size in made.scratch) + 100
     else:
-        assert lowering.is_whole or lowering.as_forward
+        assert lowering.is_whole or lowering.flipped_forward
         made.run(*memories)  # type: ignore[attr-defined]
     for found, right in zip(memories, expected, strict=True):
         np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-5)
@@ -143,8 +143,8 @@ def test_copies_to_channels_last_compute_the_whole(operation: str, how: str, bet
     if with_bias and channels:
         more = {"bias": TensorSpec((channels,), "float32", (1,)), "activation": "relu"}
     *others, last = lowerings(depthwise(operation, how, beta=beta, **more))
-    assert last.in_channels_last
-    assert not any(lowering.in_channels_last for lowering in others)
+    assert last.channels_last_copies
+    assert not any(lowering.channels_last_copies for lowering in others)
     for spec in (last.part.x, last.part.w, last.part.y):
         assert spec.strides is not None
         assert spec.strides[1] == 1 or spec.shape[1] == 1
@@ -167,8 +167,8 @@ def test_copies_to_channels_last_compute_the_whole(operation: str, how: str, bet
 def test_copies_to_channels_last_are_for_what_may_gain(dtype: str, groups: int, how: str, is_copied: bool) -> None:
     for operation in ("forward", "backward_data", "backward_filter"):
         *others, last = lowerings(depthwise(operation, how, dtype, groups))
-        assert last.in_channels_last == is_copied
-        assert not any(lowering.in_channels_last for lowering in others)
+        assert last.channels_last_copies == is_copied
+        assert not any(lowering.channels_last_copies for lowering in others)
         for spec in (last.part.x, last.part.w, last.part.y):
             assert not is_copied or groups == 4 or spec.strides == channels_last_strides(spec.shape)
 
@@ -182,7 +182,7 @@ def test_zeros_around_x_are_not_copied_to_channels_last_as_well(operation: str) 
     found = list(lowerings(make_problem(options, operation, *specs)))
     for lowering in found:
         check(lowering)
-    assert [lowering.in_channels_last for lowering in found].count(True) == (operation == "forward")
+    assert [lowering.channels_last_copies for lowering in found].count(True) == (operation == "forward")
 
 
 def test_tensors_of_more_elements_than_are_counted_are_not_copied_to_channels_last(
@@ -192,7 +192,7 @@ def test_tensors_of_more_elements_than_are_counted_are_not_copied_to_channels_la
     for limit, is_copied in ((most, True), (most - 1, False)):
         monkeypatch.setattr(lowering_of, "_MOST", limit)
         *_, last = lowerings(depthwise("forward", "first"))
-        assert last.in_channels_last == is_copied
+        assert last.channels_last_copies == is_copied
 
 
 SAME = {"groups": 4, "padding": 1}
@@ -227,12 +227,12 @@ def test_a_depthwise_gradient_may_be_a_forward_convolution(change: dict[str, Any
     shapes = (2, 4, 6, 5), (filters, 4 // given["groups"], 3, 2)
     specs = (lying(shape, how) for shape in (*shapes, output_shape(options, *shapes)))
     whole = make_problem(options, operation, *specs, alpha=0.5, beta=beta, activation=activation)
-    found = [lowering for lowering in lowerings(whole) if lowering.as_forward]
+    found = [lowering for lowering in lowerings(whole) if lowering.flipped_forward]
     assert len(found) == is_forward
     for lowering in found:
         check(lowering)
         assert (lowering.part.operation, lowering.suffix) == ("forward", " + forward")
-        assert lowering.lowering_options == {"as_forward": True}
+        assert lowering.lowering_options == {"flipped_forward": True}
 
 
 @pytest.mark.parametrize(("axes", "count"), [(1, 1), (2, 1), (3, 0)])
@@ -241,7 +241,7 @@ def test_a_depthwise_gradient_with_three_axes_is_no_forward_convolution(axes: in
     shapes = (2, 4, *(5,) * axes), (4, 1, *(3,) * axes), (2, 4, *(5,) * axes)
     specs = (lying(shape, "first") for shape in shapes)
     found = lowerings(make_problem(checked(Options(groups=4, padding=1)), "backward_data", *specs))
-    assert [lowering.as_forward for lowering in found].count(True) == count
+    assert [lowering.flipped_forward for lowering in found].count(True) == count
 
 
 @pytest.fixture
@@ -271,17 +271,17 @@ def test_blocks_of_pixels_compute_the_whole(operation: str, lie: Any, beta: floa
         channels = (3, 0, 5)[result]
         epilogue = {"bias": TensorSpec((channels,), "float32", (1,)), "activation": "relu"}
     found = list(lowerings(stem(operation, lie, beta, **epilogue)))
-    assert {lowering.in_blocks for lowering in found} == {False, True}
+    assert {lowering.space_to_depth for lowering in found} == {False, True}
     for lowering in found:
         check(lowering)
-        assert (" + blocks" in lowering.suffix) == lowering.in_blocks
+        assert (" + blocks" in lowering.suffix) == lowering.space_to_depth
 
 
 @pytest.mark.usefixtures("_small_ones_in_blocks")
 @pytest.mark.parametrize("beta", [0.0, 2.0])
 def test_a_gradient_with_gaps_is_put_together_apart(beta: float) -> None:
     gapped = stem("backward_data", ("gaps", "first", "first"), beta)
-    found = [lowering for lowering in lowerings(gapped) if lowering.in_blocks]
+    found = [lowering for lowering in lowerings(gapped) if lowering.space_to_depth]
     assert found
     for lowering in found:
         check(lowering)
@@ -293,8 +293,8 @@ def test_blocks_come_first_where_they_are_promising() -> None:
         for strict in (False, True):
             found = list(lowerings(stem(operation, ("last",) * 3, 0.0), strict))
             promising = operation != "backward_filter" and not strict
-            assert found[0].in_blocks == promising
-            assert found[-1].in_blocks == (not promising)
+            assert found[0].space_to_depth == promising
+            assert found[-1].space_to_depth == (not promising)
 
 
 def test_unequal_padding_is_zeros_around_x_for_gradients_alone() -> None:

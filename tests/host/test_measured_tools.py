@@ -298,7 +298,9 @@ def test_slow_candidates_are_timed_once_however_long_their_kernels_take_to_load(
 def test_engines_that_were_slow_three_times_are_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     (cell, *_) = (cell for cell in in_order(catalogue.read(), 0) if cell.kind.name == "fp16 NHWC")
     candidates = [stand_in_candidate(index) for index in (1, 2)]
-    problem: Any = SimpleNamespace(likely=lambda options, target: candidates, engines=lambda target: candidates)
+    problem: Any = SimpleNamespace(
+        proposed_candidates=lambda options, target: candidates, engines=lambda target: candidates
+    )
     monkeypatch.setattr(survey, "rejection", lambda candidate, problem, options: "")
     monkeypatch.setattr(survey, "try_plan", lambda candidate, problem, options, limit: True)
     target: Any = None
@@ -361,7 +363,7 @@ def stand_in_candidate(index: int) -> Any:
     engine = SimpleNamespace(index=index, knobs=None)
     facts = {"source": "heuristics", "notes": [], "compiled_at_run_time": False, "workspace_size": 0}
     executable = SimpleNamespace(bind=lambda handle, places, workspace: "bound")
-    return SimpleNamespace(name=f"engine {index}", engine=engine, refused="", executable=executable, **facts)
+    return SimpleNamespace(name=f"engine {index}", engine=engine, rejection_reason="", executable=executable, **facts)
 
 
 # Problems of an earlier table

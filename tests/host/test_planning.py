@@ -656,18 +656,18 @@ def test_an_engine_is_forced_in_blocks_or_without(plan: Planner) -> None:
     request = problem("backward_data", dtype="float16", last=True, **STEM)
     rows = usable(plan("survey", **request))
     for row in [row for row in rows if row["name"].endswith(" + blocks")][:3]:
-        assert row["engine"]["in_blocks"]
+        assert row["engine"]["space_to_depth"]
         chosen = plan("choose", **with_options(request, algorithm=row["engine"]))
         assert (chosen["name"], chosen["engine"]) == (row["name"], row["engine"])
         assert plan("choose", **request, before=row["engine"])["name"] == row["name"]
-    plain = next(row for row in rows if not row["engine"]["in_blocks"])
+    plain = next(row for row in rows if not row["engine"]["space_to_depth"])
     assert plan("choose", **with_options(request, algorithm=plain["engine"]))["name"] == plain["name"]
     for other in (
         PROBLEMS["forward float32"],
         problem("backward_data", **{**STEM, "y": (32, 64, 224, 224), "options": {"padding": 3}}),
     ):
         with pytest.raises(Refused, match="the problem has no space-to-depth lowering"):
-            plan("choose", **with_options(other, algorithm={"index": 1, "in_blocks": True}))
+            plan("choose", **with_options(other, algorithm={"index": 1, "space_to_depth": True}))
 
 
 @pytest.mark.parametrize("operation", ["forward", "backward_data", "backward_filter"])
@@ -676,9 +676,9 @@ def test_half_precision_channels_first_may_be_copied_to_channels_last(plan: Plan
     rows = usable(plan("survey", **request))
     copied = [row for row in rows if row["name"].endswith(" + channels last")]
     assert copied
-    assert all(row["engine"]["in_channels_last"] and row["workspace_size"] > 0 for row in copied)
-    assert not any(row["engine"]["in_channels_last"] for row in rows if row not in copied)
-    assert not rows[0]["engine"]["in_channels_last"]  # only measurement tells
+    assert all(row["engine"]["channels_last_copies"] and row["workspace_size"] > 0 for row in copied)
+    assert not any(row["engine"]["channels_last_copies"] for row in rows if row not in copied)
+    assert not rows[0]["engine"]["channels_last_copies"]  # only measurement tells
     wanted = copied[-1]
     forced = with_options(request, algorithm=wanted["engine"])
     assert plan("choose", **forced)["name"] == wanted["name"]
@@ -690,7 +690,7 @@ def test_half_precision_channels_first_may_be_copied_to_channels_last(plan: Plan
     assert tuned["name"] == wanted["name"]
     with pytest.raises(Refused, match="no lowering to channels last"):
         last = problem(operation, dtype="float16", last=True)
-        plan("choose", **with_options(last, algorithm={"index": 1, "in_channels_last": True}))
+        plan("choose", **with_options(last, algorithm={"index": 1, "channels_last_copies": True}))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -699,7 +699,7 @@ def test_a_depthwise_gradient_is_computed_as_forward_in_place_of_engine_0(plan: 
     rows = usable(plan("survey", **request))
     forward = [row for row in rows if row["name"].endswith(" + forward")]
     assert any(row["name"] == "engine 0 + forward" for row in forward)
-    assert all(row["engine"]["as_forward"] == (row in forward) for row in rows)
+    assert all(row["engine"]["flipped_forward"] == (row in forward) for row in rows)
     names = [row["name"] for row in rows]
     assert names.index("engine 0 + forward") < names.index("engine 0")
     assert (names[0] == "engine 0 + forward") == (dtype == "float32")
@@ -709,7 +709,8 @@ def test_a_depthwise_gradient_is_computed_as_forward_in_place_of_engine_0(plan: 
         assert (made["name"], made["engine"]) == (wanted["name"], wanted["engine"])
     with pytest.raises(Refused, match="no lowering to a forward convolution"):
         plan(
-            "choose", **with_options(problem("backward_data", dtype=dtype), algorithm={"index": 0, "as_forward": True})
+            "choose",
+            **with_options(problem("backward_data", dtype=dtype), algorithm={"index": 0, "flipped_forward": True}),
         )
 
 

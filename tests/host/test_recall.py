@@ -106,14 +106,14 @@ def reasons() -> list[str]:
 def test_a_second_process_measures_nothing_and_plans_the_same(cudnn: Cudnn, new_process: Callable[[], None]) -> None:
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 64, notes=("tensor_core",)), Made(3))
     first = planned()
-    assert (first.name, first.remembered) == ("engine 2", "")
+    assert (first.name, first.store_layer) == ("engine 2", "")
     new_process()
     cudnn.measured.clear()
     cudnn.proposed.clear()  # the heuristics are not asked
     again = planned()
     facts = ("name", "source", "engine", "workspace_size", "milliseconds", "notes", "deterministic")
     assert [getattr(again, fact) for fact in facts] == [getattr(first, fact) for fact in facts]
-    assert again.remembered == "user"
+    assert again.store_layer == "user"
     assert again.to_json() == first.to_json()
     assert (cudnn.measured, cudnn.confirmed) == ([], [])
 
@@ -137,7 +137,7 @@ def test_without_a_file_a_process_remembers_for_itself(cudnn: Cudnn) -> None:
     assert layers.current().user.path == ""
     planned()
     cudnn.measured.clear()
-    assert (planned().name, planned().remembered, cudnn.measured) == ("engine 2", "user", [])
+    assert (planned().name, planned().store_layer, cudnn.measured) == ("engine 2", "user", [])
 
 
 def test_all_that_was_considered_is_listed_again(cudnn: Cudnn, new_process: Callable[[], None]) -> None:
@@ -164,7 +164,7 @@ def test_what_changes_the_choice_is_measured_for_itself(cudnn: Cudnn, other: dic
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
     planned()
     cudnn.measured.clear()
-    assert planned(**other).remembered == ""
+    assert planned(**other).store_layer == ""
     assert cudnn.measured
 
 
@@ -173,10 +173,10 @@ def test_the_key_has_the_gpu_and_the_release(cudnn: Cudnn, monkeypatch: pytest.M
     planned()
     with monkeypatch.context() as patch:
         patch.setattr(stored_choice, "gpu_kind", lambda target: GpuKind("another", "", 1))
-        assert planned().remembered == ""
-    assert planned().remembered == "user"
+        assert planned().store_layer == ""
+    assert planned().store_layer == "user"
     monkeypatch.setattr(raw, "version", lambda: 99999)
-    assert planned().remembered == ""
+    assert planned().store_layer == ""
 
 
 def test_a_profile_has_the_key_of_its_gpu(cudnn: Cudnn) -> None:
@@ -351,7 +351,7 @@ def test_where_nothing_can_be_measured_the_choice_is_that_of_fastest(cudnn: Cudn
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
     child = Child()
     plan = measured(child)
-    assert (plan.name, plan.milliseconds, plan.remembered) == ("engine 1", None, "")
+    assert (plan.name, plan.milliseconds, plan.store_layer) == ("engine 1", None, "")
     assert (len(layers.current().user), len(child.asked)) == (0, 1)
     measured(child)
     assert len(child.asked) == 2  # it may have become possible
@@ -374,7 +374,7 @@ def test_the_process_of_the_caller_runs_no_candidate(cudnn: Cudnn) -> None:
     layers.use("")
     child = Child(Measurement(entry))
     plan = measured(child)
-    assert (plan.name, plan.milliseconds, plan.remembered, standing().plan) == ("engine 2", 1.0, "", entry.plan)  # type: ignore[union-attr]
+    assert (plan.name, plan.milliseconds, plan.store_layer, standing().plan) == ("engine 2", 1.0, "", entry.plan)  # type: ignore[union-attr]
     assert [one.name for one in plan.candidates] == [one.name for one in entry.candidates]  # type: ignore[union-attr]
     assert (cudnn.measured, cudnn.confirmed, child.confirmed) == ([], [], [])
 
@@ -449,9 +449,9 @@ def test_a_stored_choice_of_the_very_key_serves_every_preference(cudnn: Cudnn, p
     first = planned(workspace_limit=with_limit(PlanningOptions(prefer=prefer)).workspace_limit)
     cudnn.proposed.clear()  # the heuristics are not asked
     plan = planned(prefer=prefer)
-    assert (plan.name, plan.remembered, plan.milliseconds) == ("engine 2", "user", 1.0)
+    assert (plan.name, plan.store_layer, plan.milliseconds) == ("engine 2", "user", 1.0)
     assert candidates_table(plan.candidates) == candidates_table(first.candidates)
-    assert selection.plan_for(SUMS, PlanningOptions(prefer=prefer)).remembered == "user"
+    assert selection.plan_for(SUMS, PlanningOptions(prefer=prefer)).store_layer == "user"
 
 
 def test_other_options_are_not_served(cudnn: Cudnn) -> None:
@@ -459,7 +459,7 @@ def test_other_options_are_not_served(cudnn: Cudnn) -> None:
     planned()
     for options in ({"prefer": "no_workspace"}, {"workspace_limit": 1 << 30}, {"tf32": False}, {"deterministic": True}):
         plan = planned(**{"prefer": "fastest", **options})
-        assert (plan.name, plan.remembered) == ("engine 1", "")
+        assert (plan.name, plan.store_layer) == ("engine 1", "")
 
 
 def test_only_what_was_measured_or_confirmed_with_this_driver_is_taken_without_running_it(cudnn: Cudnn) -> None:
@@ -498,7 +498,7 @@ def test_one_variable_leaves_stored_choices_to_autotune(cudnn: Cudnn, monkeypatc
     add_fault("engine 1")
     monkeypatch.setenv("CUDNNPY_STORED_CHOICES", "autotune")
     fastest = planned(prefer="fastest")
-    assert (fastest.name, fastest.remembered) == ("engine 3", "")  # faults count all the same
+    assert (fastest.name, fastest.store_layer) == ("engine 3", "")  # faults count all the same
     assert planned().name == "engine 2"
     for value in ("all", ""):
         monkeypatch.setenv("CUDNNPY_STORED_CHOICES", value)
@@ -544,7 +544,7 @@ def test_the_faults_and_choices_of_a_read_only_store_count_and_new_ones_stay_in_
     add_fault("engine 1", problem=MadeUp("others"))
     before = (tmp_path / "store.sqlite").read_bytes()
     layers.use(Store(tmp_path / "store.sqlite", read_only=True))
-    assert (planned(prefer="fastest").remembered, planned().remembered) == ("user", "user")
+    assert (planned(prefer="fastest").store_layer, planned().store_layer) == ("user", "user")
     found = FoundFault("engine 2", "process ended", "signal 6", "13.0")
     assert measured(Child(Measurement(None, faults=(found,))), MadeUp("others")).name == "engine 3"
     assert planned(MadeUp("others"), prefer="fastest").name == "engine 3"
@@ -572,10 +572,10 @@ def test_a_candidate_with_a_fault_is_rejected_with_every_preference(cudnn: Cudnn
     child = Child()
     plan = measured(child, prefer=prefer)
     assert plan.name == "engine 2"
-    assert (plan.candidates[0].name, plan.candidates[0].refused) == ("engine 1", reason)
+    assert (plan.candidates[0].name, plan.candidates[0].rejection_reason) == ("engine 1", reason)
     assert [asked[3] for asked in child.asked] == [{"engine 1": reason}] * (prefer == "autotune")
     assert measured(child, MadeUp("others"), prefer=prefer).name == "engine 1"
-    listed = {one.name: one.refused for one in selection.survey(SUMS, PlanningOptions(), TARGET, LOTS)}
+    listed = {one.name: one.rejection_reason for one in selection.survey(SUMS, PlanningOptions(), TARGET, LOTS)}
     assert (listed["engine 1"], listed["engine 2"]) == (reason, "")
 
 
@@ -608,7 +608,7 @@ def test_a_candidate_with_a_fault_is_better_than_none(cudnn: Cudnn, monkeypatch:
     for prefer in ("no_workspace", "autotune"):
         plan = measured(Child(), prefer=prefer, workspace_limit=0)
         assert plan.name == "engine 1"
-        assert [one.refused for one in plan.candidates if one.name == "engine 1"] == [reason, ""]
+        assert [one.rejection_reason for one in plan.candidates if one.name == "engine 1"] == [reason, ""]
 
 
 @pytest.mark.parametrize("has_entry", [False, True])
@@ -676,7 +676,7 @@ def test_a_plan_that_is_not_of_the_problem_is_forgotten_with_the_reason(
     planned()
     put(tampered(standing(), **changes))
     cudnn.measured.clear()
-    assert (planned().name, planned().remembered) == ("engine 2", "user")
+    assert (planned().name, planned().store_layer) == ("engine 2", "user")
     assert cudnn.measured
     (said,) = reasons()
     assert reason in said
@@ -711,9 +711,9 @@ def test_an_engine_that_may_be_wrong_unless_it_is_proposed(cudnn: Cudnn, monkeyp
     planned()
     entry = standing()
     monkeypatch.setattr(known_issues, "requires_heuristics_proposal", lambda facts, engine, notes: engine == 2)
-    assert planned().remembered == "user"  # the heuristics proposed it
+    assert planned().store_layer == "user"  # the heuristics proposed it
     put(tampered(entry, source="engines"))
-    assert planned().remembered == ""
+    assert planned().store_layer == ""
     assert "may be wrong" in reasons()[0]
 
 
@@ -744,7 +744,7 @@ def test_what_was_not_measured_here_is_run_and_checked_once(
     cudnn.measured.clear()
     assert (planned().name, cudnn.confirmed) == ("engine 2", ["engine 2"])
     new_process()
-    assert (planned(tune_seconds=99.0).name, planned().remembered) == ("engine 2", "user")
+    assert (planned(tune_seconds=99.0).name, planned().store_layer) == ("engine 2", "user")
     assert (cudnn.confirmed, cudnn.measured) == (["engine 2"], [])
 
 
@@ -753,7 +753,7 @@ def test_a_wrong_choice_is_forgotten_and_another_is_measured(cudnn: Cudnn, new_p
     planned()
     put(elsewhere(standing()))
     cudnn.wrong, cudnn.engines[2].time = {"engine 2"}, lambda knobs: 99.0
-    assert (planned().name, planned().remembered) == ("engine 1", "user")
+    assert (planned().name, planned().store_layer) == ("engine 1", "user")
     assert reasons() == ["wrong result: off by 1 of float64"]
     new_process()
     assert planned().name == "engine 1"
@@ -765,7 +765,7 @@ def test_without_memory_for_the_check_a_choice_is_used_and_checked_later(cudnn: 
     put(elsewhere(standing()))
     cudnn.scarce = lambda candidate: True
     plan = planned()
-    assert (plan.name, plan.remembered, reasons()) == ("engine 2", "user", [])
+    assert (plan.name, plan.store_layer, reasons()) == ("engine 2", "user", [])
     cudnn.scarce = lambda candidate: False
     planned(), planned()
     assert cudnn.confirmed == ["engine 2", "engine 2"]
@@ -781,12 +781,12 @@ def test_a_wrong_choice_of_an_application_is_not_taken_again(cudnn: Cudnn, tmp_p
     shipped = layers.Layers(user, [Store(application, read_only=True)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cudnnpy._planning.stored_tuner.current", lambda: shipped)
-        assert planned().remembered == f"application {application}"
+        assert planned().store_layer == f"application {application}"
         cudnn.wrong, cudnn.engines[2].time = {"engine 2"}, lambda knobs: 99.0
         user.prune(stale=False)
         other = layers.Layers(Store(tmp_path / "other.sqlite"), [Store(application, read_only=True)])
         patch.setattr("cudnnpy._planning.stored_tuner.current", lambda: other)
-        assert (planned().name, planned().remembered) == ("engine 1", "user")
+        assert (planned().name, planned().store_layer) == ("engine 1", "user")
 
 
 # Several at once
@@ -805,7 +805,7 @@ def test_the_choice_of_another_process_that_was_first_is_taken(cudnn: Cudnn) -> 
 
     cudnn.scarce = meanwhile
     plan = planned()
-    assert (plan.name, plan.milliseconds, plan.remembered) == ("engine 2", 1.0, "user")
+    assert (plan.name, plan.milliseconds, plan.store_layer) == ("engine 2", 1.0, "user")
 
 
 def test_the_first_choice_is_replaced_where_it_does_not_load(cudnn: Cudnn) -> None:
@@ -835,7 +835,7 @@ def test_threads_that_need_one_choice_measure_it_once(cudnn: Cudnn) -> None:
     others[0].start()
     found.append(planned())
     others[0].join()
-    assert sorted(plan.remembered for plan in found) == ["", "user"]
+    assert sorted(plan.store_layer for plan in found) == ["", "user"]
     assert len(cudnn.measured) == len(set(cudnn.measured))
 
 

@@ -181,7 +181,7 @@ class Case:
         """The rejection reason of a candidate that is run once."""
         assert given.prepare() is not None
         self.tuner().confirm(self.problem, PlanningOptions(), Target(), given, limit)
-        return given.refused
+        return given.rejection_reason
 
     def tuned(self, *candidates: Candidate, limit: int = 1 << 30, **options: Any) -> str:
         chosen = self.tuner(**options)(self.problem, PlanningOptions(), Target(), candidates, limit)
@@ -217,7 +217,7 @@ def test_the_fastest_wins(device: Device, beta: float, gaps: int, guarded: bool)
     others = [case.candidate("default", 1.0), case.candidate("slow", 30.0), case.candidate("fair", 0.9)]
     assert case.tuned(others[0], fast, *others[1:], guarded=guarded) == "fast"
     assert case.launched.count("slow") == 1
-    assert not [candidate.refused for candidate in others if candidate.refused]
+    assert not [candidate.rejection_reason for candidate in others if candidate.rejection_reason]
     assert bool(device.ever_mapped) == guarded
 
 
@@ -253,7 +253,9 @@ def test_a_wrong_candidate_loses_however_fast(device: Device, wrong: Spoil, beta
     bad = case.candidate("bad", 0.1, wrong)
     assert case.tuned(case.candidate("default", 1.0), bad, case.candidate("fast", 0.8)) == "fast"
     unwritten_is_told = wrong is unwritten and not beta
-    assert bad.refused.startswith(f"wrong result: {'leaves results unwritten' if unwritten_is_told else 'off by '}")
+    assert bad.rejection_reason.startswith(
+        f"wrong result: {'leaves results unwritten' if unwritten_is_told else 'off by '}"
+    )
 
 
 @pytest.mark.parametrize("wrong", WRONG[1:])
@@ -263,7 +265,7 @@ def test_a_wrong_default_loses_to_the_arbiter(device: Device, wrong: Spoil, mill
     default = case.candidate("default", milliseconds, wrong)
     right = case.candidate("right", 1.0, notes=("winograd",))
     assert case.tuned(default, right, case.candidate("slow", 3.0, notes=("fft",))) == "right"
-    assert default.refused.startswith("wrong result: off by ")
+    assert default.rejection_reason.startswith("wrong result: off by ")
 
 
 def test_what_fails_or_finds_no_memory_costs_the_gain_alone(device: Device) -> None:
@@ -272,12 +274,12 @@ def test_what_fails_or_finds_no_memory_costs_the_gain_alone(device: Device) -> N
     failing, hungry = case.candidate("failing", 0.1, status=3000), case.candidate("hungry", 0.1, space=200_000)
     beyond = case.candidate("beyond", 0.1, space=60_000)
     assert case.tuned(case.candidate("default", 1.0), failing, hungry, beyond, limit=50_000) == "default"
-    assert failing.refused.startswith("failed when run: ")
-    assert hungry.refused.startswith("needs 195.3 KiB, the limit is ")
-    assert beyond.refused.startswith("needs 58.59 KiB, the limit is ")
+    assert failing.rejection_reason.startswith("failed when run: ")
+    assert hungry.rejection_reason.startswith("needs 195.3 KiB, the limit is ")
+    assert beyond.rejection_reason.startswith("needs 58.59 KiB, the limit is ")
     hungry = case.candidate("hungry", 0.1, space=200_000)
     assert case.tuned(case.candidate("default", 1.0), hungry, limit=1 << 30) == "default"
-    assert hungry.refused.startswith("out of memory: ")
+    assert hungry.rejection_reason.startswith("out of memory: ")
 
 
 def test_without_memory_for_the_default_nothing_is_chosen_by_measurement(device: Device) -> None:
@@ -441,8 +443,8 @@ def test_a_result_that_depends_on_the_workspaces_content_is_rejected(device: Dev
         bad = case.candidate("bad", 0.5, space=1000, raw=run(case, 1000))
         others = [case.candidate("right", 1.0), case.candidate("slow", 2.0)]
         assert case.tuned(*([bad, *others] if is_default else [others[0], bad, others[1]])) == "right"
-        assert bad.refused == "wrong result: depends on the workspace's content" or run is reads_workspace
-        assert bad.refused.startswith("wrong result")
+        assert bad.rejection_reason == "wrong result: depends on the workspace's content" or run is reads_workspace
+        assert bad.rejection_reason.startswith("wrong result")
 
 
 def writes_a_gap(value: float) -> Callable[[tuple[int, ...], int], object]:
@@ -463,7 +465,7 @@ def test_the_gaps_of_a_result_stay_as_they_are(device: Device, value: float, bet
     bad = case.candidate("bad", 0.5, raw=writes_a_gap(value))
     others = [case.candidate("right", 1.0), case.candidate("slow", 2.0)]
     assert case.tuned(*([bad, *others] if is_default else [others[0], bad, others[1]])) == "right"
-    assert bad.refused == "wrong result: changes the gaps of its result"
+    assert bad.rejection_reason == "wrong result: changes the gaps of its result"
 
 
 def test_a_gap_of_an_input_that_is_read_shows(device: Device) -> None:
@@ -475,7 +477,7 @@ def test_a_gap_of_an_input_that_is_read_shows(device: Device) -> None:
     case = Case(device, gaps=2)
     bad = case.candidate("bad", 0.5, raw=adds_a_gap)
     assert case.tuned(case.candidate("default", 1.0), bad) == "default"
-    assert bad.refused.startswith("wrong result: off by nan")
+    assert bad.rejection_reason.startswith("wrong result: off by nan")
 
 
 @pytest.mark.parametrize("is_default", [False, True])
@@ -489,7 +491,7 @@ def test_an_element_that_is_not_written_shows_in_whole_numbers_too(device: Devic
     bad = case.candidate("bad", 0.5, first_unwritten)
     others = [case.candidate("right", 1.0), case.candidate("slow", 2.0)]
     assert case.tuned(*([bad, *others] if is_default else [others[0], bad, others[1]])) == "right"
-    assert bad.refused == "wrong result: leaves results unwritten"
+    assert bad.rejection_reason == "wrong result: leaves results unwritten"
 
 
 def test_a_first_run_is_compared_as_it_is(device: Device) -> None:
@@ -512,7 +514,7 @@ def test_without_memory_for_copies_the_fastest_wins_too(device: Device, monkeypa
     device.most = 3 * (1 << 12)
     candidates = [case.candidate("default", 1.0), case.candidate("fast", 0.5)]
     assert case.tuned(*candidates) == "fast"
-    assert not [candidate.refused for candidate in candidates if candidate.refused]
+    assert not [candidate.rejection_reason for candidate in candidates if candidate.rejection_reason]
 
 
 # What is reported, and what is known
@@ -550,7 +552,7 @@ def test_known_candidates_are_verified_and_not_measured_again(device: Device) ->
     candidates = [case.candidate(name, time) for name, time in names.items()]
     assert case.tuned(*candidates, known={one.name: one for one in rows}) == "fast"
     assert set(case.launched) == {"default", "fast", "new"}
-    assert candidates[0].refused == "failed when run: no"
+    assert candidates[0].rejection_reason == "failed when run: no"
     assert candidates[1].milliseconds == 1.0
     assert candidates[4].milliseconds == 30.0
     assert [what for kind, what in case.reports if kind == "measured"] == ["default", "new"]
@@ -560,7 +562,7 @@ def test_a_known_candidate_that_is_wrong_loses(device: Device) -> None:
     case = Case(device)
     bad = case.candidate("bad", 0.5, scaled)
     assert case.tuned(case.candidate("default", 1.0), bad, known={"bad": row("bad", 0.5)}) == "default"
-    assert bad.refused.startswith("wrong result: off by ")
+    assert bad.rejection_reason.startswith("wrong result: off by ")
 
 
 @pytest.mark.parametrize("launch_fails", [False, True])

@@ -34,9 +34,9 @@ class AddressPlan:
     operands, operation, name, source = ("x", "w", "bias", "y"), "forward", "engine 7", "heuristics"
     workspace_size, notes, deterministic, milliseconds, engine = 32, (), True, 0.5, cudnnpy.Engine(7)
     candidates = (
-        SimpleNamespace(name="engine 7", refused="", milliseconds=0.5),
-        SimpleNamespace(name="engine 3", refused="context lost: error 700", milliseconds=None),
-        SimpleNamespace(name="engine 4", refused="needs 12,000 bytes: too many", milliseconds=None),
+        SimpleNamespace(name="engine 7", rejection_reason="", milliseconds=0.5),
+        SimpleNamespace(name="engine 3", rejection_reason="context lost: error 700", milliseconds=None),
+        SimpleNamespace(name="engine 4", rejection_reason="needs 12,000 bytes: too many", milliseconds=None),
     )
 
     def __init__(self, options: Any, tensors: Any, spoil: str) -> None:

@@ -129,7 +129,7 @@ except errors.StatusError as error:
 except cudnnpy.NoAlgorithmError as error:
     assert_type(error.problem, str)
     for candidate in error.candidates:
-        assert_type(candidate.name + candidate.refused, str)
+        assert_type(candidate.name + candidate.rejection_reason, str)
         assert_type(candidate.workspace_size, int | None)
 except cudnnpy.CudnnError:
     pass

@@ -69,4 +69,4 @@ cudnnpy.torch.enable("autotune")  # E: call-arg reportCallIssue
 cudnnpy.torch.enable(prefer="speed")  # E: arg-type reportArgumentType
 cudnnpy.torch.enable(workspace_limit="1 GiB")  # E: arg-type reportArgumentType
 cudnnpy.torch.enable(tune_seconds=None)  # E: arg-type reportArgumentType
-cudnnpy.torch.stats().refused  # E: attr-defined reportAttributeAccessIssue
+cudnnpy.torch.stats().rejection_reason  # E: attr-defined reportAttributeAccessIssue

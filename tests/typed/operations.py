@@ -57,7 +57,7 @@ milliseconds: float | None = plan.milliseconds
 again: cudnnpy.Plan = cudnnpy.Plan.from_json(text, device=0)
 cudnnpy.Convolution(algorithm=plan)
 found: list[cudnnpy.Candidate] = conv.candidates("backward_filter", dy, x, (8, 3, 3, 3))
-names: list[str] = [candidate.name + candidate.refused for candidate in found]
+names: list[str] = [candidate.name + candidate.rejection_reason for candidate in found]
 print(cudnnpy.candidates_table(found))
 
 # The operations beside the convolutions

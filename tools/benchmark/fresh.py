@@ -73,7 +73,9 @@ def evidence(number: int) -> dict[str, Any]:
     workspace = torch.empty(max(plan.workspace_size, 1), device="cuda", dtype=torch.uint8)
     plan_call(torch, cell, o, plan, workspace)()
     torch.cuda.synchronize()
-    refused = [[candidate.name, candidate.refused] for candidate in plan.candidates if candidate.refused]
+    refused = [
+        [candidate.name, candidate.rejection_reason] for candidate in plan.candidates if candidate.rejection_reason
+    ]
     return {
         "problem": number + 1,
         "cell": cell.name,

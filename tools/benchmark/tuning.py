@@ -136,7 +136,9 @@ def tune(torch: Any, cell: Cell, o: Operands, row: dict[str, Any], tune_seconds:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         plan, seconds = timed_plan(torch, cell, o, prefer="autotune", tune_seconds=tune_seconds)
-    rejected = [(candidate.name, candidate.refused) for candidate in plan.candidates if candidate.refused]
+    rejected = [
+        (candidate.name, candidate.rejection_reason) for candidate in plan.candidates if candidate.rejection_reason
+    ]
     row.update(
         plan_s={"autotune": seconds},
         in_time=seconds <= limit(tune_seconds),

@@ -44,13 +44,15 @@ def sampled(problem: Problem, options: PlanningOptions, target: Target, seed: in
     Conventional arithmetic comes first, whose results the others are compared with.
     """
     given, is_graph = Random(seed), isinstance(problem, GraphProblem)
-    own = [candidate for candidate in problem.engines(target) if not candidate.refused]
-    proposed = [candidate for candidate in problem.proposed_candidates(options, target) if not candidate.refused]
+    own = [candidate for candidate in problem.engines(target) if not candidate.rejection_reason]
+    proposed = [
+        candidate for candidate in problem.proposed_candidates(options, target) if not candidate.rejection_reason
+    ]
     few = 1 + is_graph  # engines of graphs are compiled for seconds
     found = [*own, *problem.functions(options, target)]
     found += given.sample(proposed, min(_PROPOSED // few, len(proposed)))
     found += with_knobs(given.choices(own, k=_KNOBS) if own and not is_graph else [], target, given)
-    distinct = {candidate.name: candidate for candidate in found if not candidate.refused}
+    distinct = {candidate.name: candidate for candidate in found if not candidate.rejection_reason}
     return sorted(distinct.values(), key=lambda candidate: not candidate.is_conventional)
 
 
@@ -115,7 +117,7 @@ class HuntService(Service):
         with self._examined(request) as (verifier, candidates):
             wanted = [one for one in candidates if one.name not in left_out and engine_text(one) not in known]
             ran = [candidate for candidate in wanted if self._verified(verifier, candidate)]
-            while left := [one for one in ran if not one.refused and one.name not in verifier.verified]:
+            while left := [one for one in ran if not one.rejection_reason and one.name not in verifier.verified]:
                 for candidate in left:
                     self._verified(verifier, candidate)
             for candidate in ran:
@@ -126,8 +128,8 @@ class HuntService(Service):
         with self._examined(request) as (verifier, candidates):
             given = next(candidate for candidate in candidates if candidate.name == request["name"])
             for candidate in (given, *(other for other in candidates if other is not given and other.is_conventional)):
-                is_right = self._verified(verifier, candidate) and not candidate.refused
-                if given.refused or (is_right and candidate is not given):
+                is_right = self._verified(verifier, candidate) and not candidate.rejection_reason
+                if given.rejection_reason or (is_right and candidate is not given):
                     break
             self._tell(given)
 
@@ -145,14 +147,14 @@ class HuntService(Service):
         return True
 
     def _tell(self, candidate: Candidate) -> None:
-        symptom = "wrong result" if candidate.refused.startswith("wrong result") else ""
+        symptom = "wrong result" if candidate.rejection_reason.startswith("wrong result") else ""
         row = {
             "name": candidate.name,
             "engine": engine_text(candidate),
             "symptom": symptom,
-            "detail": candidate.refused,
+            "detail": candidate.rejection_reason,
         }
-        self._say({"ran": {**row, "ms": None if candidate.refused else candidate.milliseconds}})
+        self._say({"ran": {**row, "ms": None if candidate.rejection_reason else candidate.milliseconds}})
 
 
 if __name__ == "__main__":

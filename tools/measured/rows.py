@@ -58,7 +58,7 @@ class _Proposal(NamedTuple):
     """A proposal of the heuristics that ran, as first_guess orders it."""
 
     configuration: Configuration
-    refused: str = ""
+    rejection_reason: str = ""
     uses_tf32: bool = False  # which does not run for strict float32
 
     @property
@@ -190,7 +190,7 @@ def _instead_of_plain(
     lowering: ConvolutionLowering, ran: list[tuple[Configuration, dict[str, Any]]]
 ) -> list[Configuration]:
     """Return what comes before engine 0, in a list of at most one."""
-    if lowering.as_forward:
+    if lowering.flipped_forward:
         forward = Configuration(lowering.suffix, heuristic_overrides.ENGINE_0.index, None)
         return [found for found, _ in ran if found == forward][:1]
     compiled = (found for found, candidate in ran if candidate["source"] == "heuristics" and candidate.get("compiled"))

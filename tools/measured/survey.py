@@ -188,7 +188,7 @@ def _planned(
                 entry["workspace"] = candidate.workspace_size
                 usable[number] = candidate
             else:
-                entry["refused"] = candidate.refused[:60]
+                entry["refused"] = candidate.rejection_reason[:60]
     return entries, usable
 
 
