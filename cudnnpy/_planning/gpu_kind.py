@@ -1,4 +1,4 @@
-"""The kind of a GPU: what must be equal for two GPUs to share stored choices and serialized plans."""
+"""The kind of a GPU. GPUs of one kind share stored choices and serialized plans."""
 
 from __future__ import annotations
 

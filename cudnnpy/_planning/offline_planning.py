@@ -25,9 +25,10 @@ from cudnnpy.errors import NoAlgorithmError
 
 
 class PlanningHooks(NamedTuple):
-    """What is told of each candidate before cuDNN plans it, and the reasons not to plan some, both by their names.
+    """Hooks of offline planning.
 
-    The name is "" for a step that does not concern one candidate.
+    `begin` is called with a candidate's name before cuDNN plans it, and with "" for a step that does not concern one candidate.
+    `left_out` maps the names of excluded candidates to rejection reasons.
     """
 
     begin: Callable[[str], None] = lambda name: None

@@ -1,4 +1,4 @@
-"""Plans: chosen candidates that run on raw addresses, and that are serialized for other processes."""
+"""Plan: a chosen candidate that runs on raw addresses, and its text for other processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The notation: the text of a problem and of the options that its plan is chosen by, on one line.
+"""The problem notation: write and parse a problem and its planning options as one line of text.
 
     forward 128x64x56x56 64x64x3x3 pad=1 float16 channels_last
     backward_filter 32x128x28x28 128x4x3x3 pad=1 stride=2 groups=32 deterministic tf32=False
@@ -72,7 +72,7 @@ class Token(NamedTuple):
 
 
 class ProblemSyntax(NamedTuple):
-    """How the problems of a kind are written and read.
+    """The syntax of a kind of problem: its tokens, and the functions that write and parse them.
 
     Attributes
     ----------
@@ -106,20 +106,20 @@ class ProblemSyntax(NamedTuple):
     read: Callable[[ParsedText, int], Problem]
 
 
-# For each `kind` of problem, the module whose SYNTAX is its Kind. It is imported when it is first needed, because it imports
-# this module.
+# For each `kind` of problem, the module with its SYNTAX, a ProblemSyntax. The module is imported when it is first needed,
+# because it imports this one.
 SYNTAXES = {"convolution": "cudnnpy.convolution.candidates", "graph": "cudnnpy.graph.problem"}
 
 
 def syntax_of(name: str) -> ProblemSyntax:
-    """Return the Kind of the problems whose `kind` is a name of the table."""
+    """Return the syntax of a kind of problem by its name in the table."""
     found: ProblemSyntax = import_module(SYNTAXES[name]).SYNTAX
     return found
 
 
 @dataclass
 class ParsedText:
-    """What the words of a text give: the operation, the words without a name in order, and the values by name."""
+    """A parsed text: the operation, the tokens without a name in order, and the values by name."""
 
     operation: str
     operands: list[Token] = field(default_factory=list)
@@ -169,9 +169,10 @@ def parse(text: str, device: int = 0) -> tuple[Problem, PlanningOptions]:
 
 
 def parse_plannable(text: str, device: int = 0) -> tuple[Problem, PlanningOptions]:
-    """Return what `parse` does, for a problem that a plan is asked for.
+    """Parse the text of a problem that is to be planned.
 
-    Raises ProblemTextError also for a problem with an empty tensor: its result is known, and nothing is planned for it.
+    Raises ProblemTextError as `parse` does, and also for a problem with an empty tensor: its result is known, and nothing is
+    planned for it.
     """
     problem, options = parse(text, device)
     empty = [name for name, spec in zip(problem.operands, problem.specs, strict=True) if 0 in spec.shape]

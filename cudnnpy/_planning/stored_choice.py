@@ -35,9 +35,9 @@ _OPTIONS = ("deterministic", "tf32", "workspace_limit")  # those that change the
 
 
 def key_of(problem: Problem, options: PlanningOptions, target: Target) -> Key:
-    """Return what must be equal for a choice to be used again: the problem, the options, the GPU and the release of cuDNN.
+    """Return the key of a choice: the problem, the options, the GPU and the release of cuDNN.
 
-    Of the preference only the limit that it means counts, since a store has the choices of "autotune".
+    `prefer` affects the key only through the workspace limit that it implies, because the store holds autotune results only.
     """
     options = with_limit(options)
     return Key(
@@ -95,9 +95,9 @@ def entry_of(
     *,
     complete: bool,
 ) -> Entry:
-    """Return what is kept of a choice.
+    """Return the store entry of a choice.
 
-    `tried` are all candidates that were considered, and `complete` says that none was left out for want of time or memory.
+    `tried` are all candidates that were considered. `complete` means that time and memory sufficed for all of them.
     Raises TypeError if the plan cannot be serialized.
     """
     found = next((one for one in tried if one.name == plan.name and not one.rejection_reason), None)
@@ -159,7 +159,7 @@ def candidate_of(entry: Entry, problem: Problem, options: PlanningOptions, targe
     return candidate
 
 
-# Threads that need the same choice at once: one of them measures
+# Single flight: of the threads that need the same choice at once, one measures
 
 
 class _Lock:

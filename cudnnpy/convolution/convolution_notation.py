@@ -1,4 +1,4 @@
-"""The words of a convolution in the notation of problems (cudnnpy._planning.problem_notation).
+"""Write and parse convolutions in the problem notation (cudnnpy._planning.problem_notation).
 
     forward 128x64x56x56 64x64x3x3 pad=1 float16 channels_last
 
