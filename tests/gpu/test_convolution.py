@@ -368,7 +368,7 @@ def test_text_that_is_no_plan(text: str) -> None:
 
 @pytest.mark.parametrize("activation", ["relu", "elu", "swish", "sigmoid"])
 def test_plans_that_are_compiled_at_run_time_survive_their_text(activation: str) -> None:
-    """Their text may bring their compiled code, and has the activation's own numbers."""
+    """They are compiled again, with the activation's own numbers."""
     conv = Convolution(padding=1)
     x, w, bias = (
         whole_numbers(*shape, dtype="float16", last=len(shape) == 4) for shape in ((2, 16, 8, 8), (16, 16, 3, 3), (16,))
