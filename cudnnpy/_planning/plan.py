@@ -263,7 +263,7 @@ class Plan:
     def from_json(cls, text: str, device: int = 0) -> Plan:
         """Read a plan that `to_json` wrote. cuDNN plans its engine again.
 
-        The text is not executed and needs no trust. An engine that is compiled at run time is compiled again.
+        The text is never executed. An engine that is compiled at run time is compiled again.
 
         Parameters
         ----------
