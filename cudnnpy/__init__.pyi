@@ -1,5 +1,5 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:92f956b81dc7b18bc031f1ded489bfb4dfffde715fe4a0c4ab483d74800e857c
+# seal: sha256:88d74351fe14c3eb07ae4173eb9e8272a0dafa8826952e9a74443de0bfe40f46
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors
@@ -22,14 +22,14 @@ from cudnnpy._memory.workspace import release_workspace as release_workspace
 from cudnnpy._memory.workspace import set_allocator as set_allocator
 from cudnnpy._planning.candidates import Candidate as Candidate
 from cudnnpy._planning.candidates import Engine as Engine
-from cudnnpy._planning.frozen_choices import freeze as freeze
+from cudnnpy._planning.measurement_freeze import freeze as freeze
+from cudnnpy._planning.plan import Plan as Plan
 from cudnnpy._planning.recording import record as record
 from cudnnpy._version import __version__ as __version__
 from cudnnpy.availability import is_available as is_available
 from cudnnpy.availability import why_unavailable as why_unavailable
 from cudnnpy.convolution.convolution import Convolution as Convolution
 from cudnnpy.convolution.fused import FusedConvolution as FusedConvolution
-from cudnnpy.convolution.plans import Plan as Plan
 from cudnnpy.convolution.transpose import ConvolutionTranspose as ConvolutionTranspose
 from cudnnpy.errors import CudnnError as CudnnError
 from cudnnpy.errors import NoAlgorithmError as NoAlgorithmError

@@ -11,7 +11,6 @@ import select
 import sys
 from typing import Any
 
-import cudnnpy.convolution.plans  # noqa: F401 - the kinds of problems register what reads them
 from cudnnpy._measuring import parent_process
 from cudnnpy._measuring.service import Service
 from cudnnpy._measuring.watch import ContextLost

@@ -139,7 +139,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "bfloat16, channels last",
         "some engines give NaN or wrong maxima, or access memory outside their operands",
         "`cudnnPoolingForward`, or a matrix product",
-        "graph/averages.py",
+        "graph/pooling_reduction.py",
         f"{_CALLS}[Pooling.forward]",
     ),
     Avoided(

@@ -3,7 +3,7 @@
 MAX_PROBLEM_FILE_BYTES = 16 << 20
 MAX_SYNTAX_CHARACTERS = 1000  # of a file of problems, beside its texts: 18 do, and tomllib takes 6 GiB for 80,000
 MAX_PROBLEM_CHARACTERS = 1 << 20  # of a problem in the notation
-MAX_PLAN_CHARACTERS = 16 << 20  # of a serialized plan, which may contain compiled code
+MAX_PLAN_CHARACTERS = 4 << 20  # of a serialized plan
 MAX_EXPORT_LINE_CHARACTERS = 16 << 20  # of an entry, which has about 50,000
 MAX_EXPORT_HEADER_CHARACTERS = 1000
 MAX_PROFILE_BYTES = 1 << 20  # of a device profile, which has about 700

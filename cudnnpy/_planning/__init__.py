@@ -1,1 +1,1 @@
-"""Private: how the plan of a problem is chosen (engines, candidates, selection, autotune)."""
+"""Private: choose the plan of a problem (engines, candidates, selection) and serialize it."""

@@ -1,4 +1,4 @@
-"""Which candidates the options and the limit on the workspace permit, and the protocol by which problems are measured."""
+"""Plan or reject a candidate by the options and the workspace limit; the protocol of measurers and their results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Measurement(NamedTuple):
 
     entry: Entry | None  #: the choice with all candidates; None if nothing was measured
     reason: str = ""  #: why nothing was measured; "" with an entry
-    lacked_memory: bool = False  #: whether the choice is one for a shortage of memory, which is not to be stored
+    #: whether at least as many candidates ran out of memory as ran: the choice is not stored
+    lacked_memory: bool = False
     faults: tuple[FoundFault, ...] = ()
     #: without an entry, the candidates that failed when they ran, each with the rejection reason: they are not chosen now
     rejected: Mapping[str, str] = MappingProxyType({})
@@ -65,7 +66,10 @@ def rejection(candidate: Candidate, problem: Problem, options: PlanningOptions) 
 
 
 def try_plan(candidate: Candidate, problem: Problem, options: PlanningOptions, limit: int) -> bool:
-    """Plan a candidate if the options permit it; return False, with the reason in `rejection_reason`, if it cannot be used."""
+    """Plan a candidate unless an option or the workspace limit rejects it.
+
+    Return whether it is planned; otherwise its `rejection_reason` has the reason.
+    """
     candidate.rejection_reason = rejection(candidate, problem, options)
     executable = None if candidate.rejection_reason else candidate.prepare()
     if executable is None:

@@ -16,11 +16,8 @@ from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy.backend import Descriptor
 from cudnnpy.errors import StatusError
 
-LOWERING_OPTIONS = (
-    "space_to_depth",
-    "channels_last_copies",
-    "flipped_forward",
-)  # the options of an Engine that stand for a lowering
+# The options of an Engine that determine its lowering
+LOWERING_OPTIONS = ("space_to_depth", "channels_last_copies", "flipped_forward")
 
 
 @dataclass(frozen=True, repr=False)
@@ -102,16 +99,9 @@ class Lowering(Protocol):
     def traits(self) -> ProblemTraits:
         """The properties that known issues of engines depend on."""
 
-    # Serialization of plans
-
-    def plain(self) -> dict[str, Any] | None:
-        """Return it as JSON, which identifies it among the problem's lowerings; None for the graph of the problem itself."""
-
-    def saved(self, main: Executable) -> str | None:
-        """Return cuDNN's serialized plan; None for a lowering whose plans are built again from engine and knobs."""
-
-    def checked(self, plan: Any, engine: Engine, compiled: bool) -> str | None:
-        """Return the text from `saved`, given untrusted JSON. Raises ValueError if it does not describe such a plan."""
+    @property
+    def part_text(self) -> str:
+        """The notation of the part that the graph computes, which identifies the lowering; "" for the whole problem."""
 
 
 @dataclass
@@ -236,22 +226,18 @@ def all_engines(lowering: Lowering, target: Target) -> Iterator[Candidate]:
 
 
 def candidate_for_engine(lowering: Lowering, target: Target, given: Engine) -> Candidate:
-    """Return the candidate of one engine with the given knobs, or with its defaults."""
+    """Return the candidate of one engine with the given knobs, or with its defaults; a rejected one if cuDNN rejects it."""
     try:
-        configuration = _configured(lowering, target, given)
+        return configured(lowering, target, given)
     except StatusError as error:
         name = engine_name(given.index, tuple(dict(given.knobs or {}).items())) + lowering.suffix
         return rejected("engines", name, unsupported(error))
+
+
+def configured(lowering: Lowering, target: Target, given: Engine) -> Candidate:
+    """Return the candidate of one engine with the given knobs, or with its defaults. Raises StatusError if cuDNN rejects it."""
+    configuration = engine(lowering.build_graph(target), target, given.index, dict(given.knobs or {}))
     return from_configuration(lowering, target, "engines", configuration)
-
-
-def planned(lowering: Lowering, target: Target, given: Engine) -> Descriptor:
-    """Return the execution plan of one engine with the given knobs. Raises StatusError if cuDNN cannot build it."""
-    return _configured(lowering, target, given).finalize()
-
-
-def _configured(lowering: Lowering, target: Target, given: Engine) -> EngineConfiguration:
-    return engine(lowering.build_graph(target), target, given.index, dict(given.knobs or {}))
 
 
 def from_configuration(lowering: Lowering, target: Target, source: str, found: EngineConfiguration) -> Candidate:

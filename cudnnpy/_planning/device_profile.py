@@ -1,4 +1,4 @@
-"""Device profiles: what cuDNN needs to know of a GPU to plan for it, as JSON that is read from the GPU (since cuDNN 9.8).
+"""Device profiles: the properties of a GPU that cuDNN plans with, as JSON that is read from the GPU (since cuDNN 9.8).
 
 A file has either the bare JSON of cuDNN, or that of `written`, which also has the release of cuDNN that read the GPU::
 

@@ -1,4 +1,4 @@
-"""The first guess from measurements: the configurations that were fastest for the nearest problems in a table.
+"""The measurement table: rank the engine configurations that were fastest for the nearest measured problems.
 
 A table belongs to one architecture of GPUs and one release of cuDNN (major and minor), since engines and their speed differ
 between them. It is a file of JSON lines in the folder `tables`, which tools/measured writes:

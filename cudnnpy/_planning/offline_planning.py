@@ -1,7 +1,7 @@
 """Plan for a device profile instead of a GPU (`cudnnpy plan`, `cudnnpy explain --device`).
 
-Every candidate is planned, which takes milliseconds. cuDNN may end the process while it plans one of them: `PlanningHooks` says which
-one is next, so that another process can leave it out.
+Every candidate is planned, which takes milliseconds. cuDNN may end the process while it plans one of them. `PlanningHooks`
+announces each candidate, so that another process can exclude it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from cudnnpy.errors import NoAlgorithmError
 
 
 class PlanningHooks(NamedTuple):
-    """What is told of each candidate before cuDNN plans it, and the reasons not to plan some, both by their names.
+    """Hooks of offline planning.
 
-    The name is "" for a step that does not concern one candidate.
+    `begin` is called with a candidate's name before cuDNN plans it, and with "" for a step that does not concern one candidate.
+    `left_out` maps the names of excluded candidates to rejection reasons.
     """
 
     begin: Callable[[str], None] = lambda name: None
@@ -43,27 +44,12 @@ def plan_for_profile(text: str, device: DeviceProfile, watch: PlanningHooks = Pl
     """
     problem, options = problem_notation.parse(text)
     target = device_profile.target_of(device)
-    found, tried = choose(problem, options, target, device.memory, watch)
-    return entry_of(problem, options, target, Plan(problem, found), tried, complete=True)
-
-
-def choose(
-    problem: Problem,
-    options: PlanningOptions,
-    target: Target,
-    free_bytes: int,
-    watch: PlanningHooks = PlanningHooks(),  # noqa: B008
-) -> tuple[Candidate, list[Candidate]]:
-    """Return the first candidate that the options permit, planned, and all candidates, planned or with a rejection reason.
-
-    Raises NoAlgorithmError, with the table of candidates, if none can be used.
-    """
-    tried = survey_offline(problem, options, target, free_bytes, watch)
-    found = next((candidate for candidate in tried if not candidate.rejection_reason), None)
+    considered = survey_offline(problem, options, target, device.memory, watch)
+    found = next((candidate for candidate in considered if not candidate.rejection_reason), None)
     if found is None:
-        wanted = selection.describe_options(options, selection.limit_of(options, free_bytes))
-        raise NoAlgorithmError(str(problem), wanted, table(tried), tried)
-    return found, tried
+        wanted = selection.describe_options(options, selection.limit_of(options, device.memory))
+        raise NoAlgorithmError(str(problem), wanted, table(considered), considered)
+    return entry_of(problem, options, target, Plan(problem, found), considered, complete=True)
 
 
 def survey_offline(

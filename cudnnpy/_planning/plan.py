@@ -1,4 +1,4 @@
-"""Plans: chosen candidates that run on raw addresses, and that are serialized for other processes."""
+"""Plan: a chosen candidate that runs on raw addresses, and its text for other processes."""
 
 from __future__ import annotations
 
@@ -7,21 +7,29 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
+from cudnnpy import raw
 from cudnnpy._core.layouts import extent
 from cudnnpy._launch.address_validation import AddressCheck, address_check
 from cudnnpy._launch.launcher import Launcher
 from cudnnpy._launch.plan_cache import DEFAULT_LIMIT
-from cudnnpy._launch.steps import Executable, StepSequence, is_relocatable
+from cudnnpy._launch.steps import Executable, is_relocatable
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._options.checks import check_integer
-from cudnnpy._planning import plan_text
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.plan_json import invalid_text
-from cudnnpy._planning.plan_text import Content
+from cudnnpy._planning.gpu_kind import GpuKind, gpu_kind
+from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.plan_serialization import (
+    SerializedPlan,
+    candidate_of,
+    deserialize,
+    invalid_text,
+    parsed_problem,
+    serialize,
+)
 from cudnnpy._planning.problem import Problem
+from cudnnpy._planning.problem_notation import text_of
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle, on_device, stream_address
 
@@ -125,8 +133,7 @@ class Plan:
         self._address_count = len(self.operands) + 2
         self.source, self.name, self.notes = candidate.source, candidate.name, candidate.notes
         self.deterministic, self.milliseconds = candidate.deterministic, candidate.milliseconds
-        self._compiled, self._strict = candidate.compiled_at_run_time, candidate.strict
-        self._lowering = candidate.lowering
+        self._strict, self._lowering = candidate.strict, candidate.lowering
         self.engine = candidate.engine
         self.workspace_size = executable.workspace_size
         self.device = problem.device
@@ -203,9 +210,9 @@ class Plan:
             self.check_addresses,
         )
 
-    def __reduce__(self) -> tuple[Callable[..., Plan], tuple[Any, str, int]]:
+    def __reduce__(self) -> tuple[Callable[..., Plan], tuple[str, int]]:
         """By the text of to_json, so that a plan, and options that force one, can be pickled and copied."""
-        return _unpickled, (plan_text.READERS[self.problem.kind], self.to_json(), self.device)
+        return Plan.from_json, (self.to_json(), self.device)
 
     def check_serves(self, problem: Problem) -> None:
         """ValueError unless this is a plan for the problem, wherever its tensors lie, on the same device."""
@@ -220,43 +227,37 @@ class Plan:
             )
 
     def to_json(self) -> str:
-        """The plan as text, which `from_json` reads: the problem, the engine, and what cuDNN itself writes of a plan.
+        """The plan as text, which `from_json` reads: its problem, its engine with the knobs, and its GPU and cuDNN."""
+        return self._serialized(gpu_kind(Target(Handle.default(self.device))))
 
-        For the plan of a Graph or a FusedConvolution, the text has the graph and the engine with its knobs.
-        """
-        lowering, executable = self._lowering, self.executable
+    def _serialized(self, gpu: GpuKind) -> str:
+        lowering, engine = self._lowering, self.engine
         if lowering is None:
             raise TypeError(f"candidate must come from candidates() to be serialized; got {self.name}")
-        if isinstance(executable, StepSequence) and executable.main is not None:
-            executable = executable.main
-        return plan_text.written(
-            Content(
-                self.problem,
-                lowering,
-                self.source,
-                self.name.removesuffix(lowering.suffix),
-                self.notes,
-                self.deterministic,
-                self.milliseconds,
-                self.engine,
-                self._compiled,
-                None if self.engine is None else lowering.saved(executable),
-                self._strict,
-            )
+        content = SerializedPlan(
+            cudnn=raw.version(),
+            gpu=str(gpu),
+            problem=text_of(self.problem, PlanningOptions(tf32=not self._strict)),
+            part=lowering.part_text,
+            name=self.name,
+            engine=None if engine is None else engine.index,
+            knobs=[] if engine is None else [list(pair) for pair in dict(engine.knobs or {}).items()],
+            algorithm=self.name.removesuffix(lowering.suffix) if engine is None else None,
+            source=self.source,
+            milliseconds=self.milliseconds,
         )
+        return serialize(content)
 
     @classmethod
     def from_json(cls, text: str, device: int = 0) -> Plan:
-        """Read a plan that `to_json` wrote.
+        """Read a plan that `to_json` wrote. cuDNN plans its engine again.
 
-        The whole text is checked, and compared with the problem, before cuDNN reads its part. The compiled code of an engine
-        that was compiled at run time cannot be checked: load only texts that you trust as you trust code. The text of a
-        graph has no code; its engine is compiled again.
+        The text is never executed. An engine that is compiled at run time is compiled again.
 
         Parameters
         ----------
         text : str
-            What `to_json` returned.
+            The result of `to_json`.
         device : int
             The ordinal of the device.
 
@@ -268,24 +269,23 @@ class Plan:
         Raises
         ------
         TypeError, ValueError
-            The text is not a serialized plan, or was changed or cut.
+            The text is not a serialized plan, was changed or truncated, is of an older cudnnpy, or is for another kind of
+            GPU. Plan again then.
         LibraryVersionError
             Another release of cuDNN made the plan.
         StatusError
-            This GPU does not take the plan.
+            cuDNN does not support the engine on this GPU.
         """
-        content = plan_text.read(text, check_integer("device", device, 0))
+        content = deserialize(text)
+        problem, options = parsed_problem(content, check_integer("device", device, 0))
         with on_device(device):  # an engine may be compiled for it
-            candidate = plan_text.candidate_of(content, Target(Handle.default(device)))
+            candidate = candidate_of(content, problem, options, Target(Handle.default(device)))
+            if candidate.rejection_reason:
+                raise invalid_text(f"{candidate.name[:200]} {candidate.rejection_reason}")
             try:
                 candidate.executable = candidate.make()
             except StatusError:
                 raise
             except ValueError as error:  # the functions around the plan do not support its sizes
                 raise invalid_text(str(error)) from error
-        return cls(content.problem, candidate)
-
-
-def _unpickled(_reader: Any, text: str, device: int) -> Plan:
-    """Return the plan of a text. Unpickling `_reader` has imported the module of the kind of problem."""
-    return Plan.from_json(text, device)
+        return cls(problem, candidate)

@@ -96,14 +96,9 @@ class Problem(Protocol):
         None if the problem cannot compute single elements.
         """
 
-    # Serialization of plans, and comparison of problems
-
     @property
     def kind(self) -> str:
-        """The kind of problem: "convolution" or "graph"."""
-
-    def plain(self) -> dict[str, Any]:
-        """Return it as JSON without the device, from which the reader of its kind (plan_text.READERS) builds it again."""
+        """The kind of problem: "convolution" or "graph" (notation.KINDS)."""
 
     def lowerings(self) -> Iterable[Lowering]:
         """Return the lowerings to the graph API."""

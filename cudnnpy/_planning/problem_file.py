@@ -6,8 +6,7 @@
         "backward_data 128x64x56x56 64x64x3x3 pad=1 float16 channels_last",
     ]
 
-A problem that a file has twice is read once. The kinds of problems that can be read are those whose modules are imported
-(cudnnpy.convolution.plans imports all of them).
+A problem that a file has twice is read once.
 """
 
 from __future__ import annotations

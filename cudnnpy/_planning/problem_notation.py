@@ -1,12 +1,12 @@
-"""The notation: the text of a problem and of the options that its plan is chosen by, on one line.
+"""The problem notation: write and parse a problem and its planning options as one line of text.
 
     forward 128x64x56x56 64x64x3x3 pad=1 float16 channels_last
     backward_filter 32x128x28x28 128x4x3x3 pad=1 stride=2 groups=32 deterministic tf32=False
     graph {"calls":[...],"compute_dtype":"float32","tensors":[...]} workspace_limit=64MiB
 
 A text consists of words with spaces between them, in any order. `text_of` writes only what differs from the defaults, in one
-order, so that equal problems have equal texts. The words of a kind of problem are those of its `ProblemSyntax`; cudnnpy.convolution
-and cudnnpy.graph add theirs. The words below are of the options, and every kind has them.
+order, so that equal problems have equal texts. The table SYNTAXES has the words of each kind of problem. The words below are of
+the options, and every kind has them.
 
 =====================================  =====================================================================
 ``prefer=autotune``                    "fastest", "limited_workspace", "no_workspace" or "autotune"
@@ -25,6 +25,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from cudnnpy._options.byte_counts import read_bytes, write_bytes
@@ -71,7 +72,7 @@ class Token(NamedTuple):
 
 
 class ProblemSyntax(NamedTuple):
-    """How the problems of a kind are written and read.
+    """The syntax of a kind of problem: its tokens, and the functions that write and parse them.
 
     Attributes
     ----------
@@ -105,13 +106,20 @@ class ProblemSyntax(NamedTuple):
     read: Callable[[ParsedText, int], Problem]
 
 
-# For each `kind` of problem, how it is written and read. The module that defines a kind of problem adds it.
-SYNTAXES: dict[str, ProblemSyntax] = {}
+# For each `kind` of problem, the module with its SYNTAX, a ProblemSyntax. The module is imported when it is first needed,
+# because it imports this one.
+SYNTAXES = {"convolution": "cudnnpy.convolution.candidates", "graph": "cudnnpy.graph.problem"}
+
+
+def syntax_of(name: str) -> ProblemSyntax:
+    """Return the syntax of a kind of problem by its name in the table."""
+    found: ProblemSyntax = import_module(SYNTAXES[name]).SYNTAX
+    return found
 
 
 @dataclass
 class ParsedText:
-    """What the words of a text give: the operation, the words without a name in order, and the values by name."""
+    """A parsed text: the operation, the tokens without a name in order, and the values by name."""
 
     operation: str
     operands: list[Token] = field(default_factory=list)
@@ -133,7 +141,7 @@ def text_of(problem: Problem, options: PlanningOptions | None = None) -> str:
 
     The text does not contain the problem's device, nor the options `policy` and `algorithm`.
     """
-    words = SYNTAXES[problem.kind].write(problem)
+    words = syntax_of(problem.kind).write(problem)
     return " ".join([*words, *_words_of(options or PlanningOptions())])
 
 
@@ -161,9 +169,10 @@ def parse(text: str, device: int = 0) -> tuple[Problem, PlanningOptions]:
 
 
 def parse_plannable(text: str, device: int = 0) -> tuple[Problem, PlanningOptions]:
-    """Return what `parse` does, for a problem that a plan is asked for.
+    """Parse the text of a problem that is to be planned.
 
-    Raises ProblemTextError also for a problem with an empty tensor: its result is known, and nothing is planned for it.
+    Raises ProblemTextError as `parse` does, and also for a problem with an empty tensor: its result is known, and nothing is
+    planned for it.
     """
     problem, options = parse(text, device)
     empty = [name for name, spec in zip(problem.operands, problem.specs, strict=True) if 0 in spec.shape]
@@ -196,10 +205,11 @@ def _end_of_json(text: str, start: int) -> int:
 
 def _kind(words: list[Token]) -> tuple[ProblemSyntax, Token]:
     """Return the kind of problem of the words, and the operation among them."""
-    found = [(kind, word) for word in words for kind in SYNTAXES.values() if word.text in kind.operations]
+    kinds = [syntax_of(name) for name in SYNTAXES]
+    found = [(kind, word) for word in words for kind in kinds if word.text in kind.operations]
     if len(found) == 1:
         return found[0]
-    known = [operation for kind in SYNTAXES.values() for operation in kind.operations]
+    known = [operation for kind in kinds for operation in kind.operations]
     expected = f"operation must be one of {', '.join(map(repr, known))}"
     if found:
         (_, first), (_, second), *_ = found

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import AbstractContextManager
 from os import PathLike
-from threading import Lock
-from types import TracebackType
 
 from cudnnpy._launch.plan_cache import clear_cache
 from cudnnpy._planning import problem_file
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.problem_notation import text_of
+from cudnnpy._planning.problem_log import ProblemLog
 
 
-class Recording(AbstractContextManager["Recording"]):
+class Recording(ProblemLog):
     """The problems that are planned in a period, from `cudnnpy.record`. It ends with its ``with`` block, or by `end`."""
 
     def __init__(self) -> None:
-        self._texts: dict[str, None] = {}
-        with _lock:
-            _open.append(self)
+        super().__init__()
         clear_cache()
 
     @property
@@ -43,22 +37,6 @@ class Recording(AbstractContextManager["Recording"]):
             The file cannot be written.
         """
         problem_file.write(path, self.problems)
-
-    def end(self) -> None:
-        """Record no more. Further calls do nothing."""
-        with _lock:
-            if self in _open:
-                _open.remove(self)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.end()
-
-
-_lock = Lock()
-os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
-_open: list[Recording] = []
 
 
 def record() -> Recording:
@@ -87,9 +65,5 @@ def record() -> Recording:
 
 def note(problem: Problem, options: PlanningOptions) -> None:
     """Add a problem that was planned to every open recording."""
-    if not _open or options.algorithm is not None:
-        return
-    text = text_of(problem, options)
-    with _lock:
-        for one in _open:
-            one._texts[text] = None
+    if options.algorithm is None:
+        Recording.note(problem, options)

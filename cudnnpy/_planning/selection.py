@@ -75,14 +75,15 @@ def choose(
     target: Target,
     free_bytes: int,
     tuner: StoredTuner | None = None,
-    before: Engine | None = None,
+    previous_engine: Engine | None = None,
     cap: int | None = None,
 ) -> tuple[Candidate, list[Candidate]]:
     """Return the candidate that the options ask for, planned, and all candidates that were considered now.
 
-    `tuner` has stored choices and faults, and measures; it is not used for a forced algorithm. `before` is the engine of an
-    earlier shape (policy "once"), which is chosen if it can run this problem, too. `cap` is a further limit on the workspace,
-    which dispatch sets after the device ran out of memory. Candidates with a stored fault are used only if no other can be.
+    `tuner` has stored choices and faults, and measures; it is not used for a forced algorithm. `previous_engine` is the engine
+    of an earlier shape (policy "once"), which is chosen if it can run this problem, too. `cap` is a further limit on the
+    workspace, which dispatch sets after the device ran out of memory. Candidates with a stored fault are used only if no
+    other can be.
 
     Raises NoAlgorithmError, with the table of candidates, if none can be used.
     """
@@ -97,8 +98,8 @@ def choose(
     if options.algorithm is not None:
         found = first([problem.forced_candidate(options, target)])
     else:
-        if before is not None:
-            again = problem.forced_candidate(options._replace(algorithm=before), target)
+        if previous_engine is not None:
+            again = problem.forced_candidate(options._replace(algorithm=previous_engine), target)
             found = first([again], {} if tuner is None else tuner.left_out)
         if found is None and tuner is not None and (found := tuner.choice(limit)):
             tried.append(found)
@@ -149,49 +150,33 @@ def plan_for(
     problem: Problem,
     options: PlanningOptions,
     measurer: Measurer | None = None,
-    before: Engine | None = None,
+    previous_engine: Engine | None = None,
     cap: int | None = None,
+    *,
+    lists_candidates: bool = True,
 ) -> Plan:
-    """Return the plan that the options ask for. Its `candidates` are all that were considered.
+    """Return the plan that the options ask for.
 
-    A stored choice is used (stored_tuner.py), and prefer="autotune" measures a problem without one by the measurer. `before` and
-    `cap` are those of choose. Raises NoAlgorithmError, and ValueError if `options.algorithm` is the plan of another problem.
+    Its `candidates` are all that were considered; with `lists_candidates=False` none, for a cache of thousands of plans.
+    A stored choice is used (stored_tuner.py), and prefer="autotune" measures a problem without one by the measurer.
+    `previous_engine` and `cap` are the same as in `choose`. Raises NoAlgorithmError, and ValueError if `options.algorithm` is
+    the plan of another problem.
     """
-    plan, tuner = _planned(problem, options, measurer, before, cap)
-    if tuner is not None and tuner.entry is not None:
-        plan.candidates = tuner.considered()
-    return plan
-
-
-def plan_to_keep(
-    problem: Problem,
-    options: PlanningOptions,
-    measurer: Measurer | None = None,
-    before: Engine | None = None,
-    cap: int | None = None,
-) -> Plan:
-    """Return the plan of plan_for without its candidates, of which a cache of thousands of plans has no need."""
-    plan, _ = _planned(problem, options, measurer, before, cap)
-    if plan is not options.algorithm:
-        plan.candidates = []
-    return plan
-
-
-def _planned(
-    problem: Problem, options: PlanningOptions, measurer: Measurer | None, before: Engine | None, cap: int | None
-) -> tuple[Plan, StoredTuner | None]:
-    """Return the plan that the options ask for, and the tuner that had or measured its choice."""
     given = options.algorithm
     if isinstance(given, Plan):
         given.check_serves(problem)
-        return given, None
+        return given
     target = Target(Handle.default(problem.device))
     tuner = StoredTuner(problem, options, target, measurer, is_measured=cap is None)
-    candidate, tried = choose(problem, options, target, memory.free_bytes(problem.device), tuner, before, cap)
+    candidate, considered = choose(
+        problem, options, target, memory.free_bytes(problem.device), tuner, previous_engine, cap
+    )
     plan = Plan(problem, candidate)
-    plan.candidates, plan.store_layer = tried, tuner.layer
+    plan.store_layer = tuner.layer
+    if lists_candidates:
+        plan.candidates = considered if tuner.entry is None else tuner.considered()
     recording.note(problem, options)
-    return plan, tuner
+    return plan
 
 
 def survey(problem: Problem, options: PlanningOptions, target: Target, free_bytes: int) -> list[Candidate]:

@@ -1,13 +1,11 @@
-"""Choices that outlast a process: what is kept of a choice (cudnnpy._store), and the choice again from what was kept.
+"""Convert between choices and store entries.
 
-A plan that was kept is untrusted text. Its digest and its problem are compared, and its engine is configured again with its
-knobs, so that cuDNN's parser reads none of it, and no compiled code of it runs. Selection then judges the candidate as any
-other: known issues, options and the limit of the workspace apply as they hold now.
+An entry is untrusted. Its plan must be one for the problem, and its engine is configured again with its knobs. Selection then
+treats the candidate as any other: known issues, options and the limit of the workspace apply.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import platform
@@ -15,17 +13,19 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import cache, lru_cache
+from functools import cache
 from weakref import WeakValueDictionary
 
 from cudnnpy import raw
 from cudnnpy._cuda_python import cuda_python
 from cudnnpy._options.checks import printable
-from cudnnpy._planning import measurement_table, plan_text
+from cudnnpy._planning import known_issues, plan_serialization
 from cudnnpy._planning.candidates import Candidate, detached_candidate
 from cudnnpy._planning.engines import Target
+from cudnnpy._planning.gpu_kind import gpu_kind
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.plan import Plan
+from cudnnpy._planning.plan_serialization import check_problem, deserialize, invalid_text
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.problem_notation import text_of
 from cudnnpy._store.entry import Entry, Key, StoredCandidate, canonical
@@ -35,19 +35,15 @@ _OPTIONS = ("deterministic", "tf32", "workspace_limit")  # those that change the
 
 
 def key_of(problem: Problem, options: PlanningOptions, target: Target) -> Key:
-    """Return what must be equal for a choice to be used again: the problem, the options, the GPU and the release of cuDNN.
+    """Return the key of a choice: the problem, the options, the GPU and the release of cuDNN.
 
-    Of the preference only the limit that it means counts, since a store has the choices of "autotune". Raises ValueError
-    for a problem with a number that JSON does not have.
+    `prefer` affects the key only through the workspace limit that it implies, because the store holds autotune results only.
     """
-    name, multiprocessors = _gpu(target)
     options = with_limit(options)
     return Key(
-        canonical({"kind": problem.kind, "problem": problem.plain()}),
+        text_of(problem),
         canonical({option: getattr(options, option) for option in _OPTIONS}),
-        name,
-        measurement_table.capability(target),
-        multiprocessors,
+        *gpu_kind(target),
         raw.version(),
     )
 
@@ -56,25 +52,6 @@ def choice_text(problem: Problem, options: PlanningOptions) -> str:
     """Return the text of a problem with those options that a choice depends on, the ones of its key."""
     options = with_limit(options)
     return text_of(problem, PlanningOptions(**{option: getattr(options, option) for option in _OPTIONS}))
-
-
-def _gpu(target: Target) -> tuple[str, int]:
-    """Return the name of the GPU of a target and the number of its multiprocessors."""
-    if target.profile is not None:
-        return _of_profile(target.profile)
-    return ("", 0) if target.handle is None else _of_device(target.handle.device)
-
-
-@lru_cache(maxsize=8)
-def _of_profile(profile: str) -> tuple[str, int]:
-    content = json.loads(profile)
-    return str(content.get("deviceName", "")), int(content.get("multiProcessorCount", 0))
-
-
-@cache
-def _of_device(device: int) -> tuple[str, int]:
-    found = cuda_python("core").Device(device)
-    return str(found.name), int(found.properties.multiprocessor_count)
 
 
 @cache
@@ -118,16 +95,16 @@ def entry_of(
     *,
     complete: bool,
 ) -> Entry:
-    """Return what is kept of a choice.
+    """Return the store entry of a choice.
 
-    `tried` are all candidates that were considered, and `complete` says that none was left out for want of time or memory.
+    `tried` are all candidates that were considered. `complete` means that time and memory sufficed for all of them.
     Raises TypeError if the plan cannot be serialized.
     """
     found = next((one for one in tried if one.name == plan.name and not one.rejection_reason), None)
     return Entry(
         key_of(problem, options, target),
         choice_text(problem, options),
-        plan.to_json(),
+        plan._serialized(gpu_kind(target)),
         plan.milliseconds,
         None if found is None else _finite(found.spread),
         None if found is None else _finite(found.error),
@@ -165,14 +142,24 @@ def considered_candidates(entry: Entry) -> list[Candidate]:
 def candidate_of(entry: Entry, problem: Problem, options: PlanningOptions, target: Target) -> Candidate:
     """Return the candidate of an entry, not yet planned, with what was measured of it.
 
-    Raises ValueError if the text is not of a plan for this problem, and LibraryVersionError if another cuDNN made it.
+    Raises ValueError if its plan is not one for this problem, and what plan_serialization.candidate_of raises.
     """
-    found = plan_text.rebuilt(entry.plan, problem, options, target)
-    found.spread, found.error = entry.spread, entry.error
-    return found
+    content = deserialize(entry.plan)
+    check_problem(content, problem, options)
+    candidate = plan_serialization.candidate_of(content, problem, options, target)
+    if (
+        candidate.lowering is not None
+        and candidate.engine is not None
+        and candidate.source not in ("heuristics", "knobs")
+    ):
+        facts, index = candidate.lowering.traits, candidate.engine.index
+        if known_issues.requires_heuristics_proposal(facts, index, candidate.notes):
+            raise invalid_text(f"{candidate.name} may be wrong for {problem}, unless the heuristics propose it")
+    candidate.spread, candidate.error = entry.spread, entry.error
+    return candidate
 
 
-# Threads that need the same choice at once: one of them measures
+# Single flight: of the threads that need the same choice at once, one measures
 
 
 class _Lock:

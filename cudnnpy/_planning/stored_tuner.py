@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import NamedTuple
 
-from cudnnpy._planning import frozen_choices, stored_choice
+from cudnnpy._planning import measurement_freeze, stored_choice
 from cudnnpy._planning.candidate_filter import Measurement, Measurer, try_plan
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target, load_plan
@@ -89,10 +89,10 @@ class StoredTuner:
                 return None
             return self._taken(self._stored(limit))
         stored = self._stored(limit)
-        is_frozen = frozen_choices.is_frozen()
+        is_frozen = measurement_freeze.is_frozen()
         if stored.candidate is not None and (is_frozen or not self._allows_more_tuning(stored.entry)):
             return self._taken(stored)
-        if frozen_choices.note_unknown(self._problem, self._options) or self._measurer is None:
+        if measurement_freeze.note_unknown(self._problem, self._options) or self._measurer is None:
             return self._taken(stored)
         with stored_choice.single_flight(self._key):
             stored = self._stored(limit)  # another thread may have measured it meanwhile
@@ -116,18 +116,10 @@ class StoredTuner:
     def _key(self) -> Key:
         return stored_choice.key_of(self._problem, self._options, self._target)
 
-    @property
-    def _has_key(self) -> bool:
-        """Whether the problem can be stored; one with a number that JSON does not have cannot."""
-        try:
-            return bool(self._key)
-        except ValueError:
-            return False
-
     def _look_up(self) -> tuple[Entry | None, str]:
         """Return the stored entry and its layer, and note the faults of the problem."""
         self._faults = self._faults or {}
-        if self._is_blank or not (self._is_autotuned or self._has_key):
+        if self._is_blank:
             return None, ""
         found, faults = self._store.look_up(self._key)
         self._faults |= {

@@ -1,4 +1,4 @@
-"""Variant packs, which tell cudnnBackendExecute the addresses: made for each launch at new addresses, in five C calls.
+"""Variant packs, the addresses of a launch for cudnnBackendExecute: each is made in five C calls.
 
 A finalized pack takes no other addresses. All that does not depend on them is prepared once for an execution plan.
 """

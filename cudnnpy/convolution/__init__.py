@@ -1,1 +1,1 @@
-"""The convolution layer: what is asked (problem), what could do it (candidates), which one (selection), ready to run (plan)."""
+"""Convolutions: problems, their lowerings to cuDNN and their candidates, and the public classes."""

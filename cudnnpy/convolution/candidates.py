@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
-from typing import Any, Self
+from typing import Self
 
 from cudnnpy._launch.steps import Executable
 from cudnnpy._options.algorithms import algorithm_named, algorithm_names
@@ -20,13 +20,11 @@ from cudnnpy._planning.candidates import (
 )
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.plan_text import READERS
 from cudnnpy._planning.problem import Read, Values, is_strict, values_of
-from cudnnpy._planning.problem_notation import SYNTAXES, ParsedText, text_of
+from cudnnpy._planning.problem_notation import ParsedText, text_of
 from cudnnpy.convolution import convolution_notation, heuristic_overrides, legacy
 from cudnnpy.convolution.float64_elements import float64_elements
 from cudnnpy.convolution.lowering import ConvolutionLowering, lowerings
-from cudnnpy.convolution.plan_text import read_problem
 from cudnnpy.convolution.problem import Problem
 from cudnnpy.convolution.table_features import features
 
@@ -162,16 +160,11 @@ def _best_of_each_first(rankings: list[Iterator[Candidate]]) -> Iterator[Candida
         yield from ranking
 
 
-def _read(given: dict[str, Any], device: int) -> ConvolutionProblem:
-    return ConvolutionProblem(*read_problem(given, device))
-
-
-def _read_text(given: ParsedText, device: int) -> ConvolutionProblem:
+def _read(given: ParsedText, device: int) -> ConvolutionProblem:
     return ConvolutionProblem(*convolution_notation.read(given, device))
 
 
-READERS["convolution"] = _read
-SYNTAXES["convolution"] = convolution_notation.kind(_read_text)
+SYNTAX = convolution_notation.kind(_read)
 
 
 def from_algorithm(problem: Problem, strict: bool, target: Target, name: str) -> Candidate:

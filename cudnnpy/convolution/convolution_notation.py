@@ -1,4 +1,4 @@
-"""The words of a convolution in the notation of problems (cudnnpy._planning.problem_notation).
+"""Write and parse convolutions in the problem notation (cudnnpy._planning.problem_notation).
 
     forward 128x64x56x56 64x64x3x3 pad=1 float16 channels_last
 
@@ -45,11 +45,11 @@ from cudnnpy._core.layouts import (
     channels_last_strides,
     check_spec,
     extent,
+    has_both_orders,
     packed_strides,
 )
 from cudnnpy._options.convolution import MODES, PADDINGS, ConvolutionOptions
 from cudnnpy._options.element_types import ALIASES, ELEMENT_NAMES
-from cudnnpy._planning.plan_json import LIMIT
 from cudnnpy._planning.problem import Problem as AnyProblem
 from cudnnpy._planning.problem_notation import (
     ParsedText,
@@ -59,6 +59,7 @@ from cudnnpy._planning.problem_notation import (
     read_integer,
     read_number,
 )
+from cudnnpy._planning.untrusted_json import LIMIT
 from cudnnpy.convolution.problem import (
     ACTIVATIONS,
     OPERATIONS,
@@ -144,6 +145,12 @@ def _fewest_strides(problem: Problem) -> tuple[str, Sequence[str]]:
 
     The strides of axes of size 1 follow from all three tensors, so that those of a tensor may differ because of another.
     """
+    tensors_of = problem.x, problem.w, problem.y
+    for order, strides_of in _ORDERS.items():  # a short cut for most problems
+        if all(spec.strides == strides_of(spec.shape) for spec in tensors_of) and (
+            order == "packed" or not has_both_orders(*tensors_of)
+        ):
+            return order, ()
     choices = [(order, names) for order in _ORDERS for count in range(4) for names in combinations(_TENSORS, count)]
     for order, names in sorted(choices, key=lambda choice: (len(choice[1]) + (choice[0] != "packed"), len(choice[1]))):
         tensors: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Single elements of a convolution's result in float64 on the host, which tell a right candidate from a wrong one."""
+"""Compute single elements of a convolution's result in float64 on the host, to verify candidates."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from cudnnpy._options.arguments import check_activation
 from cudnnpy._options.checks import check_shape, is_channels_last
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._options.fused_convolution import FusedConvolutionBase
-from cudnnpy._planning.selection import plan_to_keep
+from cudnnpy._planning.selection import plan_for
 from cudnnpy.convolution import problem as ask
 from cudnnpy.graph.activations import activated
 from cudnnpy.graph.graph import Graph
@@ -67,7 +67,7 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
         tuner = Tuner(call.device, call.stream)
         zeros = () if has_channels else (extent(x), extent(w))
         cap = call.workspace_cap_with_scratch(*copies, *zeros)
-        plan = plan_to_keep(graph.problem(call.device), graph.options, tuner, cap=cap)
+        plan = plan_for(graph.problem(call.device), graph.options, tuner, cap=cap, lists_candidates=False)
         program = with_conversion_copies(plan.name, call.device, operands, plan.executable, wanted)
         if has_channels:
             return program, results

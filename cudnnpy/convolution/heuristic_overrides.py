@@ -1,4 +1,4 @@
-"""The kinds of convolutions for which cuDNN's heuristics propose a slow engine first, and what comes before it.
+"""Overrides of the order of cuDNN's heuristics, for kinds of convolutions for which they propose a slow engine first.
 
 A table of measurements (_planning/measured.py) changes the order for problems that are near to single ones; these rules are of
 whole kinds of problems, by conditions on their sizes. docs/dev/benchmarks.md has the measurements.

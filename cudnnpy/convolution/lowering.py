@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import (
@@ -31,11 +31,12 @@ from cudnnpy._core.layouts import (
 )
 from cudnnpy._launch.steps import Executable, Step, StepSequence, copy
 from cudnnpy._planning import known_issues
-from cudnnpy._planning.candidates import LOWERING_OPTIONS, Engine
+from cudnnpy._planning.candidates import LOWERING_OPTIONS
 from cudnnpy._planning.engines import GraphExecutable, Target
 from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy.backend import Descriptor
-from cudnnpy.convolution import cudnn_text, operation_graph
+from cudnnpy.convolution import operation_graph
+from cudnnpy.convolution.convolution_notation import words_of
 from cudnnpy.convolution.epilogue import epilogue
 from cudnnpy.convolution.problem import Problem, in_agreement
 from cudnnpy.convolution.space_to_depth import SpaceToDepth, can_transform, is_promising, with_space_to_depth
@@ -99,18 +100,10 @@ class ConvolutionLowering(NamedTuple):
         """The properties of the part that known issues of engines depend on."""
         return self.part.traits
 
-    def plain(self) -> dict[str, Any] | None:
-        """The part as JSON; None if it is the whole problem."""
-        return None if self.is_whole else self.part.plain()
-
-    def saved(self, main: Executable) -> str | None:
-        """The part's plan as cuDNN serializes it."""
-        assert isinstance(main, GraphExecutable)
-        return main.to_json()
-
-    def checked(self, plan: Any, engine: Engine, compiled: bool) -> str | None:
-        """The text of cuDNN's serialized plan. Raises ValueError if it does not describe the part."""
-        return cudnn_text.check(plan, self.part, engine, compiled)
+    @property
+    def part_text(self) -> str:
+        """The part in the notation; "" if it is the whole problem."""
+        return "" if self.is_whole else " ".join(words_of(self.part))
 
     def complete(self, plan: Executable, target: Target) -> Executable:
         """What launches the whole problem, with an executable of the part."""

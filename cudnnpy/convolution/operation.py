@@ -31,9 +31,9 @@ from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.candidate_filter import Measurer
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.frozen_choices import is_frozen
+from cudnnpy._planning.measurement_freeze import is_frozen
 from cudnnpy._planning.plan import Plan
-from cudnnpy._planning.selection import plan_for, plan_to_keep, survey
+from cudnnpy._planning.selection import plan_for, survey
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.problem import INPUTS
@@ -186,7 +186,7 @@ class Operation:
         """The plan of a call, beside scratch memory of some sizes."""
         tuner = Tuner(call.device, call.stream)
         cap = call.workspace_cap_with_scratch(*scratch)
-        plan = plan_to_keep(problem, self.planning, tuner, self._before(problem), cap)
+        plan = plan_for(problem, self.planning, tuner, self._before(problem), cap, lists_candidates=False)
         self._note(problem, plan)
         return plan
 

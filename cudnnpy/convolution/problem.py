@@ -6,7 +6,6 @@ spatial...), in every layout; filters are (K, C / groups, spatial...).
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
@@ -131,10 +130,6 @@ class Problem(NamedTuple):
     activation: str | None
     device: int
 
-    def plain(self) -> dict[str, Any]:
-        """Return the problem as JSON without the device; tuples are lists."""
-        return dict(json.loads(json.dumps({name: getattr(self, name) for name in PLAIN})))
-
     @property
     def results(self) -> int:
         """The number of results among the operands; they come last."""
@@ -189,9 +184,6 @@ class Problem(NamedTuple):
         if self.operation == "backward_data":
             return self.w.shape[0] // self.groups * math.prod(self.w.shape[2:])
         return self.y.shape[0] * math.prod(self.y.shape[2:])
-
-
-PLAIN = tuple(name for name in Problem._fields if name != "device")
 
 
 def compute_dtype(options: ConvolutionOptions, dtype: str) -> ElementName:

@@ -1,4 +1,4 @@
-"""Transposed convolutions whose output_padding reaches the stride: their convolution has more windows than x has elements.
+"""Extend x with zeros for transposed convolutions with output_padding >= stride, whose windows outnumber the elements of x.
 
 Such a transposed convolution of x equals that of x extended by zeros to the number of windows. So x is copied to scratch
 memory with zeros after it; where x is the result, the elements after it are dropped.

@@ -78,11 +78,6 @@ class AlgorithmCandidate:
     source: str  #: "legacy", as of v7 algorithms in `cudnnpy.Candidate`
 
     @property
-    def rejection_reason(self) -> str:
-        """`rejection_reason`, as `cudnnpy.Candidate` calls it."""
-        return self.rejection_reason
-
-    @property
     def milliseconds(self) -> float | None:
         """`time`, as `cudnnpy.Candidate` calls it."""
         return self.time

@@ -1,4 +1,4 @@
-"""Maxima, minima and norms of float64 along one long run. cuDNN's graphs do not reduce float64.
+"""Reduce float64 to a maximum, minimum or norm along one long axis. cuDNN's graphs do not reduce float64.
 
 cudnnReduceTensor takes 0.06 to 0.1 us for each element of the run on an H200, whatever else there is to do: up to 190 times
 as long as PyTorch. Only a reduction to one number is fast. A maximum is that of the two halves of the run, element by element

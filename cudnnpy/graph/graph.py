@@ -31,7 +31,7 @@ from cudnnpy._options.convolution import TUNE_SECONDS
 from cudnnpy._planning import engines
 from cudnnpy._planning.options import PlanningOptions, checked
 from cudnnpy._planning.plan import Plan, executable_of
-from cudnnpy._planning.selection import plan_for, plan_to_keep, ranked_candidates
+from cudnnpy._planning.selection import plan_for, ranked_candidates
 from cudnnpy.graph.nodes import canonical_spec
 from cudnnpy.graph.operations import GraphOperations
 from cudnnpy.graph.problem import GraphProblem, graph_problem
@@ -195,7 +195,7 @@ class Graph(GraphOperations):
         if self._empty():
             return self._without_elements(call, problem), [node.spec for node in self.outputs]
         tuner = Tuner(call.device, call.stream)
-        plan = plan_to_keep(problem, self.options, tuner, cap=call.workspace_cap)
+        plan = plan_for(problem, self.options, tuner, cap=call.workspace_cap, lists_candidates=False)
         return plan, [node.spec for node in self.outputs]
 
     def _without_elements(self, call: dispatch.Call, problem: GraphProblem) -> Program:

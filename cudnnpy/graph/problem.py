@@ -14,15 +14,13 @@ from cudnnpy._planning.candidates import Candidate, Engine, all_engines, candida
 from cudnnpy._planning.engines import GraphExecutable, Target
 from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.plan_json import invalid_text, parsed, spec_of
-from cudnnpy._planning.plan_json import names as listed
-from cudnnpy._planning.plan_text import READERS
 from cudnnpy._planning.problem import FLAGS, POSITIVE, Read, Values, values_of
-from cudnnpy._planning.problem_notation import SYNTAXES, ParsedText, ProblemSyntax, ProblemTextError
+from cudnnpy._planning.problem_notation import ParsedText, ProblemSyntax, ProblemTextError
+from cudnnpy._planning.untrusted_json import invalid_json, parse_json, spec_of
 from cudnnpy.backend import Descriptor
+from cudnnpy.graph.graph_json import calls_to_json, graph_from_json
 from cudnnpy.graph.nodes import RecordedCall
 from cudnnpy.graph.operations import GraphOperations
-from cudnnpy.graph.plan_text import plain_calls, read_calls
 from cudnnpy.typing import ElementName
 
 
@@ -45,7 +43,7 @@ class GraphProblem:
     proposals_suffice: bool = False
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, GraphProblem) and (self.device, self.plain()) == (other.device, other.plain())
+        return isinstance(other, GraphProblem) and (self.device, self.to_dict()) == (other.device, other.to_dict())
 
     def __hash__(self) -> int:
         return hash((self.operands, self.specs, self.device))
@@ -95,10 +93,10 @@ class GraphProblem:
         """Return the problem with 16-byte alignment of every tensor."""
         return replace(self, specs=tuple(spec._replace(alignment=16) for spec in self.specs))
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the graph and its tensors in memory as JSON, without the device."""
         tensors = [[name, *map(_listed, spec)] for name, spec in zip(self.operands, self.specs, strict=True)]
-        return {"compute_dtype": self.compute_dtype, "calls": plain_calls(self.calls), "tensors": tensors}
+        return {"compute_dtype": self.compute_dtype, "calls": calls_to_json(self.calls), "tensors": tensors}
 
 
 def graph_problem(graph: GraphOperations, device: int, alignment: Mapping[str, int]) -> GraphProblem:
@@ -117,24 +115,24 @@ def _listed(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _read(given: dict[str, Any], device: int) -> GraphProblem:
-    """Return the problem from the JSON of GraphProblem.plain. Raises ValueError for anything else."""
-    if given.keys() != {"compute_dtype", "calls", "tensors"}:
-        raise invalid_text(f"its problem has {listed(given)}")
+def _read(given: Any, device: int) -> GraphProblem:
+    """Return the problem from the JSON of GraphProblem.to_dict. Raises ValueError for anything else."""
+    if not isinstance(given, dict) or given.keys() != {"compute_dtype", "calls", "tensors"}:
+        raise invalid_json(f"it has {', '.join(sorted(given))[:200] or 'nothing'}")
     tensors = given["tensors"]
     if not isinstance(tensors, list) or not all(isinstance(one, list) and len(one) == 5 for one in tensors):
-        raise invalid_text("its tensors are not names, shapes, dtypes, strides and alignments")
-    graph = read_calls(given["compute_dtype"], given["calls"])
+        raise invalid_json("its tensors are not names, shapes, dtypes, strides and alignments")
+    graph = graph_from_json(given["compute_dtype"], given["calls"])
     alignment = {str(name): spec_of("a tensor", spec).alignment for name, *spec in tensors}
     problem = graph_problem(graph, device, alignment)
-    if problem.plain() != given:
-        raise invalid_text(f"its problem is not in canonical form: {problem}")
+    if problem.to_dict() != given:
+        raise invalid_json(f"it is not in canonical form: {problem}")
     return problem
 
 
 def _words(problem: GraphProblem) -> list[str]:
     """Return the words of the notation: the graph as JSON."""
-    return [problem.operation, json.dumps(problem.plain(), sort_keys=True, separators=(",", ":"), allow_nan=False)]
+    return [problem.operation, json.dumps(problem.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)]
 
 
 def _read_text(given: ParsedText, device: int) -> GraphProblem:
@@ -143,18 +141,15 @@ def _read_text(given: ParsedText, device: int) -> GraphProblem:
         raise ValueError(f"graph must have one JSON object; got {len(given.operands)}")
     (word,) = given.operands
     try:
-        plain = parsed(word.text)
-        return _read(plain, device)
+        return _read(parse_json(word.text), device)
     except ValueError as error:
-        at = error.__cause__.pos if isinstance(error.__cause__, json.JSONDecodeError) else 0
-        reason = str(error).partition("invalid text: ")[2] or str(error)
+        at = error.pos if isinstance(error, json.JSONDecodeError) else 0
         raise ProblemTextError(
-            f"graph must be the JSON of a graph; got invalid JSON: {reason}", word.column + at
+            f"graph must be the JSON of a graph; got invalid JSON: {str(error)[:500]}", word.column + at
         ) from error
 
 
-READERS["graph"] = _read
-SYNTAXES["graph"] = ProblemSyntax(("graph",), re.compile(r"\{"), {}, {}, {}, {}, _words, _read_text)
+SYNTAX = ProblemSyntax(("graph",), re.compile(r"\{"), {}, {}, {}, {}, _words, _read_text)
 
 
 @dataclass(frozen=True)
@@ -186,16 +181,7 @@ class GraphLowering:
         """The properties that known issues of engines depend on."""
         return self.problem.graph.traits
 
-    def plain(self) -> dict[str, Any] | None:
-        """Return None: the lowering is the whole graph."""
-        return None
-
-    def saved(self, main: Executable) -> str | None:
-        """Return None: plans of graphs are built again from engine and knobs."""
-        return None
-
-    def checked(self, plan: Any, engine: Engine, compiled: bool) -> str | None:
-        """Return None. Raises ValueError unless the plan is null."""
-        if plan is not None:
-            raise ValueError("the plan of a graph must be null; got a text of cuDNN's")
-        return None
+    @property
+    def part_text(self) -> str:
+        """The empty string: the lowering is the whole graph."""
+        return ""

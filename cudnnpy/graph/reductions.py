@@ -5,8 +5,8 @@ On an H200 cudnnReduceTensor takes 1.2 to 140 times as long as PyTorch, and redu
 the reduced runs are reduced in float32, one after the other, the fastest-varying first. Convolution.backward_bias is such
 a reduction.
 
-No graph reduces a run between two others. A sum over such a run is a matrix product (matmul_reduction.py) or the average over the
-windows of a pooling (1.0 to 1.4 times as long as PyTorch). For a maximum, the run is brought to the end in memory first:
+No graph reduces a run between two others. A sum over such a run is a matrix product (matmul_reduction.py) or the average over
+the windows of a pooling (1.0 to 1.4 times as long as PyTorch). For a maximum, the run is brought to the end in memory first:
 a pooling would not do (maximum-of-minus-infinity in docs/known-issues.md).
 
 Graphs add in any order: the last bits of a float32 sum differ from call to call (an H200 with cuDNN 9.19; no note of the

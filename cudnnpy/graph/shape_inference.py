@@ -1,4 +1,4 @@
-"""The shapes of the results of graph operations."""
+"""Infer the shapes of the results of graph operations."""
 
 from __future__ import annotations
 

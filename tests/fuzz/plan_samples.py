@@ -11,9 +11,8 @@ from typing import Any
 
 import planning
 
-from cudnnpy._launch.steps import StepSequence
 from cudnnpy._planning import plan as plans
-from cudnnpy._planning import plan_text, selection
+from cudnnpy._planning import plan_serialization, selection
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.convolution import legacy
@@ -102,10 +101,4 @@ def samples() -> tuple[str, ...]:
 def sealed(content: dict[str, Any]) -> str:
     """The text of a content with a digest that fits."""
     plain = {name: value for name, value in content.items() if name != "sha256"}
-    return json.dumps({**plain, "sha256": plan_text.digest(plain)})
-
-
-def planned(plan: Any) -> dict[str, Any] | None:
-    """What cuDNN itself says that it planned; None for a v7 algorithm."""
-    main = plan.executable.main if isinstance(plan.executable, StepSequence) else plan.executable
-    return None if isinstance(main, Algorithm) else json.loads(main.to_json())
+    return json.dumps({**plain, "sha256": plan_serialization.digest(plain)})

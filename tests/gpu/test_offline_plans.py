@@ -141,7 +141,7 @@ def test_a_plan_for_the_profile_has_the_key_of_this_gpu(plans: Path, text: str) 
 @pytest.mark.parametrize("text", CONVOLUTIONS)
 def test_a_plan_that_was_made_without_a_gpu_gives_the_right_result(plans: Path, text: str) -> None:
     entry = entry_for(plans, text)
-    plan = Plan.from_json(entry.plan)  # as cuDNN serialized it
+    plan = Plan.from_json(entry.plan)
     assert (plan.workspace_size, plan.milliseconds) == (entry.workspace_size, None)
     arrays, right = arrays_for(text)
     assert_same(execute(plan, arrays), right)

@@ -168,7 +168,6 @@ class ForProfile(NamedTuple):
         from cudnnpy._planning.problem_notation import parse
         from cudnnpy._planning.selection import choose
         from cudnnpy._planning.stored_choice import entry_of
-        from cudnnpy.convolution import plans  # noqa: F401  (texts of convolutions can be read)
 
         problem, options = parse(text)
         target = Target(profile=self.profile)

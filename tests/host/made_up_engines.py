@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from cudnnpy import Engine, TensorSpec, raw
 from cudnnpy._measuring import knob_search, local_measurer, search
 from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._memory import workspace
-from cudnnpy._planning import candidates, plan_text, problem_notation, selection
+from cudnnpy._planning import candidates, problem_notation, selection
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning.candidates import (
     Candidate,
@@ -93,16 +94,9 @@ class MadeUpLowering:
     def executable(self, plan: Any, target: Target) -> Any:
         return plan
 
-    def plain(self) -> dict[str, Any] | None:
-        return {"in blocks": True} if self.space_to_depth else None
-
-    def saved(self, main: Any) -> str | None:
-        return None
-
-    def checked(self, plan: Any, engine: Engine, compiled: bool) -> str | None:
-        if plan is not None:
-            raise ValueError("there is no plan's text of it")
-        return None
+    @property
+    def part_text(self) -> str:
+        return "in blocks" if self.space_to_depth else ""
 
 
 @dataclass(frozen=True)
@@ -138,9 +132,6 @@ class MadeUp:
     def aligned(self) -> MadeUp:
         return replace(self, alignment=16)
 
-    def plain(self) -> dict[str, Any]:
-        return {"name": self.name, "dtype": self.dtype}
-
     def proposed_candidates(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
         for lowering in self.lowerings():
             yield from heuristic_candidates(lowering, target)
@@ -163,6 +154,26 @@ class MadeUp:
             if lowering is None
             else candidate_for_engine(lowering, target, given)
         )
+
+
+def _read(given: problem_notation.ParsedText, device: int) -> MadeUp:
+    return MadeUp(given.operands[0].text.removeprefix("problem_"), given.values.get("dtype", "float32"), device=device)
+
+
+SYNTAX = problem_notation.ProblemSyntax(
+    ("made_up",),
+    re.compile("problem_"),
+    {"dtype": str},
+    {},
+    {},
+    {},
+    lambda problem: [
+        "made_up",
+        f"problem_{problem.name}",
+        *([f"dtype={problem.dtype}"] * (problem.dtype != "float32")),
+    ],
+    _read,
+)
 
 
 class Cudnn:
@@ -274,7 +285,7 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
         finally:
             there.log.append("given back")
 
-    for name, function in (("heuristics", there.heuristics), ("engines", there.every), ("engine", there.engine)):
+    for name, function in (("heuristics", there.heuristics), ("engines", there.all_engines), ("engine", there.engine)):
         monkeypatch.setattr(candidates, name, function)
     stand_in = SimpleNamespace(engine=there.engine, knob_ranges=there.knob_ranges)
     monkeypatch.setattr(knob_search, "engines", stand_in)
@@ -289,9 +300,7 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
     monkeypatch.setattr(workspace, "free_bytes", lambda device: LOTS)
     monkeypatch.setattr(workspace, "total_bytes", lambda device: there.memory)
     monkeypatch.setattr(workspace, "temporary", temporary)
-    monkeypatch.setitem(plan_text.READERS, "made up", lambda given, device: MadeUp(**given, device=device))
-    written = SimpleNamespace(write=lambda problem: [problem.operation, problem.name])
-    monkeypatch.setitem(problem_notation.SYNTAXES, "made up", written)
+    monkeypatch.setitem(problem_notation.SYNTAXES, "made up", __name__)
     return there
 
 

@@ -181,19 +181,16 @@ def choose(request: dict[str, Any]) -> Any:
     return {**described(chosen), "seen": Bench.seen, "graphs": BUILT}
 
 
-def round_trip(request: dict[str, Any]) -> Any:
-    """A chosen plan through its text: cuDNN's text, its size before and after, and the text of what was read."""
+def cudnn_text(executable: Any) -> str:
+    """What cuDNN itself writes of a plan."""
+    assert isinstance(executable, engines_of.GraphExecutable)
+    return str(executable.plan[raw.CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION])
+
+
+def cudnn_plan(request: dict[str, Any]) -> Any:
+    """What cuDNN itself writes of a chosen plan."""
     operation, problem = problem_of(request)
-    chosen = selection.choose(problem, operation.planning, TARGET, 1 << 37)[0].executable
-    assert isinstance(chosen, engines_of.GraphExecutable)
-    text = chosen.to_json()
-    again = engines_of.GraphExecutable(engines_of.load_plan(text, TARGET), operation_graph.uids(problem.operands))
-    return {
-        "text": text,
-        "sizes": [chosen.workspace_size, again.workspace_size],
-        "uids": [chosen.uids, again.uids],
-        "again": again.to_json(),
-    }
+    return cudnn_text(selection.choose(problem, operation.planning, TARGET, 1 << 37)[0].executable)
 
 
 def text(request: dict[str, Any]) -> Any:
@@ -207,6 +204,11 @@ def text(request: dict[str, Any]) -> Any:
         {**{fact: getattr(plan, fact) for fact in facts}, "engine": vars(plan.engine), "text": plan.to_json()}
         for plan in (made, again)
     ]
+
+
+def load(request: dict[str, Any]) -> Any:
+    """The text of a plan that was read from a text."""
+    return plans.Plan.from_json(request["text"]).to_json()
 
 
 def asked(request: dict[str, Any]) -> tuple[Any, PlanningOptions]:
@@ -232,13 +234,6 @@ def stored(request: dict[str, Any]) -> Any:
     sizes = [one.workspace_size for one in (plan, again)]
     tables = [table(tried), table(again.candidates)]
     return {"key": entry.key, "texts": [plan.to_json(), again.to_json()], "sizes": sizes, "tables": tables}
-
-
-def load(request: dict[str, Any]) -> Any:
-    """A plan from a text."""
-    return engines_of.GraphExecutable(
-        engines_of.load_plan(request["text"], TARGET), operation_graph.uids(("x", "w", "y"))
-    ).workspace_size
 
 
 def knobs(request: dict[str, Any]) -> Any:
@@ -345,7 +340,7 @@ def own_text(request: dict[str, Any]) -> Any:
             **{fact: getattr(one, fact) for fact in facts},
             "engine": vars(one.engine),
             "text": one.to_json(),
-            "cudnn": one.executable.to_json(),
+            "cudnn": cudnn_text(one.executable),
             "uids": one.executable.uids,
         }
         for one in (plan, again)
@@ -360,7 +355,7 @@ def own_built(request: dict[str, Any]) -> Any:
 def own_executable(request: dict[str, Any]) -> Any:
     """What Graph.executable picks: its text, None where there is no engine."""
     found = own_graph(request).executable(0, request.get("pick", 0))
-    return found and found.to_json()
+    return found and cudnn_text(found)
 
 
 REQUESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -368,7 +363,7 @@ REQUESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     for function in (
         survey,
         choose,
-        round_trip,
+        cudnn_plan,
         load,
         stored,
         tuned,
@@ -403,7 +398,7 @@ def counted(operation: Callable[[Any], str], build: Callable[..., Descriptor]) -
         BUILT.append(operation(first))
         return build(first, *others)
 
-    return built
+    return build_graph
 
 
 def main() -> None:

@@ -371,7 +371,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInDevice]:
     monkeypatch.setattr(launcher, "current_device", lambda: stand_in.thread_state.device)
     monkeypatch.setattr(launcher, "_direct_launch_maker", lambda: stand_in.direct)
     monkeypatch.setattr(selection, "choose", stand_in.choose)
-    monkeypatch.setattr(graph, "guesses", stand_in.guesses)
+    monkeypatch.setattr(graph, "ranked_candidates", stand_in.guesses)
     monkeypatch.setattr(DropoutDescriptor, "needed_states_size", classmethod(lambda cls, handle: 1 << 10))
     monkeypatch.setattr(implicit_operands, "synchronize", lambda stream, device: None)
     monkeypatch.setattr(workspace, "free_bytes", lambda device: 1 << 30)

@@ -77,7 +77,7 @@ def test_an_engine_that_compiles_at_run_time_runs_only_where_the_heuristics_prop
     cudnn.all = [configuration(4, compiled=True), configuration(5, compiled=True), configuration(6)]
     asked, options = problem(), PlanningOptions()
     rows = {c.name: c for c in survey(asked, options, ON_A_GPU, 1 << 30)}
-    assert [name for name, row in rows.items() if row.refused] == ["engine 4"]
+    assert [name for name, row in rows.items() if row.rejection_reason] == ["engine 4"]
     assert rows["engine 5"].compiled_at_run_time
     assert choose(asked, options, ON_A_GPU, 1 << 30)[0].name == "engine 5"
 

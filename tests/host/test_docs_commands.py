@@ -15,7 +15,6 @@ from pathlib import Path
 import pages
 import pytest
 
-import cudnnpy.convolution.plans  # noqa: F401 - the kinds of problems register what reads them
 from cudnnpy import raw
 from cudnnpy._planning import problem_file, problem_notation
 from cudnnpy.cli import command

@@ -38,9 +38,9 @@ def problem(
     return make_problem(given, operation, *specs, bias=TensorSpec((filters,), dtype) if bias else None)
 
 
-def proposal(index: int | None, knobs: Any = None, refused: str = "", tf32: bool = False) -> Any:
+def proposal(index: int | None, knobs: Any = None, rejection_reason: str = "", tf32: bool = False) -> Any:
     engine = None if index is None else Engine(index, knobs)
-    return SimpleNamespace(engine=engine, rejection_reason=refused, uses_tf32=tf32)
+    return SimpleNamespace(engine=engine, rejection_reason=rejection_reason, uses_tf32=tf32)
 
 
 def order(of: Problem, strict: bool, *proposals: Any) -> list[int]:

@@ -40,7 +40,7 @@ def test_nothing_is_measured_in_a_freeze(engines: Cudnn) -> None:
         assert (guess.name, guess.milliseconds, guess.store_layer) == ("engine 1", None, "")
         planned("others"), planned("more"), planned("third", prefer="fastest"), planned("fourth", algorithm=Engine(2))
     assert engines.measured == []
-    assert frozen.unknown == ("made up others prefer=autotune", "made up more prefer=autotune")
+    assert frozen.unknown == ("made_up problem_others prefer=autotune", "made_up problem_more prefer=autotune")
     assert len(layers.current().user) == 1
     assert planned("others").name == FAST
 

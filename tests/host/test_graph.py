@@ -391,7 +391,7 @@ def test_executables_that_nobody_uses_are_bounded(
             candidate.compiled_at_run_time = compiled
             yield candidate
 
-    monkeypatch.setattr("cudnnpy.graph.graph.guesses", planned)
+    monkeypatch.setattr("cudnnpy.graph.graph.ranked_candidates", planned)
     monkeypatch.setattr(plan_module, "_compiled", deque(plan_module._compiled, maxlen=3))
     g = GRAPHS["scaled_convolution"](Graph())
     made = [weakref.ref(g.executable(0)) for _ in range(10)]

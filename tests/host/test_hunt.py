@@ -521,9 +521,9 @@ from cudnnpy._planning.engines import Target
 from tools.hunt.child import sampled, engine_text
 target = Target(profile=open(sys.argv[1]).read())
 for text in json.loads(sys.argv[2]):
-    problem, options = notation.parse(text)
+    problem, options = problem_notation.parse(text)
     found = [sampled(problem, options, target, seed) for seed in (1, 1, 2)]
-    print("found", json.dumps([[(c.name, engine_text(c), c.source, c.is_plain) for c in one] for one in found]))
+    print("found", json.dumps([[(c.name, engine_text(c), c.source, c.is_conventional) for c in one] for one in found]))
 """
 
 

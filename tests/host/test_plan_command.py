@@ -15,7 +15,7 @@ from planning import DATA
 
 from cudnnpy import raw
 from cudnnpy._measuring import process
-from cudnnpy._planning import plan_text
+from cudnnpy._planning import plan_serialization
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem_notation import parse, text_of
 from cudnnpy._store import exports
@@ -71,7 +71,7 @@ class TestForAProfile:
         texts = {entry.text for entry in found.values()}
         assert texts == {CONVOLUTION, FILTER.replace("prefer=no_workspace", "workspace_limit=0"), FUSED}
         for entry in found.values():
-            content = plan_text.read(entry.plan, 0)
+            content = plan_serialization.deserialize(entry.plan)
             assert (entry.milliseconds, entry.error) == (None, None)
             assert content.engine is not None
             assert any(one.name.startswith(content.name) and not one.refused for one in entry.candidates)

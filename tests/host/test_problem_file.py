@@ -18,7 +18,7 @@ from problem_strategies import planning_options, problems
 
 from cudnnpy._planning import problem_file
 from cudnnpy._planning.problem_notation import ProblemTextError, parse, parse_plannable, text_of
-from cudnnpy.convolution.plans import ConvolutionProblem
+from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.graph import Graph
 
 FORWARD, FILTER = "forward 1x64x8x8 64x64x3x3 pad=1 float16", "backward_filter 1x64x8x8 64x64x3x3 pad=1 tf32=False"

@@ -16,8 +16,7 @@ import pages
 import pytest
 
 import cudnnpy
-from cudnnpy._planning.problem_notation import SYNTAXES
-from cudnnpy.convolution import plans as _every_kind  # noqa: F401
+from cudnnpy._planning.problem_notation import SYNTAXES, syntax_of
 from tools import public_api
 
 DOCS = pages.ROOT / "docs"
@@ -35,7 +34,7 @@ for path, value in public_api.objects():
 OBJECTS = {"plan": "Plan", "candidate": "Candidate", "conv": "Convolution", "error": "StatusError"}
 FOREIGN = {"np", "numpy", "torch", "F", "cupy", "jax", "numba", "cuda", "cudnn", "ctypes"}
 # What a word of the notation of problems is called, x.strides for example: docs/notation.md.
-NOTATION = {name for kind in SYNTAXES.values() for name in (*kind.values, *kind.aliases)}
+NOTATION = {name for kind in map(syntax_of, SYNTAXES) for name in (*kind.values, *kind.aliases)}
 EXTENSIONS = {
     "py",
     "md",

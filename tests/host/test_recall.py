@@ -16,9 +16,10 @@ from made_up_engines import LOTS, TARGET, Cudnn, Executable, Made, MadeUp, tuner
 
 from cudnnpy import Engine, Plan, candidates_table, raw
 from cudnnpy._memory import workspace
-from cudnnpy._planning import known_issues, plan_text, selection, stored_choice, stored_tuner
+from cudnnpy._planning import known_issues, plan_serialization, problem_notation, selection, stored_choice, stored_tuner
 from cudnnpy._planning.candidate_filter import FoundFault, Measurement
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.gpu_kind import GpuKind
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.problem import Problem
 from cudnnpy._store import layers
@@ -149,7 +150,7 @@ def test_the_heuristics_and_the_engines_are_not_asked_for_a_stored_choice(
     def never(*_: Any) -> Any:
         raise AssertionError("the set-up of a stored choice takes no longer than a guess")
 
-    for name in ("likely", "engines", "functions"):
+    for name in ("proposed_candidates", "engines", "functions"):
         monkeypatch.setattr(MadeUp, name, never)
     assert planned().name == "engine 2"
 
@@ -173,7 +174,7 @@ def test_all_that_was_considered_is_listed_again(cudnn: Cudnn, new_process: Call
     assert "uses tf32" in candidates_table(again.candidates)
     with pytest.raises(ValueError, match="must come from candidates"):
         again.candidates[0].make()
-    kept = selection.plan_to_keep(SUMS, PlanningOptions(prefer="autotune", tf32=False), tuner())
+    kept = selection.plan_for(SUMS, PlanningOptions(prefer="autotune", tf32=False), tuner(), lists_candidates=False)
     assert (kept.name, kept.candidates) == (again.name, [])
 
 
@@ -194,19 +195,19 @@ def test_the_key_has_the_gpu_and_the_release(cudnn: Cudnn, monkeypatch: pytest.M
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
     planned()
     with monkeypatch.context() as patch:
-        patch.setattr(stored_choice, "_gpu", lambda target: ("another", 1))
+        patch.setattr(stored_choice, "gpu_kind", lambda target: GpuKind("another", "", 1))
         assert planned().store_layer == ""
     assert planned().store_layer == "user"
     monkeypatch.setattr(raw, "version", lambda: 99999)
     assert planned().store_layer == ""
 
 
-def test_a_profile_has_the_key_of_its_gpu() -> None:
+def test_a_profile_has_the_key_of_its_gpu(cudnn: Cudnn) -> None:
     text = json.dumps({"deviceName": "NVIDIA H200", "deviceVer": 900, "multiProcessorCount": 132})
     target = stored_choice.Target(profile=text)
     key = stored_choice.key_of(SUMS, PlanningOptions(workspace_limit=7), target)
     assert key[2:] == ("NVIDIA H200", "9.0", 132, raw.version())
-    assert json.loads(key.problem) == {"kind": "made up", "problem": SUMS.plain()}
+    assert key.problem == problem_notation.text_of(SUMS)
     assert json.loads(key.options) == {"deterministic": False, "tf32": True, "workspace_limit": 7}
 
 
@@ -222,7 +223,10 @@ def test_what_an_entry_says(cudnn: Cudnn) -> None:
     entry = standing()
     assert Plan.from_json(entry.plan).name == plan.name == "engine 2"
     assert (entry.milliseconds, entry.workspace_size, entry.tune_seconds, entry.complete) == (1.0, 64, 3.0, True)
-    assert (entry.made_with["driver"], entry.text) == ("13.0", "made up sums")  # no `prefer` and no `tune_seconds`
+    assert (entry.made_with["driver"], entry.text) == (
+        "13.0",
+        "made_up problem_sums",
+    )  # no `prefer` and no `tune_seconds`
     assert {one.name: one.milliseconds for one in entry.candidates}["engine 1"] == 10.0
     assert Plan.from_json(entry.plan).to_json() == plan.to_json()
 
@@ -437,7 +441,7 @@ def test_more_time_that_leads_to_a_slower_choice_leaves_the_faster_one(cudnn: Cu
     before = standing()
     rows = (before.candidates[0]._replace(name="engine 1", milliseconds=10.0),)
     slower = before._replace(milliseconds=10.0, tune_seconds=9.0, complete=True, candidates=rows)
-    slower = tampered(slower, engine={"index": 1, "knobs": None, "space_to_depth": False}, name="engine 1")
+    slower = tampered(slower, engine=1, name="engine 1")
     for child in (Child(Measurement(slower)), Child()):
         assert (measured(child, tune_seconds=9.0).name, len(child.asked)) == (
             "engine 2",
@@ -454,7 +458,7 @@ def test_more_time_replaces_a_choice_that_turned_out_worse(cudnn: Cudnn, how: st
     rows = (before.candidates[0]._replace(name="engine 2", milliseconds=20.0),) if "slower" in how else ()
     found = () if rows else (FoundFault("engine 2", "wrong result", "off by 3", "13.0"),)
     other = before._replace(milliseconds=10.0, tune_seconds=9.0, complete=True, candidates=rows)
-    other = tampered(other, engine={"index": 1, "knobs": None, "space_to_depth": False}, name="engine 1")
+    other = tampered(other, engine=1, name="engine 1")
     assert measured(Child(Measurement(other, faults=found)), tune_seconds=9.0).name == "engine 1"
     assert standing().milliseconds == 10.0
 
@@ -470,7 +474,7 @@ def test_a_stored_choice_of_the_very_key_serves_every_preference(cudnn: Cudnn, p
     plan = planned(prefer=prefer)
     assert (plan.name, plan.store_layer, plan.milliseconds) == ("engine 2", "user", 1.0)
     assert candidates_table(plan.candidates) == candidates_table(first.candidates)
-    assert selection.plan_to_keep(SUMS, PlanningOptions(prefer=prefer)).store_layer == "user"
+    assert selection.plan_for(SUMS, PlanningOptions(prefer=prefer)).store_layer == "user"
 
 
 def test_other_options_are_not_served(cudnn: Cudnn) -> None:
@@ -551,12 +555,6 @@ def test_an_absent_store_is_not_made_by_a_look_up(
         monkeypatch.setattr(stored_choice, "key_of", lambda *_: pytest.fail("a key was made"))
     assert measured(Child(), prefer=prefer).name == "engine 1"
     assert [*tmp_path.iterdir()] == []
-
-
-def test_a_problem_that_cannot_be_stored_is_not_looked_up(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1))
-    planned()
-    assert planned(MadeUp(float("nan")), prefer="fastest").name == "engine 1"  # type: ignore[arg-type]
 
 
 @pytest.mark.filterwarnings("error")
@@ -649,7 +647,7 @@ def test_the_faults_that_measuring_finds_are_stored_and_applied_at_once(cudnn: C
     assert faults() == [tuple(found)]
     assert planned(prefer="fastest", tf32=False).name == "engine 2"
     (stored,) = layers.current().user.faults()
-    assert (stored.text, stored.key.options) == ("made up sums", "{}")
+    assert (stored.text, stored.key.options) == ("made_up problem_sums", "{}")
 
 
 def test_a_choice_whose_fault_was_found_now_is_not_taken_in_place_of_a_result(cudnn: Cudnn) -> None:
@@ -670,24 +668,28 @@ def tampered(entry: Entry, **changes: Any) -> Entry:
     """An entry whose plan was exchanged, with a right digest."""
     content = {**json.loads(entry.plan), **changes}
     del content["sha256"]
-    return entry._replace(plan=json.dumps({**content, "sha256": plan_text.digest(content)}))
+    return entry._replace(plan=json.dumps({**content, "sha256": plan_serialization.digest(content)}))
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"problem": {"name": "others", "dtype": "float32"}}, "it is not a plan for"),
-        ({"kind": "graph"}, "it is not a plan for"),
-        ({"part": {"in blocks": 3}}, "its part is not one of the lowerings"),
-        ({"engine": {"index": 9, "knobs": None, "space_to_depth": False}, "name": "engine 9"}, "not supported here"),
-        ({"engine": {"index": 9, "knobs": None, "space_to_depth": False}}, "it describes engine 9 wrongly"),
-        ({"engine": {"index": 1}}, "its engine has"),
-        ({"engine": None}, "algorithm"),
+        ({"problem": "made_up problem_others"}, "it is not a plan for"),
+        ({"problem": "made_up problem_sums tf32=False"}, "it is not a plan for"),
+        ({"part": "in half"}, "its part is not one of the lowerings"),
+        ({"engine": 9, "name": "engine 9"}, "NOT_SUPPORTED"),
+        ({"engine": 1}, "its name and source must be 'engine 1'"),
+        ({"knobs": [[1, 2, 3]]}, "knobs must be 2 integers"),
+        ({"knobs": [[0, 0]] * 101}, "more than 100 knobs"),
+        ({"engine": -1}, "engine must be integers of 0 or more"),
+        ({"engine": None}, "either an engine or an algorithm"),
+        ({"engine": None, "algorithm": "gemm"}, "algorithm must be an Engine"),
         ({"source": "rumour"}, "its source is 'rumour'"),
-        ({"strict": True}, "it describes engine 2 wrongly"),
         ({"cudnn": 90001}, "text must be a plan of the loaded cuDNN"),
+        ({"gpu": "another"}, "text must be a plan for this GPU"),
         ({"milliseconds": -1.0}, "'milliseconds' is out of range"),
-        ({"more": 1}, "it has an unknown key"),
+        ({"more": 1}, "its fields must be"),
+        ({"format": 4}, "its format is 4; this version reads 5: plan again, or tune again"),
     ],
 )
 def test_a_plan_that_is_not_of_the_problem_is_forgotten_with_the_reason(
@@ -744,7 +746,7 @@ def test_a_choice_that_does_not_load_is_forgotten(cudnn: Cudnn) -> None:
     cudnn.engines[2].refuses = lambda knobs: True
     cudnn.proposed.pop()
     assert planned().name == "engine 1"
-    assert reasons()[0].startswith("not supported here")
+    assert "NOT_SUPPORTED" in reasons()[0]
 
 
 # The first run of a choice that was not measured here

@@ -19,7 +19,7 @@ from cudnnpy.errors import NoAlgorithmError
 
 
 def planned(name: str, **options: Any) -> None:
-    selection.plan_to_keep(MadeUp(name), PlanningOptions()._replace(**options), tuner())
+    selection.plan_for(MadeUp(name), PlanningOptions()._replace(**options), tuner())
 
 
 def test_problems_are_recorded_once_in_order_with_their_options(cudnn: Cudnn) -> None:
@@ -35,10 +35,10 @@ def test_problems_are_recorded_once_in_order_with_their_options(cudnn: Cudnn) ->
         thread.join()
     planned("after")
     assert recording.problems == (
-        "made up second",
-        "made up first",
-        "made up first prefer=autotune deterministic",
-        "made up of a thread",
+        "made_up problem_second",
+        "made_up problem_first",
+        "made_up problem_first prefer=autotune deterministic",
+        "made_up problem_of a thread",
     )
 
 
@@ -59,7 +59,10 @@ def test_recordings_overlap_and_end_once(cudnn: Cudnn) -> None:
     outer.end()
     outer.end()
     planned("none")
-    assert (inner.problems, outer.problems) == (("made up both",), ("made up both", "made up outer"))
+    assert (inner.problems, outer.problems) == (
+        ("made_up problem_both",),
+        ("made_up problem_both", "made_up problem_outer"),
+    )
 
 
 def test_a_recording_starts_with_an_empty_plan_cache() -> None:

@@ -26,7 +26,7 @@ from cudnnpy._launch.steps import FunctionCall, StepSequence
 from cudnnpy._options.arguments import check_axes
 from cudnnpy.graph import float64_reduction, matmul_reduction, pooling_reduction, reductions
 from cudnnpy.graph.matmul_reduction import MatmulSum
-from cudnnpy.graph.reductions import _by_graphs, _by_halves, _by_pooling, _by_product, _runs, _view, reduction
+from cudnnpy.graph.reductions import _by_graphs, _by_halves, _by_pooling, _by_product, _coalesced_axes, _view, reduction
 
 # In place of the limits of the roads, so that small tensors have long rows and large images.
 LIMITS = {"_LONGEST": 32, "_PART": 32, "_LARGE": 0, "_WHOLE": 2000}
@@ -576,7 +576,7 @@ def test_roads_beyond_the_memory_there_is_are_left_out(monkeypatch: pytest.Monke
 @example((TensorSpec((2, 3, 4, 5), "float32", packed_strides((2, 3, 4, 5))), (1, 3, 1, 1)))
 def test_runs_are_the_memory_in_order(problem: tuple[TensorSpec, tuple[int, ...]]) -> None:
     spec, shape = problem
-    runs = _runs(spec, shape)
+    runs = _coalesced_axes(spec, shape)
     assert math.prod(size for size, _ in runs) == math.prod(spec.shape)
     assert all(size > 1 for size, _ in runs)
     assert all(one[1] != two[1] for one, two in itertools.pairwise(runs))  # neighbours are merged
@@ -595,7 +595,7 @@ def test_runs_are_the_memory_in_order(problem: tuple[TensorSpec, tuple[int, ...]
     ],
 )
 def test_runs_of_known_tensors(shape: Any, order: Any, kept: Any, runs: Any) -> None:
-    assert _runs(TensorSpec(shape, "float32", packed_strides(shape, order)), kept) == runs
+    assert _coalesced_axes(TensorSpec(shape, "float32", packed_strides(shape, order)), kept) == runs
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.booleans())

@@ -494,9 +494,8 @@ def test_without_matplotlib_one_line_names_the_extra(
 PROGRAM = """
 import sys
 from cudnnpy._planning import recording
-from cudnnpy._planning.frozen_choices import is_frozen
+from cudnnpy._planning.measurement_freeze import is_frozen
 from cudnnpy._planning.problem_notation import parse
-from cudnnpy.convolution import plans
 import beside
 assert __name__ == "__main__" and is_frozen()
 print(sys.argv, beside.__name__)

@@ -10,7 +10,6 @@ and without a limit: the names of its candidates have the engines and knobs.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -20,14 +19,13 @@ from cudnnpy import raw
 from cudnnpy._planning import measurement_table
 from cudnnpy._planning.candidates import Engine
 from cudnnpy._planning.measurement_table import Configuration, Features
-from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import is_strict
+from cudnnpy._planning.problem_notation import parse
 from cudnnpy._store import exports
 from cudnnpy._store.entry import Entry, Key, StoredCandidate
 from cudnnpy.convolution import heuristic_overrides
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.lowering import ConvolutionLowering, lowerings
-from cudnnpy.convolution.plan_text import read_problem
 from cudnnpy.convolution.table_features import features
 from tools import rows
 from tools.benchmark.networks.catalogue import layer
@@ -60,7 +58,7 @@ class _Proposal(NamedTuple):
     """A proposal of the heuristics that ran, as first_guess orders it."""
 
     configuration: Configuration
-    refused: str = ""
+    rejection_reason: str = ""
     uses_tf32: bool = False  # which does not run for strict float32
 
     @property
@@ -103,18 +101,13 @@ def _is_of(key: Key, capability: str, release: str) -> bool:
 
 def _row_of_entry(entry: Entry) -> Row | None:
     """Return the row of an entry; each problem is a network of its own, so that it is left out by itself."""
-    given, options = json.loads(entry.key.problem), json.loads(entry.key.options)
-    limited = options["deterministic"] or options["workspace_limit"] is not None
-    if (
-        given["kind"] != "convolution"
-        or limited
-        or any(measurement_table.is_source(one.source) for one in entry.candidates)
-    ):
+    problem, options = parse(entry.text)
+    limited = options.deterministic or options.workspace_limit is not None
+    is_from_table = any(measurement_table.is_source(one.source) for one in entry.candidates)
+    if limited or is_from_table or not isinstance(problem, ConvolutionProblem):
         return None
-    problem = ConvolutionProblem(*read_problem(given["problem"], 0))
-    strict = is_strict(problem, PlanningOptions(tf32=options["tf32"]))
     candidates = [_measured(one) for one in entry.candidates if one.milliseconds is not None and not one.refused]
-    return _judged(entry.text, frozenset([entry.text]), problem, strict, candidates)
+    return _judged(entry.text, frozenset([entry.text]), problem, is_strict(problem, options), candidates)
 
 
 def _measured(one: StoredCandidate) -> dict[str, Any]:

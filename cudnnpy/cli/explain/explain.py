@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import cudnnpy.convolution.plans  # noqa: F401 - the kinds of problems register what reads them
 from cudnnpy import raw
 from cudnnpy._planning import device_profile, problem_notation, selection
 from cudnnpy._planning.candidate_filter import Measurer
@@ -177,7 +176,7 @@ def _with_times(rows: Sequence[CandidateRow], entry: Entry, *, has_reasons: bool
         replace(
             row,
             milliseconds=times[row.name].milliseconds,
-            rejected=row.rejected or (times[row.name].rejection_reason if has_reasons else ""),
+            rejected=row.rejected or (times[row.name].refused if has_reasons else ""),
         )
         if row.name in times and row.milliseconds is None
         else row
@@ -187,7 +186,7 @@ def _with_times(rows: Sequence[CandidateRow], entry: Entry, *, has_reasons: bool
     merged += [
         CandidateRow(
             *(other.name, other.source, None, {}, other.workspace_size, other.notes, other.deterministic),
-            *(other.milliseconds, None, None, other.rejection_reason),
+            *(other.milliseconds, None, None, other.refused),
         )
         for other in entry.candidates
         if other.name not in names

@@ -132,10 +132,9 @@ class Explanation:
 
 def name_of(plan: str) -> str:
     """Return the name of the candidate of a serialized plan."""
-    from cudnnpy._planning import plan_text
+    from cudnnpy._planning.plan_serialization import deserialize
 
-    content = plan_text.read(plan, 0)
-    return content.name + content.lowering.suffix
+    return deserialize(plan).name
 
 
 def name_or_none(plan: str) -> str | None:

@@ -30,7 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
-    import cudnnpy.convolution.plans  # noqa: F401 - the kinds of problems register what reads them
     from cudnnpy._planning import device_profile, problem_file
     from cudnnpy.cli import output_files
     from cudnnpy.cli.plan import stub_driver
@@ -97,7 +96,7 @@ def _print_summary(
         if entry is None:
             rows.append((request.text, "none, see above", "", ""))
             continue
-        usable = sum(not candidate.rejection_reason for candidate in entry.candidates)
+        usable = sum(not candidate.refused for candidate in entry.candidates)
         count = f"{usable} of {len(entry.candidates)}"
         rows.append((request.text, explanation.name_of(entry.plan), bytes_text(entry.workspace_size), count))
     if planned:

@@ -107,5 +107,5 @@ def _candidate(row: ReportRow, candidate: StoredCandidate) -> dict[str, Any]:
             candidate.notes if candidate.deterministic else dict.fromkeys((*candidate.notes, "nondeterministic"))
         ),
         "roles": row.roles(candidate),
-        "refused": candidate.rejection_reason,
+        "refused": candidate.refused,
     }

@@ -54,10 +54,10 @@ def plot(row: ReportRow) -> Figure:
     # a layout engine would take longer than all the rest
     figure.subplots_adjust(left=0.09, right=0.97, top=0.9, bottom=0.16)
     for source, (colour, label) in _SOURCES.items():
-        some = [one for one in row.measured if source_of(one) == source and not one.rejection_reason]
+        some = [one for one in row.measured if source_of(one) == source and not one.refused]
         if some:
             axes.scatter(*_places(some), s=30, color=colour, alpha=0.75, label=label)
-    wrong = [one for one in row.measured if one.rejection_reason]
+    wrong = [one for one in row.measured if one.refused]
     if wrong:
         axes.scatter(*_places(wrong), s=30, color="tab:red", marker="x", label="rejected after it was measured")
     _mark(axes, row)

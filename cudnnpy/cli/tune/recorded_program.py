@@ -13,7 +13,7 @@ import os
 import runpy
 import sys
 
-from cudnnpy._planning.frozen_choices import freeze
+from cudnnpy._planning.measurement_freeze import freeze
 from cudnnpy._planning.recording import record
 
 

@@ -59,7 +59,7 @@ class ReportRow(NamedTuple):
 
 def row_of(entry: Entry) -> ReportRow:
     """Return the row of an entry."""
-    verified = [one for one in entry.candidates if one.milliseconds is not None and not one.rejection_reason]
+    verified = [one for one in entry.candidates if one.milliseconds is not None and not one.refused]
     heuristics = next((candidate for candidate in verified if candidate.source == "heuristics"), None)
     return ReportRow(entry, _choice(entry), next(iter(verified), None), heuristics)
 
@@ -70,7 +70,7 @@ def _choice(entry: Entry) -> StoredCandidate | None:
     matches = [
         candidate
         for candidate in entry.candidates
-        if not candidate.rejection_reason
+        if not candidate.refused
         and f"{candidate.name} ".startswith(f"{name} ")
         and (candidate.milliseconds, candidate.workspace_size) == (entry.milliseconds, entry.workspace_size)
     ]

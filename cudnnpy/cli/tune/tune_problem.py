@@ -19,9 +19,7 @@ from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._store.entry import Entry, Key
 from cudnnpy.availability import visible_gpus
-from cudnnpy.convolution import plans
 
-PROBLEMS = plans.ConvolutionProblem, plans.GraphProblem  # imported, so that texts of both kinds can be read
 EXTRA_SECONDS = 300.0  # beyond ten times the seconds of the search, to plan, to start processes and to confirm faults
 _TRIES = 2
 _POLL_SECONDS = 1.0  # between two checks for a stop, while another process uses the GPU

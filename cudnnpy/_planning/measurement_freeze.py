@@ -1,30 +1,22 @@
-"""Forbid measuring: prefer="autotune" takes what is in the store, and the first guess for the problems that are not."""
+"""Forbid measuring: prefer="autotune" takes stored choices, and the default choice of a problem without one."""
 
 from __future__ import annotations
-
-import os
-from contextlib import AbstractContextManager
-from threading import Lock
-from types import TracebackType
 
 from cudnnpy._launch.plan_cache import clear_cache
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.problem_notation import text_of
+from cudnnpy._planning.problem_log import ProblemLog, lock
 
 
-class Freeze(AbstractContextManager["Freeze"]):
+class Freeze(ProblemLog):
     """A period in which nothing is measured, from `cudnnpy.freeze`. It ends with its ``with`` block, or by `end`."""
 
-    def __init__(self) -> None:
-        self._unknown: dict[str, None] = {}
-        with _lock:
-            _open.append(self)
+    _has_default_choices = False  # of a freeze that ended while others are open, in the plan cache
 
     @property
     def unknown(self) -> tuple[str, ...]:
         """The problems that were not in the store, each once, as texts in the order of their first calls."""
-        return tuple(self._unknown)
+        return tuple(self._texts)
 
     def end(self) -> None:
         """Allow measuring again, unless another freeze is open. Further calls do nothing.
@@ -32,27 +24,16 @@ class Freeze(AbstractContextManager["Freeze"]):
         If a problem was not in the store, the plan cache is cleared (`cudnnpy.clear_cache`) when the last freeze ends: the
         problem is measured at its next call.
         """
-        global _has_guesses
-        with _lock:
-            if self not in _open:
+        with lock:
+            if self not in self._open:
                 return
-            _open.remove(self)
-            is_last, had_guesses = not _open, _has_guesses
-            if is_last:
-                _has_guesses = False
-        if is_last and had_guesses:
+            self._open.remove(self)
+            Freeze._has_default_choices |= bool(self._texts)
+            must_clear = Freeze._has_default_choices and not self._open
+            if must_clear:
+                Freeze._has_default_choices = False
+        if must_clear:
             clear_cache()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.end()
-
-
-_lock = Lock()
-os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
-_open: list[Freeze] = []
-_has_guesses = False  # whether a plan that stands in for a measured one may be in the cache
 
 
 def freeze() -> Freeze:
@@ -84,17 +65,9 @@ def freeze() -> Freeze:
 
 def is_frozen() -> bool:
     """Return whether measuring is forbidden."""
-    return bool(_open)
+    return Freeze.is_open()
 
 
 def note_unknown(problem: Problem, options: PlanningOptions) -> bool:
     """List a problem in every open freeze; return False, and do nothing, if there is none."""
-    global _has_guesses
-    if not _open:
-        return False
-    text = text_of(problem, options)
-    with _lock:
-        for one in _open:
-            one._unknown[text] = None
-        _has_guesses = bool(_open)
-        return _has_guesses
+    return Freeze.note(problem, options)

@@ -1,0 +1,62 @@
+"""Periods in which the problems that a process plans are collected: the base of `Freeze` and `Recording`."""
+
+from __future__ import annotations
+
+import os
+from threading import Lock
+from types import TracebackType
+from typing import Self
+
+from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.problem import Problem
+from cudnnpy._planning.problem_notation import text_of
+
+lock = Lock()
+os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+
+
+class ProblemLog:
+    """The problems of a period, each once, in the order of their first calls. The period ends with its ``with`` block.
+
+    Every subclass has a list of its open periods.
+    """
+
+    _open: list[ProblemLog]
+
+    def __init_subclass__(cls) -> None:
+        cls._open = []
+
+    def __init__(self) -> None:
+        self._texts: dict[str, None] = {}
+        with lock:
+            self._open.append(self)
+
+    @classmethod
+    def is_open(cls) -> bool:
+        """Return whether there is an open period."""
+        return bool(cls._open)
+
+    @classmethod
+    def note(cls, problem: Problem, options: PlanningOptions) -> bool:
+        """Add a problem to every open period; return whether there is one."""
+        if not cls._open:
+            return False
+        text = text_of(problem, options)
+        with lock:
+            for period in cls._open:
+                period._texts[text] = None
+            return bool(cls._open)
+
+    def end(self) -> None:
+        """End the period. Further calls do nothing."""
+        with lock:
+            if self in self._open:
+                self._open.remove(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
