@@ -63,17 +63,17 @@ class Place(NamedTuple):
 
     parent: ast.AST
     field: str
-    index: int | None
+    at: int | None
     node: ast.AST
 
     def put(self, *new: ast.AST) -> Change:
         """The change that replaces the node; statements may be replaced by several or none."""
 
         def change() -> None:
-            if self.index is None:
+            if self.at is None:
                 setattr(self.parent, self.field, new[0])
             else:
-                getattr(self.parent, self.field)[self.index : self.index + 1] = new
+                getattr(self.parent, self.field)[self.at : self.at + 1] = new
             if isinstance(self.node, ast.stmt) and not getattr(self.parent, self.field):
                 setattr(self.parent, self.field, [ast.Pass()])
 
