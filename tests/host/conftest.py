@@ -6,11 +6,13 @@ from offline_profiles import profile_file, without_driver
 from planning import plan, planning_environment
 from stand_in_device import stand_in
 from stand_in_graphs import graphs
+from stand_in_library import libcudnn
 
 __all__ = [
     "cache_limits",
     "cudnn",
     "graphs",
+    "libcudnn",
     "plan",
     "planning_environment",
     "profile_file",
