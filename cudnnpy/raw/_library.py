@@ -102,8 +102,8 @@ def _load() -> tuple[ctypes.CDLL, str, int]:
 def replaced(library: Any, number: int) -> Iterator[None]:
     """Call the functions of another object, `library[name]`, in place of libcudnn's: a seam for tests.
 
-    Everything that crosses into C does so through it: call, checked, bound, unchecked, version and the functions by name. It costs
-    a call nothing, since functions are looked up once. Who looked one up before goes on with it.
+    call, checked, bound, unchecked and version use it. Nothing is slower for it: functions are looked up once. Those that
+    somebody looked up before, such as raw.cudnnCreate after its first call, stay.
     """
     global _loaded
     looked_up: tuple[Any, ...] = bound, unchecked, checked
