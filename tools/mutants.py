@@ -149,28 +149,43 @@ def check(known: Sequence[Guard], root: Path = ROOT) -> list[str]:
 
 
 def repaired(known: Sequence[Guard], root: Path = ROOT) -> list[Guard]:
-    """The list with what exists: functions that moved under their new modules, without breaks and tests that are gone."""
+    """The list with what exists: functions and tests that moved, without the breaks and tests that are gone.
+
+    A function is found again by its name, in the module with the nearest name; a test is the only one of its name.
+    """
     homes: dict[str, list[str]] = {}
     for module, path in modules(root).items():
         for name, _ in breaks.definitions(ast.parse(path.read_text()).body):
-            homes.setdefault(name, []).append(f"{module}:{name}")
+            homes.setdefault(name, []).append(module)
     taken = {guard.function for guard in known}
     left = []
     for guard in known:
         if any(not subject for subject, _ in problems_of(guard, root)):
             module, _, name = guard.function.partition(":")
-            moved = [home for home in homes.get(name, []) if home not in taken]
-            file = f".{module.rpartition('.')[2]}:{name}"  # one of several homes must have the file's name
-            moved = moved if len(moved) == 1 else [home for home in moved if home.endswith(file)]
-            if len(moved) != 1:
+            free = [home for home in homes.get(name, []) if f"{home}:{name}" not in taken]
+            near = difflib.get_close_matches(module, free, 1, 0.66)
+            if not near:
                 continue
-            guard = guard._replace(function=moved[0])
+            guard = guard._replace(function=f"{near[0]}:{name}")
         gone = {subject for subject, _ in problems_of(guard, root)}
-        tests = tuple(test for test in guard.tests if test not in gone)
+        tests = tuple(
+            test for test in dict.fromkeys(moved_test(test, root) for test in guard.tests) if test not in gone
+        )
         names = {name: why for name, why in guard.breaks.items() if name not in gone}
         if tests and names:
             left.append(Guard(guard.function, tests, names))
     return left
+
+
+def moved_test(test: str, root: Path = ROOT) -> str:
+    """The test under its new file, if it is gone from its old one and another has the only test of that name."""
+    file, _, name = test.partition("::")
+    definition = f"def {name.rpartition('::')[2].partition('[')[0]}("
+    files = test_files(root)
+    if not name or (file in files and definition in files[file].read_text()):
+        return test
+    found = [stem for stem, path in files.items() if definition in path.read_text()]
+    return f"{found[0]}::{name}" if len(found) == 1 else test
 
 
 def repair(known: Sequence[Guard]) -> None:

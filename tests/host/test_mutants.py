@@ -184,6 +184,9 @@ def test_the_repair_follows_moved_functions_and_drops_what_is_gone(tree: Path) -
     assert repaired([moved], tree) == [moved]
     wrong = GOOD._replace(tests=("test_gone", "test_more"), breaks={"negate 1": "a", "negate 7": "b"})
     assert repaired([wrong], tree) == [Guard(moved.function, ("test_more",), {"negate 1": "a"})]
+    elsewhere = GOOD._replace(tests=("test_gone::test_zero", "test_code::test_zero", "test_gone::test_three"))
+    (tree / "tests/unit/test_more.py").write_text(TEST.replace("test_zero", "test_three"))
+    assert repaired([elsewhere], tree) == [moved._replace(tests=("test_code::test_zero", "test_more::test_three"))]
     assert repaired([GOOD._replace(function="package.code:gone"), GOOD._replace(tests=("test_gone",))], tree) == []
 
 
