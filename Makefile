@@ -5,18 +5,21 @@ TORCH := $(ENVIRONMENT) .venv/torch --cudnn torch
 # For test-host: a release of the table [tool.cudnnpy.cudnn] in pyproject.toml.
 CUDNN ?= cu12
 WITHOUT_GPU := tests/host tests/fuzz
+# Of the tests that need no GPU, and of the breaks, so many run side by side.
+JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$((n < 8 ? n : 8)))
+IN_PARALLEL = -n $(JOBS) --dist loadfile
 # For fuzz: how long each campaign runs.
 SECONDS ?= 300
 HOST = .venv/$(shell $(PYTHON) -c 'import sys; print("{}.{}".format(*sys.version_info))')-$(CUDNN)
 
 .DEFAULT_GOAL := help
 .PHONY: help edges test test-torch test-host test-oldest test-sdist test-extras test-small-extras test-matrix fuzz mutants style docs clean
-.PHONY: python test-environment test-without-torch test-torch-if-possible
+.PHONY: python test-environment test-torch-if-possible
 
 help:
 	@echo "make edges         the edge detector on a sample image, on the GPU or without one"
-	@echo "make test          all tests, with the real cuDNN (GPU tests where there is a GPU; ARGS= goes to pytest); with -j2 on two cores"
-	@echo "make test-torch    the tests about PyTorch, which make test ends with, in an environment of their own (3 GB)"
+	@echo "make test          the tests without PyTorch, with the real cuDNN (GPU tests where there is a GPU; ARGS= goes to pytest)"
+	@echo "make test-torch    the tests about PyTorch, in an environment of their own (6 GB)"
 	@echo "make test-host     the tests that need no GPU, with CUDNN=oldest, cu12 or cu13 and any PYTHON="
 	@echo "make test-oldest   the same with the oldest release of cuDNN 9"
 	@echo "make test-sdist    the same with the files of the sdist"
@@ -25,7 +28,7 @@ help:
 	@echo "make test-matrix   the tests that need no GPU with every Python found here and every tested release of cuDNN (PAIRS=3.12:cu12)"
 	@echo "make fuzz          each fuzz campaign in turn for SECONDS= (300), with a new seed, which it prints"
 	@echo "make mutants       break the code on purpose and see that a test fails, for each break of tools/mutants.toml (SHARE=1/4)"
-	@echo "make style         ruff, mypy and the generator's check"
+	@echo "make style         ruff, mypy and pyright, in an environment without cuDNN"
 	@echo "make docs          the documentation as a site, build/docs/html, with every link and name in it checked"
 	@echo "make clean         remove the environments, caches and results"
 
@@ -37,30 +40,31 @@ edges: python
 	@.venv/edges/bin/cudnnpy edges -o edges.png --force
 
 test-environment: python
-	@$(ENVIRONMENT) .venv/test --extras generate,test,style --cudnn auto --without-driver cu12 --tested
+	@$(ENVIRONMENT) .venv/test --extras generate,test --cudnn auto --without-driver cu12 --tested
 
-# Two parts, which make -j2 runs side by side. With ARGS= only the first, since they may name files.
+# On a GPU tests run one after the other.
 ifdef ARGS
-test: test-without-torch
+test: test-environment
+	.venv/test/bin/python -m pytest $(ARGS)
 else
-test: test-without-torch test-torch-if-possible
+test: test-environment
+	.venv/test/bin/python -m pytest $(IN_PARALLEL) $(WITHOUT_GPU)
+	.venv/test/bin/python -m pytest tests/gpu
 endif
-
-test-without-torch: test-environment
-	.venv/test/bin/python -m pytest $(or $(ARGS),$(WITHOUT_GPU) tests/gpu)
-
-test-torch-if-possible: python
-	@if $(TORCH); then .venv/torch/bin/python -m pytest tests/torch tests/gpu; else \
-	echo "NOT TESTED: tests/torch, since the environment with PyTorch could not be made (see above); make test-torch tries again" >&2; \
-	test "$$CUDNNPY_REQUIRE_TORCH" != 1; fi
 
 test-torch: python
 	@$(TORCH)
 	.venv/torch/bin/python -m pytest $(or $(ARGS),tests/torch tests/gpu)
 
+# For .ci/run: the same, and a line in its place where the environment cannot be made.
+test-torch-if-possible: python
+	@if $(TORCH); then .venv/torch/bin/python -m pytest tests/torch tests/gpu; else \
+	echo "NOT TESTED: tests/torch, since the environment with PyTorch could not be made (see above); make test-torch tries again" >&2; \
+	test "$$CUDNNPY_REQUIRE_TORCH" != 1; fi
+
 test-host: python
 	@$(ENVIRONMENT) $(HOST) --extras test --cudnn $(CUDNN) --tested
-	$(HOST)/bin/python -m pytest $(or $(ARGS),$(WITHOUT_GPU))
+	$(HOST)/bin/python -m pytest $(or $(ARGS),$(IN_PARALLEL) $(WITHOUT_GPU))
 
 test-oldest:
 	@$(MAKE) --no-print-directory test-host CUDNN=oldest
@@ -86,15 +90,17 @@ test-matrix:
 fuzz: test-environment
 	CUDNNPY_FUZZ_SEED=new CUDNNPY_FUZZ_SECONDS=$(SECONDS) .venv/test/bin/python -m pytest -s --ignore=tests/fuzz/test_campaign.py $(or $(ARGS),tests/fuzz)
 
-# ARGS= may name breaks, or be --list; SHARE=1/4 is every fourth break, from the first on.
+# ARGS= may name functions, or be --list, --check or --try; SHARE=1/4 is every fourth break, from the first on.
 mutants: test-environment
-	.venv/test/bin/python -m tools.mutants $(ARGS) $(if $(SHARE),--share $(SHARE)) $(if $(JOBS),--jobs $(JOBS))
+	.venv/test/bin/python -m tools.mutants $(ARGS) $(if $(SHARE),--share $(SHARE)) --jobs $(JOBS)
 
-style: test-environment
-	.venv/test/bin/ruff check .
-	.venv/test/bin/ruff format --check .
-	.venv/test/bin/mypy
-	.venv/test/bin/python -m tools.generate --check
+# Here, too, since they need the type checkers and Node.js: tests of public types, and of a script.
+style: python
+	@$(ENVIRONMENT) .venv/style --extras style --cudnn none
+	.venv/style/bin/ruff check .
+	.venv/style/bin/ruff format --check .
+	.venv/style/bin/mypy
+	PYTHONPATH=tests/shared .venv/style/bin/python -m pytest --noconftest tests/host/test_typed.py tests/host/test_tuning_page.py
 
 docs: python
 	@$(ENVIRONMENT) .venv/docs --extras docs --cudnn none

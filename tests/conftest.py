@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -55,6 +56,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if GPU_FOLDER in item.path.parents:
             item.add_marker(pytest.mark.gpu)
+
+
+def pytest_collection_finish() -> None:
+    """Let garbage collection pass over the tests themselves: they are many, and some tests collect dozens of times."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -6,7 +6,8 @@ import ctypes
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -95,6 +96,26 @@ def _load() -> tuple[ctypes.CDLL, str, int]:
             if _loaded is None:
                 _loaded = _find_and_load()
     return _loaded
+
+
+@contextmanager
+def replaced(library: Any, number: int) -> Iterator[None]:
+    """Call the functions of another object, `library[name]`, in place of libcudnn's: a seam for tests.
+
+    call, checked, bound, unchecked and version use it. Nothing is slower for it: functions are looked up once. Those that
+    somebody looked up before, such as raw.cudnnCreate after its first call, stay.
+    """
+    global _loaded
+    looked_up: tuple[Any, ...] = bound, unchecked, checked
+    before, _loaded = _loaded, (library, "a stand-in for libcudnn", number)
+    try:
+        for function in looked_up:
+            function.cache_clear()
+        yield
+    finally:
+        _loaded = before
+        for function in looked_up:
+            function.cache_clear()
 
 
 def _find_and_load() -> tuple[ctypes.CDLL, str, int]:

@@ -8,6 +8,7 @@ from offline_profiles import profile_file, without_driver
 from planning import plan, planning_environment
 from stand_in_device import stand_in
 from stand_in_graphs import graphs
+from stand_in_library import libcudnn
 
 # The package works without the folder of direct launches, and so do its other tests.
 collect_ignore_glob = [] if find_spec("cudnnpy._launch.direct") else ["*test_direct_launch*.py", "*test_relocation*.py"]
@@ -16,6 +17,7 @@ __all__ = [
     "cache_limits",
     "cudnn",
     "graphs",
+    "libcudnn",
     "plan",
     "planning_environment",
     "profile_file",

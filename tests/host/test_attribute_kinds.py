@@ -9,6 +9,7 @@ from ctypes import c_void_p, cast
 from typing import Any
 
 import pytest
+from stand_in_library import LibcudnnFixture
 
 from cudnnpy import raw
 from cudnnpy.backend import Descriptor
@@ -83,17 +84,16 @@ class Child(Descriptor):
         self._pointer = cast(c_void_p(0x1230), raw.cudnnBackendDescriptor_t)
 
 
-def test_a_descriptor_of_another_kind_is_refused_before_c_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[str] = []
-    monkeypatch.setattr(raw, "call", lambda name, *_: called.append(name))
+def test_a_descriptor_of_another_kind_is_refused_before_c_is_called(libcudnn: LibcudnnFixture) -> None:
+    library = libcudnn()
     children = {kind: Child(kind) for kind in raw.cudnnBackendDescriptorType_t}
     owner, pairs = Child(raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR), 0
     for attribute in ATTRIBUTES:
         for kind, child in children.items():
-            called.clear()
+            library.names.clear()
             if kind in _api.ATTRIBUTE_KINDS[attribute]:
                 owner.set(attribute, child, raw.CUDNN_TYPE_BACKEND_DESCRIPTOR)
-                assert called == ["cudnnBackendSetAttribute"]
+                assert library.names == ["cudnnBackendSetAttribute"]
                 continue
             pairs += 1
             refused = pytest.raises(TypeError, match=rf"^{attribute.name} must be a CUDNN_.*; got a {kind.name}$")
@@ -101,7 +101,7 @@ def test_a_descriptor_of_another_kind_is_refused_before_c_is_called(monkeypatch:
                 owner.set(attribute, child, raw.CUDNN_TYPE_BACKEND_DESCRIPTOR)
             with refused:
                 owner.children(attribute, kind)
-            assert not called
+            assert not library.names
     assert pairs > 10_000
 
 
@@ -147,14 +147,15 @@ def test_a_value_that_does_not_fit(attribute: str, value: Any, kind: type[Except
         (lambda: Child(17).children(raw.CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, 17), ValueError, "RAGGED_OFFSET_DESC"),
     ],
 )  # fmt: skip
-def test_wrong_uses(use: Any, kind: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(raw, "call", lambda *_: pytest.fail("C was called"))
+def test_wrong_uses(use: Any, kind: type[Exception], message: str, libcudnn: LibcudnnFixture) -> None:
+    library = libcudnn()
     with pytest.raises(kind, match=message):
         use()
+    assert not library.names
 
 
-def test_an_attribute_keeps_what_it_was_set_to_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(raw, "call", lambda *_: None)
+def test_an_attribute_keeps_what_it_was_set_to_last(libcudnn: LibcudnnFixture) -> None:
+    libcudnn()
     owner = Child(raw.CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
     tensors = [Child(raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR) for _ in range(3)]
     for tensor in tensors * 100:
@@ -163,15 +164,15 @@ def test_an_attribute_keeps_what_it_was_set_to_last(monkeypatch: pytest.MonkeyPa
     assert [child for slots in owner._held.values() for slot in slots for child in slot] == [tensors[-1]] * 2
 
 
-def test_no_more_children_are_read_than_were_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+def test_no_more_children_are_read_than_were_set(libcudnn: LibcudnnFixture) -> None:
     owner, tensors = Child(raw.CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR), [Child(17)]
+    asked: list[int] = []
 
-    def call(name: str, *arguments: Any) -> None:
+    def noting(name: str, *arguments: Any) -> None:
         if name == "cudnnBackendGetAttribute":
             asked.append(arguments[3])
 
-    monkeypatch.setattr(raw, "call", call)
+    libcudnn(noting)
     owner[raw.CUDNN_ATTR_OPERATION_MATMUL_ADESC] = tensors
     for limit in (None, 0, 1, 50):
         assert len(owner.children(raw.CUDNN_ATTR_OPERATION_MATMUL_ADESC, 17, limit)) == (0 if limit == 0 else 1)
@@ -181,10 +182,9 @@ def test_no_more_children_are_read_than_were_set(monkeypatch: pytest.MonkeyPatch
 # What is missing
 
 
-def test_what_the_library_would_follow_is_looked_for_before_it_is_finalized(monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[str] = []
-    monkeypatch.setattr(raw, "call", lambda name, *_: called.append(name))
-    monkeypatch.setattr(raw, "bound", lambda name: lambda *_: raw.CUDNN_STATUS_NOT_INITIALIZED)
+def test_what_the_library_would_follow_is_looked_for_before_it_is_finalized(libcudnn: LibcudnnFixture) -> None:
+    unset = {"cudnnBackendGetAttribute": raw.CUDNN_STATUS_NOT_INITIALIZED}
+    library = libcudnn(lambda name, *_: unset.get(name))
 
     def opened(kind: int) -> Child:
         made = Child(kind)
@@ -199,7 +199,7 @@ def test_what_the_library_would_follow_is_looked_for_before_it_is_finalized(monk
     configuration[raw.CUDNN_ATTR_ENGINECFG_ENGINE] = engine
     with pytest.raises(ValueError, match="CUDNN_ATTR_ENGINECFG_ENGINE must be a finalized descriptor; got an open one"):
         configuration.finalize()
-    assert "cudnnBackendFinalize" not in called
+    assert "cudnnBackendFinalize" not in library.names
     engine.finalize()
     configuration.finalize()
     plan[raw.CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION] = "{}"
@@ -207,11 +207,11 @@ def test_what_the_library_would_follow_is_looked_for_before_it_is_finalized(monk
         plan.finalize()
     plan[raw.CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP] = Child(raw.CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR)
     plan.finalize()
-    assert called.count("cudnnBackendFinalize") == 3
+    assert library.names.count("cudnnBackendFinalize") == 3
 
 
-def test_a_graphs_mode_wants_its_operation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(raw, "call", lambda *_: None)
+def test_a_graphs_mode_wants_its_operation(libcudnn: LibcudnnFixture) -> None:
+    libcudnn()
     graph = Child(raw.CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)
     graph._finalized = False
     graph[raw.CUDNN_ATTR_OPERATIONGRAPH_MODE] = raw.CUDNN_OPERATIONGRAPH_MODE_CONV_BWD_DATA

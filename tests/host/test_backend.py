@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from stand_in_library import LibcudnnFixture
 
 from cudnnpy import backend, raw
 from cudnnpy.backend import Descriptor
@@ -29,12 +30,11 @@ FIRST_OF_KIND = {kind: attribute for attribute, kind in reversed(PAIRS)}
 class Attributes:
     """In place of the library: what cudnnBackendSetAttribute is given, cudnnBackendGetAttribute gives back."""
 
-    def __init__(self, call: Any) -> None:
-        self._call = call
+    def __init__(self) -> None:
         self.held: dict[int, tuple[int, int, bytes]] = {}
         self.counts: Counter[str] = Counter()
 
-    def __call__(self, name: str, *arguments: Any) -> None:
+    def __call__(self, name: str, *arguments: Any) -> int | None:
         self.counts[name] += 1
         if name == "cudnnBackendSetAttribute":
             _, attribute, kind, count, array = arguments
@@ -48,13 +48,14 @@ class Attributes:
                 assert room >= held_count
                 ctypes.memmove(array, held, len(held))
         else:
-            self._call(name, *arguments)
+            return None  # the real function answers
+        return 0
 
 
 @pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> Attributes:
-    fake = Attributes(raw.call)
-    monkeypatch.setattr(raw, "call", fake)
+def library(libcudnn: LibcudnnFixture) -> Attributes:
+    fake = Attributes()
+    libcudnn(fake, real=True)
     return fake
 
 
@@ -247,18 +248,12 @@ def test_a_refusal_carries_the_function_and_the_librarys_own_text() -> None:
         assert str(error).startswith(f"{error.function} returned {error.name} ({error.status}){why}")
 
 
-def test_a_descriptor_that_cannot_be_set_up_is_destroyed(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts: Counter[str] = Counter()
-    real = raw.call
-
-    def counting(name: str, *arguments: Any) -> None:
-        counts[name] += 1
-        real(name, *arguments)
-
-    monkeypatch.setattr(raw, "call", counting)
+def test_a_descriptor_that_cannot_be_set_up_is_destroyed(libcudnn: LibcudnnFixture) -> None:
+    library = libcudnn(real=True)
     for attribute, value in ((raw.CUDNN_ATTR_REDUCTION_OPERATOR, "add"), (raw.CUDNN_ATTR_TENSOR_UNIQUE_ID, 1)):
         with pytest.raises((TypeError, StatusError)):
             Descriptor(raw.CUDNN_BACKEND_REDUCTION_DESCRIPTOR, {attribute: value})
+    counts = Counter(library.names)
     assert counts["cudnnBackendCreateDescriptor"] == counts["cudnnBackendDestroyDescriptor"] == 2
 
 

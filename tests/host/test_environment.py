@@ -278,7 +278,7 @@ def test_every_target_is_in_the_help():
         assert f"make {target} " in done.stdout
 
 
-# What make test does where PyTorch's environment cannot be made
+# What .ci/run does where PyTorch's environment cannot be made
 
 
 @pytest.mark.parametrize(("required", "status"), [("", 0), ("1", 2)])
@@ -288,17 +288,34 @@ def test_a_missing_pytorch_is_told_and_fails_only_where_it_is_required(tmp_path,
     (tmp_path / "tools" / "environment.py").write_text(
         "import sys\nif '.venv/torch' in sys.argv: sys.exit('no room for .venv/torch')\n"
     )
-    (tmp_path / ".venv" / "test" / "bin").mkdir(parents=True)
-    (tmp_path / ".venv" / "test" / "bin" / "python").symlink_to("/bin/true")
     environment = {"PATH": "/usr/bin:/bin", "CUDNNPY_REQUIRE_TORCH": required}
-    command = ["make", "test", f"PYTHON={sys.executable}"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    def make(target):
+        command = ["make", target, f"PYTHON={sys.executable}"]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    done = make("test-torch-if-possible")
     assert done.returncode == status, done.stderr
     assert "no room for .venv/torch\nNOT TESTED: tests/torch, since the environment with PyTorch" in done.stderr
-    done = subprocess.run(
-        [*command, "ARGS=tests/x"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, "NOT TESTED" in done.stderr) == (0, False)
+    assert make("test-torch").returncode == 2
+
+
+def test_make_test_runs_side_by_side_what_needs_no_gpu(tmp_path):
+    """And the tests on a GPU, or what ARGS= names, one after the other."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    python = tmp_path / ".venv" / "test" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "$@"\n')
+    python.chmod(0o755)
+
+    def commands(*arguments):
+        command = ["make", "-s", "test", "PYTHON=true", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return done.stdout.splitlines()
+
+    both = "-m pytest -n 3 --dist loadfile tests/host tests/fuzz", "-m pytest tests/gpu"
+    assert commands("JOBS=3") == [*both]
+    assert commands("ARGS=tests/x") == ["-m pytest tests/x"]
 
 
 # The parts of .ci/run that take turns
@@ -324,7 +341,10 @@ def ci_run(tmp_path):
 )
 def test_every_part_of_ci_runs_within_twenty_changes(ci_run, dates):
     lines = [ci_run(when).stdout.splitlines()[-1] for when in dates]
-    assert all(line.startswith("-j2 --output-sync=target test ") for line in lines)
+    assert all(line.startswith("-j2 --output-sync=target JOBS=1 SHARE=") for line in lines)
+    assert all(
+        "/4 test " in line and " test-torch-if-possible mutants docs style test-small-extras" in line for line in lines
+    )
     found = {re.search(r"test-sdist|PAIRS=([^:]+):cu1[23]|$", line) for line in lines}
     versions, _ = matrix.table()
     assert {match[1] or match[0] for match in found} == {"test-sdist", *versions[1:]}

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from stand_in_device import STREAM, StandInDevice
+from stand_in_library import LibcudnnFixture
 
-from cudnnpy import TensorSpec, raw
+from cudnnpy import TensorSpec
 from cudnnpy._options.algorithms import algorithm_names
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy.convolution.legacy import LegacyExecutable
@@ -46,18 +47,17 @@ def test_each_address_reaches_the_parameter_that_it_is_for(stand_in: StandInDevi
         assert space in launch.arguments
 
 
-def test_float32_is_multiplied_as_tf32_only_where_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_float32_is_multiplied_as_tf32_only_where_that_is_allowed(libcudnn: LibcudnnFixture) -> None:
     """C's own descriptors, of which the query of the workspace, which needs a GPU, takes one."""
     asked: list[Any] = []
-    real = raw.call
 
-    def call(name: str, *arguments: Any) -> None:
-        if name == "cudnnGetConvolutionForwardWorkspaceSize":
-            asked.append(arguments[3])
-        else:
-            real(name, *arguments)
+    def call(name: str, *arguments: Any) -> int | None:
+        if name != "cudnnGetConvolutionForwardWorkspaceSize":
+            return None
+        asked.append(arguments[3])
+        return 0
 
-    monkeypatch.setattr(raw, "call", call)
+    libcudnn(call, real=True)
 
     def math_type(dtype: str, strict: bool) -> str:
         handle: Any = object()

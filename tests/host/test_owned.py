@@ -16,6 +16,7 @@ from ctypes import c_void_p, cast
 from typing import Any
 
 import pytest
+from stand_in_library import LibcudnnFixture, stand_in_library
 
 from cudnnpy import backend, descriptors, handle, raw
 from cudnnpy._core import owned
@@ -35,16 +36,10 @@ class Calls(Counter[str]):
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+def calls(libcudnn: LibcudnnFixture) -> Calls:
     gc.collect()
     count = Calls()
-    real = raw.call
-
-    def counting(name: str, *arguments: Any) -> None:
-        count[name] += 1
-        real(name, *arguments)
-
-    monkeypatch.setattr(raw, "call", counting)
+    libcudnn(lambda name, *_: count.update([name]), real=True)
     return count
 
 
@@ -53,6 +48,11 @@ def python(source: str) -> str:
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
+
+
+def refuse(name: str, *_: Any) -> int:
+    """A C function that fails."""
+    return 0 if name == "cudnnGetLastErrorString" else int(raw.CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED)
 
 
 def relu() -> descriptors.ActivationDescriptor:
@@ -153,27 +153,23 @@ def test_bad_python_values_reach_no_c(calls: Calls) -> None:
     assert not calls
 
 
-def test_a_failed_create_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(name: str, *arguments: Any) -> None:
-        raise InternalError(name, 4003, "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED")
-
+def test_a_failed_create_leaves_nothing(libcudnn: LibcudnnFixture) -> None:
     made = descriptors.ActivationDescriptor.__new__(descriptors.ActivationDescriptor)
-    monkeypatch.setattr(raw, "call", refuse)
+    library = libcudnn(refuse)
     with pytest.raises(InternalError, match="cudnnCreateActivationDescriptor"):
         made.__init__("relu")
     assert made.closed
-    made.close()  # destroys nothing: refuse() would raise
+    made.close()  # destroys nothing
+    assert "cudnnDestroyActivationDescriptor" not in library.names
 
 
-def test_an_explicit_close_tells_what_c_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_explicit_close_tells_what_c_refused() -> None:
     made = relu()
     made.close()
     made = relu()
     pointer = same(made)
-    with monkeypatch.context() as patch:
-        patch.setattr(raw, "call", lambda name, *_: raw.check(4000, name))
-        with pytest.raises(InternalError, match="cudnnDestroyActivationDescriptor"):
-            made.close()
+    with stand_in_library(refuse), pytest.raises(InternalError, match="cudnnDestroyActivationDescriptor"):
+        made.close()
     assert made.closed
     raw.call("cudnnDestroyActivationDescriptor", pointer)
 
@@ -183,8 +179,7 @@ def test_collection_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "unraisablehook", complaints.append)
     made = relu()
     pointer = same(made)
-    with monkeypatch.context() as patch:
-        patch.setattr(raw, "call", lambda name, *_: raw.check(4000, name))
+    with stand_in_library(refuse):
         del made
         gc.collect()
     assert complaints == []
@@ -298,21 +293,22 @@ def test_the_counter_catches_a_planted_leak(calls: Calls) -> None:
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
+def played(monkeypatch: pytest.MonkeyPatch, libcudnn: LibcudnnFixture) -> Iterator[Calls]:
     """cudnnCreate, cudnnDestroy and cudnnSetStream that succeed and are counted, on device 0."""
     count = Calls()
 
-    def call(name: str, *arguments: Any) -> None:
+    def call(name: str, *arguments: Any) -> int:
         assert name in ("cudnnCreate", "cudnnDestroy", "cudnnSetStream")
         count[name] += 1
         if name == "cudnnCreate":
             c_void_p.from_buffer(arguments[0]._obj).value = 4096 * count[name]
+        return 0
 
     @contextmanager
     def on_device(device: Any) -> Iterator[tuple[int, int]]:
         yield device or 0, 1000 + (device or 0)
 
-    monkeypatch.setattr(raw, "call", call)
+    libcudnn(call)
     monkeypatch.setattr(handle, "on_device", on_device)
     monkeypatch.setattr(handle, "_idle", {})
     monkeypatch.setattr(handle, "_of_thread", threading.local())

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stand_in_library import LibcudnnFixture
 
 from cudnnpy import backend, descriptors, raw
 from cudnnpy.errors import ClosedError, StatusError
@@ -32,30 +33,23 @@ def python(source: str, *, seconds: float = 120, **environment: str) -> str:
 
 
 @pytest.mark.parametrize("call", [raw.call, lambda name, *arguments: raw.check(getattr(raw, name)(*arguments))])
-def test_close_during_a_call_leaves_the_end_to_the_call(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    destroyed: list[str] = []
+def test_close_during_a_call_leaves_the_end_to_the_call(call: Any, libcudnn: LibcudnnFixture) -> None:
     made = descriptors.ActivationDescriptor("relu")
-    real = raw.call
-
-    def recording(name: str, *arguments: Any) -> None:
-        destroyed.append(name)
-        real(name, *arguments)
+    library = libcudnn(real=True)
+    destroy = "cudnnDestroyActivationDescriptor"
 
     class Argument:
         @property
         def _as_parameter_(self) -> int:
-            with monkeypatch.context() as patch:
-                patch.setattr(raw, "call", recording)
-                made.close()
+            made.close()
             assert made.closed
-            assert destroyed == []
+            assert destroy not in library.names
             return int(raw.CUDNN_ACTIVATION_TANH)
 
-    monkeypatch.setattr(raw, "call", recording)
     call("cudnnSetActivationDescriptor", made, Argument(), 0, 0.0)
-    assert destroyed[-1:] == ["cudnnDestroyActivationDescriptor"]
+    assert library.names[-1] == destroy
     with pytest.raises(ClosedError):
-        real("cudnnSetActivationDescriptor", made, 0, 0, 0.0)
+        raw.call("cudnnSetActivationDescriptor", made, 0, 0, 0.0)
 
 
 def test_a_kept_pointer_outlives_its_owner() -> None:
@@ -67,16 +61,14 @@ def test_a_kept_pointer_outlives_its_owner() -> None:
     assert size.value == 96
 
 
-def test_what_a_backend_descriptor_points_to_outlives_its_own_close(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_backend_descriptor_points_to_outlives_its_own_close(libcudnn: LibcudnnFixture) -> None:
     destroyed: list[Any] = []
-    real = raw.call
 
     def recording(name: str, *arguments: Any) -> None:
         if "Destroy" in name:
             destroyed.append(c_void_p.from_buffer_copy(arguments[0]).value)
-        real(name, *arguments)
 
-    monkeypatch.setattr(raw, "call", recording)
+    libcudnn(recording, real=True)
     reduction = backend.Descriptor(raw.CUDNN_BACKEND_REDUCTION_DESCRIPTOR)
     operation = backend.Descriptor(raw.CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR)
     with suppress(StatusError):  # it is not finalized, for which some releases need a driver

@@ -28,7 +28,7 @@ def named_in(file: Path) -> frozenset[str]:
 @cache
 def strings_of(folder: Path) -> frozenset[str]:
     """Every string in the Python files of a folder: what a test's parameters are made from."""
-    trees = (ast.parse(file.read_text()) for file in folder.glob("*.py"))
+    trees = (ast.parse(file.read_text()) for file in folder.rglob("*.py"))
     constants = (node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant))
     return frozenset(value for value in constants if isinstance(value, str))
 
@@ -63,11 +63,11 @@ def fault_of(test: str, kind: str) -> str:
     function, _, parameter = function.partition("[")
     file = ROOT / path
     folders = [ROOT / "tests" / folder for folder in ("host", "torch") if kind == "host"] or [ROOT / "tests" / kind]
-    if file.parent not in folders or not file.is_file():
+    if not (set(folders) & set(file.parents) and file.is_file()):
         return f"{path} is no file of {' or '.join(f'tests/{folder.name}' for folder in folders)}"
     if function not in named_in(file):
         return f"{path} has no {function}"
-    if parameter and parameter.removesuffix("]") not in strings_of(file.parent):
+    if parameter and parameter.removesuffix("]") not in strings_of(ROOT / "tests" / kind):
         return f"no file of tests/{kind} has the parameter {parameter.removesuffix(']')!r}"
     return ""
 

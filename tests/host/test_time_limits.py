@@ -61,6 +61,14 @@ def test_a_process_that_cannot_go_on_ends_with_its_places(tmp_path: Path, test: 
     assert "in _shutdown" in done.stderr or "in test_waits_in_c" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("path", "folder"),
+    [("/x/tests/host/store/test_a.py", "host"), ("/x/tests/gpu/test_a.py", "gpu"), ("/elsewhere/one/test_a.py", "one")],
+)
+def test_a_folder_of_tests_is_known_at_any_depth(path: str, folder: str) -> None:
+    assert time_limits.folder_of(Path(path)) == folder
+
+
 def test_the_limits_of_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(time_limits.VARIABLE, raising=False)
     monkeypatch.setenv("CUDNNPY_FUZZ_SECONDS", "inf")

@@ -104,7 +104,7 @@ def javascript(expression: str, *values: Any) -> Any:
     """The value of an expression in which the script's functions have their names, and values are v[0], v[1], ..."""
     path = node()
     if path is None:
-        pytest.skip("Node.js is not installed (make test-environment)")
+        pytest.skip("Node.js is not installed (make style)")
     program = (
         f"const page = require({json.dumps(str(SCRIPT))}); const v = {json.dumps(values)};"
         f"with (page) process.stdout.write(JSON.stringify({expression}));"

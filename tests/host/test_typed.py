@@ -53,7 +53,7 @@ def by_line(errors: list[tuple[str, int, str, str]]) -> Found:
 @pytest.fixture(scope="module")
 def mypy(folder: Path) -> Found:
     if importlib.util.find_spec("mypy") is None:
-        pytest.skip("mypy is not installed (make test-environment)")
+        pytest.skip("mypy is not installed (make style)")
     names = [file.name for file in FILES]
     done = run(folder, sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir=cache", *names)
     assert done.returncode in (0, 1), done.stdout + done.stderr
@@ -68,7 +68,7 @@ def pyright(folder: Path) -> Found:
     beside = Path(sys.executable).parent
     program = shutil.which("pyright", path=f"{beside}{os.pathsep}{os.environ['PATH']}")
     if program is None:
-        pytest.skip("pyright is not installed (make test-environment)")
+        pytest.skip("pyright is not installed (make style)")
     settings = {
         "include": [file.name for file in FILES],
         "typeCheckingMode": "strict",

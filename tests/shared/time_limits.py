@@ -35,6 +35,12 @@ def seconds(folder: str) -> float:
     return _OF_FOLDERS.get(folder, _SECONDS) + asked
 
 
+def folder_of(path: Path) -> str:
+    """Return the folder of tests that a file is in, at any depth: "host" for tests/host/store/test_files.py."""
+    below = path.parts[len(path.parts) - path.parts[::-1].index("tests") : -1] if "tests" in path.parts else ()
+    return below[0] if below else path.parent.name
+
+
 def pytest_configure() -> None:
     """Keep standard error, which pytest does not capture yet."""
     global _stderr
@@ -43,7 +49,7 @@ def pytest_configure() -> None:
 
 @contextmanager
 def _limited(path: Path) -> Iterator[None]:
-    limit = seconds(path.parent.name)
+    limit = seconds(folder_of(path))
     if not math.isfinite(limit):
         yield
         return
