@@ -10,7 +10,7 @@ from cudnnpy import store as store
 from cudnnpy import workspace as workspace
 from cudnnpy._core.candidate_table import table as candidates_table
 from cudnnpy._core.layouts import TensorSpec as TensorSpec
-from cudnnpy._core.messages import log_to as log_to
+from cudnnpy._core.logging_bridge import log_to as log_to
 from cudnnpy._launch.plan_cache import cache_info as cache_info
 from cudnnpy._launch.plan_cache import clear_cache as clear_cache
 from cudnnpy._launch.plan_cache import set_cache_limit as set_cache_limit

@@ -17,7 +17,7 @@ from cudnnpy import raw
 from cudnnpy._installation import to_install, with_extra
 from cudnnpy._version import __version__
 from cudnnpy.errors import CudnnError
-from cudnnpy.raw._together import PARTS, unmet_parts
+from cudnnpy.raw._consistency import PARTS, unmet_parts
 
 __all__ = ["Gpu", "Library", "Report", "UnavailableError", "is_available", "report", "why_unavailable"]
 

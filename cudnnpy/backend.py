@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 from cudnnpy import raw
 from cudnnpy._core.owned import Owned
 from cudnnpy._core.values import check_attribute, integer
-from cudnnpy._options.checks import check_integer, elements, shown
+from cudnnpy._options.checks import as_elements, check_integer, error_repr
 from cudnnpy.handle import Handle
 from cudnnpy.raw import _api
 from cudnnpy.typing import SupportsToList
@@ -88,9 +88,11 @@ class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
 
     def __init__(self, kind: int, attributes: Mapping[int, Value | None] | None = None) -> None:
         if isinstance(kind, IntEnum) and not isinstance(kind, raw.cudnnBackendDescriptorType_t):
-            raise TypeError(f"kind must be a cudnnBackendDescriptorType_t; got {shown(kind)}")
+            raise TypeError(f"kind must be a cudnnBackendDescriptorType_t; got {error_repr(kind)}")
         if not (attributes is None or isinstance(attributes, Mapping)):
-            raise TypeError(f"attributes must be None or a mapping of attributes to values; got {shown(attributes)}")
+            raise TypeError(
+                f"attributes must be None or a mapping of attributes to values; got {error_repr(attributes)}"
+            )
         self._kind = integer(kind, "kind")
         self._finalized = False
         # Elements that C may point to, by attribute: those that it last accepted, and those that it last rejected
@@ -260,7 +262,7 @@ class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
 
     def _accepted(self) -> dict[int, tuple[Any, ...]]:
         """Return the elements that cuDNN accepted, by attribute."""
-        return {attribute: elements for attribute, (elements, _) in self._held.items() if elements}
+        return {attribute: as_elements for attribute, (as_elements, _) in self._held.items() if as_elements}
 
     def _is_finalized(self) -> bool:
         """Return whether the descriptor is finalized, possibly by `cudnnpy.raw`.
@@ -306,24 +308,24 @@ def _name_and_kind(attribute: int, kind: int | None) -> tuple[str, int]:
     Raises ValueError for an unknown attribute, TypeError for a type that it does not have.
     """
     if not isinstance(attribute, int) or isinstance(attribute, bool):
-        raise TypeError(f"attribute must be a cudnnBackendAttributeName_t; got {shown(attribute)}")
+        raise TypeError(f"attribute must be a cudnnBackendAttributeName_t; got {error_repr(attribute)}")
     if not (kind is None or isinstance(kind, int)):
-        raise TypeError(f"kind must be a cudnnBackendAttributeType_t; got {shown(kind)}")
+        raise TypeError(f"kind must be a cudnnBackendAttributeType_t; got {error_repr(kind)}")
     return _known(attribute, kind)
 
 
 @lru_cache(maxsize=None, typed=True)
 def _known(attribute: int, kind: int | None) -> tuple[str, int]:
     if isinstance(attribute, IntEnum) and not isinstance(attribute, raw.cudnnBackendAttributeName_t):
-        raise TypeError(f"attribute must be a cudnnBackendAttributeName_t; got {shown(attribute)}")
+        raise TypeError(f"attribute must be a cudnnBackendAttributeName_t; got {error_repr(attribute)}")
     try:
         name = raw.cudnnBackendAttributeName_t(attribute).name
     except ValueError:
-        raise ValueError(f"attribute must be a cudnnBackendAttributeName_t; got {shown(attribute)}") from None
+        raise ValueError(f"attribute must be a cudnnBackendAttributeName_t; got {error_repr(attribute)}") from None
     kinds = raw.attribute_types(attribute)
     if kind is not None and kind not in kinds:
         allowed = " or ".join(raw.cudnnBackendAttributeType_t(k).name for k in kinds)
-        raise TypeError(f"kind must be {allowed} for {name}; got {shown(kind)}")
+        raise TypeError(f"kind must be {allowed} for {name}; got {error_repr(kind)}")
     return name, kinds[0] if kind is None else kind
 
 
@@ -339,7 +341,7 @@ def _as_values(name: str, kind: int, value: Any) -> tuple[tuple[Any, ...], list[
     wanted = raw.cudnnBackendAttributeType_t(kind).name
     if kind == raw.CUDNN_TYPE_CHAR:
         if not isinstance(value, str):
-            raise TypeError(f"{name} must be a str ({wanted}); got {shown(value)}")
+            raise TypeError(f"{name} must be a str ({wanted}); got {error_repr(value)}")
         try:
             text = value.encode()
         except UnicodeEncodeError as error:
@@ -354,7 +356,7 @@ def _as_values(name: str, kind: int, value: Any) -> tuple[tuple[Any, ...], list[
     if kind == raw.CUDNN_TYPE_FRACTION:
         fractions = _as_fractions(name, wanted, value)
         return (), fractions
-    several = elements(value, _MOST_ELEMENTS)
+    several = as_elements(value, _MOST_ELEMENTS)
     several = (value,) if several is None else several
     given = tuple([element if type(element) is int else _plain(element) for element in several])
     return given, [_as_element(name, wanted, kind, element) for element in given]
@@ -374,7 +376,7 @@ def _as_fractions(name: str, wanted: str, value: Any) -> list[Any]:
     pairs = value if several else [value]
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise TypeError(f"{name} must be (numerator, denominator) pairs ({wanted}); got {shown(pair)}")
+            raise TypeError(f"{name} must be (numerator, denominator) pairs ({wanted}); got {error_repr(pair)}")
     return [_api.cudnnFraction_t(*(_as_element(name, wanted, raw.CUDNN_TYPE_INT64, n) for n in pair)) for pair in pairs]
 
 
@@ -385,7 +387,7 @@ def _as_element(name: str, wanted: str, kind: int, element: Any) -> Any:
         good = isinstance(element, float | int) and not isinstance(element, bool)
         largest = _LARGEST_FLOAT if kind == raw.CUDNN_TYPE_FLOAT else sys.float_info.max
         if good and largest < abs(element) != math.inf:
-            raise ValueError(f"{name} must be a value that fits {wanted}; got {shown(element)}")
+            raise ValueError(f"{name} must be a value that fits {wanted}; got {error_repr(element)}")
     elif kind in (raw.CUDNN_TYPE_BACKEND_DESCRIPTOR, raw.CUDNN_TYPE_HANDLE):
         good = isinstance(element, Descriptor if kind == raw.CUDNN_TYPE_BACKEND_DESCRIPTOR else Handle)
         element = element.address if good else element
@@ -393,10 +395,10 @@ def _as_element(name: str, wanted: str, kind: int, element: Any) -> Any:
         good = isinstance(element, int) and not isinstance(element, bool)
         enum = getattr(_api, _api.ATTRIBUTE_C_TYPES[kind], None)
         if isinstance(element, IntEnum) and isinstance(enum, EnumMeta) and not isinstance(element, enum):
-            raise TypeError(f"{name} must be a {enum.__name__} ({wanted}); got {shown(element)}")
+            raise TypeError(f"{name} must be a {enum.__name__} ({wanted}); got {error_repr(element)}")
         bits = 64 if kind in (raw.CUDNN_TYPE_INT64, raw.CUDNN_TYPE_VOID_PTR) else 32
         if good and not -(1 << (bits - 1)) <= element < 1 << (bits if kind == raw.CUDNN_TYPE_VOID_PTR else bits - 1):
-            raise ValueError(f"{name} must be a value that fits {wanted}; got {shown(element)}")
+            raise ValueError(f"{name} must be a value that fits {wanted}; got {error_repr(element)}")
     if not good:
-        raise TypeError(f"{name} must be of type {wanted}; got {shown(element)}")
+        raise TypeError(f"{name} must be of type {wanted}; got {error_repr(element)}")
     return element

@@ -14,7 +14,7 @@ from typing import Any
 from cudnnpy import raw
 from cudnnpy._core.owned import Owned
 from cudnnpy._cuda_python import cuda_python
-from cudnnpy._options.checks import shown
+from cudnnpy._options.checks import error_repr
 from cudnnpy.typing import Device, Stream
 
 # The cudnnHandle_t of Handles that were garbage collected without close(), by CUDA context. Garbage collection runs at any
@@ -160,10 +160,10 @@ def stream_address(stream: Stream | None) -> int:
     if isinstance(address, bool) or not hasattr(address, "__index__"):
         raise TypeError(
             "stream must be None, an address, or an object with __cuda_stream__; "
-            f"got {shown(stream)} ({type(stream).__name__})"
+            f"got {error_repr(stream)} ({type(stream).__name__})"
         )
     if not 0 <= index(address) < 1 << 64:
-        raise ValueError(f"stream must be an address of 64 bits; got {shown(address)}")
+        raise ValueError(f"stream must be an address of 64 bits; got {error_repr(address)}")
     return index(address)
 
 
@@ -188,7 +188,7 @@ def _keep(context: int, pointer: Any) -> None:
 def _check_device(device: object) -> None:
     if isinstance(device, bool) or not (device is None or isinstance(device, int) or hasattr(device, "device_id")):
         raise TypeError(
-            f"device must be an ordinal, a cuda.core Device or None; got {shown(device)} ({type(device).__name__})"
+            f"device must be an ordinal, a cuda.core Device or None; got {error_repr(device)} ({type(device).__name__})"
         )
     if isinstance(device, int) and device < 0:
         raise ValueError(f"device must be an ordinal of 0 or more; got {device}")

@@ -12,7 +12,7 @@ from itertools import takewhile
 from typing import Any, TypeAlias, TypeVar
 
 from cudnnpy import raw
-from cudnnpy._options.checks import shown
+from cudnnpy._options.checks import error_repr
 from cudnnpy.typing import DataType, SupportsDtypeName
 
 __all__ = ["ElementType", "data_type", "enumerator", "short_name", "short_names"]
@@ -88,10 +88,14 @@ def enumerator(kind: type[_Enum], value: object, argument: str) -> _Enum:
     if isinstance(value, kind):
         return value
     if not isinstance(value, str):
-        raise TypeError(f"{argument} must be a name or a {kind.__name__}; got {shown(value)} ({type(value).__name__})")
+        raise TypeError(
+            f"{argument} must be a name or a {kind.__name__}; got {error_repr(value)} ({type(value).__name__})"
+        )
     found: _Enum | None = short_names(kind).get(value.lower())
     if found is None:
-        raise ValueError(f"{argument} must be one of {', '.join(map(repr, short_names(kind)))}; got {shown(value)}")
+        raise ValueError(
+            f"{argument} must be one of {', '.join(map(repr, short_names(kind)))}; got {error_repr(value)}"
+        )
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from cudnnpy import raw
 from cudnnpy._core.owned import Owned, PointerT, created_type
-from cudnnpy._core.values import INTEGERS, MOST_ELEMENTS, enum_of, is_handle, to_c
+from cudnnpy._core.values import INTEGERS, MAX_ELEMENTS, enum_of, is_handle, to_c
 
 # The names of setters. They take the descriptor first (cudnnSetTensor, which fills memory, takes a handle first).
 _SETTER = re.compile(r"cudnn(RNN)?(Set|Restore)")
@@ -182,8 +182,8 @@ def _place(function: str, create: str, owner: str, reads: bool) -> int:
 def _room(counts: dict[str, int]) -> int:
     """Return the number of elements of an array that C writes: the integer before it."""
     name, count = next(reversed(counts.items()), ("", 0))
-    if not 0 <= count <= MOST_ELEMENTS:
-        raise ValueError(f"{name} must be an integer of 0 to {MOST_ELEMENTS}; got {count}")
+    if not 0 <= count <= MAX_ELEMENTS:
+        raise ValueError(f"{name} must be an integer of 0 to {MAX_ELEMENTS}; got {count}")
     return count
 
 
@@ -191,7 +191,7 @@ def _check_count(function: str, name: str, length: int, counts: dict[str, int]) 
     """Raise ValueError if an array has fewer elements than C reads, as its count says."""
     counter = _COUNTS.get((function, name)) or next(reversed(counts), "")
     count = counts.get(counter, 0)
-    most = raw.CUDNN_DIM_MAX if counter.startswith("nbDims") else MOST_ELEMENTS
+    most = raw.CUDNN_DIM_MAX if counter.startswith("nbDims") else MAX_ELEMENTS
     if not 0 <= count <= most:  # cuDNN 9.28 does not check every count before it writes
         raise ValueError(f"{counter} must be an integer of 0 to {most}; got {count}")
     if (function, name) in _SPATIAL:

@@ -42,7 +42,7 @@ def make_current(device: int) -> None:
     Device(device).set_current()
 
 
-def capture_nearby(stream: int) -> bool:
+def is_stream_or_torch_capturing(stream: int) -> bool:
     """Return whether the stream, or PyTorch's current stream, is being captured.
 
     While the thread captures another stream, a capture of our own can invalidate that one.
@@ -76,7 +76,7 @@ os.register_at_fork(after_in_child=_forget_torch)
 
 
 @cache
-def several_devices() -> bool:
+def has_several_devices() -> bool:
     """Return whether there is more than one GPU, so that the current one may be another one."""
     from cuda.core import system
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from cudnnpy import raw
 from cudnnpy._installation import with_extra
-from cudnnpy._options.checks import shown
+from cudnnpy._options.checks import error_repr
 from cudnnpy._options.element_types import element_name
 from cudnnpy.errors import LibraryNotFoundError
 from cudnnpy.typing import ElementName
@@ -45,7 +45,7 @@ def dtype_of(given: Any, argument: str = "dtype") -> Dtype:
         return _BY_NAME[given]
     name = element_name(given)
     if name is None:
-        raise TypeError(f"{argument} must be one of {', '.join(map(repr, _BY_NAME))}; got {shown(given)}")
+        raise TypeError(f"{argument} must be one of {', '.join(map(repr, _BY_NAME))}; got {error_repr(given)}")
     return _BY_NAME[name]
 
 

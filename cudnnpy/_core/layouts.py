@@ -11,7 +11,7 @@ from operator import index
 from typing import NamedTuple
 
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._options.checks import LARGEST, bounded, check_integer, check_shape, shown
+from cudnnpy._options.checks import LARGEST, bounded, check_integer, check_shape, error_repr
 from cudnnpy.typing import ElementName
 
 # layout names by rank; NCHW and NHWC stand for every rank
@@ -51,11 +51,11 @@ def check_spec(name: str, spec: TensorSpec) -> TensorSpec:
             strides = tuple(index(stride) for stride in bounded(strides))
         except TypeError:
             expected = f"None, or a tuple of {len(shape)} integers"
-            raise TypeError(f"{name}.strides must be {expected}; got {shown(strides)}") from None
+            raise TypeError(f"{name}.strides must be {expected}; got {error_repr(strides)}") from None
         if any(abs(stride) > LARGEST for stride in strides):
-            raise ValueError(f"{name}.strides must be integers of 64 bits; got {', '.join(map(shown, strides))}")
+            raise ValueError(f"{name}.strides must be integers of 64 bits; got {', '.join(map(error_repr, strides))}")
         if len(strides) != len(shape):
-            raise ValueError(f"{name}.strides must be {len(shape)} integers; got {shown(strides)} (shape {shape})")
+            raise ValueError(f"{name}.strides must be {len(shape)} integers; got {error_repr(strides)} (shape {shape})")
     expected = f"a power of two, {dtype.itemsize} or more for {dtype.name}"
     alignment = check_integer(f"{name}.alignment", spec.alignment, dtype.itemsize, expected=expected)
     if alignment & (alignment - 1):
@@ -85,7 +85,7 @@ def is_packed(spec: TensorSpec) -> bool:
     return spec.strides in (packed_strides(spec.shape), channels_last_strides(spec.shape))
 
 
-def is_channels_last(spec: TensorSpec) -> bool:
+def is_only_channels_last(spec: TensorSpec) -> bool:
     """Return whether a tensor is packed channels last, and this is not channels first as well."""
     return spec.strides == channels_last_strides(spec.shape) != packed_strides(spec.shape)
 
@@ -102,16 +102,16 @@ def result_strides(shape: Sequence[int], *like: TensorSpec, last: bool = False) 
         if len(order) == 1 or not order:  # neither order: the channels may still be the fastest axis
             last = order == {True} or (not order and _has_channels_inside(spec.strides or (), spec.shape))
             return channels_last_strides(shape) if last else packed_strides(shape)
-    last = last or is_described_last(*like)
+    last = last or suggests_channels_last(*like)
     return channels_last_strides(shape) if last else packed_strides(shape)
 
 
-def memory_order(strides: Sequence[int]) -> list[int]:
+def stride_order(strides: Sequence[int]) -> list[int]:
     """Return the axes from the slowest to the fastest."""
     return sorted(range(len(strides)), key=lambda axis: (-strides[axis], axis))
 
 
-def packed_as(order: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
+def packed_strides_like(order: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
     """Return packed strides for a shape, in the memory order of another tensor of the same rank.
 
     If that tensor has this shape and is packed, its strides are returned.
@@ -121,17 +121,17 @@ def packed_as(order: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
         return order.strides
     if _orders(order):
         return result_strides(shape, order)
-    return packed_strides(shape, memory_order(order.strides))
+    return packed_strides(shape, stride_order(order.strides))
 
 
-def packed(spec: TensorSpec, dtype: ElementName | None = None) -> TensorSpec:
+def to_packed(spec: TensorSpec, dtype: ElementName | None = None) -> TensorSpec:
     """Return the tensor packed in C order, at an aligned address."""
     return spec._replace(strides=packed_strides(spec.shape), dtype=dtype or spec.dtype, alignment=16)
 
 
-def as_lies(spec: TensorSpec, other: TensorSpec) -> TensorSpec:
+def with_strides_of(spec: TensorSpec, other: TensorSpec) -> TensorSpec:
     """Return a tensor with the strides of another of its shape: some functions need equal strides for two tensors."""
-    alike = same_memory(spec, other)
+    alike = has_same_layout(spec, other)
     return spec._replace(strides=other.strides, alignment=spec.alignment if alike else 16)
 
 
@@ -157,7 +157,7 @@ def canonical(spec: TensorSpec, name: str) -> TensorSpec:
         if all(size == 1 or a == b for a, b, size in zip(strides, known, shape, strict=True)):
             return spec._replace(shape=shape, strides=known)
     whole = spec._replace(shape=shape, strides=strides)
-    return whole._replace(strides=_spelled(whole, _has_channels_inside(strides, shape)))
+    return whole._replace(strides=_explicit_strides(whole, _has_channels_inside(strides, shape)))
 
 
 def check_distinct(spec: TensorSpec, name: str) -> None:
@@ -179,7 +179,7 @@ def check_distinct(spec: TensorSpec, name: str) -> None:
 
 def without_elements(spec: TensorSpec) -> TensorSpec:
     """Return a tensor without elements, with the strides of a packed one in its memory order."""
-    order = None if spec.strides is None else memory_order(spec.strides)
+    order = None if spec.strides is None else stride_order(spec.strides)
     return spec._replace(strides=packed_strides(spec.shape, order))
 
 
@@ -189,7 +189,7 @@ def _has_channels_inside(strides: Sequence[int], shape: Sequence[int]) -> bool:
     return bool(spatial) and shape[1] > 1 and strides[1] < min(spatial)
 
 
-def extent(spec: TensorSpec) -> int:
+def byte_extent(spec: TensorSpec) -> int:
     """Return the bytes from the first element to the end of the last; 0 without elements."""
     assert spec.strides is not None
     if 0 in spec.shape:
@@ -200,10 +200,10 @@ def extent(spec: TensorSpec) -> int:
 
 def is_dense(spec: TensorSpec) -> bool:
     """Return whether the elements fill their memory without gaps, in any order."""
-    return extent(spec) == math.prod(spec.shape) * dtype_of(spec.dtype).itemsize
+    return byte_extent(spec) == math.prod(spec.shape) * dtype_of(spec.dtype).itemsize
 
 
-def same_memory(a: TensorSpec, b: TensorSpec) -> bool:
+def has_same_layout(a: TensorSpec, b: TensorSpec) -> bool:
     """Return whether two tensors of one shape have their elements, if any, in the same places."""
     return a.shape == b.shape and all(
         size == 1 or s == t or 0 in a.shape
@@ -213,27 +213,27 @@ def same_memory(a: TensorSpec, b: TensorSpec) -> bool:
     )
 
 
-def lie_channels_last(*specs: TensorSpec) -> bool:
+def are_channels_last(*specs: TensorSpec) -> bool:
     """Return whether all tensors are channels last in memory, by the axes of more than one element.
 
     An image of one position is channels last and channels first.
     """
-    return all(same_memory(spec, spec._replace(strides=channels_last_strides(spec.shape))) for spec in specs)
+    return all(has_same_layout(spec, spec._replace(strides=channels_last_strides(spec.shape))) for spec in specs)
 
 
-def spelled_channels_last(*specs: TensorSpec) -> tuple[TensorSpec, ...]:
+def with_channels_last_strides(*specs: TensorSpec) -> tuple[TensorSpec, ...]:
     """Return tensors of a convolution with channels-last strides for axes of size 1, too, if all of them are channels
     last.
 
     Engines that fuse go by these strides: for images of one position whose strides are all 1, some return the result of
     one image for another.
     """
-    if not lie_channels_last(*specs):
+    if not are_channels_last(*specs):
         return specs
     return tuple(spec._replace(strides=channels_last_strides(spec.shape)) for spec in specs)
 
 
-def in_one_order(*specs: TensorSpec, last: bool = False) -> tuple[TensorSpec, ...]:
+def normalize_unit_strides(*specs: TensorSpec, last: bool = False) -> tuple[TensorSpec, ...]:
     """Return the tensors of one operation, with the strides of axes of size 1 in the memory order of the others.
 
     Such a stride has no meaning, but cuDNN goes by it: a depthwise filter (C, 1, R, S) is channels first and channels
@@ -246,24 +246,28 @@ def in_one_order(*specs: TensorSpec, last: bool = False) -> tuple[TensorSpec, ..
     orders = [_orders(spec) for spec in specs]
     decisive = next((order for order in orders if len(order) == 1), {last})
     return tuple(
-        spec._replace(strides=_spelled(spec, True in (order if len(order) == 1 else decisive)))
+        spec._replace(strides=_explicit_strides(spec, True in (order if len(order) == 1 else decisive)))
         if order
-        else spec._replace(strides=_spelled(spec, _has_channels_inside(spec.strides or (), spec.shape)))
+        else spec._replace(strides=_explicit_strides(spec, _has_channels_inside(spec.strides or (), spec.shape)))
         for spec, order in zip(specs, orders, strict=True)
     )
 
 
-def has_both_orders(*specs: TensorSpec) -> bool:
+def is_format_ambiguous(*specs: TensorSpec) -> bool:
     """Return whether all tensors are channels first and channels last, by the axes of more than one element."""
     return all(len(_orders(spec)) == 2 for spec in specs)
 
 
-def is_described_last(*specs: TensorSpec) -> bool:
+def suggests_channels_last(*specs: TensorSpec) -> bool:
     """Return whether one of the tensors has both memory orders, and the strides of its axes of size 1 are channels last.
 
     PyTorch goes by these strides for the memory order of results.
     """
-    return any(spec.strides == _spelled(spec, True) != _spelled(spec, False) for spec in specs if has_both_orders(spec))
+    return any(
+        spec.strides == _explicit_strides(spec, True) != _explicit_strides(spec, False)
+        for spec in specs
+        if is_format_ambiguous(spec)
+    )
 
 
 def _orders(spec: TensorSpec) -> set[bool]:
@@ -279,7 +283,7 @@ def _axes(rank: int, last: bool) -> list[int]:
     return [0, *range(2, rank), 1] if last and rank > 2 else list(range(rank))
 
 
-def _spelled(spec: TensorSpec, last: bool) -> tuple[int, ...]:
+def _explicit_strides(spec: TensorSpec, last: bool) -> tuple[int, ...]:
     """Return channels-last or channels-first strides, with those of axes of size 1 spelled out.
 
     Such an axis gets the stride that it would have as the slowest of the axes inside it.
@@ -294,17 +298,17 @@ def _spelled(spec: TensorSpec, last: bool) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def have_one_order(x: TensorSpec, w: TensorSpec, y: TensorSpec) -> bool:
+def have_same_memory_format(x: TensorSpec, w: TensorSpec, y: TensorSpec) -> bool:
     """Return whether a convolution's tensors are all channels last, or none of them can be taken for channels last.
 
     An x or y of one position can: its channels lie together in both orders. A filter of one position is read correctly
     as both.
     """
-    if lie_channels_last(x, w, y):
+    if are_channels_last(x, w, y):
         return True
     assert x.strides is not None
     assert y.strides is not None
-    return x.strides[1] != 1 and y.strides[1] != 1 and not is_channels_last(w)
+    return x.strides[1] != 1 and y.strides[1] != 1 and not is_only_channels_last(w)
 
 
 # The order of an array's axes
@@ -329,7 +333,7 @@ def in_layout(spec: TensorSpec, channels_last: bool) -> TensorSpec:
 # As C takes them: with four axes or more
 
 
-def with_height(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def with_two_spatial_axes(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return (shape, strides) with two spatial axes at least, as cuDNN needs: one axis becomes the width at height 1."""
     shape, strides = spec.shape, spec.strides
     assert strides is not None
@@ -347,7 +351,7 @@ def at_least_4d(spec: TensorSpec) -> TensorSpec:
         return spec._replace(shape=(1, 1, 1, *shape), strides=(far, far, far, *strides))
     if len(shape) == 2:
         return spec._replace(shape=(*shape, 1, 1), strides=(*strides, 1, 1))
-    shape, strides = with_height(spec)
+    shape, strides = with_two_spatial_axes(spec)
     return spec._replace(shape=shape, strides=strides)
 
 

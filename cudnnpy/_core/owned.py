@@ -30,7 +30,7 @@ def created_type(create: str) -> tuple[int, Any]:
     raise AttributeError(f"{create} gives no handle: {raw.prototype(create)}")
 
 
-class _Life(weakref.ref[Any]):
+class _Lifetime(weakref.ref[Any]):
     """The lifetime of one C object: that of the ctypes pointer that its owner and all of its users share.
 
     ctypes holds a reference to the pointer during a call, and a prepared launch holds one as long as it is kept.
@@ -42,7 +42,7 @@ class _Life(weakref.ref[Any]):
     __hash__, __eq__ = object.__hash__, object.__eq__  # ctypes pointers are not hashable
 
     def __new__(cls, pointer: Any, _owner: Owned[Any]) -> Self:
-        return super().__new__(cls, pointer, _ended)
+        return super().__new__(cls, pointer, _on_last_reference)
 
     def __init__(self, pointer: Any, owner: Owned[Any]) -> None:
         self.owner = weakref.ref(owner)
@@ -53,10 +53,10 @@ class _Life(weakref.ref[Any]):
         self.error: BaseException | None = None
 
 
-_alive: set[_Life] = set()
+_alive: set[_Lifetime] = set()
 
 
-def _ended(life: _Life, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+def _on_last_reference(life: _Lifetime, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
     """Destroy the C object: called when the last reference to the pointer is dropped."""
     if finalizing():
         return  # the driver may be unloaded already
@@ -117,7 +117,7 @@ class Owned(Generic[PointerT]):
     _create: ClassVar[str]
     _destroy: ClassVar[str]
     _pointer: PointerT | None = None
-    _life: _Life | None = None
+    _life: _Lifetime | None = None
     _was_forked = False
 
     @contextmanager
@@ -127,7 +127,7 @@ class Owned(Generic[PointerT]):
         `arguments` are those of the create function except the address of the new handle.
         """
         pointer = self._new(*arguments)
-        self._life = _Life(pointer, self)
+        self._life = _Lifetime(pointer, self)
         _alive.add(self._life)
         # ctypes takes this attribute without running Python code, which Ctrl-C could interrupt.
         self._pointer = self._as_parameter_ = pointer

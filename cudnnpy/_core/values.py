@@ -13,11 +13,11 @@ from typing import Any
 
 from cudnnpy import raw
 from cudnnpy._core.owned import Owned
-from cudnnpy._options.checks import shown
+from cudnnpy._options.checks import error_repr
 from cudnnpy.names import data_type, enumerator
 from cudnnpy.raw import _api
 
-MOST_ELEMENTS = 1 << 20  # of an array: more than cuDNN needs, and little memory
+MAX_ELEMENTS = 1 << 20  # of an array: more than cuDNN needs, and little memory
 INTEGERS = (c_int, c_uint, c_int64, c_size_t, c_ulonglong)
 
 
@@ -28,22 +28,22 @@ def integer(value: Any, argument: str, kind: Any = c_int) -> int:
     except TypeError:  # an array of several numbers has __index__, too
         number = None
     if number is None:
-        raise TypeError(f"{argument} must be an integer; got {shown(value)} ({type(value).__name__})")
+        raise TypeError(f"{argument} must be an integer; got {error_repr(value)} ({type(value).__name__})")
     if kind(number).value != number:
-        raise ValueError(f"{argument} must be an integer that fits {kind.__name__}; got {shown(number)}")
+        raise ValueError(f"{argument} must be an integer that fits {kind.__name__}; got {error_repr(number)}")
     return number
 
 
-def integers(values: Any, argument: str, length: int | None = None, most: int = MOST_ELEMENTS) -> tuple[int, ...]:
+def integers(values: Any, argument: str, length: int | None = None, most: int = MAX_ELEMENTS) -> tuple[int, ...]:
     """Return a tuple of C ints, `most` at most. With `length`, it has that many: one integer stands for all of them."""
     if length is not None and _is_integer(values):
         values = (values,) * length
     entries = _sequence(values, argument)
     if len(entries) > most:
-        raise ValueError(f"{argument} must have {most} elements at most; got {len(entries)}, {shown(entries)}")
+        raise ValueError(f"{argument} must have {most} elements at most; got {len(entries)}, {error_repr(entries)}")
     result = tuple(integer(value, f"{argument}[{at}]") for at, value in enumerate(entries))
     if length is not None and len(result) != length:
-        raise ValueError(f"{argument} must be {length} integers; got {shown(result)}")
+        raise ValueError(f"{argument} must be {length} integers; got {error_repr(result)}")
     return result
 
 
@@ -55,7 +55,7 @@ def shape_of(values: Any) -> tuple[int, ...]:
 def nan_propagation(propagate: bool) -> raw.cudnnNanPropagation_t:
     """Return the enumerator of `propagate_nan`."""
     if not isinstance(propagate, bool):
-        raise TypeError(f"propagate_nan must be a bool; got {shown(propagate)} ({type(propagate).__name__})")
+        raise TypeError(f"propagate_nan must be a bool; got {error_repr(propagate)} ({type(propagate).__name__})")
     return raw.CUDNN_PROPAGATE_NAN if propagate else raw.CUDNN_NOT_PROPAGATE_NAN
 
 
@@ -103,7 +103,7 @@ def _handle(value: Any, argument: str, kind: str) -> Any:
     given = value.pointer if isinstance(value, Owned) else value  # raises ClosedError
     if not (given is None or isinstance(given, wanted)):
         name = kind.removeprefix("const ").strip()
-        raise TypeError(f"{argument} must be a {name} object; got {shown(value)} ({type(value).__name__})")
+        raise TypeError(f"{argument} must be a {name} object; got {error_repr(value)} ({type(value).__name__})")
     return value
 
 
@@ -115,9 +115,9 @@ def _number(value: Any, argument: str, kind: Any) -> float:
     except (TypeError, ValueError):  # an array of several numbers has __float__, too
         number = None
     if number is None:
-        raise TypeError(f"{argument} must be a number; got {shown(value)} ({type(value).__name__})")
+        raise TypeError(f"{argument} must be a number; got {error_repr(value)} ({type(value).__name__})")
     if math.isinf(kind(number).value) and not (math.isinf(number) and isinstance(value, float)):
-        raise ValueError(f"{argument} must be a number that fits {kind.__name__}; got {shown(value)}")
+        raise ValueError(f"{argument} must be a number that fits {kind.__name__}; got {error_repr(value)}")
     return number
 
 
@@ -135,13 +135,13 @@ def _sequence(values: Any, argument: str) -> tuple[Any, ...]:
         advice = (
             f". Write ({values}, {values}) for two dimensions" if type(values) is int and 0 <= values < 1 << 31 else ""
         )
-        raise TypeError(f"{argument} must be a sequence; got {shown(values)} ({type(values).__name__}){advice}")
+        raise TypeError(f"{argument} must be a sequence; got {error_repr(values)} ({type(values).__name__}){advice}")
     try:
-        result = tuple(islice(values, MOST_ELEMENTS + 1))
+        result = tuple(islice(values, MAX_ELEMENTS + 1))
     except TypeError as error:  # an array without dimensions
-        raise TypeError(f"{argument} must be a sequence; got {shown(values)} ({type(values).__name__})") from error
-    if len(result) > MOST_ELEMENTS:
-        raise ValueError(f"{argument} must have {MOST_ELEMENTS} elements at most; got more")
+        raise TypeError(f"{argument} must be a sequence; got {error_repr(values)} ({type(values).__name__})") from error
+    if len(result) > MAX_ELEMENTS:
+        raise ValueError(f"{argument} must have {MAX_ELEMENTS} elements at most; got more")
     return result
 
 
@@ -156,7 +156,7 @@ def check_attribute(name: str, attribute: int, values: list[Any]) -> None:
     else:
         return
     if wrong:
-        raise ValueError(f"{name} must be {expected}; got {shown(wrong[0])}")
+        raise ValueError(f"{name} must be {expected}; got {error_repr(wrong[0])}")
     if attribute == raw.CUDNN_ATTR_TENSOR_DIMENSIONS and math.prod(values) >> 63:
         raise ValueError(f"{name} must be sizes whose product fits 64 bits; got {values}")
 

@@ -10,20 +10,26 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, overload
 
-from cudnnpy._core.driver import capture_nearby
+from cudnnpy._core.cache_token import CacheToken
+from cudnnpy._core.driver import is_stream_or_torch_capturing
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._core.identity import Identity
-from cudnnpy._core.layouts import TensorSpec, has_both_orders, in_one_order, is_described_last, packed_strides
+from cudnnpy._core.layouts import (
+    TensorSpec,
+    is_format_ambiguous,
+    normalize_unit_strides,
+    packed_strides,
+    suggests_channels_last,
+)
 from cudnnpy._launch.launcher import Launchable, Launcher
 from cudnnpy._launch.plan_cache import arguments_token, lookup, plan_cache
 from cudnnpy._launch.steps import aligned_size
-from cudnnpy._memory.arrays import ArrayLibrary, Signature, _libraries, finish, library_of, read, spec_of
+from cudnnpy._memory.arrays import ArrayLibrary, ArrayMetadata, _libraries, library_of, read, spec_of, to_library_array
 from cudnnpy._memory.workspace import (
     ask_for_memory,
     is_out_of_memory,
-    obtainable,
+    max_allocatable,
     release_workspace,
-    temporary,
+    trim_pool_afterwards,
     workspace,
 )
 from cudnnpy.errors import CaptureError, NoAlgorithmError
@@ -80,7 +86,7 @@ class Owner(Protocol):
     An owner whose plans depend on `Call.suggests_channels_last` has a true attribute `uses_suggested_format`.
     """
 
-    _identity: Identity
+    _token: CacheToken
 
 
 class Request(NamedTuple):
@@ -132,7 +138,7 @@ class CachedPlan:
         self.address = _own_address if self.converts_outputs else library.address
         self.results = [spec._replace(strides=spec.strides or packed_strides(spec.shape)) for spec in results]
         outputs = [
-            in_one_order(spec, last=True)[0] if suggests_channels_last and has_both_orders(spec) else spec
+            normalize_unit_strides(spec, last=True)[0] if suggests_channels_last and is_format_ambiguous(spec) else spec
             for spec in self.results
         ]
         wanted = [(spec.shape, spec.strides or (), dtype_of(spec.dtype)) for spec in outputs]
@@ -242,7 +248,7 @@ def run(
     except TypeError:  # no operation accepts an argument that cannot be hashed: planning rejects it
         token = None
     # the library's name is part of the key, since results are arrays of that library
-    parts: list[Any] = [None if owner is None else owner._identity, prepare, token, library[0], metadata]
+    parts: list[Any] = [None if owner is None else owner._token, prepare, token, library[0], metadata]
     for array in inputs[1:] + outs:
         if array is None:
             parts.append(None)
@@ -285,7 +291,8 @@ def run(
 def _converted(library: ArrayLibrary, results: tuple[Any, ...], outs: tuple[Any, ...], stream: int) -> tuple[Any, ...]:
     """Return the results, with new ones converted to arrays of the library."""
     return tuple(
-        finish(library, result, stream) if out is None else out for result, out in zip(results, outs, strict=True)
+        to_library_array(library, result, stream) if out is None else out
+        for result, out in zip(results, outs, strict=True)
     )
 
 
@@ -322,12 +329,12 @@ def _plan(key: tuple[Any, ...], request: Request, stream: int, workspace_cap: in
         entry = CachedPlan(Launcher(planned), library, results, given, suggests_channels_last)
     if is_cacheable:
         depends = suggestion is not None and getattr(request.owner, "uses_suggested_format", False)
-        is_shared = not depends or has_both_orders(*entry.results)
+        is_shared = not depends or is_format_ambiguous(*entry.results)
         cache.insert_planned(key, entry, canonical_key if is_shared else (canonical_key, suggestion))
     return entry
 
 
-def specs_of(contents: dict[str, tuple[int, Signature]], device: int, first: str) -> Specs:
+def specs_of(contents: dict[str, tuple[int, ArrayMetadata]], device: int, first: str) -> Specs:
     """Return the tensors of a call by name, from the addresses and metadata of arrays.
 
     Raises ValueError for another device, or an address that is not aligned.
@@ -349,8 +356,8 @@ def _normalize_strides(specs: Specs) -> tuple[Specs, bool | None]:
     That is None if the memory format of an array is unambiguous.
     """
     given = tuple(specs.values())
-    suggestion = is_described_last(*given) if has_both_orders(*given) else None
-    return Specs(zip(specs, in_one_order(*given), strict=True)), suggestion
+    suggestion = suggests_channels_last(*given) if is_format_ambiguous(*given) else None
+    return Specs(zip(specs, normalize_unit_strides(*given), strict=True)), suggestion
 
 
 def _retry_after_oom(
@@ -370,7 +377,7 @@ def _retry_after_oom(
 
     Raises MemoryError with the sizes and what to do if this does not help.
     """
-    if not is_out_of_memory(error) or capture_nearby(stream):
+    if not is_out_of_memory(error) or is_stream_or_torch_capturing(stream):
         raise error
     device, size = entry.launcher.device, entry.workspace_size
     new = sum(count for count, out in zip(entry.sizes, request.outs, strict=True) if out is None)
@@ -381,8 +388,8 @@ def _retry_after_oom(
         if len(addresses) < entry.count:
             release_workspace()
             results = entry.allocate_outputs(request.outs, addresses)
-        with temporary(device, stream):
-            cap = obtainable(size, device, stream) if size else 0
+        with trim_pool_afterwards(device, stream):
+            cap = max_allocatable(size, device, stream) if size else 0
             if cap < size:
                 needed += f"; at most {cap} bytes of workspace can be allocated"
                 entry = _plan(key, request, stream, cap)
@@ -405,7 +412,7 @@ _ADVICE = (
 
 def check_not_capturing(operation: str, stream: int, advice: str = "") -> None:
     """Raise CaptureError if the stream, or PyTorch's current stream, is being captured: nothing is planned then."""
-    if not capture_nearby(stream):
+    if not is_stream_or_torch_capturing(stream):
         return
     why = "a stream is being captured into a CUDA graph"
     if not advice:

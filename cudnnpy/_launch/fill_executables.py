@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._core.layouts import TensorSpec, extent, is_dense, packed
+from cudnnpy._core.layouts import TensorSpec, byte_extent, is_dense, to_packed
 from cudnnpy._launch.program import Operand, Program
 from cudnnpy._launch.steps import (
     BoundLaunch,
@@ -49,7 +49,7 @@ def program_for_empty_input(
     The result is the last operand.
     """
     at, out = len(operands) - 1, operands[-1].spec
-    if not extent(out):
+    if not byte_extent(out):
         return Program(name, device, operands, [])
     if not beta or math.isnan(value):
         return Program(name, device, operands, [Step(fill(out, value), (at,))])
@@ -57,9 +57,9 @@ def program_for_empty_input(
         factor = scaling_arguments(beta, 0.0, out.dtype)[0]
         scale = FunctionCall("cudnnScaleTensor", tensor_descriptor(out), OperandAddress(0), factor)
         return Program(name, device, operands, [Step(scale, (at,))])
-    filled = packed(out)
+    filled = to_packed(out)
     steps = [Step(fill(filled, value), (at + 1,)), Step(copy(filled, out, 1.0, beta), (at + 1, at))]
-    return Program(name, device, operands, steps, (extent(filled),))
+    return Program(name, device, operands, steps, (byte_extent(filled),))
 
 
 class Memset:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._core.layouts import TensorSpec, extent
+from cudnnpy._core.layouts import TensorSpec, byte_extent
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.fill_executables import fill
 from cudnnpy._launch.steps import BoundLaunch, Executable, aligned_size, is_relocatable, sequential_launch
@@ -22,7 +22,7 @@ class ConstantBuffer:
 
     def __init__(self, spec: TensorSpec, value: float, call: Call) -> None:
         size = math.prod(spec.shape) * dtype_of(spec.dtype).itemsize
-        self._memory = memory.allocate(size, call.device, call.stream)
+        self._memory = memory.allocate_from_pool(size, call.device, call.stream)
         self.address = self._memory[0]
         handle = Handle.default(call.device)
         handle.set_stream(call.stream)
@@ -72,7 +72,7 @@ class WithImplicitOperands:
 
 def scratch_buffer(spec: TensorSpec) -> ScratchBuffer:
     """Return a part of the workspace that holds a tensor."""
-    return ScratchBuffer(extent(spec))
+    return ScratchBuffer(byte_extent(spec))
 
 
 def with_implicit_operands(executable: Executable, sources: OperandSources, count: int) -> Executable:

@@ -19,7 +19,7 @@ from typing import Protocol
 from weakref import WeakSet
 
 from cudnnpy import raw
-from cudnnpy._core.driver import capture_nearby, current_device, make_current, several_devices
+from cudnnpy._core.driver import current_device, has_several_devices, is_stream_or_torch_capturing, make_current
 from cudnnpy._launch.address_validation import Addresses
 from cudnnpy._launch.steps import WORKSPACE_ALIGNMENT, BoundLaunch, Executable
 from cudnnpy.handle import Handle, in_use, on_device
@@ -112,7 +112,7 @@ class Launcher:
         self.handle = Handle.default(self.device)
         if current_device() < 0:  # the first CUDA call of this thread: the driver's functions need a context
             make_current(self.device)
-        self._has_several_devices = several_devices()
+        self._has_several_devices = has_several_devices()
         self.direct: DirectLaunch | None = None
         self._may_be_direct, self._cudnn_launches = planned.is_relocatable, 0
 
@@ -158,7 +158,7 @@ class Launcher:
 
     def _make_direct(self, addresses: Addresses, stream: int) -> None:
         """Make the direct launch, unless a later launch has to: it needs an aligned workspace, and no capture in progress."""
-        if not _is_direct_allowed or addresses[-1] % WORKSPACE_ALIGNMENT or capture_nearby(stream):
+        if not _is_direct_allowed or addresses[-1] % WORKSPACE_ALIGNMENT or is_stream_or_torch_capturing(stream):
             return
         self._may_be_direct = False  # there is one attempt, also if garbage collection launches the same plan meanwhile
         make = _direct_launch_maker()

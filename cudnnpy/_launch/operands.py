@@ -9,10 +9,10 @@ from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import (
     TensorSpec,
     canonical,
+    has_same_layout,
     is_dense,
-    packed_as,
     packed_strides,
-    same_memory,
+    packed_strides_like,
     to_logical,
     without_elements,
 )
@@ -86,7 +86,9 @@ def resolve_output(
     if name in call.specs:
         return check_like(call, name, shape, dtype)
     check_no_beta("beta", beta, name)
-    strides = packed_strides(shape) if order is None or len(order.shape) != len(shape) else packed_as(order, shape)
+    strides = (
+        packed_strides(shape) if order is None or len(order.shape) != len(shape) else packed_strides_like(order, shape)
+    )
     return TensorSpec(tuple(shape), dtype, strides)
 
 
@@ -160,7 +162,7 @@ def row_view_shape(spec: TensorSpec, *others: TensorSpec) -> tuple[int, int] | N
         return None
     if any(tensor.alignment < 16 for tensor in (spec, *others)):  # compiled engines misread less aligned addresses
         return None
-    if not all(other.dtype != "float64" and same_memory(spec, other) for other in others):
+    if not all(other.dtype != "float64" and has_same_layout(spec, other) for other in others):
         return None
     lengths = _COPIES if dtype_of(spec.dtype).itemsize == 2 and len(others) == 1 else _ROWS
     return next(((count // length, length) for length in lengths if count % length == 0), None)

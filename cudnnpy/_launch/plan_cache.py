@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
-from cudnnpy._core.identity import Identity
+from cudnnpy._core.cache_token import CacheToken
 from cudnnpy._launch import launcher
 from cudnnpy._options.checks import check_flag, check_integer
 
@@ -114,7 +114,7 @@ def lookup(key: Hashable) -> Any:
 
 
 @lru_cache(maxsize=1 << 16, typed=True)
-def arguments_token(*arguments: Any) -> Identity:
+def arguments_token(*arguments: Any) -> CacheToken:
     """Return the token that represents the arguments of a call in keys. Their types count, too, since True == 1 == 1.0.
 
     Raises TypeError for arguments that cannot be hashed, and for a tuple among them.
@@ -123,7 +123,7 @@ def arguments_token(*arguments: Any) -> Identity:
         raise TypeError(
             f"arguments must hold no tuples, whose elements' types would not be told apart; got {arguments}"
         )
-    return Identity()
+    return CacheToken()
 
 
 def cache_info() -> CacheInfo:

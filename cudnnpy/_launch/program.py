@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from cudnnpy._core.layouts import TensorSpec, extent, same_memory
+from cudnnpy._core.layouts import TensorSpec, byte_extent, has_same_layout
 from cudnnpy._launch.address_validation import address_check
 from cudnnpy._launch.steps import Executable, Step, StepSequence, copy
 
@@ -61,7 +61,7 @@ class Program:
         are_aligned = all(operand.spec.alignment >= _ALIGNMENT for operand in operands)
         self.is_relocatable = bool(steps) and are_aligned and self.executable.is_relocatable
         self.check_addresses = address_check(
-            [extent(operand.spec) for operand in operands],
+            [byte_extent(operand.spec) for operand in operands],
             [at for at, operand in enumerate(operands) if operand.is_result],
             partial(_explain, operands),
         )
@@ -76,12 +76,16 @@ def check_overlaps(operands: Sequence[Operand], addresses: Sequence[int]) -> Non
     for operand, start in zip(operands, addresses, strict=True):
         if not operand.is_result:
             continue
-        size = extent(operand.spec)
+        size = byte_extent(operand.spec)
         for other, address in zip(operands, addresses, strict=True):
-            length = extent(other.spec)
+            length = byte_extent(other.spec)
             if other is operand or not (size and length and address < start + size and start < address + length):
                 continue
-            same = address == start and other.spec.shape == operand.spec.shape and same_memory(other.spec, operand.spec)
+            same = (
+                address == start
+                and other.spec.shape == operand.spec.shape
+                and has_same_layout(other.spec, operand.spec)
+            )
             if not (same and other.name in operand.in_place):
                 raise ValueError(f"{operand.name} must not overlap {other.name} in memory; got overlapping arrays")
 
@@ -104,11 +108,11 @@ def with_conversion_copies(
     scratch: list[int] = []
     for at, (operand, want) in enumerate(zip(operands, wanted, strict=True)):
         spec = operand.spec
-        if spec.dtype == want.dtype and same_memory(spec, want) and spec.alignment >= want.alignment:
+        if spec.dtype == want.dtype and has_same_layout(spec, want) and spec.alignment >= want.alignment:
             indices.append(at)
             continue
         indices.append(len(operands) + len(scratch))
-        scratch.append(extent(want))
+        scratch.append(byte_extent(want))
         if operand.is_result:
             after.append(Step(copy(want, spec), (indices[-1], at)))
         if not operand.is_result or operand.is_read or beta:

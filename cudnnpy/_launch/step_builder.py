@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cudnnpy._core.layouts import TensorSpec, extent
+from cudnnpy._core.layouts import TensorSpec, byte_extent
 from cudnnpy._launch import steps
 from cudnnpy._launch.fill_executables import fill, zero_fill
 from cudnnpy._launch.program import Operand, Program
@@ -32,7 +32,7 @@ class StepBuilder:
 
     def scratch(self, spec: TensorSpec) -> Tensor:
         """Return a new tensor in scratch memory."""
-        self._scratch.append(extent(spec))
+        self._scratch.append(byte_extent(spec))
         return Tensor(len(self.operands) + len(self._scratch) - 1, spec)
 
     def add(self, executable: Executable, *tensors: Tensor) -> None:
@@ -45,7 +45,7 @@ class StepBuilder:
 
     def clear(self, tensor: Tensor) -> None:
         """Add a step that sets all bytes of a tensor in scratch memory to 0."""
-        self.add(zero_fill(extent(tensor.spec)), tensor)
+        self.add(zero_fill(byte_extent(tensor.spec)), tensor)
 
     def fill(self, tensor: Tensor, value: float) -> None:
         """Add a step that fills a tensor with a value."""

@@ -150,7 +150,7 @@ class Bench(Verifier):
         with suppress(MemoryError, CudnnError):
             self._run_guarded(candidate)
             self._watch.begin(None, COMPARING_SECONDS)
-            error = self._arbiter.error(self.memory.scratch[0])
+            error = self._checker.error(self.memory.scratch[0])
             if error is not None:
                 candidate.error = error / self._tolerance
 
@@ -172,7 +172,7 @@ class Bench(Verifier):
         if candidate.rejection_reason:
             return
         self._watch.begin(None, COMPARING_SECONDS)
-        error = self._arbiter.error(self.memory.kept[0])
+        error = self._checker.error(self.memory.kept[0])
         if not self._agrees_at_start(candidate):
             return
         if error is not None:

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from cudnnpy._core.layouts import TensorSpec, extent, is_dense
+from cudnnpy._core.layouts import TensorSpec, byte_extent, is_dense
 from cudnnpy._launch.steps import aligned_size
 from cudnnpy._measuring.drawing import have_gaps_changed, image, numbers, without_gaps
 from cudnnpy._measuring.guarded_memory import STREAM, GuardedMemory
-from cudnnpy._memory.workspace import take
+from cudnnpy._memory.workspace import allocate
 from cudnnpy._planning.problem import Problem
 
 _COLD = 3  # the rotated buffers together have at least this many times the size of the L2 cache
@@ -106,11 +106,11 @@ class BenchBuffers:
         return self._guarded.aligned_workspace(size)
 
     def _allocate(self, times: bool) -> None:
-        specs, results = self._problem.specs, [extent(spec) for spec in self.results]
+        specs, results = self._problem.specs, [byte_extent(spec) for spec in self.results]
         needs_template = [not is_dense(spec) or (not at and self._problem.beta) for at, spec in enumerate(self.results)]
         templates = [size for size, is_needed in zip(results, needs_template, strict=True) if is_needed]
         cache = _cache_size(self._problem.device)
-        sizes = [extent(spec) + _offset(spec) for spec in specs]
+        sizes = [byte_extent(spec) + _offset(spec) for spec in specs]
         count = min(max(1, -(-_COLD * cache // sum(sizes))), _MAX_SETS)
         if not times:
             count, cache = 1, min(cache, _MIN_FILLER)
@@ -130,7 +130,7 @@ class BenchBuffers:
 
     def _take(self, sizes: Sequence[int]) -> list[int]:
         """Return the addresses of parts of one allocation."""
-        address, _, owner = take(sum(map(aligned_size, sizes)), self._problem.device, STREAM)
+        address, _, owner = allocate(sum(map(aligned_size, sizes)), self._problem.device, STREAM)
         self._owners.append(owner)
         addresses = []
         for size in sizes:
@@ -154,9 +154,9 @@ class BenchBuffers:
         for copies in self._copies:
             for at, (spec, address) in enumerate(zip(specs, copies, strict=True)):
                 if at < len(specs) - len(self.results):
-                    driver.cuMemcpyDtoDAsync(address, self.pointers[at], extent(spec), STREAM)
+                    driver.cuMemcpyDtoDAsync(address, self.pointers[at], byte_extent(spec), STREAM)
                 else:
-                    driver.cuMemsetD8Async(address, 0, extent(spec), STREAM)
+                    driver.cuMemsetD8Async(address, 0, byte_extent(spec), STREAM)
 
     def place(self, at_end: bool) -> None:
         """Put the operands flush with the ends or the beginnings of their mappings; the results are undefined then."""
@@ -171,9 +171,9 @@ class BenchBuffers:
         for at, (spec, address) in enumerate(zip(self.results, self.scratch, strict=True)):
             template = self._templates[at]
             if template is None:
-                driver.cuMemsetD8Async(address, fills.results, extent(spec), STREAM)
+                driver.cuMemsetD8Async(address, fills.results, byte_extent(spec), STREAM)
             elif is_dense(spec) or fills == FIRST:
-                driver.cuMemcpyDtoDAsync(address, template, extent(spec), STREAM)
+                driver.cuMemcpyDtoDAsync(address, template, byte_extent(spec), STREAM)
             else:
                 self._upload(address, self._result_image(at, fills))
         if workspace_size:
@@ -188,7 +188,7 @@ class BenchBuffers:
         from cuda.bindings import driver
 
         for spec, source, address in zip(self.results, self.scratch, to, strict=True):
-            driver.cuMemcpyDtoDAsync(address, source, extent(spec), STREAM)
+            driver.cuMemcpyDtoDAsync(address, source, byte_extent(spec), STREAM)
 
     def have_gaps_changed(self, fills: Fills = SECOND) -> bool:
         """Return whether a run has changed the gaps of a result. The gaps become 0, as results are compared."""
@@ -198,7 +198,7 @@ class BenchBuffers:
         have_changed = False
         for spec, address in zip(self.results, self.scratch, strict=True):
             if not is_dense(spec):
-                memory = np.empty(extent(spec), np.uint8)
+                memory = np.empty(byte_extent(spec), np.uint8)
                 driver.cuMemcpyDtoHAsync(memory.ctypes.data, address, memory.nbytes, STREAM)
                 driver.cuStreamSynchronize(STREAM)
                 have_changed |= have_gaps_changed(memory, spec, fills.gaps)
@@ -230,7 +230,7 @@ class BenchBuffers:
         """Fill a tensor without gaps with numbers that repeat: once from the host, then by copies that double."""
         from cuda.bindings import driver
 
-        size = extent(spec)
+        size = byte_extent(spec)
         done = min(size, int(block.nbytes))
         driver.cuMemcpyHtoDAsync(address, block.ctypes.data, done, STREAM)
         while done < size:

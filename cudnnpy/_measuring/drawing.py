@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from cudnnpy._core.dtypes import dtype_of, numpy_dtype
-from cudnnpy._core.layouts import TensorSpec, extent
+from cudnnpy._core.layouts import TensorSpec, byte_extent
 from cudnnpy._planning.problem import Values
 
 # The random numbers of a tensor, which repeat in memory. It is prime, so that no two images of a batch are alike.
@@ -26,7 +26,7 @@ def image(spec: TensorSpec, elements: Any, gaps: int) -> Any:
     """Return the bytes of a tensor: its elements from an array, which repeats, or all of one byte; the gaps of another."""
     import numpy as np
 
-    memory = np.full(extent(spec), gaps, np.uint8)
+    memory = np.full(byte_extent(spec), gaps, np.uint8)
     view = _elements(memory, spec)
     if isinstance(elements, int):
         elements = np.full(view.itemsize, elements, np.uint8)

@@ -6,11 +6,11 @@ import math
 from typing import Any
 
 from cudnnpy._core.dtypes import dtype_of, numpy_dtype
-from cudnnpy._core.layouts import TensorSpec, extent, packed_strides
+from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides
 from cudnnpy._launch.steps import copy
 from cudnnpy._measuring.bench_buffers import BenchBuffers
 from cudnnpy._measuring.guarded_memory import STREAM
-from cudnnpy._memory.workspace import take
+from cudnnpy._memory.workspace import allocate
 from cudnnpy._planning.problem import Problem, StridedSlice
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle
@@ -23,7 +23,7 @@ _CHUNKS = 8  # the most chunks, spread over the result
 _SAMPLES, _SAMPLE_PRODUCTS = 16, 1 << 20  # the most elements of one result alone, and about the most products for them
 
 
-class Arbiter:
+class Float64Checker:
     """Judges two results of a problem by its exact elements (Problem.float64_elements)."""
 
     def __init__(self, problem: Problem, memory: BenchBuffers, handle: Handle) -> None:
@@ -85,7 +85,7 @@ class Arbiter:
 
         spec = self._problem.specs[-1]
         wanted = max(_LEAST, min(_ELEMENTS, _PRODUCTS // max(self._problem.reduction_length, 1)))
-        size, item = extent(spec), dtype_of(spec.dtype).itemsize
+        size, item = byte_extent(spec), dtype_of(spec.dtype).itemsize
         starts = list(range(0, size, _CHUNK))
         found: list[tuple[float, int, float, float]] = []
         for start in starts[:: -(-len(starts) // _CHUNKS)]:
@@ -112,7 +112,7 @@ class Arbiter:
             source = TensorSpec(box.shape, spec.dtype, strides)
             packed = TensorSpec(box.shape, spec.dtype, packed_strides(box.shape))
             size = item * math.prod(box.shape)
-            room = take(size, self._problem.device, STREAM)
+            room = allocate(size, self._problem.device, STREAM)
             if copy(source, packed).bind(self._handle, (address, room[0]), 0)():
                 raise CudnnError("part of an operand could not be copied")
             self._boxes[operand, box] = self._to_host(room[0], size, spec.dtype, np_type="float64").reshape(box.shape)

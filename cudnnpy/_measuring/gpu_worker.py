@@ -157,7 +157,7 @@ def _measurement_of(given: Message) -> Measurement:
     """Return the measurement of a message."""
     entry = None if given["entry"] is None else Entry.of(given["entry"])
     return Measurement(
-        entry, given["reason"], given["lacked_memory"], rejected=given["rejected"], compiled=given["compiled"]
+        entry, given["reason"], given["was_memory_limited"], rejected=given["rejected"], compiled=given["compiled"]
     )
 
 

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from cudnnpy._core.layouts import TensorSpec, extent
-from cudnnpy._memory.workspace import release_workspace, take
+from cudnnpy._core.layouts import TensorSpec, byte_extent
+from cudnnpy._memory.workspace import allocate, release_workspace
 from cudnnpy.errors import CudnnError
 
 STREAM = 0  # all work of a measurement goes to the default stream
@@ -76,7 +76,7 @@ class _Ordinary:
 
     def __init__(self, size: int, device: int) -> None:
         self.size = -(-size // _POOL_ALIGNMENT) * _POOL_ALIGNMENT
-        address, _, self._owner = take(self.size + _POOL_ALIGNMENT, device, STREAM)
+        address, _, self._owner = allocate(self.size + _POOL_ALIGNMENT, device, STREAM)
         self.start = -(-address // _POOL_ALIGNMENT) * _POOL_ALIGNMENT
 
     def close(self) -> None:
@@ -115,12 +115,12 @@ class GuardedMemory:
         slack: int = 0,
     ) -> None:
         self._specs, self._device, self._limit, self._slack = specs, device, limit, slack
-        self._guard = max(map(extent, specs)) if guarded else None
+        self._guard = max(map(byte_extent, specs)) if guarded else None
         self._spaces: list[_Space] = []
         self._workspace: _Space | None = None
         try:
             for spec in specs:
-                self._spaces.append(self._obtained(extent(spec)))
+                self._spaces.append(self._obtained(byte_extent(spec)))
         except BaseException:
             self.close()  # the traceback must not keep the memory
             raise
@@ -138,7 +138,7 @@ class GuardedMemory:
         if not at_end:
             return tuple(space.start for space in self._spaces)
         return tuple(
-            (space.start + space.size - self._slack - extent(spec)) // spec.alignment * spec.alignment
+            (space.start + space.size - self._slack - byte_extent(spec)) // spec.alignment * spec.alignment
             for space, spec in zip(self._spaces, self._specs, strict=True)
         )
 

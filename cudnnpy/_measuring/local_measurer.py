@@ -89,13 +89,13 @@ class LocalMeasurer:
                     one.name: one.rejection_reason for one in considered if one.rejection_reason.startswith(_FAILED)
                 }
                 reason = f"no candidate can be used: {_reasons(considered)}"
-                return Measurement(None, reason, search.lacked_memory, rejected=failed)
+                return Measurement(None, reason, search.was_memory_limited, rejected=failed)
             measurement = chosen(choice, is_complete=search.is_complete)
         except MemoryError as error:
-            return Measurement(None, str(error), lacked_memory=True)
+            return Measurement(None, str(error), was_memory_limited=True)
         except TypeError as error:  # a candidate without a text
             return Measurement(None, str(error))
-        return measurement._replace(lacked_memory=search.lacked_memory)
+        return measurement._replace(was_memory_limited=search.was_memory_limited)
 
     def confirm(self, problem: Problem, options: PlanningOptions, entry: Entry, limit: int) -> str | None:
         """Return why the result of a stored plan is wrong here; "" if it is right; None if it could not be run."""

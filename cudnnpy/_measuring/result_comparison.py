@@ -10,7 +10,7 @@ from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of, numpy_dtype
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._measuring.guarded_memory import STREAM
-from cudnnpy._memory.workspace import take
+from cudnnpy._memory.workspace import allocate
 from cudnnpy._planning.problem import Problem
 from cudnnpy.descriptors import ReduceTensorDescriptor, TensorDescriptor
 from cudnnpy.handle import Handle
@@ -44,7 +44,7 @@ def tolerance(problem: Problem, tf32: bool) -> float:
     return min(0.25, 16.0 * (u + v * math.sqrt(problem.reduction_length)) + 1e-6)
 
 
-class Largest:
+class MaxAbs:
     """Computes the largest absolute element of a tensor, on one device. Its scratch memory is kept until `close`."""
 
     def __init__(self, handle: Handle, device: int) -> None:
@@ -91,7 +91,7 @@ class Largest:
         """Return the address of scratch memory, which is replaced only by a larger one."""
         if name not in self._scratch or self._scratch[name][1] < size:
             self._scratch.pop(name, None)  # freed before the larger one is allocated
-            self._scratch[name] = take(size, self._device, STREAM)
+            self._scratch[name] = allocate(size, self._device, STREAM)
         return self._scratch[name][0]
 
     def _by_numpy(self, dtype: str, address: int, size: int, minus: int | None) -> float:

@@ -63,7 +63,7 @@ class Search:
     """
 
     is_complete = False  #: whether the last search measured all that it was to measure
-    lacked_memory = False  #: whether the last search lacked memory for at least as many candidates as it ran
+    was_memory_limited = False  #: whether the last search lacked memory for at least as many candidates as it ran
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Search:
         The first candidate that can be used is the default choice. The result is never slower: if there is no memory to
         measure it, a MemoryError is raised, since none of the others can be shown to be faster.
         """
-        with in_use(self._handle, STREAM), memory.temporary(problem.device, STREAM):
+        with in_use(self._handle, STREAM), memory.trim_pool_afterwards(problem.device, STREAM):
             return self._fastest(problem, options, target, candidates, limit)
 
     def confirm(self, problem: Problem, options: PlanningOptions, target: Target, given: Candidate, limit: int) -> None:
@@ -101,7 +101,7 @@ class Search:
 
         with (
             in_use(self._handle, STREAM),
-            memory.temporary(problem.device, STREAM),
+            memory.trim_pool_afterwards(problem.device, STREAM),
             closing(self._bench(problem, options, most, times=False)) as bench,
         ):
             bench.confirm(given, others())
@@ -113,7 +113,7 @@ class Search:
     def _fastest(
         self, problem: Problem, options: PlanningOptions, target: Target, candidates: Iterable[Candidate], limit: int
     ) -> Candidate | None:
-        self.is_complete = self.lacked_memory = False
+        self.is_complete = self.was_memory_limited = False
         most = _largest_workspace(problem, options)
         search = _Progress(problem, options, limit, most, self._watch, self._known, self._left_out)
         with closing(self._bench(problem, options, min(limit, most))) as search.bench:
@@ -121,7 +121,7 @@ class Search:
             winner = _winner(search.bench.finalists(search.right(), search.default), search.default)
             if winner is not None and winner.error is None:  # no other candidate was compared with it
                 search.bench.note_error(winner)
-        self.is_complete, self.lacked_memory = search.is_complete, search.lacked_memory
+        self.is_complete, self.was_memory_limited = search.is_complete, search.was_memory_limited
         return winner
 
 
@@ -156,21 +156,21 @@ class _Progress:
         late: list[Candidate] = []
         for number, candidate in enumerate(candidates):
             if not self.has_time():
-                self.pass_over(candidate)
-            elif self.can_wait(candidate, is_promising := number < _PROMISING):
+                self.skip(candidate)
+            elif self.should_defer(candidate, is_promising := number < _PROMISING):
                 late.append(candidate)
             else:
                 self.measure(candidate, is_promising)
         for candidate in other_knobs(self.right(), target):
             if not self.has_time():
-                self.pass_over(candidate)
+                self.skip(candidate)
                 break
             self.measure(candidate)
         for candidate in sorted(late, key=self.seconds):
             if self.has_time(self.seconds(candidate)):
                 self.measure(candidate)
             else:
-                self.pass_over(candidate)
+                self.skip(candidate)
 
     def right(self) -> list[Candidate]:
         """Return the candidates that ran and were not found to be wrong."""
@@ -184,7 +184,7 @@ class _Progress:
         """Return the seconds that measuring a candidate may take; 0 if they are few."""
         return max(_most_seconds(candidate, self._products), self._slow.get(_engine_of(candidate), 0.0))
 
-    def can_wait(self, candidate: Candidate, is_promising: bool) -> bool:
+    def should_defer(self, candidate: Candidate, is_promising: bool) -> bool:
         """Return whether a candidate is measured last: one of an engine that took long, or one that may if not promising.
 
         None waits before one could be used, since the first such candidate is what the result must not be slower than.
@@ -193,7 +193,7 @@ class _Progress:
             return False
         return _engine_of(candidate) in self._slow or (not is_promising and self.seconds(candidate) > _LATE)
 
-    def pass_over(self, candidate: Candidate) -> None:
+    def skip(self, candidate: Candidate) -> None:
         """Reject a candidate for which there is no time."""
         self.is_complete = False
         candidate.rejection_reason = (
@@ -274,7 +274,7 @@ class _Progress:
         begin = time.monotonic()
         self._watch.begin(candidate, PLANNING_SECONDS)
         can_run = try_plan(candidate, self._problem, self._options, self._limit)
-        if self._is_excessive(candidate):
+        if self._exceeds_default_limit(candidate):
             return
         if not can_run:
             asked = self._options.workspace_limit
@@ -294,7 +294,7 @@ class _Progress:
         if is_slow or planned - begin > _LATE:  # other knobs of its engine can wait
             self._slow[_engine_of(candidate)] = end - begin
 
-    def _is_excessive(self, candidate: Candidate) -> bool:
+    def _exceeds_default_limit(self, candidate: Candidate) -> bool:
         """Return whether a planned candidate, other than the default choice, needs too much workspace without a limit."""
         size = candidate.workspace_size
         if self.default is None or size is None or self._options.workspace_limit is not None or size <= self._most:
@@ -309,7 +309,7 @@ class _Progress:
         self.is_complete = self.is_complete and not is_scarce
 
     @property
-    def lacked_memory(self) -> bool:
+    def was_memory_limited(self) -> bool:
         """Whether memory was missing for as many candidates as ran: the choice is one for a shortage."""
         return 0 < self._scarce >= len(self._ran)
 

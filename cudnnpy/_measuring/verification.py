@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from cudnnpy._core.layouts import extent
+from cudnnpy._core.layouts import byte_extent
 from cudnnpy._measuring.bench_buffers import FIRST, SECOND, BenchBuffers, Fills
-from cudnnpy._measuring.float64_check import Arbiter
+from cudnnpy._measuring.float64_check import Float64Checker
 from cudnnpy._measuring.guarded_memory import STREAM
-from cudnnpy._measuring.result_comparison import Largest, tolerance
+from cudnnpy._measuring.result_comparison import MaxAbs, tolerance
 from cudnnpy._measuring.timing import Timer
 from cudnnpy._measuring.watch import SILENT, Watch
-from cudnnpy._memory.workspace import take
+from cudnnpy._memory.workspace import allocate
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
@@ -65,8 +65,8 @@ class Verifier:
         self.problem, self.options, self.handle, self._watch = problem, options, handle, watch
         self.memory = BenchBuffers(problem, limit, guarded=guarded, times=times, slack=slack)
         self.timer = Timer(self.memory.filler)
-        self._largest = Largest(handle, problem.device)
-        self._arbiter = Arbiter(problem, self.memory, handle)
+        self._max_abs = MaxAbs(handle, problem.device)
+        self._checker = Float64Checker(problem, self.memory, handle)
         self.baseline: list[float] = []  # the largest element of each of its results
         self.baseline_of: Candidate | None = None
         self.verified: dict[str, Any] = {}  # the engines of the candidates that agree with it, by the candidates' names
@@ -76,7 +76,7 @@ class Verifier:
     def close(self) -> None:
         """Free the memory. Exceptions and their tracebacks may outlive it."""
         self.memory.close()
-        self._largest.close()
+        self._max_abs.close()
         self.timer.close()
 
     @property
@@ -142,7 +142,7 @@ class Verifier:
         if not self.baseline:
             self._become_baseline(candidate)
         elif candidate is not self.baseline_of and (reason := self._compare(candidate)):
-            self._judge(candidate, reason)
+            self._resolve_mismatch(candidate, reason)
         if not candidate.rejection_reason and self._agrees_at_start(candidate):
             self.verified[candidate.name] = engine_of(candidate)
 
@@ -158,14 +158,14 @@ class Verifier:
 
     def _is_exact(self) -> bool:
         """Return whether float64 elements tell that the result in guarded memory is right."""
-        errors = self._arbiter.errors(self.memory.scratch[0], self.memory.kept[0])
+        errors = self._checker.errors(self.memory.scratch[0], self.memory.kept[0])
         return errors is not None and errors[0] <= self._tolerance
 
-    def _judge(self, candidate: Candidate, reason: str) -> None:
+    def _resolve_mismatch(self, candidate: Candidate, reason: str) -> None:
         """Reject a candidate whose result, in guarded memory, is not the baseline's; or the baseline, if that is wrong."""
         wrong, memory = self.baseline_of, self.memory
         assert wrong is not None
-        errors = self._arbiter.errors(memory.scratch[0], memory.kept[0])
+        errors = self._checker.errors(memory.scratch[0], memory.kept[0])
         if errors is None:
             is_right, baseline_is_right = candidate.is_conventional and not wrong.is_conventional, False
         else:
@@ -197,7 +197,7 @@ class Verifier:
         memory = self.memory
         memory.copy_results(memory.compared)
         return [
-            self._largest(spec, address, extent(spec))
+            self._max_abs(spec, address, byte_extent(spec))
             for spec, address in zip(memory.results, memory.compared, strict=True)
         ]
 
@@ -223,7 +223,7 @@ class Verifier:
         memory = self.memory
         memory.copy_results(memory.compared)
         for spec, address, other in zip(memory.results, memory.compared, others, strict=True):
-            yield self._largest(spec, address, extent(spec), minus=other)
+            yield self._max_abs(spec, address, byte_extent(spec), minus=other)
 
     def _allowed(self, largest: float, dtype: str) -> float:
         return self._tolerance * largest + (dtype == "int8")  # integers may be rounded up or down
@@ -234,7 +234,7 @@ class Verifier:
     def _explained(self, candidate: Candidate, reason: str) -> str:
         """Return why a result is wrong, from runs with other content in memory before; the given reason if they are alike."""
         with suppress(MemoryError, CudnnError):
-            owned = [take(extent(spec), self.problem.device, STREAM) for spec in self.memory.results]
+            owned = [allocate(byte_extent(spec), self.problem.device, STREAM) for spec in self.memory.results]
             first = [address for address, *_ in owned]
             self._run_guarded(candidate, _PLAIN, self.memory.is_at_end)
             if changed := self._changed_gaps():

@@ -16,21 +16,21 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from cudnnpy._core.dtypes import Dtype, dtype_of, numpy_dtype
-from cudnnpy._core.layouts import TensorSpec, memory_order, same_memory
+from cudnnpy._core.layouts import TensorSpec, has_same_layout, stride_order
 from cudnnpy._cuda_python import cuda_python
 from cudnnpy._memory.device_array import DeviceArray, allocate, empty
 from cudnnpy._memory.streams import synchronize
 from cudnnpy.errors import LibraryNotFoundError
 
 # Array metadata: (shape, strides or None for C-contiguous, the dtype of the library, device).
-Signature = tuple[Any, Any, Any, int]
+ArrayMetadata = tuple[Any, Any, Any, int]
 
 
 class ArrayLibrary(NamedTuple):
     """The functions that read and make the arrays of one library."""
 
     name: str
-    read: Callable[[Any], tuple[int, Signature]]
+    read: Callable[[Any], tuple[int, ArrayMetadata]]
     current_stream: Callable[[int], int]
     # (shape, strides, dtype, device) -> a function without arguments that makes a new array
     maker: Callable[[tuple[int, ...], tuple[int, ...], Dtype, int], Callable[[], Any]]
@@ -50,7 +50,7 @@ def library_of(array: Any, argument: str = "x") -> ArrayLibrary:
     return library
 
 
-def read(array: Any, argument: str) -> tuple[int, Signature]:
+def read(array: Any, argument: str) -> tuple[int, ArrayMetadata]:
     """Return the address and the metadata of a device array. Raises TypeError, naming the argument, for a host array."""
     pointer, signature = library_of(array, argument).read(array)
     if signature[3] < 0:
@@ -61,7 +61,7 @@ def read(array: Any, argument: str) -> tuple[int, Signature]:
     return pointer, signature
 
 
-def spec_of(signature: Signature, alignment: int = 16) -> TensorSpec:
+def spec_of(signature: ArrayMetadata, alignment: int = 16) -> TensorSpec:
     """Return array metadata as a TensorSpec."""
     shape, strides, dtype, _ = signature
     canonical = dtype_of(dtype)
@@ -104,7 +104,7 @@ def _view(array: Any) -> Any:
     return StridedMemoryView.from_any_interface(array, stream_ptr=-1)
 
 
-def _read_view(array: Any) -> tuple[int, Signature]:
+def _read_view(array: Any) -> tuple[int, ArrayMetadata]:
     try:
         view = _view(array)
     except (BufferError, LibraryNotFoundError):  # DLPack lacks the data type, or cuda-python is missing
@@ -134,7 +134,7 @@ def _default_stream(device: int) -> int:
 def _torch() -> ArrayLibrary:
     torch: Any = sys.modules["torch"]
 
-    def read_tensor(tensor: Any) -> tuple[int, Signature]:
+    def read_tensor(tensor: Any) -> tuple[int, ArrayMetadata]:
         return tensor.data_ptr(), (tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device())
 
     # Compiled PyTorch programs allocate with this function, always on the current device: a third of the cost
@@ -163,7 +163,7 @@ def _cupy() -> ArrayLibrary:
     cupy: Any = sys.modules["cupy"]
 
     def maker(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int) -> Callable[[], Any]:
-        order = memory_order(strides)
+        order = stride_order(strides)
         inverse = [order.index(axis) for axis in range(len(order))]
         memory_shape = tuple(shape[axis] for axis in order)
         element = numpy_dtype(dtype.name)
@@ -184,7 +184,7 @@ def _cupy() -> ArrayLibrary:
 
 
 def _jax() -> ArrayLibrary:
-    def read_array(array: Any) -> tuple[int, Signature]:
+    def read_array(array: Any) -> tuple[int, ArrayMetadata]:
         array.block_until_ready()
         if next(iter(array.devices())).platform == "cpu":
             return 0, (array.shape, None, array.dtype.name, -1)
@@ -192,7 +192,7 @@ def _jax() -> ArrayLibrary:
         return _read_view(cuda_python("core.utils").StridedMemoryView.from_dlpack(array, stream_ptr=1))
 
     def maker(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int) -> Callable[[], Any]:
-        if not same_memory(TensorSpec(shape, strides=strides), TensorSpec(shape)):
+        if not has_same_layout(TensorSpec(shape, strides=strides), TensorSpec(shape)):
             raise TypeError(
                 "a result in JAX must be packed in C order, as all JAX arrays are; got another memory order"
             )
@@ -203,7 +203,7 @@ def _jax() -> ArrayLibrary:
     )
 
 
-def finish(library: ArrayLibrary, array: Any, stream: int) -> Any:
+def to_library_array(library: ArrayLibrary, array: Any, stream: int) -> Any:
     """Return an array of `library.maker` as a result for the caller, once the work on `stream` is queued."""
     if library.name != "jax":
         return array

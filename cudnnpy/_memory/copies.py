@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cudnnpy._core.dtypes import dtype_of, numpy_dtype
-from cudnnpy._core.layouts import memory_order, packed_strides
+from cudnnpy._core.layouts import packed_strides, stride_order
 from cudnnpy._cuda_python import cuda_python
 from cudnnpy._memory.arrays import library_of, read, spec_of
 from cudnnpy._memory.device_array import DeviceArray, allocate, current_device
@@ -48,7 +48,7 @@ def to_device(array: ArrayLike, dtype: DtypeArgument | None = None, *, device: i
     host = np.asarray(array)
     canonical = dtype_of(host.dtype if dtype is None else dtype)
     host = host.astype(numpy_dtype(canonical.name), copy=False)
-    order = memory_order(tuple(abs(stride) for stride in host.strides))
+    order = stride_order(tuple(abs(stride) for stride in host.strides))
     packed = np.ascontiguousarray(host.transpose(order))
     target = allocate(
         host.shape, packed_strides(host.shape, order), canonical, current_device() if device is None else device

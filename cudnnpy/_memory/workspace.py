@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
-from cudnnpy._core.driver import capture_nearby, is_capturing, relaxed_capture
+from cudnnpy._core.driver import is_capturing, is_stream_or_torch_capturing, relaxed_capture
 from cudnnpy._cuda_python import cuda_python
 from cudnnpy._memory.arrays import read
 from cudnnpy.handle import on_device
@@ -89,13 +89,13 @@ def workspace(size: int, device: int, stream: int) -> int:
     buffer = buffers.get(key)
     if buffer is None or buffer[1] < size:
         buffer = None  # the traceback of a MemoryError must not keep it alive
-        buffer = buffers[key] = take(size, device, stream, bool(capture))
+        buffer = buffers[key] = allocate(size, device, stream, bool(capture))
         if capture:
             _captured.append(buffer[2])
     return int(buffer[0])
 
 
-def obtainable(size: int, device: int, stream: int) -> int:
+def max_allocatable(size: int, device: int, stream: int) -> int:
     """Return the number of bytes, at most `size`, that can be allocated for a stream now, to a sixteenth or 1 MiB.
 
     The number is found by allocating. The driver's free memory would be wrong: an allocator may have memory of its own, and
@@ -105,7 +105,7 @@ def obtainable(size: int, device: int, stream: int) -> int:
 
     def can_take(size: int) -> bool:
         try:
-            take(size, device, stream)
+            allocate(size, device, stream)
         except MemoryError:
             return False
         return True
@@ -150,7 +150,7 @@ def release_workspace(*, captured: bool = False) -> None:
 
 
 @contextmanager
-def temporary(device: int, stream: int) -> Iterator[None]:
+def trim_pool_afterwards(device: int, stream: int) -> Iterator[None]:
     """Return memory that the block allocated and freed in cuda.core's pool to the driver.
 
     The pool's release threshold is the largest number, so that it would withhold all memory from other allocators. It keeps its
@@ -176,7 +176,7 @@ def _trim_pool(device: int, streams: Iterable[int], *kept: int) -> None:
     if _allocator is not None:
         return
     with suppress(Exception):
-        if any(map(capture_nearby, (0, *streams))):
+        if any(map(is_stream_or_torch_capturing, (0, *streams))):
             return
         driver = cuda_python("bindings.driver")
         with on_device(device), relaxed_capture():
@@ -188,7 +188,7 @@ def _trim_pool(device: int, streams: Iterable[int], *kept: int) -> None:
                     driver.cuMemPoolTrimTo(pool.handle, int(pool.attributes.used_mem_current) + number)
 
 
-def take(size: int, device: int, stream: int, capturing: bool = False) -> tuple[int, int, Any]:
+def allocate(size: int, device: int, stream: int, capturing: bool = False) -> tuple[int, int, Any]:
     """Return (address, size, owner) of memory from the current allocator. Raises MemoryError."""
     if _allocator is not None:
         try:
@@ -200,10 +200,10 @@ def take(size: int, device: int, stream: int, capturing: bool = False) -> tuple[
         handle = getattr(owner, "handle", None)
         address = int(handle) if isinstance(handle, int) else read(owner, "the allocator's result")[0]
         return address, size, owner
-    return allocate(size, device, stream, capturing)
+    return allocate_from_pool(size, device, stream, capturing)
 
 
-def allocate(size: int, device: int, stream: int, capturing: bool = False) -> tuple[int, int, Any]:
+def allocate_from_pool(size: int, device: int, stream: int, capturing: bool = False) -> tuple[int, int, Any]:
     """Return (address, size, owner) of memory from cuda.core's pool of the device, in the order of the stream.
 
     Raises MemoryError if the device has too little free memory.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from operator import index
 from typing import Any
 
-from cudnnpy._options.checks import NameT, bounded, check_number, check_option, elements, shown
+from cudnnpy._options.checks import NameT, as_elements, bounded, check_number, check_option, error_repr
 from cudnnpy._options.limits import MAX_AXES
 
 
@@ -32,10 +32,10 @@ def check_activation(given: object, allowed: Sequence[NameT]) -> NameT | None:
     return None if given is None else check_option("activation", given, allowed)
 
 
-def wants_bias(bias: object, scale: object) -> bool:
+def should_compute_bias(bias: object, scale: object) -> bool:
     """Whether dbias is asked for: `bias` says so, and None means that it is if there is a scale."""
     if bias is not None and not isinstance(bias, bool):
-        raise TypeError(f"bias must be a bool or None; got {shown(bias)}")
+        raise TypeError(f"bias must be a bool or None; got {error_repr(bias)}")
     return scale is not None if bias is None else bias
 
 
@@ -45,12 +45,14 @@ def check_axes(given: Any, rank: int) -> tuple[int, ...]:
         return tuple(range(rank))
     axes = bounded(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else None
     if axes is None or any(isinstance(axis, bool) or not hasattr(axis, "__index__") for axis in axes):
-        raise TypeError(f"axes must be None or a tuple of integers; got {shown(given)}")
+        raise TypeError(f"axes must be None or a tuple of integers; got {error_repr(given)}")
     if not all(-rank <= axis < rank for axis in axes):
-        raise ValueError(f"axes must be integers of {-rank} to {rank - 1} for the {rank} axes of x; got {shown(axes)}")
+        raise ValueError(
+            f"axes must be integers of {-rank} to {rank - 1} for the {rank} axes of x; got {error_repr(axes)}"
+        )
     found = tuple(index(axis) % rank for axis in axes)
     if not found or len(set(found)) != len(found):
-        raise ValueError(f"axes must be one axis or more, each once, or None for all; got {shown(axes)}")
+        raise ValueError(f"axes must be one axis or more, each once, or None for all; got {error_repr(axes)}")
     return found
 
 
@@ -58,11 +60,11 @@ def check_normalized_shape(given: Any) -> tuple[int, ...]:
     """The sizes of the normalized axes as a tuple of ints; () for None."""
     if given is None:
         return ()
-    sizes = elements(given)
+    sizes = as_elements(given)
     sizes = (given,) if sizes is None else sizes
     kinds_fit = all(hasattr(size, "__index__") and not isinstance(size, bool) for size in sizes)
     if not kinds_fit or not 0 < len(sizes) <= MAX_AXES or any(size < 0 for size in sizes):
         kind = ValueError if kinds_fit else TypeError
         expected = "None, an integer of 0 or more, or a tuple of one or more of them"
-        raise kind(f"normalized_shape must be {expected}; got {shown(given)}")
+        raise kind(f"normalized_shape must be {expected}; got {error_repr(given)}")
     return tuple(map(index, sizes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, get_args
 
-from cudnnpy._options.arguments import wants_bias
+from cudnnpy._options.arguments import should_compute_bias
 from cudnnpy._options.checks import check_layout, check_option
 from cudnnpy._options.normalization import check_epsilon, unpack_gradients
 from cudnnpy._options.operation_base import OperationBase
@@ -206,7 +206,7 @@ class BatchNormalizationBase(OperationBase):
         dbias : array or None
             Of scale's dtype, or without a scale of out_bias's or x's; None if it is not computed.
         """
-        computed = scale is not None, wants_bias(bias, scale)
+        computed = scale is not None, should_compute_bias(bias, scale)
         results = {"out": out, "out_scale": out_scale, "out_bias": out_bias}
         if computed != (True, True):
             results = _computed_results(results, computed)

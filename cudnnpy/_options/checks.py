@@ -20,7 +20,7 @@ NameT = TypeVar("NameT", bound=str)
 LARGEST = 2**63 - 1  # no size, stride or number of anything is larger
 
 
-def shown(value: object) -> str:
+def error_repr(value: object) -> str:
     """A value as an error shows it, in MAX_SHOWN_CHARACTERS at most: an array by its shape, and an integer of thousands of
     digits, which Python refuses to write, by its length.
     """
@@ -48,13 +48,13 @@ def check_option(name: str, value: object, allowed: Sequence[NameT]) -> NameT:
     if isinstance(value, str) and value in allowed:
         return cast(NameT, value)
     kind = ValueError if isinstance(value, str) else TypeError
-    raise kind(f"{name} must be one of {', '.join(map(repr, allowed))}; got {shown(value)}")
+    raise kind(f"{name} must be one of {', '.join(map(repr, allowed))}; got {error_repr(value)}")
 
 
 def check_flag(name: str, value: object) -> bool:
     """A bool; integers are rejected."""
     if not isinstance(value, bool):
-        raise TypeError(f"{name} must be a bool; got {shown(value)}")
+        raise TypeError(f"{name} must be a bool; got {error_repr(value)}")
     return value
 
 
@@ -66,11 +66,11 @@ def check_integer(name: str, value: Any, low: int, high: int | None = None, *, e
     except TypeError:
         number = None
     if number is None:
-        raise TypeError(f"{name} must be {expected}; got {shown(value)}")
+        raise TypeError(f"{name} must be {expected}; got {error_repr(value)}")
     if number < low or (high is not None and number > high):
-        raise ValueError(f"{name} must be {expected}; got {shown(value)}")
+        raise ValueError(f"{name} must be {expected}; got {error_repr(value)}")
     if high is None and number > LARGEST:
-        raise ValueError(f"{name} must be {expected}, and of 64 bits; got {shown(value)}")
+        raise ValueError(f"{name} must be {expected}, and of 64 bits; got {error_repr(value)}")
     return number
 
 
@@ -100,14 +100,14 @@ def check_number(
         bounds.append(f"below {below:g}")
     expected = f"a {'finite ' if finite else ''}number {' and '.join(bounds)}".rstrip()
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be {expected}; got {shown(value)}")
+        raise TypeError(f"{name} must be {expected}; got {error_repr(value)}")
     try:
         number = float(value)
     except OverflowError:  # an int beyond every float
-        raise ValueError(f"{name} must be {expected}; got {shown(value)}") from None
+        raise ValueError(f"{name} must be {expected}; got {error_repr(value)}") from None
     inside = low <= number <= high and (above == -inf or number > above) and (below == inf or number < below)
     if not ((inside and (isfinite(number) or not finite)) or (nan and isnan(number))):
-        raise ValueError(f"{name} must be {expected}; got {shown(value)}")
+        raise ValueError(f"{name} must be {expected}; got {error_repr(value)}")
     return number
 
 
@@ -119,11 +119,11 @@ def check_per_axis(name: str, value: Any, low: int) -> int | tuple[int, ...]:
     if value.__class__ is int and low <= value <= LARGEST:
         return value
     expected = f"an integer of {low} or more, or one for each of 1 to 3 spatial axes"
-    entries = elements(value)
+    entries = as_elements(value)
     if entries is None:
         return check_integer(name, value, low, expected=expected)
     if not 1 <= len(entries) <= 3:
-        raise ValueError(f"{name} must be {expected}; got {shown(value)}")
+        raise ValueError(f"{name} must be {expected}; got {error_repr(value)}")
     return tuple(check_integer(name, number, low, expected=expected) for number in entries)
 
 
@@ -138,12 +138,12 @@ def check_padding(value: Any, names: Sequence[str] = ()) -> str | int | tuple[in
         return check_option("padding", value, names)
     expected = f"an integer of 0 or more,{'' if names else ' or'} a tuple of 1 to 3 integers or (before, after) pairs"
     expected += f", or one of {', '.join(map(repr, names))}" if names else ""
-    entries = elements(value)
+    entries = as_elements(value)
     if entries is None:
         return check_integer("padding", value, 0, expected=expected)
-    pairs = [elements(axis) for axis in entries]
+    pairs = [as_elements(axis) for axis in entries]
     if not 1 <= len(entries) <= 3 or any(pair is not None and len(pair) != 2 for pair in pairs):
-        raise ValueError(f"padding must be {expected}; got {shown(value)}")
+        raise ValueError(f"padding must be {expected}; got {error_repr(value)}")
     found: list[int | tuple[int, int]] = []
     for axis, pair in zip(entries, pairs, strict=True):
         before, after = (check_integer("padding", side, 0, expected=expected) for side in pair or (axis, axis))
@@ -151,7 +151,7 @@ def check_padding(value: Any, names: Sequence[str] = ()) -> str | int | tuple[in
     return tuple(found)
 
 
-def elements(value: Any, most: int = MAX_AXES) -> tuple[Any, ...] | None:
+def as_elements(value: Any, most: int = MAX_AXES) -> tuple[Any, ...] | None:
     """The elements of a sequence or a NumPy array, one more than `most` of those that have more; None for anything else."""
     several = isinstance(value, Sequence) or (hasattr(value, "tolist") and getattr(value, "shape", None))
     return bounded(value, most) if several and not isinstance(value, str | bytes) else None
@@ -162,7 +162,7 @@ def bounded(values: Iterable[Any], most: int = MAX_AXES) -> tuple[Any, ...]:
     return tuple(islice(values, most + 1))
 
 
-def for_each_axis(name: str, value: Any, rank: int) -> tuple[Any, ...]:
+def expand_per_axis(name: str, value: Any, rank: int) -> tuple[Any, ...]:
     """One element for each of `rank` spatial axes, from what `check_per_axis` or `check_padding` returned."""
     each = value if isinstance(value, tuple) else (value,) * rank
     if len(each) != rank:
@@ -180,13 +180,13 @@ def check_shape(name: str, value: Any, rank: int | None = None, low: int = 1) ->
         sizes = bounded(value)
         numbers = tuple(index(size) for size in sizes if not isinstance(size, bool))
     except TypeError:
-        raise TypeError(f"{name} must be {expected}; got {shown(value)}") from None
+        raise TypeError(f"{name} must be {expected}; got {error_repr(value)}") from None
     if len(numbers) != len(sizes):
-        raise TypeError(f"{name} must be {expected}; got {shown(sizes)}")
+        raise TypeError(f"{name} must be {expected}; got {error_repr(sizes)}")
     if len(sizes) > MAX_AXES:
         raise ValueError(f"{name} must be {expected}, {MAX_AXES} at most; got more")
     if any(abs(size) > LARGEST for size in numbers):
-        raise ValueError(f"{name} must be {expected}, and of 64 bits; got {', '.join(map(shown, numbers))}")
+        raise ValueError(f"{name} must be {expected}, and of 64 bits; got {', '.join(map(error_repr, numbers))}")
     if len(sizes) != (len(sizes) if rank is None else rank) or any(size < low for size in numbers):
         raise ValueError(f"{name} must be {expected}; got {numbers}")
     return numbers
@@ -216,4 +216,4 @@ def is_channels_last(layout: Layout) -> bool:
 def check_layout_rank(layout: str, name: str, rank: int) -> None:
     """ValueError for a layout of another number of axes than an array has. "NCHW" and "NHWC" stand for every rank."""
     if layout not in ("NCHW", "NHWC") and len(layout) != rank:
-        raise ValueError(f"layout must have {rank} axes, as {name}; got {shown(layout)}")
+        raise ValueError(f"layout must have {rank} axes, as {name}; got {error_repr(layout)}")

@@ -15,7 +15,7 @@ from cudnnpy._options.checks import (
     check_option,
     check_padding,
     check_per_axis,
-    shown,
+    error_repr,
 )
 from cudnnpy._options.element_types import element_name
 from cudnnpy._options.options_base import ImmutableOptions
@@ -44,7 +44,9 @@ def _compute_dtype(value: Any) -> str | None:
     name = element_name(value)
     if name is None or name not in COMPUTE_DTYPES:
         kind = TypeError if name is None else ValueError
-        raise kind(f"compute_dtype must be None or one of {', '.join(map(repr, COMPUTE_DTYPES))}; got {shown(value)}")
+        raise kind(
+            f"compute_dtype must be None or one of {', '.join(map(repr, COMPUTE_DTYPES))}; got {error_repr(value)}"
+        )
     return name
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from cudnnpy._options.arguments import wants_bias
+from cudnnpy._options.arguments import should_compute_bias
 from cudnnpy._options.checks import check_layout
 from cudnnpy._options.normalization import GRADIENTS, check_epsilon, unpack_gradients
 from cudnnpy._options.operation_base import OperationBase
@@ -155,7 +155,7 @@ class InstanceNormalizationBase(OperationBase):
         dbias : array or None
             Of scale's dtype, or x's without a scale; None if it is not computed.
         """
-        computed = scale is not None, wants_bias(bias, scale)
+        computed = scale is not None, should_compute_bias(bias, scale)
         name, implementation = "InstanceNormalization.backward", type(self)._backward
         names = "dy", "x", "scale", "mean", "inverse_variance", "out", *GRADIENTS[computed]
         inputs, outs = (dy, x, scale, mean, inverse_variance), (out, None, None)[: len(names) - 5]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
-from cudnnpy._options.arguments import check_normalized_shape, wants_bias
+from cudnnpy._options.arguments import check_normalized_shape, should_compute_bias
 from cudnnpy._options.normalization import GRADIENTS, check_epsilon, unpack_gradients
 from cudnnpy._options.operation_base import OperationBase
 from cudnnpy.typing import Array, ArrayT, Shape, Stream
@@ -156,7 +156,7 @@ class LayerNormalizationBase(OperationBase):
         dbias : array or None
             Of scale's dtype, or x's without a scale; None if it is not computed.
         """
-        computed = scale is not None, wants_bias(bias, scale)
+        computed = scale is not None, should_compute_bias(bias, scale)
         name, implementation = "LayerNormalization.backward", type(self)._backward
         names = "dy", "x", "scale", "mean", "inverse_variance", "out", *GRADIENTS[computed]
         inputs, outs = (dy, x, scale, mean, inverse_variance), (out, None, None)[: len(names) - 5]

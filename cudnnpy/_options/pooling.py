@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, get_args
 
-from cudnnpy._options.checks import check_flag, check_layout, check_option, check_per_axis, check_shape, for_each_axis
+from cudnnpy._options.checks import check_flag, check_layout, check_option, check_per_axis, check_shape, expand_per_axis
 from cudnnpy._options.operation_base import OperationBase
 from cudnnpy.typing import Array, ArrayT, CudnnPoolingMode, Layout, PerAxis, PoolingMode, Shape, Stream
 
@@ -156,8 +156,8 @@ class PoolingBase(OperationBase):
 
 def _each(window: Any, padding: Any, stride: Any, rank: int) -> tuple[Each, Each, Each]:
     """Window, padding and stride of every spatial axis. Raises ValueError for padding of the window's size or more."""
-    window, padding = for_each_axis("window", window, rank), for_each_axis("padding", padding, rank)
+    window, padding = expand_per_axis("window", window, rank), expand_per_axis("padding", padding, rank)
     for pad, size in zip(padding, window, strict=True):
         if pad >= size:
             raise ValueError(f"padding must be less than the window, {window}; got {padding}")
-    return window, padding, window if stride is None else for_each_axis("stride", stride, rank)
+    return window, padding, window if stride is None else expand_per_axis("stride", stride, rank)

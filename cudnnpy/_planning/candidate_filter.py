@@ -31,7 +31,7 @@ class Measurement(NamedTuple):
     entry: Entry | None  #: the choice with all candidates; None if nothing was measured
     reason: str = ""  #: why nothing was measured; "" with an entry
     #: whether at least as many candidates ran out of memory as ran: the choice is not stored
-    lacked_memory: bool = False
+    was_memory_limited: bool = False
     faults: tuple[FoundFault, ...] = ()
     #: without an entry, the candidates that failed when they ran, each with the rejection reason: they are not chosen now
     rejected: Mapping[str, str] = MappingProxyType({})

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol
 
 from cudnnpy._launch.steps import Executable
-from cudnnpy._options.checks import bounded, check_flag, shown
+from cudnnpy._options.checks import bounded, check_flag, error_repr
 from cudnnpy._options.limits import MAX_KNOBS
 from cudnnpy._options.options_base import ImmutableOptions
 from cudnnpy._planning import known_issues
@@ -71,7 +71,9 @@ class Engine(ImmutableOptions):
             [None] if given is None else [self.index, *(number for pair in given for number in pair)]
         )
         if given is None or any(isinstance(number, bool) or not isinstance(number, int) for number in numbers):
-            raise TypeError(f"index and knobs must be integers; got Engine({shown(self.index)}, {shown(self.knobs)})")
+            raise TypeError(
+                f"index and knobs must be integers; got Engine({error_repr(self.index)}, {error_repr(self.knobs)})"
+            )
         for name in LOWERING_OPTIONS:
             check_flag(name, getattr(self, name))
         ordered = tuple(sorted((int(kind), value) for kind, value in given))

@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cudnnpy._core.layouts import TensorSpec, channels_last_strides, have_one_order, is_dense, lie_channels_last
+from cudnnpy._core.layouts import (
+    TensorSpec,
+    are_channels_last,
+    channels_last_strides,
+    have_same_memory_format,
+    is_dense,
+)
 
 _ONE_AXIS, _THREE_AXES = 3, 5  # axes of a tensor with one spatial axis, and with three
 _LONG_FILTER = 129  # positions of the shortest filter that was reported
@@ -52,7 +58,7 @@ def fuses_tanh(traits: ProblemTraits) -> bool:
 
 def mixes_orders(traits: ProblemTraits) -> bool:
     """a convolution with some tensors channels last, or x or y of one position, and others channels first"""
-    return not all(have_one_order(x, w, y) for x, w, y in traits.convolutions)
+    return not all(have_same_memory_format(x, w, y) for x, w, y in traits.convolutions)
 
 
 def fuses_in_mixed_orders(traits: ProblemTraits) -> bool:
@@ -114,7 +120,7 @@ def is_half_of_three_axes(traits: ProblemTraits) -> bool:
         x.dtype in ("float16", "bfloat16")
         and len(x.shape) == _THREE_AXES
         and max(w.shape[2:]) > 1
-        and not lie_channels_last(x, y)
+        and not are_channels_last(x, y)
         for x, w, y in traits.convolutions
     )
 
@@ -145,6 +151,6 @@ def is_grouped_with_long_filters(traits: ProblemTraits) -> bool:
 def fuses_bias_channels_first(traits: ProblemTraits) -> bool:
     """float32 with a bias fused, a filter of 3x3, and tensors that are not channels last"""
     return "bias" in traits.fused and any(
-        x.dtype == "float32" and w.shape[2:] == (3, 3) and not lie_channels_last(x, y)
+        x.dtype == "float32" and w.shape[2:] == (3, 3) and not are_channels_last(x, y)
         for x, w, y in traits.convolutions
     )

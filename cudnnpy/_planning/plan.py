@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from cudnnpy import raw
-from cudnnpy._core.layouts import extent
+from cudnnpy._core.layouts import byte_extent
 from cudnnpy._launch.address_validation import AddressCheck, address_check
 from cudnnpy._launch.launcher import Launcher
 from cudnnpy._launch.plan_cache import DEFAULT_LIMIT
@@ -67,11 +67,11 @@ def check_pointers(problem: Problem, pointers: Sequence[int], workspace: tuple[i
                 "TensorSpec(..., alignment=...) for less"
             )
     for result, spec, start in results:
-        end = start + extent(spec)
+        end = start + byte_extent(spec)
         for name, other, pointer in named:
             if name == result:
                 continue
-            if pointer < end and start < pointer + extent(other):
+            if pointer < end and start < pointer + byte_extent(other):
                 raise ValueError(f"{result} must not overlap {name} in memory; got overlapping arrays")
     space, size = workspace
     if not size:
@@ -81,7 +81,7 @@ def check_pointers(problem: Problem, pointers: Sequence[int], workspace: tuple[i
     if space % _ALIGNMENT:
         raise ValueError(f"workspace must be aligned to {_ALIGNMENT} bytes; got address {space:#x}")
     for name, spec, pointer in named:
-        if pointer < space + size and space < pointer + extent(spec):
+        if pointer < space + size and space < pointer + byte_extent(spec):
             raise ValueError(f"workspace must not overlap {name} in memory; got {bytes_text(size)} at {space:#x}")
 
 
@@ -140,7 +140,7 @@ class Plan:
         self.is_relocatable = all(s.alignment >= _ALIGNMENT for s in problem.specs) and is_relocatable(executable)
         self.store_layer, self.candidates = "", []
         self.check_addresses = address_check(
-            [extent(spec) for spec in problem.specs],
+            [byte_extent(spec) for spec in problem.specs],
             range(len(problem.specs) - problem.results, len(problem.specs)),
             partial(_explain, problem, self.workspace_size),
             max((_ALIGNMENT, *(spec.alignment for spec in problem.specs))),

@@ -22,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cudnnpy._core.whole_file import replacing
+from cudnnpy._core.atomic_file import replacing
 from cudnnpy._options.limits import MAX_PROBLEM_FILE_BYTES, MAX_SYNTAX_CHARACTERS
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem

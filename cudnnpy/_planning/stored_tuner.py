@@ -191,7 +191,7 @@ class StoredTuner:
             is_rejected = before.candidate is not None and before.candidate.name in {*self.left_out, *self.rejected}
             return None if is_rejected else self._taken(before)
         entry = _faster(before, entry, measurement)
-        if measurement.lacked_memory or not before.fits:
+        if measurement.was_memory_limited or not before.fits:
             return self._taken(self._restored(entry, "", limit, is_new=True)[0])
         return self._taken(self._kept(entry, before.entry, limit))
 

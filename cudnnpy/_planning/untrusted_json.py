@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._core.layouts import TensorSpec, extent
+from cudnnpy._core.layouts import TensorSpec, byte_extent
 
 LIMIT = 1 << 62  # of sizes, strides and extents in bytes, so that the sum of two fits in 64 bits
 _MAX_AXES = 8  # of a tensor (CUDNN_DIM_MAX)
@@ -45,7 +45,7 @@ def spec_of(name: str, given: Any) -> TensorSpec:
     spec = TensorSpec(sizes, dtype, steps, alignment)
     if not size or dtype_of(dtype).name != dtype or alignment & (alignment - 1):
         raise ValueError(f"{name} must have a known dtype, and its alignment; got {str(dtype)[:60]!r}, {alignment}")
-    if extent(spec) >= LIMIT or math.prod(sizes) >= LIMIT:
+    if byte_extent(spec) >= LIMIT or math.prod(sizes) >= LIMIT:
         raise ValueError(f"{name} must fit into memory; got shape {sizes}, strides {steps}")
     return spec
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from cudnnpy._options.checks import shown
+from cudnnpy._options.checks import error_repr
 
 # The version of the content of rows. Keys of another schema have other digests, so that their entries are not found.
 SCHEMA = 1
@@ -243,25 +243,25 @@ def _candidate(name: str, value: Any) -> StoredCandidate:
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value.isprintable():
-        raise ValueError(f"{name} must be a str without control characters; got {shown(value)}")
+        raise ValueError(f"{name} must be a str without control characters; got {error_repr(value)}")
     return value
 
 
 def _integer(name: str, value: Any) -> int:
     if type(value) is not int or not 0 <= value <= _MAX_INTEGER:
-        raise ValueError(f"{name} must be an int of 0 or more, in 63 bits; got {shown(value)}")
+        raise ValueError(f"{name} must be an int of 0 or more, in 63 bits; got {error_repr(value)}")
     return value
 
 
 def _number(name: str, value: Any) -> float:
     if type(value) not in (int, float) or not 0 <= value <= sys.float_info.max:
-        raise ValueError(f"{name} must be a finite number of 0 or more; got {shown(value)}")
+        raise ValueError(f"{name} must be a finite number of 0 or more; got {error_repr(value)}")
     return float(value)
 
 
 def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"{name} must be a bool; got {shown(value)}")
+        raise ValueError(f"{name} must be a bool; got {error_repr(value)}")
     return value
 
 
@@ -271,13 +271,13 @@ def _or_none(check: Callable[[str, Any], _T], name: str, value: Any) -> _T | Non
 
 def _items(check: Callable[[str, Any], _T], name: str, value: Any) -> tuple[_T, ...]:
     if not isinstance(value, list):
-        raise ValueError(f"{name} must be a list; got {shown(value)}")
+        raise ValueError(f"{name} must be a list; got {error_repr(value)}")
     return tuple(check(f"{name}[{index}]", item) for index, item in enumerate(value))
 
 
 def _texts_by_name(name: str, value: Any) -> dict[str, str]:
     if not isinstance(value, Mapping):
-        raise ValueError(f"{name} must be an object of strings; got {shown(value)}")
+        raise ValueError(f"{name} must be an object of strings; got {error_repr(value)}")
     return {_text(name, key): _text(name, text) for key, text in value.items()}
 
 
@@ -287,7 +287,7 @@ def _moment(name: str, value: Any) -> str:
             return str(value)
     except ValueError:
         pass
-    raise ValueError(f"{name} must be a time in UTC such as '2026-01-31T12:00:00+00:00'; got {shown(value)}")
+    raise ValueError(f"{name} must be a time in UTC such as '2026-01-31T12:00:00+00:00'; got {error_repr(value)}")
 
 
 _KEY: _Fields = {

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cudnnpy._core.whole_file import replacing
+from cudnnpy._core.atomic_file import replacing
 from cudnnpy._options.limits import MAX_EXPORT_HEADER_CHARACTERS, MAX_EXPORT_LINE_CHARACTERS
 from cudnnpy._store.entry import Entry, Fault, canonical, digest_of
 from cudnnpy._store.file_errors import warn

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from cudnnpy._core.whole_file import replacing
+from cudnnpy._core.atomic_file import replacing
 from cudnnpy.cli.errors import UsageError
 
 

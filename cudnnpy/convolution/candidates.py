@@ -8,7 +8,7 @@ from typing import Self
 
 from cudnnpy._launch.steps import Executable
 from cudnnpy._options.algorithms import algorithm_named, algorithm_names
-from cudnnpy._options.checks import shown
+from cudnnpy._options.checks import error_repr
 from cudnnpy._planning import known_issues, measurement_table
 from cudnnpy._planning.candidates import (
     Candidate,
@@ -124,7 +124,7 @@ class ConvolutionProblem(Problem):
         if isinstance(given, str):
             name = algorithm_named(self.operation, given)
             return from_algorithm(self, is_strict(self, options), target, name)
-        raise TypeError(f"algorithm must be a v7 algorithm's name, a cudnnpy.Engine or a Plan; got {shown(given)}")
+        raise TypeError(f"algorithm must be a v7 algorithm's name, a cudnnpy.Engine or a Plan; got {error_repr(given)}")
 
 
 def _proposals(lowering: ConvolutionLowering, strict: bool, target: Target) -> Iterator[Candidate]:

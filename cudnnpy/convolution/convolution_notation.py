@@ -41,11 +41,11 @@ from typing import Any
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import (
     TensorSpec,
+    byte_extent,
     canonical,
     channels_last_strides,
     check_spec,
-    extent,
-    has_both_orders,
+    is_format_ambiguous,
     packed_strides,
 )
 from cudnnpy._options.convolution import MODES, PADDINGS, ConvolutionOptions
@@ -148,7 +148,7 @@ def _fewest_strides(problem: Problem) -> tuple[str, Sequence[str]]:
     tensors_of = problem.x, problem.w, problem.y
     for order, strides_of in _ORDERS.items():  # a short cut for most problems
         if all(spec.strides == strides_of(spec.shape) for spec in tensors_of) and (
-            order == "packed" or not has_both_orders(*tensors_of)
+            order == "packed" or not is_format_ambiguous(*tensors_of)
         ):
             return order, ()
     choices = [(order, names) for order in _ORDERS for count in range(4) for names in combinations(_TENSORS, count)]
@@ -251,7 +251,7 @@ def _tensor(given: ParsedText, name: str, shape: tuple[int, ...], dtype: Element
         )
     spec = check_spec(name, TensorSpec(shape, dtype, strides, given.values.get(f"{name}.alignment", 16)))
     whole = canonical(spec, name)
-    if extent(whole) >= LIMIT:
+    if byte_extent(whole) >= LIMIT:
         raise ValueError(f"{name} must fit into memory; got shape {shape}, strides {whole.strides}")
     return whole
 

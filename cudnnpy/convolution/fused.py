@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from cudnnpy._core.layouts import (
     TensorSpec,
     at_least_4d,
+    byte_extent,
     channels_last_strides,
-    extent,
     from_logical,
+    has_same_layout,
     per_channel,
     result_strides,
-    same_memory,
     to_logical,
 )
 from cudnnpy._launch.device_operation import DeviceOperation
@@ -55,17 +55,17 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
         x, w, y = (operands[at].spec for at in (0, 1, -1))
         geometry = ask.geometry(options, x.shape[2:], w.shape[2:])
         results = [ask.result_in_layout(options, y, x, w, y)]
-        if not extent(y):
+        if not byte_extent(y):
             return Program("convolution without elements", call.device, operands, []), results
-        has_channels = extent(x) > 0
+        has_channels = byte_extent(x) > 0
         if not has_channels:  # zeros in scratch memory replace x and w
             x, w, geometry = ask.zeros_for(_last(y), x.dtype)
             operands = [Operand("x", x), Operand("w", w), *operands[2:]]
         wanted = [operand.spec if operand.name in _PARAMETERS else _last(operand.spec) for operand in operands]
         graph = self._graph(operands, wanted, geometry, activation)
-        copies = [extent(spec) for o, spec in zip(operands, wanted, strict=True) if _is_copied(o, spec)]
+        copies = [byte_extent(spec) for o, spec in zip(operands, wanted, strict=True) if _is_copied(o, spec)]
         tuner = Tuner(call.device, call.stream)
-        zeros = () if has_channels else (extent(x), extent(w))
+        zeros = () if has_channels else (byte_extent(x), byte_extent(w))
         cap = call.workspace_cap_with_scratch(*copies, *zeros)
         plan = plan_for(graph.problem(call.device), graph.options, tuner, cap=cap, lists_candidates=False)
         program = with_conversion_copies(plan.name, call.device, operands, plan.executable, wanted)
@@ -148,4 +148,4 @@ def _last(spec: TensorSpec) -> TensorSpec:
 
 def _is_copied(operand: Operand, wanted: TensorSpec) -> bool:
     """Whether the engines cannot take an operand where it is."""
-    return not same_memory(operand.spec, wanted) or operand.spec.alignment < wanted.alignment
+    return not has_same_layout(operand.spec, wanted) or operand.spec.alignment < wanted.alignment

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._core.layouts import lie_channels_last
+from cudnnpy._core.layouts import are_channels_last
 from cudnnpy._planning.candidates import Engine
 from cudnnpy.convolution.lowering import ConvolutionLowering
 from cudnnpy.convolution.problem import Problem
@@ -181,7 +181,7 @@ def has_few_filters(problem: Problem, strict: bool) -> bool:
 
 
 def _is_dense_channels_first(problem: Problem) -> bool:
-    return problem.groups == 1 and not lie_channels_last(problem.x, problem.y)
+    return problem.groups == 1 and not are_channels_last(problem.x, problem.y)
 
 
 def _multiplications(problem: Problem) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from cudnnpy._core.identity import Identified
+from cudnnpy._core.cache_token import TokenizedOptions
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy.convolution.operation import check_forced
 
 
-class Layer(Identified):
+class Layer(TokenizedOptions):
     """A convolution on device arrays."""
 
     algorithm: Any

@@ -7,7 +7,7 @@ from ctypes import byref, c_double, c_float, c_size_t
 from functools import partial
 
 from cudnnpy import raw
-from cudnnpy._core.layouts import TensorSpec, is_packed, packed_strides, with_height
+from cudnnpy._core.layouts import TensorSpec, is_packed, packed_strides, with_two_spatial_axes
 from cudnnpy._launch.steps import tensor_descriptor
 from cudnnpy.convolution.problem import Problem
 from cudnnpy.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor
@@ -90,5 +90,7 @@ def _filter(spec: TensorSpec) -> FilterDescriptor:
     if not is_packed(spec):
         raise ValueError("the v7 functions need packed filters")
     return FilterDescriptor(
-        with_height(spec)[0], spec.dtype, format="nchw" if spec.strides == packed_strides(spec.shape) else "nhwc"
+        with_two_spatial_axes(spec)[0],
+        spec.dtype,
+        format="nchw" if spec.strides == packed_strides(spec.shape) else "nhwc",
     )

@@ -23,10 +23,10 @@ from typing import NamedTuple
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import (
     TensorSpec,
+    are_channels_last,
+    byte_extent,
     channels_last_strides,
-    extent,
     is_dense,
-    lie_channels_last,
     result_strides,
 )
 from cudnnpy._launch.steps import Executable, Step, StepSequence, copy
@@ -160,7 +160,7 @@ def _channels_last(problem: Problem) -> Problem | None:
     tensors = {name: getattr(problem, name) for name in ("x", "w", "y")}
     if dtype_of(problem.x.dtype).itemsize != 2 and not (problem.x.dtype == "float32" and problem.is_depthwise):
         return None
-    if any(math.prod(spec.shape) > _MOST for spec in tensors.values()) or lie_channels_last(problem.x, problem.y):
+    if any(math.prod(spec.shape) > _MOST for spec in tensors.values()) or are_channels_last(problem.x, problem.y):
         return None
     last = {
         name: spec._replace(strides=channels_last_strides(spec.shape), alignment=16) for name, spec in tensors.items()
@@ -184,7 +184,7 @@ def _as_forward(problem: Problem) -> Problem | None:
         and problem.axes <= _IMAGE_AXES
         and (problem.bias, problem.activation, problem.beta) == (None, None, 0.0)
         and all(map(is_dense, problem.specs))
-        and not lie_channels_last(problem.x, problem.y)
+        and not are_channels_last(problem.x, problem.y)
     )
     reach = [dilation * (size - 1) for dilation, size in zip(g.dilation, sizes, strict=True)]
     before, after = (
@@ -214,7 +214,7 @@ def _is_slow_fused(problem: Problem) -> bool:
         return False
     is_large = math.prod(problem.y.shape) >= _MANY_RESULTS
     is_slowed = is_large and problem.x.dtype == "float32" and problem.axes <= _IMAGE_AXES
-    return is_slowed or lie_channels_last(problem.x, problem.y)
+    return is_slowed or are_channels_last(problem.x, problem.y)
 
 
 def _padded(problem: Problem) -> Problem:
@@ -257,7 +257,7 @@ def _steps(lowering: ConvolutionLowering, plan: Executable, target: Target) -> S
     after: list[Step] = []
 
     def room(spec: TensorSpec) -> int:
-        scratch.append(extent(spec))
+        scratch.append(byte_extent(spec))
         return len(places) + len(scratch) - 1
 
     for name in part.operands:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex
 
-from cudnnpy._core.identity import Identified, identity_of
+from cudnnpy._core.cache_token import TokenizedOptions, cache_token
 from cudnnpy._core.layouts import (
     CHANNELS_FIRST,
     TensorSpec,
+    byte_extent,
     canonical,
-    extent,
     packed_strides,
     result_strides,
     to_logical,
@@ -26,7 +26,7 @@ from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._memory import workspace as memory
 from cudnnpy._options.algorithms import algorithm_named, check_algorithm
 from cudnnpy._options.arguments import check_no_beta, check_scales
-from cudnnpy._options.checks import check_shape, is_channels_last, shown
+from cudnnpy._options.checks import check_shape, error_repr, is_channels_last
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.candidate_filter import Measurer
 from cudnnpy._planning.candidates import Candidate, Engine
@@ -46,7 +46,7 @@ TRANSPOSE_INPUT_NAMES = {"forward": ("dy", "w"), "backward_data": ("x", "w"), "b
 
 
 @dataclass(frozen=True, kw_only=True)
-class BiasGradient(Identified):
+class BiasGradient(TokenizedOptions):
     """The operation backward_bias, with the options of a convolution that it depends on."""
 
     layout: str
@@ -95,7 +95,7 @@ class Operation:
         check_forced(options.algorithm)
         self.options, self.planning, self.inputs = options, ask.planning_options(options), inputs
         self._names = {operation: (*names, "bias", "out") for operation, names in inputs.items()}
-        self._identity = identity_of(Operation, *options._fields().values())
+        self._token = cache_token(Operation, *options._fields().values())
         self._prepared_by = type(self)._prepare
         self._bias_gradient = BiasGradient(layout=self.options.layout, deterministic=self.options.deterministic)
         # For policy "once": the engine of the first shape. Engines have numbers for each kind of graph.
@@ -174,7 +174,7 @@ class Operation:
         plain = Operation(replace(self.options, algorithm=None, policy="on_shape_change"))
         x, w, geometry = ask.zeros_for(problem.y, problem.x.dtype)
         part = problem._replace(x=x, w=w, geometry=geometry, groups=1)
-        plan = plain._plan(call, part, extent(x), extent(w))
+        plan = plain._plan(call, part, byte_extent(x), byte_extent(w))
         builder = StepBuilder({operand.name: operand.spec for operand in operands})
         replaced = builder.scratch(x), builder.scratch(w)
         for tensor in replaced:
@@ -214,7 +214,7 @@ class Operation:
         if out is None:
             check_no_beta("beta", beta, "out")
         if operation == "forward" and shape is not None:
-            raise ValueError(f"shape must be None for forward, where it follows from x and w; got {shown(shape)}")
+            raise ValueError(f"shape must be None for forward, where it follows from x and w; got {error_repr(shape)}")
         names = self.inputs[operation]
         one, two = logical(first, names[0], self.options.layout), logical(second, names[1], self.options.layout)
         result = None if out is None else logical(out, "out", self.options.layout)
@@ -289,6 +289,6 @@ def check_forced(given: object) -> None:
     """Raise TypeError or ValueError unless it is None, a v7 algorithm's name, an Engine or the plan of a convolution."""
     check_algorithm(given)
     if not (given is None or isinstance(given, str | Engine | Plan)):
-        raise TypeError(f"algorithm must be a v7 algorithm's name, a cudnnpy.Engine or a Plan; got {shown(given)}")
+        raise TypeError(f"algorithm must be a v7 algorithm's name, a cudnnpy.Engine or a Plan; got {error_repr(given)}")
     if isinstance(given, Plan) and given.problem.kind != "convolution":
         raise TypeError("algorithm must be the plan of a convolution; got that of a graph")

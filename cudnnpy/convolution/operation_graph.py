@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._core.layouts import TensorSpec, result_strides, spelled_channels_last, with_height
+from cudnnpy._core.layouts import TensorSpec, result_strides, with_channels_last_strides, with_two_spatial_axes
 from cudnnpy._planning.engines import Target, graph_of
 from cudnnpy._planning.engines import tensor as plain_tensor
 from cudnnpy.backend import Descriptor
@@ -82,7 +82,7 @@ def describe_graph(problem: Problem) -> GraphDescription:
             (),
             wide,
         )
-    x, w, y = spelled_channels_last(x, w, y)
+    x, w, y = with_channels_last_strides(x, w, y)
     after = _epilogue(y._replace(dtype=wide), y, problem.bias, problem.activation, wide)
     return after._replace(
         tensors={X: _with_two_spatial_axes(x), W: _with_two_spatial_axes(w), **after.tensors},
@@ -116,7 +116,7 @@ def _wide(dtype: ElementName) -> ElementName:
 
 def _with_two_spatial_axes(spec: TensorSpec) -> TensorSpec:
     """The tensor with at least two spatial axes."""
-    shape, strides = with_height(spec)
+    shape, strides = with_two_spatial_axes(spec)
     return spec._replace(shape=shape, strides=strides)
 
 

@@ -15,9 +15,9 @@ from cudnnpy._core.layouts import (
     CHANNELS_FIRST,
     TensorSpec,
     canonical,
-    has_both_orders,
     in_layout,
-    in_one_order,
+    is_format_ambiguous,
+    normalize_unit_strides,
     result_strides,
 )
 from cudnnpy._options.arguments import check_activation, check_scales
@@ -25,9 +25,9 @@ from cudnnpy._options.checks import (
     check_channels,
     check_layout_rank,
     check_shape,
-    for_each_axis,
+    error_repr,
+    expand_per_axis,
     is_channels_last,
-    shown,
 )
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.issue_conditions import ProblemTraits
@@ -57,8 +57,8 @@ class Geometry(NamedTuple):
 def geometry(options: ConvolutionOptions, x_spatial: Sequence[int], w_spatial: Sequence[int]) -> Geometry:
     """Return the padding, stride and dilation for each spatial axis of the given sizes."""
     rank = len(x_spatial)
-    stride = for_each_axis("stride", options.stride, rank)
-    dilation = for_each_axis("dilation", options.dilation, rank)
+    stride = expand_per_axis("stride", options.stride, rank)
+    dilation = expand_per_axis("dilation", options.dilation, rank)
     extent = [(size - 1) * step + 1 for size, step in zip(w_spatial, dilation, strict=True)]
     given = options.padding
     if given == "same":
@@ -70,7 +70,7 @@ def geometry(options: ConvolutionOptions, x_spatial: Sequence[int], w_spatial: S
     if isinstance(given, str):
         both = {"valid": [0] * rank, "half": [e // 2 for e in extent], "full": [e - 1 for e in extent]}[given]
         return Geometry(tuple(both), tuple(both), stride, dilation)
-    pairs = [p if isinstance(p, tuple) else (p, p) for p in for_each_axis("padding", given, rank)]
+    pairs = [p if isinstance(p, tuple) else (p, p) for p in expand_per_axis("padding", given, rank)]
     return Geometry(tuple(p[0] for p in pairs), tuple(p[1] for p in pairs), stride, dilation)
 
 
@@ -194,7 +194,9 @@ def compute_dtype(options: ConvolutionOptions, dtype: str) -> ElementName:
         dtype, ("float32",)
     )
     if given not in allowed:
-        raise ValueError(f"compute_dtype must be {' or '.join(map(repr, allowed))} for {dtype}; got {shown(given)}")
+        raise ValueError(
+            f"compute_dtype must be {' or '.join(map(repr, allowed))} for {dtype}; got {error_repr(given)}"
+        )
     return given
 
 
@@ -234,7 +236,7 @@ def make_problem(
     _check_result_dtype(operation, first.dtype, result.dtype)
     for name, given in (("bias", bias), ("activation", activation)):
         if given is not None and operation == "backward_filter":
-            raise ValueError(f"{name} must be None for {operation}; got {shown(given)}")
+            raise ValueError(f"{name} must be None for {operation}; got {error_repr(given)}")
     _check_bias(bias, result.shape[1], result.dtype)
     check_activation(activation, ACTIVATIONS)
     check_scales(alpha, beta)
@@ -263,8 +265,8 @@ def result_in_layout(options: ConvolutionOptions, result: TensorSpec, *tensors: 
     If all tensors have both memory orders, a problem describes them in the one that cuDNN is fast in; the result is
     described in that of `layout`.
     """
-    if has_both_orders(*tensors):
-        (result,) = in_one_order(result, last=is_channels_last(options.layout))
+    if is_format_ambiguous(*tensors):
+        (result,) = normalize_unit_strides(result, last=is_channels_last(options.layout))
     return in_layout(result, is_channels_last(options.layout))
 
 
@@ -279,7 +281,7 @@ def zeros_for(y: TensorSpec, dtype: ElementName) -> tuple[TensorSpec, TensorSpec
 
 def in_agreement(problem: Problem) -> Problem:
     """Return the problem with the strides of axes of size 1 in one memory order for all tensors (layouts.in_one_order)."""
-    x, w, y = in_one_order(problem.x, problem.w, problem.y, last=dtype_of(problem.x.dtype).itemsize <= 2)
+    x, w, y = normalize_unit_strides(problem.x, problem.w, problem.y, last=dtype_of(problem.x.dtype).itemsize <= 2)
     return problem._replace(x=x, w=w, y=y)
 
 

@@ -24,7 +24,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._core.layouts import TensorSpec, channels_last_strides, is_channels_last, is_packed, packed_strides
+from cudnnpy._core.layouts import TensorSpec, channels_last_strides, is_only_channels_last, is_packed, packed_strides
 from cudnnpy._launch.steps import FunctionCall, OperandAddress, scaling_arguments, tensor_descriptor
 from cudnnpy.convolution.problem import Geometry, Problem
 from cudnnpy.descriptors import TensorTransformDescriptor
@@ -52,7 +52,7 @@ class SpaceToDepth(NamedTuple):
         padded = (b + size + a for b, size, a in zip(self.before, spatial, self.after, strict=True))
         sizes = (size // length for size, length in zip(padded, self.block, strict=True))
         shape = (n, c * math.prod(self.block), *sizes)
-        packed = channels_last_strides if is_channels_last(spec) else packed_strides
+        packed = channels_last_strides if is_only_channels_last(spec) else packed_strides
         return spec._replace(shape=shape, strides=packed(shape), alignment=16)
 
     def to_depth(self, whole: TensorSpec) -> Transform:
@@ -84,7 +84,7 @@ class Transform:
         how.set(
             "cudnnSetTensorTransformDescriptor",
             2 + spatial,
-            CUDNN_TENSOR_NHWC if is_channels_last(self.whole) else CUDNN_TENSOR_NCHW,
+            CUDNN_TENSOR_NHWC if is_only_channels_last(self.whole) else CUDNN_TENSOR_NCHW,
             (*(0,) * (2 + height), *(sign * size for size in transform.before)),
             (*(0,) * (2 + height), *(sign * size for size in transform.after)),
             (*(1,) * height, *transform.block),
@@ -122,7 +122,7 @@ def with_space_to_depth(problem: Problem) -> tuple[Problem, SpaceToDepth, SpaceT
         return None
     if all(step == 1 for step in g.stride) or any(r < step for r, step in zip(w.shape[2:], g.stride, strict=True)):
         return None
-    if not (can_transform(x) and can_transform(w) and is_channels_last(x) == is_channels_last(w)):
+    if not (can_transform(x) and can_transform(w) and is_only_channels_last(x) == is_only_channels_last(w)):
         return None
     blocks = [-(-size // step) for size, step in zip(w.shape[2:], g.stride, strict=True)]
     reach = [step * (out + count - 1) for step, out, count in zip(g.stride, problem.y.shape[2:], blocks, strict=True)]

@@ -7,7 +7,7 @@ from typing import Any
 
 from cudnnpy._core.layouts import CHANNELS_FIRST, from_logical, to_logical
 from cudnnpy._memory.arrays import read
-from cudnnpy._options.checks import check_layout_rank, check_shape, for_each_axis, is_channels_last
+from cudnnpy._options.checks import check_layout_rank, check_shape, expand_per_axis, is_channels_last
 from cudnnpy._options.convolution_methods import ConvolutionTransposeBase
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.layer_base import Layer
@@ -130,7 +130,7 @@ class ConvolutionTranspose(ConvolutionTransposeBase, Layer):
     def _axes(self, kernel: tuple[int, ...]) -> tuple[Any, Any, Any, Any]:
         rank = len(kernel)
         stride, dilation, extra = (
-            for_each_axis(name, getattr(self, name), rank) for name in ("stride", "dilation", "output_padding")
+            expand_per_axis(name, getattr(self, name), rank) for name in ("stride", "dilation", "output_padding")
         )
         for more, step, spread in zip(extra, stride, dilation, strict=True):
             if more >= max(step, spread):

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from cudnnpy._core.identity import identity_of
-from cudnnpy._core.layouts import TensorSpec, canonical, extent, in_layout, result_strides
+from cudnnpy._core.cache_token import cache_token
+from cudnnpy._core.layouts import TensorSpec, byte_extent, canonical, in_layout, result_strides
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.operands import check_no_overlaps
 from cudnnpy._launch.program import Operand, Program
 from cudnnpy._launch.step_builder import StepBuilder
-from cudnnpy._options.checks import for_each_axis, is_channels_last
+from cudnnpy._options.checks import expand_per_axis, is_channels_last
 from cudnnpy._options.convolution import ConvolutionOptions, TransposeOptions
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.operation import TRANSPOSE_INPUT_NAMES, Operation, logical
@@ -27,7 +27,7 @@ class ZeroExtended(Operation):
     def __init__(self, options: ConvolutionOptions, surplus: tuple[int, ...]) -> None:
         super().__init__(options, TRANSPOSE_INPUT_NAMES)
         self.surplus = (0, 0, *surplus)
-        self._identity = identity_of(ZeroExtended, *options._fields().values(), *surplus)
+        self._token = cache_token(ZeroExtended, *options._fields().values(), *surplus)
 
     def _prepare(
         self, call: Call, operation: str, activation: str | None, alpha: float, beta: float, *shape: Any
@@ -85,7 +85,7 @@ class ZeroExtended(Operation):
 
     def _with_copies(self, call: Call, problem: ConvolutionProblem, operands: list[Operand], at: int) -> Program:
         """The problem's plan on an extended copy, in scratch memory, of the operand with number `at`."""
-        plan = self._plan(call, problem, extent(problem.specs[at]))
+        plan = self._plan(call, problem, byte_extent(problem.specs[at]))
         builder = StepBuilder({operand.name: operand.spec for operand in operands})
         tensors = [*builder.operands.values()]
         x, extended = tensors[at], builder.scratch(problem.specs[at])
@@ -102,5 +102,5 @@ class ZeroExtended(Operation):
 
 def surplus_of(options: TransposeOptions, rank: int) -> tuple[int, ...]:
     """The number of windows beyond the size of x, on each spatial axis."""
-    extra, stride = (for_each_axis(name, getattr(options, name), rank) for name in ("output_padding", "stride"))
+    extra, stride = (expand_per_axis(name, getattr(options, name), rank) for name in ("output_padding", "stride"))
     return tuple(more // step for more, step in zip(extra, stride, strict=True))

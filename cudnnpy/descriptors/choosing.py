@@ -9,14 +9,14 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from cudnnpy import raw
 from cudnnpy._core.candidate_table import table
-from cudnnpy._core.driver import capture_nearby
-from cudnnpy._core.layouts import extent, packed_strides
+from cudnnpy._core.driver import is_stream_or_torch_capturing
+from cudnnpy._core.layouts import byte_extent, packed_strides
 from cudnnpy._core.owned import Owned
 from cudnnpy._core.values import to_c
 from cudnnpy._memory import workspace as memory
 from cudnnpy._memory.arrays import library_of, read, spec_of
 from cudnnpy._options.byte_counts import bytes_text
-from cudnnpy._options.checks import check_channels, check_integer, check_option, shown
+from cudnnpy._options.checks import check_channels, check_integer, check_option, error_repr
 from cudnnpy._options.convolution import canonical, limit_of_preference
 from cudnnpy.descriptors.convolution import ConvolutionDescriptor
 from cudnnpy.descriptors.tensors import FilterDescriptor, TensorDescriptor
@@ -151,7 +151,7 @@ def choose_algorithm(
     limit = limit_of_preference(prefer, canonical(options)["workspace_limit"])
     for name, value in (("arrays", arrays), ("workspace", workspace)):
         if value is not None and prefer != "autotune":
-            raise ValueError(f"{name} must be None unless prefer is 'autotune'; got {shown(value)}")
+            raise ValueError(f"{name} must be None unless prefer is 'autotune'; got {error_repr(value)}")
     tensors = _tensors(x, w, convolution, y)
     target, device = _handle(handle)
     previous = tensors.convolution.get("cudnnGetConvolutionMathType")["mathType"]
@@ -160,7 +160,7 @@ def choose_algorithm(
         try:
             raw.call("cudnnSetConvolutionMathType", tensors.convolution, permitted)
             if prefer == "autotune":
-                with memory.temporary(device, target.stream):
+                with memory.trim_pool_afterwards(device, target.stream):
                     results = _search(functions, target, tensors, device, limit, arrays, workspace)
             else:
                 results = _heuristics(functions, target, tensors)
@@ -281,15 +281,17 @@ def _search(
 ) -> list[Any]:
     """Return the measurements of cuDNN. Allocated memory is freed with its owner, on return."""
     stream = handle.stream
-    if capture_nearby(stream):  # the search would invalidate the capture
+    if is_stream_or_torch_capturing(stream):  # the search would invalidate the capture
         raise CaptureError("choose_algorithm: a stream is being captured; choose before the capture, which is intact")
     if not (arrays is None or (isinstance(arrays, tuple | list) and len(arrays) == 3)):
-        raise ValueError(f"arrays must be three device arrays or addresses, of x, w and y; got {shown(arrays)}")
+        raise ValueError(f"arrays must be three device arrays or addresses, of x, w and y; got {error_repr(arrays)}")
     operand_memory, space = {}, None if workspace is None else _array_memory(workspace, "workspace", device)
     for index, role in enumerate("xwy"):
         size, name = getattr(tensors, role).nbytes, f"arrays[{index}]"
         operand_memory[role] = (
-            memory.take(size, device, stream) if arrays is None else _array_memory(arrays[index], name, device, size)
+            memory.allocate(size, device, stream)
+            if arrays is None
+            else _array_memory(arrays[index], name, device, size)
         )
     result = functions.operands[-1]
     array = operand_memory[result][2]
@@ -299,7 +301,7 @@ def _search(
         sizes = {result.memory for result in _heuristics(functions, handle, tensors) if not result.status}
         for size in sorted((size for size in sizes if limit is None or size <= limit), reverse=True):
             try:
-                space = memory.take(size, device, stream) if size else None
+                space = memory.allocate(size, device, stream) if size else None
             except MemoryError:
                 continue
             break
@@ -320,7 +322,7 @@ def _array_memory(array: Any, argument: str, device: int, min_size: int = 0) -> 
     if signature[3] != device:
         raise ValueError(f"{argument} must be on device {device}, as the handle; got device {signature[3]}")
     spec = spec_of(signature)
-    size = extent(spec if spec.strides is not None else spec._replace(strides=packed_strides(spec.shape)))
+    size = byte_extent(spec if spec.strides is not None else spec._replace(strides=packed_strides(spec.shape)))
     if size < min_size:
         raise ValueError(f"{argument} must have {min_size} bytes, as its descriptor; got {size}")
     return address, size, array

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from operator import index
 from typing import Any, SupportsIndex
 
-from cudnnpy._options.checks import bounded, check_number, check_per_axis, for_each_axis, shown
+from cudnnpy._options.checks import bounded, check_number, check_per_axis, error_repr, expand_per_axis
 from cudnnpy.graph.nodes import Node
 
 _HOW = ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope", "elu_alpha", "softplus_beta", "swish_beta")
@@ -14,7 +14,7 @@ _HOW = ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope", "elu_alph
 
 def each_axis(name: str, given: Any, low: int, rank: int) -> tuple[int, ...]:
     """Return one int for each of `rank` spatial axes."""
-    return for_each_axis(name, check_per_axis(name, given, low), rank)
+    return expand_per_axis(name, check_per_axis(name, given, low), rank)
 
 
 def checked_axes(axes: Iterable[SupportsIndex], rank: int) -> set[int]:
@@ -26,10 +26,10 @@ def checked_axes(axes: Iterable[SupportsIndex], rank: int) -> set[int]:
         if len(numbers) != len(given):
             raise TypeError
     except TypeError:
-        raise TypeError(f"axes must be integers, {expected}; got {shown(given)}") from None
+        raise TypeError(f"axes must be integers, {expected}; got {error_repr(given)}") from None
     found = {axis % rank for axis in numbers}
     if not numbers or len(found) != len(numbers) or any(not -rank <= axis < rank for axis in numbers):
-        raise ValueError(f"axes must be {expected}; got {shown(given)}")
+        raise ValueError(f"axes must be {expected}; got {error_repr(given)}")
     return found
 
 
@@ -38,7 +38,7 @@ def checked_how(how: Mapping[str, float] | None) -> dict[str, float]:
     if how is None:
         return {}
     if not isinstance(how, Mapping):
-        raise TypeError(f"how must be a mapping with keys among {', '.join(_HOW)}; got {shown(how)}")
+        raise TypeError(f"how must be a mapping with keys among {', '.join(_HOW)}; got {error_repr(how)}")
     if unknown := [name for name in how if name not in _HOW]:
         raise ValueError(f"how must have keys among {', '.join(_HOW)}; got {unknown[0]!r}")
     return {name: check_number(f"how[{name!r}]", value) for name, value in how.items()}

@@ -22,8 +22,8 @@ from copy import deepcopy
 from itertools import islice
 from typing import Self
 
-from cudnnpy._core.identity import Identity
-from cudnnpy._core.layouts import TensorSpec, same_memory
+from cudnnpy._core.cache_token import CacheToken
+from cudnnpy._core.layouts import TensorSpec, has_same_layout
 from cudnnpy._launch import dispatch
 from cudnnpy._launch.program import Operand, Program
 from cudnnpy._measuring.tuner import Tuner
@@ -82,7 +82,7 @@ class Graph(GraphOperations):
         super().__init__(compute_dtype)
         options = PlanningOptions(prefer, workspace_limit, deterministic, tf32, tune_seconds=tune_seconds)
         self.options = checked(options)
-        self._identity = Identity()
+        self._token = CacheToken()
 
     def __copy__(self) -> Self:
         """Return an independent graph: nodes that are added to one are not added to the other."""
@@ -183,7 +183,7 @@ class Graph(GraphOperations):
             if given is None:
                 continue
             there = canonical_spec(given, node.name)
-            if there.dtype != node.spec.dtype or not same_memory(there, node.spec):
+            if there.dtype != node.spec.dtype or not has_same_layout(there, node.spec):
                 raise ValueError(
                     f"{node.name} must have the graph's shape, dtype and strides, {node.spec[:3]}; got {given[:3]}"
                 )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import Any
 
-from cudnnpy._core.layouts import extent
+from cudnnpy._core.layouts import byte_extent
 from cudnnpy._planning.untrusted_json import LIMIT, invalid_json, spec_of
 from cudnnpy.graph.nodes import Node, RecordedCall
 from cudnnpy.graph.operations import GraphOperations
@@ -62,7 +62,7 @@ def graph_from_json(compute_dtype: Any, calls: Any) -> GraphOperations:
     for call in calls:
         _repeat(graph, call)
     for node in graph._by_uid.values():
-        if extent(node.spec) >= LIMIT or math.prod(node.shape) >= LIMIT:
+        if byte_extent(node.spec) >= LIMIT or math.prod(node.shape) >= LIMIT:
             raise invalid_json(f"its graph must have tensors that fit into memory; got shape {node.shape}")
     if not graph.outputs:
         raise invalid_json("its graph has no output")

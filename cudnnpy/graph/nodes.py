@@ -17,14 +17,14 @@ from cudnnpy._core.layouts import (
     TensorSpec,
     check_distinct,
     check_spec,
-    in_one_order,
-    is_described_last,
+    has_same_layout,
+    normalize_unit_strides,
     packed_strides,
     result_strides,
-    same_memory,
+    suggests_channels_last,
 )
 from cudnnpy._memory.arrays import read, spec_of
-from cudnnpy._options.checks import check_integer, check_number, shown
+from cudnnpy._options.checks import check_integer, check_number, error_repr
 from cudnnpy._planning import engines
 from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy.backend import Descriptor
@@ -171,7 +171,7 @@ class GraphTensors:
         if strides is not None:
             there = canonical_spec(TensorSpec(node.shape, kind, cast(Any, strides)), name)
             check_distinct(there, name)
-            if not same_memory(node.spec, there):  # otherwise the axes of size 1 keep their strides
+            if not has_same_layout(node.spec, there):  # otherwise the axes of size 1 keep their strides
                 node.spec = node.spec._replace(strides=there.strides)
         node.spec, node.name, node.virtual = node.spec._replace(dtype=kind), name, False
         self.outputs.append(node)
@@ -219,11 +219,11 @@ class GraphTensors:
 
     def _check_name(self, name: str) -> None:
         if not isinstance(name, str) or not name:
-            raise TypeError(f"name must be a str that is not empty; got {shown(name)}")
+            raise TypeError(f"name must be a str that is not empty; got {error_repr(name)}")
         if name in ("self", "stream"):
-            raise ValueError(f"name must differ from the arguments of run(); got {shown(name)}")
+            raise ValueError(f"name must differ from the arguments of run(); got {error_repr(name)}")
         if name in [node.name for node in (*self.inputs, *self.outputs)]:
-            raise ValueError(f"name must differ from the other names of the graph; got {shown(name)}")
+            raise ValueError(f"name must differ from the other names of the graph; got {error_repr(name)}")
 
     def _check_nodes(self, **given: Any) -> None:
         """Raise TypeError for an argument that is not a node, ValueError for a node of another graph."""
@@ -244,7 +244,7 @@ class GraphTensors:
         number = check_number(name, value)
         held = (c_double if self.compute_dtype == "float64" else c_float)(number)
         if isfinite(number) and not isfinite(held.value):
-            raise ValueError(f"{name} must be a number that fits {self.compute_dtype}; got {shown(value)}")
+            raise ValueError(f"{name} must be a number that fits {self.compute_dtype}; got {error_repr(value)}")
         return Node(TensorSpec((1,) * rank, self.compute_dtype, (1,) * rank), virtual=False, number=held)
 
     def _keep(self, *nodes: Node) -> None:
@@ -279,7 +279,7 @@ class GraphTensors:
             first = dict.fromkeys(node.uid for node in (*self.inputs, *self.outputs))
             images = [uid for uid in {**first, **dict.fromkeys(specs)} if len(specs[uid].shape) >= 4]
             last = "resample_fwd" not in self.operations
-            specs.update(zip(images, in_one_order(*map(specs.__getitem__, images), last=last), strict=True))
+            specs.update(zip(images, normalize_unit_strides(*map(specs.__getitem__, images), last=last), strict=True))
         return specs
 
     def build_graph(self, target: engines.Target, alignment: Mapping[str, int] | None = None) -> Descriptor:
@@ -331,4 +331,4 @@ def canonical_spec(spec: TensorSpec, name: str) -> TensorSpec:
     """Return a spec in canonical form, with strides. Those of axes of size 1 become those of its memory order."""
     spec = check_spec(name, spec)
     spec = spec._replace(strides=packed_strides(spec.shape) if spec.strides is None else spec.strides)
-    return in_one_order(spec, last=is_described_last(spec))[0]
+    return normalize_unit_strides(spec, last=suggests_channels_last(spec))[0]

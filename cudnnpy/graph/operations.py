@@ -8,8 +8,8 @@ from typing import Any, SupportsIndex
 
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._core.layouts import TensorSpec, packed_strides, spelled_channels_last
-from cudnnpy._options.checks import check_flag, check_number, check_padding, for_each_axis
+from cudnnpy._core.layouts import TensorSpec, packed_strides, with_channels_last_strides
+from cudnnpy._options.checks import check_flag, check_number, check_padding, expand_per_axis
 from cudnnpy.graph.argument_checks import check_statistic, checked_axes, checked_how, each_axis
 from cudnnpy.graph.nodes import GraphTensors, Node, TypedValue
 from cudnnpy.graph.shape_inference import broadcast, convolved, share, statistics
@@ -69,13 +69,13 @@ class GraphOperations(GraphTensors):
             raise ValueError(
                 f"x and w must have sizes of 1 or more, except for a batch of 0; got shapes {x.shape} and {w.shape}"
             )
-        sides = for_each_axis("padding", check_padding(padding), rank)
+        sides = expand_per_axis("padding", check_padding(padding), rank)
         before, after = zip(*(s if isinstance(s, tuple) else (s, s) for s in sides), strict=True)
         strides, dilations = each_axis("stride", stride, 1, rank), each_axis("dilation", dilation, 1, rank)
         spatial = convolved(x.shape, w.shape, before, after, strides, dilations)
         y = self._made((x.shape[0], w.shape[0], *spatial), x)
         tensors = x, w, y
-        specs = spelled_channels_last(*(node.spec for node in tensors))
+        specs = with_channels_last_strides(*(node.spec for node in tensors))
         how = {
             "COMP_TYPE": dtype_of(self.compute_dtype).number,
             "CONV_MODE": kind,

@@ -23,13 +23,13 @@ from typing import Any
 from cudnnpy import raw
 from cudnnpy._core.layouts import (
     TensorSpec,
-    extent,
-    in_one_order,
+    byte_extent,
+    has_same_layout,
     is_dense,
-    memory_order,
-    packed,
-    packed_as,
-    same_memory,
+    normalize_unit_strides,
+    packed_strides_like,
+    stride_order,
+    to_packed,
 )
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.fill_executables import program_for_empty_input
@@ -97,7 +97,7 @@ def reduction(
     without it, the reduction needs none.
     """
     x, y = (operand.spec for operand in operands)
-    if not extent(x):
+    if not byte_extent(x):
         value = {"avg": math.nan, "mul": alpha, "mul_no_zeros": alpha}.get(op, 0.0)
         return program_for_empty_input(name, device, operands, value, beta)
     steps = _first_that_fits(call, _strategies(device, x, y, op, alpha, beta, deterministic, call))
@@ -135,7 +135,7 @@ def _strategies(
     Other tensors have none. Sums of 16 bits are matrix products if these are fast; other sums over a run between two others
     are poolings; and what graphs reduce, they do.
     """
-    if not is_dense(x) or extent(x) < _LARGE:
+    if not is_dense(x) or byte_extent(x) < _LARGE:
         return
     is_sum, aligned = op in ("add", "avg"), x.alignment >= 16
     if is_sum and aligned and not deterministic and call is not None:
@@ -162,7 +162,7 @@ def _as_outer_size_inner(runs: Sequence[tuple[int, bool]]) -> tuple[int, int, in
 def _copied(executable: Executable, x: TensorSpec, y: TensorSpec, alpha: float, beta: float) -> StepSequence:
     """Return the steps of an executable whose result is in x's memory order, and a copy: alpha * result + beta * y."""
     builder = StepBuilder({"x": x, "y": y})
-    result = builder.scratch(y._replace(strides=packed_as(x, y.shape), alignment=16))
+    result = builder.scratch(y._replace(strides=packed_strides_like(x, y.shape), alignment=16))
     builder.add(executable, builder.operands["x"], result)
     builder.copy(result, builder.operands["y"], alpha, beta)
     return builder.sequence()
@@ -178,7 +178,9 @@ def _by_product(call: Call, x: TensorSpec, y: TensorSpec, op: str, alpha: float,
     executable = sums.executable(call) if sums.is_faster() else None
     if executable is None:
         return None
-    direct = beta == 0.0 and y.alignment >= 16 and same_memory(y, y._replace(strides=packed_as(x, y.shape)))
+    direct = (
+        beta == 0.0 and y.alignment >= 16 and has_same_layout(y, y._replace(strides=packed_strides_like(x, y.shape)))
+    )
     return StepSequence([Step(executable, (0, 1))]) if direct else _copied(executable, x, y, 1.0, beta)
 
 
@@ -192,14 +194,14 @@ def _by_function(device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: floa
     source, target = builder.operands["x"], builder.operands["y"]
     is_copied = x.dtype == "bfloat16"
     if is_copied:
-        source, target = (builder.scratch(packed(spec, "float32")) for spec in (x, y))
+        source, target = (builder.scratch(to_packed(spec, "float32")) for spec in (x, y))
         builder.copy(builder.operands["x"], source)
     a, b = scaling_arguments(1.0 if is_copied else alpha, 0.0 if is_copied else beta, kind)
     if x.shape == y.shape:  # reduction-of-one-shape in docs/known-issues.md
         absolute = op in ("norm1", "norm2", "amax")
         builder.add(_element_by_element(source.spec, target.spec, absolute, a, b), source, target)
     else:
-        one, two = map(tensor_descriptor, in_one_order(source.spec, target.spec))
+        one, two = map(tensor_descriptor, normalize_unit_strides(source.spec, target.spec))
         size = c_size_t()
         raw.call("cudnnGetReductionWorkspaceSize", Handle.default(device), how, one, two, byref(size))
         function = FunctionCall(
@@ -250,7 +252,7 @@ def _by_pooling(
     if 1 in (outer, inner) and not (x.dtype in FULL and (deterministic or x.dtype == "float64")):
         return None
     factor = alpha * (size if op == "add" else 1)
-    direct = same_memory(y, y._replace(strides=packed_as(x, y.shape)))
+    direct = has_same_layout(y, y._replace(strides=packed_strides_like(x, y.shape)))
     by_graph = min(x.alignment, y.alignment if direct else 16) >= 16 and not deterministic
     averages = average_by_pooling(device, found, x.dtype, factor, beta if direct else 0.0, by_graph)
     return averages if averages is None or direct else _copied(averages, x, y, 1.0, beta)
@@ -260,7 +262,7 @@ def _by_halves(device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float,
     """Return the steps of a maximum, minimum or norm of float64 over one long run; None for others."""
     sizes = _as_outer_size_inner(_coalesced_axes(x, y.shape))
     steps = None if sizes is None else reduce_float64(device, sizes, op)
-    direct = (alpha, beta) == (1.0, 0.0) and same_memory(y, y._replace(strides=packed_as(x, y.shape)))
+    direct = (alpha, beta) == (1.0, 0.0) and has_same_layout(y, y._replace(strides=packed_strides_like(x, y.shape)))
     return steps if steps is None or direct else _copied(steps, x, y, alpha, beta)
 
 
@@ -270,8 +272,8 @@ def _by_graphs(device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float,
         return None
     before, kind = _BY_GRAPH[op]
     share = math.prod(y.shape) / math.prod(x.shape) if op == "avg" else 1.0
-    sums = y._replace(dtype="float32", strides=packed_as(x, y.shape), alignment=16)
-    direct = op != "norm2" and alpha * share == 1.0 and beta == 0.0 and same_memory(y, sums) and y.alignment >= 16
+    sums = y._replace(dtype="float32", strides=packed_strides_like(x, y.shape), alignment=16)
+    direct = op != "norm2" and alpha * share == 1.0 and beta == 0.0 and has_same_layout(y, sums) and y.alignment >= 16
     runs = _coalesced_axes(x, y.shape)
     builder = StepBuilder({"x": x, "y": y})
     source, target = builder.operands["x"], builder.operands["y"]
@@ -387,7 +389,7 @@ def _coalesced_axes(x: TensorSpec, shape: tuple[int, ...]) -> list[tuple[int, bo
     strides = x.strides
     assert strides is not None
     runs: list[tuple[int, bool]] = []
-    for axis in memory_order(strides):
+    for axis in stride_order(strides):
         size, is_reduced = x.shape[axis], shape[axis] == 1
         if size == 1:
             continue

@@ -7,7 +7,7 @@ as long (docs/benchmarks). Large dense tensors use graphs.
 from __future__ import annotations
 
 from cudnnpy import raw
-from cudnnpy._core.layouts import TensorSpec, as_lies, extent, same_memory
+from cudnnpy._core.layouts import TensorSpec, byte_extent, has_same_layout, with_strides_of
 from cudnnpy._launch.device_operation import DeviceOperation
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.operands import as_rows, check_input, check_like, check_no_overlaps, resolve_output, row_view_shape
@@ -31,7 +31,7 @@ class Activation(ActivationBase, DeviceOperation):
         y = resolve_output(call, "out", x.shape, x.dtype, x, beta)
         operands = check_no_overlaps(call, (Operand("x", x), Operand("out", y, True, ("x",))))
         a, b = scaling_arguments(alpha, beta, x.dtype)
-        if not extent(y):
+        if not byte_extent(y):
             return Program("activation", call.device, operands, []), [y]
         step = Step(copy(x, y, alpha, beta), (0, 1)) if self.mode == "identity" else None  # cuDNN rejects IDENTITY
         shape = row_view_shape(x, y) if (alpha, beta) == (1.0, 0.0) else None
@@ -56,7 +56,7 @@ class Activation(ActivationBase, DeviceOperation):
             call, (Operand("dy", dy), Operand("x", x), Operand("y", y), Operand("out", dx, True, ("dy",)))
         )
         a, b = scaling_arguments(alpha, beta, dy.dtype)
-        if not extent(dx):
+        if not byte_extent(dx):
             return Program("activation gradient", call.device, operands, []), [dx]
         step = Step(copy(dy, dx, alpha, beta), (0, 3)) if self.mode == "identity" else None
         shape = row_view_shape(dy, x, y, dx) if (alpha, beta) == (1.0, 0.0) else None
@@ -72,8 +72,8 @@ class Activation(ActivationBase, DeviceOperation):
             clipped = self.mode == "clipped_relu"
             how = self._descriptor(_below(self.coefficient, dy.dtype) if clipped else self.coefficient)
             # For tanh, cuDNN compares the strides of axes of size 1, too.
-            alike = as_lies(dx, dy) if same_memory(dx, dy) else dx
-            required_specs = dy, as_lies(x, alike), as_lies(y, dy), alike
+            alike = with_strides_of(dx, dy) if has_same_layout(dx, dy) else dx
+            required_specs = dy, with_strides_of(x, alike), with_strides_of(y, dy), alike
             one, two, three, four = map(tensor_descriptor, required_specs)
             tensors = three, OperandAddress(2), one, OperandAddress(0), two, OperandAddress(1)
             function = FunctionCall("cudnnActivationBackward", how, a, *tensors, b, four, OperandAddress(3))

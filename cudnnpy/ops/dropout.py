@@ -7,8 +7,8 @@ from ctypes import byref, c_size_t
 from typing import Any
 
 from cudnnpy import raw
-from cudnnpy._core.identity import Identity
-from cudnnpy._core.layouts import TensorSpec, extent, is_dense, packed, same_memory
+from cudnnpy._core.cache_token import CacheToken
+from cudnnpy._core.layouts import TensorSpec, byte_extent, has_same_layout, is_dense, to_packed
 from cudnnpy._launch.device_operation import DeviceOperation
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.operands import check_input, check_no_overlaps, resolve_output
@@ -26,9 +26,9 @@ class Dropout(DropoutBase, DeviceOperation):
     def _derived(self) -> dict[str, Any]:
         return {**super()._derived(), "_states": {}}
 
-    def _identified(self) -> Identity:
+    def _make_token(self) -> CacheToken:
         """A new identity for each object, since plans contain the state of its random numbers."""
-        return Identity()
+        return CacheToken()
 
     def _descriptor(self, call: Call) -> DropoutDescriptor:
         held = self._states.get(call.device)
@@ -36,7 +36,7 @@ class Dropout(DropoutBase, DeviceOperation):
             handle = Handle.default(call.device)
             handle.set_stream(call.stream)
             size = DropoutDescriptor.needed_states_size(handle)
-            states = memory.allocate(size, call.device, call.stream)
+            states = memory.allocate_from_pool(size, call.device, call.stream)
             how = DropoutDescriptor(handle, self.probability, states=states[0], states_size=size, seed=self.seed)
             held = self._states[call.device] = (states, how)
         return held[1]
@@ -48,7 +48,7 @@ class Dropout(DropoutBase, DeviceOperation):
         operands = check_no_overlaps(
             call, (Operand("x", x), Operand("out", y, True), Operand("reserve", reserve, True))
         )
-        if not extent(y):  # no random numbers are drawn
+        if not byte_extent(y):  # no random numbers are drawn
             return Program("dropout", call.device, operands, []), [y, reserve]
         required_specs = *_rows(x, y), reserve
         one, two, _ = map(_row, required_specs)
@@ -78,7 +78,7 @@ class Dropout(DropoutBase, DeviceOperation):
                 f"got shape {reserve.shape}"
             )
         operands = check_no_overlaps(call, (Operand("dy", dy), Operand("reserve", reserve), Operand("out", dx, True)))
-        if not extent(dx):
+        if not byte_extent(dx):
             return Program("dropout gradient", call.device, operands, []), [dx]
         one, three = _rows(dy, dx)
         required_specs = one, reserve, three
@@ -98,7 +98,7 @@ class Dropout(DropoutBase, DeviceOperation):
 def reserve_size(spec: TensorSpec) -> int:
     """Bytes that forward saves for backward (cudnnDropoutGetReserveSpaceSize); 0 for no elements."""
     size = c_size_t()
-    if not extent(spec):
+    if not byte_extent(spec):
         return 0
     dtype = "float32" if spec.dtype == "bfloat16" else spec.dtype
     raw.call("cudnnDropoutGetReserveSpaceSize", _row(spec._replace(dtype=dtype)), byref(size))
@@ -112,7 +112,7 @@ def _row(spec: TensorSpec) -> TensorDescriptor:
 
 def _rows(x: TensorSpec, y: TensorSpec) -> tuple[TensorSpec, TensorSpec]:
     """x and y as the functions take them: dense, in one memory format, and not bfloat16."""
-    if x.dtype != "bfloat16" and is_dense(x) and same_memory(x, y):
+    if x.dtype != "bfloat16" and is_dense(x) and has_same_layout(x, y):
         return x, y
     dtype = "float32" if x.dtype == "bfloat16" else x.dtype
-    return packed(x, dtype), packed(y, dtype)
+    return to_packed(x, dtype), to_packed(y, dtype)

@@ -12,7 +12,7 @@ from cudnnpy._launch.operands import check_input, check_no_overlaps, resolve_out
 from cudnnpy._launch.program import Operand, Program
 from cudnnpy._launch.steps import scaling_arguments
 from cudnnpy._options.arguments import check_axes
-from cudnnpy._options.checks import bounded, check_flag, check_option, shown
+from cudnnpy._options.checks import bounded, check_flag, check_option, error_repr
 from cudnnpy.graph.reductions import ALIASES, REDUCTIONS, reduction
 from cudnnpy.typing import ArrayT, Reduction, Stream
 
@@ -68,7 +68,7 @@ def reduce_tensor(
         try:
             axes = bounded(axes)
         except TypeError:
-            raise TypeError(f"axes must be None or a tuple of integers; got {shown(axes)}") from None
+            raise TypeError(f"axes must be None or a tuple of integers; got {error_repr(axes)}") from None
     if axes == ():
         raise ValueError("axes must be one axis or more, each once, or None for all; got ()")
     name, names = "reduce_tensor", ("x", "out")

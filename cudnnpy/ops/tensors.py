@@ -13,11 +13,11 @@ from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import (
     MEMORY_LAYOUTS,
     TensorSpec,
+    byte_extent,
     channels_last_strides,
-    extent,
     is_dense,
-    packed,
     packed_strides,
+    to_packed,
 )
 from cudnnpy._launch import dispatch
 from cudnnpy._launch.dispatch import Call
@@ -43,7 +43,7 @@ from cudnnpy._launch.steps import (
     scaling_arguments,
     tensor_descriptor,
 )
-from cudnnpy._options.checks import check_number, check_option, shown
+from cudnnpy._options.checks import check_number, check_option, error_repr
 from cudnnpy.descriptors import OpTensorDescriptor
 from cudnnpy.graph.graph import Graph
 from cudnnpy.typing import Array, ArrayT, Dtype, MemoryLayout, Stream
@@ -193,7 +193,7 @@ def _add(call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpe
     c = resolve_output(call, "out", b.shape, b.dtype, b)
     operands = check_no_overlaps(call, (Operand("a", a), Operand("b", b), Operand("out", c, True, ("a", "b"))))
     one, two = scaling_arguments(alpha, beta, b.dtype)
-    if not extent(c):
+    if not byte_extent(c):
         return Program("sum", call.device, operands, []), [c]
     step = _sum_by_graph(call, a, b, c) if (alpha, beta) == (1.0, 1.0) else None
     if step is None:
@@ -261,7 +261,7 @@ def _scale(call: Call, alpha: float) -> tuple[Program, list[TensorSpec]]:
     y = resolve_output(call, "out", x.shape, x.dtype, x)
     operands = check_no_overlaps(call, (Operand("x", x), Operand("out", y, True, ("x",))))
     factor = scaling_arguments(alpha, 0.0, x.dtype)[0]
-    if not extent(y):
+    if not byte_extent(y):
         return Program("multiple", call.device, operands, []), [y]
     shape = row_view_shape(x, y)
     executable: Executable | None = None
@@ -279,7 +279,7 @@ def _scale(call: Call, alpha: float) -> tuple[Program, list[TensorSpec]]:
 def _set(call: Call, text: str) -> tuple[Program, list[TensorSpec]]:
     out, value = check_input(call, "out", empty=True), float.fromhex(text)
     operands = Operand("out", out, True, ("out",)), Operand("out", out)
-    return Program("fill", call.device, operands, [Step(fill(out, value), (0,))] if extent(out) else []), [out]
+    return Program("fill", call.device, operands, [Step(fill(out, value), (0,))] if byte_extent(out) else []), [out]
 
 
 def _transform(
@@ -290,7 +290,7 @@ def _transform(
         check_option("layout", layout, MEMORY_LAYOUTS)
     kind = x.dtype if dtype is None else dtype_of(dtype).name
     if kind not in FLOATS:
-        raise TypeError(f"dtype must be {' or '.join(FLOATS)}; got {shown(dtype)}")
+        raise TypeError(f"dtype must be {' or '.join(FLOATS)}; got {error_repr(dtype)}")
     if layout == "channels_last" and len(x.shape) < 3:
         raise ValueError(f"x must have 3, 4 or 5 axes; got shape {x.shape} (layout='channels_last')")
     if "out" in call.specs:
@@ -308,7 +308,7 @@ def _transform(
         )
     scaling_arguments(alpha, beta, x.dtype)
     operands = check_no_overlaps(call, (Operand("x", x), Operand("out", y, True)))
-    if not extent(y):
+    if not byte_extent(y):
         return Program("copy", call.device, operands, []), [y]
     shape = row_view_shape(x, y) if (alpha, beta) == (1.0, 0.0) else None
     executable: Executable | None = None
@@ -320,7 +320,7 @@ def _transform(
         )  # the heuristics' second proposal takes 0.9 of the time of the first
     if executable is None and {x.dtype, y.dtype} == {"float16", "bfloat16"}:  # transform-half-to-bfloat16, also there
         builder = StepBuilder({"x": x, "out": y})
-        wide = builder.scratch(packed(x, "float32"))
+        wide = builder.scratch(to_packed(x, "float32"))
         builder.copy(builder.operands["x"], wide)
         builder.copy(wide, builder.operands["out"], alpha, beta)
         executable = builder.sequence()

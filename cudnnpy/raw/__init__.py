@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from cudnnpy.raw import _api
 from cudnnpy.raw._api import HEADER_VERSION
+from cudnnpy.raw._consistency import version_text
 from cudnnpy.raw._functions import function
 from cudnnpy.raw._library import (
     bound,
@@ -21,7 +22,7 @@ from cudnnpy.raw._library import (
     check,
     ctype,
     error_of,
-    facts,
+    function_info,
     last_error,
     load,
     path,
@@ -29,8 +30,7 @@ from cudnnpy.raw._library import (
     unchecked,
     version,
 )
-from cudnnpy.raw._missing import missing
-from cudnnpy.raw._together import version_text
+from cudnnpy.raw._unknown_names import missing
 
 if TYPE_CHECKING:
     from cudnnpy.raw._api import *  # noqa: F403
@@ -75,7 +75,7 @@ def parameters(name: str) -> tuple[tuple[str, str, str], ...]:
     AttributeError
         If the headers do not have the function.
     """
-    return facts(name)[1]
+    return function_info(name)[1]
 
 
 def since(name: str) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cudnnpy.raw import _api
-from cudnnpy.raw._library import checked, ctype, facts, prototype
+from cudnnpy.raw._library import checked, ctype, function_info, prototype
 
 _Text = type("_Text", (str,), {"__repr__": str.__str__})  # an annotation, which is printed without quotes
 
@@ -30,7 +30,7 @@ def function(name: str) -> Callable[..., Any]:
     """Return the function of a C name. It loads no library before it is called."""
     from inspect import Parameter, Signature  # importing cudnnpy.raw would take a tenth longer
 
-    returns, parameters, _header, since, replacements = facts(name)
+    returns, parameters, _header, since, replacements = function_info(name)
     is_status, success = returns == "cudnnStatus_t", _api.cudnnStatus_t(0)
     bound: Callable[..., Any] | None = None
 

@@ -20,10 +20,10 @@ from cudnnpy.errors import (
     status_error,
 )
 from cudnnpy.raw import _api
-from cudnnpy.raw._files import examine, findable
-from cudnnpy.raw._missing import missing
-from cudnnpy.raw._nulls import refusing
-from cudnnpy.raw._together import check_together, own_parts, version_text
+from cudnnpy.raw._argument_checks import refusing
+from cudnnpy.raw._consistency import check_together, own_parts, version_text
+from cudnnpy.raw._elf import examine, findable
+from cudnnpy.raw._unknown_names import missing
 
 _MAJOR = 9
 _VARIABLE = "CUDNNPY_LIBRARY"
@@ -217,7 +217,7 @@ def ctype(spelling: str) -> Any:
     return kind
 
 
-def facts(name: str) -> tuple[str, tuple[tuple[str, str, str], ...], str, str, tuple[str, ...] | None]:
+def function_info(name: str) -> tuple[str, tuple[tuple[str, str, str], ...], str, str, tuple[str, ...] | None]:
     """Return the generated facts of a function.
 
     Raises AttributeError, with what to do, for a name that the headers do not have.
@@ -236,7 +236,7 @@ def prototype(name: str) -> str:
     AttributeError
         If the headers do not have the function.
     """
-    returns, parameters, *_ = facts(name)
+    returns, parameters, *_ = function_info(name)
     listed = []
     for parameter, kind, _direction in parameters:
         base, bracket = (kind[:-2], "[]") if kind.endswith("[]") else (kind, "")
@@ -255,7 +255,7 @@ def bound(name: str) -> Callable[..., Any]:
     FunctionNotAvailableError
         If the loaded libcudnn lacks it.
     """
-    returns, parameters, _header, since, _deprecated = facts(name)
+    returns, parameters, _header, since, _deprecated = function_info(name)
     library, file, number = _load()
     try:
         function = library[name]  # indexing makes a new object, so that other users' argtypes are not changed

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from cudnnpy._options.checks import check_layout_rank, check_shape, for_each_axis
+from cudnnpy._options.checks import check_layout_rank, check_shape, expand_per_axis
 from cudnnpy._options.convolution import ConvolutionOptions as Options
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _cropped(
     """Stride, dilation, output_padding, dilated kernel and padding of each spatial axis of a transposed convolution."""
     rank = len(kernel)
     stride, dilation = _each(options, "stride", rank), _each(options, "dilation", rank)
-    extra = for_each_axis("output_padding", output_padding, rank)
+    extra = expand_per_axis("output_padding", output_padding, rank)
     for axis in range(rank):
         if extra[axis] >= max(stride[axis], dilation[axis]):
             raise ValueError(
@@ -166,7 +166,7 @@ def _spatial_rank(options: Options, x_shape: Shape, w_shape: Shape, name: str = 
 
 
 def _each(options: Options, name: str, rank: int) -> Shape:
-    return for_each_axis(name, getattr(options, name), rank)
+    return expand_per_axis(name, getattr(options, name), rank)
 
 
 def _reach(kernel: Shape, dilation: Shape) -> Shape:
@@ -184,5 +184,5 @@ def _pads(options: Options, rank: int, reach: Shape, same: Sequence[int]) -> tup
         return tuple((span // 2, span // 2) for span in reach)
     if padding == "full":
         return tuple((span - 1, span - 1) for span in reach)
-    sides = for_each_axis("padding", padding, rank)
+    sides = expand_per_axis("padding", padding, rank)
     return tuple(side if isinstance(side, tuple) else (side, side) for side in sides)

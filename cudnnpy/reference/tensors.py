@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cudnnpy._options.arguments import check_axes, check_scales
-from cudnnpy._options.checks import check_flag, check_number, check_option, shown
+from cudnnpy._options.checks import check_flag, check_number, check_option, error_repr
 from cudnnpy.reference import _arrays
 from cudnnpy.typing import Dtype, MemoryLayout, Reduction
 
@@ -174,7 +174,7 @@ def _dtype(given: object) -> np.dtype[Any]:
     """Return the NumPy dtype for a name, a dtype or a scalar type."""
     name = given if isinstance(given, str) else getattr(given, "name", getattr(given, "__name__", None))
     if name not in _arrays.FLOATS:
-        raise TypeError(f"dtype must be {' or '.join(_arrays.FLOATS)}; got {shown(given)}")
+        raise TypeError(f"dtype must be {' or '.join(_arrays.FLOATS)}; got {error_repr(given)}")
     if name == "bfloat16":
         try:
             import ml_dtypes

@@ -78,7 +78,7 @@ def plan_and_cache(key: tuple[Any, ...], plan: Callable[..., Any], tensors: tupl
     A call during a stream capture inserts nothing: a later call plans.
     """
     settings = ACTIVE.settings
-    if settings is None or key[0] is not settings._identity:  # another thread has changed the settings
+    if settings is None or key[0] is not settings._token:  # another thread has changed the settings
         return Fallback(fallback_stats.TURNED_OFF)
     try:
         cached = plan(settings, tensors, *rest)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cudnnpy._core.identity import Identified
+from cudnnpy._core.cache_token import TokenizedOptions
 from cudnnpy._options.convolution import TUNE_SECONDS, canonical
 from cudnnpy.typing import Preference
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Identified):
+class Settings(TokenizedOptions):
     """The options of `enable`. None follows PyTorch's own flag at each call."""
 
     prefer: Preference | None = None
@@ -46,7 +46,7 @@ class Active:
     def set(self, settings: Settings | None) -> None:
         """Replace the active settings."""
         self.settings = settings
-        self.identity = None if settings is None else settings._identity
+        self.identity = None if settings is None else settings._token
 
 
 ACTIVE = Active()

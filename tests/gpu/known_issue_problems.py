@@ -24,7 +24,7 @@ import numpy as np
 
 import cudnnpy
 from cudnnpy import TensorSpec, raw, reference
-from cudnnpy._core.layouts import channels_last_strides, extent, packed_strides
+from cudnnpy._core.layouts import byte_extent, channels_last_strides, packed_strides
 from cudnnpy._measuring.guarded_memory import GuardedMemory
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning import engines
@@ -335,7 +335,7 @@ class Buffer:
     def __init__(self, spec: TensorSpec, offset: int = 0, address: int = 0) -> None:
         kind = np.dtype(spec.dtype)
         self._address, margin = address, 0 if address else MARGIN
-        self._host = np.full(2 * margin + extent(spec) + offset * kind.itemsize, UNWRITTEN, np.uint8)
+        self._host = np.full(2 * margin + byte_extent(spec) + offset * kind.itemsize, UNWRITTEN, np.uint8)
         self._start = margin + offset * kind.itemsize
         self._shape, self._kind = spec.shape, kind
         self._strides = tuple(kind.itemsize * stride for stride in spec.strides or (1,))

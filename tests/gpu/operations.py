@@ -55,7 +55,7 @@ class Case:
             self.keywords[keyword] = self.outs[result].tensor
         for name in self.kind.factors:
             self.keywords[name] = getattr(problem, name)
-        self._judge()
+        self._resolve_mismatch()
 
     def _place(self, values: Float64, dtype: str, memory: Memory, filler: int, is_tensor: bool) -> Placed:
         tensor = torch.from_numpy(np.asarray(values, order="C")).to(getattr(torch, dtype))
@@ -83,7 +83,7 @@ class Case:
         exact = dict(zip(kind.results_of(p), found, strict=True)) | {name: arrays[name] for name in kind.updated(p)}
         return {name: np.asarray(values, np.float64) for name, values in exact.items()}
 
-    def _judge(self) -> None:
+    def _resolve_mismatch(self) -> None:
         """What each result must be, and how far off it may be."""
         p, kind = self.problem, self.kind
         self.expected: Arrays = {}

@@ -17,7 +17,7 @@ import cudnnpy
 from cudnnpy import Candidate, Convolution, TensorSpec, raw
 from cudnnpy._core.layouts import channels_last_strides
 from cudnnpy._measuring import bench_buffers, result_comparison
-from cudnnpy._measuring.float64_check import Arbiter
+from cudnnpy._measuring.float64_check import Float64Checker
 from cudnnpy._measuring.guarded_memory import GuardedMemory
 from cudnnpy._measuring.result_comparison import tolerance
 from cudnnpy.descriptors import TensorDescriptor
@@ -266,7 +266,7 @@ def test_exact_elements_tell_right_from_wrong(operation: str, last: bool, dtype:
     handle = Handle.default(0)
     handle.set_stream(None)
     memory: Any = SimpleNamespace(inputs=tuple(a.data_ptr() for a in given[:2]), start=None)
-    found = Arbiter(problem, memory, handle).errors(right.data_ptr(), wrong.data_ptr())
+    found = Float64Checker(problem, memory, handle).errors(right.data_ptr(), wrong.data_ptr())
     assert found is not None
     assert found[0] <= tolerance(problem, tf32=False)
     assert found[1] > 0.5

@@ -14,7 +14,7 @@ from drawing import EXAMPLES, SEED
 
 import cudnnpy
 from cudnnpy import Convolution, Plan, TensorSpec
-from cudnnpy._core.layouts import extent
+from cudnnpy._core.layouts import byte_extent
 from cudnnpy._launch.steps import WORKSPACE_ALIGNMENT
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.handle import Handle
@@ -111,7 +111,7 @@ def plainly(plan: Plan, addresses: list[int], workspace: int, stream: int) -> No
 
 def check(memory: Memory, text: str, plan: Plan) -> bool:
     """Whether the plan is launched directly; if so, its results at addresses of every alignment are cuDNN's."""
-    sizes = [extent(spec) for spec in plan.problem.specs]
+    sizes = [byte_extent(spec) for spec in plan.problem.specs]
     with_space = [*sizes, plan.workspace_size + WORKSPACE_ALIGNMENT] if plan.workspace_size else sizes
     stream = torch.cuda.current_stream().cuda_stream
 
@@ -164,7 +164,10 @@ def test_drawn_plans_give_the_same_at_any_addresses() -> None:
         if found is None:
             continue
         text, plan = found
-        if sum(extent(spec) for spec in plan.problem.specs) + plan.workspace_size > LARGEST or not plan.is_relocatable:
+        if (
+            sum(byte_extent(spec) for spec in plan.problem.specs) + plan.workspace_size > LARGEST
+            or not plan.is_relocatable
+        ):
             continue
         plans += 1
         found_direct += check(memory, text, plan)

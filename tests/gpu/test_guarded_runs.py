@@ -13,7 +13,7 @@ from planted import X, specs
 
 from cudnnpy import Convolution, TensorSpec
 from cudnnpy._core.driver import make_current
-from cudnnpy._core.layouts import extent
+from cudnnpy._core.layouts import byte_extent
 from cudnnpy._measuring.guarded_memory import GuardedMemory
 
 CHILD = Path(__file__).with_name("faulty_kernels.py")
@@ -64,7 +64,7 @@ def test_operands_are_mapped_to_their_last_byte_and_the_slack(slack: int) -> Non
         return int(driver.cuPointerGetAttribute(attribute, address)[0]) == 0
 
     for spec, address in zip(given, memory.addresses(True), strict=True):
-        end = address + extent(spec)
+        end = address + byte_extent(spec)
         assert is_mapped(end - 1)
         assert is_mapped(end + slack - 1)
         assert not is_mapped(end + 16)

@@ -299,7 +299,7 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
         monkeypatch.setattr(module, "on_device", lambda device: contextlib.nullcontext(), raising=False)
     monkeypatch.setattr(workspace, "free_bytes", lambda device: LOTS)
     monkeypatch.setattr(workspace, "total_bytes", lambda device: there.memory)
-    monkeypatch.setattr(workspace, "temporary", temporary)
+    monkeypatch.setattr(workspace, "trim_pool_afterwards", temporary)
     monkeypatch.setitem(problem_notation.SYNTAXES, "made up", __name__)
     return there
 

@@ -20,7 +20,7 @@ from cuda.bindings import driver
 
 from cudnnpy import raw
 from cudnnpy._core import driver as driver_calls
-from cudnnpy._core.layouts import TensorSpec, extent, packed_strides
+from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides
 from cudnnpy._core.owned import Owned
 from cudnnpy._launch import dispatch, implicit_operands, launcher, plan_cache
 from cudnnpy._memory import arrays, workspace
@@ -110,7 +110,7 @@ class Memory(NamedTuple):
 
 def memory_of(array: Array) -> Memory:
     """Where an array lies."""
-    return Memory(array.pointer, extent(TensorSpec(array.shape, array.dtype, array.strides)))
+    return Memory(array.pointer, byte_extent(TensorSpec(array.shape, array.dtype, array.strides)))
 
 
 class ThreadState(threading.local):
@@ -375,15 +375,15 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInDevice]:
     monkeypatch.setattr(DropoutDescriptor, "needed_states_size", classmethod(lambda cls, handle: 1 << 10))
     monkeypatch.setattr(implicit_operands, "synchronize", lambda stream, device: None)
     monkeypatch.setattr(workspace, "free_bytes", lambda device: 1 << 30)
-    monkeypatch.setattr(workspace, "allocate", allocate)
-    real_take = workspace.take
+    monkeypatch.setattr(workspace, "allocate_from_pool", allocate)
+    real_take = workspace.allocate
 
     def take(size: int, device: int, stream: int, capturing: bool = False) -> tuple[int, int, Any]:
         found = real_take(size, device, stream, capturing)
         stand_in.workspaces.append((Memory(found[0], size), device, stream, threading.get_ident()))
         return found
 
-    monkeypatch.setattr(workspace, "take", take)
+    monkeypatch.setattr(workspace, "allocate", take)
     plan_cache.clear_cache()
 
     def allocator(size: int, device: int, stream: int) -> Any:

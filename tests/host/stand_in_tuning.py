@@ -127,7 +127,7 @@ def answers(request: Message, gpu: str, behaviour: str) -> Iterator[Message]:
         os.kill(os.getpid(), signal.SIGABRT)
     yield {"begin": "", "seconds": 2.0 if request["text"].startswith("hang") else 30.0}
     if behaviour == "scarce":
-        yield answer(tuned(request["text"], device, 1.0), lacked_memory=True)
+        yield answer(tuned(request["text"], device, 1.0), was_memory_limited=True)
         return
     work = tune if behaviour == "faulty" else globals()[behaviour]
     try:
@@ -138,9 +138,15 @@ def answers(request: Message, gpu: str, behaviour: str) -> Iterator[Message]:
         yield answer(found)
 
 
-def answer(found: Entry, *, lacked_memory: bool = False) -> Message:
+def answer(found: Entry, *, was_memory_limited: bool = False) -> Message:
     """The answer to a request to measure."""
-    plain = {"entry": found.plain(), "reason": "", "lacked_memory": lacked_memory, "rejected": {}, "compiled": {}}
+    plain = {
+        "entry": found.plain(),
+        "reason": "",
+        "was_memory_limited": was_memory_limited,
+        "rejected": {},
+        "compiled": {},
+    }
     return {"answer": plain}
 
 

@@ -123,8 +123,8 @@ class Sketch(Bench):
         self.problem, self.options, self._watch = given or convolution(), PlanningOptions(), SILENT
         self.memory: Any = Memory(self.problem.specs[-1:])
         self.timer: Any = SimpleNamespace(running=None, run=self.run, first_queued_ms=0.0)
-        self._largest = self.largest  # type: ignore[assignment]
-        self._arbiter: Any = SimpleNamespace(errors=self.errors)
+        self._max_abs = self.largest  # type: ignore[assignment]
+        self._checker: Any = SimpleNamespace(errors=self.errors)
         self.baseline, self.baseline_of, self.verified, self.best, self._ran = [], None, {}, math.inf, None
         self.results, self.times = results, times or {}
         self.others: dict[str, float] = {}  # the results of second runs, if they differ

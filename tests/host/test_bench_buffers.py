@@ -14,7 +14,7 @@ from memory_stand_in import GRAIN, Memory, view
 from numpy_machine import tensor_in
 
 from cudnnpy import TensorSpec
-from cudnnpy._core.layouts import extent
+from cudnnpy._core.layouts import byte_extent
 from cudnnpy._measuring.bench_buffers import SECOND, BenchBuffers
 from cudnnpy._measuring.drawing import have_gaps_changed, image, numbers, without_gaps
 from cudnnpy._measuring.guarded_memory import GuardedMemory
@@ -48,14 +48,14 @@ def are_disjoint(parts: list[tuple[int, int]]) -> bool:
 
 
 def elements(address: int, spec: TensorSpec) -> np.ndarray:
-    return tensor_in(view(address, extent(spec)), spec)
+    return tensor_in(view(address, byte_extent(spec)), spec)
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 @pytest.mark.parametrize("gaps", [0, 3])
 def test_all_parts_are_disjoint_and_the_copies_outlast_the_cache(gpu: Memory, beta: float, gaps: int) -> None:
     given = asked(beta, gaps)
-    sizes = [extent(spec) for spec in given.specs]
+    sizes = [byte_extent(spec) for spec in given.specs]
     memory = BenchBuffers(given)
     assert len(gpu.taken) == 1
     assert len(memory.timing_sets) * sum(sizes) >= 3 * CACHE
@@ -82,7 +82,7 @@ def test_the_inputs_are_the_same_wherever_they_are(gpu: Memory, gaps: int) -> No
         for copies in memory.timing_sets:
             np.testing.assert_array_equal(elements(copies[at], spec), ends)
         memory.place(at_end=True)
-        has_gaps = bool(np.isnan(view(memory.pointers[at], extent(spec)).view(np.float32)).any())
+        has_gaps = bool(np.isnan(view(memory.pointers[at], byte_extent(spec)).view(np.float32)).any())
         assert has_gaps == bool(gaps and at == 0)
 
 
@@ -117,9 +117,9 @@ def test_gaps_that_change_are_noticed_and_cleared(gpu: Memory, place: int) -> No
     assert not memory.have_gaps_changed()
     memory.reset(0, SECOND)
     elements(memory.scratch[0], given.specs[2])[...] = 2.0
-    view(memory.scratch[0], extent(given.specs[2])).view(np.float32)[place] = 0.0
+    view(memory.scratch[0], byte_extent(given.specs[2])).view(np.float32)[place] = 0.0
     assert memory.have_gaps_changed()
-    found = view(memory.scratch[0], extent(given.specs[2])).view(np.float32)
+    found = view(memory.scratch[0], byte_extent(given.specs[2])).view(np.float32)
     assert set(found) == {0.0, 2.0}
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy_machine import run_steps, tensor_in
 
 from cudnnpy import Pooling, TensorSpec, reference
-from cudnnpy._core.layouts import extent, packed_strides
+from cudnnpy._core.layouts import byte_extent, packed_strides
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.program import Program
 from cudnnpy._launch.steps import FunctionCall, OffsetExecutable
@@ -55,7 +55,7 @@ def problems(draw: st.DrawFn) -> Problem:
 
 
 def memory_of(spec: TensorSpec, rng: np.random.Generator) -> np.ndarray:
-    return rng.integers(-8, 9, extent(spec) // np.dtype(spec.dtype).itemsize).astype(spec.dtype)
+    return rng.integers(-8, 9, byte_extent(spec) // np.dtype(spec.dtype).itemsize).astype(spec.dtype)
 
 
 def call(**specs: TensorSpec) -> Call:

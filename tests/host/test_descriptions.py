@@ -18,10 +18,10 @@ import cudnnpy
 from cudnnpy import Convolution, FusedConvolution, Graph, TensorSpec, reference
 from cudnnpy._core.layouts import (
     channels_last_strides,
-    in_one_order,
-    is_described_last,
+    has_same_layout,
+    normalize_unit_strides,
     packed_strides,
-    same_memory,
+    suggests_channels_last,
 )
 from cudnnpy._launch import dispatch, plan_cache
 from cudnnpy._launch.program import Operand, Program
@@ -91,7 +91,7 @@ def any_strides(shape: Shape, strides: Shape, numbers: st.DataObject) -> Shape:
     """The strides of the same memory, with any numbers on axes of size 1, but none that PyTorch reads as an order."""
     drawn = tuple(numbers.draw(st.integers(0, 99)) if n == 1 else s for n, s in zip(shape, strides, strict=True))
     spec = TensorSpec(shape, strides=drawn)
-    return in_one_order(spec)[0].strides or () if is_described_last(spec) else drawn
+    return normalize_unit_strides(spec)[0].strides or () if suggests_channels_last(spec) else drawn
 
 
 @pytest.mark.parametrize("name", list(calls((1, 4, 6, 6))))
@@ -146,9 +146,9 @@ def test_operations_see_tensors_in_one_order(
     dispatch.run("noted", None, prepare, names, arrays, (), None, 0)
     (call,) = seen
     specs = tuple(call.specs.values())
-    assert specs == in_one_order(*specs)
+    assert specs == normalize_unit_strides(*specs)
     for spec, shape, one in zip(specs, shapes, packed, strict=True):
-        assert same_memory(spec, TensorSpec(shape, strides=one))
+        assert has_same_layout(spec, TensorSpec(shape, strides=one))
 
 
 FUNCTIONS = ["activation", "its gradient", "pooling", "the gradient of pooling", "softmax", "the gradient of softmax"]
@@ -180,7 +180,7 @@ def test_functions_get_descriptors_in_one_order(
         patch.setattr(TensorDescriptor, "__init__", note)
         call(*arrays)
     assert seen
-    assert tuple(seen) in (in_one_order(*seen), in_one_order(*seen, last=True))
+    assert tuple(seen) in (normalize_unit_strides(*seen), normalize_unit_strides(*seen, last=True))
 
 
 def test_the_cache_counts_a_plan_once_and_drops_it_with_its_last_signature(stand_in: StandInDevice) -> None:

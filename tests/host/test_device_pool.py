@@ -13,7 +13,7 @@ import pytest
 
 import cudnnpy
 from cudnnpy._memory import workspace
-from cudnnpy._memory.workspace import allocate, temporary
+from cudnnpy._memory.workspace import allocate_from_pool, trim_pool_afterwards
 
 STREAM, OTHER = 0x5000, 0x6000
 MiB, GiB = 1 << 20, 1 << 30
@@ -118,8 +118,8 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
 
 def use(size: int, device: int = 0, stream: int = STREAM) -> None:
     """Take memory for a block, and free it there."""
-    with temporary(device, stream):
-        allocate(size, device, stream)
+    with trim_pool_afterwards(device, stream):
+        allocate_from_pool(size, device, stream)
 
 
 # Memory for a while
@@ -167,15 +167,15 @@ def test_devices_have_pools_of_their_own(driver: Driver) -> None:
 
 
 def test_memory_goes_back_when_the_block_fails(driver: Driver) -> None:
-    with pytest.raises(ZeroDivisionError), temporary(0, STREAM):
-        allocate(8 * GiB, 0, STREAM)
+    with pytest.raises(ZeroDivisionError), trim_pool_afterwards(0, STREAM):
+        allocate_from_pool(8 * GiB, 0, STREAM)
         _ = 1 / 0
     assert driver.pools[0].unused == GiB
 
 
 @pytest.mark.parametrize("what", [lambda: use(8 * GiB), cudnnpy.release_workspace], ids=["temporary", "release"])
 def test_another_allocator_is_left_alone(driver: Driver, what: Callable[[], None]) -> None:
-    allocate(8 * GiB, 0, STREAM)
+    allocate_from_pool(8 * GiB, 0, STREAM)
     cudnnpy.set_allocator(lambda size, device, stream: Buffer())
     try:
         what()
@@ -196,7 +196,7 @@ def test_nothing_is_done_during_a_capture(driver: Driver, stream: int) -> None:
 
 @pytest.mark.parametrize("what", [lambda: use(8 * GiB), cudnnpy.release_workspace], ids=["temporary", "release"])
 def test_a_pool_that_cannot_be_trimmed_is_no_error(driver: Driver, what: Callable[[], None]) -> None:
-    allocate(8 * GiB, 0, STREAM)
+    allocate_from_pool(8 * GiB, 0, STREAM)
     driver.error = RuntimeError("CUDA_ERROR_UNKNOWN")
     what()
     driver.pools[0] = SimpleNamespace(allocate=lambda size, stream: Buffer())  # as on a GPU without memory pools
@@ -233,7 +233,7 @@ def test_a_captured_graph_keeps_its_workspace(driver: Driver, monkeypatch: pytes
     def take(size: int, device: int, stream: int, capturing: bool) -> tuple[int, int, Any]:
         return 1 << 20, size, driver.pools[device].take(size, stream=stream)
 
-    monkeypatch.setattr(workspace, "allocate", take)
+    monkeypatch.setattr(workspace, "allocate_from_pool", take)
     monkeypatch.setattr(workspace, "_pools", {0})
     monkeypatch.setattr(workspace, "capture_id", lambda stream: 1)
     driver.captured.add(STREAM)

@@ -15,7 +15,7 @@ from numpy_machine import run_steps, tensor_in
 from test_lowering import Planned
 
 from cudnnpy import Convolution, ConvolutionTranspose, TensorSpec, reference
-from cudnnpy._core.layouts import extent, in_layout, packed_strides, to_logical
+from cudnnpy._core.layouts import byte_extent, in_layout, packed_strides, to_logical
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.program import Program
 from cudnnpy._memory import workspace as memory
@@ -48,7 +48,7 @@ def spec_of(shape: tuple[int, ...], gap: int, dtype: str = "float32") -> TensorS
 
 
 def values(spec: TensorSpec, rng: np.random.Generator) -> np.ndarray:
-    return rng.integers(-4, 5, extent(spec) // 4).astype(spec.dtype)
+    return rng.integers(-4, 5, byte_extent(spec) // 4).astype(spec.dtype)
 
 
 def planned(

@@ -15,7 +15,7 @@ from numpy_machine import tensor_in
 from cudnnpy import TensorSpec, reference
 from cudnnpy._core.layouts import channels_last_strides
 from cudnnpy._measuring import float64_check
-from cudnnpy._measuring.float64_check import Arbiter
+from cudnnpy._measuring.float64_check import Float64Checker
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.problem import StridedSlice
 from cudnnpy.convolution import problem
@@ -162,7 +162,7 @@ class Case:
     def errors(self, other: np.ndarray, asked: Any = None) -> tuple[float, float] | None:
         x, w, start, right = (memory.ctypes.data for memory in self.memory)
         memory: Any = SimpleNamespace(inputs=(x, w), start=start)
-        return Arbiter(asked or self.problem, memory, cast(Any, None)).errors(right, other.ctypes.data)
+        return Float64Checker(asked or self.problem, memory, cast(Any, None)).errors(right, other.ctypes.data)
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -213,7 +213,7 @@ def test_what_one_comparison_reads_is_not_kept_for_the_next(device: Device, monk
     kept: list[int] = []
     x, w, start, right = (memory.ctypes.data for memory in case.memory)
     memory: Any = SimpleNamespace(inputs=(x, w), start=start)
-    judge = Arbiter(case.problem, memory, cast(Any, None))
+    judge = Float64Checker(case.problem, memory, cast(Any, None))
     for position in ((0, 1, 2, 3), (1, 2, 3, 4)):
         other = case.memory[3].copy()
         tensor_in(other, case.problem.specs[2])[position] = 9.0

@@ -18,8 +18,8 @@ from stand_in_device import Array, StandInDevice, calls_of_c
 
 import cudnnpy
 from cudnnpy import Convolution, TensorSpec
-from cudnnpy._core import identity as identities
-from cudnnpy._core.identity import Identified, Identity, identity_of
+from cudnnpy._core import cache_token as identities
+from cudnnpy._core.cache_token import CacheToken, TokenizedOptions, cache_token
 from cudnnpy._launch import dispatch, plan_cache
 from cudnnpy._launch.dispatch import Call
 
@@ -49,7 +49,7 @@ def misses() -> int:
 
 def test_every_operation_class_is_tried() -> None:
     found = {name for name in cudnnpy.__all__ if isinstance(getattr(cudnnpy, name), type)}
-    assert {name for name in found if issubclass(getattr(cudnnpy, name), Identified)} == set(OBJECTS)
+    assert {name for name in found if issubclass(getattr(cudnnpy, name), TokenizedOptions)} == set(OBJECTS)
     reference = {name for name in cudnnpy.reference.__all__ if name[0].isupper()}
     assert reference == set(OBJECTS)
 
@@ -61,7 +61,7 @@ def test_objects_are_frozen_equal_by_value_hashable_and_picklable(package: Any, 
     one, other = kind(**options), kind(**options)
     assert one == other
     assert hash(one) == hash(other)
-    assert one != Identity()
+    assert one != CacheToken()
     for copied in (pickle.loads(pickle.dumps(one)), copy.copy(one), copy.deepcopy(one)):
         assert type(copied) is kind
         assert copied == one
@@ -96,10 +96,10 @@ def test_equal_objects_share_an_identity_and_others_never_do(name: str, options:
     assert sum(shared) == (0 if name == "Dropout" else 1)  # each Dropout has random numbers of its own
 
 
-def key_of(one: Any) -> Identity:
+def key_of(one: Any) -> CacheToken:
     """What stands for an object in keys."""
     found = getattr(getattr(one, "_operation", one), "_identity", None)
-    assert isinstance(found, Identity)
+    assert isinstance(found, CacheToken)
     return found
 
 
@@ -123,33 +123,33 @@ assert conv.output_shape((1, 1, 5, 5), (1, 1, 3, 3)) == (1, 1, 3, 3)
 
 
 def test_an_identity_is_equal_to_itself_alone() -> None:
-    one = Identity()
-    for other in (Identity(), copy.copy(one), copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
+    one = CacheToken()
+    for other in (CacheToken(), copy.copy(one), copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
         assert other != one
-        assert isinstance(other, Identity)
+        assert isinstance(other, CacheToken)
 
 
 def test_copies_of_a_graph_and_of_a_dropout_have_identities_of_their_own() -> None:
     graph = cudnnpy.Graph()
     graph.tensor("x", TensorSpec((1, 2, 3, 4)))
     for one, other in ((graph, copy.deepcopy(graph)), (graph, copy.copy(graph))):
-        assert one._identity is not other._identity
+        assert one._token is not other._token
     dropout = cudnnpy.Dropout(0.5, 3)
     copied = copy.deepcopy(dropout)
-    assert copied._identity is not dropout._identity
+    assert copied._token is not dropout._token
     assert copied._states is not dropout._states
 
 
 def test_values_of_other_types_have_other_identities() -> None:
-    kept = [identity_of(int, value) for value in (1, 1.0, True)] + [identity_of(float, 1)]
+    kept = [cache_token(int, value) for value in (1, 1.0, True)] + [cache_token(float, 1)]
     assert len(set(kept)) == 4
 
 
 def test_an_identity_lives_as_long_as_it_is_used() -> None:
     gc.collect()  # what other tests left
     before = len(identities._of_values)
-    identity = identity_of(str, "a value that nothing else has")
-    assert identity_of(str, "a value that nothing else has") is identity
+    identity = cache_token(str, "a value that nothing else has")
+    assert cache_token(str, "a value that nothing else has") is identity
     gone = weakref.ref(identity)
     del identity
     gc.collect()
@@ -169,14 +169,14 @@ class Slow(str):
 
 
 def test_threads_that_make_options_at_once_get_no_identity_of_another() -> None:
-    found: list[tuple[str, Identity]] = []
+    found: list[tuple[str, CacheToken]] = []
     barrier = threading.Barrier(8)
 
     def make(number: int) -> None:
         barrier.wait(30)
         for turn in range(200):
             text = f"{turn} {number % 4}"  # every value in two threads
-            found.append((text, identity_of(str, Slow(text))))
+            found.append((text, cache_token(str, Slow(text))))
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -199,7 +199,7 @@ def test_threads_that_make_options_at_once_get_no_identity_of_another() -> None:
 
 
 @dataclass(frozen=True)
-class MadeUp(Identified):
+class MadeUp(TokenizedOptions):
     """An operation that nobody has told dispatch.run about."""
 
     option: Any = 0

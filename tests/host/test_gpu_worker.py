@@ -20,7 +20,7 @@ ROW = {"name": "engine 1", "milliseconds": 1.0}
 BEST = {
     "entry": ENTRY.plain(),
     "reason": "",
-    "lacked_memory": False,
+    "was_memory_limited": False,
     "rejected": {},
     "compiled": {"engine 5": "a plan"},
 }
@@ -163,7 +163,7 @@ def test_an_end_at_no_candidate_ends_the_search() -> None:
 def test_errors_are_those_of_the_problem_or_of_memory() -> None:
     with pytest.raises(MeasureError, match="no engine"):
         measured(Processes(lambda request, note: {"error": "no engine", "kind": "NoAlgorithmError"}))
-    late = {"answer": {"entry": None, "reason": "no more", "lacked_memory": True, "rejected": {}, "compiled": {}}}
+    late = {"answer": {"entry": None, "reason": "no more", "was_memory_limited": True, "rejected": {}, "compiled": {}}}
     found = measured(Processes(lambda request, note: late))
     assert found == Measurement(None, "no more", True)
 

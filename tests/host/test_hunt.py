@@ -18,7 +18,7 @@ from planning import profile
 from test_rows import ROOT
 from test_tuning import Case, Device, in_a_corner, unwritten
 
-from cudnnpy._core.layouts import extent, is_dense, lie_channels_last
+from cudnnpy._core.layouts import are_channels_last, byte_extent, is_dense
 from cudnnpy._measuring.gpu_worker import symptom_of
 from cudnnpy._measuring.process import Ended, Message, StartError, WorkerProcess
 from cudnnpy._measuring.watch import ContextLost
@@ -59,7 +59,7 @@ def test_each_problem_is_one_that_a_plan_can_be_asked_for(drawn: list[Drawn]) ->
         asked, options = parse_plannable(problem.text)
         assert text_of(asked, options) == problem.text
         most = 10 << 30 if problem.kind == "large" else 1 << 30
-        assert sum(map(extent, asked.specs)) <= most
+        assert sum(map(byte_extent, asked.specs)) <= most
 
 
 PROPERTIES: dict[str, Callable[[ConvolutionProblem], bool]] = {
@@ -77,12 +77,12 @@ PROPERTIES: dict[str, Callable[[ConvolutionProblem], bool]] = {
     "activation": lambda p: p.activation is not None,
     "alpha": lambda p: p.alpha != 1,
     "beta": lambda p: p.beta != 0,
-    "channels last": lambda p: lie_channels_last(p.x, p.w, p.y) and p.x.shape[1] > 1,
-    "several memory orders": lambda p: lie_channels_last(p.x) and not lie_channels_last(p.y),
+    "channels last": lambda p: are_channels_last(p.x, p.w, p.y) and p.x.shape[1] > 1,
+    "several memory orders": lambda p: are_channels_last(p.x) and not are_channels_last(p.y),
     "gaps": lambda p: not is_dense(p.x),
     "misaligned": lambda p: p.x.alignment < 16,
-    "just below 2^31 bytes": lambda p: 0 <= (1 << 31) - extent(p.x) < 1 << 26,
-    "just above 2^31 bytes": lambda p: 0 < extent(p.x) - (1 << 31) < 1 << 26,
+    "just below 2^31 bytes": lambda p: 0 <= (1 << 31) - byte_extent(p.x) < 1 << 26,
+    "just above 2^31 bytes": lambda p: 0 < byte_extent(p.x) - (1 << 31) < 1 << 26,
     **{
         f"{of} {dtype}": lambda p, of=of, dtype=dtype: (p.operation, p.x.dtype) == (of, dtype)  # type: ignore[misc]
         for of in ("forward", "backward_data", "backward_filter")

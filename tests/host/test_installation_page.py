@@ -23,7 +23,7 @@ from cudnnpy import _cuda_python, availability, raw
 from cudnnpy._core.dtypes import numpy_dtype
 from cudnnpy.availability import Library
 from cudnnpy.raw import _library
-from cudnnpy.raw._together import PARTS
+from cudnnpy.raw._consistency import PARTS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "installation.md").read_text()

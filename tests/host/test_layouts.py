@@ -13,27 +13,27 @@ from hypothesis import strategies as st
 import cudnnpy
 from cudnnpy._core.layouts import (
     TensorSpec,
-    as_lies,
+    are_channels_last,
     at_least_4d,
+    byte_extent,
     canonical,
     channels_last_strides,
-    extent,
     from_logical,
-    has_both_orders,
-    have_one_order,
-    in_one_order,
-    is_channels_last,
+    has_same_layout,
+    have_same_memory_format,
     is_dense,
-    is_described_last,
+    is_format_ambiguous,
+    is_only_channels_last,
     is_packed,
-    lie_channels_last,
-    packed,
-    packed_as,
+    normalize_unit_strides,
     packed_strides,
+    packed_strides_like,
     result_strides,
-    same_memory,
-    spelled_channels_last,
+    suggests_channels_last,
     to_logical,
+    to_packed,
+    with_channels_last_strides,
+    with_strides_of,
 )
 from cudnnpy._launch.steps import tensor_descriptor
 
@@ -119,9 +119,9 @@ def test_canonical_strides_reach_the_same_elements(
     ]
     assert canonical(found, "x") == found
     for odd_axis in [axis for axis, size in enumerate(shape) if size == 1]:  # nor does any other number there
-        packed = [packed_strides(shape), channels_last_strides(shape)]
+        to_packed = [packed_strides(shape), channels_last_strides(shape)]
         other = tuple(1000 if axis == odd_axis else stride for axis, stride in enumerate(strides))
-        if tuple(strides) not in packed and other not in packed:
+        if tuple(strides) not in to_packed and other not in to_packed:
             assert canonical(given_spec._replace(strides=other), "x") == found
 
 
@@ -152,10 +152,10 @@ def test_results_have_the_memory_order_of_what_they_are_like() -> None:
     assert result_strides((2, 6, 5), of(2, 3, 7, strides=(21, 1, 3))) == (30, 1, 6)
     for channels in (3, 1):  # the strides of one channel and of the columns are equal
         like = of(2, channels, 7, 7, strides=channels_last_strides((2, channels, 7, 7)))
-        assert packed_as(like, shape) == last
-        assert packed_as(like, (2, channels, 7, 7)) == like.strides
-    assert packed_as(of(2, 1, 7, 7, strides=(49, 49, 7, 1)), shape) == first
-    assert packed_as(of(2, 3, 7, 5, strides=(105, 35, 1, 7)), shape) == packed_strides(shape, (0, 1, 3, 2))
+        assert packed_strides_like(like, shape) == last
+        assert packed_strides_like(like, (2, channels, 7, 7)) == like.strides
+    assert packed_strides_like(of(2, 1, 7, 7, strides=(49, 49, 7, 1)), shape) == first
+    assert packed_strides_like(of(2, 3, 7, 5, strides=(105, 35, 1, 7)), shape) == packed_strides(shape, (0, 1, 3, 2))
 
 
 # Where elements lie
@@ -170,7 +170,7 @@ def test_at_least_4d_is_the_same_memory_in_the_same_order(spec: TensorSpec) -> N
     assert min(wide.strides) >= 1
     if len(spec.shape) > 1:
         assert wide.shape[:2] == spec.shape[:2]
-    assert extent(wide) == extent(spec)
+    assert byte_extent(wide) == byte_extent(spec)
     assert (tensor_descriptor(spec).shape, tensor_descriptor(spec).strides) == (wide.shape, wide.strides)
 
 
@@ -193,20 +193,20 @@ def test_memory_is_the_same_where_every_element_is(one: TensorSpec, two: TensorS
     two = two._replace(shape=one.shape, strides=(two.strides or ()) * 5)
     two = two._replace(strides=(two.strides or ())[: len(one.shape)])
     expected = bool(np.array_equal(memory_of(one), memory_of(two)))
-    assert same_memory(one, two) == expected
-    assert same_memory(one, one)
-    assert as_lies(one, two).strides == two.strides
-    assert np.array_equal(memory_of(as_lies(one, two)), memory_of(two))
-    assert not same_memory(one, one._replace(shape=(*one.shape, 2), strides=(*(one.strides or ()), 1)))
+    assert has_same_layout(one, two) == expected
+    assert has_same_layout(one, one)
+    assert with_strides_of(one, two).strides == two.strides
+    assert np.array_equal(memory_of(with_strides_of(one, two)), memory_of(two))
+    assert not has_same_layout(one, one._replace(shape=(*one.shape, 2), strides=(*(one.strides or ()), 1)))
 
 
 @given(tensors())
 def test_dense_tensors_fill_their_memory(spec: TensorSpec) -> None:
     places = memory_of(spec).ravel()
     assert is_dense(spec) == (sorted(places) == list(range(places.size)))
-    assert is_dense(packed(spec))
-    assert packed(spec, "float64") == (spec.shape, "float64", packed_strides(spec.shape), 16)
-    assert is_dense(spec._replace(strides=packed_as(spec, spec.shape)))
+    assert is_dense(to_packed(spec))
+    assert to_packed(spec, "float64") == (spec.shape, "float64", packed_strides(spec.shape), 16)
+    assert is_dense(spec._replace(strides=packed_strides_like(spec, spec.shape)))
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_dense_tensors_fill_their_memory(spec: TensorSpec) -> None:
 )
 def test_the_two_orders_that_have_names(shape: Any, strides: Any, packed_in_one: bool, last: bool) -> None:
     spec = TensorSpec(shape, "float32", strides)
-    assert (is_packed(spec), is_channels_last(spec)) == (packed_in_one, last)
+    assert (is_packed(spec), is_only_channels_last(spec)) == (packed_in_one, last)
 
 
 # The tensors of one convolution
@@ -253,11 +253,11 @@ SIDE, ONE = (2, 8, 5, 4), (2, 8, 1, 1)
     ],
 )
 def test_whether_tensors_have_one_order(x: Any, w: Any, y: Any, one_order: bool, last: bool) -> None:
-    assert have_one_order(x, w, y) == one_order
-    assert lie_channels_last(x, w, y) == last
-    spelled = spelled_channels_last(x, w, y)
+    assert have_same_memory_format(x, w, y) == one_order
+    assert are_channels_last(x, w, y) == last
+    spelled = with_channels_last_strides(x, w, y)
     assert [spec.strides == channels_last_strides(spec.shape) for spec in spelled] == [True] * 3 or not last
-    assert all(same_memory(a, b) for a, b in zip(spelled, (x, w, y), strict=True))
+    assert all(has_same_layout(a, b) for a, b in zip(spelled, (x, w, y), strict=True))
     assert last or spelled == (x, w, y)
 
 
@@ -289,21 +289,21 @@ def test_tensors_in_one_order_are_described_so_however_they_are_spelled(
     drawn: tuple[bool, list[TensorSpec]], default: bool, data: st.DataObject
 ) -> None:
     last, specs = drawn
-    found = in_one_order(*(respelled(spec, data) for spec in specs), last=default)
+    found = normalize_unit_strides(*(respelled(spec, data) for spec in specs), last=default)
     strides = channels_last_strides if last else packed_strides
     other = packed_strides if last else channels_last_strides
-    decisive = any(not same_memory(spec, spec._replace(strides=other(spec.shape))) for spec in specs)
+    decisive = any(not has_same_layout(spec, spec._replace(strides=other(spec.shape))) for spec in specs)
     wanted = strides if decisive else (channels_last_strides if default else packed_strides)
     assert [one.strides for one in found] == [wanted(spec.shape) for spec in specs]
-    assert all(same_memory(one, spec) for one, spec in zip(found, specs, strict=True))
-    assert in_one_order(*found, last=default) == found
+    assert all(has_same_layout(one, spec) for one, spec in zip(found, specs, strict=True))
+    assert normalize_unit_strides(*found, last=default) == found
 
 
 @given(st.lists(tensors(ranks=(4, 4)), min_size=1, max_size=3), st.booleans())
 def test_other_tensors_keep_their_memory(specs: list[TensorSpec], last: bool) -> None:
     """Gaps, other orders of the axes, and tensors of two orders."""
-    for one, spec in zip(in_one_order(*specs, last=last), specs, strict=True):
-        assert same_memory(one, spec)
+    for one, spec in zip(normalize_unit_strides(*specs, last=last), specs, strict=True):
+        assert has_same_layout(one, spec)
 
 
 @given(st.lists(tensors(ranks=(1, 5)), min_size=1, max_size=3), st.booleans(), st.data())
@@ -311,9 +311,9 @@ def test_what_is_described_depends_on_the_memory_alone(
     specs: list[TensorSpec], last: bool, data: st.DataObject
 ) -> None:
     """Of tensors of every rank, order and gap."""
-    found = in_one_order(*specs, last=last)
-    assert in_one_order(*(respelled(spec, data) for spec in specs), last=last) == found
-    assert in_one_order(*found, last=last) == found
+    found = normalize_unit_strides(*specs, last=last)
+    assert normalize_unit_strides(*(respelled(spec, data) for spec in specs), last=last) == found
+    assert normalize_unit_strides(*found, last=last) == found
 
 
 @pytest.mark.parametrize(
@@ -333,16 +333,20 @@ def test_what_is_described_depends_on_the_memory_alone(
 )
 def test_tensors_of_both_orders_and_how_they_are_described(shape: Any, strides: Any, both: bool, last: bool) -> None:
     spec = TensorSpec(shape, "float32", strides)
-    assert (has_both_orders(spec), is_described_last(spec)) == (both, last)
-    assert has_both_orders()
-    assert has_both_orders(spec, spec) == both
+    assert (is_format_ambiguous(spec), suggests_channels_last(spec)) == (both, last)
+    assert is_format_ambiguous()
+    assert is_format_ambiguous(spec, spec) == both
 
 
 def test_what_lies_in_either_order_follows_the_first_that_does_not() -> None:
     last, either = of(2, 3, 4, 4, strides=channels_last_strides((2, 3, 4, 4))), of(3, 1, 2, 2, strides=(4, 4, 2, 1))
     first = of(2, 3, 4, 4, strides=packed_strides((2, 3, 4, 4)))
-    assert in_one_order(either, last, first, last=False) == (either._replace(strides=(4, 1, 2, 1)), last, first)
-    assert in_one_order(either, first, last, last=True) == (either, first, last)
+    assert normalize_unit_strides(either, last, first, last=False) == (
+        either._replace(strides=(4, 1, 2, 1)),
+        last,
+        first,
+    )
+    assert normalize_unit_strides(either, first, last, last=True) == (either, first, last)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from made_up_entries import CANDIDATES, entry
 
-from cudnnpy._options.checks import printable, shown
+from cudnnpy._options.checks import error_repr, printable
 from cudnnpy._options.limits import MAX_PRINTED_CHARACTERS, MAX_SHOWN_CHARACTERS
 from cudnnpy._store.entry import Entry
 from cudnnpy.cli import output_files, text_table
@@ -111,10 +111,10 @@ def test_small_files_and_arguments_take_little_memory(tmp_path: Path) -> None:
 
 def test_a_value_is_shown_in_few_characters() -> None:
     for value in ("x" * 10**7, b"x" * 10**7, [1] * 10**6, (10**600,) * 9, {1: "x" * 5000}):
-        assert len(shown(value)) == MAX_SHOWN_CHARACTERS
-        assert shown(value).endswith("...")
+        assert len(error_repr(value)) == MAX_SHOWN_CHARACTERS
+        assert error_repr(value).endswith("...")
     for short in ("x" * 900, [1] * 300, None, 1.5, "\x1b"):
-        assert shown(short) == repr(short)
+        assert error_repr(short) == repr(short)
 
 
 CONTROL = "\ud800\x1b[2J\x9b\u202e"

@@ -10,7 +10,7 @@ import pytest
 from numpy_machine import NumpyExecutable, run_steps, tensor_in
 
 from cudnnpy import reference
-from cudnnpy._core.layouts import TensorSpec, channels_last_strides, extent, packed_strides
+from cudnnpy._core.layouts import TensorSpec, byte_extent, channels_last_strides, packed_strides
 from cudnnpy._launch.steps import StepSequence
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.engines import Target
@@ -76,7 +76,7 @@ def check(lowering: ConvolutionLowering) -> None:
     """The lowering's steps leave in the result's memory what the whole problem says, and everything else as it was."""
     whole = lowering.whole
     rng = np.random.default_rng(0)
-    memories = [rng.integers(-4, 5, extent(spec) // 4).astype(np.float32) for spec in whole.specs]
+    memories = [rng.integers(-4, 5, byte_extent(spec) // 4).astype(np.float32) for spec in whole.specs]
     expected = [memory.copy() for memory in memories]
     tensors = [tensor_in(m, spec) for m, spec in zip(expected, whole.specs, strict=True)]
     tensors[-1][...] = computed(whole, tensors)

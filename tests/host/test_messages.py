@@ -474,7 +474,7 @@ bad()
 def test_a_fork_during_a_message_of_another_thread() -> None:
     """At its exit the child does not wait for the parent's thread, which it does not have."""
     done = child("""
-from cudnnpy._core import messages
+from cudnnpy._core import logging_bridge
 class Waits(logging.Handler):
     def emit(self, record):
         began.set()

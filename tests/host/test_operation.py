@@ -465,14 +465,14 @@ def test_a_stream_with_less_memory_than_the_first_gets_another_plan(
     stand_in.workspace_size = 4096
     conv.forward(x, w)
     stand_in.stream, stand_in.workspace_size = OTHER, 100
-    given = workspace.take
+    given = workspace.allocate
 
     def take(size: int, device: int, stream: int, capturing: bool = False) -> Any:
         if size > 1000:
             raise MemoryError("no more")
         return given(size, device, stream, capturing)
 
-    monkeypatch.setattr(workspace, "take", take)
+    monkeypatch.setattr(workspace, "allocate", take)
     conv.forward(x, w)
     assert len(stand_in.choices) == 2
     assert [size for size, *_ in stand_in.allocated] == [4096, 100]
@@ -492,7 +492,7 @@ def test_memory_that_runs_out_in_a_capture_is_told_as_that(
     def take(*_: Any) -> Any:
         raise MemoryError("no more")
 
-    monkeypatch.setattr(workspace, "take", take)
+    monkeypatch.setattr(workspace, "allocate", take)
     with pytest.raises(MemoryError, match="no more"):
         conv.forward(x, w)
     assert len(stand_in.choices) == 1

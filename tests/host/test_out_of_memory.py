@@ -16,7 +16,7 @@ from stand_in_device import OTHER, STREAM, Array, StandInDevice
 
 import cudnnpy
 from cudnnpy import Convolution, ConvolutionTranspose, FusedConvolution, Graph, TensorSpec
-from cudnnpy._core.layouts import extent
+from cudnnpy._core.layouts import byte_extent
 from cudnnpy._launch import dispatch, plan_cache
 from cudnnpy._memory import arrays, workspace
 from cudnnpy._planning import selection
@@ -272,7 +272,7 @@ def results(stand_in: StandInDevice, memory: Memory, monkeypatch: pytest.MonkeyP
     library = arrays._libraries[Array]
 
     def maker(shape: Any, strides: Any, dtype: Any, device: int) -> Callable[[], Array]:
-        make, size = library.maker(shape, strides, dtype, device), extent(TensorSpec(shape, dtype.name, strides))
+        make, size = library.maker(shape, strides, dtype, device), byte_extent(TensorSpec(shape, dtype.name, strides))
 
         def taken() -> Array:
             try:

@@ -520,9 +520,9 @@ def test_every_value_of_every_option_has_an_identity_of_its_own() -> None:
         ConvolutionOptions(),
         *(ConvolutionOptions(**{name: value}) for name, values in OTHER_OPTIONS.items() for value in values),
     ]
-    identities = [Operation(options)._identity for options in every]
+    identities = [Operation(options)._token for options in every]
     assert len(set(identities)) == len(every)
-    assert [Operation(options)._identity for options in every] == identities
+    assert [Operation(options)._token for options in every] == identities
 
 
 def test_what_means_the_same_has_the_same_identity() -> None:
@@ -535,7 +535,7 @@ def test_what_means_the_same_has_the_same_identity() -> None:
     ]
     for one, other in pairs:
         first = Operation(one)  # the identity lives as long as one that has it
-        assert first._identity is Operation(other)._identity
+        assert first._token is Operation(other)._token
 
 
 def test_every_field_of_a_problem_tells_problems_apart() -> None:

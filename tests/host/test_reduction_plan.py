@@ -18,7 +18,7 @@ from stand_in_device import Array, StandInDevice
 import cudnnpy
 from cudnnpy import Graph, TensorSpec, raw
 from cudnnpy._core.dtypes import numpy_dtype
-from cudnnpy._core.layouts import packed_as, packed_strides
+from cudnnpy._core.layouts import packed_strides, packed_strides_like
 from cudnnpy._launch import implicit_operands
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.program import Operand
@@ -619,7 +619,7 @@ def test_views_are_the_same_memory_with_the_reduced_axis_where_graphs_know_it(
 @given(problems())
 def test_results_lie_in_the_order_of_what_was_reduced(problem: tuple[TensorSpec, tuple[int, ...]]) -> None:
     spec, shape = problem
-    strides, order = packed_as(spec, shape), spec.strides
+    strides, order = packed_strides_like(spec, shape), spec.strides
     assert order is not None
     kept = [axis for axis, size in enumerate(shape) if size > 1]
     assert sorted(kept, key=strides.__getitem__) == sorted(kept, key=order.__getitem__)

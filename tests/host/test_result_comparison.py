@@ -11,7 +11,7 @@ import pytest
 from cudnnpy import TensorSpec
 from cudnnpy._core.dtypes import numpy_dtype
 from cudnnpy._measuring import result_comparison
-from cudnnpy._measuring.result_comparison import Largest, tolerance
+from cudnnpy._measuring.result_comparison import MaxAbs, tolerance
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy.convolution import problem
 from cudnnpy.convolution.candidates import ConvolutionProblem
@@ -39,7 +39,7 @@ def test_types_that_no_v7_function_adds_are_compared_by_numpy(monkeypatch: pytes
 
     monkeypatch.setattr("cuda.bindings.driver.cuMemcpyDtoHAsync", read)
     monkeypatch.setattr("cuda.bindings.driver.cuStreamSynchronize", lambda stream: None)
-    largest = Largest(None, 0)  # type: ignore[arg-type]
+    largest = MaxAbs(None, 0)  # type: ignore[arg-type]
     spec = TensorSpec((4,), dtype)
     assert largest(spec, 1, memory[1].nbytes) == 4.0
     assert largest(spec, 1, memory[1].nbytes, minus=2) == 8.0
@@ -58,8 +58,8 @@ def test_more_elements_than_a_descriptor_can_have_are_compared_in_parts(
         return float(np.abs(memory[(at - 100) // 4 :][: size // 4]).max())
 
     monkeypatch.setattr(result_comparison, "_MOST", 3)
-    monkeypatch.setattr(Largest, "_by_numpy", by_numpy)
-    largest = Largest(None, 0)  # type: ignore[arg-type]
+    monkeypatch.setattr(MaxAbs, "_by_numpy", by_numpy)
+    largest = MaxAbs(None, 0)  # type: ignore[arg-type]
     np.testing.assert_equal(largest(TensorSpec((8,), "int32"), 100, 32, minus=500), abs(value))
     assert asked == [(100, 12, 500), (112, 12, 512), (124, 8, 524)]
 
@@ -83,6 +83,6 @@ def test_a_result_of_one_element_is_read_without_a_reduction(monkeypatch: pytest
         lambda to, at, size, stream: ctypes.memmove(to, memory.ctypes.data, size),
     )
     monkeypatch.setattr("cuda.bindings.driver.cuStreamSynchronize", lambda stream: None)
-    largest = Largest(None, 0)  # type: ignore[arg-type]
+    largest = MaxAbs(None, 0)  # type: ignore[arg-type]
     assert largest(TensorSpec((1, 1, 1, 1), "float32"), memory.ctypes.data, 4) == 3.5
     assert largest(TensorSpec((1, 1, 1, 1), "float32"), memory.ctypes.data, 4, minus=64) == 4.5

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudnnpy import TensorSpec, raw
-from cudnnpy._core.layouts import packed, packed_strides
+from cudnnpy._core.layouts import packed_strides, to_packed
 from cudnnpy._launch import program as programs
 from cudnnpy._launch import steps
 from cudnnpy._launch.dispatch import Call, Specs
@@ -222,7 +222,7 @@ def test_copies_have_the_wanted_type_and_order(launched: list[Any], monkeypatch:
 
     monkeypatch.setattr(steps, "tensor_descriptor", noted)
     x = LAST._replace(dtype="bfloat16", alignment=2)
-    program = with_conversion_copies("made up", 0, [Operand("x", x)], Recorder(), [packed(x, "float32")])
+    program = with_conversion_copies("made up", 0, [Operand("x", x)], Recorder(), [to_packed(x, "float32")])
     assert made == [x, FIRST]
     assert program.scratch == [BYTES]
 

@@ -101,19 +101,19 @@ def test_calls_on_other_arrays_do_not_ask_pytorch(torch: Any, stand_in: StandInD
 
 
 def test_pytorch_is_asked_from_the_time_that_it_has_initialized_cuda(torch: Any, monkeypatch: Any) -> None:
-    assert not driver.capture_nearby(0)
+    assert not driver.is_stream_or_torch_capturing(0)
     torch.cuda.is_initialized = lambda: True
     torch.cuda.is_current_stream_capturing = lambda: True
-    assert driver.capture_nearby(0)
+    assert driver.is_stream_or_torch_capturing(0)
     torch.cuda.is_initialized = no_driver  # once is enough: not on the path of every call
-    assert driver.capture_nearby(0)
+    assert driver.is_stream_or_torch_capturing(0)
 
 
 def test_pytorch_is_not_asked_while_another_thread_imports_it(torch: Any) -> None:
     del torch.cuda.is_initialized
-    assert not driver.capture_nearby(0)
+    assert not driver.is_stream_or_torch_capturing(0)
     del torch.cuda
-    assert not driver.capture_nearby(0)
+    assert not driver.is_stream_or_torch_capturing(0)
 
 
 def test_a_device_whose_stream_pytorch_cannot_tell_is_pytorchs_own_error(torch: Any) -> None:

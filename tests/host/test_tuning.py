@@ -14,7 +14,7 @@ from memory_stand_in import DONE, GRAIN, Memory, view
 from numpy_machine import tensor_in
 
 from cudnnpy import TensorSpec, reference
-from cudnnpy._core.layouts import extent
+from cudnnpy._core.layouts import byte_extent
 from cudnnpy._launch import launcher
 from cudnnpy._launch.launcher import Launcher
 from cudnnpy._measuring import bench, float64_check, result_comparison, timing
@@ -45,9 +45,9 @@ class Device(Memory):
         self.held_after: list[int] = []  # what was not freed when memory was given back
         self.status = driver.CUresult.CUDA_SUCCESS  # of what the GPU runs
         monkeypatch.setattr(workspace, "total_bytes", lambda device: self.total)
-        monkeypatch.setattr(workspace, "temporary", self.temporary)
+        monkeypatch.setattr(workspace, "trim_pool_afterwards", self.temporary)
         monkeypatch.setattr(float64_check, "copy", self.copy)
-        monkeypatch.setattr(result_comparison.Largest, "__call__", self.largest)
+        monkeypatch.setattr(result_comparison.MaxAbs, "__call__", self.largest)
         monkeypatch.setattr(driver, "cuStreamSynchronize", lambda stream: (self.status,))
         monkeypatch.setattr(driver, "cuEventRecord", lambda event, _: self.events.update({id(event): self.clock}))
         monkeypatch.setattr(driver, "cuEventCreate", lambda flags: (*DONE, SimpleNamespace()))
@@ -144,7 +144,9 @@ class Case:
                 self.places.append((*pointers, workspace))
                 self.streams.add(handle._address)
                 self.device.clock += milliseconds
-                x, w, y = (tensor_in(view(at, extent(spec)), spec) for at, spec in zip(pointers, specs, strict=True))
+                x, w, y = (
+                    tensor_in(view(at, byte_extent(spec)), spec) for at, spec in zip(pointers, specs, strict=True)
+                )
                 first = y.flat[0]
                 if spoil is not unwritten:
                     wide = reference.Convolution(padding=1).forward(
@@ -408,7 +410,7 @@ def test_the_first_run_is_flush_with_the_ends_and_a_verified_one_with_the_beginn
     case = Case(device)
     case.confirmed(case.candidate("right", 1.0, space=size))
     ends, starts = case.places
-    sizes = [*(extent(spec) for spec in case.problem.specs), size]
+    sizes = [*(byte_extent(spec) for spec in case.problem.specs), size]
     for at, (address, length) in enumerate(zip(ends, sizes, strict=True)):
         assert address % 16 == 0
         slack = -(address + length) % GRAIN

@@ -25,7 +25,7 @@ from cudnnpy._options.checks import (
     check_padding,
     check_per_axis,
     check_shape,
-    for_each_axis,
+    expand_per_axis,
 )
 
 bad_scales: Any = scaling_arguments  # whose types forbid what is tried here
@@ -84,7 +84,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str, str]] = [
     (lambda: check_padding((0, "same")), TypeError, "padding", "'same'"),
     (lambda: check_padding(None, ("same",)), TypeError, "padding", "None"),
     (lambda: check_padding("sane", ("same",)), ValueError, "padding", "'sane'"),
-    (lambda: for_each_axis("stride", (1, 1, 1), 2), ValueError, "stride", "(1, 1, 1)"),
+    (lambda: expand_per_axis("stride", (1, 1, 1), 2), ValueError, "stride", "(1, 1, 1)"),
     (lambda: check_per_axis("stride", 10**5000, 1), ValueError, "stride", "an integer of 16610 bits"),
     (lambda: check_padding((0, 2**63)), ValueError, "padding", "9223372036854775808"),
     (lambda: check_number("c", 10**5000), ValueError, "c", "an integer of 16610 bits"),
@@ -115,7 +115,7 @@ EXPECTED: list[tuple[Callable[[], Any], str]] = [
     (lambda: check_per_axis("stride", 0, 1), "of 1 to 3 spatial axes"),
     (lambda: check_padding(-1), "(before, after) pairs"),
     (lambda: check_padding(None, ("valid", "same")), "one of 'valid', 'same'"),
-    (lambda: for_each_axis("stride", (1, 1, 1), 2), "2 spatial axes"),
+    (lambda: expand_per_axis("stride", (1, 1, 1), 2), "2 spatial axes"),
     (lambda: check_shape("s", (2, 0)), "sizes of 1 or more"),
     (lambda: check_shape("s", (2, 3), 3), "a tuple of 3 sizes"),
 ]  # fmt: skip
@@ -163,8 +163,8 @@ class Index:
         (lambda: check_padding("same", ("valid", "same")), "same"),
         (lambda: check_padding(Index()), 3),
         (lambda: check_padding([0, [1, Index()]]), (0, (1, 3))),
-        (lambda: for_each_axis("stride", 2, 3), (2, 2, 2)),
-        (lambda: for_each_axis("padding", (1, (2, 3)), 2), (1, (2, 3))),
+        (lambda: expand_per_axis("stride", 2, 3), (2, 2, 2)),
+        (lambda: expand_per_axis("padding", (1, (2, 3)), 2), (1, (2, 3))),
         (lambda: check_shape("x_shape", [2, Index()]), (2, 3)),
         (lambda: check_shape("x_shape", (size for size in (1, 2)), 2), (1, 2)),
         (lambda: check_shape("x_shape", ()), ()),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cudnnpy._core.whole_file import replacing
+from cudnnpy._core.atomic_file import replacing
 
 
 @pytest.mark.parametrize("earlier", [None, "earlier"])

@@ -15,7 +15,7 @@ import pytest
 
 import cudnnpy
 from cudnnpy._memory import workspace
-from cudnnpy._memory.workspace import allocate, release_workspace, set_allocator
+from cudnnpy._memory.workspace import allocate_from_pool, release_workspace, set_allocator
 
 STREAM, OTHER = 0x5000, 0x6000
 
@@ -190,11 +190,11 @@ def test_what_can_be_had_is_found_by_taking_it_and_given_back(
 
     monkeypatch.setattr(Pool, "__call__", scarce)
     for asked in (8 << 20, 64 << 30):
-        found = workspace.obtainable(asked, 0, STREAM)
+        found = workspace.max_allocatable(asked, 0, STREAM)
         most = min(asked, free)
         assert most - max(most / 15, 1 << 20) <= found <= most
         assert pool.held() == []
-    assert workspace.obtainable(free, 0, STREAM) == free
+    assert workspace.max_allocatable(free, 0, STREAM) == free
 
 
 def test_an_allocator_that_fails_leaves_the_old_buffer(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,7 +293,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> type[Device]:
 
 
 def test_memory_comes_from_the_devices_pool_in_the_order_of_the_stream(device: type[Device]) -> None:
-    address, size, owner = allocate(4096, 1, STREAM)
+    address, size, owner = allocate_from_pool(4096, 1, STREAM)
     assert (address, size) == (1 << 20, 4096)
     assert isinstance(owner, Buffer)
     assert device.log == [("allocate", 1, 4096, ("stream", STREAM))]
@@ -310,7 +310,7 @@ def test_in_a_capture_memory_is_allocated_on_another_stream(
         return 0, "the mode before"
 
     monkeypatch.setattr(driver, "cuThreadExchangeStreamCaptureMode", exchange)
-    allocate(4096, 0, STREAM, capturing=True)
+    allocate_from_pool(4096, 0, STREAM, capturing=True)
     relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     assert [device.log[0], *device.log[2:]] == [relaxed, "sync", "the mode before"]
     assert device.log[1][:3] == ("allocate", 0, 4096)
@@ -323,7 +323,7 @@ def test_a_device_without_that_much_memory_is_a_memory_error_with_the_sizes(
     monkeypatch.setattr(device, "error", RuntimeError("CUDA_ERROR_OUT_OF_MEMORY: no"))
     monkeypatch.setattr(workspace, "free_bytes", lambda ordinal: 1234)
     with pytest.raises(MemoryError, match=r"device 0 has no 4096 bytes of memory \(1234 are free\)"):
-        allocate(4096, 0, STREAM)
+        allocate_from_pool(4096, 0, STREAM)
     monkeypatch.setattr(device, "error", RuntimeError("CUDA_ERROR_INVALID_CONTEXT"))
     with pytest.raises(RuntimeError, match="INVALID_CONTEXT"):
-        allocate(4096, 0, STREAM)
+        allocate_from_pool(4096, 0, STREAM)

@@ -20,7 +20,7 @@ import torch
 
 import cudnnpy.torch
 from cudnnpy import reference
-from cudnnpy._core.layouts import extent
+from cudnnpy._core.layouts import byte_extent
 from cudnnpy._launch import dispatch, plan_cache
 from cudnnpy._launch.program import Program
 from cudnnpy._memory import arrays
@@ -96,7 +96,7 @@ class ReferenceLauncher:
         plan = planned.plan if isinstance(planned, Program) else planned
         specs = [one.spec for one in planned.operands] if isinstance(planned, Program) else plan.problem.specs
         assert all(address % spec.alignment == 0 for address, spec in zip(operands, specs, strict=True))
-        memories = [bytes_at(address, extent(spec)) for address, spec in zip(operands, specs, strict=True)]
+        memories = [bytes_at(address, byte_extent(spec)) for address, spec in zip(operands, specs, strict=True)]
         plan.machine.streams.append(stream)
         if plan.machine.fails:
             raise ExecutionFailedError("cudnnBackendExecute", 5000, "CUDNN_STATUS_EXECUTION_FAILED")

@@ -106,7 +106,7 @@ class HuntService(Service):
         with (
             on_device(0),
             in_use(handle, STREAM),
-            memory.temporary(0, STREAM),
+            memory.trim_pool_afterwards(0, STREAM),
             closing(Examiner(problem, options, handle, _WORKSPACE, **how)) as verifier,
         ):
             yield verifier, candidates

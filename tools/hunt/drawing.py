@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, NamedTuple, TypeAlias
 
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._core.layouts import TensorSpec, channels_last_strides, extent, packed_strides
+from cudnnpy._core.layouts import TensorSpec, byte_extent, channels_last_strides, packed_strides
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
@@ -65,7 +65,7 @@ def draw(seed: int, number: int, only: str | None = None) -> Drawn:
         except (ValueError, TypeError):  # the shapes or the types do not fit together
             continue
         products = math.prod(problem.specs[-1].shape) * problem.reduction_length
-        size = sum(map(extent, problem.specs))
+        size = sum(map(byte_extent, problem.specs))
         if size <= _MOST_BYTES.get(kind, 1 << 30) and products <= _MOST_PRODUCTS:
             return Drawn(number, kind, text_of(problem, options))
 

@@ -111,7 +111,7 @@ def _measured(worker: GpuWorker, text: str, seconds: float, known: Sequence[Foun
             break
         worker.close()
         left_out |= {fault.candidate: _reason(fault) for fault in measurement.faults}
-    if measurement.lacked_memory:
+    if measurement.was_memory_limited:
         reason = measurement.reason or "the GPU has too little free memory to measure in"
         measurement = measurement._replace(entry=None, reason=reason)
     return measurement._replace(faults=faults)

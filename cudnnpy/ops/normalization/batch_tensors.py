@@ -9,11 +9,11 @@ from typing import NamedTuple
 from cudnnpy import raw
 from cudnnpy._core.layouts import (
     TensorSpec,
+    are_channels_last,
+    byte_extent,
     channels_last_strides,
-    extent,
-    lie_channels_last,
-    packed,
     packed_strides,
+    to_packed,
 )
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.operands import is_large
@@ -29,7 +29,7 @@ _MIN_LAST_BYTES = 1 << 14  # of x, from which on graphs are worth compiling chan
 
 def as_channels_first(spec: TensorSpec) -> TensorSpec:
     """The tensor packed channels first, or a copy that is."""
-    return spec if spec.strides == packed_strides(spec.shape) else packed(spec)
+    return spec if spec.strides == packed_strides(spec.shape) else to_packed(spec)
 
 
 def as_channels_last(spec: TensorSpec) -> TensorSpec:
@@ -103,7 +103,7 @@ class Normalized(NamedTuple):
         return [
             data(operand.spec)
             if operand.name in ("dy", "x", "out")
-            else packed(operand.spec, statistics_dtype(self.x.dtype))
+            else to_packed(operand.spec, statistics_dtype(self.x.dtype))
             for operand in operands
         ]
 
@@ -123,7 +123,7 @@ class Normalized(NamedTuple):
         x, tensors = self.x, (self.x, *others)
         if not self.can_use_graph(*others):
             return []
-        last = lie_channels_last(*tensors) and extent(x) >= _MIN_LAST_BYTES
+        last = are_channels_last(*tensors) and byte_extent(x) >= _MIN_LAST_BYTES
         first = all(t.strides == packed_strides(t.shape) for t in tensors)
         few = x.shape[1] <= _MAX_FEW_CHANNELS and x.shape[0] * math.prod(x.shape[2:]) >= _MIN_LONG_CHANNEL
         return [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cudnnpy._core.layouts import TensorSpec, at_least_4d, in_layout, packed, packed_strides, per_channel
+from cudnnpy._core.layouts import TensorSpec, at_least_4d, in_layout, packed_strides, per_channel, to_packed
 from cudnnpy._launch.device_operation import DeviceOperation
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.operands import FLOATS, logical, logical_like, logical_result, packed_like
@@ -47,7 +47,7 @@ class InstanceNormalization(InstanceNormalizationBase, DeviceOperation):
 
 def _views(x: TensorSpec) -> Views:
     """x packed, its parameters (a value for each channel) and its statistics (one for each channel of each n)."""
-    wide = at_least_4d(packed(x))
+    wide = at_least_4d(to_packed(x))
     n, c, *spatial = wide.shape
     mean = TensorSpec((n, c, *(1 for _ in spatial)), "float32", (c, 1, *(c for _ in spatial)))
     return Views(wide, per_channel(wide), mean)

@@ -6,7 +6,7 @@ On an H200 the forward function takes 0.1 of PyTorch's time channels first, and 
 from __future__ import annotations
 
 from cudnnpy import raw
-from cudnnpy._core.layouts import TensorSpec, as_lies, in_layout, is_dense, packed
+from cudnnpy._core.layouts import TensorSpec, in_layout, is_dense, to_packed, with_strides_of
 from cudnnpy._launch.device_operation import DeviceOperation
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.operands import check_no_overlaps, logical, logical_like, logical_result
@@ -60,9 +60,9 @@ class LocalResponseNormalization(LocalResponseNormalizationBase, DeviceOperation
             return Program("local response gradient", call.device, operands, []), results
         required_specs = (
             _for_functions(dy),
-            as_lies(_for_functions(x), _for_functions(dy)),
-            as_lies(_for_functions(y), _for_functions(dy)),
-            as_lies(_for_functions(dx), _for_functions(dy)),
+            with_strides_of(_for_functions(x), _for_functions(dy)),
+            with_strides_of(_for_functions(y), _for_functions(dy)),
+            with_strides_of(_for_functions(dx), _for_functions(dy)),
         )
         one, two, three, four = map(tensor_descriptor, required_specs)
         tensors = three, OperandAddress(2), one, OperandAddress(0), two, OperandAddress(1)
@@ -78,5 +78,5 @@ class LocalResponseNormalization(LocalResponseNormalizationBase, DeviceOperation
 def _for_functions(spec: TensorSpec) -> TensorSpec:
     """A tensor as the functions take it: dense, not bfloat16, and packed if it has five axes."""
     if spec.dtype == "bfloat16" or len(spec.shape) == 5 or not is_dense(spec):
-        return packed(spec, "float32" if spec.dtype == "bfloat16" else None)
+        return to_packed(spec, "float32" if spec.dtype == "bfloat16" else None)
     return spec

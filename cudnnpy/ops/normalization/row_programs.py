@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from cudnnpy._core.layouts import TensorSpec, packed
+from cudnnpy._core.layouts import TensorSpec, to_packed
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.implicit_operands import (
     ConstantBuffer,
@@ -77,7 +77,7 @@ def forward_program(
     dtype, names = statistics_dtype(x.dtype), [operand.name for operand in operands]
     composed = composed_forward(call.device, dtype, views.shapes, names, epsilon, centred=centred)
     return with_conversion_copies(
-        mode, call.device, operands, composed, [packed(operand.spec, dtype) for operand in operands]
+        mode, call.device, operands, composed, [to_packed(operand.spec, dtype) for operand in operands]
     )
 
 
@@ -98,7 +98,7 @@ def backward_program(call: Call, mode: GraphNormalization, operands: Sequence[Op
     dtype, names = statistics_dtype(x.dtype), [operand.name for operand in operands]
     composed = composed_backward(call.device, dtype, views.shapes, names, centred=centred)
     return with_conversion_copies(
-        name, call.device, operands, composed, [packed(operand.spec, dtype) for operand in operands]
+        name, call.device, operands, composed, [to_packed(operand.spec, dtype) for operand in operands]
     )
 
 
@@ -124,7 +124,7 @@ def _variants(mode: GraphNormalization, operands: Sequence[Operand], length: int
 def _packed(operands: Sequence[Operand], kind: ElementName | None) -> list[TensorSpec]:
     """The operands as graphs take them: packed, with parameters of dtype `kind`, or of their own dtype if it is None."""
     parameters = "scale", "bias", "dscale", "dbias"
-    return [packed(operand.spec, kind if operand.name in parameters else None) for operand in operands]
+    return [to_packed(operand.spec, kind if operand.name in parameters else None) for operand in operands]
 
 
 def _forward_graph(

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._core.layouts import TensorSpec, packed, packed_strides
+from cudnnpy._core.layouts import TensorSpec, packed_strides, to_packed
 from cudnnpy._launch.program import Operand, Program
 from cudnnpy._launch.step_builder import StepBuilder
 from cudnnpy._launch.steps import (
@@ -133,7 +133,7 @@ def gradient(
     shape = (*x.shape[:2], *(axis.size + axis.overhang for axis in axes))
     builder = StepBuilder({operand.name: operand.spec for operand in operands})
     given_dy, given_x, given_y, result = builder.operands.values()
-    longer, packed_dy = TensorSpec(shape, dtype, packed_strides(shape)), packed(dy, dtype)
+    longer, packed_dy = TensorSpec(shape, dtype, packed_strides(shape)), to_packed(dy, dtype)
     part = longer._replace(shape=x.shape)  # x's elements of `longer`
     long_x, long_dx = builder.scratch(longer), builder.scratch(longer)
     new_dy, new_y = builder.scratch(packed_dy), builder.scratch(packed_dy)

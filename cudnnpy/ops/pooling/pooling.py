@@ -15,17 +15,17 @@ from collections.abc import Sequence
 from cudnnpy import raw
 from cudnnpy._core.layouts import (
     TensorSpec,
-    as_lies,
+    byte_extent,
     channels_last_strides,
-    extent,
     from_logical,
     in_layout,
-    in_one_order,
     is_dense,
     is_packed,
-    packed,
+    normalize_unit_strides,
     packed_strides,
     to_logical,
+    to_packed,
+    with_strides_of,
 )
 from cudnnpy._launch.device_operation import DeviceOperation
 from cudnnpy._launch.dispatch import Call
@@ -80,7 +80,7 @@ class Pooling(PoolingBase, DeviceOperation):
         operands = check_no_overlaps(call, (Operand("x", x), Operand("out", y, True)))
         results = [in_layout(y, self._channels_last)]
         a, b = scaling_arguments(alpha, beta, x.dtype)
-        if not extent(y):
+        if not byte_extent(y):
             return Program("pooling", call.device, operands, []), results
         if any(axis.overhang for axis in axes):
             steps = forward_steps(self.mode, axes, x, y, alpha, beta)
@@ -96,7 +96,7 @@ class Pooling(PoolingBase, DeviceOperation):
         if step is None:
             how = descriptor(self.mode, axes)
             # described as channels last, the maxima of one channel take half the time (an H200)
-            one, two = map(tensor_descriptor, in_one_order(x, y, last=True))
+            one, two = map(tensor_descriptor, normalize_unit_strides(x, y, last=True))
             step = Step(
                 FunctionCall("cudnnPoolingForward", how, a, one, OperandAddress(0), b, two, OperandAddress(1)), (0, 1)
             )
@@ -125,7 +125,7 @@ class Pooling(PoolingBase, DeviceOperation):
         )
         results = [in_layout(dx, self._channels_last)]
         a, b = scaling_arguments(alpha, beta, x.dtype)
-        if not extent(dx):
+        if not byte_extent(dx):
             return Program("pooling gradient", call.device, operands, []), results
         if any(axis.overhang for axis in axes):
             return gradient(self.mode, axes, call.device, operands, alpha, beta), results
@@ -141,10 +141,10 @@ class Pooling(PoolingBase, DeviceOperation):
                 OperandAddress(1),
             )
             return Program("pooling gradient", call.device, operands, [Step(function, (0, 3))]), results
-        required_specs = [dy, as_lies(x, dx), as_lies(y, dy), dx]
+        required_specs = [dy, with_strides_of(x, dx), with_strides_of(y, dy), dx]
         can_copy = call.workspace_cap is None  # otherwise memory does not suffice for the copies
         if (can_copy and self._is_faster_packed(x)) or not (is_dense(dx) and is_dense(dy)):
-            required_specs = [packed(spec) for spec in required_specs]
+            required_specs = [to_packed(spec) for spec in required_specs]
         how = descriptor(self.mode, axes)
         one, two, three, four = map(tensor_descriptor, map(_in_one_batch, required_specs))
         # A graph is not used: resample-gradient in docs/known-issues.md.
@@ -202,7 +202,7 @@ def _is_reduction(x: TensorSpec) -> bool:
     if size == 1 or not is_dense(x) or x.alignment < 16 or x.dtype == "float64":
         return False
     if x.strides != packed_strides(x.shape):
-        return extent(x) >= _MIN_REDUCED_BYTES
+        return byte_extent(x) >= _MIN_REDUCED_BYTES
     return is_large(x) and size > _MAX_SMALL_IMAGE
 
 

@@ -13,7 +13,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from cudnnpy._core.layouts import TensorSpec, as_lies, channels_last_strides, extent, in_layout, is_packed, packed
+from cudnnpy._core.layouts import (
+    TensorSpec,
+    byte_extent,
+    channels_last_strides,
+    in_layout,
+    is_packed,
+    to_packed,
+    with_strides_of,
+)
 from cudnnpy._launch.device_operation import DeviceOperation
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.operands import check_no_overlaps, logical, logical_like, logical_result
@@ -47,14 +55,14 @@ class Softmax(SoftmaxBase, DeviceOperation):
 
     def _in_one_order(self, first: TensorSpec, *others: TensorSpec) -> list[TensorSpec]:
         """The tensors in one memory format: softmax-orders in docs/known-issues.md."""
-        specs = [first, *(as_lies(other, first) for other in others)]
-        return specs if is_packed(first) else [packed(spec) for spec in specs]
+        specs = [first, *(with_strides_of(other, first) for other in others)]
+        return specs if is_packed(first) else [to_packed(spec) for spec in specs]
 
     def _fast_specs(self, *given: TensorSpec) -> list[TensorSpec]:
         """The tensors in one memory format, in which the functions are fast."""
         specs = self._in_one_order(*given)
         if self._rows(specs[0]) is None and specs[0].shape[1] >= _MIN_MANY_CHANNELS:
-            return [packed(spec)._replace(strides=channels_last_strides(spec.shape)) for spec in specs]
+            return [to_packed(spec)._replace(strides=channels_last_strides(spec.shape)) for spec in specs]
         return specs
 
     def _rows(self, spec: TensorSpec) -> tuple[int, int] | None:
@@ -108,7 +116,7 @@ class Softmax(SoftmaxBase, DeviceOperation):
         y = logical_result(call, "out", x.shape, x, self.layout, beta)
         operands = check_no_overlaps(call, (Operand("x", x), Operand("out", y, True, ("x",))))
         scaling_arguments(alpha, beta, x.dtype)
-        if not extent(y):
+        if not byte_extent(y):
             return Program("softmax", call.device, operands, []), [in_layout(y, self._channels_last(x))]
         return self._program("softmax", call, operands, alpha, beta), [in_layout(y, self._channels_last(x))]
 
@@ -118,7 +126,7 @@ class Softmax(SoftmaxBase, DeviceOperation):
         dx = logical_result(call, "out", dy.shape, dy, self.layout, beta)
         operands = check_no_overlaps(call, (Operand("dy", dy), Operand("y", y), Operand("out", dx, True, ("dy",))))
         scaling_arguments(alpha, beta, dy.dtype)
-        if not extent(dx):
+        if not byte_extent(dx):
             return Program("softmax gradient", call.device, operands, []), [in_layout(dx, self._channels_last(dy))]
         return self._program("softmax gradient", call, operands, alpha, beta), [in_layout(dx, self._channels_last(dy))]
 

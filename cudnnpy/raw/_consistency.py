@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from cudnnpy.errors import LibraryNotFoundError, LibraryVersionError
 from cudnnpy.raw import _api
-from cudnnpy.raw._files import DAMAGED, Part, examine, searched, unmet
+from cudnnpy.raw._elf import DAMAGED, Part, examine, searched, unmet
 
 # The sub-libraries of every release of cuDNN 9, each after those that it needs.
 PARTS = ("graph", "ops", "cnn", "adv", "heuristic", "engines_precompiled", "engines_runtime_compiled")

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from cudnnpy import raw
 from cudnnpy._core.process_setting import ProcessSetting
-from cudnnpy._options.checks import check_integer, shown
+from cudnnpy._options.checks import check_integer, error_repr
 
 _LEVELS: dict[int, int] = {
     raw.CUDNN_SEV_FATAL: logging.CRITICAL,
@@ -75,7 +75,7 @@ def log_to(
     return _setting.set(_checked(logger, level))
 
 
-class _Hearer(NamedTuple):
+class _LogSink(NamedTuple):
     """Who reads the messages."""
 
     logger: logging.Logger
@@ -86,12 +86,12 @@ class _Hearer(NamedTuple):
         return sum(1 << severity for severity, level in _LEVELS.items() if level >= self.level)
 
 
-def _checked(logger: Any, level: Any) -> _Hearer | None:
+def _checked(logger: Any, level: Any) -> _LogSink | None:
     expected = "a number or the name of a level of logging"
     if isinstance(level, str):
         names = logging.getLevelNamesMapping()
         if level not in names:
-            raise ValueError(f"level must be {expected} ({', '.join(names)}); got {shown(level)}")
+            raise ValueError(f"level must be {expected} ({', '.join(names)}); got {error_repr(level)}")
         level = names[level]
     elif level is not None:
         level = check_integer("level", level, 0, expected=expected)
@@ -100,14 +100,14 @@ def _checked(logger: Any, level: Any) -> _Hearer | None:
     if isinstance(logger, str):
         logger = logging.getLogger(logger)
     if not isinstance(logger, logging.Logger):
-        raise TypeError(f"logger must be a logging.Logger, the name of one, or None; got {shown(logger)}")
-    return _Hearer(logger, logger.getEffectiveLevel() if level is None else level)
+        raise TypeError(f"logger must be a logging.Logger, the name of one, or None; got {error_repr(logger)}")
+    return _LogSink(logger, logger.getEffectiveLevel() if level is None else level)
 
 
 # What cuDNN calls
 
 
-_heard_by: _Hearer | None = None
+_sink: _LogSink | None = None
 _heard = False  # whether a message has come since _wait_for_callbacks set this
 _inside: set[int] = set()  # the threads that are passing a message on
 os.register_at_fork(after_in_child=_inside.clear)  # those of the parent are not in the child
@@ -115,7 +115,7 @@ _thread_state = threading.local()  # .deaf: whether messages of the thread are d
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
+def _suppress_messages() -> Iterator[None]:
     """Drop the messages of this thread: those of calls that a handler makes would never end."""
     before = _is_deaf()
     _thread_state.deaf = True
@@ -129,10 +129,10 @@ def _is_deaf() -> bool:
     return getattr(_thread_state, "deaf", False)
 
 
-def _hear(severity: int, _user_data: int | None, facts: Any, text: int | None) -> None:
+def _on_message(severity: int, _user_data: int | None, facts: Any, text: int | None) -> None:
     """Pass a message on. ctypes reports what this raises to sys.unraisablehook."""
     global _heard
-    _heard, hearer = True, _heard_by
+    _heard, hearer = True, _sink
     if hearer is None or _is_deaf():
         return
     level = _LEVELS.get(severity, logging.DEBUG)  # a severity that is added later has a higher number
@@ -141,7 +141,7 @@ def _hear(severity: int, _user_data: int | None, facts: Any, text: int | None) -
     thread = threading.get_ident()
     try:
         _inside.add(thread)
-        with _deaf():
+        with _suppress_messages():
             lines = _lines(text)
             hearer.logger.log(level, _message(lines), stacklevel=_frames_within(), extra=_attributes(facts, lines))
     except KeyboardInterrupt:  # ctypes would swallow it, so it comes again when the call has returned
@@ -155,7 +155,7 @@ def _hear(severity: int, _user_data: int | None, facts: Any, text: int | None) -
 
 # raw.cudnnCallback_t takes the text as one string, but it is several, of which the last one is empty.
 _Callback = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(raw.cudnnDebugStruct), ctypes.c_void_p)
-_callback = _Callback(_hear)
+_callback = _Callback(_on_message)
 # cuDNN keeps the address: the callback outlives this module, whose names are deleted when the interpreter exits.
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callback))
 _HEAR = ctypes.cast(_callback, raw.cudnnCallback_t)
@@ -245,20 +245,20 @@ _OFF = _Registered(0, None, _SILENT)
 _has_ended = False
 
 
-def _present() -> _Registered:
+def _current_callback() -> _Registered:
     """Return what is registered now, perhaps by others."""
     mask, data, function = ctypes.c_uint(), ctypes.c_void_p(), raw.cudnnCallback_t()
     raw.call("cudnnGetCallback", ctypes.byref(mask), ctypes.byref(data), ctypes.byref(function))
     return _Registered(mask.value, data.value, function)
 
 
-def _apply(hearer: _Hearer | None) -> None:
+def _apply(hearer: _LogSink | None) -> None:
     """Turn the messages on or off. A callback that another has set in the meantime is not turned off."""
-    global _heard_by, _before
-    if _has_ended or (hearer is None and _heard_by is None):
+    global _sink, _before
+    if _has_ended or (hearer is None and _sink is None):
         return
-    with _deaf():
-        present = _present()
+    with _suppress_messages():
+        present = _current_callback()
         if hearer is None:
             if _is_ours(present):
                 (_OFF if (_before.mask, _before.address) == (0, None) else _before).register()
@@ -266,14 +266,14 @@ def _apply(hearer: _Hearer | None) -> None:
             if not _is_ours(present) and present.address != _OFF.address:
                 _before = present
             _Registered(hearer.mask(), None, _HEAR).register()
-    _heard_by = hearer
+    _sink = hearer
 
 
 def _is_ours(present: _Registered) -> bool:
     return present.address == _address(_HEAR)
 
 
-_setting: ProcessSetting[_Hearer | None] = ProcessSetting(None, _apply)
+_setting: ProcessSetting[_LogSink | None] = ProcessSetting(None, _apply)
 
 
 @atexit.register
@@ -282,14 +282,14 @@ def _end() -> None:
 
     What held before is not restored: it may be a Python function too, or a file, which cuDNN would begin anew.
     """
-    global _heard_by, _has_ended
+    global _sink, _has_ended
     _has_ended = True
-    if _heard_by is None:
+    if _sink is None:
         return
-    with _deaf():
-        if _is_ours(_present()):
+    with _suppress_messages():
+        if _is_ours(_current_callback()):
             _OFF.register()
-    _heard_by = None
+    _sink = None
     _wait_for_callbacks()
 
 
