@@ -1,5 +1,5 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:88d74351fe14c3eb07ae4173eb9e8272a0dafa8826952e9a74443de0bfe40f46
+# seal: sha256:2b3f7cd004228afe1c9c53270b4e9fc4b959ee7c7229a2f2c1506bd6c4e83a2e
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors

@@ -11,6 +11,8 @@ from ctypes import byref, c_int, c_void_p
 from functools import cache
 from typing import Any
 
+from cudnnpy.errors import CaptureError
+
 _NOT_READY = 600  # CUDA_ERROR_NOT_READY
 
 
@@ -48,6 +50,17 @@ def is_stream_or_torch_capturing(stream: int) -> bool:
     While the thread captures another stream, a capture of our own can invalidate that one.
     """
     return is_capturing(stream) or bool(_torch_captures())
+
+
+def check_not_capturing(operation: str, stream: int, advice: str = "") -> None:
+    """Raise CaptureError if the stream, or PyTorch's current stream, is being captured: nothing is planned then."""
+    if not is_stream_or_torch_capturing(stream):
+        return
+    why = "a stream is being captured into a CUDA graph"
+    if not advice:
+        why = f"this signature has not been planned yet, and {why}"
+        advice = "Call it once with arrays of the same shapes before the capture (a warm-up)"
+    raise CaptureError(f"{operation}: {why}. {advice}; the capture is intact")
 
 
 def _ask_torch() -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, overload
 
 from cudnnpy._core.cache_token import CacheToken
-from cudnnpy._core.driver import is_stream_or_torch_capturing
+from cudnnpy._core.driver import check_not_capturing, is_stream_or_torch_capturing
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import (
     TensorSpec,
@@ -23,7 +23,16 @@ from cudnnpy._core.layouts import (
 from cudnnpy._launch.launcher import Launchable, Launcher
 from cudnnpy._launch.plan_cache import arguments_token, lookup, plan_cache
 from cudnnpy._launch.steps import aligned_size
-from cudnnpy._memory.arrays import ArrayLibrary, ArrayMetadata, _libraries, library_of, read, spec_of, to_library_array
+from cudnnpy._memory.arrays import (
+    ArrayLibrary,
+    ArrayMetadata,
+    _libraries,
+    check_writable,
+    library_of,
+    read,
+    spec_of,
+    to_library_array,
+)
 from cudnnpy._memory.workspace import (
     ask_for_memory,
     is_out_of_memory,
@@ -32,7 +41,7 @@ from cudnnpy._memory.workspace import (
     trim_pool_afterwards,
     workspace,
 )
-from cudnnpy.errors import CaptureError, NoAlgorithmError
+from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.handle import on_device, stream_address
 from cudnnpy.typing import ArrayT, Stream
 
@@ -408,20 +417,3 @@ _ADVICE = (
     "Free device memory (cudnnpy.release_workspace() gives back the cached workspace), pass arrays for the results, "
     "or ask for less workspace (workspace_limit, prefer='no_workspace')"
 )
-
-
-def check_not_capturing(operation: str, stream: int, advice: str = "") -> None:
-    """Raise CaptureError if the stream, or PyTorch's current stream, is being captured: nothing is planned then."""
-    if not is_stream_or_torch_capturing(stream):
-        return
-    why = "a stream is being captured into a CUDA graph"
-    if not advice:
-        why = f"this signature has not been planned yet, and {why}"
-        advice = "Call it once with arrays of the same shapes before the capture (a warm-up)"
-    raise CaptureError(f"{operation}: {why}. {advice}; the capture is intact")
-
-
-def check_writable(name: str, out: Any) -> None:
-    """Raise ValueError if a result cannot be written."""
-    if not library_of(out, name).writable(out):
-        raise ValueError(f"{name} must be a writable array; got a read-only one")

@@ -50,6 +50,12 @@ def library_of(array: Any, argument: str = "x") -> ArrayLibrary:
     return library
 
 
+def check_writable(name: str, out: Any) -> None:
+    """Raise ValueError if a result cannot be written."""
+    if not library_of(out, name).writable(out):
+        raise ValueError(f"{name} must be a writable array; got a read-only one")
+
+
 def read(array: Any, argument: str) -> tuple[int, ArrayMetadata]:
     """Return the address and the metadata of a device array. Raises TypeError, naming the argument, for a host array."""
     pointer, signature = library_of(array, argument).read(array)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol, get_args
 
 from cudnnpy._options.byte_counts import bytes_text
@@ -25,6 +24,9 @@ class FoundFault(NamedTuple):
     driver: str  #: the version of the CUDA driver
 
 
+_NONE: Mapping[str, str] = {}
+
+
 class Measurement(NamedTuple):
     """The result of measuring a problem."""
 
@@ -34,9 +36,9 @@ class Measurement(NamedTuple):
     was_memory_limited: bool = False
     faults: tuple[FoundFault, ...] = ()
     #: without an entry, the candidates that failed when they ran, each with the rejection reason: they are not chosen now
-    rejected: Mapping[str, str] = MappingProxyType({})
+    rejected: Mapping[str, str] = _NONE
     #: the serialized plan of a choice that was compiled at run time, by the name of its candidate (engines.save_plan)
-    compiled: Mapping[str, str] = MappingProxyType({})
+    compiled: Mapping[str, str] = _NONE
 
 
 class Measurer(Protocol):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from cudnnpy._core.driver import check_not_capturing
 from cudnnpy._core.layouts import TensorSpec, check_spec, from_logical, to_logical
-from cudnnpy._launch.dispatch import check_not_capturing
 from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._memory.arrays import library_of, read, spec_of
 from cudnnpy._memory.device_array import current_device

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from torch import OutOfMemoryError
 
+from cudnnpy._core.driver import check_not_capturing
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec
-from cudnnpy._launch.dispatch import Call, check_not_capturing, specs_of
+from cudnnpy._launch.dispatch import Call, specs_of
 from cudnnpy._launch.launcher import Launcher
 from cudnnpy._launch.plan_cache import plan_cache
 from cudnnpy._memory.arrays import library_of, read

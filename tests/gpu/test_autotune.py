@@ -170,7 +170,7 @@ def test_without_memory_for_the_default_choice_nothing_is_chosen(limit: int, mon
 
     monkeypatch.setattr(GuardedMemory, "_obtained", scarce(GuardedMemory._obtained))
     for module in (bench_buffers, result_comparison):
-        monkeypatch.setattr(module, "take", scarce(module.take))
+        monkeypatch.setattr(module, "allocate", scarce(module.allocate))
     with pytest.raises(MemoryError):
         searched("forward", *specs("forward"))
     assert len(taken) > limit

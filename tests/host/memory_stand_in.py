@@ -39,7 +39,7 @@ class Memory:
         self.held: weakref.WeakSet[Owner] = weakref.WeakSet()
         self.trimmed = 0
         for module in (float64_check, result_comparison, bench_buffers, guarded_memory, verification):
-            monkeypatch.setattr(module, "take", self.take)
+            monkeypatch.setattr(module, "allocate", self.take)
         monkeypatch.setattr(guarded_memory, "release_workspace", self.trim)
         monkeypatch.setattr(bench_buffers, "_cache_size", lambda device: cache)
         functions = {

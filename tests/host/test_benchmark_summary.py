@@ -149,12 +149,12 @@ def test_the_lines_name_contenders_slow_rows_and_failures() -> None:
 
 
 def test_a_row_has_what_a_table_of_measurements_needs() -> None:
-    found = measure_layers.traits(network_cell(LINES[3], 2))
+    found = measure_layers.facts(network_cell(LINES[3], 2))
     problem = found["problem"]
     assert (problem["x"], problem["w"], problem["y"]) == ((2, 128, 128, 128), (128, 64, 3, 3), (2, 64, 256, 256))
     assert (problem["transposed"], problem["output_padding"], problem["with_bias"]) == (True, (1, 1), True)
     assert (problem["dtype"], problem["channels_last"], problem["tf32"]) == ("float16", True, True)
-    assert not measure_layers.traits(network_cell(LINES[3], 2, operation="backward_filter"))["problem"]["with_bias"]
+    assert not measure_layers.facts(network_cell(LINES[3], 2, operation="backward_filter"))["problem"]["with_bias"]
     plan = SimpleNamespace(
         name="engine 7",
         source="heuristics",

@@ -108,7 +108,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     monkeypatch.setattr(workspace, "on_device", made.on_device)
     monkeypatch.setattr(workspace, "relaxed_capture", nullcontext)
     monkeypatch.setattr(workspace, "is_capturing", lambda stream: stream in made.captured)
-    monkeypatch.setattr(workspace, "capture_nearby", lambda stream: stream in made.captured)
+    monkeypatch.setattr(workspace, "is_stream_or_torch_capturing", lambda stream: stream in made.captured)
     monkeypatch.setattr(workspace, "_pools", set())
     cudnnpy.release_workspace(captured=True)
     yield made

@@ -544,7 +544,7 @@ def test_on_a_gpu_the_candidates_are_planned(monkeypatch, capsys):
 
 def test_on_a_gpu_the_candidates_are_measured(monkeypatch, capsys):
     rows = (
-        made_up_entries.candidate("engine 1", "heuristics", None, rejection_reason="wrong result: off by 1 of float64"),
+        made_up_entries.candidate("engine 1", "heuristics", None, refused="wrong result: off by 1 of float64"),
         made_up_entries.candidate("engine 2 (tile_size=5)", "knobs", 0.25),
     )
     entry = made_up_entries.entry(TEXT, rows, 1)

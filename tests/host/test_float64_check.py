@@ -98,7 +98,7 @@ class Device:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.kept: list[np.ndarray] = []
-        monkeypatch.setattr(float64_check, "take", self.take)
+        monkeypatch.setattr(float64_check, "allocate", self.take)
         monkeypatch.setattr(float64_check, "copy", self.copy)
         monkeypatch.setattr(
             "cuda.bindings.driver.cuMemcpyDtoHAsync", lambda to, at, size, _: ctypes.memmove(to, at, size)

@@ -86,6 +86,7 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             engine=index,
             knobs=pairs,
             name=engine_name(index, pairs),
+            notes=(),
             numerical_notes=(),
             behavior_notes=(),
             finalize=lambda: "plan",

@@ -445,7 +445,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Message]]:
             "Handle": SimpleNamespace(default=lambda device: None),
             "on_device": lambda device: nullcontext(),
             "in_use": lambda handle, stream: nullcontext(),
-            "memory": SimpleNamespace(temporary=lambda device, stream: nullcontext()),
+            "memory": SimpleNamespace(trim_pool_afterwards=lambda device, stream: nullcontext()),
             "try_plan": lambda candidate, *_: candidate.name != "engine 9",
         }.items():
             monkeypatch.setattr(child, replaced, stand_in)

@@ -15,13 +15,13 @@ from typing import Any
 import cuda.bindings.runtime
 import numpy as np
 import pytest
-import whole_pictures
 from messages import says
 
 import cudnnpy
 from cudnnpy import _cuda_python, availability, raw
 from cudnnpy._core.dtypes import numpy_dtype
 from cudnnpy.availability import Library
+from cudnnpy.cli.edges import images
 from cudnnpy.raw import _library
 from cudnnpy.raw._consistency import PARTS
 
@@ -127,7 +127,7 @@ def package_messages(patch: pytest.MonkeyPatch) -> Iterator[str]:
     for name in ("cuda.core", "PIL", "ml_dtypes"):
         patch.setitem(sys.modules, name, None)
     yield message(_cuda_python.cuda_python.__wrapped__, "core")
-    yield message(whole_pictures.load, "picture.png")
+    yield message(images.load, "picture.png")
     yield message(numpy_dtype, "bfloat16")
 
 

@@ -333,7 +333,7 @@ def test_an_engine_that_is_wrong_unless_proposed_is_not_taken_from_a_table(
     monkeypatch.setattr(
         measurement_table, "candidate_for_engine", lambda _, __, given: SimpleNamespace(engine=given, notes=())
     )
-    lowering: Any = SimpleNamespace(suffix="", facts=known_issues.ProblemTraits("forward"))
+    lowering: Any = SimpleNamespace(suffix="", traits=known_issues.ProblemTraits("forward"))
     assert [one.engine for one in measurement_table.candidates(HERE, [lowering], GPU)] == [Engine(7)]
 
 
@@ -342,7 +342,7 @@ def test_a_candidate_from_a_table_has_the_time_that_is_expected_of_it(folder: Pa
     monkeypatch.setattr(
         measurement_table, "candidate_for_engine", lambda _, __, given: SimpleNamespace(engine=given, notes=())
     )
-    lowering: Any = SimpleNamespace(suffix="", facts=known_issues.ProblemTraits("forward"))
+    lowering: Any = SimpleNamespace(suffix="", traits=known_issues.ProblemTraits("forward"))
     found = measurement_table.candidates(HERE, [lowering], GPU)
     assert [one.expected for one in found] == pytest.approx([1.0, 1.1])  # of the fastest one's
 
@@ -379,7 +379,7 @@ def test_an_engine_is_proposed_in_the_lowering_in_which_it_was_measured(
         measurement_table, "candidate_for_engine", lambda *given: asked.append(given) or SimpleNamespace(notes=())
     )
     facts = known_issues.ProblemTraits("forward")
-    plain, other = (SimpleNamespace(suffix=suffix, facts=facts) for suffix in ("", " + blocks"))
+    plain, other = (SimpleNamespace(suffix=suffix, traits=facts) for suffix in ("", " + blocks"))
     (found,) = measurement_table.candidates(HERE, [plain, other], GPU)  # type: ignore[list-item]
     assert asked == [(other, GPU, Engine(7))]
     assert found.source == "measured for 32x64x56x56, 64 filters"

@@ -269,7 +269,9 @@ def test_a_survey_tunes_drawn_problems_without_a_table_and_exports_them(
     assert survey.main([str(tmp_path), "--seconds", "60", "--seed", "3", "--count", "20"]) == 0
     assert "1 problems" in capsys.readouterr().out
     assert len(problem_file.read(tmp_path / "3.toml")) == 20
-    assert [row.key for row in read([tmp_path / "3.jsonl"], "9.0", "9.19")] == ["forward 8x64x28x28"]
+    assert [row.key for row in read([tmp_path / "3.jsonl"], "9.0", "9.19")] == [
+        "forward 8x64x28x28 64x64x3x3 pad=1 float16 channels_last"
+    ]
 
 
 def test_a_survey_interrupts_the_tuning_when_its_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

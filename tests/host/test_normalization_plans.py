@@ -22,7 +22,7 @@ from numpy_machine import NumpyExecutable, address_of_constant, run_steps, tenso
 import cudnnpy
 from cudnnpy import raw, reference
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, packed_strides
-from cudnnpy._launch import dispatch, implicit_operands
+from cudnnpy._launch import implicit_operands
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy.graph import Graph, reductions
 from cudnnpy.handle import Handle
@@ -69,7 +69,7 @@ def engines() -> Iterator[Engines]:
         patch.setattr(implicit_operands.ConstantBuffer, "__init__", constant)
         patch.setattr(Handle, "default", classmethod(lambda cls, device=None: None))
         patch.setattr(reductions.raw, "call", called)
-        patch.setattr(dispatch, "check_writable", lambda name, array: None)
+        patch.setattr(batch, "check_writable", lambda name, array: None)
         yield found
 
 

@@ -157,7 +157,7 @@ def test_memory_that_is_taken_to_see_what_there_is_goes_back(
         yield
         free.append(memory.free)
 
-    monkeypatch.setattr(dispatch, "temporary", temporary)
+    monkeypatch.setattr(dispatch, "trim_pool_afterwards", temporary)
     CALLS["convolution"]()
     assert free == [0, MiB]
 

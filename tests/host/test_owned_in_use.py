@@ -243,4 +243,4 @@ def test_every_lock_of_the_package_is_minded_when_a_process_forks() -> None:
     minded = re.compile(r"register_at_fork|_process != os\.getpid\(\)")
     forgetting = {name for name in locking if not minded.search((package / name).read_text())}
     assert locking >= {"raw/_library.py"}
-    assert forgetting == {"cli/tuning_worker.py"}  # of a cluster's workers, which fork nothing: they spawn
+    assert forgetting == {"cli/tune/dask_worker.py"}  # of a cluster's workers, which fork nothing: they spawn

@@ -44,7 +44,7 @@ def cell_row(cell: Cell, torch: float, fastest: float, autotune: float, error: s
         "run": "r1",
         "part": "layers",
         "name": cell.name,
-        **json.loads(json.dumps(measure_layers.traits(cell))),
+        **json.loads(json.dumps(measure_layers.facts(cell))),
         "error": error,
         "plans": {"fastest": plan, "autotune": plan},
         "plan_s": {"fastest": 0.01, "autotune": 0.2},

@@ -170,7 +170,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     monkeypatch.setattr(Operation, "_plan", plan)
     monkeypatch.setattr(planning, "Launcher", ReferenceLauncher)
     monkeypatch.setattr(planning, "on_device", lambda device: contextlib.nullcontext())
-    monkeypatch.setattr(dispatch, "capture_nearby", lambda stream: machine.capturing)
+    monkeypatch.setattr(dispatch, "is_stream_or_torch_capturing", lambda stream: machine.capturing)
     monkeypatch.setattr(registration, "DISPATCH_KEY", "CPU")
     plan_cache.clear_cache()
     cudnnpy.torch.reset_stats()

@@ -86,12 +86,12 @@ def tune(
 ) -> Answer:
     """Tune a problem. `process` is the process that announced the GPU."""
     if process != _process():
-        return Answer(Measurement(None, rejected={}), is_restarted=True)
+        return Answer(Measurement(None), is_restarted=True)
     with _tune_lock:
         try:
-            return Answer(task.tune(text, gpu, tune_seconds, known)._replace(rejected={}))  # its default is not pickled
+            return Answer(task.tune(text, gpu, tune_seconds, known))
         except Exception as error:  # a ValueError is caused by the problem, on every GPU
-            return Answer(Measurement(None, first_line(error), rejected={}), is_final=isinstance(error, ValueError))
+            return Answer(Measurement(None, first_line(error)), is_final=isinstance(error, ValueError))
 
 
 def _process() -> str:

@@ -15,7 +15,6 @@ from ctypes import c_double
 from typing import Any, NamedTuple
 
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, in_layout, per_channel
-from cudnnpy._launch import dispatch
 from cudnnpy._launch.device_operation import DeviceOperation
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.implicit_operands import OperandSources, with_implicit_operands
@@ -38,6 +37,7 @@ from cudnnpy._launch.steps import (
     scaling_arguments,
     tensor_descriptor,
 )
+from cudnnpy._memory.arrays import check_writable
 from cudnnpy._options.batch_normalization import BatchNormalizationBase
 from cudnnpy._options.checks import check_number, check_option
 from cudnnpy._options.normalization import (
@@ -75,7 +75,7 @@ class BatchNormalization(BatchNormalizationBase, DeviceOperation):
         if check_both_or_neither(call.specs, *RUNNING):
             parameters |= _parameters(call, normalized, *RUNNING)
             for name in RUNNING:
-                dispatch.check_writable(name, call.arrays[name])
+                check_writable(name, call.arrays[name])
         y = logical_result(call, "out", x.shape, x, self.layout, beta)
         operands = [Operand("x", x)]
         for name, spec in parameters.items():
