@@ -24,6 +24,7 @@ sys.path.insert(0, str(TESTS / "shared"))  # what several folders of tests impor
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background of a shell (`make test &`)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that what tests start does not inherit that
 
+os.environ.pop("COLUMNS", None)  # which pytest-xdist sets in its processes: texts have the width of a pipe
 os.environ["CUDNNPY_STORE"] = ""  # no test reads or writes the store of who runs it
 
 # Speed depends on the machine, so it fails no test here; what fails is printed ready to be repeated.
