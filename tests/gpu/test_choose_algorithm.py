@@ -58,7 +58,7 @@ class Case:
         random = np.random.default_rng(5)
         shapes = {"x": X, "w": W, "y": Y}
         host = {role: random.uniform(-1, 1, shape).astype(dtype) for role, shape in shapes.items()}
-        self.result = self.functions.order[-1]
+        self.result = self.functions.operands[-1]
         self.expected, self.products = (self.on_the_cpu({role: f(host[role]) for role in host}) for f in (exact, sizes))
         host[self.result][...] = np.nan
         self.arrays = {role: cudnnpy.to_device(array) for role, array in host.items()}
@@ -79,7 +79,7 @@ class Case:
         space = cudnnpy.to_device(poison)
         result = cudnnpy.to_device(np.full(self.expected.shape, np.nan, self.dtype))
         addresses = {role: array.pointer for role, array in self.arrays.items()} | {self.result: result.pointer}
-        first, second, last = self.functions.order
+        first, second, last = self.functions.operands
         raw.call(
             self.functions.function("cudnnConvolution{}"),
             *(handle, byref(c_float(1)), named[first], addresses[first], named[second], addresses[second]),

@@ -206,12 +206,12 @@ def check_call(drawn: Drawn, outcomes: Outcomes) -> None:
     cudnnpy.set_allocator(workspace)
     kind = f"{drawn.operation} {drawn.dtype}"
     outcomes.counts["drawn"] += 1
-    outcomes.counts["plain"] += drawn.is_conventional
+    outcomes.counts["plain"] += drawn.is_plain
     try:
         result = call(case)
     except NoAlgorithmError as error:
         outcomes.counts[f"refused: {reason(drawn)}"] += 1
-        if drawn.is_conventional:
+        if drawn.is_plain:
             outcomes.plain_refusals[f"{kind} {error.problem}"] += 1
             outcomes.counts["plain, refused"] += 1
         return

@@ -158,13 +158,13 @@ def check_call(problem: Problem, outcomes: Outcomes) -> None:
     if refusal is not None:
         outcomes.refused[name] += 1
         outcomes.reasons[f"{name} {str(refusal).splitlines()[0]:.120}"] += 1
-        outcomes.refused[f"{problem.call}, not plain"] += not problem.is_conventional
+        outcomes.refused[f"{problem.call}, not plain"] += not problem.is_plain
         assert not case.untouched(), f"refused, but {case.untouched()}"
-        if problem.is_conventional and not lacking(problem):
+        if problem.is_plain and not lacking(problem):
             outcomes.unexpected[problem.call].append(problem)
         return
     outcomes.ran[name] += 1
-    outcomes.ran[f"{problem.call}, not plain"] += not problem.is_conventional
+    outcomes.ran[f"{problem.call}, not plain"] += not problem.is_plain
     misses = cudnnpy.cache_info().misses
     first = {result: torch.clone(tensor) for result, tensor in case.all_results(found).items()}
     for repeat in range(1, problem.repeats):

@@ -11,6 +11,20 @@ from torch_here import files_that_need_torch
 collect_ignore = files_that_need_torch(Path(__file__).parent, frozenset({"test_torch_is_installed.py"}))
 
 
+@pytest.fixture(autouse=True)
+def cudnn_flags() -> Iterator[None]:
+    """PyTorch's flags of cuDNN, which benchmarks set for their process, are restored."""
+    if collect_ignore:  # there is no torch
+        yield
+        return
+    import torch
+
+    flags = torch.backends.cudnn
+    before = flags.benchmark, flags.allow_tf32, flags.deterministic
+    yield
+    flags.benchmark, flags.allow_tf32, flags.deterministic = before
+
+
 @pytest.fixture
 def networks_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """The benchmark's networks on CPU tensors."""

@@ -20,6 +20,7 @@ import torch
 
 import cudnnpy.torch
 from cudnnpy import reference
+from cudnnpy._core import driver
 from cudnnpy._core.layouts import byte_extent
 from cudnnpy._launch import dispatch, plan_cache
 from cudnnpy._launch.program import Program
@@ -170,7 +171,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     monkeypatch.setattr(Operation, "_plan", plan)
     monkeypatch.setattr(planning, "Launcher", ReferenceLauncher)
     monkeypatch.setattr(planning, "on_device", lambda device: contextlib.nullcontext())
-    monkeypatch.setattr(dispatch, "is_stream_or_torch_capturing", lambda stream: machine.capturing)
+    for module in (dispatch, driver):
+        monkeypatch.setattr(module, "is_stream_or_torch_capturing", lambda stream: machine.capturing)
     monkeypatch.setattr(registration, "DISPATCH_KEY", "CPU")
     plan_cache.clear_cache()
     cudnnpy.torch.reset_stats()

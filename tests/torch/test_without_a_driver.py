@@ -15,7 +15,7 @@ import torch, cudnnpy
 from cudnnpy._core import driver
 x, w = torch.rand(2, 3, 8, 8), torch.rand(4, 3, 3, 3)
 specs = cudnnpy.TensorSpec((2, 3, 8, 8)), cudnnpy.TensorSpec((4, 3, 3, 3))
-assert not driver.capture_nearby(0)
+assert not driver.is_stream_or_torch_capturing(0)
 try:
     {}
 except Exception as error:
