@@ -5,7 +5,7 @@ arrays (CuPy, JAX, Numba, cuda.core views, DeviceArray) are read through cuda.co
 DLPack and the CUDA Array Interface. Strides count elements; addresses and streams are integers.
 
 The current stream is the library's for PyTorch and CuPy, and the legacy default stream (0) for the others. JAX arrays are
-futures: they are waited for before they are read, and a result is complete before it becomes a JAX array.
+futures: a call waits for them before it reads them, and completes a result before it becomes a JAX array.
 """
 
 from __future__ import annotations
