@@ -43,7 +43,7 @@ _LAZY = {
     "errors": "",
     "freeze": "_planning.measurement_freeze",
     "is_available": "availability",
-    "log_to": "_core.messages",
+    "log_to": "_core.logging_bridge",
     "names": "",
     "raw": "",
     "record": "_planning.recording",
