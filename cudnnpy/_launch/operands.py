@@ -48,7 +48,7 @@ def check_input(
 ) -> TensorSpec:
     """Return an array of a call, checked: its dtype, its rank, and that its strides are 1 or more.
 
-    Unless `empty`, it has elements. An array without elements gets the strides of a packed tensor in its memory format.
+    Unless `empty`, it must have elements. An empty array gets the strides of a packed tensor in its memory format.
     """
     spec = call.specs[name]
     if spec.dtype not in dtypes:

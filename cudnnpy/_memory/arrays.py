@@ -194,7 +194,7 @@ def _jax() -> ArrayLibrary:
     def maker(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int) -> Callable[[], Any]:
         if not has_same_layout(TensorSpec(shape, strides=strides), TensorSpec(shape)):
             raise TypeError(
-                "a result in JAX must be packed in C order, as all JAX arrays are; got another memory order"
+                "a result in JAX must be packed in C order, as all JAX arrays are; got another memory format"
             )
         return lambda: empty(shape, dtype, device=device)
 

@@ -85,7 +85,7 @@ class BatchNormalizationBase(OperationBase):
             Parameters.
         running_mean, running_variance : array, optional
             Both or neither; they are updated in place: (1 - average_factor) * running + average_factor * the batch's, with
-            the unbiased variance (the biased one of a single value). An x without elements leaves them as they are.
+            the unbiased variance (the biased one of a single value). An empty x leaves them unchanged.
         average_factor : float
             A finite number.
         activation : {"relu"}, optional

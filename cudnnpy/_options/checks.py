@@ -36,8 +36,8 @@ def error_repr(value: object) -> str:
 
 def printable(text: str) -> str:
     """A text for a terminal: control characters and lone surrogates are escapes, line breaks stay."""
-    kept = (mark if mark.isprintable() or mark == "\n" else mark.encode("unicode_escape").decode() for mark in text)
-    return text if text.isprintable() else "".join(kept)
+    escaped = (mark if mark.isprintable() or mark == "\n" else mark.encode("unicode_escape").decode() for mark in text)
+    return text if text.isprintable() else "".join(escaped)
 
 
 # One value
@@ -115,7 +115,7 @@ def check_number(
 
 
 def check_per_axis(name: str, value: Any, low: int) -> int | tuple[int, ...]:
-    """An int, which stands for every axis, or a tuple of one int for each spatial axis."""
+    """Return an int, which is for every axis, or a tuple of one int for each spatial axis."""
     if value.__class__ is int and low <= value <= LARGEST:
         return value
     expected = f"an integer of {low} or more, or one for each of 1 to 3 spatial axes"

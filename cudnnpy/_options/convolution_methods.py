@@ -68,7 +68,7 @@ class ConvolutionBase(ConvolutionOptions, ConvolutionMethods):
         Forces one algorithm: the short name of a v7 algorithm ("implicit_gemm", "winograd_nonfused", "0" for ALGO_0, or
         Theano's names), an engine of the graph API, or a plan.
     policy : {"on_shape_change", "once"}
-        "on_shape_change" chooses for every new shape; "once" keeps the engine that was chosen for the first shape of an
+        "on_shape_change" chooses for every new shape; "once" reuses the engine that was chosen for the first shape of an
         operation as long as it can run later ones.
     tune_seconds : float
         The time limit of "autotune" for one problem, in seconds, planning included; then it takes the fastest candidate so

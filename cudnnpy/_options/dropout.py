@@ -67,8 +67,8 @@ class DropoutBase(OperationBase):
         y : array
             `out`, or a new array of x's library, shape, dtype and memory format.
         reserve : array
-            Which elements were kept: uint8, of one axis, as cuDNN stores it. `cudnnpy.reference` has one bit for each element
-            of x in C order.
+            The mask of the elements that were not dropped: uint8, with one axis, as cuDNN stores it. `cudnnpy.reference` has
+            one bit for each element of x in C order.
         """
         implementation, names = type(self)._forward, ("x", "out", "reserve")
         results: tuple[ArrayT, ArrayT] = self._run(

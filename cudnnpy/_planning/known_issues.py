@@ -56,7 +56,7 @@ Kind = Literal[
 ]
 
 _XLA_LIST = "https://github.com/openxla/xla/blob/main/xla/service/gpu/hlo_algorithm_denylist.cc"
-_ORDERS = "misreads tensors of which some are channels last, or of one position, and others are not"
+_ORDERS = "misreads tensors if some are channels last, or of one position, and others are not"
 
 
 class Issue(NamedTuple):

@@ -104,7 +104,7 @@ class Table:
         if found != (FORMAT, *key):
             raise ValueError(f"its first line must be of format, GPU and cuDNN {(FORMAT, *key)}; got {found}")
         if digest(rest) != header["sha256"]:
-            raise ValueError("its digest must be that of its lines; got a changed or truncated table")
+            raise ValueError("its digest must be the digest of its lines; got a changed or truncated table")
         listed, *kinds = json.loads(f"[{','.join(rest.splitlines())}]")
         self._configurations = [
             _configuration(*given) for given in _list_of("configurations", listed["configurations"])
@@ -172,7 +172,7 @@ def _configuration(lowering: Any, engine: Any, knobs: Any) -> Configuration:
 
 def _problem(count: int, sizes: Any, pairs: Any, first: Any) -> MeasuredProblem:
     """Return a problem of a table with `count` configurations. Raises ValueError or TypeError if it is not one."""
-    sizes, (first,) = _integers("sizes", sizes, low=1), _integers("the loss of the first guess", [first])
+    sizes, (first,) = _integers("sizes", sizes, low=1), _integers("the loss of the default choice", [first])
     numbers, thousandths = _integers("configurations", pairs[::2], high=count - 1), _integers("losses", pairs[1::2])
     losses = {number: math.log1p(loss / 1000) for number, loss in zip(numbers, thousandths, strict=True)}
     return MeasuredProblem(sizes, _logarithms(sizes), losses, math.log1p(first / 1000))

@@ -244,7 +244,7 @@ class Store:
         return False
 
     def mark_checked(self, key: Key, environment: str, *, plan: str | None = None) -> None:
-        """Mark the plan of a key as right in an environment, where it ran. The parameters are those of is_checked."""
+        """Mark the plan of a key as right in an environment, where it ran. The parameters are the same as for is_checked."""
         self._writable_rows.change(lambda contents: contents.mark_checked(key, environment, plan))
 
     # Faults of candidates
@@ -380,10 +380,10 @@ class Store:
         Parameters
         ----------
         older_than : timedelta, optional
-            Removes what was made longer ago.
+            Removes entries and faults that were made longer ago.
         stale : bool
-            Whether those are removed that this process cannot use: see StoreInfo. In a folder that several machines share,
-            these may be the entries of another machine.
+            Whether to remove entries and faults that this process cannot use: see StoreInfo. In a folder that several machines
+            share, these may be the entries of another machine.
         forgotten : bool
             Whether failed plans are removed, which may then be tried again.
 

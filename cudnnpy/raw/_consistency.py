@@ -80,9 +80,9 @@ def _found(file: str) -> Iterator[tuple[str, Part]]:
 
 
 def _releases(file: str, parts: dict[str, Part]) -> Iterator[str]:
-    told = [part for part in parts.values() if part.release]
-    if len({part.release // 100 for part in told}) > 1:
-        for part in told:
+    known = [part for part in parts.values() if part.release]
+    if len({part.release // 100 for part in known}) > 1:
+        for part in known:
             yield f"{part.path} is of cuDNN {version_text(part.release)}"
     graph = parts.get("graph")
     if graph is not None and graph.release:

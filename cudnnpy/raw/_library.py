@@ -67,7 +67,7 @@ def _remembered(function: _Function) -> _Function:
 def load() -> ctypes.CDLL:
     """Return libcudnn, which the first call loads.
 
-    It is the file that the environment variable CUDNNPY_LIBRARY names, else the one that cuda.pathfinder finds.
+    It is the file that the environment variable CUDNNPY_LIBRARY names, else the file that cuda.pathfinder finds.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def _find_and_load() -> tuple[ctypes.CDLL, str, int]:
         files, advice = [os.path.abspath(named)], f"{_VARIABLE} named this file; unset it to search the usual places."
     else:
         files = [file for name in _FILES if not _is_loaded(name) and (file := findable(name))]
-        advice = "Reinstall cuDNN and the CUDA libraries it needs; `cudnnpy info` shows what is there."
+        advice = "Reinstall cuDNN and the CUDA libraries it needs; `cudnnpy info` lists the libraries that were found."
     for file in files:
         if damage := examine("", file).damage:  # loading it would end the process
             raise LibraryNotFoundError(f"{file} {damage}", advice)

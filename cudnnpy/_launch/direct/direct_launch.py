@@ -213,7 +213,7 @@ def make_direct_launch(
     handle : Handle
         The handle that these launches go through.
     addresses : tuple of int
-        Valid addresses. The last one is that of the workspace, a multiple of WORKSPACE_ALIGNMENT; the launch may not use it.
+        Valid addresses. The last one is the workspace's, a multiple of WORKSPACE_ALIGNMENT; the launch may not use it.
     """
     if not all(hasattr(driver_library(), name) for name in (*captured_nodes.FUNCTIONS, *stream_capture.FUNCTIONS)):
         return None
