@@ -1,4 +1,4 @@
-"""Operands of the operations other than convolutions: checks of arrays, and the sizes that are worth a compiled graph."""
+"""Check the array arguments of operations other than convolutions, and decide whether they are worth a compiled graph."""
 
 from __future__ import annotations
 

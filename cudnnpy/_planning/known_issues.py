@@ -1,4 +1,4 @@
-"""The known issues of cuDNN's engines, as a table: ISSUES.
+"""The table of known issues of cuDNN's engines, ISSUES, and the rejection of engines by it.
 
 An issue is a configuration that cuDNN offers and that gives a wrong result or ends the CUDA context, though no call returns
 an error. An entry names the releases in which the issue was measured, and the releases in which it is assumed. Every release

@@ -1,4 +1,4 @@
-"""Plan: a chosen candidate that runs on raw addresses, and its text for other processes."""
+"""Plan: a chosen candidate that runs on raw addresses, and that other processes can load as text."""
 
 from __future__ import annotations
 
