@@ -223,7 +223,7 @@ Dtype: TypeAlias = DtypeName | _DtypeObject
 """A data type: its name, a NumPy dtype or scalar type, or a framework's dtype."""
 
 ComputeDtype: TypeAlias = Literal["float32", "float64", "float16", "int32", "float", "double", "half"] | _DtypeObject
-"""What the products of a convolution are summed in."""
+"""The data type in which the products of a convolution are summed."""
 
 DataType: TypeAlias = Literal[
     "float32",
@@ -258,7 +258,7 @@ DataType: TypeAlias = Literal[
 
 
 class CandidateReport(Protocol):
-    """What an error tells of a candidate that could not be used: see cudnnpy.Candidate."""
+    """A rejected candidate in an error: see cudnnpy.Candidate."""
 
     @property
     def source(self) -> str:

@@ -44,7 +44,7 @@ def printable(text: str) -> str:
 
 
 def check_option(name: str, value: object, allowed: Sequence[NameT]) -> NameT:
-    """The name that is given: one of those allowed."""
+    """Return the given name, if it is one of the allowed names."""
     if isinstance(value, str) and value in allowed:
         return cast(NameT, value)
     kind = ValueError if isinstance(value, str) else TypeError
@@ -152,18 +152,18 @@ def check_padding(value: Any, names: Sequence[str] = ()) -> str | int | tuple[in
 
 
 def as_elements(value: Any, most: int = MAX_AXES) -> tuple[Any, ...] | None:
-    """The elements of a sequence or a NumPy array, one more than `most` of those that have more; None for anything else."""
+    """Return at most `most` + 1 elements of a sequence or a NumPy array; None for anything else."""
     several = isinstance(value, Sequence) or (hasattr(value, "tolist") and getattr(value, "shape", None))
     return bounded(value, most) if several and not isinstance(value, str | bytes) else None
 
 
 def bounded(values: Iterable[Any], most: int = MAX_AXES) -> tuple[Any, ...]:
-    """The values of any iterable, one more than `most` if there are more."""
+    """Return at most `most` + 1 values of any iterable."""
     return tuple(islice(values, most + 1))
 
 
 def expand_per_axis(name: str, value: Any, rank: int) -> tuple[Any, ...]:
-    """One element for each of `rank` spatial axes, from what `check_per_axis` or `check_padding` returned."""
+    """Return one element for each of `rank` spatial axes, from the result of `check_per_axis` or `check_padding`."""
     each = value if isinstance(value, tuple) else (value,) * rank
     if len(each) != rank:
         raise ValueError(f"{name} must be an integer, or one for each of {rank} spatial axes; got {value}")

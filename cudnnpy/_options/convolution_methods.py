@@ -61,7 +61,7 @@ class ConvolutionBase(ConvolutionOptions, ConvolutionMethods):
         "fastest" and "autotune". By default "autotune" measures no candidate that needs more than a quarter of the device's
         memory, except the default choice.
     deterministic : bool
-        Whether only algorithms are taken that give the same bits every time.
+        Whether every result must have the same bits every time.
     tf32 : bool
         Whether float32 may be rounded to tf32 for the tensor cores.
     algorithm : str, Engine or Plan, optional

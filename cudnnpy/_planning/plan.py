@@ -113,7 +113,7 @@ class Plan:
     device: int  #: the ordinal of the device
     executable: Executable  #: the executable of a launch
     workspace_size: int  #: in bytes
-    #: what proposed the choice: "heuristics", "engines", "knobs", "legacy", or a problem of the table of measurements
+    #: the source of the candidate: "heuristics", "engines", "knobs", "legacy", or a problem of the measurement table
     #: ("measured for 128x64x56x56, 64 filters")
     source: str
     name: str  #: the engine with its knobs, or the v7 algorithm
@@ -189,7 +189,7 @@ class Plan:
         launcher.run(addresses[_BEFORE_STREAM], stream)
 
     def _ordered(self, addresses: tuple[int, ...], named: dict[str, int]) -> tuple[int, ...]:
-        """Return the addresses in the order of execute(), completed by those that were given by name."""
+        """Return the addresses in the order of execute(), completed by the named ones."""
         names = (*self.operands, "workspace", "stream")
         if len(addresses) + len(named) == len(names):
             try:

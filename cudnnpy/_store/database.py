@@ -160,14 +160,14 @@ class Store:
         Parameters
         ----------
         entry : Entry
-            The entry. One whose plan was forgotten is not stored.
+            The entry. It is not stored if its plan is marked as failed.
         replace : bool
             Whether it replaces any other.
 
         Returns
         -------
         Entry
-            The current entry of the key, or this one if its plan was forgotten.
+            The current entry of the key, or this one if its plan is marked as failed.
 
         Raises
         ------
@@ -235,7 +235,7 @@ class Store:
         key : Key
             The key.
         environment : str
-            What the check depends on, such as the versions of the driver and of cuDNN.
+            The environment of the check, such as the versions of the driver and of cuDNN.
         plan : str, optional
             The serialized plan, by default the one of the entry.
         """

@@ -2,8 +2,8 @@
 
 The kernels and memsets that cuDNN queues are read from captures of its launch (captured_nodes.py), which run nothing, and
 the words of the parameters that follow the operands are found by comparing them (relocations.py). A direct launch is made
-only if a capture of its own kernels equals cuDNN's, bit for bit. The kernels follow each other on the stream as those of
-cuDNN do, so they take the GPU the same time.
+only if a capture of its own kernels equals cuDNN's, bit for bit. The kernels follow each other on the stream as in cuDNN's
+launch, so that they take the same GPU time.
 """
 
 from __future__ import annotations

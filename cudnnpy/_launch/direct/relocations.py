@@ -124,9 +124,9 @@ def _predicted(first: bytes, relocations: Sequence[Relocation], addresses: Addre
 def probe_addresses(addresses: Addresses) -> Iterator[Addresses]:
     """Yield tuples of addresses for captures: far apart and of different alignments. No kernel runs on them.
 
-    They are multiples of 4096, odd multiples of 16, and a mixture just below a multiple of 2**32, in changing order; those of
-    the workspace, the last, are odd multiples of its alignment instead. A null address remains null. In the first tuple
-    each operand moves by another distance, also in the low 32 bits.
+    They are multiples of 4096, odd multiples of 16, and a mixture just below a multiple of 2**32, in changing order. The
+    workspace's addresses, the last ones, are odd multiples of its alignment instead. A null address remains null. In the first
+    tuple each operand moves by another distance, also in the low 32 bits.
     """
     count = len(addresses)
     for number in range(3):
