@@ -216,7 +216,7 @@ def _attributes(facts: Any, lines: list[str]) -> dict[str, Any]:
 
 
 def _frames_within() -> int:
-    """Return the number of frames of this package above the program's own call."""
+    """Return the stack level of the program's line: the number of frames of this package above it."""
     count = 1
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in ("cudnnpy", "contextlib"):

@@ -55,7 +55,7 @@ class Ended(NamedTuple):
         "ended" if it ended by itself, "limit" if it was ended since a step took too long, "deadline" if it was ended at the
         deadline of the request.
     how : str
-        The exit status or the limit, as text.
+        The reason of the end as text, such as the signal or the time limit.
     begun : str
         The candidate of the last step; "" if the step had no single candidate.
     step : dict

@@ -37,7 +37,7 @@ def values_of(spec: TensorSpec) -> Values:
     return Values(0.0 if spec.dtype == "uint8" else -4.0, 4.0, is_whole=True)
 
 
-# Returns a slice of the operand with an index, as an array of float64; for the result, its previous content.
+# Returns a slice of the operand with the given index, as an array of float64; for the result, its previous content.
 Read = Callable[[int, StridedSlice], Any]
 
 

@@ -1,10 +1,10 @@
 """Reduce float64 to a maximum, minimum or norm along one long axis. cuDNN's graphs do not reduce float64.
 
-cudnnReduceTensor takes 0.06 to 0.1 us for each element of the axis on an H200, for one result or many: up to 190 times as long
-as PyTorch. Only a reduction to one number is fast. The steps here take 1.7 to 6 times as long as PyTorch (docs/benchmarks):
+cudnnReduceTensor takes 0.06 to 0.1 us for each element of the axis on an H200, however few results there are: up to 190 times
+as long as PyTorch. It is fast only for a single result. The steps here take 1.7 to 6 times as long (docs/benchmarks):
 
-- A maximum is a tree: the elementwise maximum of the axis's two halves (cudnnOpTensor), then of the result's halves, and so on.
-  The halves overlap if the length is odd.
+- A maximum or minimum is a tree: the elementwise maximum of the axis's two halves (cudnnOpTensor), then of the result's halves,
+  and so on. The halves overlap if the length is odd.
 - A norm is the sum of absolute values or squares.
 """
 

@@ -189,7 +189,7 @@ def _find() -> str:
 
 
 def _not_found(text: str) -> str:
-    """Return the names that cuda.pathfinder did not find. Its text repeats a name for each folder that was searched."""
+    """Return why libcudnn was not found, from cuda.pathfinder's text, which repeats a name for each searched folder."""
     named = re.search('Failure finding "(.+?)"', text)
     if named is not None and "cudnn" not in named[1]:
         return f"libcudnn needs {named[1]}, which was not found"
