@@ -1,4 +1,4 @@
-"""cuda-python (cuda.core and cuda.bindings), which the extras install and a bare installation lacks."""
+"""Import modules of cuda-python (cuda.core, cuda.bindings), which the extras install and a bare installation lacks."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from threading import RLock
 
 _locks: list[RLock] = []
 _callbacks: list[Callable[[], object]] = []
-_held: list[list[RLock]] = []  # the locks of a fork that has begun: further ones may be made meanwhile
+_held: list[list[RLock]] = []  # the locks of a fork in progress, during which more may be made
 
 
 def fork_safe_lock() -> RLock:
@@ -22,12 +22,12 @@ def fork_safe_lock() -> RLock:
 
 
 def in_forked_child(callback: Callable[[], object]) -> None:
-    """Call a function in each forked child, after those of the modules below. It must not raise."""
+    """Call a function in each forked child, after the functions of the modules that this one imports. It must not raise."""
     _callbacks.append(callback)
 
 
 def _before() -> None:
-    locks = _locks[::-1]  # as threads take them: those of upper modules first
+    locks = _locks[::-1]  # in the order in which threads take them: locks of upper modules first
     for lock in locks:
         lock.acquire()
     _held.append(locks)

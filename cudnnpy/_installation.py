@@ -1,4 +1,4 @@
-"""How this package was installed, so that errors can advise the command for pip that adds an extra."""
+"""The pip commands in error messages, which depend on how this package was installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NAME = "cudnnpy"
 
 
 def to_install() -> str:
-    """Return the command that installs cuDNN and what it needs, for the ends of messages."""
+    """Return the command that installs cuDNN and its dependencies, for the ends of messages."""
     return f"pip install {with_extra('cu12')} (for a driver of CUDA 12; with cu13 in place of cu12 for CUDA 13)"
 
 

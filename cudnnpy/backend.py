@@ -36,7 +36,7 @@ Element: TypeAlias = "float | Descriptor | Handle | SupportsToList"
 """One element of an attribute: a bool, a number (of NumPy too), an enumerator, a descriptor or a handle."""
 
 Value: TypeAlias = "str | Element | Sequence[Element | Sequence[int]]"
-"""What an attribute is set to: text, one element, or a sequence of elements or of (numerator, denominator) pairs."""
+"""The value of an attribute: text, one element, or a sequence of elements or of (numerator, denominator) pairs."""
 
 _HOLDERS = (raw.CUDNN_TYPE_BACKEND_DESCRIPTOR, raw.CUDNN_TYPE_HANDLE)
 _POINTER_TYPES = (*_HOLDERS, raw.CUDNN_TYPE_VOID_PTR)
@@ -61,9 +61,8 @@ _PLAIN_KINDS = {raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR, *_api.ATTRIBUTE_KINDS[raw.C
 class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
     """One cudnnBackendDescriptor_t of any kind.
 
-    What an attribute was last set to is kept alive as long as the descriptor. C functions:
-    cudnnBackendCreateDescriptor, cudnnBackendSetAttribute, cudnnBackendFinalize, cudnnBackendGetAttribute,
-    cudnnBackendDestroyDescriptor.
+    The descriptor refers to the last value of each attribute. C functions: cudnnBackendCreateDescriptor,
+    cudnnBackendSetAttribute, cudnnBackendFinalize, cudnnBackendGetAttribute, cudnnBackendDestroyDescriptor.
 
     Parameters
     ----------
@@ -78,7 +77,7 @@ class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
     TypeError
         If a value has another type than its attribute, or is a descriptor of another kind.
     ValueError
-        If a value does not fit, or finalize() lacks something without which cuDNN would end the process.
+        If a value does not fit, or an attribute is missing without which cuDNN would end the process.
     StatusError
         If cuDNN reports an error.
     """
@@ -95,7 +94,7 @@ class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
             )
         self._kind = integer(kind, "kind")
         self._finalized = False
-        # Elements that C may point to, by attribute: those that it last accepted, and those that it last rejected
+        # Elements that C may point to, by attribute: the last accepted and the last rejected ones
         self._held: dict[int, list[tuple[Any, ...]]] = {}
         self._pointers: dict[int, tuple[Any, ...]] = {}  # closed or not, these C objects outlive this one
         with self._created(self._kind):
@@ -114,7 +113,7 @@ class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
         self.set(attribute, value)
 
     def __getitem__(self, attribute: int) -> Any:
-        """Return one value if the header says that there is one, text for characters, else a tuple."""
+        """Return one value if the header states a count of one, text for characters, else a tuple."""
         values = self.get(attribute)
         if isinstance(values, str) or attribute not in _api.SINGLE_ATTRIBUTES:
             return values
@@ -163,7 +162,7 @@ class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
         Raises
         ------
         ValueError
-            If something is missing without which cuDNN would end the process.
+            If an attribute is missing without which cuDNN would end the process.
         StatusError
             If cuDNN rejects the descriptor.
         """
@@ -199,7 +198,7 @@ class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
         return tuple(array[: count.value])
 
     def children(self, attribute: int, kind: int, limit: int | None = None) -> list[Descriptor]:
-        """Return the descriptors that an attribute holds, as new ones of a kind. C function: cudnnBackendGetAttribute.
+        """Return the descriptors of an attribute, as new ones of a kind. C function: cudnnBackendGetAttribute.
 
         Parameters
         ----------
@@ -235,7 +234,7 @@ class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
         return found[: count.value]
 
     def _check_complete(self) -> None:
-        """Raise ValueError for what cuDNN does not check, which would end the process."""
+        """Raise ValueError for missing attributes that cuDNN does not check, and that would end the process."""
         if self._finalized:
             return
         accepted = self._accepted()
@@ -303,7 +302,7 @@ def _check_kind(name: str, attribute: int, kind: int) -> None:
 
 
 def _name_and_kind(attribute: int, kind: int | None) -> tuple[str, int]:
-    """Return an attribute's name and the type that is meant.
+    """Return an attribute's name and its type, the usual one if `kind` is None.
 
     Raises ValueError for an unknown attribute, TypeError for a type that it does not have.
     """
@@ -371,7 +370,7 @@ def _plain(element: Any) -> Any:
 
 
 def _as_fractions(name: str, wanted: str, value: Any) -> list[Any]:
-    """One (numerator, denominator), or a sequence of them."""
+    """Return the fractions of one (numerator, denominator), or of a sequence of them."""
     several = isinstance(value, tuple | list) and all(isinstance(pair, tuple | list) for pair in value)
     pairs = value if several else [value]
     for pair in pairs:

@@ -4,9 +4,9 @@ Their tree, with the statuses that raise them::
 
     CudnnError
       LibraryError              libcudnn cannot be used
-        LibraryNotFoundError      it is not found or cannot be loaded
-        LibraryVersionError       it has the wrong version
-        FunctionNotAvailableError it lacks a function
+        LibraryNotFoundError      libcudnn is not found or cannot be loaded
+        LibraryVersionError       libcudnn has the wrong version
+        FunctionNotAvailableError libcudnn lacks a function
       StatusError               a cuDNN function returned a status other than CUDNN_STATUS_SUCCESS
         NotInitializedError       1001
         VersionMismatchError      1002, 1003
@@ -65,7 +65,7 @@ class CudnnError(Exception):
 
 
 def _restored(kind: type[CudnnError], arguments: tuple[Any, ...], attributes: dict[str, Any]) -> CudnnError:
-    """Return an exception without calling its constructor, which composes the message from other arguments."""
+    """Return a copied or unpickled exception without calling its constructor, which composes the message."""
     error: CudnnError = BaseException.__new__(kind, *arguments)
     error.__dict__.update(attributes)
     return error
@@ -84,7 +84,7 @@ class LibraryNotFoundError(LibraryError):
 
 
 class LibraryVersionError(LibraryError):
-    """The loaded libcudnn is not of major version 9, or not of the release that wrote the text of a plan."""
+    """The loaded libcudnn is not of major version 9, or not of the release that a serialized plan was made for."""
 
 
 class FunctionNotAvailableError(LibraryError):

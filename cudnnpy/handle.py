@@ -17,10 +17,9 @@ from cudnnpy._cuda_python import cuda_python
 from cudnnpy._options.checks import error_repr
 from cudnnpy.typing import Device, Stream
 
-# The cudnnHandle_t of Handles that were garbage collected without close(), by CUDA context. Garbage collection runs at any
+# Each cudnnHandle_t whose Handle was garbage collected without close(), by CUDA context. Garbage collection runs at any
 # moment, and cudnnDestroy synchronizes the device: during a stream capture this would make every later launch fail. So the
-# handles are kept here, and the next Handle of the context takes one. The list is never longer than the number of handles
-# that were alive at the same time.
+# next Handle of the context reuses one of these. There are never more than Handles that were alive at the same time.
 _idle: dict[int, list[Any]] = {}
 os.register_at_fork(after_in_child=_idle.clear)
 
@@ -49,15 +48,15 @@ class Handle(Owned[raw.cudnnHandle_t]):
 
     Notes
     -----
-    close() calls cudnnDestroy, which synchronizes the device. A Handle that is garbage collected without close(), or
-    that is in use while it is closed, is kept for reuse instead.
+    close() calls cudnnDestroy, which synchronizes the device. The cudnnHandle_t of a Handle that is garbage collected without
+    close(), or is in use while it is closed, is reused by the next Handle instead.
     """
 
     _create = "cudnnCreate"
     _destroy = "cudnnDestroy"
 
-    # The stream that the work in progress needs. A launch that interrupts it, of a destructor that garbage collection
-    # runs or of a signal handler, sets this stream again when it is done.
+    # The stream of the work in progress. A destructor that garbage collection runs, or a signal handler, may launch in between;
+    # after that launch this stream is set again.
     _in_use: int | None = None
 
     def __init__(self, device: Device | None = None, stream: Stream | None = None) -> None:
@@ -99,7 +98,7 @@ class Handle(Owned[raw.cudnnHandle_t]):
         return self._address
 
     def set_stream(self, stream: Stream | None) -> None:
-        """Send the work that follows to a stream, which is kept alive while it is set. C function: cudnnSetStream.
+        """Send later work to a stream, and refer to the stream object while it is set. C function: cudnnSetStream.
 
         cudnnSetStream is called only if the stream changes. A stream that was set through `cudnnpy.raw` is noticed when
         `stream` is read.

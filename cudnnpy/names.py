@@ -20,9 +20,9 @@ __all__ = ["ElementType", "data_type", "enumerator", "short_name", "short_names"
 _Enum = TypeVar("_Enum", bound=IntEnum)
 
 ElementType: TypeAlias = DataType | SupportsDtypeName | raw.cudnnDataType_t
-"""An element type of cuDNN: its short name, a NumPy dtype or an enumerator."""
+"""A data type of cuDNN: its short name, a NumPy dtype or an enumerator."""
 
-# C names whose short name is that of NumPy, or a shorter one.
+# C names whose short name is NumPy's, or a shorter one.
 _RENAMED = {
     "CUDNN_DATA_FLOAT": "float32",
     "CUDNN_DATA_DOUBLE": "float64",
@@ -67,7 +67,7 @@ def _short_name(member: IntEnum) -> str:
 
 
 def enumerator(kind: type[_Enum], value: object, argument: str) -> _Enum:
-    """Return the enumerator that a value is or names.
+    """Return the enumerator of a short name; an enumerator of the enum is returned as it is.
 
     Parameters
     ----------
@@ -100,12 +100,12 @@ def enumerator(kind: type[_Enum], value: object, argument: str) -> _Enum:
 
 
 def data_type(dtype: ElementType, argument: str = "dtype") -> raw.cudnnDataType_t:
-    """Return the cudnnDataType_t of an element type.
+    """Return the cudnnDataType_t of a data type.
 
     Parameters
     ----------
     dtype : str, numpy.dtype or cudnnDataType_t
-        The element type: a short name such as "bfloat16", a NumPy dtype or an enumerator.
+        The data type: a short name such as "bfloat16", a NumPy dtype or an enumerator.
     argument : str
         The name of the argument in errors.
 

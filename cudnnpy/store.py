@@ -58,7 +58,7 @@ def open(path: str | os.PathLike[str] | None = None, *, read_only: bool = False)
 
 
 def default() -> Store:
-    """Return the store for the choices of this process: the one that `use` set, or the user's.
+    """Return the store for the choices of this process: the store that `use` set, or the user's.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Types for annotations: what the functions and classes of this package take.
+"""Types for annotations: the arguments of this package's functions and classes.
 
 The aliases and protocols describe arguments; they are for editors, for type checkers and for code that wraps this
 package. Nothing here is checked at run time by itself: each operation checks its arguments when it is made or called.
@@ -91,7 +91,7 @@ class SupportsCudaArrayInterface(Protocol):
 
     @property
     def __cuda_array_interface__(self) -> Mapping[str, Any]:
-        """The address, shape, strides and element type."""
+        """The address, shape, strides and data type."""
         ...
 
 
@@ -154,7 +154,7 @@ Device: TypeAlias = int | SupportsDeviceId
 """A CUDA device: its ordinal, or a device object of cuda.core."""
 
 
-# Shapes and what is given for each spatial axis
+# Shapes and arguments for each spatial axis
 
 
 class SupportsToList(Protocol):
@@ -220,10 +220,10 @@ DtypeName: TypeAlias = Literal[ElementName, "float", "double", "half", "float8_e
 _DtypeObject: TypeAlias = SupportsDtypeName | _TorchDtype | type[Any]
 
 Dtype: TypeAlias = DtypeName | _DtypeObject
-"""An element type: its name, a NumPy dtype or scalar type, or a framework's dtype."""
+"""A data type: its name, a NumPy dtype or scalar type, or a framework's dtype."""
 
 ComputeDtype: TypeAlias = Literal["float32", "float64", "float16", "int32", "float", "double", "half"] | _DtypeObject
-"""What the products of a convolution are summed in."""
+"""The data type in which the products of a convolution are summed."""
 
 DataType: TypeAlias = Literal[
     "float32",
@@ -251,14 +251,14 @@ DataType: TypeAlias = Literal[
     "bool",
     "fp8_e5m3",
 ]
-"""cudnnDataType_t: the element types of tensor descriptors."""
+"""cudnnDataType_t: the data types of tensor descriptors."""
 
 
 # The choice of an algorithm
 
 
 class CandidateReport(Protocol):
-    """What an error tells of a candidate that could not be used: see cudnnpy.Candidate."""
+    """A rejected candidate in an error: see cudnnpy.Candidate."""
 
     @property
     def source(self) -> str:
@@ -367,7 +367,7 @@ Reduction: TypeAlias = Literal[ReduceOperation, "sum", "mean"]
 # Names of other enumerators, for cudnnpy.descriptors and cudnnpy.Graph
 
 TensorFormat: TypeAlias = Literal["nchw", "nhwc", "nchw_vect_c"]
-"""cudnnTensorFormat_t: the memory order of a tensor or filter descriptor."""
+"""cudnnTensorFormat_t: the memory format of a tensor or filter descriptor."""
 
 MathType: TypeAlias = Literal["default_math", "tensor_op_math", "tensor_op_math_allow_conversion", "fma_math"]
 """cudnnMathType_t: which instructions a convolution descriptor allows."""

@@ -1,1 +1,1 @@
-"""Private: what the modules above C share: owners of C objects, element types, memory orders, checks of options."""
+"""Private: owners of C objects, data types, memory formats, cache tokens, and the few calls of the CUDA driver."""

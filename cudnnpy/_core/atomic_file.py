@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Atomic writes: replace a file in one step."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _STALE_SECONDS = 3600.0  # since a temporary file was last written, after which 
 
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file, which the block makes and writes, in the folder of `target`.
+    """Yield the path of a temporary file for the block to write, and replace `target` by this file at the end of the block.
 
-    At the end of the block it takes the place of `target`. If the block raises, it is removed and `target` stays as it was.
-    Temporary files that killed processes left in the folder are removed, too.
+    If the block raises, the temporary file is removed and `target` is unchanged. The temporary file is in the same folder;
+    temporary files that killed processes left there are removed, too.
     """
     for left in target.parent.glob(f".{'[0-9a-f]' * 16}.partial"):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What stands for operation objects in the keys of the plan cache."""
+"""Cache tokens, which represent an operation's options in plan cache keys."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from cudnnpy._options.options_base import ImmutableOptions
 
 
 class CacheToken:
-    """What stands for an object in the keys of the plan cache: it is equal to itself alone.
+    """A token that is equal only to itself.
 
-    A copy of an identity, an unpickled one too, is another identity. A key keeps its identities alive, so that none is
-    ever taken for another one that lay at the same address.
+    Copies and unpickled tokens are new tokens. A key holds its tokens, so an address is never reused for another token
+    while the key exists.
     """
 
     __slots__ = ("__weakref__",)
@@ -21,22 +21,22 @@ class CacheToken:
         return CacheToken, ()
 
 
-# An identity is forgotten with the last object and the last key that hold it.
+# An entry is dropped with the last object and the last key that hold its token.
 _of_values: WeakValueDictionary[Any, CacheToken] = WeakValueDictionary()
 
 
 def cache_token(kind: type, *values: Any) -> CacheToken:
-    """The identity of a kind of object with these values: the same one for the same values, as long as it is in use.
+    """Return the token for a class and option values.
 
-    Values are told apart by their types, too. Two threads that ask at once may get two identities for the same values,
-    which costs a second plan, and never one identity for different values.
+    Equal values of equal types share one token while any object or key refers to it. Two threads that call this at the
+    same time may get two tokens for the same values, which costs a second plan.
     """
     key = kind, values, tuple(map(type, values))
     return _of_values.setdefault(key, CacheToken())
 
 
 class TokenizedOptions(ImmutableOptions):
-    """Options with an identity: objects of one class with equal options share it, and so they share plans."""
+    """Options with a cache token: objects of one class with equal options share the token, and so they share plans."""
 
     _token: CacheToken
 

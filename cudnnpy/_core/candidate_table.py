@@ -1,4 +1,4 @@
-"""The table of candidates that NoAlgorithmError and candidates_table show."""
+"""Format candidates as a text table, for NoAlgorithmError and candidates_table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base of all descriptors: C's setters and getters, called with Python values by the generated prototypes."""
+"""Base classes of the descriptors, which call C's setters and getters with Python values by the generated prototypes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Descriptor(Owned[PointerT]):
         return super().__repr__()
 
     def _described(self) -> dict[str, Any]:
-        """Return the values to print: the properties of the class, which ask C."""
+        """Return the values to print: the properties of the class, which are read from C."""
         named = (item for kind in type(self).__mro__ for item in vars(kind).items() if not hasattr(Descriptor, item[0]))
         return {name: getattr(self, name) for name, value in named if isinstance(value, property)}
 
@@ -58,8 +58,8 @@ class Descriptor(Owned[PointerT]):
         Returns
         -------
         dict
-            What the function writes, by the C names of its parameters, with enumerators as such. An array is a tuple,
-            as long as the integer argument before it says.
+            The values that the function writes, by the C names of their parameters. Enumerators are members of their enum.
+            An array is a tuple, whose length is the integer argument before it.
 
         Raises
         ------
@@ -83,7 +83,7 @@ class Descriptor(Owned[PointerT]):
     def _arguments(
         self, function: object, given: tuple[object, ...], named: dict[str, object], reads: bool
     ) -> tuple[list[Any], dict[str, tuple[str, Any]]]:
-        """Return the arguments for C, and those of them that C writes: name -> (C type, ctypes object)."""
+        """Return the arguments for C, and the outputs among them: name -> (C type, ctypes object)."""
         if not isinstance(function, str):
             kind = type(function).__name__
             raise TypeError(f"function must be the name of a C function; got {function!r} ({kind})")
@@ -128,7 +128,7 @@ class GeneralDescriptor(Descriptor[PointerT]):
     descriptor.get("cudnnGetCTCLossDescriptor_v9")["normMode"]
     """
 
-    _reader: ClassVar[tuple[Any, ...]]  # the C function that reads what is printed, with its arguments
+    _reader: ClassVar[tuple[Any, ...]]  # the C function that reads the printed values, with its arguments
 
     def __init__(self) -> None:
         with self._created():
@@ -180,7 +180,7 @@ def _place(function: str, create: str, owner: str, reads: bool) -> int:
 
 
 def _room(counts: dict[str, int]) -> int:
-    """Return the number of elements of an array that C writes: the integer before it."""
+    """Return the number of elements of an output array, from the integer argument before it."""
     name, count = next(reversed(counts.items()), ("", 0))
     if not 0 <= count <= MAX_ELEMENTS:
         raise ValueError(f"{name} must be an integer of 0 to {MAX_ELEMENTS}; got {count}")
@@ -188,7 +188,7 @@ def _room(counts: dict[str, int]) -> int:
 
 
 def _check_count(function: str, name: str, length: int, counts: dict[str, int]) -> None:
-    """Raise ValueError if an array has fewer elements than C reads, as its count says."""
+    """Raise ValueError if an array has fewer elements than C reads according to its count."""
     counter = _COUNTS.get((function, name)) or next(reversed(counts), "")
     count = counts.get(counter, 0)
     most = raw.CUDNN_DIM_MAX if counter.startswith("nbDims") else MAX_ELEMENTS
@@ -209,7 +209,7 @@ def _check_null(function: str, name: str, kind: str, reads: bool) -> None:
 
 
 def _is_output(kind: str, direction: str) -> bool:
-    """Return whether C writes there. The headers omit some directions; a pointer that is not const is written."""
+    """Return whether a parameter is an output. The headers omit some directions; a pointer that is not const is an output."""
     return kind.endswith(("*", "[]")) and not kind.startswith("const ") and kind != "void *" and direction != "in"
 
 

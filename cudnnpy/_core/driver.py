@@ -1,4 +1,4 @@
-"""The calls of the CUDA driver on the path of every launch: the current device, and whether a stream is captured."""
+"""CUDA driver calls on the path of every launch: the current device, and whether a stream is being captured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOT_READY = 600  # CUDA_ERROR_NOT_READY
 
 @cache
 def driver_library() -> Any:
-    """Return the CUDA driver through ctypes, for the few calls on the path of every launch."""
+    """Return libcuda as a ctypes library."""
     library = ctypes.CDLL("libcuda.so.1")
     library.cuStreamIsCapturing.argtypes = (c_void_p, ctypes.POINTER(c_int))
     return library
@@ -47,7 +47,7 @@ def make_current(device: int) -> None:
 def is_stream_or_torch_capturing(stream: int) -> bool:
     """Return whether the stream, or PyTorch's current stream, is being captured.
 
-    While the thread captures another stream, a capture of our own can invalidate that one.
+    While the thread captures another stream, a capture by this package can invalidate that one.
     """
     return is_capturing(stream) or bool(_torch_captures())
 
@@ -66,7 +66,7 @@ def check_not_capturing(operation: str, stream: int, advice: str = "") -> None:
 def _ask_torch() -> bool:
     """Return whether PyTorch's current stream is being captured.
 
-    The question raises if there is no driver. Nothing is captured before PyTorch has initialized CUDA. After that,
+    PyTorch's function raises if there is no driver. Nothing is captured before PyTorch has initialized CUDA. After that,
     PyTorch's function is called directly instead of this one.
     """
     global _torch_captures
@@ -90,7 +90,7 @@ os.register_at_fork(after_in_child=_forget_torch)
 
 @cache
 def has_several_devices() -> bool:
-    """Return whether there is more than one GPU, so that the current one may be another one."""
+    """Return whether the process sees several GPUs, so that the current device must be checked at each launch."""
     from cuda.core import system
 
     return int(system.get_num_devices()) > 1
@@ -105,7 +105,7 @@ def current_device() -> int:
 
 @contextmanager
 def relaxed_capture() -> Iterator[None]:
-    """Let the calling thread allocate and make graphs during a capture: cuThreadExchangeStreamCaptureMode."""
+    """Permit the calling thread to allocate and to make graphs during a capture (cuThreadExchangeStreamCaptureMode)."""
     from cuda.bindings import driver
 
     before = driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)[1]

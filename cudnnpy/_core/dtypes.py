@@ -1,4 +1,4 @@
-"""The element types of arrays: their names, their cuDNN numbers and their sizes."""
+"""The data types of arrays: their names, their cuDNN numbers and their sizes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cudnnpy.typing import ElementName
 
 
 class Dtype(NamedTuple):
-    """An element type: its name in NumPy (with ml_dtypes), its cudnnDataType_t, its size in bytes."""
+    """A data type: its name in NumPy (with ml_dtypes), its cudnnDataType_t, its size in bytes."""
 
     name: ElementName
     number: raw.cudnnDataType_t
@@ -37,7 +37,7 @@ _BY_NAME: dict[str, Dtype] = {dtype.name: dtype for dtype in _ALL}
 def dtype_of(given: Any, argument: str = "dtype") -> Dtype:
     """Return the Dtype of a name, a NumPy dtype or a framework's dtype (torch.float16).
 
-    Raises TypeError, naming the argument, for an element type that the operations here do not support.
+    Raises TypeError, naming the argument, for a data type that the operations here do not support.
     """
     if isinstance(given, Dtype):
         return given
@@ -50,7 +50,7 @@ def dtype_of(given: Any, argument: str = "dtype") -> Dtype:
 
 
 def numpy_dtype(name: str) -> Any:
-    """Return the NumPy dtype of an element type by its name.
+    """Return the NumPy dtype of a data type by its name.
 
     bfloat16 and float8 come from the package ml_dtypes. Raises LibraryNotFoundError if it is not installed.
     """

@@ -1,6 +1,6 @@
-"""Tensors in memory, without arrays: shapes, strides and element types.
+"""TensorSpec, and functions of shapes and strides: packed strides, memory formats, strides of axes of size 1.
 
-Strides count elements. If axes have names, shapes are logical, (N, C, spatial...), whatever the order in memory.
+Strides count elements. If axes have names, shapes are logical, (N, C, spatial...), whatever the memory format.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._options.checks import LARGEST, bounded, check_integer, check_shape, error_repr
 from cudnnpy.typing import ElementName
 
-# layout names by rank; NCHW and NHWC stand for every rank
+# layout names by rank; NCHW and NHWC are valid for every rank
 CHANNELS_FIRST = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 CHANNELS_LAST = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
 
-MEMORY_LAYOUTS = ("C", "channels_last")  # orders in memory, whatever the order of the axes
+MEMORY_LAYOUTS = ("C", "channels_last")  # memory formats, whatever the order of the axes
 
 
 class TensorSpec(NamedTuple):
-    """A tensor without its memory: enough to plan with.
+    """Shape, data type, strides and alignment of a tensor: all that planning needs, without memory.
 
     Attributes
     ----------
     shape : tuple of ints
         The sizes of the axes.
     dtype : str
-        The name of the element type.
+        The name of the data type.
     strides : tuple of ints or None
         The strides in elements. None is packed in C order.
     alignment : int
-        The number of bytes that the address is a multiple of: a power of two.
+        The address is a multiple of this number of bytes, a power of two.
     """
 
     shape: tuple[int, ...]
@@ -43,7 +43,9 @@ class TensorSpec(NamedTuple):
 
 
 def check_spec(name: str, spec: TensorSpec) -> TensorSpec:
-    """A caller's own TensorSpec in one form: a shape of ints, a dtype by its first name, whole strides, a real alignment."""
+    """Validate a TensorSpec and return it in canonical form: integer shape, canonical dtype name, integer strides,
+    power-of-two alignment.
+    """
     shape, dtype = check_shape(f"{name}.shape", spec.shape, low=0), dtype_of(spec.dtype, f"{name}.dtype")
     strides = spec.strides
     if strides is not None:
@@ -64,7 +66,7 @@ def check_spec(name: str, spec: TensorSpec) -> TensorSpec:
 
 
 def packed_strides(shape: Sequence[int], order: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Return strides without gaps. `order` lists the axes from the slowest to the fastest, by default in C order.
+    """Return packed strides. `order` lists the axes from the slowest to the fastest, by default in C order.
 
     An axis of size 0 counts as one of size 1, so that no stride is 0.
     """
@@ -81,7 +83,7 @@ def channels_last_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def is_packed(spec: TensorSpec) -> bool:
-    """Return whether a tensor is packed channels first or channels last, the orders that cuDNN has names for."""
+    """Return whether a tensor is packed channels first or channels last, the memory formats that cuDNN has names for."""
     return spec.strides in (packed_strides(spec.shape), channels_last_strides(spec.shape))
 
 
@@ -91,15 +93,15 @@ def is_only_channels_last(spec: TensorSpec) -> bool:
 
 
 def result_strides(shape: Sequence[int], *like: TensorSpec, last: bool = False) -> tuple[int, ...]:
-    """Return packed strides for a result, in the memory order of the first of `like` that has only one order.
+    """Return packed strides for a result, in the memory format of the first of `like` whose format is not ambiguous.
 
-    If there is none, the result is channels last if one of them is described so, or if `last`, and channels first
-    otherwise.
+    If there is none, the result is channels last if the suggested format of one of them is, or if `last`, and channels
+    first otherwise.
     """
     like = tuple(spec if spec.strides else spec._replace(strides=packed_strides(spec.shape)) for spec in like)
     for spec in like:
         order = _orders(spec)
-        if len(order) == 1 or not order:  # neither order: the channels may still be the fastest axis
+        if len(order) == 1 or not order:  # neither format: the channels may still be the fastest axis
             last = order == {True} or (not order and _has_channels_inside(spec.strides or (), spec.shape))
             return channels_last_strides(shape) if last else packed_strides(shape)
     last = last or suggests_channels_last(*like)
@@ -112,7 +114,7 @@ def stride_order(strides: Sequence[int]) -> list[int]:
 
 
 def packed_strides_like(order: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return packed strides for a shape, in the memory order of another tensor of the same rank.
+    """Return packed strides for a shape, in the memory format of another tensor of the same rank.
 
     If that tensor has this shape and is packed, its strides are returned.
     """
@@ -130,16 +132,19 @@ def to_packed(spec: TensorSpec, dtype: ElementName | None = None) -> TensorSpec:
 
 
 def with_strides_of(spec: TensorSpec, other: TensorSpec) -> TensorSpec:
-    """Return a tensor with the strides of another of its shape: some functions need equal strides for two tensors."""
+    """Return `spec` with the strides of `other`, which has the same shape.
+
+    Some cuDNN functions require two tensors to have equal strides.
+    """
     alike = has_same_layout(spec, other)
     return spec._replace(strides=other.strides, alignment=spec.alignment if alike else 16)
 
 
 def canonical(spec: TensorSpec, name: str) -> TensorSpec:
-    """Return the spec with its strides spelled out.
+    """Return the spec with explicit strides.
 
-    The strides of axes of size 1 have no meaning: they become those of the layout. The strides of a tensor without
-    elements only give the order of the axes.
+    The strides of axes of size 1 have no meaning: they are replaced by the strides of the memory format. The strides of an
+    empty tensor only give the order of the axes.
 
     Raises ValueError for strides that are less than 1, or that make elements overlap.
     """
@@ -178,19 +183,19 @@ def check_distinct(spec: TensorSpec, name: str) -> None:
 
 
 def without_elements(spec: TensorSpec) -> TensorSpec:
-    """Return a tensor without elements, with the strides of a packed one in its memory order."""
+    """Return an empty tensor with packed strides in its memory format."""
     order = None if spec.strides is None else stride_order(spec.strides)
     return spec._replace(strides=packed_strides(spec.shape, order))
 
 
 def _has_channels_inside(strides: Sequence[int], shape: Sequence[int]) -> bool:
-    """Return whether the strides put the channels closer together than the positions."""
+    """Return whether the stride of the channels is less than all spatial strides."""
     spatial = [strides[axis] for axis in range(2, len(shape)) if shape[axis] > 1]
     return bool(spatial) and shape[1] > 1 and strides[1] < min(spatial)
 
 
 def byte_extent(spec: TensorSpec) -> int:
-    """Return the bytes from the first element to the end of the last; 0 without elements."""
+    """Return the bytes from the first element to the end of the last; 0 for an empty tensor."""
     assert spec.strides is not None
     if 0 in spec.shape:
         return 0
@@ -199,7 +204,7 @@ def byte_extent(spec: TensorSpec) -> int:
 
 
 def is_dense(spec: TensorSpec) -> bool:
-    """Return whether the elements fill their memory without gaps, in any order."""
+    """Return whether the elements fill their memory without gaps, in any stride order."""
     return byte_extent(spec) == math.prod(spec.shape) * dtype_of(spec.dtype).itemsize
 
 
@@ -222,10 +227,9 @@ def are_channels_last(*specs: TensorSpec) -> bool:
 
 
 def with_channels_last_strides(*specs: TensorSpec) -> tuple[TensorSpec, ...]:
-    """Return tensors of a convolution with channels-last strides for axes of size 1, too, if all of them are channels
-    last.
+    """Give size-1 axes channels-last strides if all tensors of the convolution are channels last.
 
-    Engines that fuse go by these strides: for images of one position whose strides are all 1, some return the result of
+    Engines that fuse read these strides: for images of one position whose strides are all 1, some return the result of
     one image for another.
     """
     if not are_channels_last(*specs):
@@ -234,14 +238,15 @@ def with_channels_last_strides(*specs: TensorSpec) -> tuple[TensorSpec, ...]:
 
 
 def normalize_unit_strides(*specs: TensorSpec, last: bool = False) -> tuple[TensorSpec, ...]:
-    """Return the tensors of one operation, with the strides of axes of size 1 in the memory order of the others.
+    """Rewrite the strides of size-1 axes so that all tensors of an operation have one memory format.
 
-    Such a stride has no meaning, but cuDNN goes by it: a depthwise filter (C, 1, R, S) is channels first and channels
-    last in memory, and gets the engines for depthwise convolutions if it is described like its images. Tensors of both
-    orders, such as batches of 1, single channels and images of one position, follow the first tensor that has only one
-    order. If there is none, `last` says whether all are described as channels last. The specs have strides.
+    cuDNN selects engines by these strides although they do not affect addressing: a depthwise filter (C, 1, R, S) is
+    channels first and channels last in memory, and gets the engines for depthwise convolutions if its strides have the
+    format of its images. Tensors of an ambiguous format, such as batches of 1, single channels and images of one position,
+    get the format of the first tensor that is not ambiguous. If there is none, all are channels last if `last` is true,
+    and channels first otherwise. The specs have strides.
 
-    The result depends on the memory alone: it is the same for all numbers that may be written as these strides.
+    The result depends only on the positions of the elements in memory, not on the given strides of size-1 axes.
     """
     orders = [_orders(spec) for spec in specs]
     decisive = next((order for order in orders if len(order) == 1), {last})
@@ -254,14 +259,14 @@ def normalize_unit_strides(*specs: TensorSpec, last: bool = False) -> tuple[Tens
 
 
 def is_format_ambiguous(*specs: TensorSpec) -> bool:
-    """Return whether all tensors are channels first and channels last, by the axes of more than one element."""
+    """Return whether each tensor is both channels first and channels last, by the axes of more than one element."""
     return all(len(_orders(spec)) == 2 for spec in specs)
 
 
 def suggests_channels_last(*specs: TensorSpec) -> bool:
-    """Return whether one of the tensors has both memory orders, and the strides of its axes of size 1 are channels last.
+    """Return whether the memory format of one of the tensors is ambiguous, and its size-1 strides are channels last.
 
-    PyTorch goes by these strides for the memory order of results.
+    PyTorch derives the memory format of results from these strides.
     """
     return any(
         spec.strides == _explicit_strides(spec, True) != _explicit_strides(spec, False)
@@ -271,7 +276,7 @@ def suggests_channels_last(*specs: TensorSpec) -> bool:
 
 
 def _orders(spec: TensorSpec) -> set[bool]:
-    """Return the memory orders of a tensor by its axes of more than one element: True is channels last."""
+    """Return the memory formats of a tensor by its axes of more than one element: True is channels last."""
     assert spec.strides is not None
     real = [axis for axis in range(len(spec.shape)) if spec.shape[axis] > 1]
     there = sorted(real, key=lambda axis: -spec.strides[axis])  # type: ignore[index]
@@ -279,12 +284,12 @@ def _orders(spec: TensorSpec) -> set[bool]:
 
 
 def _axes(rank: int, last: bool) -> list[int]:
-    """Return the axes from the slowest to the fastest."""
+    """Return the axes of a memory format from the slowest to the fastest."""
     return [0, *range(2, rank), 1] if last and rank > 2 else list(range(rank))
 
 
 def _explicit_strides(spec: TensorSpec, last: bool) -> tuple[int, ...]:
-    """Return channels-last or channels-first strides, with those of axes of size 1 spelled out.
+    """Return the strides of a tensor, with the strides of size-1 axes that a memory format implies.
 
     Such an axis gets the stride that it would have as the slowest of the axes inside it.
     """
@@ -299,10 +304,10 @@ def _explicit_strides(spec: TensorSpec, last: bool) -> tuple[int, ...]:
 
 
 def have_same_memory_format(x: TensorSpec, w: TensorSpec, y: TensorSpec) -> bool:
-    """Return whether a convolution's tensors are all channels last, or none of them can be taken for channels last.
+    """Return whether a convolution's tensors are all channels last, or none of them may be channels last.
 
-    An x or y of one position can: its channels lie together in both orders. A filter of one position is read correctly
-    as both.
+    An x or y of one position may be: its channels are adjacent in both formats. A filter of one position is read correctly
+    in both formats.
     """
     if are_channels_last(x, w, y):
         return True
@@ -330,11 +335,11 @@ def in_layout(spec: TensorSpec, channels_last: bool) -> TensorSpec:
     return spec._replace(shape=from_logical(spec.shape, channels_last), strides=strides)
 
 
-# As C takes them: with four axes or more
+# Tensors as C functions take them: with four axes or more
 
 
 def with_two_spatial_axes(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return (shape, strides) with two spatial axes at least, as cuDNN needs: one axis becomes the width at height 1."""
+    """Return (shape, strides) with at least two spatial axes, as cuDNN needs: a single one becomes the width, at height 1."""
     shape, strides = spec.shape, spec.strides
     assert strides is not None
     if len(shape) != 3:

@@ -33,22 +33,22 @@ def log_to(
 ) -> AbstractContextManager[None]:
     """Send cuDNN's own messages to a logger of Python's `logging`, from every thread of the process.
 
-    The result may be used in a ``with`` statement: at the end of the block, what held before the call holds again.
-    Otherwise the messages go to this logger until the next call of `log_to`.
+    Used as a context manager, the result restores the previous setting on exit. Otherwise the messages go to this logger
+    until the next call of `log_to`.
 
     Parameters
     ----------
     logger : logging.Logger or str, optional
-        The logger, or its name. None turns the messages off, and restores what held before they were turned on: a callback
-        that was set with ``cudnnSetCallback``, or the destination of the environment variable ``CUDNN_LOGDEST_DBG``.
+        The logger, or its name. None turns the messages off, and restores the earlier destination: a callback that was set
+        with ``cudnnSetCallback``, or the destination of the environment variable ``CUDNN_LOGDEST_DBG``.
     level : int or str, optional
-        The level of the least severe messages that cuDNN is asked for: ``logging.DEBUG`` or "DEBUG", for example. By
-        default the effective level of the logger at the time of the call.
+        The level of the least severe messages that cuDNN composes: ``logging.DEBUG`` or "DEBUG", for example. By default
+        the effective level of the logger at the time of the call.
 
     Returns
     -------
     context manager
-        It restores what held before at the end of a ``with`` block.
+        It restores the previous setting on exit.
 
     Raises
     ------
@@ -61,28 +61,31 @@ def log_to(
     -----
     cuDNN's severities FATAL, ERROR and WARNING become CRITICAL, ERROR and WARNING. Its INFO becomes DEBUG: one message for
     each call of a function, with all arguments, which takes much longer than most calls. cuDNN composes only the messages
-    that `level` asks for, and errors, which it does not turn off once a callback has been set.
+    of `level` and above, and errors, which it does not turn off once a callback has been set.
 
-    A record is attributed to the line of the program that led to the call. It has these attributes beside those of every
-    record: ``cudnn_function``, the C function, or "" if it is not known; ``cudnn_status``, the number of the status of an
-    error; ``cudnn_handle`` and ``cudnn_stream``, their addresses, ``cudnn_device``, the ordinal, each None where cuDNN
-    states none; and ``cudnn_thread``, the thread's number in the operating system.
+    A record is attributed to the line of the program that led to the call. It has these attributes beside the usual ones:
 
-    An exception of a handler does not reach cuDNN: what `logging` does not report itself goes to ``sys.unraisablehook``,
-    and Ctrl-C interrupts the program after the call. The messages of calls that a handler makes are dropped. The messages
-    end when the interpreter begins to exit. A child process that was forked continues to log as its parent did.
+    - ``cudnn_function``, the C function, or "" if it is not known;
+    - ``cudnn_status``, the number of the status of an error;
+    - ``cudnn_handle`` and ``cudnn_stream``, their addresses, and ``cudnn_device``, the ordinal, each None where cuDNN
+      states none;
+    - ``cudnn_thread``, the thread's number in the operating system.
+
+    An exception of a handler does not reach cuDNN: `logging` reports it, or else ``sys.unraisablehook``, and Ctrl-C
+    interrupts the program after the call. The messages of calls that a handler makes are dropped. The messages end when
+    the interpreter begins to exit. A forked child process continues to log as its parent did.
     """
     return _setting.set(_checked(logger, level))
 
 
 class _LogSink(NamedTuple):
-    """Who reads the messages."""
+    """The destination of cuDNN's messages: a logger and the lowest level."""
 
     logger: logging.Logger
     level: int
 
     def mask(self) -> int:
-        """Return the bits of the severities to ask for. cuDNN adds those that are more severe."""
+        """Return the severity bits for cudnnSetCallback. cuDNN adds the bits of more severe messages."""
         return sum(1 << severity for severity, level in _LEVELS.items() if level >= self.level)
 
 
@@ -104,19 +107,19 @@ def _checked(logger: Any, level: Any) -> _LogSink | None:
     return _LogSink(logger, logger.getEffectiveLevel() if level is None else level)
 
 
-# What cuDNN calls
+# The callback
 
 
 _sink: _LogSink | None = None
 _heard = False  # whether a message has come since _wait_for_callbacks set this
-_inside: set[int] = set()  # the threads that are passing a message on
-os.register_at_fork(after_in_child=_inside.clear)  # those of the parent are not in the child
+_inside: set[int] = set()  # the threads that run the callback
+os.register_at_fork(after_in_child=_inside.clear)  # the child has none of the parent's other threads
 _thread_state = threading.local()  # .deaf: whether messages of the thread are dropped
 
 
 @contextmanager
 def _suppress_messages() -> Iterator[None]:
-    """Drop the messages of this thread: those of calls that a handler makes would never end."""
+    """Drop the messages of this thread, since messages about a handler's own calls would never end."""
     before = _is_deaf()
     _thread_state.deaf = True
     try:
@@ -130,12 +133,12 @@ def _is_deaf() -> bool:
 
 
 def _on_message(severity: int, _user_data: int | None, facts: Any, text: int | None) -> None:
-    """Pass a message on. ctypes reports what this raises to sys.unraisablehook."""
+    """Log a message. ctypes reports an exception to sys.unraisablehook."""
     global _heard
     _heard, hearer = True, _sink
     if hearer is None or _is_deaf():
         return
-    level = _LEVELS.get(severity, logging.DEBUG)  # a severity that is added later has a higher number
+    level = _LEVELS.get(severity, logging.DEBUG)  # later releases may add severities with higher numbers
     if level < hearer.level or not hearer.logger.isEnabledFor(level):
         return
     thread = threading.get_ident()
@@ -153,13 +156,13 @@ def _on_message(severity: int, _user_data: int | None, facts: Any, text: int | N
         _inside.discard(thread)
 
 
-# raw.cudnnCallback_t takes the text as one string, but it is several, of which the last one is empty.
+# raw.cudnnCallback_t takes the text as one string, but cuDNN passes several, and an empty one ends them.
 _Callback = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(raw.cudnnDebugStruct), ctypes.c_void_p)
 _callback = _Callback(_on_message)
-# cuDNN keeps the address: the callback outlives this module, whose names are deleted when the interpreter exits.
+# cuDNN holds the address of the callback, which must outlive this module: its names are deleted when the interpreter exits.
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callback))
 _HEAR = ctypes.cast(_callback, raw.cudnnCallback_t)
-# A function of C that does nothing, at any time, also after the interpreter's end, and needs no lock.
+# A C function that has no effect and needs no lock, even after the interpreter's end.
 _SILENT = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, raw.cudnnCallback_t)
 
 
@@ -183,14 +186,14 @@ _DEVICE = re.compile(r"\bGPU=(\d+)")
 
 
 def _message(lines: list[str]) -> str:
-    """Return the text of a record: the function and what cuDNN says of it, without what records have themselves."""
-    kept = [line for line in lines if not line.startswith(("Time:", "Process="))]
+    """Return the text of a record: the function and cuDNN's text, without time and process, which every record has."""
+    body = [line for line in lines if not line.startswith(("Time:", "Process="))]
     function = _function(lines)
     if function:
-        kept[0] = f"{function}():"
-    if len(kept) == 2:
-        return f"{kept[0]} {kept[1].strip()}"
-    return "\n".join(kept)
+        body[0] = f"{function}():"
+    if len(body) == 2:
+        return f"{body[0]} {body[1].strip()}"
+    return "\n".join(body)
 
 
 def _function(lines: list[str]) -> str:
@@ -199,7 +202,7 @@ def _function(lines: list[str]) -> str:
 
 
 def _attributes(facts: Any, lines: list[str]) -> dict[str, Any]:
-    """Return what a record has beside the attributes of every record."""
+    """Return the attributes of a record beside the usual ones."""
     debug = facts.contents if facts else raw.cudnnDebugStruct()
     device = _DEVICE.search(lines[-1]) if lines else None  # the number in the struct is not set if there is no device
     return {
@@ -213,7 +216,7 @@ def _attributes(facts: Any, lines: list[str]) -> dict[str, Any]:
 
 
 def _frames_within() -> int:
-    """Return the place of the program's line among the callers: the first frame that is not of this package."""
+    """Return the stack level of the program's line: the number of frames of this package above it."""
     count = 1
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in ("cudnnpy", "contextlib"):
@@ -225,7 +228,7 @@ def _frames_within() -> int:
 
 
 class _Registered(NamedTuple):
-    """What cudnnSetCallback takes."""
+    """The arguments of cudnnSetCallback."""
 
     mask: int
     data: int | None
@@ -239,21 +242,21 @@ class _Registered(NamedTuple):
         raw.call("cudnnSetCallback", self.mask, self.data, self.function)
 
 
-_before = _Registered(0, None, raw.cudnnCallback_t())  # what was registered before log_to
+_before = _Registered(0, None, raw.cudnnCallback_t())  # the callback from before log_to
 # cuDNN does not go back to a mask of 0: with it and without a function, it would write errors to the standard error.
 _OFF = _Registered(0, None, _SILENT)
 _has_ended = False
 
 
 def _current_callback() -> _Registered:
-    """Return what is registered now, perhaps by others."""
+    """Return the registered callback, which may be another library's."""
     mask, data, function = ctypes.c_uint(), ctypes.c_void_p(), raw.cudnnCallback_t()
     raw.call("cudnnGetCallback", ctypes.byref(mask), ctypes.byref(data), ctypes.byref(function))
     return _Registered(mask.value, data.value, function)
 
 
 def _apply(hearer: _LogSink | None) -> None:
-    """Turn the messages on or off. A callback that another has set in the meantime is not turned off."""
+    """Turn the messages on or off. A callback that the program has set in the meantime is not turned off."""
     global _sink, _before
     if _has_ended or (hearer is None and _sink is None):
         return
@@ -278,9 +281,9 @@ _setting: ProcessSetting[_LogSink | None] = ProcessSetting(None, _apply)
 
 @atexit.register
 def _end() -> None:
-    """Let no message reach an interpreter that is being torn down.
+    """Turn the messages off before the interpreter is torn down.
 
-    What held before is not restored: it may be a Python function too, or a file, which cuDNN would begin anew.
+    The earlier callback is not restored: it may be a Python function, too, or a file, which cuDNN would truncate.
     """
     global _sink, _has_ended
     _has_ended = True
@@ -294,11 +297,10 @@ def _end() -> None:
 
 
 def _wait_for_callbacks(most: float = 1.0) -> None:
-    """Wait until no other thread is in `_hear` or about to enter it, for `most` seconds.
+    """Wait until no other thread is in the callback or about to enter it, for at most `most` seconds.
 
-    Such a thread has to wait for the interpreter's lock. Python ends a thread that does so after the interpreter's end, and
-    cuDNN's C++ code ends the process if one of its functions is left in this way. Each thread that waits gets the lock
-    within a few switch intervals.
+    Such a thread waits for the interpreter's lock. Python ends a thread that waits for it after the interpreter's end, and
+    cuDNN's C++ code then ends the process. Each waiting thread gets the lock within a few switch intervals.
     """
     global _heard
     end = time.monotonic() + most

@@ -1,4 +1,4 @@
-"""The lifetime of every object that cuDNN creates and destroys."""
+"""Owned, the base class of objects that cuDNN creates and destroys: handles and descriptors."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def created_type(create: str) -> tuple[int, Any]:
 
 
 class _Lifetime(weakref.ref[Any]):
-    """The lifetime of one C object: that of the ctypes pointer that its owner and all of its users share.
+    """The lifetime of one C object, which ends with the ctypes pointer that its owner and all of its users share.
 
-    ctypes holds a reference to the pointer during a call, and a prepared launch holds one as long as it is kept.
-    Dropping the last reference, which is usually the owner's close(), ends the lifetime. So the C object is never
-    destroyed during a call of another thread, at no cost for the call.
+    ctypes holds a reference to the pointer during a call, and a prepared launch holds one as long as it exists.
+    Dropping the last reference, usually by the owner's close(), ends the lifetime. So the C object is never destroyed
+    during a call of another thread, at no cost for the call.
     """
 
     __slots__ = ("closing", "destroy", "end", "error", "owner", "same")
@@ -71,7 +71,7 @@ def _on_last_reference(life: _Lifetime, finalizing: Callable[[], bool] = sys.is_
 
 
 def _forked() -> None:
-    """In a forked child, neither use nor destroy what was made before the fork."""
+    """In a forked child, neither use nor destroy objects that were made before the fork."""
     for life in tuple(_alive):
         life.end, life.closing = _nothing, False
         owner = life.owner()
@@ -124,7 +124,7 @@ class Owned(Generic[PointerT]):
     def _created(self, *arguments: Any) -> Iterator[None]:
         """Create the C object for the block that sets it up, and destroy it if the block fails.
 
-        `arguments` are those of the create function except the address of the new handle.
+        `arguments` are the create function's arguments except the address of the new handle.
         """
         pointer = self._new(*arguments)
         self._life = _Lifetime(pointer, self)
@@ -158,7 +158,7 @@ class Owned(Generic[PointerT]):
     def pointer(self) -> PointerT:
         """The C handle: a ctypes pointer of its own type. Functions of `cudnnpy.raw` also take the object itself.
 
-        The C object is not destroyed while a reference to the pointer is kept. Raises ClosedError.
+        The C object is not destroyed while a reference to the pointer exists. Raises ClosedError.
         """
         pointer = self._pointer
         if pointer is not None:
@@ -181,7 +181,7 @@ class Owned(Generic[PointerT]):
         return c_void_p.from_buffer_copy(self.pointer).value or 0  # cast() would make a reference cycle
 
     def close(self) -> None:
-        """Destroy the C object. If a call or a kept `pointer` still uses it, the last of them destroys it.
+        """Destroy the C object. While a call or a reference to `pointer` still uses it, the end of the last use destroys it.
 
         A second call does nothing. Raises StatusError if cuDNN reports an error.
         """

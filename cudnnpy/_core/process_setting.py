@@ -1,4 +1,4 @@
-"""A setting of the whole process, which a ``with`` block may replace for its duration."""
+"""A setting of the whole process, which a ``with`` block may change and then restore."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ T = TypeVar("T")
 
 
 class ProcessSetting(Generic[T]):
-    """A setting that holds in every thread.
+    """A setting for all threads.
 
     Parameters
     ----------
     value
-        The setting that holds at first.
+        The initial setting.
     apply
-        Puts a setting into effect. If it raises, the setting before it still holds.
+        Puts a setting into effect. If it raises, the previous setting remains.
     """
 
     def __init__(self, value: T, apply: Callable[[T], None]) -> None:
@@ -37,22 +37,21 @@ class ProcessSetting(Generic[T]):
         )
 
     def set(self, value: T) -> AbstractContextManager[None]:
-        """Set the setting. At the end of a ``with`` block of the result, what held before the call holds again."""
+        """Change the setting. Used as a context manager, the result restores the previous setting on exit."""
         with self._lock:
             return _Restoring(self, self._switch(value), next(self._numbers))
 
     def _switch(self, value: T) -> T:
-        """Set the setting, and return the one that held before."""
+        """Change the setting, and return the previous one."""
         self._apply(value)
         before, self.value = self.value, value
         return before
 
 
 class _Restoring(AbstractContextManager[None], Generic[T]):
-    """At the end of a block, restores the setting that held before.
+    """Context manager that restores the previous setting on exit.
 
-    Blocks of two threads may overlap. One that ends while later ones are open changes nothing: the first of these restores
-    in its place.
+    Blocks of two threads may overlap. If a block ends while later ones are open, the first of these restores in its place.
     """
 
     def __init__(self, setting: ProcessSetting[T], before: T, number: int) -> None:

@@ -1,4 +1,4 @@
-"""Python values as C arguments. Errors name the argument; ctypes itself would truncate numbers that do not fit."""
+"""Convert Python values to C arguments. Errors name the argument; ctypes itself would truncate numbers that do not fit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def integer(value: Any, argument: str, kind: Any = c_int) -> int:
 
 
 def integers(values: Any, argument: str, length: int | None = None, most: int = MAX_ELEMENTS) -> tuple[int, ...]:
-    """Return a tuple of C ints, `most` at most. With `length`, it has that many: one integer stands for all of them."""
+    """Return a tuple of at most `most` C ints, or of exactly `length`, where one integer is repeated."""
     if length is not None and _is_integer(values):
         values = (values,) * length
     entries = _sequence(values, argument)
@@ -62,7 +62,7 @@ def nan_propagation(propagate: bool) -> raw.cudnnNanPropagation_t:
 def to_c(kind: str, value: Any, argument: str) -> Any:
     """Return a Python value as an argument of a C type. Raises TypeError or ValueError, naming the argument.
 
-    None is NULL, also for a handle. The caller has to know where C does not accept it.
+    None is NULL, also for a handle. The caller checks where C does not accept it.
     """
     wanted = raw.ctype(kind)
     if kind.endswith("[]"):

@@ -308,7 +308,7 @@ def _converted(library: ArrayLibrary, results: tuple[Any, ...], outs: tuple[Any,
 def _plan(key: tuple[Any, ...], request: Request, stream: int, workspace_cap: int | None = None) -> CachedPlan:
     """Plan a call signature, and insert the plan into the cache. Raises the errors of the arrays and of the operation.
 
-    Arrays that differ from those of a cached plan only in the strides of axes of size 1 take that plan.
+    Arrays whose strides differ from a cached plan's only on axes of size 1 take that plan.
     """
     names, inputs, outs = request.names, request.inputs, request.outs
     arrays = {name: array for name, array in zip(names, (*inputs, *outs), strict=True) if array is not None}

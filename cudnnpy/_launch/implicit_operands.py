@@ -43,7 +43,7 @@ OperandSources = list[OperandSource]
 class WithImplicitOperands:
     """An executable with implicit operands.
 
-    Each of its addresses is that of a caller's operand, given by its index, of a constant buffer, or of a scratch buffer.
+    Each of its addresses belongs to a caller's operand, given by its index, to a constant buffer, or to a scratch buffer.
     """
 
     def __init__(self, executable: Executable, sources: Sequence[OperandSource]) -> None:

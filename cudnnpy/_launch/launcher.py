@@ -53,7 +53,7 @@ class Launchable(Protocol):
 class DirectLaunch(Protocol):
     """The kernels of a plan, which are passed to the driver at the addresses of each launch."""
 
-    addresses: Addresses | None  #: those of the last launch, which were checked; None before the first one
+    addresses: Addresses | None  #: the addresses of the last launch, which are valid; None before the first one
 
     def launch(self, addresses: Addresses, stream: int) -> bool:
         """Queue the kernels. Return False, with nothing queued, if cuDNN has to launch them."""

@@ -1,4 +1,4 @@
-"""Operands of the operations other than convolutions: checks of arrays, and the sizes that are worth a compiled graph."""
+"""Check the array arguments of operations other than convolutions, and decide whether they are worth a compiled graph."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check_input(
 ) -> TensorSpec:
     """Return an array of a call, checked: its dtype, its rank, and that its strides are 1 or more.
 
-    Unless `empty`, it has elements. An array without elements gets the strides of a packed tensor in its memory format.
+    Unless `empty`, it must have elements. An empty array gets the strides of a packed tensor in its memory format.
     """
     spec = call.specs[name]
     if spec.dtype not in dtypes:

@@ -1,4 +1,4 @@
-"""Programs: steps with named operands, which dispatch launches as it launches plans."""
+"""Program: a step sequence with named operands, which dispatch launches like a plan. Most operations run as programs."""
 
 from __future__ import annotations
 

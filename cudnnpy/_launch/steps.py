@@ -146,7 +146,7 @@ class Step(NamedTuple):
 
 
 class StepSequence:
-    """Executables in sequence, as one. The indices are those of the operands, then those of the parts of scratch memory.
+    """Executables in sequence, as one. Indices refer to the operands, then to the parts of scratch memory.
 
     Parameters
     ----------

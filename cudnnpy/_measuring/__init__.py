@@ -1,1 +1,1 @@
-"""The measuring process: candidates run, are timed and verified in a process of their own."""
+"""Private: tuning by measurement. Candidates run, are timed and are verified in a child process (DESIGN.md)."""

@@ -4,8 +4,8 @@ The first run of a candidate is the guarded one: its operands and the workspace 
 (guarded_memory.py). Then it is timed in ordinary memory (bench_buffers.py), unless its first run shows that it cannot be the
 fastest. Its result is verified (verification.py) before it is chosen, or before others are measured against its time.
 
-A candidate that fails or runs out of memory is rejected with the reason. The workspace never exceeds the limit. Those that are
-about as fast as the fastest are timed again, in alternation.
+A candidate that fails or runs out of memory is rejected with the reason. The workspace never exceeds the limit. Candidates that
+are about as fast as the fastest are timed again, in alternation.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from cudnnpy.errors import CudnnError
 
 HOPELESS = 4.0  # a candidate whose first run takes more than this many times as long as the best is not timed further
 _SLOW_HOST_MS = 1.0  # after a first launch that took the host longer, a single run is timed before rounds of runs
-_COLD_MS = 0.1  # what a first run may take in addition
+_COLD_MS = 0.1  # allowed for a first run in addition
 _NEAR = 1.15  # a candidate that takes up to this many times as long as the best is timed in a second round
 _TRY_MS, _ROUND_MS = 0.2, 1.0  # the approximate duration of a short round, and of a long one
-_LEAST, _FEW, _MOST = 2, 4, 32  # the fewest runs of one round, the most of the first one, and of any
+_LEAST, _FEW, _MOST = 2, 4, 32  # runs: the minimum of a round, the maximum of the first round, the maximum of any
 _CLOSE = 1.1  # candidates that take up to this many times as long as the fastest are timed again
 _FAR = 1.5  # the same for the default choice
 _FINALISTS, _FINAL_ROUNDS, _FINAL_MS = 5, 5, 200.0  # no further round begins after this many milliseconds
@@ -39,7 +39,7 @@ def milliseconds(candidate: Candidate) -> float:
 
 
 def _count(once: float, duration: float) -> int:
-    """Return the number of runs in a round of a duration, of which one takes about `once` milliseconds."""
+    """Return the number of runs in a round of a duration, if one run takes about `once` milliseconds."""
     if once > LONG_MS:
         return 1
     return max(_LEAST, min(_MOST, round(duration / max(once, 1e-3))))
@@ -53,7 +53,7 @@ class Bench(Verifier):
     def measure(self, candidate: Candidate) -> bool:
         """Run and time a planned candidate; return False, with the reason in `rejection_reason`, if it is rejected.
 
-        It is verified if it is faster than all before.
+        Its result is verified if it is faster than all earlier candidates.
         """
         if not self._attempt(candidate, self._timed):
             return False
@@ -89,15 +89,15 @@ class Bench(Verifier):
         while True:
             baseline_of = self.baseline_of
             close = self._close(ran, default)
-            if baseline_of is self.baseline_of:  # else a verification has replaced the baseline
+            if baseline_of is self.baseline_of:  # otherwise a verification has replaced the baseline
                 break
         if close:
-            with suppress(MemoryError, CudnnError):  # then the times from before stand
+            with suppress(MemoryError, CudnnError):  # then the earlier times remain
                 self._time_in_turns(close)
         return close
 
     def _close(self, ran: list[Candidate], default: Candidate | None) -> list[Candidate]:
-        """Return what `finalists` does by the times from before. The results of at least two engines are compared."""
+        """Return the finalists by the earlier times. The results of at least two engines are compared."""
         ranked = sorted((candidate for candidate in ran if not candidate.rejection_reason), key=milliseconds)
         close: list[Candidate] = []
         for candidate in ranked:
@@ -120,7 +120,7 @@ class Bench(Verifier):
         return [candidate for candidate in close if not candidate.rejection_reason]
 
     def _time_in_turns(self, close: list[Candidate]) -> None:
-        """Time candidates in rounds. One whose best round is slower than each of the fastest's is left out of the next."""
+        """Time candidates in rounds. A candidate whose best round is slower than every round of the fastest is dropped."""
         times: dict[str, list[float]] = {candidate.name: [] for candidate in close}
         # The largest workspace is bound first, so that the workspace grows once.
         needs = sorted(close, key=lambda candidate: -(candidate.workspace_size or 0))
@@ -145,7 +145,7 @@ class Bench(Verifier):
                 candidate.spread = (max(found) - min(found)) / candidate.milliseconds
 
     def note_error(self, candidate: Candidate) -> None:
-        """Run a candidate once more, and note its error from float64. Where single elements cannot be computed, nothing."""
+        """Run a candidate once more, and note its error from float64, if the problem has float64 elements."""
         self.timer.running = candidate
         with suppress(MemoryError, CudnnError):
             self._run_guarded(candidate)
@@ -159,8 +159,8 @@ class Bench(Verifier):
     def confirm(self, candidate: Candidate, others: Iterable[Candidate]) -> None:
         """Run a planned candidate at both ends of its mappings, and reject it if its result is wrong.
 
-        The result is compared with elements in float64, or else with the result of the first of `others` that runs; with
-        neither, it must only be finite where it has to be. Raises MemoryError if there is no memory for it.
+        The result is compared with float64 elements, or else with the result of the first of `others` that runs. Without both,
+        it must only be finite if the problem has finite results. Raises MemoryError if there is no memory for it.
         """
         self._attempt(candidate, partial(self._confirmed, others=others))
         if candidate.rejection_reason.startswith("out of memory"):
@@ -187,7 +187,7 @@ class Bench(Verifier):
                 return
 
     def _time(self, launches: list[Callable[[], int]], first: float) -> float:
-        """Return the milliseconds of one run. The nearer a candidate is to the best, the longer it is timed."""
+        """Return the milliseconds of one run. Candidates near the best are timed longer."""
         self._begin(_FEW * self._run_seconds)
         if first > LONG_MS:
             return min(first, self.timer.run(launches, 1))
@@ -195,7 +195,7 @@ class Bench(Verifier):
             once = self.timer.run(launches, 1)
             if once > HOPELESS * self.best + _COLD_MS:
                 return once
-        # Few runs at first: a first run seems short that the host waited for while it loaded code.
+        # Few runs at first: the time of a first run is too short if the host waited for it while it loaded code.
         once = self.timer.run(launches, min(_FEW, _count(first, _TRY_MS)))
         if once > _NEAR * self.best:
             return once

@@ -1,8 +1,8 @@
-"""The device memory of a measurement: guarded operands for verified runs, and rotated copies for timed ones.
+"""The device memory of a measurement: guarded operands for verified runs, and rotated copies for timed runs.
 
 Timed runs take the copies in turn, so that each starts with a cold L2 cache, as in a network in which other layers run in
-between. For tensors of about the size of the cache, the fastest candidate with a warm cache can be 15 % slower than the
-fastest with a cold one.
+between. For tensors of about the size of the cache, the fastest candidate with a warm cache can be 15 % slower with a cold
+cache than another one.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _ALIGNED = 16  # bytes; an operand with this alignment or more is timed at a mul
 
 
 class Fills(NamedTuple):
-    """The bytes in memory before a verified run: in results without beta, in the workspace, and in the gaps of results."""
+    """The initial bytes of a verified run: in results without beta, in the workspace, and in the gaps of results."""
 
     results: int = 0xFF  # NaN, which reveals elements that are not written
     workspace: int = 0xFF
-    gaps: int = 0  # compared as elements are
+    gaps: int = 0  # compared like elements
 
 
 FIRST = Fills()
-SECOND = Fills(0x7B, 0x7B, 0x7B)  # large finite numbers of every element type
+SECOND = Fills(0x7B, 0x7B, 0x7B)  # large finite numbers of every data type
 
 
 class BenchBuffers:
     """The operands of one problem, the baseline's results, and the workspace.
 
     With `times` false there is one copy. Without memory for copies, timed runs take the guarded operands. Otherwise only
-    candidates are given guarded operands, so that an access outside is no other function's. Raises MemoryError without memory
-    for the operands.
+    candidates use guarded operands, so that no other function can be the cause of an access outside. Raises MemoryError without
+    memory for the operands.
     """
 
     def __init__(
@@ -51,13 +51,13 @@ class BenchBuffers:
         self.results = problem.specs[-problem.results :]
         self.is_at_end = True  #: whether the operands are flush with the ends of their mappings
         self._owners: list[Any] = []
-        self._images: dict[int, Any] = {}  # of operands with gaps, by number
+        self._images: dict[int, Any] = {}  # the bytes of operands with gaps, by operand index
         self._guarded = GuardedMemory(problem.specs, problem.device, limit=limit, guarded=guarded, slack=slack)
         try:
             self._allocate(times)
             self._draw()
         except BaseException:
-            self.close()  # the traceback must not keep the memory
+            self.close()  # the traceback refers to the memory
             raise
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ class BenchBuffers:
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """The addresses of the inputs for the host's elements: in ordinary memory, if there is a copy."""
+        """The addresses at which the host reads inputs: in ordinary memory, if there is a copy."""
         return self.timing_sets[0][: -len(self.results)]
 
     @property
@@ -84,7 +84,7 @@ class BenchBuffers:
 
     @property
     def start(self) -> int | None:
-        """The address of what beta applies to; None without beta."""
+        """The address of the result's initial content, which beta multiplies; None without beta."""
         return self._templates[0] if self._problem.beta else None
 
     @property
@@ -94,7 +94,7 @@ class BenchBuffers:
 
     @property
     def has_copies(self) -> bool:
-        """Whether timed runs leave the guarded operands as they are."""
+        """Whether timed runs use copies, so that the guarded operands are unchanged."""
         return bool(self._copies)
 
     def workspace(self, size: int) -> int:
@@ -141,7 +141,7 @@ class BenchBuffers:
     # Contents
 
     def _draw(self) -> None:
-        """Fill the inputs, what beta applies to, and the copies."""
+        """Fill the inputs, the result's initial content for beta, and the copies."""
         from cuda.bindings import driver
 
         specs = self._problem.specs
@@ -159,13 +159,13 @@ class BenchBuffers:
                     driver.cuMemsetD8Async(address, 0, byte_extent(spec), STREAM)
 
     def place(self, at_end: bool) -> None:
-        """Put the operands flush with the ends or the beginnings of their mappings; the results are undefined then."""
+        """Move the operands flush with the ends or the beginnings of their mappings. The results are undefined afterwards."""
         if at_end != self.is_at_end:
             self.is_at_end = at_end
             self._draw_inputs()
 
     def reset(self, workspace_size: int, fills: Fills = FIRST) -> None:
-        """Fill the guarded results and the workspace before a run; with beta, the first result becomes what it applies to."""
+        """Fill the guarded results and the workspace before a run; with beta, the first result gets its initial content."""
         from cuda.bindings import driver
 
         for at, (spec, address) in enumerate(zip(self.results, self.scratch, strict=True)):
@@ -180,7 +180,7 @@ class BenchBuffers:
             driver.cuMemsetD8Async(self.workspace(workspace_size), fills.workspace, workspace_size, STREAM)
 
     def keep(self) -> None:
-        """Make the guarded results the baseline's."""
+        """Copy the guarded results to the baseline."""
         self.copy_results(self.kept)
 
     def copy_results(self, to: Sequence[int]) -> None:
@@ -191,7 +191,7 @@ class BenchBuffers:
             driver.cuMemcpyDtoDAsync(address, source, byte_extent(spec), STREAM)
 
     def have_gaps_changed(self, fills: Fills = SECOND) -> bool:
-        """Return whether a run has changed the gaps of a result. The gaps become 0, as results are compared."""
+        """Return whether a run has changed the gaps of a result. The gaps become 0, since results are compared with gaps."""
         import numpy as np
         from cuda.bindings import driver
 
@@ -206,7 +206,7 @@ class BenchBuffers:
         return have_changed
 
     def _draw_inputs(self) -> None:
-        """Fill the guarded inputs with random numbers, the same at every placement, and their gaps with NaN or extremes."""
+        """Fill the guarded inputs with random numbers, equal at every placement, and their gaps with NaN or extremes."""
         ranges = self._problem.value_ranges
         inputs = self._problem.specs[: -len(self.results)]
         for at, (spec, address) in enumerate(zip(inputs, self.pointers, strict=False)):
@@ -227,7 +227,7 @@ class BenchBuffers:
         return image(self.results[at], elements, fills.gaps)
 
     def _repeat(self, spec: TensorSpec, address: int, block: Any) -> None:
-        """Fill a tensor without gaps with numbers that repeat: once from the host, then by copies that double."""
+        """Fill a dense tensor with a repeated block: once from the host, then by copies of doubling size."""
         from cuda.bindings import driver
 
         size = byte_extent(spec)
@@ -246,7 +246,7 @@ class BenchBuffers:
 
 
 def _offset(spec: TensorSpec) -> int:
-    """Return the bytes from a multiple of 256 to a copy that has the alignment of the spec and no more."""
+    """Return the offset from a multiple of 256 bytes that gives a copy exactly the alignment of the spec."""
     return spec.alignment if spec.alignment < _ALIGNED else 0
 
 

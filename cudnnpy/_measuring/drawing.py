@@ -1,4 +1,4 @@
-"""Tensors as bytes on the host: random numbers for the operands of a measurement, and gaps between elements."""
+"""Random operands of a measurement as bytes on the host, and the gaps between their elements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NUMBERS = 262_139
 
 @lru_cache(maxsize=32)
 def numbers(dtype: str, seed: int, values: Values) -> Any:
-    """Return random numbers as an array of an element type."""
+    """Return random numbers as an array of a data type."""
     import numpy as np
 
     drawn = np.random.default_rng(seed).uniform(values.low, values.high, _NUMBERS)
@@ -23,7 +23,7 @@ def numbers(dtype: str, seed: int, values: Values) -> Any:
 
 
 def image(spec: TensorSpec, elements: Any, gaps: int) -> Any:
-    """Return the bytes of a tensor: its elements from an array, which repeats, or all of one byte; the gaps of another."""
+    """Return the bytes of a tensor: elements from a repeated array, or filled with one byte; gaps filled with another byte."""
     import numpy as np
 
     memory = np.full(byte_extent(spec), gaps, np.uint8)
@@ -35,7 +35,7 @@ def image(spec: TensorSpec, elements: Any, gaps: int) -> Any:
 
 
 def have_gaps_changed(memory: Any, spec: TensorSpec, gaps: int) -> bool:
-    """Return whether the gaps in the bytes of a tensor hold anything but one byte."""
+    """Return whether a byte in the gaps of a tensor differs from `gaps`."""
     import numpy as np
 
     others = memory.copy()

@@ -1,4 +1,4 @@
-"""Which of two results that differ is right: the elements that differ most are computed in float64 on the host."""
+"""Decide which of two differing results is right, by the elements that differ most, computed in float64 on the host."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _SAMPLES, _SAMPLE_PRODUCTS = 16, 1 << 20  # the most elements of one result alon
 
 
 class Float64Checker:
-    """Judges two results of a problem by its exact elements (Problem.float64_elements)."""
+    """Compares results of a problem with its float64 elements (Problem.float64_elements)."""
 
     def __init__(self, problem: Problem, memory: BenchBuffers, handle: Handle) -> None:
         self._problem, self._memory, self._handle = problem, memory, handle
-        self._boxes: dict[tuple[int, StridedSlice], Any] = {}  # what one comparison reads; it can be hundreds of MiB
+        self._boxes: dict[tuple[int, StridedSlice], Any] = {}  # data that one comparison reads, up to hundreds of MiB
 
     def errors(self, one: int, other: int) -> tuple[float, float] | None:
-        """Return the errors of the results at two addresses; None if there is no arbiter for the problem.
+        """Return the errors of the results at two addresses; None if the problem has no float64 elements.
 
-        An error is the largest one of the elements in which the results differ most, relative to the largest of these
-        elements. That of NaN is infinite.
+        An error is the largest error of the elements in which the results differ most, relative to the largest of these
+        elements. The error of NaN is infinite.
         """
         if not self._can_judge():
             return None
@@ -50,7 +50,7 @@ class Float64Checker:
     def error(self, address: int) -> float | None:
         """Return the error of the result at an address in a few elements, the first, the last and others drawn at random.
 
-        It is relative to the largest of them. None if there is no arbiter for the problem.
+        It is relative to the largest of them. None if the problem has no float64 elements.
         """
         if not self._can_judge():
             return None
@@ -68,7 +68,7 @@ class Float64Checker:
         return _error(values, *exact)
 
     def _can_judge(self) -> bool:
-        """Forget what was read, and return whether elements of the problem may be computed."""
+        """Drop the data of the last comparison, and return whether elements of the problem may be computed."""
         self._boxes.clear()
         return self._problem.results == 1 and dtype_of(self._problem.specs[0].dtype).itemsize > 1
 
@@ -99,7 +99,7 @@ class Float64Checker:
         return [(position, a, b) for position, a, b in places if position is not None]
 
     def _read(self, operand: int, box: StridedSlice) -> Any:
-        """Return a box of an operand, which is packed on the device, as float64; of the result, what beta applies to."""
+        """Return a slice of an operand, packed on the device, as float64; of the result, its initial content for beta."""
         if (operand, box) not in self._boxes:
             spec = self._problem.specs[operand]
             assert spec.strides is not None

@@ -1,4 +1,4 @@
-"""A lock by which the processes of a user take turns at measuring on a GPU, so that none disturbs the times of another."""
+"""A lock file for each GPU, so that only one process of a user measures on it at a time and times are not disturbed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _POLL_SECONDS = 0.02
 
 @contextmanager
 def gpu_lock(uuid: str, until: float) -> Iterator[bool]:
-    """Wait for the lock of a GPU until a time of time.monotonic(), and tell whether it is held in the block.
+    """Wait for the lock of a GPU until a time of time.monotonic(), and yield whether the block holds it.
 
-    It ends with the process that holds it. Where no file can be locked, as in a home folder that cannot be written or without
-    platformdirs, it counts as held.
+    The operating system releases it with the process. Where no file can be locked, as in a home folder that cannot be written
+    or without platformdirs, it counts as held.
     """
     with ExitStack() as stack:
         try:

@@ -1,4 +1,4 @@
-"""The measurement of problems on one GPU in child processes: a candidate that crashes or hangs costs its process alone."""
+"""Measure problems on one GPU in child processes, so that a candidate that crashes or hangs ends only its process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class GpuWorker:
     uuid : str
         The UUID of the GPU or MIG instance, as CUDA_VISIBLE_DEVICES takes it.
     start : callable, optional
-        Starts a process for an opening; WorkerProcess by default.
+        Starts a process with an opening request; WorkerProcess by default.
     """
 
     def __init__(self, uuid: str, start: Callable[[Mapping[str, Any]], WorkerProcess] = WorkerProcess) -> None:
@@ -56,7 +56,7 @@ class GpuWorker:
         text : str
             The problem in the notation, with the options that the choice depends on.
         seconds : float
-            The most seconds that the search takes.
+            The time limit of the search.
         limit : int, optional
             The largest workspace in bytes.
         left_out : mapping, optional
@@ -86,7 +86,7 @@ class GpuWorker:
         answer = self.ask({"do": "confirm", "text": text, "entry": entry.plain(), "limit": limit}, deadline)
         if isinstance(answer, Ended):
             return None if answer.cause == "deadline" else f"{symptom_of(answer)}: {answer.how}"
-        return answer.get("answer")  # None for an error as well
+        return answer.get("answer")  # None also for an error
 
     def ask(
         self, request: Mapping[str, Any], deadline: float, note: Callable[[Message], object] | None = None
@@ -98,7 +98,7 @@ class GpuWorker:
         return self._process.ask(request, deadline, note)
 
     def _has_started(self, deadline: float) -> bool:
-        """Start a process, and return whether it is ready before a deadline. Otherwise the next request has it."""
+        """Start a process, and return whether it is ready before a deadline. If not, the next request takes it."""
         if self._starting is None:
             self.close()
             self._starting = Future()
@@ -123,7 +123,7 @@ class GpuWorker:
             starting.set_exception(error)
 
     def close(self) -> None:
-        """End the process, also one that is not ready yet. The next request starts another one."""
+        """End the process, even if it is not ready yet. The next request starts another one."""
         starting, self._starting = self._starting, None
         if starting is not None:
             starting.add_done_callback(_end)
@@ -132,7 +132,7 @@ class GpuWorker:
             self._process = None
 
     def stop(self) -> None:
-        """End the process and start no other one. Any thread may do this; a request of another one ends then."""
+        """End the process for good. Any thread may do this, which ends another thread's request."""
         self.is_stopped = True
         process = self._process
         if process is not None:
@@ -162,7 +162,7 @@ def _measurement_of(given: Message) -> Measurement:
 
 
 class _Search:
-    """The search for the fastest candidate of one problem, over as many processes as it takes."""
+    """The search for the fastest candidate of one problem, with a new process after each that ended."""
 
     def __init__(
         self, worker: GpuWorker, text: str, seconds: float, limit: int | None, left_out: dict[str, str], deadline: float
@@ -174,7 +174,7 @@ class _Search:
         self._suspects: list[Ended] = []
 
     def run(self) -> Measurement:
-        """Return the choice. A process that ends costs the candidate that it ended at, and the next one goes on."""
+        """Return the choice. If a process ends, its current candidate is rejected, and the next process continues."""
         reason = f"more than {_MAX_ENDS} candidates ended their process"
         for _ in range(_MAX_ENDS):
             try:
@@ -212,7 +212,7 @@ class _Search:
             self._best = _measurement_of(message["best"])
 
     def _answered(self, answer: Message) -> Measurement:
-        """Return the measurement of an answer, or the best choice of an earlier process if there is none in it."""
+        """Return the measurement of an answer, or the best choice of an earlier process if the answer has no choice."""
         if "error" in answer:
             if self._best is None:
                 raise MeasureError(answer["error"])
@@ -235,7 +235,7 @@ class _Search:
         return measurement._replace(entry=entry, faults=self._faults())
 
     def _faults(self) -> tuple[FoundFault, ...]:
-        """Return the suspected faults that repeat alone in a new process, as far as there is time before the deadline.
+        """Return the suspected faults that repeat in a new process that runs only this candidate, before the deadline.
 
         Another program on the GPU, a debugger or a full machine can look like a candidate that hangs.
         """

@@ -1,4 +1,4 @@
-"""GPUs as a child process sees them: their UUIDs, and whether a second process may use them for measuring."""
+"""The UUID of a GPU, and the reasons why another process must not measure on it (MPS, exclusive mode, no guard pages)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def uuid_of(device: int) -> str:
 
 @cache
 def why_not_measured(device: int) -> str:
-    """Return why no other process can measure on a GPU without harm to this one; "" if one can."""
+    """Return why another process would harm this one by measuring on a GPU; "" if it may measure."""
     attribute = cuda_python("bindings.driver").CUdevice_attribute
     if _value(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, device) not in (None, 0):
         return "the GPU's compute mode is exclusive or prohibited, so that no second process may use it"
@@ -32,7 +32,7 @@ def why_not_measured(device: int) -> str:
 
 
 def why_not_safe(device: int) -> str:
-    """Return why no process may measure on a GPU, whether or not another one uses it; "" if one may."""
+    """Return why no process may measure on a GPU, even if no other uses it; "" if one may."""
     attribute = cuda_python("bindings.driver").CUdevice_attribute
     mps = _value(getattr(attribute, "CU_DEVICE_ATTRIBUTE_MPS_ENABLED", None), device)
     folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", _MPS_FOLDER)

@@ -1,10 +1,10 @@
-"""Device memory in which an access outside an operand or the workspace is an error of the GPU, reads included.
+"""Device memory with guard pages: a read or write outside an operand or the workspace is a GPU fault.
 
 Each operand and the workspace have a mapping of their own (cuMemAddressReserve, cuMemCreate, cuMemMap), with unmapped addresses
 on both sides. An operand is placed flush with the end of its mapping, as far as its alignment allows, or with the beginning.
 
 Results never share memory with another operand (check_pointers in plan.py), and inputs are only read. Therefore operands that
-share memory need no run of their own.
+share memory need no separate run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Space(Protocol):
     size: int
 
     def close(self) -> None:
-        """Free the memory, which no work uses any more."""
+        """Free the memory, when no work uses it any more."""
 
 
 class _Mapping:
@@ -54,7 +54,7 @@ class _Mapping:
                 _checked(driver.cuMemMap(self.start, self.size, 0, handle, 0))
                 self._is_mapped = True
             finally:
-                driver.cuMemRelease(handle)  # the mapping keeps the memory
+                driver.cuMemRelease(handle)  # the mapping still holds the memory
             access = driver.CUmemAccessDesc()
             access.location = memory.location
             access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
@@ -93,7 +93,7 @@ class GuardedMemory:
     device : int
         The ordinal of the device.
     limit : int
-        The most workspace in bytes that is taken in advance. A larger request is still served.
+        The largest workspace in bytes that is allocated in advance. A larger request is still served.
     guarded : bool
         Whether the memory is mapped between guards; otherwise it is ordinary memory.
     slack : int
@@ -122,7 +122,7 @@ class GuardedMemory:
             for spec in specs:
                 self._spaces.append(self._obtained(byte_extent(spec)))
         except BaseException:
-            self.close()  # the traceback must not keep the memory
+            self.close()  # the traceback refers to the memory
             raise
 
     def close(self) -> None:
@@ -145,7 +145,7 @@ class GuardedMemory:
     def workspace(self, size: int, at_end: bool) -> int:
         """Return the address of a workspace that is a multiple of 16 and not of 256; 0 for no bytes. Raises MemoryError.
 
-        The workspace of before is gone if it has to grow.
+        The previous workspace is freed if it has to grow.
         """
         if not size:
             return 0

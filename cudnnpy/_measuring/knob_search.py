@@ -1,4 +1,4 @@
-"""The search of an engine's knobs."""
+"""Search better knob values for the fastest engines, by coordinate descent."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from cudnnpy.errors import StatusError
 
 _REFINED = 3  # the number of engines for which other knobs are tried
 _NEAR = 2.0  # an engine that takes more than this many times as long as the fastest keeps its knobs
-_PASSES = 3  # the most passes over the knobs of one engine
-_SAMPLES = 16  # about the most values of a knob that are tried in one pass
+_PASSES = 3  # maximum passes over the knobs of one engine
+_SAMPLES = 16  # approximate maximum of values of a knob in one pass
 
 
 def other_knobs(ran: list[Candidate], target: Target) -> Iterator[Candidate]:
     """Yield the fastest engines with other knobs. The caller measures each candidate before it takes the next.
 
-    This is a coordinate descent: one knob after the other, those with the fewest values first, is set to the value with
-    which the engine is fastest, until a pass over all knobs brings no improvement.
+    This is a coordinate descent: one knob after the other, knobs with few values first, is set to its fastest value, until a
+    pass over all knobs brings no improvement.
     """
     best: dict[Engine, Candidate] = {}  # by engine and lowering
     ranked = sorted(ran, key=milliseconds)
@@ -38,7 +38,7 @@ def other_knobs(ran: list[Candidate], target: Target) -> Iterator[Candidate]:
         built = lowering.build_graph(target)
         try:
             ranges = engines.knob_ranges(built, target, index)
-        except StatusError:  # an engine that is only proposed
+        except StatusError:  # an engine that the heuristics return but that cannot be created by its index
             continue
         for _ in range(_PASSES):
             before = fastest
@@ -62,7 +62,7 @@ def other_knobs(ran: list[Candidate], target: Target) -> Iterator[Candidate]:
 
 
 def _sample(values: range, current: int) -> list[int]:
-    """Return the values of a knob to try: all, or, if there are many, a sample of the range and those next to the current."""
+    """Return the values of a knob to try: all, or, if there are many, a sample and the neighbours of the current value."""
     if len(values) <= _SAMPLES:
         chosen = set(values)
     else:

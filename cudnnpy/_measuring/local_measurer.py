@@ -1,4 +1,4 @@
-"""Measure a problem in this process: in the measuring process, or where the environment says so in the caller's."""
+"""Measure a problem in this process: the measuring process, or the caller's if the environment variable says so."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PLANNING_SECONDS = 30.0  # for the heuristics, until the first candidate is pla
 
 
 class LocalMeasurer:
-    """A measurer that runs candidates in this process (usable.Measurer).
+    """A measurer that runs candidates in this process (candidate_filter.Measurer).
 
     Parameters
     ----------
@@ -34,9 +34,9 @@ class LocalMeasurer:
     guarded : bool
         Whether the first run of a candidate is between unmapped addresses, where an access outside loses the CUDA context.
     watch : Watch
-        Is told of each step. Its `best` is not called.
+        Its callbacks report each step, except for `best`, which is not called.
     best : callable, optional
-        Is called with each new fastest candidate, as a Measurement.
+        Called with each new fastest candidate, as a Measurement.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class LocalMeasurer:
         left_out: Mapping[str, str],
         known: Mapping[str, StoredCandidate] | None = None,
     ) -> Measurement:
-        """Measure the candidates of a problem within a workspace limit, except those that are left out.
+        """Measure the candidates of a problem within a workspace limit, except the ones in `left_out`.
 
-        `known` has those that an earlier process measured.
+        `known` has the measurements of an earlier process.
         """
         considered: list[Candidate] = []
 
@@ -70,7 +70,7 @@ class LocalMeasurer:
                 yield candidate
 
         def chosen(choice: Candidate, *, is_complete: bool) -> Measurement:
-            is_own = all(candidate is not choice for candidate in considered)  # it has knobs of the search
+            is_own = all(candidate is not choice for candidate in considered)  # its knobs are from the knob search
             found = [*considered, choice] if is_own else considered
             entry = entry_of(problem, options, self._target, Plan(problem, choice), found, complete=is_complete)
             return Measurement(entry, compiled=_compiled(choice))
@@ -93,7 +93,7 @@ class LocalMeasurer:
             measurement = chosen(choice, is_complete=search.is_complete)
         except MemoryError as error:
             return Measurement(None, str(error), was_memory_limited=True)
-        except TypeError as error:  # a candidate without a text
+        except TypeError as error:  # a candidate whose plan cannot be serialized
             return Measurement(None, str(error))
         return measurement._replace(was_memory_limited=search.was_memory_limited)
 

@@ -1,4 +1,4 @@
-"""The end of a child process with its parent, however the parent ends."""
+"""End a child process when its parent ends, even by SIGKILL."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 
 
 def end_with(pipe: int) -> None:
-    """End this process when the other end of a pipe is closed, as the end of the parent closes it, whatever is done here."""
+    """End this process, whatever it is doing, when the other end of a pipe is closed, which happens when the parent ends."""
     ends = select.poll()
-    ends.register(pipe, 0)  # nothing but the end is reported, and nothing is read
+    ends.register(pipe, 0)  # only the end is reported, and nothing is read
     threading.Thread(target=lambda: (ends.poll(), os._exit(1)), daemon=True).start()

@@ -1,8 +1,8 @@
-"""A child process that measures or plans: it may crash or hang in place of the caller's process.
+"""Start a child process that measures or plans, send it requests, and end it at a time limit.
 
-Both ways a message is a line of JSON. The child reports before each step that may crash or hang, with the seconds that the
-step may take; if no message follows within these, the parent ends the child. The child ends with its parent (parent_process.py)
-and when it has had nothing to do for a while.
+In both directions a message is a line of JSON. Before each step that may crash or hang the child reports the step's time limit
+in seconds. If no message follows within the limit, the parent ends the child. The child ends with its parent
+(parent_process.py) and after a period without requests.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from cudnnpy._version import __version__
 from cudnnpy.raw import _library
 
 _START_SECONDS = 60.0  # for Python, cuDNN and the CUDA context; some 1.5 s on an idle machine
-_STEP_SECONDS = 30.0  # without a message, where the child has not said how long a step may take
-_END_SECONDS = 10.0  # that a killed process is waited for, until when the GPU may still work for it
+_STEP_SECONDS = 30.0  # the limit of a step for which the child has reported none
+_END_SECONDS = 10.0  # to wait for a killed process, for which the GPU may still work
 _MAX_LINE_BYTES = 64 << 20
 _MAX_LAST_WORDS_BYTES = 4096
-# What cuDNN loads besides its own files, in an order in which they can be loaded.
+# The libraries that cuDNN loads besides its own files, in an order in which they can be loaded.
 _CUDA_LIBRARIES = ("libcublasLt.so", "libcublas.so", "libnvrtc.so")
 _NOISE = "Could not load"  # lines of cuDNN about symbols that a stub driver lacks
 
@@ -39,7 +39,7 @@ Message = dict[str, Any]
 
 
 class StartError(RuntimeError):
-    """No process could be started, or it refused to work. `kind` is the class of the error in the child, if it named one."""
+    """No process could be started, or it rejected its opening. `kind` is the class of the child's error, if it sent one."""
 
     def __init__(self, text: str, kind: str = "") -> None:
         super().__init__(text)
@@ -47,7 +47,7 @@ class StartError(RuntimeError):
 
 
 class Ended(NamedTuple):
-    """The end of a process that owed an answer.
+    """The end of a process before its answer.
 
     Attributes
     ----------
@@ -55,11 +55,11 @@ class Ended(NamedTuple):
         "ended" if it ended by itself, "limit" if it was ended since a step took too long, "deadline" if it was ended at the
         deadline of the request.
     how : str
-        How it ended, in words.
+        The reason of the end as text, such as the signal or the time limit.
     begun : str
-        The candidate that had begun; "" if it was a step of no single candidate.
+        The candidate of the last step; "" if the step had no single candidate.
     step : dict
-        The message that said so.
+        The message that announced the last step.
     """
 
     cause: Cause
@@ -135,7 +135,7 @@ class WorkerProcess:
         deadline : float
             The time of time.monotonic() at which the process is ended if it has not answered.
         note : callable, optional
-            Is called with each message before the answer but "begin".
+            Called with each message before the answer, except "begin".
 
         Returns
         -------
@@ -170,7 +170,7 @@ class WorkerProcess:
         except (ValueError, TypeError, KeyError) as error:
             self.end()
             return Ended("ended", f"it answered nonsense: {' '.join(str(error).split())[:200]}", *_begun(step))
-        except BaseException:  # Ctrl-C: an answer that comes later would be taken for another request's
+        except BaseException:  # Ctrl-C: a late answer would be taken for the answer to another request
             self.end()
             raise
 
@@ -196,7 +196,7 @@ class WorkerProcess:
         self._process.kill()
 
     def forget(self) -> None:
-        """Close the files of a process of which this one is no longer the parent, since it was forked."""
+        """Close the files of a process in a forked child, which is not its parent."""
         self._closed = True
         self._process.returncode = 0  # it is not waited for
         for stream in (self._process.stdin, self._process.stdout, self._errors):
@@ -219,7 +219,7 @@ class WorkerProcess:
                 raise _EndOfProcessError from None
 
     def _message(self, until: float) -> Message:
-        """Return the next message. Raises TimeoutError, _EndOfProcessError, and ValueError for nonsense."""
+        """Return the next message. Raises TimeoutError, _EndOfProcessError, and ValueError for an invalid message."""
         stream = self._process.stdout
         assert stream is not None
         while not self._lines:
@@ -236,10 +236,10 @@ class WorkerProcess:
         return message
 
     def _last_words(self) -> str:
-        """Wait for a process that ended; return how, with the last line that it wrote on standard error."""
+        """Wait for the end of a process; return its exit status with the last line of its standard error, as text."""
         try:
             status = self._process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:  # it has closed its output and goes on
+        except subprocess.TimeoutExpired:  # it has closed its output and continues to run
             status = -signal.SIGKILL
         begin = max(self._errors.seek(0, os.SEEK_END) - _MAX_LAST_WORDS_BYTES, 0)
         self._errors.seek(begin)
@@ -290,7 +290,7 @@ def _environment(gpu: str | None) -> dict[str, str]:
     """Return the environment of a child: the modules of this process, its libcudnn, one GPU and no store."""
     path = [place or os.getcwd() for place in sys.path if isinstance(place, str)]
     changed = {"PYTHONPATH": os.pathsep.join(dict.fromkeys(path)), "CUDNNPY_STORE": "", "CUDNNPY_STORE_LAYERS": ""}
-    with contextlib.suppress(Exception):  # the child says what is missing
+    with contextlib.suppress(Exception):  # the child reports a missing library
         changed["CUDNNPY_LIBRARY"] = _library.path()
     if gpu is not None:
         changed["CUDA_VISIBLE_DEVICES"] = gpu
@@ -298,7 +298,7 @@ def _environment(gpu: str | None) -> dict[str, str]:
 
 
 def _loaded_libraries() -> list[str]:
-    """Return the files of CUDA's libraries that are loaded here, for the child to load the same."""
+    """Return the files of CUDA's libraries that are loaded in this process, so that the child loads the same ones."""
     with contextlib.suppress(OSError), open("/proc/self/maps", errors="surrogateescape") as maps:
         files = {line.split(maxsplit=5)[-1].rstrip("\n") for line in maps if "/" in line}
         found = {name: file for file in files for name in _CUDA_LIBRARIES if os.path.basename(file).startswith(name)}

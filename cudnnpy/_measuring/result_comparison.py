@@ -16,7 +16,7 @@ from cudnnpy.descriptors import ReduceTensorDescriptor, TensorDescriptor
 from cudnnpy.handle import Handle
 from cudnnpy.typing import ElementName
 
-# The unit roundoff of each element type: half the distance from 1 to the next representable number.
+# The unit roundoff of each data type: half the distance from 1 to the next representable number.
 ROUNDOFF = {
     "float64": 2.0**-53,
     "float32": 2.0**-24,
@@ -27,11 +27,11 @@ ROUNDOFF = {
     "float8_e5m2": 2.0**-3,
 }
 
-_MOST = 1 << 30  # the most elements that are compared at a time: a tensor descriptor counts them in 32 bits
+_MOST = 1 << 30  # maximum of elements that are compared at a time: a tensor descriptor counts them in 32 bits
 
 
 def tolerance(problem: Problem, tf32: bool) -> float:
-    """Return the largest difference between right results that is accepted, relative to the largest element.
+    """Return the largest difference between two right results, relative to the largest element.
 
     The sum of L products of numbers with unit roundoff u, accumulated with unit roundoff v, has an error of about
     u + v sqrt(L) relative to the sum of the magnitudes of the products, which is about sqrt(L) times the result. The bound
@@ -45,7 +45,7 @@ def tolerance(problem: Problem, tf32: bool) -> float:
 
 
 class MaxAbs:
-    """Computes the largest absolute element of a tensor, on one device. Its scratch memory is kept until `close`."""
+    """Computes the largest absolute element of a tensor, on one device. Its scratch memory is freed by `close`."""
 
     def __init__(self, handle: Handle, device: int) -> None:
         self._handle, self._device = handle, device
@@ -56,8 +56,9 @@ class MaxAbs:
         self._scratch.clear()
 
     def __call__(self, spec: TensorSpec, address: int, size: int, minus: int | None = None) -> float:
-        """Return the largest absolute element of `size` bytes, or of their difference from those at `minus`. NaN propagates.
+        """Return the largest absolute element of `size` bytes, or of their difference from the bytes at `minus`.
 
+        NaN propagates.
         The memory is overwritten: cudnnAddTensor subtracts in place.
         """
         dtype, itemsize = spec.dtype, dtype_of(spec.dtype).itemsize

@@ -1,10 +1,11 @@
 """Choose a candidate by measurement (prefer="autotune"): bench.py runs, times and verifies candidates on the GPU.
 
-The candidates come in the order of their promise (selection.py), then the best engines with other knobs (knob_search.py). No
-single one may use up the time: what may take long is measured last, if it fits into the time that is left then, and an engine
-that is far from the fastest is not tried with other knobs or in other lowerings. Nor may one use up the memory: what needs a
-large part of the device's memory is measured only within a limit that is given, and the memory to measure in is given back to
-the driver for other allocators.
+The candidates come in tuning order (selection.py), then the best engines with other knobs (knob_search.py).
+
+- Time: candidates that may take long are measured last, if they fit into the remaining time. An engine that is far from the
+  fastest is not tried with other knobs or in other lowerings.
+- Memory: a candidate that needs a large part of the device's memory is measured only if the caller's limit permits it. Memory
+  of the measurement is returned to the driver, for other allocators.
 """
 
 from __future__ import annotations
@@ -32,20 +33,20 @@ from cudnnpy._store.entry import StoredCandidate
 from cudnnpy.handle import Handle, in_use
 
 _NOISE = 1.01  # times whose ratio is at most this are equal
-_PROMISING = 8  # the number of first candidates that are measured whatever they, or others of their engines, may take
+_PROMISING = 8  # the first candidates, which are measured however long they, or others of their engines, may take
 _LATE = 0.05  # seconds; a candidate that may take longer is measured last
-_SLOW = 2.0  # and so are the others of an engine that took longer than this many times the best, or to plan
+_SLOW = 2.0  # so are other candidates of an engine that took this many times as long as the best, or was slow to plan
 _SHARE = 4  # without a limit, the workspace of a candidate may be the device's memory divided by this
-_PREPARING_SECONDS = 10.0  # the most for allocating the memory and drawing the inputs
+_PREPARING_SECONDS = 10.0  # the limit for allocating the memory and drawing the inputs
 
-# Multiplications in a second, zeros of strides and padding counted, of the slowest engines in a survey of 1,816 convolutions
-# of networks on an H200 with cuDNN 9.19: of engines without tensor cores, Winograd or FFT, and of those noted
+# Multiply-accumulates in a second, including zeros of strides and padding, of the slowest engines in a survey of 1,816
+# convolutions of networks on an H200 with cuDNN 9.19: engines without tensor cores, Winograd or FFT, and engines with the note
 # strict_nan_prop. A single run of one took 33 s, where the fastest took 0.3 ms.
 _PLAIN_RATE, _STRICT_RATE = 5e11, 5e10
 
 
 class Search:
-    """Measure the candidates of one problem. An instance is the `tune` of selection.choose.
+    """Measure the candidates of one problem, and choose the fastest.
 
     Parameters
     ----------
@@ -54,15 +55,15 @@ class Search:
     watch : Watch
         Callbacks that report each step before and after it.
     known : mapping of str to StoredCandidate, optional
-        What was measured of candidates before, by their names, by a process that ended. They are not measured again, except
+        The measurements of an earlier process that ended, by candidates' names. These candidates are not measured again, except
         for the default choice, and verified only if they are among the finalists.
     left_out : mapping of str to str, optional
-        The rejection reasons of candidates that do not run, by their names, also with knobs that the search tries by itself.
+        The rejection reasons of candidates that must not run, by their names, including ones with knobs from the knob search.
     guarded : bool
         Whether candidates first run between unmapped addresses.
     """
 
-    is_complete = False  #: whether the last search measured all that it was to measure
+    is_complete = False  #: whether the last search measured every candidate that it should
     was_memory_limited = False  #: whether the last search lacked memory for at least as many candidates as it ran
 
     def __init__(
@@ -82,8 +83,8 @@ class Search:
     ) -> Candidate | None:
         """Return the fastest of the candidates, or None if none ran. After `tune_seconds`, return the fastest so far.
 
-        The first candidate that can be used is the default choice. The result is never slower: if there is no memory to
-        measure it, a MemoryError is raised, since none of the others can be shown to be faster.
+        The first candidate that can be used is the default choice. The result is never slower. Without memory to measure the
+        default choice a MemoryError is raised, since no other candidate can be shown to be faster.
         """
         with in_use(self._handle, STREAM), memory.trim_pool_afterwards(problem.device, STREAM):
             return self._fastest(problem, options, target, candidates, limit)
@@ -126,7 +127,7 @@ class Search:
 
 
 class _Progress:
-    """What was measured of a problem, and the time that is left."""
+    """The progress of a search: the measured candidates and the remaining time."""
 
     bench: Bench
 
@@ -144,15 +145,15 @@ class _Progress:
         self._watch, self._known, self._left_out = watch, known, left_out
         self._deadline = time.monotonic() + options.tune_seconds
         self._ran: list[Candidate] = []
-        self._slow: dict[tuple[int, str], float] = {}  # the seconds that engines of lowerings took, if they are many
-        self._fastest: dict[tuple[int, str], float] = {}  # the least milliseconds of engines of lowerings
+        self._slow: dict[tuple[int, str], float] = {}  # the seconds of slow engines, by engine and lowering
+        self._fastest: dict[tuple[int, str], float] = {}  # the shortest milliseconds, by engine and lowering
         self._products = math.prod(problem.specs[-1].shape) * problem.reduction_length
         self.default: Candidate | None = None
-        self._scarce = 0  # the candidates for which memory was missing
-        self.is_complete = True  # until time or memory is missing for a candidate
+        self._scarce = 0  # the number of candidates that ran out of memory
+        self.is_complete = True  # until a candidate lacks time or memory
 
     def measure_all(self, candidates: Iterable[Candidate], target: Target) -> None:
-        """Measure candidates, then the best engines with other knobs, then what may take long."""
+        """Measure candidates, then the best engines with other knobs, then candidates that may take long."""
         late: list[Candidate] = []
         for number, candidate in enumerate(candidates):
             if not self.has_time():
@@ -177,17 +178,17 @@ class _Progress:
         return [candidate for candidate in self._ran if not candidate.rejection_reason]
 
     def has_time(self, seconds: float = 0.0) -> bool:
-        """Return whether a candidate may still be measured that takes this long. The first one always may."""
+        """Return whether there is time for a candidate that takes this long. The first one is always measured."""
         return not self._ran or time.monotonic() + seconds < self._deadline
 
     def seconds(self, candidate: Candidate) -> float:
-        """Return the seconds that measuring a candidate may take; 0 if they are few."""
+        """Return the seconds that measuring a candidate may take; 0 if it is not expected to be slow."""
         return max(_most_seconds(candidate, self._products), self._slow.get(_engine_of(candidate), 0.0))
 
     def should_defer(self, candidate: Candidate, is_promising: bool) -> bool:
-        """Return whether a candidate is measured last: one of an engine that took long, or one that may if not promising.
+        """Return whether to measure a candidate last: its engine took long, or it may take long and is not promising.
 
-        None waits before one could be used, since the first such candidate is what the result must not be slower than.
+        None is deferred before the default choice is known, since the result must not be slower than that.
         """
         if self.default is None or candidate.name in self._known:
             return False
@@ -215,7 +216,7 @@ class _Progress:
         self._watch.measured(candidate)
 
     def _take_over(self, candidate: Candidate, row: StoredCandidate) -> None:
-        """Note what was measured of a candidate in a process that ended."""
+        """Take the measurement of a candidate from a process that ended."""
         candidate.rejection_reason = candidate.rejection_reason or row.refused
         candidate.workspace_size, candidate.milliseconds = row.workspace_size, row.milliseconds
         self._note_memory(row.refused.startswith("out of memory"))
@@ -244,9 +245,9 @@ class _Progress:
     def _is_far(self, candidate: Candidate) -> bool:
         """Reject a candidate that is not expected to win and may take long.
 
-        That is one whose engine took far longer than the fastest, in another lowering even longer, and one that is compiled
-        at run time where the fastest is not. Of 1,800 problems without groups, one of the latter was the fastest in two; it is
-        often the fastest of those with groups, and then among the first proposals.
+        Its engine took far longer than the fastest (in another lowering: even longer), or it is compiled at run time and the
+        fastest is not. Of 1,800 problems without groups, a candidate that is compiled at run time was the fastest in two. With
+        groups such a candidate is often the fastest, and then among the first proposals.
         """
         if candidate.engine is None or candidate.rejection_reason or self.default is None:
             return False
@@ -259,10 +260,10 @@ class _Progress:
         index, suffix = _engine_of(candidate)
         best = self._best
         here = self._fastest.get((index, suffix), 0.0)
-        elsewhere = min((time for (other, _), time in self._fastest.items() if other == index), default=0.0)
-        if here <= HOPELESS * best and elsewhere <= HOPELESS**2 * best:
+        anywhere = min((time for (other, _), time in self._fastest.items() if other == index), default=0.0)
+        if here <= HOPELESS * best and anywhere <= HOPELESS**2 * best:
             return False
-        ratio = max(here, elsewhere) / best
+        ratio = max(here, anywhere) / best
         candidate.rejection_reason = f"not measured: engine {index} took {ratio:.3g} times as long as the fastest"
         return True
 
@@ -291,7 +292,7 @@ class _Progress:
             raise MemoryError(f"{candidate.name}, the default choice, cannot be measured: {candidate.rejection_reason}")
         end = time.monotonic()
         is_slow = end - planned > _LATE and milliseconds(candidate) > _SLOW * self._best
-        if is_slow or planned - begin > _LATE:  # other knobs of its engine can wait
+        if is_slow or planned - begin > _LATE:  # other knobs of its engine are measured last
             self._slow[_engine_of(candidate)] = end - begin
 
     def _exceeds_default_limit(self, candidate: Candidate) -> bool:
@@ -304,38 +305,38 @@ class _Progress:
         return True
 
     def _note_memory(self, is_scarce: bool) -> None:
-        """Note whether memory was missing for a candidate."""
+        """Count a candidate that ran out of memory."""
         self._scarce += is_scarce
         self.is_complete = self.is_complete and not is_scarce
 
     @property
     def was_memory_limited(self) -> bool:
-        """Whether memory was missing for as many candidates as ran: the choice is one for a shortage."""
+        """Whether the search lacked memory for at least as many candidates as it ran. Then its choice is not stored."""
         return 0 < self._scarce >= len(self._ran)
 
 
 def _largest_workspace(problem: Problem, options: PlanningOptions) -> int:
-    """Return the most workspace, of what is free, of a candidate other than the default choice."""
+    """Return the workspace limit of every candidate but the default choice: `workspace_limit`, or a share of the memory."""
     if options.workspace_limit is not None:
         return options.workspace_limit
     return memory.total_bytes(problem.device) // _SHARE or sys.maxsize
 
 
 def _engine_of(candidate: Candidate) -> tuple[int, str]:
-    """Return what candidates of one engine have in common, with any knobs."""
+    """Return the engine's index and the lowering's suffix, which are equal for all knobs."""
     suffix = "" if candidate.lowering is None else candidate.lowering.suffix
     return -1 if candidate.engine is None else candidate.engine.index, suffix
 
 
 def _most_seconds(candidate: Candidate, products: int) -> float:
-    """Return the seconds that one run of a candidate may take; 0 for the kinds of engines that are not known to be slow."""
+    """Return the seconds that one run of a candidate may take; 0 for engines that are not known to be slow."""
     if candidate.engine is None or not {"tensor_core", "winograd", "fft"}.isdisjoint(candidate.notes):
         return 0.0
     return products / (_STRICT_RATE if "strict_nan_prop" in candidate.notes else _PLAIN_RATE)
 
 
 def _winner(finalists: list[Candidate], default: Candidate | None) -> Candidate | None:
-    """Return the fastest; of those within noise of it, the default choice if it is one, else that with least workspace."""
+    """Return the fastest. If several are equal within noise, prefer the default choice, then the smallest workspace."""
     fastest = min(finalists, key=milliseconds, default=None)
     if fastest is None:
         return None

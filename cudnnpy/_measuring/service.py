@@ -1,6 +1,6 @@
-"""The answers of the child process, which measures problems on its GPU, or plans them for a device profile.
+"""The service of the child process: answer requests to measure problems on its GPU, or to plan them for a device profile.
 
-Candidates run nowhere else, except where the environment has the caller's process measure (tuner.py).
+Candidates run in no other process, unless the environment variable selects measuring in the caller's process (tuner.py).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Service:
     def _open(self, request: Mapping[str, Any]) -> str:
         if request["version"] == __version__:
             for file in request["libraries"]:
-                with suppress(OSError):  # cuDNN finds its own, or says what is missing
+                with suppress(OSError):  # cuDNN finds its own, or reports the missing file
                     ctypes.CDLL(file)
             if "stub" in request:
                 ctypes.CDLL(f"/proc/self/fd/{request['stub']}")
@@ -116,7 +116,7 @@ class Service:
 
 
 def _parsed(request: Mapping[str, Any]) -> tuple[Problem, PlanningOptions, int]:
-    """Return the problem of a request, its options, and the largest workspace: that of the request, or the free memory."""
+    """Return the problem of a request, its options, and its workspace limit, by default the free memory."""
     problem, options = problem_notation.parse(request["text"])
     free, limit = workspace.free_bytes(problem.device), request["limit"]
     return problem, with_limit(options)._replace(prefer="autotune"), free if limit is None else min(free, limit)
@@ -134,7 +134,7 @@ def _plain(measurement: Measurement) -> dict[str, Any]:
 
 
 def _watch(say: Say) -> Watch:
-    """Return the Watch of a search that sends what happens."""
+    """Return a Watch that sends messages to the parent process."""
 
     def begin(candidate: Candidate | None, seconds: float) -> None:
         message: dict[str, Any] = {"begin": "" if candidate is None else candidate.name, "seconds": seconds}

@@ -1,4 +1,4 @@
-"""Times of launches on the GPU, between two events, and the check that the CUDA context survived them."""
+"""Time launches on the GPU by CUDA events, and check that the CUDA context survived them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from cudnnpy.errors import CudnnError
 LONG_MS = 20.0  # a candidate whose run takes longer is timed by single runs
 _QUEUEING_MS = 0.012  # fills keep the GPU busy for this long per run, so that launch overhead on the host is not timed
 _FILL_GB_S = 2000.0  # the approximate rate of these fills
-_MANY_KERNELS_MS = 0.1  # what the host takes for a launch of dozens of kernels, and for none of eight
-_SURELY = 1.5  # the fills of a second try take this many times as long as the host needed
+_MANY_KERNELS_MS = 0.1  # host time of a launch above which it has dozens of kernels; eight kernels take less
+_SURELY = 1.5  # the fills of the retry take this many times as long as the host needed
 
 
 class Timer:
-    """Times launches. `filler` is the address and size of memory that is filled to keep the GPU busy before."""
+    """Times launches. `filler` is the address and size of memory whose fills keep the GPU busy until the runs are queued."""
 
     def __init__(self, filler: tuple[int, int]) -> None:
         from cuda.bindings import driver
@@ -56,9 +56,8 @@ class Timer:
     def run(self, launches: list[Callable[[], int]], count: int) -> float:
         """Return the mean milliseconds of `count` runs on rotated buffers.
 
-        If the host took longer to queue them than the GPU was kept busy, so that the GPU may have waited, they run again.
-        Dozens of kernels take the host longer than the GPU, and cannot be passed to the driver directly: then the host's
-        time counts.
+        If queueing them took longer than the GPU was busy, so that it may have waited, they run again. Queueing dozens of
+        kernels takes longer than running them, and such a launch cannot become a direct launch: then host time counts.
         """
         busy = count * _QUEUEING_MS
         whole, queued = self._run_after(busy, launches, count)
@@ -70,9 +69,9 @@ class Timer:
         return whole / count
 
     def _run_after(self, busy: float, launches: list[Callable[[], int]], count: int) -> tuple[float, float]:
-        """Return the milliseconds of `count` runs, measured between two events, and those in which the host queued them.
+        """Return the milliseconds of `count` runs, measured between two events, and the milliseconds of queueing them.
 
-        The GPU is kept busy before for about `busy` milliseconds.
+        Fills keep the GPU busy for about `busy` milliseconds before the first event.
         """
         from cuda.bindings import driver
 
@@ -94,7 +93,7 @@ class Timer:
         return float(driver.cuEventElapsedTime(begin, end)[1]), queued
 
     def _check_context(self) -> None:
-        """Raise ContextLost if the context is lost: then every call repeats the error."""
+        """Raise ContextLost if the context is lost, in which case every driver call repeats the error."""
         from cuda.bindings import driver
 
         (status,) = driver.cuStreamSynchronize(STREAM)

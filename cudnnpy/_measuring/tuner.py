@@ -1,6 +1,6 @@
-"""Tuning in a program: a call of prefer="autotune" has its candidates measured in a child process.
+"""Tune during a call with prefer="autotune": send the problem to a child process, within the time limit of the call.
 
-Where no child process is possible nothing is measured, and one warning says why.
+If no child process is possible nothing is measured, and one warning has the reason.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ _PLACES = ("process", "caller")
 _EXTRA_SECONDS = 3.0  # for the start of a process, for a candidate that is ended at its limit, and for planning
 _PLANNING_SECONDS = 1.0  # of them, for planning the choice in this process
 _POLL_SECONDS = 0.001
-_RETRY_SECONDS = 60.0  # until a process is started again after none could be
-_SAY_SECONDS = 2.0  # of tuning in a program, after which a line says how to tune ahead
+_RETRY_SECONDS = 60.0  # until the next try after no process could be started
+_SAY_SECONDS = 2.0  # of tuning in a program, after which a line explains how to tune ahead
 
 T = TypeVar("T")
 
 
 class _NotMeasuredError(Exception):
-    """Nothing can be measured now. The message says why."""
+    """Nothing can be measured now. The message is the reason."""
 
 
 class Tuner:
-    """The Measurer of programs (usable.Measurer), for calls on a device and a stream.
+    """The Measurer of programs (candidate_filter.Measurer), for calls on a device and a stream.
 
-    A call takes at most 2 * tune_seconds + 3 s. It waits for the work on the stream first. A call that has to wait too long for
-    that, or for another that measures on the GPU, measures nothing.
+    A call takes at most 2 * tune_seconds + 3 s. It waits for the work on the stream first. A call measures nothing if it has to
+    wait too long for the stream, or for another call that measures on the GPU.
     """
 
     def __init__(self, device: int, stream: int = 0) -> None:
@@ -56,7 +56,7 @@ class Tuner:
     def measure(
         self, problem: Problem, options: PlanningOptions, limit: int, left_out: Mapping[str, str]
     ) -> Measurement:
-        """Measure the candidates of a problem within a workspace limit, except those that are left out."""
+        """Measure the candidates of a problem within a workspace limit, except the ones in `left_out`."""
         if _is_in_caller():
             with on_device(self._device):
                 return LocalMeasurer(Handle.default(self._device)).measure(problem, options, limit, left_out)
@@ -71,7 +71,11 @@ class Tuner:
 
         try:
             measurement = self._in_turn(measured, begin + options.tune_seconds)
-        except (_NotMeasuredError, MeasureError, ValueError) as error:  # ValueError: of a number that no text has
+        except (
+            _NotMeasuredError,
+            MeasureError,
+            ValueError,
+        ) as error:  # ValueError: a number that the notation cannot write
             return Measurement(None, str(error))
         if measurement.entry is not None:
             _note_tuned(time.monotonic() - begin)
@@ -90,9 +94,9 @@ class Tuner:
             return None
 
     def _in_turn(self, action: Callable[[GpuWorker], T], until: float) -> T:
-        """Return the result of an action, for which the GPU is this call's alone as far as measuring goes.
+        """Return the result of an action, during which no other call measures on the GPU.
 
-        Raises _NotMeasuredError if it does not come to its turn until a time, or if no process can measure.
+        Raises _NotMeasuredError if the GPU is not free until a time, or if no process can measure.
         """
         why = why_no_interpreter() or gpus.why_not_measured(self._device)
         if why:
@@ -115,7 +119,7 @@ class Tuner:
             shared.turn.release()
 
     def _waits_for_stream(self, until: float) -> bool:
-        """Wait until the work on the stream has ended, and tell whether it has before a time."""
+        """Wait for the work on the stream, and return whether it has ended before a time."""
         with on_device(self._device):
             while not is_stream_idle(self._stream):
                 if time.monotonic() >= until:
@@ -128,7 +132,7 @@ class Tuner:
 
 
 class _Shared:
-    """The process that measures on one GPU, and whose turn it is to use it."""
+    """The process that measures on one GPU, with a lock for its callers."""
 
     def __init__(self, uuid: str) -> None:
         self.worker, self.turn = GpuWorker(uuid), threading.Lock()
@@ -150,7 +154,7 @@ def _shared(uuid: str) -> _Shared:
 
 
 def end_processes() -> None:
-    """End the processes that measure nothing now, which gives their memory back. The next call starts others."""
+    """End idle processes, which frees their memory. The next call starts new ones."""
     for shared in list(_by_uuid.values()):
         if shared.turn.acquire(blocking=False):
             try:
@@ -160,7 +164,7 @@ def end_processes() -> None:
 
 
 def _begin_again() -> None:
-    """Forget, in a forked process, the processes and locks of its parent."""
+    """In a forked child, drop the processes and locks of the parent."""
     global _lock
     _lock = threading.Lock()
     _by_uuid.clear()
@@ -172,7 +176,7 @@ workspace.call_when_short(end_processes)
 
 
 def _is_in_caller() -> bool:
-    """Return whether the environment says that the caller's process measures."""
+    """Return whether the environment variable selects measuring in the caller's process."""
     given = os.environ.get(VARIABLE) or _PLACES[0]
     if given not in _PLACES:
         raise ValueError(f"{VARIABLE} must be {' or '.join(map(repr, _PLACES))}; got {given!r}")
@@ -180,18 +184,18 @@ def _is_in_caller() -> bool:
 
 
 def _not_measured(why: str) -> _NotMeasuredError:
-    """Return the error for a reason, of which the first call warns."""
+    """Return the error for a reason, and warn of it once."""
     if why not in _warned:
         _warned.add(why)
         warn(
-            f'prefer="autotune" measures nothing, and takes stored choices or those of "fastest": {why}. '
+            f'prefer="autotune" measures nothing, and uses stored choices or chooses as "fastest" does: {why}. '
             f"{VARIABLE}=caller measures in this process, which a faulty engine of cuDNN may end"
         )
     return _NotMeasuredError(why)
 
 
 def _note_tuned(seconds: float) -> None:
-    """Count a problem that was tuned; when the time that all took passes some seconds, say so in one line."""
+    """Count a tuned problem. When the total time exceeds a few seconds, log one line about it."""
     with _lock:
         before = _tuned[1]
         _tuned[:] = _tuned[0] + 1, before + seconds

@@ -1,10 +1,10 @@
 """Run candidates in guarded memory, and verify their results: each is compared with the baseline.
 
-The baseline is the result of the first candidate that runs, the default choice. A result is compared with it on the device
-(result_comparison.py). So is the result of a second run, with operands flush with the beginnings of their mappings and with
-other content in results, workspace and gaps. Where two results differ by more than `tolerance`, float64 elements
-(float64_check.py) decide which one is right; without them, conventional arithmetic does. A wrong baseline is replaced, and all
-candidates that agreed with it are verified again.
+The baseline is the result of the first candidate that runs, the default choice. Two runs of each candidate are compared with it
+on the device (result_comparison.py). In the second run the operands are flush with the beginnings of their mappings, and the
+initial content of results, workspace and gaps is different. If two results differ by more than `tolerance`, float64 elements
+(float64_check.py) decide which one is right; without them, the result of conventional arithmetic counts as right. A wrong
+baseline is replaced, and all candidates that agreed with it are verified again.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from cudnnpy._planning.problem import Problem
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle
 
-PLANNING_SECONDS = 5.0  # the most for planning a candidate
-COMPARING_SECONDS = 30.0  # the most for comparing two results, some of whose elements the host may compute
-_LOADING_SECONDS = 5.0  # the most for loading and compiling the kernels of a candidate in its first run
+PLANNING_SECONDS = 5.0  # the limit for planning a candidate
+COMPARING_SECONDS = 30.0  # the limit for comparing two results, some of whose elements the host may compute
+_LOADING_SECONDS = 5.0  # the limit for loading and compiling the kernels of a candidate in its first run
 _TIMES, _RUN_SECONDS = 50.0, 0.5  # a run may take this many times as long as the best, or this long
 
-# Three runs tell why a result is wrong: from the first to the second the results' content before changes, from the first to
-# the third the workspace's.
+# Three runs show why a result is wrong: the second one differs from the first in the initial content of the results, the third
+# one in the initial content of the workspace.
 _PLAIN, _OTHER_RESULTS, _OTHER_WORKSPACE = Fills(0, 0, 0x7B), Fills(0x7B, 0, 0x7B), Fills(0, 0xFF, 0x7B)
 
 
 def engine_of(candidate: Candidate) -> Any:
-    """Return what candidates of one engine have in common, with any knobs and in any lowering."""
+    """Return the engine's index, or a v7 algorithm's name, whatever the knobs and the lowering."""
     return candidate.name if candidate.engine is None else candidate.engine.index
 
 
@@ -61,7 +61,7 @@ class Verifier:
         times: bool = True,
         slack: int = 0,
     ) -> None:
-        """Allocate the memory: with `times` false, that of verified runs (`confirm`). `slack` is that of GuardedMemory."""
+        """Allocate the memory; with `times` false, only for verified runs (`confirm`). `slack` is passed to GuardedMemory."""
         self.problem, self.options, self.handle, self._watch = problem, options, handle, watch
         self.memory = BenchBuffers(problem, limit, guarded=guarded, times=times, slack=slack)
         self.timer = Timer(self.memory.filler)
@@ -85,7 +85,7 @@ class Verifier:
 
     @property
     def _run_seconds(self) -> float:
-        """The most seconds that a candidate may run."""
+        """The time limit of a candidate's run in seconds."""
         if self.best == math.inf:
             return max(self.options.tune_seconds, _RUN_SECONDS)
         return max(_TIMES * self.best / 1e3, _RUN_SECONDS)
@@ -94,7 +94,7 @@ class Verifier:
         self._watch.begin(self.timer.running, seconds)
 
     def verify(self, candidate: Candidate) -> bool:
-        """Return whether the results of a candidate are right. This may reject the candidate of the baseline instead."""
+        """Return whether the results of a candidate are right. This may reject the baseline's candidate instead."""
         if candidate.rejection_reason or candidate.name in self.verified:
             return not candidate.rejection_reason
         return self._attempt(candidate, self._verified)
@@ -147,7 +147,7 @@ class Verifier:
             self.verified[candidate.name] = engine_of(candidate)
 
     def _agrees_at_start(self, candidate: Candidate) -> bool:
-        """Reject a candidate whose result differs at other addresses and with other content in memory before."""
+        """Reject a candidate whose result differs at other addresses or with other initial content of the memory."""
         self._run_guarded(candidate, SECOND, at_end=False)
         changed = self._changed_gaps()
         reason = changed or self._compare(candidate)
@@ -157,12 +157,12 @@ class Verifier:
         return False
 
     def _is_exact(self) -> bool:
-        """Return whether float64 elements tell that the result in guarded memory is right."""
+        """Return whether the result in guarded memory agrees with float64 elements."""
         errors = self._checker.errors(self.memory.scratch[0], self.memory.kept[0])
         return errors is not None and errors[0] <= self._tolerance
 
     def _resolve_mismatch(self, candidate: Candidate, reason: str) -> None:
-        """Reject a candidate whose result, in guarded memory, is not the baseline's; or the baseline, if that is wrong."""
+        """Reject a candidate whose result in guarded memory differs from the baseline, or the baseline if that is wrong."""
         wrong, memory = self.baseline_of, self.memory
         assert wrong is not None
         errors = self._checker.errors(memory.scratch[0], memory.kept[0])
@@ -178,7 +178,7 @@ class Verifier:
                 wrong.rejection_reason, wrong.executable, self.best = reason, None, math.inf
 
     def _become_baseline(self, candidate: Candidate) -> None:
-        """Keep the results in guarded memory as the baseline; reject the candidate if they cannot be it."""
+        """Make the results in guarded memory the baseline; reject the candidate if they must be finite and are not."""
         largest = self._all_largest()
         if not all(map(math.isfinite, largest)):
             is_wrong = (
@@ -202,7 +202,7 @@ class Verifier:
         ]
 
     def _compare(self, candidate: Candidate) -> str:
-        """Return why a candidate's result in guarded memory is wrong; "" if all are right. Note the largest error."""
+        """Return why a candidate's results in guarded memory are wrong; "" if they are right. Note the largest error."""
         self._watch.begin(None, COMPARING_SECONDS)
         errors: list[float] = []
         for difference, largest, spec in zip(
@@ -232,7 +232,7 @@ class Verifier:
         return "wrong result: changes the gaps of its result" if self.memory.have_gaps_changed() else ""
 
     def _explained(self, candidate: Candidate, reason: str) -> str:
-        """Return why a result is wrong, from runs with other content in memory before; the given reason if they are alike."""
+        """Return why a result is wrong, by runs with other initial content; the given reason if their results are equal."""
         with suppress(MemoryError, CudnnError):
             owned = [allocate(byte_extent(spec), self.problem.device, STREAM) for spec in self.memory.results]
             first = [address for address, *_ in owned]

@@ -1,4 +1,4 @@
-"""Reports of a search to the process that waits for it, and the error that ends the measuring process."""
+"""Watch, the callbacks by which a search reports its progress; ContextLost, the error that ends the measuring process."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ arrays (CuPy, JAX, Numba, cuda.core views, DeviceArray) are read through cuda.co
 DLPack and the CUDA Array Interface. Strides count elements; addresses and streams are integers.
 
 The current stream is the library's for PyTorch and CuPy, and the legacy default stream (0) for the others. JAX arrays are
-futures: they are waited for before they are read, and a result is complete before it becomes a JAX array.
+futures: a call waits for them before it reads them, and completes a result before it becomes a JAX array.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def _jax() -> ArrayLibrary:
     def maker(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int) -> Callable[[], Any]:
         if not has_same_layout(TensorSpec(shape, strides=strides), TensorSpec(shape)):
             raise TypeError(
-                "a result in JAX must be packed in C order, as all JAX arrays are; got another memory order"
+                "a result in JAX must be packed in C order, as all JAX arrays are; got another memory format"
             )
         return lambda: empty(shape, dtype, device=device)
 

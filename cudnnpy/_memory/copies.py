@@ -64,7 +64,7 @@ def to_device(array: ArrayLike, dtype: DtypeArgument | None = None, *, device: i
 def to_numpy(array: Array) -> NDArray[Any]:
     """Return a copy of a device array as a NumPy array, with the same stride order.
 
-    The work queued on the current stream of the array's library is waited for.
+    Work queued on the current stream of the array's library is completed first.
 
     Parameters
     ----------

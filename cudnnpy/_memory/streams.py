@@ -1,4 +1,4 @@
-"""Errors of CUDA driver calls as exceptions, and the synchronization of a stream."""
+"""Raise errors of CUDA driver calls as exceptions, and synchronize a stream."""
 
 from __future__ import annotations
 

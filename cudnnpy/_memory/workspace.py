@@ -88,7 +88,7 @@ def workspace(size: int, device: int, stream: int) -> int:
     key = device, stream, capture
     buffer = buffers.get(key)
     if buffer is None or buffer[1] < size:
-        buffer = None  # the traceback of a MemoryError must not keep it alive
+        buffer = None  # the traceback of a MemoryError must not hold a reference to it
         buffer = buffers[key] = allocate(size, device, stream, bool(capture))
         if capture:
             _captured.append(buffer[2])
@@ -153,8 +153,8 @@ def release_workspace(*, captured: bool = False) -> None:
 def trim_pool_afterwards(device: int, stream: int) -> Iterator[None]:
     """Return memory that the block allocated and freed in cuda.core's pool to the driver.
 
-    The pool's release threshold is the largest number, so that it would withhold all memory from other allocators. It keeps its
-    earlier reserve or 1 GiB, whichever is larger. The stream is synchronized after the block.
+    Without this the pool would withhold all memory from other allocators, since its release threshold is unlimited. The
+    pool's earlier reserve or 1 GiB, whichever is larger, stays. The stream is synchronized after the block.
     """
     unused = 0
     if _allocator is None:
@@ -170,8 +170,8 @@ def _trim_pool(device: int, streams: Iterable[int], *kept: int) -> None:
     """Trim cuda.core's pool so that at most `kept[0]` unused bytes remain. Smaller targets follow because memory is released in
     mapped blocks.
 
-    Frees that are queued on the streams are waited for. Nothing is done with another allocator, or during a stream capture,
-    which a synchronization would invalidate. If trimming fails, the pool keeps its memory.
+    The streams are synchronized, since their queued frees count. Nothing is trimmed with another allocator, or during a
+    stream capture, which a synchronization would invalidate. A failure to trim is ignored.
     """
     if _allocator is not None:
         return

@@ -45,7 +45,7 @@ class ActivationBase(OperationBase):
     Arrays are float16, bfloat16, float32 or float64 and have 1 to 5 axes of any size. The activation of NaN is NaN. swish of
     -infinity (of infinity for c < 0) is an infinity times 0, and so NaN as well. A gradient that is "else 0" is 0 whatever dy
     is, and where x is NaN.
-    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for what cuDNN lacks. Work
+    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for unsupported ones. Work
     is queued on `stream`, by default the library's current stream. `cudnnpy.reference` ignores it, computes in float64 and
     rounds once.
     """

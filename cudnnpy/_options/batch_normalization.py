@@ -40,7 +40,7 @@ class BatchNormalizationBase(OperationBase):
     x.shape[1:] for "per_activation", and of x's dtype, or of float32 if x has 16 bits, which saves copies; a scale of None is
     1, a bias of None 0. Saved statistics are float32, or float64 if x is float64. Sizes may be 0: then running statistics
     stay as they are, and gradients of parameters are 0.
-    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for what cuDNN lacks. Work
+    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for unsupported ones. Work
     is queued on `stream`, by default the library's current stream. `cudnnpy.reference` ignores it, computes in float64 and
     rounds once.
 
@@ -85,7 +85,7 @@ class BatchNormalizationBase(OperationBase):
             Parameters.
         running_mean, running_variance : array, optional
             Both or neither; they are updated in place: (1 - average_factor) * running + average_factor * the batch's, with
-            the unbiased variance (the biased one of a single value). An x without elements leaves them as they are.
+            the unbiased variance (the biased one of a single value). An empty x leaves them unchanged.
         average_factor : float
             A finite number.
         activation : {"relu"}, optional

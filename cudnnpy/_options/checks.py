@@ -36,15 +36,15 @@ def error_repr(value: object) -> str:
 
 def printable(text: str) -> str:
     """A text for a terminal: control characters and lone surrogates are escapes, line breaks stay."""
-    kept = (mark if mark.isprintable() or mark == "\n" else mark.encode("unicode_escape").decode() for mark in text)
-    return text if text.isprintable() else "".join(kept)
+    escaped = (mark if mark.isprintable() or mark == "\n" else mark.encode("unicode_escape").decode() for mark in text)
+    return text if text.isprintable() else "".join(escaped)
 
 
 # One value
 
 
 def check_option(name: str, value: object, allowed: Sequence[NameT]) -> NameT:
-    """The name that is given: one of those allowed."""
+    """Return the given name, if it is one of the allowed names."""
     if isinstance(value, str) and value in allowed:
         return cast(NameT, value)
     kind = ValueError if isinstance(value, str) else TypeError
@@ -115,7 +115,7 @@ def check_number(
 
 
 def check_per_axis(name: str, value: Any, low: int) -> int | tuple[int, ...]:
-    """An int, which stands for every axis, or a tuple of one int for each spatial axis."""
+    """Return an int, which is for every axis, or a tuple of one int for each spatial axis."""
     if value.__class__ is int and low <= value <= LARGEST:
         return value
     expected = f"an integer of {low} or more, or one for each of 1 to 3 spatial axes"
@@ -152,18 +152,18 @@ def check_padding(value: Any, names: Sequence[str] = ()) -> str | int | tuple[in
 
 
 def as_elements(value: Any, most: int = MAX_AXES) -> tuple[Any, ...] | None:
-    """The elements of a sequence or a NumPy array, one more than `most` of those that have more; None for anything else."""
+    """Return at most `most` + 1 elements of a sequence or a NumPy array; None for anything else."""
     several = isinstance(value, Sequence) or (hasattr(value, "tolist") and getattr(value, "shape", None))
     return bounded(value, most) if several and not isinstance(value, str | bytes) else None
 
 
 def bounded(values: Iterable[Any], most: int = MAX_AXES) -> tuple[Any, ...]:
-    """The values of any iterable, one more than `most` if there are more."""
+    """Return at most `most` + 1 values of any iterable."""
     return tuple(islice(values, most + 1))
 
 
 def expand_per_axis(name: str, value: Any, rank: int) -> tuple[Any, ...]:
-    """One element for each of `rank` spatial axes, from what `check_per_axis` or `check_padding` returned."""
+    """Return one element for each of `rank` spatial axes, from the result of `check_per_axis` or `check_padding`."""
     each = value if isinstance(value, tuple) else (value,) * rank
     if len(each) != rank:
         raise ValueError(f"{name} must be an integer, or one for each of {rank} spatial axes; got {value}")

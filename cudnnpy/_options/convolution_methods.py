@@ -61,14 +61,14 @@ class ConvolutionBase(ConvolutionOptions, ConvolutionMethods):
         "fastest" and "autotune". By default "autotune" measures no candidate that needs more than a quarter of the device's
         memory, except the default choice.
     deterministic : bool
-        Whether only algorithms are taken that give the same bits every time.
+        Whether every result must have the same bits every time.
     tf32 : bool
         Whether float32 may be rounded to tf32 for the tensor cores.
     algorithm : str, Engine or Plan, optional
         Forces one algorithm: the short name of a v7 algorithm ("implicit_gemm", "winograd_nonfused", "0" for ALGO_0, or
         Theano's names), an engine of the graph API, or a plan.
     policy : {"on_shape_change", "once"}
-        "on_shape_change" chooses for every new shape; "once" keeps the engine that was chosen for the first shape of an
+        "on_shape_change" chooses for every new shape; "once" reuses the engine that was chosen for the first shape of an
         operation as long as it can run later ones.
     tune_seconds : float
         The time limit of "autotune" for one problem, in seconds, planning included; then it takes the fastest candidate so

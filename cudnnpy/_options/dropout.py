@@ -34,7 +34,7 @@ class DropoutBase(OperationBase):
     Arrays are float16, bfloat16, float32 or float64 and have 1 to 5 axes of any size.
     There is one state for each device, in device memory, and a copy of the object starts with its seed. In
     `cudnnpy.reference` a copy has a copy of the state, and the masks are others.
-    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for what cuDNN lacks. Work
+    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for unsupported ones. Work
     is queued on `stream`, by default the library's current stream. `cudnnpy.reference` ignores it, computes in float64 and
     rounds once.
     """
@@ -67,8 +67,8 @@ class DropoutBase(OperationBase):
         y : array
             `out`, or a new array of x's library, shape, dtype and memory format.
         reserve : array
-            Which elements were kept: uint8, of one axis, as cuDNN stores it. `cudnnpy.reference` has one bit for each element
-            of x in C order.
+            The mask of the elements that were not dropped: uint8, with one axis, as cuDNN stores it. `cudnnpy.reference` has
+            one bit for each element of x in C order.
         """
         implementation, names = type(self)._forward, ("x", "out", "reserve")
         results: tuple[ArrayT, ArrayT] = self._run(

@@ -1,4 +1,4 @@
-"""The names of the element types that arrays may have."""
+"""The names of the data types that arrays may have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ALIASES = {"float": "float32", "double": "float64", "half": "float16", "float8_e
 
 
 def element_name(given: Any) -> ElementName | None:
-    """The element type that a name, a NumPy dtype or scalar type, or a framework's dtype (torch.float16) means, if any."""
+    """Return the data type of a name, a NumPy dtype or scalar type, or a framework's dtype (torch.float16); None if unknown."""
     name = (
         given
         if isinstance(given, str)

@@ -34,7 +34,7 @@ class InstanceNormalizationBase(OperationBase):
     x has 3 to 5 axes; scale and bias are (C,), the statistics (N, C).
     x is float16, bfloat16, float32 or float64. scale and bias are packed, of x's dtype, or of float32 if x has 16 bits; a
     scale of None is 1, a bias of None 0. Statistics are float32, or float64 if x is float64. Sizes may be 0.
-    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for what cuDNN lacks. Work
+    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for unsupported ones. Work
     is queued on `stream`, by default the library's current stream. `cudnnpy.reference` ignores it, computes in float64 and
     rounds once.
 

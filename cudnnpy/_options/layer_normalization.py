@@ -32,7 +32,7 @@ class LayerNormalizationBase(OperationBase):
     x is float16, bfloat16, float32 or float64. scale and bias are packed, of x's dtype, or of float32 if x has 16 bits; a
     scale of None is 1, a bias of None 0. Statistics are float32, or float64 if x is float64. Sizes may be 0.
     On a GPU, for 4,096 or more rows whose length is not a multiple of 64, the last bits may differ from call to call.
-    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for what cuDNN lacks. Work
+    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for unsupported ones. Work
     is queued on `stream`, by default the library's current stream. `cudnnpy.reference` ignores it, computes in float64 and
     rounds once.
 
@@ -186,7 +186,7 @@ class RMSNormalizationBase(OperationBase):
     x is float16, bfloat16, float32 or float64 and has 1 to 5 axes. scale is packed, of x's dtype, or of float32 if x has 16
     bits; None is 1. inverse_rms is float32, or float64 if x is float64. Sizes may be 0.
     On a GPU, for 4,096 or more rows whose length is not a multiple of 64, the last bits may differ from call to call.
-    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for what cuDNN lacks. Work
+    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for unsupported ones. Work
     is queued on `stream`, by default the library's current stream. `cudnnpy.reference` ignores it, computes in float64 and
     rounds once.
 

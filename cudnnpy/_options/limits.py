@@ -1,4 +1,4 @@
-"""The limits of what is read, expanded and shown, so that no small file or argument takes gigabytes."""
+"""Limits of input sizes and printed sizes, so that no small file or argument takes gigabytes."""
 
 MAX_PROBLEM_FILE_BYTES = 16 << 20
 MAX_SYNTAX_CHARACTERS = 1000  # of a file of problems, beside its texts: 18 do, and tomllib takes 6 GiB for 80,000

@@ -38,7 +38,7 @@ class LocalResponseNormalizationBase(OperationBase):
     Arrays are float16, bfloat16, float32 or float64 and have 3 to 5 axes; sizes may be 0.
     `cudnnpy.reference` gives NaN where s is NaN, where x is infinite, and where a negative alpha makes the base negative; and
     0 where only other elements of the sum are infinite.
-    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for what cuDNN lacks. Work
+    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for unsupported ones. Work
     is queued on `stream`, by default the library's current stream. `cudnnpy.reference` ignores it, computes in float64 and
     rounds once.
 

@@ -49,7 +49,7 @@ class PoolingBase(OperationBase):
     Arrays are float16, bfloat16, float32 or float64. A batch of 0 gives an empty result; other sizes are 1 or more. The
     maximum of a window with a NaN is NaN; for all-`-inf` windows, cuDNN returns the lowest finite value.
     Averages over whole images are reductions, whose last bits may differ from call to call.
-    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for what cuDNN lacks. Work
+    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for unsupported ones. Work
     is queued on `stream`, by default the library's current stream. `cudnnpy.reference` ignores it, computes in float64 and
     rounds once.
     """

@@ -40,7 +40,7 @@ class SoftmaxBase(OperationBase):
     -infinity.
     On a GPU, long rows are added up by graphs in an order that varies: the last bits of "accurate" and "log" may differ from
     call to call for rows of more than 16,384 elements, and of gradients from 1,000 elements on.
-    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for what cuDNN lacks. Work
+    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for unsupported ones. Work
     is queued on `stream`, by default the library's current stream. `cudnnpy.reference` ignores it, computes in float64 and
     rounds once.
     """

@@ -1,4 +1,4 @@
-"""Plan or reject a candidate by the options and the workspace limit; the protocol of measurers and their results."""
+"""Plan a candidate, or reject it by the options and the workspace limit; and Measurer, the protocol of measuring tuners."""
 
 from __future__ import annotations
 

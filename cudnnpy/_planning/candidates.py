@@ -1,4 +1,4 @@
-"""Candidates for a problem: one for each engine configuration of each of its lowerings."""
+"""Candidates for a problem: every engine configuration of each of its lowerings, with rejection reason and measured time."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Engine(ImmutableOptions):
 
     @property
     def _lowering_options(self) -> dict[str, bool]:
-        """The options that stand for the lowering that it runs on (Lowering.way)."""
+        """The options that select the lowering that it runs on (Lowering.lowering_options)."""
         return {name: True for name in LOWERING_OPTIONS if getattr(self, name)}
 
     def __repr__(self) -> str:
@@ -85,7 +85,7 @@ class Lowering(Protocol):
 
     @property
     def suffix(self) -> str:
-        """What is done around the graph, for the names of candidates: "", " + copies"."""
+        """The conversions around the graph, as a suffix of candidates' names: "", " + copies"."""
 
     @property
     def lowering_options(self) -> dict[str, bool]:
@@ -108,10 +108,10 @@ class Lowering(Protocol):
 
 @dataclass
 class Candidate:
-    """One way to run a problem, and whether it can be used."""
+    """One way to run a problem, with the reason if it is rejected."""
 
-    #: where it comes from: "measured for 128x64x56x56, 64 filters" (the nearest problem of a table of measurements, in which
-    #: it was fast), "heuristics", "engines" (all engines), "knobs" (autotune) or "legacy" (v7 algorithms)
+    #: "measured for 128x64x56x56, 64 filters" (the nearest problem of the measurement table, for which it was fast),
+    #: "heuristics", "engines" (all engines), "knobs" (autotune) or "legacy" (v7 algorithms)
     source: str
     name: str  #: the engine with its knobs, or the v7 algorithm
     notes: tuple[str, ...]  #: cuDNN's numerical notes
@@ -124,12 +124,12 @@ class Candidate:
     rejection_reason: str = ""  #: the rejection reason; "" if there is none
     workspace_size: int | None = None  #: in bytes; None if it was not planned
     milliseconds: float | None = None  #: the time that autotune measured; None if it was not measured
-    #: the largest of the times that autotune compared less the smallest, over the median; None if there were not several
+    #: (largest - smallest) / median of the times that autotune compared; None if there were fewer than two
     spread: float | None = None
-    #: the largest error that was found in its result, from float64 or from another candidate, in units of what is accepted;
-    #: None if it was not compared
+    #: the largest error of its result, relative to float64 or another candidate, in units of the tolerance; None if it was not
+    #: compared
     error: float | None = None
-    #: the time relative to the fastest that measurements of near problems let expect; None without a table of measurements
+    #: the expected time relative to the fastest, from measurements of the nearest problems; None without a measurement table
     expected: float | None = None
     plan: Descriptor | None = field(default=None, repr=False)  #: the execution plan of an engine compiled at run time
     executable: Executable | None = field(default=None, repr=False)
@@ -141,16 +141,16 @@ class Candidate:
 
     @property
     def is_conventional(self) -> bool:
-        """Whether it computes the sums of products as they are written, in the precision of what it is given."""
+        """Whether it uses conventional arithmetic: no Winograd, FFT or reduced precision."""
         approximations = {"winograd", "fft", "reduced_precision_reduction", "down_convert_inputs"}
         return approximations.isdisjoint(self.notes) and not self.compiled_at_run_time
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without what belongs to this process, so that it can be copied and pickled."""
+        """Return the state without this process's objects, so that it can be copied and pickled."""
         return {**self.__dict__, "make": _made_elsewhere, "lowering": None, "plan": None, "executable": None}
 
     def prepare(self) -> Executable | None:
-        """The planned executable; None, with the reason in `rejection_reason`, where cuDNN cannot run it here."""
+        """Plan the candidate and return its executable, or None with a `rejection_reason` if cuDNN cannot run it here."""
         if self.executable is None and not self.rejection_reason:
             try:
                 self.executable = self.make()
@@ -197,7 +197,7 @@ def unsupported(error: Exception) -> str:
 
 
 def heuristic_candidates(lowering: Lowering, target: Target) -> Iterator[Candidate]:
-    """Yield the proposals of cuDNN's heuristics, best first; if cuDNN rejects the graph, a rejected candidate says so."""
+    """Yield the proposals of cuDNN's heuristics, best first; one rejected candidate if cuDNN rejects the graph."""
     try:
         graph = lowering.build_graph(target)
     except StatusError as error:
@@ -210,7 +210,7 @@ def heuristic_candidates(lowering: Lowering, target: Target) -> Iterator[Candida
 def all_engines(lowering: Lowering, target: Target) -> Iterator[Candidate]:
     """Yield every engine by global index with its default knobs, also those that the heuristics omit.
 
-    Engines that do not support the graph follow, grouped by the reason that cuDNN gives.
+    Engines that do not support the graph follow, grouped by cuDNN's reason.
     """
     try:
         graph = lowering.build_graph(target)

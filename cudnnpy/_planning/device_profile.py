@@ -1,11 +1,11 @@
 """Device profiles: the properties of a GPU that cuDNN plans with, as JSON that is read from the GPU (since cuDNN 9.8).
 
-A file has either the bare JSON of cuDNN, or that of `written`, which also has the release of cuDNN that read the GPU::
+A file has either the bare JSON of cuDNN, or the JSON of `written`, which also has the release of cuDNN that read the GPU::
 
     {"format": 1, "cudnn": 92800, "cudnnpy": "0.1.0", "profile": {"deviceName": "NVIDIA H200", ...}}
 
-Only a plan that the same release of cuDNN made can be loaded where the GPU is. Therefore, planning with another release than
-that of the file is an error.
+A plan can be loaded only by the release of cuDNN that made it. Therefore, planning with another release than the file's is an
+error.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ KEYS: dict[str, Any] = {
     ),
     "deviceName": "",
 }
-# What plans, their keys in a store and reports need of every profile.
+# The keys that plans, store keys and reports need.
 _NEEDED = ("deviceName", "deviceVer", "multiProcessorCount", "totalGlobalMem")
 _AGAIN = "read it again with `cudnnpy device-profile` on a machine with the GPU"
 
@@ -70,7 +70,7 @@ class ProfileError(ValueError):
 
 
 class DeviceProfile(NamedTuple):
-    """What a file says of a GPU: cuDNN's JSON, the release of cuDNN that wrote it, None if unknown, and the file's name."""
+    """The profile of a GPU: cuDNN's JSON, the release of cuDNN that wrote it (None if unknown), and the file's name."""
 
     text: str
     cudnn: int | None
@@ -146,7 +146,7 @@ def _reject(constant: str) -> Any:
 
 
 def _check_values(found: dict[str, Any], source: str) -> None:
-    """Raise ProfileError for values of other types than cuDNN writes, and without what is always needed."""
+    """Raise ProfileError for values of other types than cuDNN writes, and for missing required keys."""
     if missing := [key for key in _NEEDED if key not in found]:
         unknown = sorted(found.keys() - KEYS.keys())
         raise ProfileError(f"{source}: {_keys_text(missing, unknown)}; {_AGAIN}")
@@ -170,7 +170,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _keys_text(missing: list[str], unknown: list[str]) -> str:
-    """Return what is wrong with the keys of a profile, as text."""
+    """Return the missing and the unknown keys of a profile as text."""
     also = f", and unknown {printable(', '.join(unknown))[:200]}" if unknown else ""
     return f"a device profile must have the keys {', '.join(missing)}; got none of these{also}"
 
@@ -187,8 +187,8 @@ def check_release() -> None:
 def target_of(profile: DeviceProfile) -> Target:
     """Return the target of a profile that the loaded cuDNN accepts.
 
-    Raises ProfileError if it does not, or is of another release than the profile, and StatusError if cuDNN cannot plan in this
-    process, for example without a driver.
+    Raises ProfileError if cuDNN rejects the profile or is of another release than the profile, and StatusError if cuDNN cannot
+    plan in this process, for example without a driver.
     """
     check_release()
     if profile.cudnn not in (None, raw.version()):
@@ -208,7 +208,7 @@ def target_of(profile: DeviceProfile) -> Target:
 
 
 def _rejection(profile: DeviceProfile, error: StatusError) -> str:
-    """Return why cuDNN rejects a profile, which it does not name the key of: each known key that is absent is left out."""
+    """Return why cuDNN rejects a profile. cuDNN names no missing key, so each absent one is tried."""
     given = profile.properties
     absent = {key: value for key, value in KEYS.items() if key not in given}
     unknown = sorted(given.keys() - KEYS.keys())

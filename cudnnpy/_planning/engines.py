@@ -1,6 +1,6 @@
-"""Operation graphs and their engines: devices, engines by global index, knobs, notes and execution plans.
+"""cuDNN's graph API by its descriptors: operation graphs, heuristics, engines by global index, knobs and execution plans.
 
-The nodes of a graph are created by cudnnpy.graph and convolution/operation_graph.py.
+The operations of a graph are created by cudnnpy.graph and convolution/operation_graph.py.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Target:
-    """The device that plans are built for: that of a handle, or one that a device profile (cuDNN's JSON) describes.
+    """The device that plans are built for: a handle's device, or one that a device profile (cuDNN's JSON) describes.
 
-    A profile requires cuDNN 9.8 and no GPU. Its plans have a workspace size and can be serialized, but cannot run. What the
-    candidates of one problem share, such as their operation graph, is built once for a target.
+    A profile requires cuDNN 9.8 and no GPU. Its plans have a workspace size and can be serialized, but cannot run.
+    Descriptors that the candidates of one problem share, such as the operation graph, are built once for a target.
     """
 
     handle: Handle | None = None
@@ -52,15 +52,14 @@ class Target:
                 self._shared[key] = error.with_traceback(None)
         found = self._shared[key]
         if isinstance(found, StatusError):
-            raise found.with_traceback(None)  # of the call before, whose objects it would keep
+            raise found.with_traceback(None)  # the earlier call's traceback refers to its objects
         return cast(T, found)
 
 
 def tensor(uid: int, spec: TensorSpec, *, virtual: bool = False, by_value: bool = False) -> Descriptor:
     """Return the descriptor of a graph's tensor.
 
-    A virtual tensor is an intermediate result without memory. The address of a tensor by value is that of a number in host
-    memory.
+    A virtual tensor is an intermediate result without memory. A tensor by value has the address of a number in host memory.
     """
     return Descriptor(
         raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR,
@@ -102,7 +101,7 @@ class EngineConfiguration:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The properties that known issues depend on: the notes, and "texture" if its knobs have it read through textures."""
+        """The properties that known issues depend on: the notes, and "texture" if the knobs select reading through textures."""
         texture = ("texture",) if dict(self.knobs or ()).get(int(raw.CUDNN_KNOB_TYPE_USE_TEX)) else ()
         return (*self.numerical_notes, *self.behavior_notes, *texture)
 
@@ -158,7 +157,7 @@ def _described(engine: Descriptor, knobs: Any) -> tuple[int, Any, tuple[str, ...
 
 
 def heuristics(graph: Descriptor, target: Target) -> Iterator[EngineConfiguration]:
-    """Yield the proposals of cuDNN, best first: those of mode A, then the fallback. A mode that fails is skipped."""
+    """Yield the proposals of cuDNN's heuristics, best first: mode A, then the fallback mode. A mode that fails is skipped."""
     seen = set()
     for mode in (raw.CUDNN_HEUR_MODE_A, raw.CUDNN_HEUR_MODE_FALLBACK):
         try:
@@ -187,16 +186,16 @@ def _proposals(graph: Descriptor, target: Target, mode: int) -> list[Descriptor]
 
 
 def _knobs(configuration: Descriptor, graph: Descriptor, target: Target, index: int) -> tuple[tuple[int, int], ...]:
-    """Return the knobs of a configuration. It has a choice for each knob of its engine at most."""
+    """Return the knobs of a configuration, with their values."""
     try:
         count = len(knob_ranges(graph, target, index))
-    except StatusError:  # an engine that is only proposed
+    except StatusError:  # an engine that the heuristics return but that cannot be created by its index
         count = int(raw.CUDNN_KNOB_TYPE_COUNTS)
     return _choices(configuration, count)
 
 
 def _choices(configuration: Descriptor, count: int) -> tuple[tuple[int, int], ...]:
-    """Return the knobs of a configuration that are chosen, at most `count`, with their values."""
+    """Return the at most `count` knobs of a configuration that have a choice, with their values."""
     choices = configuration.children(
         raw.CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, raw.CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, count
     )
@@ -300,15 +299,15 @@ class GraphExecutable:
         self.workspace_size = int(plan[raw.CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE])
 
     def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> Callable[[], int]:
-        """Return the launch on these addresses. It destroys the variant pack when it is dropped."""
+        """Return the launch on these addresses. The end of the launch object destroys its variant pack."""
         return partial(self._execute, handle.pointer, self.plan.pointer, self._packs.finalized(addresses, workspace))
 
     @cached_property
     def is_relocatable(self) -> bool:
-        """Whether the same kernels serve all addresses: not those that may read an operand through a texture.
+        """Whether the same kernels serve all addresses: False for kernels that may read an operand through a texture.
 
-        cuDNN finalizes the plan, with all of its kernels, before it gets the addresses. But a texture is an object that it
-        creates for an address, holds for a while, and creates again for others.
+        cuDNN finalizes the plan, with all of its kernels, before it gets the addresses. But it creates a texture object for
+        an address, holds it for a while, and creates new ones for other addresses.
         """
         (configuration,) = self.plan.children(
             raw.CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, raw.CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, 1
@@ -328,7 +327,7 @@ def save_plan(plan: Descriptor) -> str:
 
 
 def load_plan(text: str, target: Target) -> Descriptor:
-    """Return the execution plan of a text from save_plan. Raises StatusError if it does not load here."""
+    """Load an execution plan that save_plan serialized. Raises StatusError if it does not load here."""
     return Descriptor(
         raw.CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR,
         {

@@ -1,4 +1,4 @@
-"""The kind of a GPU. GPUs of one kind share stored choices and serialized plans."""
+"""GpuKind: name, compute capability and number of multiprocessors. GPUs of one kind share stored choices and plans."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The known issues of cuDNN's engines, as a table: ISSUES.
+"""The table of known issues of cuDNN's engines, ISSUES, and the rejection of engines by it.
 
 An issue is a configuration that cuDNN offers and that gives a wrong result or ends the CUDA context, though no call returns
-an error. An entry names the releases in which the issue was measured, and those in which it is assumed: a release is taken
-to have an issue until a measurement shows that it does not. An issue that others reported names its source and is assumed
-only in the releases of the report. The candidates and the lowerings read the table, tools/known_issues.py writes
+an error. An entry names the releases in which the issue was measured, and the releases in which it is assumed. Every release
+is assumed to have an issue until a measurement shows that it does not. An issue that others reported names its source and is
+assumed only in the releases of the report. The candidates and the lowerings read the table, tools/known_issues.py writes
 docs/known-issues.md from it, and tests/gpu/test_known_issues.py runs each issue.
 
 To add an issue, write a condition (issue_conditions.py), an entry, problems that show it
@@ -56,7 +56,7 @@ Kind = Literal[
 ]
 
 _XLA_LIST = "https://github.com/openxla/xla/blob/main/xla/service/gpu/hlo_algorithm_denylist.cc"
-_ORDERS = "misreads tensors of which some are channels last, or of one position, and others are not"
+_ORDERS = "misreads tensors if some are channels last, or of one position, and others are not"
 
 
 class Issue(NamedTuple):
@@ -286,7 +286,7 @@ ISSUES: tuple[Issue, ...] = (
         "accepted",
         detail="whole numbers are rounded, too",
     ),
-    # reported by others, and measured nowhere
+    # reported by others, not measured
     Issue(
         "three-axes-half",
         ("forward",),
@@ -355,7 +355,7 @@ def _found(traits: ProblemTraits, engine: int, notes: Collection[str], remedy: R
 def rejection(traits: ProblemTraits, engine: int, notes: Collection[str]) -> str:
     """Return the reason to reject an engine for a problem although cuDNN offers it; "" if there is none.
 
-    `notes` are those of EngineConfiguration.notes.
+    `notes` are from EngineConfiguration.notes.
     """
     issue = _found(traits, engine, notes, "rejected")
     return "" if issue is None else issue.reason
@@ -367,7 +367,7 @@ def rejects_tensor_cores(traits: ProblemTraits) -> bool:
 
 
 def requires_heuristics_proposal(traits: ProblemTraits, engine: int, notes: Collection[str]) -> bool:
-    """Return whether an engine may be wrong for a problem unless cuDNN's heuristics propose it."""
+    """Return whether an engine may be used for a problem only if the heuristics propose it."""
     return _found(traits, engine, notes, "not proposed") is not None
 
 

@@ -39,8 +39,8 @@ class Freeze(ProblemLog):
 def freeze() -> Freeze:
     """Forbid measuring in the whole process, so that all processes with one store choose alike.
 
-    A problem that the store knows gets its plan from there. For any other, ``prefer="autotune"`` takes what
-    ``prefer="fastest"`` would within the same limits, and the problem is listed in `unknown` of the result.
+    A problem with a stored choice gets its plan from the store. For any other, ``prefer="autotune"`` chooses as
+    ``prefer="fastest"`` does within the same limits, and the problem is listed in `unknown` of the result.
 
     Returns
     -------
@@ -49,7 +49,7 @@ def freeze() -> Freeze:
 
     Notes
     -----
-    The freeze holds for all threads. Freezes may overlap: measuring is allowed again when all of them have ended, and each
+    The freeze applies to all threads. Freezes may overlap: measuring is allowed again when all of them have ended, and each
     lists the problems that were unknown while it was open. Plans that were measured before stay in use. A stored choice that
     has not been confirmed on this machine is still run once and checked.
 

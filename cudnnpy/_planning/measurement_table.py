@@ -7,10 +7,10 @@ between them. It is a file of JSON lines in the folder `tables`, which tools/mea
     {"configurations": [["", 38, [[2, 5], [14, 4]]], ...]}
     {"kind": ["forward", "half", ...], "problems": [[[128, 64, 56, 56, 256, 1], [7, 0, 12, 35], 140], ...]}
 
-The digest is that of the lines that follow. A configuration is the suffix of a lowering, an engine and its knobs. A line of a
-kind has the problems of equal Features.kind. Each problem has its sizes; its fastest configurations, as pairs of a number in
-the list of configurations and the thousandths by which it takes longer than the fastest; and the thousandths of the first
-guess without a table.
+`sha256` is the digest of the lines after the first. A configuration is the suffix of a lowering, an engine and its knobs. A
+line of a kind has the problems with this Features.kind. Each problem has its sizes; its fastest configurations, as pairs of an
+index in the list of configurations and the thousandths by which it is slower than the fastest; and the thousandths of the
+default choice without a table.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from cudnnpy._planning.engines import Target
 
 FORMAT = 3
 NEAREST = 3  # the problems whose measurements are used
-# The gain, in the logarithm of the time, from which the order of the heuristics is changed, and what is added to it for each
-# unit of the distance of the nearest problem. docs/dev/benchmarks.md has what these numbers were judged by.
+# Minimum gain, in log time, for a measured configuration to precede the heuristics, and its increase per unit of distance to
+# the nearest problem. docs/dev/benchmarks.md has the evaluation of these numbers.
 MIN_LOG_GAIN, MIN_LOG_GAIN_PER_DISTANCE = 0.05, 0.7
-# The largest loss that counts, so that no problem at a distance of 1.5 or more changes the order. It is assumed for a
-# configuration that is not among the fastest of a problem.
+# Larger losses are reduced to this one, so that no problem at a distance of 1.5 or more changes the order. It is also assumed
+# for a configuration that is not among the fastest of a problem.
 _ABSENT = math.log(3.0)
 
 _SOURCE = re.compile(r"measured for \d{1,20}(x\d{1,20}){2,4}, \d{1,20} filters")
@@ -52,7 +52,7 @@ Kind: TypeAlias = tuple[str | int | bool | tuple[int, ...], ...]
 
 
 class Features(NamedTuple):
-    """The properties by which a problem is looked up: `kind` must be equal, and the logarithms of `sizes` near.
+    """The properties by which a problem is looked up: problems of equal `kind`, nearest in the logarithms of `sizes`.
 
     The first sizes are the shape of x, with `rank` axes, and the number of filters.
     """
@@ -71,9 +71,9 @@ class Configuration(NamedTuple):
 
 
 class MeasuredProblem(NamedTuple):
-    """A problem of a table: its sizes, their logarithms, and the loss of each configuration and of the first guess.
+    """A problem of a table: its sizes, their logarithms, and the loss of each configuration and of the default choice.
 
-    A loss is the logarithm of a time over that of the fastest configuration.
+    A loss is log(time / time of the fastest configuration).
     """
 
     sizes: tuple[int, ...]
@@ -83,7 +83,7 @@ class MeasuredProblem(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """A configuration that was fast for near problems, the sizes of the nearest of these, and its expected loss."""
+    """A configuration that was fast for the nearest problems, the sizes of the nearest one, and its expected loss."""
 
     configuration: Configuration
     sizes: tuple[int, ...]
@@ -94,7 +94,7 @@ class Table:
     """The measurements for one architecture and one release of cuDNN.
 
     Raises ValueError, TypeError or KeyError if a text is not the table of `key`, a compute capability and a release. Every
-    part is checked here, so that planning does not fail later: a digest shows damage, and not that the content is right.
+    part is checked here, so that planning does not fail later: a digest shows damage, not wrong content.
     """
 
     def __init__(self, text: str, key: tuple[str, str]) -> None:
@@ -104,7 +104,7 @@ class Table:
         if found != (FORMAT, *key):
             raise ValueError(f"its first line must be of format, GPU and cuDNN {(FORMAT, *key)}; got {found}")
         if digest(rest) != header["sha256"]:
-            raise ValueError("its digest must be that of its lines; got a changed or truncated table")
+            raise ValueError("its digest must be the digest of its lines; got a changed or truncated table")
         listed, *kinds = json.loads(f"[{','.join(rest.splitlines())}]")
         self._configurations = [
             _configuration(*given) for given in _list_of("configurations", listed["configurations"])
@@ -116,7 +116,7 @@ class Table:
         }
 
     def proposals(self, features: Features) -> list[Proposal]:
-        """Return the configurations that beat the first guess for the nearest problems, the fastest first."""
+        """Return the configurations that beat the default choice for the nearest problems, the fastest first."""
         near = self._nearest(features)
         if not near:
             return []
@@ -138,7 +138,7 @@ class Table:
     def _nearest(self, features: Features) -> list[tuple[float, MeasuredProblem]]:
         """Return the nearest problems of the same kind, the nearest first, with the distances of the logarithms of sizes.
 
-        If there are problems of the very sizes, the others are left out.
+        If there are problems of exactly these sizes, the others are omitted.
         """
         here = _logarithms(features.sizes)
         found = [
@@ -172,7 +172,7 @@ def _configuration(lowering: Any, engine: Any, knobs: Any) -> Configuration:
 
 def _problem(count: int, sizes: Any, pairs: Any, first: Any) -> MeasuredProblem:
     """Return a problem of a table with `count` configurations. Raises ValueError or TypeError if it is not one."""
-    sizes, (first,) = _integers("sizes", sizes, low=1), _integers("the loss of the first guess", [first])
+    sizes, (first,) = _integers("sizes", sizes, low=1), _integers("the loss of the default choice", [first])
     numbers, thousandths = _integers("configurations", pairs[::2], high=count - 1), _integers("losses", pairs[1::2])
     losses = {number: math.log1p(loss / 1000) for number, loss in zip(numbers, thousandths, strict=True)}
     return MeasuredProblem(sizes, _logarithms(sizes), losses, math.log1p(first / 1000))
@@ -197,7 +197,7 @@ def _logarithms(sizes: Sequence[int]) -> tuple[float, ...]:
 
 
 def candidates(features: Features | None, lowerings: Sequence[Lowering], target: Target) -> Iterator[Candidate]:
-    """Yield the candidates that were fast for problems near one with these features, best first."""
+    """Yield the candidates that were fast for the nearest problems, best first."""
     table = None if features is None else table_for(target)
     if table is None or features is None:
         return
@@ -226,7 +226,7 @@ def table_for(target: Target) -> Table | None:
 
 
 def capability(target: Target) -> str:
-    """Return the compute capability of the GPU of a target: "9.0"; "" if a profile does not tell."""
+    """Return the compute capability of the GPU of a target: "9.0"; "" if it is missing in a profile."""
     if target.profile is not None:
         number = json.loads(target.profile).get("deviceVer", 0)  # 900
         return f"{number // 100}.{number % 100 // 10}" if number else ""

@@ -1,4 +1,4 @@
-"""Plan: a chosen candidate that runs on raw addresses, and its text for other processes."""
+"""Plan: a chosen candidate that runs on raw addresses, and that other processes can load as text."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class _Work:
 
 
 class Plan:
-    """One operation planned for one device: what was chosen, and how to run it with raw addresses.
+    """One operation planned for one device: the chosen engine, and its execution with raw addresses.
 
     A plan may be used by several threads: each has its own cuDNN handle. It stays valid as long as it is referenced.
     """
@@ -111,9 +111,9 @@ class Plan:
     operation: str  #: "forward", "backward_data", "backward_filter", or "graph"
     operands: tuple[str, ...]  #: the order of the addresses that execute() takes
     device: int  #: the ordinal of the device
-    executable: Executable  #: what a launch runs
+    executable: Executable  #: the executable of a launch
     workspace_size: int  #: in bytes
-    #: what proposed the choice: "heuristics", "engines", "knobs", "legacy", or a problem of the table of measurements
+    #: the source of the candidate: "heuristics", "engines", "knobs", "legacy", or a problem of the measurement table
     #: ("measured for 128x64x56x56, 64 filters")
     source: str
     name: str  #: the engine with its knobs, or the v7 algorithm
@@ -189,7 +189,7 @@ class Plan:
         launcher.run(addresses[_BEFORE_STREAM], stream)
 
     def _ordered(self, addresses: tuple[int, ...], named: dict[str, int]) -> tuple[int, ...]:
-        """Return the addresses in the order of execute(), completed by those that were given by name."""
+        """Return the addresses in the order of execute(), completed by the named ones."""
         names = (*self.operands, "workspace", "stream")
         if len(addresses) + len(named) == len(names):
             try:
@@ -200,7 +200,7 @@ class Plan:
         raise TypeError(f"addresses must be {', '.join(names)}; got {len(addresses)} addresses{given}")
 
     def _work(self) -> _Work:
-        """Return what a launcher needs. It does not refer to the plan, so that the last reference ends both."""
+        """Return the launchable part. It does not refer to the plan, so that no reference cycle delays the end of both."""
         return _Work(
             self.name,
             self.device,

@@ -1,4 +1,4 @@
-"""The Protocol of a problem that a plan is chosen for. Convolutions and graphs implement it; a FusedConvolution is a graph."""
+"""Problem, the protocol of an operation to be planned. Convolutions and graphs implement it; a FusedConvolution is a graph."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StridedSlice(NamedTuple):
 
 
 class Values(NamedTuple):
-    """The numbers that an operand is drawn from to be measured on: uniform from `low` to `high`, or whole numbers."""
+    """The distribution of an operand's random values in a measurement: uniform from `low` to `high`, or whole numbers."""
 
     low: float
     high: float
@@ -31,13 +31,13 @@ POSITIVE, FLAGS = Values(0.5, 1.5), Values(0.0, 1.0, is_whole=True)
 
 
 def values_of(spec: TensorSpec) -> Values:
-    """Return the numbers for an operand that may have any."""
+    """Return the distribution for an operand that may have any values."""
     if "float" in spec.dtype:
         return Values(-1.0, 1.0)
     return Values(0.0 if spec.dtype == "uint8" else -4.0, 4.0, is_whole=True)
 
 
-# Returns a box of the operand with a number as an array of float64; of the result, what beta applies to.
+# Returns a slice of the operand with the given index, as an array of float64; for the result, its previous content.
 Read = Callable[[int, StridedSlice], Any]
 
 
@@ -70,7 +70,7 @@ class Problem(Protocol):
 
     @property
     def compute_dtype(self) -> str:
-        """The element type in which products are summed."""
+        """The data type in which products are summed."""
 
     @property
     def reduction_length(self) -> int:
@@ -82,16 +82,16 @@ class Problem(Protocol):
 
     @property
     def proposals_suffice(self) -> bool:
-        """Whether engines that the heuristics do not propose are hardly ever the fastest, so that tuning leaves them out."""
+        """Whether engines that the heuristics do not propose are hardly ever the fastest, so that tuning omits them."""
 
     @property
     def value_ranges(self) -> tuple[Values, ...]:
-        """The numbers that each operand is drawn from, in the order of `specs`, so that results can be compared."""
+        """The distribution of each operand's values in a measurement, in the order of `specs`."""
 
     def float64_elements(
         self, positions: Sequence[tuple[int, ...]], read: Read
     ) -> tuple[list[float], list[float]] | None:
-        """Return elements of the only result in float64, and the size that the rounding errors of each are relative to.
+        """Return elements of the only result, computed in float64, and the magnitude that scales the tolerance of each.
 
         None if the problem cannot compute single elements.
         """
@@ -104,16 +104,16 @@ class Problem(Protocol):
         """Return the lowerings to the graph API."""
 
     def aligned(self) -> Problem:
-        """Return the same problem with 16-byte alignment of every tensor, to compare problems whatever the addresses are."""
+        """Return the same problem with 16-byte alignment of every tensor, to compare problems regardless of addresses."""
 
     def proposed_candidates(self, options: PlanningOptions, target: Target) -> Iterable[Candidate]:
-        """Return the candidates that are tried first, in the order of their expected speed."""
+        """Return the ranked candidates: the measurement table's and the heuristics' proposals, by expected speed."""
 
     def engines(self, target: Target) -> Iterable[Candidate]:
         """Return every engine with its default knobs."""
 
     def functions(self, options: PlanningOptions, target: Target) -> Iterable[Candidate]:
-        """Return the candidates of C functions outside the graph API that compute the same; they may be none."""
+        """Return the candidates of C functions outside the graph API that compute the same, if any."""
 
     def forced_candidate(self, options: PlanningOptions, target: Target) -> Candidate:
         """Return the candidate that `options.algorithm` forces. Raises ValueError or TypeError if it is not an algorithm."""

@@ -6,7 +6,7 @@
         "backward_data 128x64x56x56 64x64x3x3 pad=1 float16 channels_last",
     ]
 
-A problem that a file has twice is read once.
+A duplicate problem is read once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TOKEN = re.compile(
     | "(?:[^"\\\n]++|\\.)*+"? | '[^'\n]*'?""",
     re.DOTALL | re.VERBOSE,
 )
-# One character of a string with escapes. A backslash at the end of a line stands for nothing, as do the spaces that follow it.
+# One character of a string with escapes. A backslash at the end of a line and the whitespace after it are dropped.
 _CHARACTER = re.compile(r"\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8}|\\x[0-9A-Fa-f]{2}|\\[ \t]*\n\s*|\\.|.", re.DOTALL)
 
 
@@ -85,10 +85,9 @@ def read(path: str | os.PathLike[str], device: int = 0) -> list[ListedProblem]:
 
 
 def write(path: str | os.PathLike[str], texts: Iterable[str]) -> None:
-    """Write a file of problems, each once and in their order, completely or not at all.
+    """Write a file of problems, each once and in their order, in one step.
 
-    Raises ProblemTextError for a text that is not a problem, before anything is written, and OSError if the file cannot be
-    written.
+    Raises ProblemTextError for a text that is not a problem, before it writes, and OSError if the file cannot be written.
     """
     known = dict.fromkeys(text_of(*parse(text)) for text in texts)
     lines = "".join(f"    {_toml(text)},\n" for text in known)
@@ -180,7 +179,7 @@ def _strings(name: str, given: Any) -> list[str]:
 
 
 class _Place(NamedTuple):
-    """Where the content of a string starts in a file, on which line, and, if it has escapes, the content as it stands there."""
+    """The position and line of a string's content in a file, and its source text if it has escapes."""
 
     start: int
     line: int
@@ -200,14 +199,14 @@ def _is_continuation(found: re.Match[str]) -> bool:
 
 
 def _places(source: str, count: int) -> Iterator[_Place]:
-    """Yield the places of the strings of a TOML file whose only strings are those of one list, and keys."""
+    """Yield the places of the strings of a TOML file that has no strings except one list's and keys."""
     found, line, counted = 0, 1, 0
     for token in _TOKEN.finditer(source):
         text = token.group()
         if text.startswith("#") or re.compile(r"[ \t]*=").match(source, token.end()):
             continue
         marks = 3 if text.startswith(('"""', "'''")) else 1
-        start = token.start() + marks + (marks == 3 and text[3] == "\n")  # a line break after three marks is left out
+        start = token.start() + marks + (marks == 3 and text[3] == "\n")  # TOML drops a line break after three marks
         line += source.count("\n", counted, start)
         counted = start
         yield _Place(start, line, source[start : token.end() - marks] if text.startswith('"') else None)

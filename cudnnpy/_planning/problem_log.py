@@ -1,4 +1,4 @@
-"""Periods in which the problems that a process plans are collected: the base of `Freeze` and `Recording`."""
+"""Collect the problems that a process plans within a ``with`` block: the base class of `Freeze` and `Recording`."""
 
 from __future__ import annotations
 

@@ -4,19 +4,19 @@
     backward_filter 32x128x28x28 128x4x3x3 pad=1 stride=2 groups=32 deterministic tf32=False
     graph {"calls":[...],"compute_dtype":"float32","tensors":[...]} workspace_limit=64MiB
 
-A text consists of words with spaces between them, in any order. `text_of` writes only what differs from the defaults, in one
-order, so that equal problems have equal texts. The table SYNTAXES has the words of each kind of problem. The words below are of
-the options, and every kind has them.
+A text consists of words separated by spaces, in any order. `text_of` omits defaults and writes the words in one order, so that
+equal problems have equal texts. The table SYNTAXES has the words of each kind of problem. The words below give the options of
+every kind.
 
 =====================================  =====================================================================
 ``prefer=autotune``                    "fastest", "limited_workspace", "no_workspace" or "autotune"
-``workspace_limit=64MiB``              the most bytes of workspace, with or without a unit
+``workspace_limit=64MiB``              the limit of the workspace in bytes, with or without a unit
 ``deterministic``                      only deterministic engines; also ``deterministic=True``
 ``tf32=False``                         float32 is multiplied as float32
-``tune_seconds=10``                    the most that tuning may take
+``tune_seconds=10``                    the time limit of tuning
 =====================================  =====================================================================
 
-The device, the policy and a forced algorithm are not part of a text: it says what is to be chosen for.
+The device, the policy and a forced algorithm are not part of a text.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class ProblemTextError(ValueError):
     Attributes
     ----------
     reason : str
-        What was expected and what was given.
+        The expected and the given text.
     column : int or None
-        The number of the character at which the cause stands, from 1; None if the cause is the whole of a file.
+        The number of the character at which the error is, from 1; None if the error is in the file as a whole.
     line : int or None
         The line of the file that the text is from.
     file : str
@@ -77,23 +77,23 @@ class ProblemSyntax(NamedTuple):
     Attributes
     ----------
     operations : tuple of str
-        The words of which a text of this kind has one.
+        The words that name an operation. A text has exactly one.
     operand : re.Pattern
-        What the words without a name look like: shapes, or the JSON of a graph.
+        The pattern of words without a name: shapes, or the JSON of a graph.
     values : dict
-        For each name in ``name=value``, the function that reads the value. It raises ValueError for a text that it cannot
-        read, or returns it as it is for `read` to refuse.
+        For each name in ``name=value``, the function that parses the value. It raises ValueError for a text that it cannot
+        parse, or returns it unchanged for `read` to reject.
     aliases : dict
         Other spellings of these names.
     words : dict
-        For each word that stands alone, the name and the value that it means.
+        For each word without a value, the name and the value that it abbreviates.
     refused : dict
-        What to write instead of words that are likely and wrong.
+        For words that users may expect and that do not exist, the correct ones.
     write : function
         Returns the words of a problem.
     read : function
-        Returns the problem of what a text gives, for a device. Raises TypeError or ValueError whose message starts with the
-        name of the cause.
+        Returns the problem of a ParsedText for a device. Raises TypeError or ValueError whose message starts with the name of
+        the wrong argument.
     """
 
     operations: tuple[str, ...]
@@ -127,7 +127,7 @@ class ParsedText:
     columns: dict[str, int] = field(default_factory=dict)
 
     def error(self, error: Exception) -> ProblemTextError:
-        """Return an error about an argument as one about the text, at the word that its message starts with."""
+        """Return an error about an argument as a ProblemTextError, at the word that its message starts with."""
         if isinstance(error, ProblemTextError):
             return error
         named = re.match(r"[\w.]+", str(error))
@@ -171,8 +171,7 @@ def parse(text: str, device: int = 0) -> tuple[Problem, PlanningOptions]:
 def parse_plannable(text: str, device: int = 0) -> tuple[Problem, PlanningOptions]:
     """Parse the text of a problem that is to be planned.
 
-    Raises ProblemTextError as `parse` does, and also for a problem with an empty tensor: its result is known, and nothing is
-    planned for it.
+    Raises ProblemTextError as `parse` does, and also for a problem with an empty tensor, which needs no plan.
     """
     problem, options = parse(text, device)
     empty = [name for name, spec in zip(problem.operands, problem.specs, strict=True) if 0 in spec.shape]
@@ -185,7 +184,7 @@ def parse_plannable(text: str, device: int = 0) -> tuple[Problem, PlanningOption
 
 
 def _split(text: str) -> Iterator[Token]:
-    """Yield the words of a text. JSON is one word, whatever spaces it has."""
+    """Yield the words of a text. JSON is one word even if it contains spaces."""
     at = 0
     while found := _WORD.search(text, at):
         start, at = found.span()
@@ -222,7 +221,7 @@ def _kind(words: list[Token]) -> tuple[ProblemSyntax, Token]:
 
 
 def _take(given: ParsedText, kind: ProblemSyntax, word: Token) -> None:
-    """Add what one word says. Raises ProblemTextError if it says nothing."""
+    """Add the value of one word. Raises ProblemTextError if the word is unknown."""
     if kind.operand.match(word.text):
         given.operands.append(word)
         return
@@ -267,7 +266,7 @@ def _advice(guess: list[str]) -> str:
     return f". Did you mean {guess[0]!r}?" if guess else ""
 
 
-# Values. A text that is not a value of the kind is returned as it is, and refused where the value is checked.
+# Values. A text that is not a value of the type is returned unchanged, and rejected where the value is checked.
 
 
 def read_integer(text: str) -> int | str:

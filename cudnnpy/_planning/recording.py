@@ -50,9 +50,9 @@ def record() -> Recording:
 
     Notes
     -----
-    These are convolutions and their gradients, transposed and fused convolutions, and graphs, also those of PyTorch programs.
-    Operations whose algorithm is forced are left out, and those that have one plan only, such as pooling, are not recorded. A
-    recording starts with an empty plan cache (`cudnnpy.clear_cache`), since only operations that are planned are seen.
+    These are convolutions and their gradients, transposed and fused convolutions, and graphs, also from PyTorch programs.
+    Operations whose algorithm is forced, and operations that have only one plan, such as pooling, are not recorded. A recording
+    starts with an empty plan cache (`cudnnpy.clear_cache`), since only operations that are planned are recorded.
 
     Examples
     --------

@@ -27,8 +27,7 @@ _BEST = 16  # the number of the heuristics' proposals that autotune measures bef
 def limit_of(options: PlanningOptions, free_bytes: int) -> int:
     """Return the largest workspace that a candidate may need, in bytes.
 
-    It is that of the options (options.with_limit), whose default is the free memory of the device. It never exceeds the free
-    memory.
+    It is the limit of the options (options.with_limit), by default the free memory of the device, which it never exceeds.
     """
     limit = with_limit(options).workspace_limit
     return free_bytes if limit is None else min(limit, free_bytes)
@@ -54,7 +53,7 @@ def planned_candidates(
 
 
 def ranked_candidates(problem: Problem, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
-    """Yield every candidate once, best first: the likely ones, then every engine, then the C functions."""
+    """Yield every candidate once: the problem's ranked candidates, then every engine, then the C functions."""
     return _distinct(
         chain(problem.proposed_candidates(options, target), problem.engines(target), problem.functions(options, target))
     )
@@ -78,7 +77,7 @@ def choose(
     previous_engine: Engine | None = None,
     cap: int | None = None,
 ) -> tuple[Candidate, list[Candidate]]:
-    """Return the candidate that the options ask for, planned, and all candidates that were considered now.
+    """Choose a candidate by the options. Return it, planned, and all candidates that were considered now.
 
     `tuner` has stored choices and faults, and measures; it is not used for a forced algorithm. `previous_engine` is the engine
     of an earlier shape (policy "once"), which is chosen if it can run this problem, too. `cap` is a further limit on the
@@ -116,13 +115,18 @@ def choose(
 def tuning_order(problem: Problem, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
     """Yield the candidates that autotune measures, in an order that suits a short `tune_seconds`.
 
-    The caller measures each before it takes the next. The first one that can be used is the choice of "fastest". The best
-    proposals of the heuristics follow, then every engine with its default knobs, since the heuristics omit some fast ones,
-    then the other proposals. Of the orders that were tried on a survey of 1,816 convolutions of networks on an H200, none
-    loses less if the time is used up. Engines that are compiled at run time are measured only where the heuristics propose
-    them: one of the others took 15 s to plan, and none was the fastest for any of 84 problems. Where the proposals suffice
-    (Problem.proposals_suffice) the other engines are measured only if no proposal could be used. C functions follow if no
-    engine could be.
+    The caller measures each before it takes the next. The order is:
+
+    - the default choice: the first candidate that can be used;
+    - the best proposals of the heuristics;
+    - every engine with its default knobs, since the heuristics omit some fast ones;
+    - the other proposals;
+    - C functions, if no engine could be used.
+
+    Of the orders that were tried on a survey of 1,816 convolutions of networks on an H200, none loses less if the time is used
+    up. Engines that are compiled at run time are measured only where the heuristics propose them: another one took 15 s to
+    plan, and none was the fastest for any of 84 problems. Where the proposals suffice (Problem.proposals_suffice) the other
+    engines are measured only if no proposal could be used.
     """
     ranked = list(_distinct(problem.proposed_candidates(options, target)))
     names = {candidate.name for candidate in ranked}
@@ -141,7 +145,7 @@ def tuning_order(problem: Problem, options: PlanningOptions, target: Target) -> 
         yield from noted(engines)
     yield from noted(ranked)
     if not has_guess:
-        yield from noted(engines)  # none is left if they were measured before
+        yield from noted(engines)  # empty if they were measured before
     if not has_guess:
         yield from problem.functions(options, target)
 
@@ -155,10 +159,10 @@ def plan_for(
     *,
     lists_candidates: bool = True,
 ) -> Plan:
-    """Return the plan that the options ask for.
+    """Return the plan of a problem that the options choose.
 
     Its `candidates` are all that were considered; with `lists_candidates=False` none, for a cache of thousands of plans.
-    A stored choice is used (stored_tuner.py), and prefer="autotune" measures a problem without one by the measurer.
+    A valid stored choice is used (stored_tuner.py). Without one prefer="autotune" measures the problem by the measurer.
     `previous_engine` and `cap` are the same as in `choose`. Raises NoAlgorithmError, and ValueError if `options.algorithm` is
     the plan of another problem.
     """

@@ -1,7 +1,7 @@
 """Convert between choices and store entries.
 
-An entry is untrusted. Its plan must be one for the problem, and its engine is configured again with its knobs. Selection then
-treats the candidate as any other: known issues, options and the limit of the workspace apply.
+An entry is untrusted: its plan must be for the same problem, and is configured again from engine and knobs, so that cuDNN never
+parses stored text. Known issues, options and the workspace limit apply to it as to any candidate.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cudnnpy._planning.problem_notation import text_of
 from cudnnpy._store.entry import Entry, Key, StoredCandidate, canonical
 from cudnnpy._version import __version__
 
-_OPTIONS = ("deterministic", "tf32", "workspace_limit")  # those that change the choice by measurement
+_OPTIONS = ("deterministic", "tf32", "workspace_limit")  # the options that a measured choice depends on
 
 
 def key_of(problem: Problem, options: PlanningOptions, target: Target) -> Key:
@@ -49,7 +49,7 @@ def key_of(problem: Problem, options: PlanningOptions, target: Target) -> Key:
 
 
 def choice_text(problem: Problem, options: PlanningOptions) -> str:
-    """Return the text of a problem with those options that a choice depends on, the ones of its key."""
+    """Return the text of a problem and of the options that a choice depends on, for its key."""
     options = with_limit(options)
     return text_of(problem, PlanningOptions(**{option: getattr(options, option) for option in _OPTIONS}))
 
@@ -59,18 +59,18 @@ def driver() -> str:
     """Return the version of the CUDA driver: "13.0"; "" if there is none."""
     try:
         status, number = cuda_python("bindings.driver").cuDriverGetVersion()
-    except Exception:  # no driver, or no cuda-python: there is nothing that a choice could be measured on
+    except Exception:  # no driver, or no cuda-python, so that nothing can be measured
         return ""
     return "" if int(status) else f"{number // 1000}.{number % 1000 // 10}"
 
 
 def environment_of(key: Key) -> str:
-    """Return the environment that a choice is confirmed in: the GPU, cuDNN and the driver."""
+    """Return the fingerprint of the environment that a choice is confirmed in: the GPU, cuDNN and the driver."""
     return f"{key.gpu}, {key.multiprocessors} multiprocessors, cuDNN {raw.version_text(key.cudnn)}, driver {driver()}"
 
 
 def was_measured_here(entry: Entry) -> bool:
-    """Return whether a choice was measured with the driver that is loaded, and so was confirmed."""
+    """Return whether a choice was measured with the loaded driver, and so counts as confirmed."""
     return entry.milliseconds is not None and entry.made_with.get("driver") == driver() != ""
 
 
@@ -135,14 +135,14 @@ def _finite(number: float | None) -> float | None:
 
 
 def considered_candidates(entry: Entry) -> list[Candidate]:
-    """Return the candidates that were considered for an entry, as copies, which cannot be planned."""
+    """Return the candidates that were considered for an entry, as detached copies, which cannot be planned."""
     return [detached_candidate(*one) for one in entry.candidates]
 
 
 def candidate_of(entry: Entry, problem: Problem, options: PlanningOptions, target: Target) -> Candidate:
-    """Return the candidate of an entry, not yet planned, with what was measured of it.
+    """Return the candidate of an entry, not yet planned, with its measured time and error.
 
-    Raises ValueError if its plan is not one for this problem, and what plan_serialization.candidate_of raises.
+    Raises ValueError if its plan is for another problem, and the errors of plan_serialization.candidate_of.
     """
     content = deserialize(entry.plan)
     check_problem(content, problem, options)
@@ -159,7 +159,7 @@ def candidate_of(entry: Entry, problem: Problem, options: PlanningOptions, targe
     return candidate
 
 
-# Single flight: of the threads that need the same choice at once, one measures
+# Single flight: one thread measures a choice, and other threads that need it wait
 
 
 class _Lock:
@@ -170,12 +170,12 @@ class _Lock:
 
 
 _locks: WeakValueDictionary[str, _Lock] = WeakValueDictionary()
-os.register_at_fork(after_in_child=_locks.clear)  # no thread of the parent will release them
+os.register_at_fork(after_in_child=_locks.clear)  # the child lacks the threads that would release them
 
 
 @contextmanager
 def single_flight(key: Key) -> Iterator[None]:
-    """Let one thread of this process at a time into the block for a key."""
+    """Admit one thread of this process at a time to the block for a key."""
     lock = _locks.setdefault(key.digest, _Lock())  # referred to until the end of the block
     with lock.lock:
         yield

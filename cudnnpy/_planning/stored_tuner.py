@@ -1,9 +1,9 @@
 """Use the stored choice of a problem if it is valid; otherwise, with prefer="autotune", measure and store the result.
 
 A stored choice is planned again from its engine and knobs. The preferences that measure nothing take it only if it was measured
-or confirmed in this environment. With prefer="autotune" any other is confirmed first; a choice that fails is forgotten with its
-reason, and the problem is measured. The measurer runs candidates in a process of its own, and the faults that it finds are
-stored: a candidate with a fault is not chosen for this problem again, as long as the driver stays.
+or confirmed in this environment (GPU, cuDNN and driver). With prefer="autotune" any other is confirmed first. A choice that
+fails is marked as failed in the store, with the reason, and the problem is measured. The measurer runs candidates in a process
+of its own and stores their faults. A candidate with a fault is not chosen for this problem again until the driver changes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from cudnnpy.errors import CudnnError, StatusError
 
 
 class _Choice(NamedTuple):
-    """A choice that can be used: a planned candidate with its entry and layer; without a candidate there is none.
+    """A stored choice: a planned candidate with its entry and store layer; no candidate if there is no valid choice.
 
-    `fits` is False if there is one whose workspace exceeds the limit.
+    `fits` is False if there is a valid choice whose workspace exceeds the limit.
     """
 
     candidate: Candidate | None = None
@@ -37,9 +37,9 @@ class _Choice(NamedTuple):
 
 
 class StoredTuner:
-    """Returns the stored choice of a problem, or measures it. Create one instance per problem.
+    """A tuner that returns the stored choice if it is valid and measures otherwise. Create one instance per problem.
 
-    `store` is that of the process by default. With `is_measured=False` nothing is run, neither to measure nor to confirm.
+    `store` is the store of the process by default. With `is_measured=False` nothing is run, neither to measure nor to confirm.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class StoredTuner:
         self._is_blank = self._store.is_blank and not (self._is_autotuned and measurer is not None)
         self._faults: dict[str, str] | None = None
         self._compiled: Mapping[str, str] = {}
-        #: the candidates that failed when the problem was measured, each with the rejection reason
+        #: the rejection reasons of the candidates that failed when the problem was measured
         self.rejected: Mapping[str, str] = {}
-        self.layer = ""  #: the layer of the store that had the choice; "" if it was made now
+        self.layer = ""  #: the layer of the store that has the choice; "" if it is new
         self.entry: Entry | None = None  #: the entry of the choice, if there is one
 
     @property
     def left_out(self) -> dict[str, str]:
-        """The names of the candidates with a fault, each with the rejection reason."""
+        """The rejection reasons of the candidates with a fault, by the candidates' names."""
         if self._faults is None:
             self._look_up()
         return self._faults or {}
@@ -74,7 +74,7 @@ class StoredTuner:
     def considered(self) -> list[Candidate]:
         """Return the candidates that were considered for the choice.
 
-        The store reads them now, since most callers have no need of them.
+        They are read from the store only now, since most callers do not need them.
         """
         if self.entry is None:
             return []
@@ -83,7 +83,7 @@ class StoredTuner:
         return stored_choice.considered_candidates(stored.entry if stored is not None and is_same else self.entry)
 
     def choice(self, limit: int) -> Candidate | None:
-        """Return the choice, planned; None if the caller is to choose as prefer="fastest" does."""
+        """Return the choice, planned; None if the caller must choose as prefer="fastest" does."""
         if not self._is_autotuned:
             if self._is_blank or not serves_all_preferences():
                 return None
@@ -105,7 +105,7 @@ class StoredTuner:
         return choice.candidate
 
     def _allows_more_tuning(self, entry: Entry | None) -> bool:
-        """Return whether an entry was measured in too little time for all candidates, and more time is allowed now."""
+        """Return whether the search of an entry ended early, and more time is allowed now."""
         if entry is None or entry.milliseconds is None or entry.complete:
             return False
         return entry.tune_seconds < self._options.tune_seconds
@@ -130,7 +130,7 @@ class StoredTuner:
         return (None, "") if found is None else (found.entry, found.layer)
 
     def _stored(self, limit: int) -> _Choice:
-        """Return the stored choice. With prefer="autotune", choices that fail are forgotten."""
+        """Return the stored choice. With prefer="autotune", a choice that fails is marked as failed in the store."""
         failed: set[str] = set()
         while True:
             entry, layer = self._look_up()
@@ -143,7 +143,7 @@ class StoredTuner:
             self._store.forget(entry.key, reason)
 
     def _restored(self, entry: Entry, layer: str, limit: int, *, is_new: bool = False) -> tuple[_Choice, str]:
-        """Return the choice of an entry, planned, or the reason why it fails. A new one was measured just now."""
+        """Return the choice of an entry, planned, or the reason why it fails. `is_new` means that it was measured just now."""
         too_large = _Choice(fits=False)
         if entry.workspace_size > limit:
             return too_large, ""
@@ -172,7 +172,7 @@ class StoredTuner:
         return is_measured_here or self._store.is_checked(entry.key, stored_choice.environment_of(entry.key))
 
     def _confirmed(self, entry: Entry, limit: int) -> str:
-        """Return why the result of a stored choice is wrong; "" if it is right, or if it could not be run."""
+        """Run a stored choice and return why its result is wrong; "" if it is right, or if it could not be run."""
         if self._measurer is None:
             return ""
         reason = self._measurer.confirm(self._problem, self._options, entry, limit)
@@ -183,7 +183,10 @@ class StoredTuner:
     # Measuring
 
     def _measured(self, measurer: Measurer, limit: int, before: _Choice) -> Candidate | None:
-        """Return the result of measuring, or the choice that another process stored first."""
+        """Tune the problem, with the stored choice as an additional candidate.
+
+        Return the winner, or the choice that another process stored first.
+        """
         measurement = measurer.measure(self._problem, self._options, limit, self.left_out)
         self._compiled = measurement.compiled
         entry = self._noted(measurement)
@@ -196,7 +199,7 @@ class StoredTuner:
         return self._taken(self._kept(entry, before.entry, limit))
 
     def _noted(self, measurement: Measurement) -> Entry | None:
-        """Note rejected candidates, and store faults; return the entry, unless that is one for another key."""
+        """Note rejected candidates, and store faults. Return the entry, or None if it has another key."""
         if measurement.faults:
             text = stored_choice.choice_text(self._problem, PlanningOptions())
             self._store.add_faults(self._key, text, measurement.faults)
@@ -208,7 +211,7 @@ class StoredTuner:
         return entry if entry is not None and entry.key == self._key else None
 
     def _kept(self, entry: Entry, before: Entry | None, limit: int) -> _Choice:
-        """Store an entry, and return the choice. If another process was first, that is its choice, unless it fails here."""
+        """Store an entry, and return its choice; another process's choice if that was stored first and is valid here."""
         now, _ = (None, "") if before is None else self._look_up()
         current_entry = self._store.put(entry, replace=now is not None and now == before)
         if current_entry.plan != entry.plan:
@@ -226,9 +229,9 @@ class StoredTuner:
 
 
 def _faster(before: _Choice, entry: Entry, measurement: Measurement) -> Entry:
-    """Return a new entry, with the choice of the earlier one if that was not run again and its time was shorter.
+    """Return the new entry, with the choice of the earlier one if that was faster and was not run again.
 
-    More time never leads to a slower choice, and it is not spent again by the next process.
+    So more time never leads to a slower choice, and the next process does not spend it again.
     """
     if before.candidate is None or before.entry is None:
         return entry

@@ -24,7 +24,7 @@ _INT64, _VOID_PTR = int(raw.CUDNN_TYPE_INT64), int(raw.CUDNN_TYPE_VOID_PTR)
 _ONE = c_int64(1)
 _address = struct.Struct("Q").pack
 
-_process = object()  # another one in a forked child, which may not destroy what was made before the fork
+_process = object()  # replaced in a forked child, which must not destroy objects that were made before the fork
 
 
 def _forked() -> None:
@@ -72,7 +72,7 @@ class VariantPacks:
     def finalized(self, pointers: tuple[int, ...], workspace: int) -> Any:
         """Return the pack of these addresses. Raises StatusError if cuDNN rejects it."""
         try:
-            # C copies what is set. Bytes are made faster than ctypes arrays, and threads need not share them.
+            # C copies the values. Bytes are created faster than ctypes arrays, and threads need not share them.
             addresses, space = self._addresses(*pointers, *self._hosts), _address(workspace)
         except struct.error:
             return self._checked(pointers, workspace)

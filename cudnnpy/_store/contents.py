@@ -1,4 +1,4 @@
-"""Entries, failed plans, checks and faults of a store, within one transaction."""
+"""Contents: read and write the entries, failed plans, checks and faults of a store as rows, within one transaction."""
 
 from __future__ import annotations
 

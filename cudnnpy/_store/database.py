@@ -160,14 +160,14 @@ class Store:
         Parameters
         ----------
         entry : Entry
-            The entry. One whose plan was forgotten is not stored.
+            The entry. It is not stored if its plan is marked as failed.
         replace : bool
             Whether it replaces any other.
 
         Returns
         -------
         Entry
-            The current entry of the key, or this one if its plan was forgotten.
+            The current entry of the key, or this one if its plan is marked as failed.
 
         Raises
         ------
@@ -235,7 +235,7 @@ class Store:
         key : Key
             The key.
         environment : str
-            What the check depends on, such as the versions of the driver and of cuDNN.
+            The environment of the check, such as the versions of the driver and of cuDNN.
         plan : str, optional
             The serialized plan, by default the one of the entry.
         """
@@ -244,7 +244,7 @@ class Store:
         return False
 
     def mark_checked(self, key: Key, environment: str, *, plan: str | None = None) -> None:
-        """Mark the plan of a key as right in an environment, where it ran. The parameters are those of is_checked."""
+        """Mark the plan of a key as right in an environment, where it ran. The parameters are the same as for is_checked."""
         self._writable_rows.change(lambda contents: contents.mark_checked(key, environment, plan))
 
     # Faults of candidates
@@ -380,10 +380,10 @@ class Store:
         Parameters
         ----------
         older_than : timedelta, optional
-            Removes what was made longer ago.
+            Removes entries and faults that were made longer ago.
         stale : bool
-            Whether those are removed that this process cannot use: see StoreInfo. In a folder that several machines share,
-            these may be the entries of another machine.
+            Whether to remove entries and faults that this process cannot use: see StoreInfo. In a folder that several machines
+            share, these may be the entries of another machine.
         forgotten : bool
             Whether failed plans are removed, which may then be tried again.
 

@@ -204,7 +204,7 @@ class Forgotten(NamedTuple):
     reason : str
         Why it failed.
     made_at : str
-        When it was forgotten: ISO 8601, in UTC.
+        When it failed: ISO 8601, in UTC.
     """
 
     key: Key

@@ -1,4 +1,4 @@
-"""Exports: the entries and faults of a store as lines of JSON, the same bytes for the same content.
+"""Write and read exports: the entries and faults of a store as lines of JSON, with equal bytes for equal content.
 
     {"entries": 2, "faults": 1, "format": 2, "kind": "cudnnpy store"}
     {"checksum": "6f...", "entry": {...}}

@@ -133,7 +133,7 @@ def current() -> Layers:
 
 
 def use(store: str | Store | None) -> None:
-    """Set the user's store; None for the one that the environment names."""
+    """Set the user's store. None selects the store of the environment variable."""
     global _chosen, _current
     with _lock:
         _chosen, _current = store, None

@@ -1,4 +1,4 @@
-"""Contentss on the SQLite file of a store, or on SQLite's database in memory; and the repair of a damaged file.
+"""Open the SQLite file of a store, or SQLite's database in memory; map its errors; repair a damaged file.
 
 SQLite locks the file, and undoes the changes of killed processes. Its errors have these consequences:
 
@@ -146,7 +146,7 @@ def connect(path: str, mode: str = "rw") -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def _translated_errors() -> Iterator[None]:
-    """Raise SQLite's errors, and those of the file system in a repair, as the errors of this package."""
+    """Raise SQLite's errors, and errors of the file system in a repair, as the errors of this package."""
     try:
         yield
     except sqlite3.Error as error:

@@ -48,7 +48,7 @@ def check_folder(path: str | os.PathLike[str], names: Iterable[str], *, overwrit
 
 
 def write(path: str | os.PathLike[str], content: str | bytes, *, overwrite: bool = True) -> None:
-    """Write a file atomically, and make its folder if only that is missing. A replaced file keeps its mode.
+    """Write a file atomically, and make its folder if only that is missing. The mode of a replaced file stays.
 
     Raises UsageError if it cannot be written, or if it exists and `overwrite` is false.
     """

@@ -1,4 +1,4 @@
-"""Text for people: messages, and lines wrapped to the width of the terminal, in colours where rich is installed."""
+"""Print a command's text: messages, and tables wrapped to the width of the terminal, in colours where rich is installed."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Convolutions: problems, their lowerings to cuDNN and their candidates, and the public classes."""
+"""Convolutions: the public classes, their problems, and the lowerings and candidates of a problem."""

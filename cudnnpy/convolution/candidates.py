@@ -1,4 +1,4 @@
-"""The candidates for a convolution: the engines of each of its lowerings, and the algorithms of the v7 functions."""
+"""Candidates for a convolution: the engines of each of its lowerings, and the algorithms of the v7 functions."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class ConvolutionProblem(Problem):
 
     @property
     def proposals_suffice(self) -> bool:
-        """Whether it is depthwise with two spatial axes and a filter of 7 x 7 at most, as those that were surveyed.
+        """Whether it is depthwise with two spatial axes and a filter of 7 x 7 at most, as in a survey.
 
-        There the other engines gained 0.4 % in the mean, and single runs of theirs took up to seconds.
+        There the other engines gained 0.4 % in the mean, and single runs took up to seconds.
         """
         return self.is_depthwise and len(self.w.shape) == 4 and max(self.w.shape[2:]) <= 7
 
@@ -62,11 +62,11 @@ class ConvolutionProblem(Problem):
 
     @property
     def value_ranges(self) -> tuple[Values, ...]:
-        """The numbers that each operand is drawn from: any, for sums of products."""
+        """The distribution of each operand's values in a measurement: any values suit sums of products."""
         return tuple(map(values_of, self.specs))
 
     def float64_elements(self, positions: Sequence[tuple[int, ...]], read: Read) -> tuple[list[float], list[float]]:
-        """Return elements of the result in float64, and the size that the rounding errors of each are relative to."""
+        """Return elements of the result, computed in float64, and the magnitude that scales the tolerance of each."""
         return float64_elements(self, positions, read)
 
     @property
@@ -84,7 +84,7 @@ class ConvolutionProblem(Problem):
         return self._replace(**{name: spec and spec._replace(alignment=16) for name, spec in tensors.items()})
 
     def proposed_candidates(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
-        """Yield what was fast for near problems, then the proposals of cuDNN's heuristics for each lowering.
+        """Yield the measurement table's candidates, then the proposals of cuDNN's heuristics for each lowering.
 
         The best proposal of each lowering comes before the others, since autotune may have no time for all. A lowering whose
         engines with tensor cores are rejected comes after one that can use them.
@@ -99,7 +99,7 @@ class ConvolutionProblem(Problem):
             yield candidate
 
     def engines(self, target: Target) -> Iterator[Candidate]:
-        """Yield every engine for every lowering. Those that are compiled at run time are rejected (see _NOT_PROPOSED)."""
+        """Yield every engine for every lowering. Engines that are compiled at run time are rejected (see _NOT_PROPOSED)."""
         for lowering in lowerings(self):
             for candidate in all_engines(lowering, target):
                 if candidate.compiled_at_run_time and not candidate.rejection_reason:
@@ -138,7 +138,7 @@ def _proposals(lowering: ConvolutionLowering, strict: bool, target: Target) -> I
 
 
 def _instead_of_plain(problem: Problem, found: list[ConvolutionLowering], target: Target) -> Iterator[Candidate]:
-    """Yield what is faster than engine 0. Of engines that are compiled at run time, only what the heuristics propose."""
+    """Yield candidates faster than engine 0. Engines that are compiled at run time must be proposed by the heuristics."""
     for lowering in heuristic_overrides.instead_of_plain(problem, found):
         if lowering.flipped_forward:
             yield candidate_for_engine(lowering, target, heuristic_overrides.ENGINE_0)
@@ -169,7 +169,7 @@ SYNTAX = convolution_notation.kind(_read)
 
 def from_algorithm(problem: Problem, strict: bool, target: Target, name: str) -> Candidate:
     """Return the candidate of a v7 algorithm. `strict`: float32 is multiplied as float32, not as tf32."""
-    # The v7 functions fuse nothing: take the first lowering without a bias and an activation.
+    # The v7 functions do not fuse: take the first lowering whose part has neither bias nor activation.
     plain = (one for one in lowerings(problem) if not one.lowering_options)
     lowering = next(
         (lowering for lowering in plain if (lowering.part.bias, lowering.part.activation) == (None, None)), None

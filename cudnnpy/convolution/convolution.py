@@ -27,7 +27,7 @@ class Convolution(ConvolutionBase, Layer):
 
     def _derived(self) -> dict[str, Any]:
         operation = Operation(self._plain_options())
-        # The methods call these without a frame between.
+        # Bound once, so that a call needs no further Python frame.
         runs = {"_run_operation": operation.run, "_backward_bias": operation.run_bias}
         return {**super()._derived(), **runs, "_operation": operation}
 
@@ -51,10 +51,10 @@ class Convolution(ConvolutionBase, Layer):
         beta: float = 0.0,
         device: int | None = None,
     ) -> Plan:
-        """Choose what an operation would run, as a plan to be executed with raw addresses.
+        """Choose the plan of an operation, to be executed with raw addresses.
 
-        Each call plans anew, and the plan is not cached: keep it. What autotune measured is in the store, and is not measured
-        again.
+        Each call plans again, and the plan is not cached, so hold on to it. Choices that autotune measured are in the store and
+        are not measured again.
 
         Parameters
         ----------
@@ -77,7 +77,7 @@ class Convolution(ConvolutionBase, Layer):
         Raises
         ------
         TypeError, ValueError
-            Arguments do not fit, or a tensor has no elements, so that there is nothing to plan.
+            Arguments do not fit, or a tensor is empty, so that there is nothing to plan.
         NoAlgorithmError
             No algorithm can run; the message has the table of candidates.
         CaptureError
@@ -107,12 +107,12 @@ class Convolution(ConvolutionBase, Layer):
     ) -> list[Candidate]:
         """Plan every candidate for an operation. `cudnnpy.candidates_table` makes a table of them.
 
-        The parameters are those of `plan`.
+        The parameters are the same as for `plan`.
 
         Returns
         -------
         list of Candidate
-            All candidates, usable or not; `rejection_reason` has the rejection reason of each.
+            All candidates. `rejection_reason` is "" for a candidate that can be used.
         """
         problem = self._problem(operation, first, second, shape, bias, activation, out, alpha, beta, device)
         return self._operation.candidates(problem)
@@ -165,5 +165,5 @@ class Convolution(ConvolutionBase, Layer):
         )
         if problem.is_empty:
             raise ValueError(f"a planned problem must have elements; got {problem}, for which nothing is computed")
-        # The driver is asked last, so that bad arguments are reported where there is none.
+        # The driver is called last, so that bad arguments are reported where there is none.
         return problem if ordinal is not None else problem._replace(device=current_device())

@@ -3,8 +3,8 @@
     forward 128x64x56x56 64x64x3x3 pad=1 float16 channels_last
 
 The first shape is x's and the second w's, for all three operations: (N, C, spatial...) and (K, C / groups, spatial...), in
-this order whatever the memory order is. The shape of y (dy) follows from them, so that the same two shapes and the same
-geometry describe a convolution and both of its gradients. The other words, with what they are if they are left out:
+this order whatever the memory format is. The shape of y (dy) follows from them, so that the same two shapes and the same
+geometry describe a convolution and both of its gradients. The other words, with their defaults:
 
 =====================================  =====================================================================
 ``forward``                            or ``backward_data``, ``backward_filter``
@@ -13,20 +13,20 @@ geometry describe a convolution and both of its gradients. The other words, with
 ``stride=2``, ``dilation=2``           ``stride=2,1`` for each axis; 1
 ``groups=32``                          1
 ``mode=convolution``                   ``cross_correlation``
-``float16``                            the element type of the tensors, or an alias such as ``fp16``; ``float32``
-``y.dtype=float32``                    the element type of the result of int8 and float8 tensors; ``int32`` for
-                                       int8, that of x otherwise
-``compute_dtype=float16``              what products are summed in; as a Convolution does it
-``channels_last``                      the memory order of x, w and y; ``packed``, channels first
-``w.strides=packed``                   the memory order of one tensor, or its strides: ``x.strides=4096,1,64,1``
-``x.alignment=4``                      the bytes that an address is a multiple of, also of ``bias``; 16
+``float16``                            the data type of the tensors, or an alias such as ``fp16``; ``float32``
+``y.dtype=float32``                    the data type of the result of int8 and float8 tensors; ``int32`` for
+                                       int8, x's otherwise
+``compute_dtype=float16``              the data type in which products are summed; a Convolution's default
+``channels_last``                      the memory format of x, w and y; ``packed``, channels first
+``w.strides=packed``                   the memory format of one tensor, or its strides: ``x.strides=4096,1,64,1``
+``x.alignment=4``                      the alignment of an address in bytes, also of ``bias``; 16
 ``bias``                               a bias is added
 ``activation=relu``                    or ``relu`` alone
 ``alpha=0.5``, ``beta=1``              1 and 0
 =====================================  =====================================================================
 
-A transposed convolution is the convolution behind it: its forward is ``backward_data``, whose y is its input and whose x is its
-result.
+A transposed convolution is written as the convolution that it transposes: its forward is ``backward_data``, with its input as y
+and its result as x.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ _LAST = "written as channels_last, with shapes that stay (N, C, spatial...)"
 
 
 def words_of(problem: Problem) -> list[str]:
-    """Return the words of a problem, without those that are the defaults."""
+    """Return the words of a problem, without defaults."""
     geometry, words = (
         problem.geometry,
         [problem.operation, _joined("x", problem.x.shape), _joined("x", problem.w.shape)],
@@ -129,7 +129,7 @@ def _words_of_types(problem: Problem) -> list[str]:
 
 
 def _words_of_memory(problem: Problem) -> list[str]:
-    """Return the memory order of the tensors, and the strides and alignment of those for which it does not hold."""
+    """Return the words of the tensors' memory format, and of the strides and alignments that differ from it."""
     order, others = _fewest_strides(problem)
     words = [] if order == "packed" else [order]
     for name in others:
@@ -141,12 +141,12 @@ def _words_of_memory(problem: Problem) -> list[str]:
 
 
 def _fewest_strides(problem: Problem) -> tuple[str, Sequence[str]]:
-    """Return a memory order, and the fewest tensors whose strides have to be written beside it.
+    """Return the memory format that needs the fewest explicit strides, and the tensors that need them.
 
-    The strides of axes of size 1 follow from all three tensors, so that those of a tensor may differ because of another.
+    The strides of axes of size 1 follow from all three tensors, so that one tensor's strides can depend on another's.
     """
     tensors_of = problem.x, problem.w, problem.y
-    for order, strides_of in _ORDERS.items():  # a short cut for most problems
+    for order, strides_of in _ORDERS.items():  # a shortcut for most problems
         if all(spec.strides == strides_of(spec.shape) for spec in tensors_of) and (
             order == "packed" or not is_format_ambiguous(*tensors_of)
         ):
@@ -190,7 +190,7 @@ def _result_dtype(operation: str, dtype: str) -> str:
 
 
 def read(given: ParsedText, device: int) -> Problem:
-    """Return the problem of what a text gives. Raises ValueError or TypeError, which name the part."""
+    """Return the problem of a parsed text. Raises ValueError or TypeError, which name the part."""
     x_shape, w_shape = _shapes(given)
     values = given.values
     names = ("padding", "stride", "dilation", "groups", "mode", "compute_dtype")
@@ -216,7 +216,7 @@ def read(given: ParsedText, device: int) -> Problem:
 
 
 def _shapes(given: ParsedText) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the shapes of x and w, and note their places as those of other names in messages."""
+    """Return the shapes of x and w, and note their positions in the text for errors about dy and y."""
     if len(given.operands) != 2:
         got = " ".join(word.text for word in given.operands[:9]) or "no shape"
         column = given.operands[2].column if len(given.operands) > 2 else given.columns["operation"]
@@ -242,7 +242,7 @@ def _shapes(given: ParsedText) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def _tensor(given: ParsedText, name: str, shape: tuple[int, ...], dtype: ElementName) -> TensorSpec:
     if math.prod(shape) >= LIMIT:
         raise ValueError(f"{name} must fit into memory; got shape {shape}")
-    strides = given.values.get(f"{name}.strides", given.values.get("memory order", "packed"))
+    strides = given.values.get(f"{name}.strides", given.values.get("memory format", "packed"))
     if strides in _ORDERS:
         strides = _ORDERS[strides](shape)
     elif isinstance(strides, str):
@@ -289,7 +289,7 @@ def _read_strides(text: str) -> Any:
 
 
 def kind(read: Callable[[ParsedText, int], AnyProblem]) -> ProblemSyntax:
-    """Return how convolutions are written and read; `read` makes a problem with its candidates of what `read` here returns."""
+    """Return the syntax of convolutions. `read` adds the candidates to the problem that the function `read` here returns."""
     return ProblemSyntax(
         OPERATIONS,
         re.compile(r"[0-9]{1,30}(x[0-9]{1,30}){1,12}$"),
@@ -311,7 +311,7 @@ def kind(read: Callable[[ParsedText, int], AnyProblem]) -> ProblemSyntax:
         {"pad": "padding"},
         {
             **{name: ("dtype", dtype) for name, dtype in _DTYPES.items()},
-            **{order: ("memory order", order) for order in _ORDERS},
+            **{order: ("memory format", order) for order in _ORDERS},
             **{mode: ("mode", mode) for mode in MODES},
             **{name: ("activation", name) for name in ACTIVATIONS},
             "bias": ("bias", True),

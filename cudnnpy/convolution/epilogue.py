@@ -1,4 +1,4 @@
-"""Bias and activation of a result in place, for convolutions whose plans cannot fuse them."""
+"""Apply bias and activation to a result in place, for convolutions whose plans cannot fuse them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from cudnnpy.names import enumerator
 def epilogue(
     y: TensorSpec, bias: TensorSpec | None, activation: str | None, target: Target, places: tuple[int, ...]
 ) -> list[Step]:
-    """The steps of a bias and an activation: a graph if the result is channels last, else a v7 function for each.
+    """Return the steps of a bias and an activation: a graph if the result is channels last, else a v7 function for each.
 
-    `places` are the operands' numbers: y's, then, if there is one, the bias's. The graph is planned once for a target: its
+    `places` are the operand indices: y's, then, if there is one, the bias's. The graph is planned once for a target: its
     engine is compiled at run time, which takes 0.2 s or more.
     """
     if y.strides == channels_last_strides(y.shape):
@@ -46,7 +46,7 @@ def epilogue(
 
 
 def _planned(y: TensorSpec, bias: TensorSpec | None, activation: str | None, target: Target) -> GraphExecutable | None:
-    """The first executable of the graph that needs no workspace; None if there is none."""
+    """Return the first executable of the graph that needs no workspace; None if there is none."""
     operands = ("convolved", "y") if bias is None else ("convolved", "bias", "y")
     for configuration in heuristics(epilogue_graph(y, bias, activation, target), target):
         try:

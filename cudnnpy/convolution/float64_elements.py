@@ -11,7 +11,7 @@ from cudnnpy.convolution.problem import Problem
 
 
 class _Taps(NamedTuple):
-    """On one spatial axis: the positions in x, in w and in y of the products that an element sums."""
+    """The positions in x, w and y of the products that an element sums, on one spatial axis."""
 
     x: range
     w: Sequence[int]
@@ -30,10 +30,10 @@ _ACTIVATIONS: dict[str, Callable[[float], float]] = {
 def float64_elements(
     problem: Problem, positions: Sequence[tuple[int, ...]], read: Read
 ) -> tuple[list[float], list[float]]:
-    """Return elements of the result, and for each the size that its rounding errors are relative to.
+    """Return elements of the result, and the magnitude that scales the tolerance of each.
 
-    That size is the root of the sum of the squares of the products, which is about what a sum of products with random signs
-    amounts to, or the element before the activation, if it is larger.
+    The magnitude is the root of the sum of the squares of the products, about the size of a sum of products with random signs,
+    or the element before the activation, if it is larger.
     """
     values, sizes = [], []
     for position in positions:

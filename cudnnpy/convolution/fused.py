@@ -1,4 +1,4 @@
-"""A convolution followed by a scale, a bias, a residual and an activation, in one launch."""
+"""FusedConvolution: a convolution followed by a scale, a bias, a residual and an activation, in one launch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PARAMETERS = ("scale", "bias")
 
 
 class FusedConvolution(FusedConvolutionBase, DeviceOperation):
-    uses_suggested_format = True  # the memory order of a result where x and w have both (dispatch.Owner)
+    uses_suggested_format = True  # for a result, if the memory formats of x and w are ambiguous (dispatch.Owner)
 
     def _plain_options(self) -> ConvolutionOptions:
         return ConvolutionOptions(**self._fields())
@@ -56,7 +56,7 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
         geometry = ask.geometry(options, x.shape[2:], w.shape[2:])
         results = [ask.result_in_layout(options, y, x, w, y)]
         if not byte_extent(y):
-            return Program("convolution without elements", call.device, operands, []), results
+            return Program("convolution of empty tensors", call.device, operands, []), results
         has_channels = byte_extent(x) > 0
         if not has_channels:  # zeros in scratch memory replace x and w
             x, w, geometry = ask.zeros_for(_last(y), x.dtype)
@@ -79,7 +79,7 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
         return builder.program(plan.name, call.device, given_operands), results
 
     def _operands(self, call: Call, options: ConvolutionOptions) -> list[Operand]:
-        """Check the arrays of a call; return x, w, the others that are given, and out, in logical order."""
+        """Check the arrays of a call; return x, w, the optional ones and out, in logical order."""
         x = logical(call, "x", self.layout, dtypes=DTYPES, empty=True)
         w = logical(call, "w", self.layout, dtypes=DTYPES, empty=True)
         if w.dtype != x.dtype:
@@ -105,7 +105,7 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
         geometry: ask.Geometry,
         activation: str | None,
     ) -> Graph:
-        """The graph of the convolution and the operations after it, whose tensors are the operands as `wanted`."""
+        """Return the graph of the convolution and the operations after it, on the tensors `wanted`."""
         x, y = operands[0].spec, operands[-1].spec
         graph = Graph(
             prefer=self.prefer,
@@ -142,10 +142,10 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
 
 
 def _last(spec: TensorSpec) -> TensorSpec:
-    """The tensor channels last and aligned, as the engines take it."""
+    """Return the tensor channels last and aligned, as the engines require it."""
     return spec._replace(strides=channels_last_strides(spec.shape), alignment=max(spec.alignment, 16))
 
 
 def _is_copied(operand: Operand, wanted: TensorSpec) -> bool:
-    """Whether the engines cannot take an operand where it is."""
+    """Return whether the engines need a copy of an operand."""
     return not has_same_layout(operand.spec, wanted) or operand.spec.alignment < wanted.alignment

@@ -1,6 +1,6 @@
-"""Overrides of the order of cuDNN's heuristics, for kinds of convolutions for which they propose a slow engine first.
+"""Override the order of cuDNN's heuristics for kinds of convolutions for which they propose a slow engine first.
 
-A table of measurements (_planning/measured.py) changes the order for problems that are near to single ones; these rules are of
+The measurement table (_planning/measurement_table.py) changes the order for problems near measured ones. These rules apply to
 whole kinds of problems, by conditions on their sizes. docs/dev/benchmarks.md has the measurements.
 """
 
@@ -17,21 +17,21 @@ from cudnnpy._planning.candidates import Engine
 from cudnnpy.convolution.lowering import ConvolutionLowering
 from cudnnpy.convolution.problem import Problem
 
-_WINOGRAD_CHANNELS = 64  # the fewest for which an engine that the heuristics omit is tried first
+_WINOGRAD_CHANNELS = 64  # minimum for which an engine that the heuristics omit is tried first
 
-ENGINE_0 = Engine(0)  #: sums the products as they are written, for any operation
+ENGINE_0 = Engine(0)  #: direct convolution in conventional arithmetic, for any operation
 _PLAIN_AXES = 3
 
 # Depthwise convolutions: the filters and images for which copies to channels last are faster.
 _MANY_TAPS, _LARGE_IMAGES = 25, 3_000_000
 
-# Matrix products with misaligned rows: the least multiplications and channels for which they are slow, and the knob that
-# cuBLASLt's engines have, and no other.
+# Matrix products with misaligned rows: the minimum of multiply-accumulates and channels for which they are slow, and the knob
+# that only cuBLASLt's engines have.
 _MANY_PRODUCTS, _MANY_CHANNELS = 2_000_000_000, 256
 _ROW_BYTES = 16
 _WORKSPACE_KNOB = int(raw.cudnnBackendKnobType_t.CUDNN_KNOB_TYPE_WORKSPACE)
 
-# Gradients with respect to filters: the least filters and multiplications for which the engine is faster with its defaults.
+# Gradients with respect to filters: the minimum of filters and MACs for which the engine is faster with its default knobs.
 _TILED, _MANY_FILTERS, _LARGE_FILTER_PRODUCTS = 20, 112, 800_000_000
 
 # Gradients with respect to filters of three axes: an engine, and for which sizes it is faster than another one.
@@ -73,9 +73,9 @@ def is_for_channels_last(problem: Problem) -> bool:
     """Return whether copies to channels last are faster than engine 0: for large depthwise images in float32.
 
     On an H200 with cuDNN 9.19, from 3 million elements of x, the engine for depthwise convolutions and the copies take 0.69
-    of the time forward, and 0.80 at most (filters of 5x5 and 7x7 with stride 1, 8 problems), and 0.58 of that of the gradient
-    with respect to x, and 0.69 at most (these filters, or strides above 1, 16 problems). For 0.5 million they take 0.92 to
-    1.7, and forward with a stride 1.2 to 1.9.
+    of the time of forward, and 0.80 at most (filters of 5x5 and 7x7 with stride 1, 8 problems). For the gradient with respect
+    to x they take 0.58 of the time, and 0.69 at most (these filters, or strides above 1, 16 problems). For 0.5 million they
+    take 0.92 to 1.7, and forward with a stride 1.2 to 1.9.
     """
     x, w, g = problem.x, problem.w, problem.geometry
     has_many_taps, has_stride = math.prod(w.shape[2:]) >= _MANY_TAPS, max(g.stride) > 1
@@ -92,10 +92,10 @@ def is_for_channels_last(problem: Problem) -> bool:
 
 
 def instead_of_plain(problem: Problem, lowerings: Sequence[ConvolutionLowering]) -> list[ConvolutionLowering]:
-    """Return the lowerings that come before engine 0 wherever that is proposed, the fastest first.
+    """Return the lowerings that come before engine 0 wherever it is proposed, the fastest first.
 
-    On copies that are channels last, these are the engines for depthwise convolutions, which are compiled at run time. A
-    gradient as a forward convolution runs on engine 0 itself (lowering.py has by how much it is faster).
+    Copies to channels last run on the engines for depthwise convolutions, which are compiled at run time. A gradient as a
+    forward convolution runs on engine 0 itself (lowering.py has the times).
     """
     copied = [lowering for lowering in lowerings if lowering.channels_last_copies and is_for_channels_last(problem)]
     return copied + [lowering for lowering in lowerings if lowering.flipped_forward]
@@ -105,8 +105,8 @@ def has_slow_products(problem: Problem, strict: bool) -> bool:
     """Return whether cuBLASLt's engines, which the heuristics propose first, are slow: for large products of misaligned rows.
 
     A convolution with filters of one element is a matrix product. Channels first, the rows of the matrices are the positions of
-    an image. If their bytes are not a multiple of 16, cuBLASLt has no fast kernel, and other engines, which copy the tensors,
-    are faster if there is enough to compute: on an H200 with cuDNN 9.19 they take 0.58 of the time (10 problems, 1.02 at most).
+    an image. If their bytes are not a multiple of 16, cuBLASLt has no fast kernel. Other engines, which copy the tensors, are
+    then faster for large problems: on an H200 with cuDNN 9.19 they take 0.58 of the time (10 problems, 1.02 at most).
     """
     x, w, g = problem.x, problem.w, problem.geometry
     is_product = (
@@ -128,8 +128,8 @@ def has_large_filter(problem: Problem, strict: bool) -> bool:
     """Return whether engine 20 is faster with its default knobs: for large gradients with respect to 112 filters or more.
 
     For strict float32, the heuristics propose the engine with small tiles of the filter first. On an H200 with cuDNN 9.19, its
-    default takes 0.63 of the time from 0.8e9 multiplications, and 0.99 at most (26 problems); with fewer, or with 96 filters
-    and fewer, it takes up to 3 times as long.
+    default takes 0.63 of the time from 0.8e9 MACs, and 0.99 at most (26 problems); with fewer, or with 96 filters and fewer, it
+    takes up to 3 times as long.
     """
     return (
         strict
@@ -166,8 +166,8 @@ def is_of_large_volumes(problem: Problem, strict: bool) -> bool:
 def has_few_filters(problem: Problem, strict: bool) -> bool:
     """Return whether engine 74 is faster than 25, which comes first: for large gradients of 64 filters or fewer.
 
-    For strict float32 with stride 1, 32 channels or more and 0.5e9 multiplications, on an H200 with cuDNN 9.19, it takes 0.48
-    of the time, and 0.69 at most (7 problems); with fewer channels, up to 15 times as long.
+    For strict float32 with stride 1, 32 channels or more and 0.5e9 MACs, on an H200 with cuDNN 9.19, it takes 0.48 of the time,
+    and 0.69 at most (7 problems); with fewer channels, up to 15 times as long.
     """
     return (
         strict
@@ -189,7 +189,7 @@ def _multiplications(problem: Problem) -> int:
 
 
 class _Proposal(Protocol):
-    """What is put in order: a candidate, or what a survey measured."""
+    """The properties of a proposal that the rules use: a candidate has them, and a survey's row."""
 
     @property
     def engine(self) -> Engine | None: ...
@@ -203,7 +203,7 @@ _P = TypeVar("_P", bound=_Proposal)
 
 
 def apply_overrides(problem: Problem, strict: bool, proposals: Iterable[_P]) -> Iterator[_P]:
-    """Return the proposals for the part of a problem that an engine computes, with a faster one before a slow first one."""
+    """Return the heuristics' proposals for a lowering's part of a problem, with a faster one before a slow first one."""
     if has_slow_products(problem, strict):
         proposals = _products_second(proposals)
     if has_large_filter(problem, strict):
@@ -218,7 +218,7 @@ def apply_overrides(problem: Problem, strict: bool, proposals: Iterable[_P]) -> 
 
 
 def _products_second(proposals: Iterable[_P]) -> Iterator[_P]:
-    """Yield proposals in their order, but cuBLASLt's, if they are first, after the first usable other one."""
+    """Yield proposals in their order, but move leading proposals of cuBLASLt's engines behind the first usable other one."""
     left, later = iter(proposals), list[_P]()
     for proposal in left:
         if _knobs(proposal) == {_WORKSPACE_KNOB}:
@@ -232,7 +232,7 @@ def _products_second(proposals: Iterable[_P]) -> Iterator[_P]:
 
 
 def _moved(proposals: Iterable[_P], engine: int, is_better: Callable[[_Proposal], bool]) -> Iterator[_P]:
-    """Yield proposals in their order, but a better one first if the first usable strict one is of an engine."""
+    """Yield proposals in their order, but a better one first if the first usable one without tf32 is of `engine`."""
     found = list(proposals)
     usable = [one for one in found if not one.rejection_reason and not one.uses_tf32]
     better = next(filter(is_better, usable), None) if usable and _index(usable[0]) == engine else None

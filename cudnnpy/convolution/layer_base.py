@@ -1,4 +1,4 @@
-"""The base of Convolution and ConvolutionTranspose on device arrays."""
+"""Base class of Convolution and ConvolutionTranspose on device arrays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cudnnpy.convolution.operation import check_forced
 
 
 class Layer(TokenizedOptions):
-    """A convolution on device arrays."""
+    """The options of a convolution on device arrays, with a cache token and a checked `algorithm`."""
 
     algorithm: Any
 
@@ -20,5 +20,5 @@ class Layer(TokenizedOptions):
         return super()._derived()
 
     def _plain_options(self) -> ConvolutionOptions:
-        """Return the options that a convolution has, without the rest of the object."""
+        """Return the object's options as a ConvolutionOptions."""
         return ConvolutionOptions(**{option.name: getattr(self, option.name) for option in fields(ConvolutionOptions)})

@@ -1,4 +1,4 @@
-"""Candidates of the v7 functions: algorithms by name. Their calls take longer on the host, since each call plans anew."""
+"""Run the v7 convolution algorithms by name. Their calls take longer on the host, since cuDNN plans again in each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cudnnpy.names import short_names
 
 
 def is_deterministic(operation: str, name: str) -> bool:
-    """Whether an algorithm gives bitwise the same result every time."""
+    """Return whether an algorithm gives bitwise the same result every time."""
     return name not in OPERATIONS[operation].nondeterministic
 
 
@@ -62,7 +62,7 @@ class LegacyExecutable:
         self.workspace_size = size.value
 
     def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> Callable[[], int]:
-        """Return a call without arguments that runs the algorithm on these addresses and returns its status."""
+        """Return the launch of the algorithm on these addresses."""
         alpha, beta = (byref(scale) for scale in self._scales)
         first, second, last = (t.pointer for t in self._tensors)
         a, b, c = (addresses[at] for at in self._positions)

@@ -1,17 +1,18 @@
-"""The lowerings of a convolution problem to launches: one plan if cuDNN supports it, else copies, a plain plan, an epilogue.
+"""Lower a convolution problem to launches: one plan if cuDNN supports it, else copies, a plan without fusion, an epilogue.
 
-Lowerings avoid what engines are known to compute wrongly (_planning/known_issues.py):
+Lowerings avoid the known issues of engines (_planning/known_issues.py):
 
 - beta: the plan writes to scratch memory, and cudnnTransformTensor adds beta * out to its result. Results with gaps
   between their elements are lowered in the same way.
-- padding that differs before and after, in gradients: zeros are added around x, and dx is cropped.
-- a fused bias or activation with tensors in mixed memory orders or at misaligned addresses: the convolution is plain.
+- uneven padding in gradients: zeros are added around x, and dx is cropped.
+- a fused bias or activation with tensors of mixed memory formats or at misaligned addresses: it is not fused.
 
 No engine (up to 9.28) fuses a bias or an activation into backward_data, as a transposed convolution's forward needs it, and
-no engine takes filters with gaps, which are copied. Strided convolutions of few channels are faster after a space-to-depth
-transformation (space_to_depth.py). Tensors channels first may be faster as copies that are channels last, in half precision
-and for depthwise convolutions, and gradients with respect to x of the latter are faster as forward convolutions with the
-filter flipped: the last lowerings.
+no engine takes filters with gaps, which are copied. Three further lowerings can be faster:
+
+- a space-to-depth transformation of strided convolutions of few channels (space_to_depth.py);
+- copies of channels-first tensors to channels last, in half precision and for depthwise convolutions;
+- gradients with respect to x of depthwise convolutions as forward convolutions with the filter flipped.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ from cudnnpy.convolution.epilogue import epilogue
 from cudnnpy.convolution.problem import Problem, in_agreement
 from cudnnpy.convolution.space_to_depth import SpaceToDepth, can_transform, is_promising, with_space_to_depth
 
-_MOST = 1 << 30  # the most elements of a tensor that is copied to another memory order: cuDNN counts in 32 bits
-_IMAGE_AXES = 2  # the most spatial axes; with three, depthwise convolutions run on other kernels
-_MANY_RESULTS = 1 << 20  # from which a fused bias or activation slows a depthwise convolution in float32 down
+_MOST = 1 << 30  # maximum of elements of a tensor that is copied to another memory format: cuDNN counts in 32 bits
+_IMAGE_AXES = 2  # maximum of spatial axes; with three, depthwise convolutions run on other kernels
+_MANY_RESULTS = 1 << 20  # elements of a result above which fusing slows down a depthwise convolution in float32
 _ROLES = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y", "bias": "bias"}
 
 
 class ConvolutionLowering(NamedTuple):
-    """A lowering: the whole problem, the part of it that one plan computes, and the transformations of x and w."""
+    """A lowering: the whole problem, the part that one plan computes, and the transformations of x and w."""
 
     whole: Problem
     part: Problem
@@ -66,10 +67,10 @@ class ConvolutionLowering(NamedTuple):
 
     @property
     def suffix(self) -> str:
-        """The end of candidates' names, which lists the launches other than the plan's, or another operation."""
+        """The suffix of candidates' names, which lists the conversions around the plan."""
         if self.flipped_forward:
             return " + forward"
-        if self.channels_last_copies:  # which needs copies
+        if self.channels_last_copies:  # the suffix implies "copies"
             finished = (self.whole.bias, self.whole.activation) != (self.part.bias, self.part.activation)
             return " + channels last" + (" + epilogue" if finished else "")
         blocks = " + blocks" if self.space_to_depth else ""
@@ -88,11 +89,11 @@ class ConvolutionLowering(NamedTuple):
         return {name: True for name in LOWERING_OPTIONS if getattr(self, name)}
 
     def build_graph(self, target: Target) -> Descriptor:
-        """The part's operation graph. Raises StatusError if cuDNN rejects it."""
+        """Return the part's operation graph. Raises StatusError if cuDNN rejects it."""
         return target.memoize("graph", self.part, make=lambda: operation_graph.operation_graph(self.part, target))
 
     def executable(self, plan: Descriptor, target: Target) -> Executable:
-        """What launches the whole problem, with an execution plan of the part."""
+        """Return the executable of the whole problem for an execution plan of the part."""
         return self.complete(GraphExecutable(plan, operation_graph.uids(self.part.operands)), target)
 
     @property
@@ -106,14 +107,14 @@ class ConvolutionLowering(NamedTuple):
         return "" if self.is_whole else " ".join(words_of(self.part))
 
     def complete(self, plan: Executable, target: Target) -> Executable:
-        """What launches the whole problem, with an executable of the part."""
+        """Return the executable of the whole problem for an executable of the part."""
         return plan if self.is_whole or self.flipped_forward else _steps(self, plan, target)
 
 
 def lowerings(problem: Problem, strict: bool = False) -> Iterator[ConvolutionLowering]:
-    """The lowerings of a problem: the fewest launches first, except for space-to-depth, which is first where promising.
+    """Yield the lowerings of a problem, by ascending number of launches; space-to-depth is first where it is promising.
 
-    Copies to channels last come last: whether they are faster is known when they are measured.
+    Copies to channels last come last, since only a measurement shows whether they are faster.
 
     `strict`: float32 is multiplied as float32, not as tf32.
     """
@@ -152,7 +153,7 @@ def lowerings(problem: Problem, strict: bool = False) -> Iterator[ConvolutionLow
 
 
 def _channels_last(problem: Problem) -> Problem | None:
-    """The problem with every tensor channels last; None where this is not known to be faster.
+    """Return the problem with every tensor channels last; None where this is not known to be faster.
 
     By a survey of convolutions of networks on an H200, 17 of 34 in half precision would take 0.42 to 0.95 of the time if they
     were channels last and the copies took no longer than reading and writing memory does.
@@ -169,7 +170,7 @@ def _channels_last(problem: Problem) -> Problem | None:
 
 
 def _as_forward(problem: Problem) -> Problem | None:
-    """The gradient with respect to x of a depthwise convolution as a forward convolution of dy with the filter flipped.
+    """Return the gradient with respect to x of a depthwise convolution as a forward convolution with the filter flipped.
 
     None for other problems, with tensors that need copies, with three spatial axes, and channels last, where both operations
     have engines for depthwise convolutions. Channels first, engine 0 takes 0.78 of the time as forward on an H200 with cuDNN
@@ -203,11 +204,12 @@ def _as_forward(problem: Problem) -> Problem | None:
 
 
 def _is_slow_fused(problem: Problem) -> bool:
-    """Whether a plan that applies the bias and the activation is slow, for depthwise convolutions.
+    """Return whether a plan with a fused bias or activation is slow, for depthwise convolutions.
 
-    Channels last, the engines for them do not fuse: on an H200 with cuDNN 9.19 the plain plan and an epilogue take 0.08 to 1.06
-    of the time, 0.28 in the geometric mean. Channels first, fusing slows float32 down with one or two spatial axes: for 1.6
-    million results or more the plain plan and an epilogue take 0.74 to 0.88 of the time (9 problems); for 0.1 million 1.49.
+    Channels last, the engines for them do not fuse: on an H200 with cuDNN 9.19 a plan without fusion and an epilogue take 0.08
+    to 1.06 of the time, 0.28 in the geometric mean. Channels first, fusing slows float32 down with one or two spatial axes. For
+    1.6 million results or more, a plan without fusion and an epilogue take 0.74 to 0.88 of the time (9 problems); for 0.1
+    million 1.49.
     """
     is_plain = problem.bias is None and problem.activation is None
     if is_plain or not problem.is_depthwise:
@@ -218,7 +220,7 @@ def _is_slow_fused(problem: Problem) -> bool:
 
 
 def _padded(problem: Problem) -> Problem:
-    """The problem with zeros around x instead of padding."""
+    """Return the problem with zeros around x instead of padding."""
     g = problem.geometry
     no_padding, x = (0,) * len(g.stride), _padding(problem).of(_transformable(problem.x))
     return problem._replace(x=x, geometry=g._replace(pre_padding=no_padding, post_padding=no_padding))
@@ -230,7 +232,7 @@ def _padding(problem: Problem) -> SpaceToDepth:
 
 
 def _transformable(spec: TensorSpec) -> TensorSpec:
-    """The tensor as it is transformed: as it is, or packed if it has to be."""
+    """Return the tensor that cudnnTransformTensorEx takes: the given one, or a packed copy if it does not support that."""
     return spec if can_transform(spec) else spec._replace(strides=result_strides(spec.shape, spec), alignment=16)
 
 
@@ -241,14 +243,14 @@ def _packed(spec: TensorSpec) -> TensorSpec:
 
 
 def _needs_scratch(lowering: ConvolutionLowering, name: str) -> bool:
-    """Whether an operand is in scratch memory for the plan: for another memory order or shape, or since beta is applied."""
+    """Return whether the plan takes an operand in scratch memory: for another memory format or shape, or for beta."""
     role = _ROLES[name]
     accumulates = name == lowering.part.operands[-1] and lowering.whole.beta != lowering.part.beta
     return accumulates or getattr(lowering.whole, role) != getattr(lowering.part, role)
 
 
 def _steps(lowering: ConvolutionLowering, plan: Executable, target: Target) -> StepSequence:
-    """The steps of a lowering: copies of inputs to scratch memory, the plan, a copy of its result back, and the epilogue."""
+    """Return the steps of a lowering: copies of inputs to scratch memory, the plan, a copy of its result, the epilogue."""
     whole, part = lowering.whole, lowering.part
     places = {name: at for at, name in enumerate(whole.operands)}
     used = dict(places)

@@ -1,4 +1,4 @@
-"""The four operations of a convolution, from arrays to a launched plan. A known signature needs no set-up."""
+"""Run forward, backward_data, backward_filter or backward_bias on arrays: make the problem, choose its plan, launch it."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ TRANSPOSE_INPUT_NAMES = {"forward": ("dy", "w"), "backward_data": ("x", "w"), "b
 
 @dataclass(frozen=True, kw_only=True)
 class BiasGradient(TokenizedOptions):
-    """The operation backward_bias, with the options of a convolution that it depends on."""
+    """The operation backward_bias, with the convolution options that it depends on."""
 
     layout: str
     deterministic: bool
 
     def _prepare(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
-        """A reduction of dy.
+        """Return a reduction of dy.
 
         cudnnConvolutionBackwardBias is not used: on an H200 with cuDNN 9.19 it takes 6 to 19 times as long as the memory
         bandwidth allows on large tensors, and it faults on misaligned addresses (bias-gradient-misaligned in
@@ -89,7 +89,7 @@ class Operation:
     `inputs` has the caller's names of the arrays of each operation, for errors.
     """
 
-    uses_suggested_format = True  # the memory order of a result where x and w have both (dispatch.Owner)
+    uses_suggested_format = True  # for a result, if the memory formats of x and w are ambiguous (dispatch.Owner)
 
     def __init__(self, options: ConvolutionOptions, inputs: dict[str, tuple[str, str]] = INPUTS) -> None:
         check_forced(options.algorithm)
@@ -98,7 +98,7 @@ class Operation:
         self._token = cache_token(Operation, *options._fields().values())
         self._prepared_by = type(self)._prepare
         self._bias_gradient = BiasGradient(layout=self.options.layout, deterministic=self.options.deterministic)
-        # For policy "once": the engine of the first shape. Engines have numbers for each kind of graph.
+        # For policy "once": the engine of the first shape, by kind of graph, since engine indices differ between kinds.
         self._first: dict[tuple[str, bool, str | None], Engine] = {}
 
     def run(
@@ -160,13 +160,13 @@ class Operation:
         return self._plan(call, problem), results
 
     def _operands(self, call: Call, problem: ConvolutionProblem) -> list[Operand]:
-        """The operands of a problem under the caller's names."""
+        """Return the operands of a problem under the caller's names."""
         names = [name for name in self._names[problem.operation] if name in call.specs or name == "out"]
         return [Operand(name, spec, name == "out") for name, spec in zip(names, problem.specs, strict=True)]
 
     def _without_elements(self, call: Call, problem: ConvolutionProblem, operands: list[Operand]) -> Program:
-        """The program of a problem without elements, whose products are all 0."""
-        name = f"{problem.operation} without elements"
+        """Return the program of a problem with an empty tensor, whose sums are all 0."""
+        name = f"{problem.operation} of empty tensors"
         check_no_overlaps(call, operands)
         if problem.operation != "forward" or 0 in problem.y.shape:
             return program_for_empty_input(name, call.device, operands, beta=problem.beta)
@@ -183,7 +183,7 @@ class Operation:
         return builder.program(name, call.device, operands, plan)
 
     def _plan(self, call: Call, problem: ConvolutionProblem, *scratch: int) -> Plan:
-        """The plan of a call, beside scratch memory of some sizes."""
+        """Choose the plan of a call that also needs scratch memory of some sizes."""
         tuner = Tuner(call.device, call.stream)
         cap = call.workspace_cap_with_scratch(*scratch)
         plan = plan_for(problem, self.planning, tuner, self._before(problem), cap, lists_candidates=False)
@@ -205,9 +205,9 @@ class Operation:
         device: int = 0,
         last: bool = False,
     ) -> ConvolutionProblem:
-        """The problem of two inputs in the arrays' own axis order. `shape` is the result's, where it does not follow.
+        """Return the problem of two inputs in the arrays' own axis order. `shape` is the result's, for gradients.
 
-        `last`: a new result is channels last where the inputs have both memory orders.
+        `last`: a new result is channels last if the inputs' memory formats are ambiguous.
         """
         if isinstance(self.options.algorithm, str):
             algorithm_named(operation, self.options.algorithm)
@@ -251,13 +251,13 @@ class Operation:
         return ConvolutionProblem(*made)
 
     def choose_plan(self, problem: ConvolutionProblem, tune: Measurer) -> Plan:
-        """The plan that the options ask for, on the problem's device. Raises NoAlgorithmError."""
+        """Choose the plan of a problem by the options. Raises NoAlgorithmError."""
         plan = plan_for(problem, self.planning, tune, self._before(problem))
         self._note(problem, plan)
         return plan
 
     def _before(self, problem: ConvolutionProblem) -> Engine | None:
-        """For policy "once": the engine of the first shape of this kind of problem."""
+        """Return the engine of the first shape of this kind of problem, for policy "once"."""
         return self._first.get(_kind(problem)) if self.options.policy == "once" else None
 
     def _note(self, problem: ConvolutionProblem, plan: Plan) -> None:
@@ -266,19 +266,19 @@ class Operation:
             self._first.setdefault(_kind(problem), plan.engine)
 
     def candidates(self, problem: ConvolutionProblem) -> list[Candidate]:
-        """Every candidate for a problem, with the reasons why the options reject some."""
+        """Return every candidate for a problem, with rejection reasons."""
         with on_device(problem.device):
             target = Target(Handle.default(problem.device))
             return survey(problem, self.planning, target, memory.free_bytes(problem.device))
 
 
 def _kind(problem: ConvolutionProblem) -> tuple[str, bool, str | None]:
-    """The kind of graph. Within a kind, an engine has the same number for all problems."""
+    """Return the kind of graph. Within a kind, an engine has the same index for all problems."""
     return problem.operation, problem.bias is None, problem.activation
 
 
 def logical(spec: TensorSpec, name: str, layout: str) -> TensorSpec:
-    """A tensor with its axes as (N, C, spatial...). Raises ValueError if it does not have 3, 4 or 5 axes."""
+    """Return a tensor with its axes as (N, C, spatial...). Raises ValueError if it does not have 3, 4 or 5 axes."""
     rank = len(spec.shape)
     if rank not in CHANNELS_FIRST:
         raise ValueError(f"{name} must have 3, 4 or 5 axes; got shape {tuple(spec.shape)}")
@@ -291,4 +291,4 @@ def check_forced(given: object) -> None:
     if not (given is None or isinstance(given, str | Engine | Plan)):
         raise TypeError(f"algorithm must be a v7 algorithm's name, a cudnnpy.Engine or a Plan; got {error_repr(given)}")
     if isinstance(given, Plan) and given.problem.kind != "convolution":
-        raise TypeError("algorithm must be the plan of a convolution; got that of a graph")
+        raise TypeError("algorithm must be the plan of a convolution; got the plan of a graph")

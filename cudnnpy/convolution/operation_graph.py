@@ -1,4 +1,4 @@
-"""A convolution problem as an operation graph."""
+"""Build the cuDNN operation graph of a convolution problem: convolution, bias and activation."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ _UIDS = {"x": X, "dx": X, "w": W, "dw": W, "y": Y, "dy": Y, "bias": BIAS, "convo
 
 
 def uids(operands: tuple[str, ...]) -> tuple[int, ...]:
-    """The unique ids of operands by name."""
+    """Return the unique ids of operands by name."""
     return tuple(_UIDS[name] for name in operands)
 
 
 def spatial(values: tuple[int, ...], first: int) -> tuple[int, ...]:
-    """The values for at least two spatial axes; `first` is the value of an added axis."""
+    """Return the values for at least two spatial axes; `first` is the value of an added axis."""
     return (first, *values) if len(values) == 1 else values
 
 
 class Pointwise(NamedTuple):
-    """An elementwise operation after a convolution, with operands x and optionally b and result y, given by unique ids."""
+    """An elementwise operation after a convolution: the unique ids of its operands x and optionally b, and of its result y."""
 
     mode: int
     x: int
@@ -58,7 +58,7 @@ class Pointwise(NamedTuple):
 
 
 class GraphDescription(NamedTuple):
-    """A problem's graph as plain data, from which the graph is built and with which a saved plan's text is compared.
+    """A problem's graph as plain data, from which the graph is built.
 
     `tensors` are by unique id, with at least two spatial axes; those in `virtual` exist only between two operations.
     `convolved` is the id of the convolution's result, and `wide` the dtype in which later operations are computed.
@@ -72,7 +72,7 @@ class GraphDescription(NamedTuple):
 
 
 def describe_graph(problem: Problem) -> GraphDescription:
-    """The graph of a problem: the convolution, then its bias and activation."""
+    """Return the graph of a problem as data: the convolution, then its bias and activation."""
     x, w, y, wide = problem.x, problem.w, problem.y, _wide(problem.compute_dtype)
     if problem.bias is None and problem.activation is None:
         return GraphDescription(
@@ -93,7 +93,7 @@ def describe_graph(problem: Problem) -> GraphDescription:
 def _epilogue(
     last: TensorSpec, y: TensorSpec, bias: TensorSpec | None, activation: str | None, wide: ElementName
 ) -> GraphDescription:
-    """The operations of a bias and an activation on `last`, the convolution's result, which may be virtual."""
+    """Return the operations of a bias and an activation on `last`, the convolution's result, which may be virtual."""
     tensors, virtual, pointwise, at = {CONVOLVED: _with_two_spatial_axes(last)}, set(), [], CONVOLVED
     if bias is not None:
         shape = (1, y.shape[1], *(1 for _ in y.shape[2:]))
@@ -110,18 +110,18 @@ def _epilogue(
 
 
 def _wide(dtype: ElementName) -> ElementName:
-    """The dtype of values between two operations: float64 for float64, else float32."""
+    """Return the dtype of values between two operations: float64 for float64, else float32."""
     return "float64" if dtype == "float64" else "float32"
 
 
 def _with_two_spatial_axes(spec: TensorSpec) -> TensorSpec:
-    """The tensor with at least two spatial axes."""
+    """Return the tensor with at least two spatial axes."""
     shape, strides = with_two_spatial_axes(spec)
     return spec._replace(shape=shape, strides=strides)
 
 
 def operation_graph(problem: Problem, target: Target) -> Descriptor:
-    """The problem as a finalized operation graph."""
+    """Return the finalized operation graph of a problem."""
     what = describe_graph(problem)
     tensors = _tensors(what)
     first = _convolution(problem, tensors[X], tensors[W], tensors[what.convolved])
@@ -129,7 +129,7 @@ def operation_graph(problem: Problem, target: Target) -> Descriptor:
 
 
 def epilogue_graph(y: TensorSpec, bias: TensorSpec | None, activation: str | None, target: Target) -> Descriptor:
-    """The operation graph of a bias and an activation on a convolution's result in memory, in place."""
+    """Return the operation graph of a bias and an activation on a convolution's result in memory, in place."""
     what = _epilogue(y, y, bias, activation, _wide(y.dtype))
     return graph_of(_pointwise(what, _tensors(what)), target)
 

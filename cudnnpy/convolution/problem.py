@@ -1,4 +1,4 @@
-"""The problem of a convolution on one device: an immutable, hashable Problem, whose arguments are checked.
+"""Problem: one convolution or gradient on one device, immutable and hashable. Its arguments are checked here.
 
 Everything that affects a result or the choice of a plan is in the Problem or the options. Shapes are logical, (N, C,
 spatial...), in every layout; filters are (K, C / groups, spatial...).
@@ -41,7 +41,7 @@ INPUTS = {operation: names[:2] for operation, names in _OPERANDS.items()}  # in 
 
 
 def planning_options(options: ConvolutionOptions) -> PlanningOptions:
-    """Return the view of the options that the choice of a plan sees."""
+    """Return the part of the options that the choice of a plan depends on."""
     return PlanningOptions(*(getattr(options, name) for name in PlanningOptions._fields))
 
 
@@ -173,7 +173,7 @@ class Problem(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether a tensor has no elements, so that there are no products."""
+        """Whether a tensor is empty, so that there are no products."""
         return any(0 in spec.shape for spec in self.specs)
 
     @property
@@ -216,7 +216,7 @@ def make_problem(
 ) -> Problem:
     """Return the checked Problem for logical specs of the three tensors. Raises ValueError or TypeError naming the argument.
 
-    `called` are the names of the two inputs for error messages, if they differ from those of the operation.
+    `called` are the names of the two inputs in error messages, if they differ from the operation's.
     """
     expected = output_shape(options, x.shape, w.shape)
     names = {"forward": ("x", "w", "out"), "backward_data": ("out", "w", "dy"), "backward_filter": ("x", "out", "dy")}[
@@ -262,8 +262,8 @@ def make_problem(
 def result_in_layout(options: ConvolutionOptions, result: TensorSpec, *tensors: TensorSpec) -> TensorSpec:
     """Return a new result in the axis order of the arrays.
 
-    If all tensors have both memory orders, a problem describes them in the one that cuDNN is fast in; the result is
-    described in that of `layout`.
+    If the memory formats of all tensors are ambiguous, a problem uses the one in which cuDNN is fast; the result gets the
+    strides of `layout`.
     """
     if is_format_ambiguous(*tensors):
         (result,) = normalize_unit_strides(result, last=is_channels_last(options.layout))
@@ -271,7 +271,7 @@ def result_in_layout(options: ConvolutionOptions, result: TensorSpec, *tensors: 
 
 
 def zeros_for(y: TensorSpec, dtype: ElementName) -> tuple[TensorSpec, TensorSpec, Geometry]:
-    """Return x and w, with a filter of size 1 and 16 bytes of channels, for a convolution of zeros whose result is like y."""
+    """Return x, w and geometry of a convolution of zeros with y's shape, with a filter of size 1 and 16 bytes of channels."""
     channels, taps = 16 // dtype_of(dtype).itemsize, (1,) * len(y.shape[2:])
     shapes = (y.shape[0], channels, *y.shape[2:]), (y.shape[1], channels, *taps)
     x, w = (canonical(TensorSpec(shape, dtype, result_strides(shape, y)), "zeros") for shape in shapes)
@@ -280,7 +280,7 @@ def zeros_for(y: TensorSpec, dtype: ElementName) -> tuple[TensorSpec, TensorSpec
 
 
 def in_agreement(problem: Problem) -> Problem:
-    """Return the problem with the strides of axes of size 1 in one memory order for all tensors (layouts.in_one_order)."""
+    """Return the problem with normalized strides: all tensors in one memory format (layouts.normalize_unit_strides)."""
     x, w, y = normalize_unit_strides(problem.x, problem.w, problem.y, last=dtype_of(problem.x.dtype).itemsize <= 2)
     return problem._replace(x=x, w=w, y=y)
 

@@ -1,6 +1,6 @@
-"""Strided convolutions of few channels as convolutions of stride 1, by a space-to-depth transformation of x and w.
+"""Lower strided convolutions of few channels to convolutions of stride 1, by a space-to-depth transformation of x and w.
 
-cuDNN's engines pad three channels to four or eight, and none of them is fast for the gradient with respect to such an x.
+cuDNN's engines pad three channels to four or eight, and no engine is fast for the gradient with respect to such an x.
 The transformation makes channels of blocks of s x t pixels, where s and t are the strides: x of (N, C, H, W), zero-padded,
 becomes (N, s t C, H', W'), and w of (K, C, R, S), zero-padded to whole blocks, becomes (K, s t C, R', S'). Then
 
@@ -31,9 +31,9 @@ from cudnnpy.descriptors import TensorTransformDescriptor
 from cudnnpy.handle import Handle
 from cudnnpy.raw import CUDNN_TENSOR_NCHW, CUDNN_TENSOR_NHWC, CUDNN_TRANSFORM_FOLD, CUDNN_TRANSFORM_UNFOLD
 
-_CHANNELS = 4  # the most channels of x; with more, engines add little padding
-_LARGE = 1 << 20  # the fewest bytes of x; below, two or three more launches cost more than they save
-_MOST = 1 << 30  # the most elements of x: cuDNN's older functions count in 32 bits, also the padding
+_CHANNELS = 4  # maximum of x's channels; with more, engines add little padding
+_LARGE = 1 << 20  # minimum of x's bytes; below, two or three more launches cost more than they save
+_MOST = 1 << 30  # maximum of x's elements, with padding: cuDNN's older functions count in 32 bits
 
 
 class SpaceToDepth(NamedTuple):
@@ -47,7 +47,7 @@ class SpaceToDepth(NamedTuple):
     block: tuple[int, ...]
 
     def of(self, spec: TensorSpec) -> TensorSpec:
-        """The transformed tensor, packed in the memory order of the given one."""
+        """Return the transformed tensor, packed in the memory format of the given one."""
         n, c, *spatial = spec.shape
         padded = (b + size + a for b, size, a in zip(self.before, spatial, self.after, strict=True))
         sizes = (size // length for size, length in zip(padded, self.block, strict=True))
@@ -56,11 +56,11 @@ class SpaceToDepth(NamedTuple):
         return spec._replace(shape=shape, strides=packed(shape), alignment=16)
 
     def to_depth(self, whole: TensorSpec) -> Transform:
-        """The transformation of operand 0, `whole`, to operand 1."""
+        """Return the transformation of operand 0, `whole`, to operand 1."""
         return Transform(self, whole, CUDNN_TRANSFORM_FOLD, 0.0)
 
     def to_space(self, whole: TensorSpec, beta: float = 0.0) -> Transform:
-        """The inverse transformation of operand 0, plus beta * whole, to operand 1, `whole`."""
+        """Return the inverse transformation of operand 0, plus beta * whole, to operand 1, `whole`."""
         return Transform(self, whole, CUDNN_TRANSFORM_UNFOLD, beta)
 
 
@@ -103,17 +103,17 @@ class Transform:
         )
 
     def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> Callable[[], int]:
-        """The call on these addresses."""
+        """Return the launch on these addresses."""
         return self.function.bind(handle, addresses, workspace)
 
 
 def can_transform(spec: TensorSpec) -> bool:
-    """Whether cudnnTransformTensorEx supports a tensor: packed in either order, and aligned."""
+    """Return whether cudnnTransformTensorEx supports a tensor: packed in either memory format, and aligned."""
     return is_packed(spec) and spec.alignment >= 16 and dtype_of(spec.dtype).itemsize > 1
 
 
 def with_space_to_depth(problem: Problem) -> tuple[Problem, SpaceToDepth, SpaceToDepth] | None:
-    """The transformed problem, and the transformations of x and w; None where it is not supported or not faster."""
+    """Return the transformed problem, and the transformations of x and w; None where it is not supported or not faster."""
     x, w, g = problem.x, problem.w, problem.geometry
     elements = math.prod(x.shape)
     if x.shape[1] > _CHANNELS or elements * dtype_of(x.dtype).itemsize < _LARGE or elements > _MOST:
@@ -138,11 +138,11 @@ def with_space_to_depth(problem: Problem) -> tuple[Problem, SpaceToDepth, SpaceT
 
 
 def is_promising(problem: Problem, strict: bool) -> bool:
-    """Whether this lowering is tried first, as measured. `strict`: float32 is multiplied as float32, not as tf32.
+    """Return whether this lowering is tried first, as measured. `strict`: float32 is multiplied as float32, not as tf32.
 
-    On an H200 with cuDNN 9.19 it takes 0.31 of the time of the best guess without it (geometric mean over 59 problems of
-    networks); in strict float32 it takes 1.2 times as long, and with three spatial axes, where cudnnTransformTensorEx is
-    slow, 4.5 times, except for the gradient with respect to patches.
+    On an H200 with cuDNN 9.19 it takes 0.31 of the time of the default choice without it (geometric mean over 59 problems of
+    networks). In strict float32 it takes 1.2 times as long. With three spatial axes, where cudnnTransformTensorEx is slow, it
+    takes 4.5 times as long, except for the gradient with respect to patches.
     """
     x, w = problem.x, problem.w
     gradient, is_wide = problem.operation == "backward_data", min(w.shape[2:]) > 3

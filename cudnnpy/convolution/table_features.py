@@ -1,4 +1,4 @@
-"""The properties by which a convolution is looked up in a table of measurements."""
+"""The features by which a convolution is looked up in the measurement table."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from cudnnpy.convolution.problem import Problem
 
 
 def features(problem: Problem, strict: bool) -> Features | None:
-    """Return the features of a problem; None for one that is unlike all that are measured.
+    """Return the features of a problem; None for a kind of problem that the tables do not have.
 
-    Measured are packed and aligned tensors of one element type and one memory order, without an activation or scales.
+    They have packed and aligned tensors of one data type and one memory format, without an activation or scales.
     `strict`: float32 is multiplied as float32, not as tf32.
     """
     x, w, y, g = problem.x, problem.w, problem.y, problem.geometry
@@ -44,7 +44,7 @@ def features(problem: Problem, strict: bool) -> Features | None:
 
 
 def _orders(spec: TensorSpec) -> set[str]:
-    """Return the memory orders of a packed tensor, by the strides that cuDNN is given."""
+    """Return the memory formats of a packed tensor, by the strides that cuDNN gets."""
     strides = {"channels first": packed_strides(spec.shape), "channels last": channels_last_strides(spec.shape)}
     return {order for order in strides if strides[order] == spec.strides}
 

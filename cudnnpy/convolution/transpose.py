@@ -1,4 +1,4 @@
-"""ConvolutionTranspose: the gradient of a convolution to its input, as an operation of its own ("deconvolution")."""
+"""ConvolutionTranspose: the gradient of a convolution with respect to its input, as a layer ("deconvolution")."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cudnnpy.convolution.operation import TRANSPOSE_INPUT_NAMES, Operation
 from cudnnpy.convolution.zero_extension import ZeroExtended, surplus_of
 from cudnnpy.typing import Array, ConvolutionActivation, Shape, Stream
 
-_MOST_KNOWN = 1000  # pairs of shapes, for which nothing is worked out again
+_MOST_KNOWN = 1000  # pairs of shapes in the cache of operations
 
 
 class ConvolutionTranspose(ConvolutionTransposeBase, Layer):
@@ -55,9 +55,7 @@ class ConvolutionTranspose(ConvolutionTransposeBase, Layer):
         x_shape = check_shape("x_shape", x_shape, len(filters), low=0)
         operation, wanted = self._behind(x_shape, filters)
         if of_dy != wanted:
-            raise ValueError(
-                f"dy must have shape {wanted}, that of the result for x of shape {x_shape}; got shape {of_dy}"
-            )
+            raise ValueError(f"dy must have shape {wanted}, the result's for x of shape {x_shape}; got shape {of_dy}")
         return operation.run("forward", dy, w, None, None, None, out, alpha, beta, stream)
 
     def _backward_filter(
@@ -111,7 +109,7 @@ class ConvolutionTranspose(ConvolutionTransposeBase, Layer):
         return from_logical((x[0], w[1] * self.groups, *sizes), last)
 
     def _input_shape(self, dy_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of the x whose result has dy's shape, if there is one."""
+        """Return the shape of the x whose result has dy's shape, if there is one."""
         last, rank = is_channels_last(self.layout), len(w_shape)
         if len(dy_shape) != rank or rank not in CHANNELS_FIRST:
             raise ValueError(f"dy and w must both have 3, 4 or 5 axes; got shapes {dy_shape} and {w_shape}")
@@ -145,7 +143,7 @@ class ConvolutionTranspose(ConvolutionTransposeBase, Layer):
         return tuple(zip(spatial.pre_padding, spatial.post_padding, strict=True)), stride, dilation, extra
 
     def _behind(self, x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> tuple[Operation, tuple[int, ...]]:
-        """The plain convolution behind the transpose, with its padding spelled out; and y's shape."""
+        """Return the convolution that this object transposes, with explicit padding, and the shape of y."""
         found = self._known.get((x_shape, w_shape))
         if found is None:
             y_shape = self.output_shape(x_shape, w_shape)

@@ -22,7 +22,7 @@ from cudnnpy.convolution.problem import output_shape, result_in_layout
 
 
 class ZeroExtended(Operation):
-    """The operations of such a convolution. `surplus` is the number of zeros that extend x on each spatial axis."""
+    """The operations of a convolution with extended x. `surplus` is the number of added zeros on each spatial axis."""
 
     def __init__(self, options: ConvolutionOptions, surplus: tuple[int, ...]) -> None:
         super().__init__(options, TRANSPOSE_INPUT_NAMES)
@@ -79,12 +79,12 @@ class ZeroExtended(Operation):
             raise ValueError(f"out must have shape {expected} (logical order); got shape {x.shape}")
 
     def _extended(self, x: TensorSpec) -> TensorSpec:
-        """x extended by zeros."""
+        """Return x extended by zeros."""
         shape = tuple(size + more for size, more in zip(x.shape, self.surplus, strict=True))
         return TensorSpec(shape, x.dtype, result_strides(shape, x))
 
     def _with_copies(self, call: Call, problem: ConvolutionProblem, operands: list[Operand], at: int) -> Program:
-        """The problem's plan on an extended copy, in scratch memory, of the operand with number `at`."""
+        """Return the program of the problem's plan on an extended copy, in scratch memory, of the operand with index `at`."""
         plan = self._plan(call, problem, byte_extent(problem.specs[at]))
         builder = StepBuilder({operand.name: operand.spec for operand in operands})
         tensors = [*builder.operands.values()]
@@ -101,6 +101,6 @@ class ZeroExtended(Operation):
 
 
 def surplus_of(options: TransposeOptions, rank: int) -> tuple[int, ...]:
-    """The number of windows beyond the size of x, on each spatial axis."""
+    """Return the number of windows beyond the size of x, on each spatial axis."""
     extra, stride = (expand_per_axis(name, getattr(options, name), rank) for name in ("output_padding", "stride"))
     return tuple(more // step for more, step in zip(extra, stride, strict=True))

@@ -1,8 +1,8 @@
-"""An owner for every descriptor of the C API below the graph API.
+"""A class for every descriptor of the C API below the graph API, and the choice of a v7 algorithm.
 
 The descriptors of convolutions and simple layers are set when they are created. They do not change afterwards, except for the
 math type that choose_algorithm sets; their properties read the values from C. The others are created empty, and are set and
-read by the names of C (GeneralDescriptor). Data types and modes are short names ("float32", "relu": see cudnnpy.names) or
+read by C's names (GeneralDescriptor). Data types and modes are short names ("float32", "relu": see cudnnpy.names) or
 enumerators of cudnnpy.raw, and are read back as short names. Values that C checks are not checked here: C rejects them with
 BadParameterError or NotSupportedError.
 """

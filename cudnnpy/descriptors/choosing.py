@@ -1,4 +1,4 @@
-"""Choose an algorithm of the v7 functions for descriptors, by preference."""
+"""Choose a v7 convolution algorithm (cudnnConvolutionFwdAlgo_t ...) for descriptors, by the four preferences."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def permitted_math(dtype: str, *, tf32: bool) -> raw.cudnnMathType_t:
 
 @dataclass(frozen=True)
 class AlgorithmCandidate:
-    """A v7 algorithm with a math type, and whether it can be used. `cudnnpy.candidates_table` shows several."""
+    """A v7 algorithm with a math type, and the reason if it is rejected. `cudnnpy.candidates_table` shows several."""
 
     algorithm: Algorithm  #: cuDNN's enumerator
     math_type: raw.cudnnMathType_t  #: the math type that the algorithm requires
@@ -120,8 +120,8 @@ def choose_algorithm(
     operation : {"forward", "backward_data", "backward_filter"}
         The operation.
     x, w, convolution, y : descriptors or raw handles
-        The image or dx, the filter or dw, the convolution, and the result of forward or dy. The math type that the convolution
-        descriptor has is ignored.
+        The image or dx, the filter or dw, the convolution, and the result of forward or dy. The math type of the convolution
+        descriptor is ignored.
     prefer : {"fastest", "limited_workspace", "no_workspace", "autotune"}
         How to choose.
     workspace_limit : int or None
@@ -192,7 +192,7 @@ def workspace_size(
     """Return the workspace in bytes of an algorithm with the math type of the convolution descriptor.
 
     C functions: cudnnGetConvolution...WorkspaceSize. `algorithm` is cuDNN's enumerator or its short name; the other arguments
-    and their errors are those of `choose_algorithm`. Raises StatusError if cuDNN does not support the algorithm.
+    and their errors are the same as in `choose_algorithm`. Raises StatusError if cuDNN does not support the algorithm.
     """
     functions = OPERATIONS[check_option("operation", operation, tuple(OPERATIONS))]
     number = enumerator(functions.algorithms, algorithm, "algorithm")
@@ -237,7 +237,7 @@ def _tensors(x: object, w: object, convolution: object, y: object) -> _Tensors:
 
 
 def _borrowed(owner: type[_OwnedT], value: object, argument: str) -> _OwnedT:
-    """Return an owner of a C object; for a raw handle, one that does not destroy it. Raises ClosedError, too."""
+    """Return an owner of a C object. The owner of a raw handle does not destroy it. Raises ClosedError, too."""
     name = raw.parameters(owner._create)[0][1].removesuffix(" *")
     pointer = to_c(name, value, argument)
     if not pointer:
@@ -279,7 +279,7 @@ def _heuristics(functions: Operation, handle: Handle, tensors: _Tensors) -> list
 def _search(
     functions: Operation, handle: Handle, tensors: _Tensors, device: int, limit: int | None, arrays: Any, workspace: Any
 ) -> list[Any]:
-    """Return the measurements of cuDNN. Allocated memory is freed with its owner, on return."""
+    """Return cuDNN's measurements of all algorithms. Allocated memory is freed with its owner, on return."""
     stream = handle.stream
     if is_stream_or_torch_capturing(stream):  # the search would invalidate the capture
         raise CaptureError("choose_algorithm: a stream is being captured; choose before the capture, which is intact")
@@ -331,7 +331,7 @@ def _array_memory(array: Any, argument: str, device: int, min_size: int = 0) -> 
 def _candidate(
     functions: Operation, result: Any, permitted: raw.cudnnMathType_t, deterministic: bool, limit: int | None
 ) -> AlgorithmCandidate:
-    """Return a result of Get or Find with the reason to reject it."""
+    """Return a result of Get or Find as a candidate, with its rejection reason."""
     reason, algorithm, math_type = "", functions.algorithms(result.algo), raw.cudnnMathType_t(result.mathType)
     if result.status:
         known = (status.name for status in raw.cudnnStatus_t if status == result.status)

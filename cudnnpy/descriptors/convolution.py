@@ -1,4 +1,4 @@
-"""The descriptor of a convolution's geometry and arithmetic."""
+"""ConvolutionDescriptor: a convolution's geometry, data type of computation and math type."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_SPATIAL_AXES = raw.CUDNN_DIM_MAX - 2
 
 
 class ConvolutionDescriptor(Descriptor[raw.cudnnConvolutionDescriptor_t]):
-    """A convolution's geometry and arithmetic.
+    """A convolution's geometry, data type of computation and math type.
 
     C functions: cudnnSetConvolution2dDescriptor for two spatial dimensions, cudnnSetConvolutionNdDescriptor for others,
     cudnnSetConvolutionGroupCount, cudnnSetConvolutionMathType.

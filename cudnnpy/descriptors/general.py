@@ -1,4 +1,4 @@
-"""Descriptors that are created empty, and set and read by the names of C."""
+"""Descriptors that are created empty, and set and read by C's names: RNN, CTC loss, attention, transforms, fused operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operation graphs of cuDNN: `Graph`."""
+"""Graph: operation graphs of cuDNN, built from tensors and operations; and reductions by such graphs."""
 
 from cudnnpy.graph.graph import Graph
 

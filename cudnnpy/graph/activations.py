@@ -1,4 +1,4 @@
-"""Activations as nodes of a graph."""
+"""Add an activation to a graph, by the mode's short name."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def each_axis(name: str, given: Any, low: int, rank: int) -> tuple[int, ...]:
 
 
 def checked_axes(axes: Iterable[SupportsIndex], rank: int) -> set[int]:
-    """Check axes of a tensor, of which none may occur twice; return them counted from the first."""
+    """Return the axes of a tensor, counted from the first. Raises for an axis that is out of range or occurs twice."""
     expected = f"one or more of {-rank} to {rank - 1}, each axis once"
     given: Any = axes if isinstance(axes, str | bytes) or not isinstance(axes, Iterable) else bounded(axes)
     try:

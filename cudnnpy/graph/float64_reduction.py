@@ -1,9 +1,11 @@
 """Reduce float64 to a maximum, minimum or norm along one long axis. cuDNN's graphs do not reduce float64.
 
-cudnnReduceTensor takes 0.06 to 0.1 us for each element of the run on an H200, whatever else there is to do: up to 190 times
-as long as PyTorch. Only a reduction to one number is fast. A maximum is that of the two halves of the run, element by element
-(cudnnOpTensor), then of the halves of the result, and so on; the halves overlap if the length is odd. A norm is the sum of
-absolute values or squares. These steps take 1.7 to 6 times as long as PyTorch (docs/benchmarks).
+cudnnReduceTensor takes 0.06 to 0.1 us for each element of the axis on an H200, however few results there are: up to 190 times
+as long as PyTorch. It is fast only for a single result. The steps here take 1.7 to 6 times as long (docs/benchmarks):
+
+- A maximum or minimum is a tree: the elementwise maximum of the axis's two halves (cudnnOpTensor), then of the result's halves,
+  and so on. The halves overlap if the length is odd.
+- A norm is the sum of absolute values or squares.
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ from cudnnpy._launch.steps import (
 from cudnnpy.descriptors import OpTensorDescriptor
 from cudnnpy.graph.pooling_reduction import average_by_pooling
 
-SHORTEST = 512  # elements of a run for which the launches of the halves take less time than cudnnReduceTensor
+SHORTEST = 512  # elements of an axis from which the launches of the halves take less time than cudnnReduceTensor
 _ITEM = 8  # bytes
 
 
 def reduce_float64(device: int, sizes: tuple[int, int, int], op: str) -> StepSequence | None:
     """Return the steps that reduce x, packed (outer, size, inner), over size.
 
-    None if the operation is another one, or if cudnnReduceTensor is faster.
+    None for other operations, or if cudnnReduceTensor is faster.
     """
     outer, size, inner = sizes
     if size < SHORTEST or outer * inner == 1:
@@ -88,7 +90,7 @@ def _packed(*sizes: int) -> TensorSpec:
 
 
 def _each(op: str, sizes: tuple[int, int, int], factor: float) -> FunctionCall:
-    """Return op(x, factor * x) of each element."""
+    """Return the call that computes op(x, factor * x) of each element."""
     (one, zero), (scale, _) = scaling_arguments(1.0, 0.0, "float64"), scaling_arguments(factor, 0.0, "float64")
     d = tensor_descriptor(_packed(*sizes))
     return FunctionCall(
@@ -97,7 +99,7 @@ def _each(op: str, sizes: tuple[int, int, int], factor: float) -> FunctionCall:
 
 
 def _binary(op: str, x: TensorSpec, y: TensorSpec) -> Executable:
-    """Return y = op(one, other) for two tensors with the strides of x."""
+    """Return the executable of y = op(one, other) for two tensors with the strides of x."""
     one, zero = scaling_arguments(1.0, 0.0, "float64")
     d = tensor_descriptor(x)
     return FunctionCall(
@@ -116,7 +118,7 @@ def _binary(op: str, x: TensorSpec, y: TensorSpec) -> Executable:
 
 
 def _root(outer: int, inner: int) -> FunctionCall:
-    """Return the square root of each element, in place."""
+    """Return the call that computes the square root of each element, in place."""
     one, zero = scaling_arguments(1.0, 0.0, "float64")
     d = tensor_descriptor(TensorSpec((outer, inner, 1, 1), "float64", (inner, 1, 1, 1)))
     return FunctionCall(

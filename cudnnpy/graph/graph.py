@@ -1,4 +1,4 @@
-"""Operation graphs that users build: tensors and operations are nodes, and plans are chosen as for Convolution.
+"""Graph, an operation graph that users build. Its engine is chosen as for Convolution.
 
     from cudnnpy.graph import Graph
 
@@ -40,22 +40,22 @@ from cudnnpy.typing import ArrayT, Dtype, Preference, Stream
 
 
 class Graph(GraphOperations):
-    """An operation graph: nodes, and how they are planned.
+    """An operation graph with planning options.
 
     Parameters
     ----------
     compute_dtype : dtype-like
-        What nodes compute in, and what lies between two nodes: float32 or float64.
+        The data type of computation and of intermediate results: float32 or float64.
     prefer : {"fastest", "limited_workspace", "no_workspace", "autotune"}
         How an engine is chosen, as for `Convolution`.
     workspace_limit : int, optional
-        The most bytes of workspace.
+        The largest workspace in bytes.
     deterministic : bool
-        Whether only engines are taken that give the same bits every time.
+        Whether the result must have the same bits every time.
     tf32 : bool
         Whether float32 may be rounded to tf32 for the tensor cores.
     tune_seconds : float
-        The most seconds that "autotune" takes for one signature.
+        The time limit of "autotune" for one signature.
 
     Raises
     ------
@@ -64,7 +64,7 @@ class Graph(GraphOperations):
 
     Notes
     -----
-    The order of `Plan.operands` is that of the calls of `tensor`, then of `output`. A copy is a graph of its own.
+    `Plan.operands` has the tensors in the order of the calls of `tensor`, then of `output`. A copy is independent.
     """
 
     options: PlanningOptions  #: the options in canonical form
@@ -94,7 +94,7 @@ class Graph(GraphOperations):
         return graph_problem(self, device, {name: spec.alignment for name, spec in given.items()})
 
     def plan(self, device: int = 0) -> Plan:
-        """Choose the plan that the options ask for, to be executed with raw addresses.
+        """Choose the plan of the graph, to be executed with raw addresses.
 
         Parameters
         ----------
@@ -109,7 +109,7 @@ class Graph(GraphOperations):
         Raises
         ------
         ValueError
-            The graph has no output, or an input has no elements.
+            The graph has no output, or an input is empty.
         NoAlgorithmError
             No engine can run the graph; the message has the table of candidates.
         """
@@ -121,8 +121,8 @@ class Graph(GraphOperations):
     def executable(self, device: int, pick: int = 0) -> engines.GraphExecutable | None:
         """Return the executable of the first candidate that can be planned, or None if there is none.
 
-        With `pick`, that number of candidates is skipped if enough of them can be planned. The options are ignored. The
-        executable takes the addresses of the inputs, then those of the outputs.
+        `pick` is the number of candidates to skip, if enough of them can be planned. The options are ignored. The executable
+        takes the addresses of the inputs, then of the outputs.
         """
         problem, options, target = self.problem(device), PlanningOptions(), engines.Target(Handle.default(device))
         usable = (one for one in ranked_candidates(problem, options, target) if one.prepare() is not None)
@@ -139,7 +139,7 @@ class Graph(GraphOperations):
         Parameters
         ----------
         stream : stream, optional
-            Where the work is queued; by default the current stream of the library of the first input.
+            The stream; by default the current stream of the library of the first input.
         **arrays : array
             Every input by its name, and outputs to write to. Each has the shape, dtype and strides of its tensor.
 
@@ -154,7 +154,7 @@ class Graph(GraphOperations):
         TypeError
             A name is missing or unknown, or an argument is not a device array.
         ValueError
-            An array is not as the graph has it.
+            An array has another shape, dtype or strides than its tensor.
         NoAlgorithmError
             No engine can run the graph; the message has the table of candidates.
         """
@@ -174,7 +174,7 @@ class Graph(GraphOperations):
         return tuple(node.name for node in (*self.inputs, *self.outputs))
 
     def _empty(self) -> list[str]:
-        """Return the names of the inputs without elements."""
+        """Return the names of the empty inputs."""
         return [node.name for node in self.inputs if 0 in node.shape]
 
     def _prepare(self, call: dispatch.Call, _operations: int) -> tuple[Plan | Program, list[TensorSpec]]:
@@ -199,7 +199,7 @@ class Graph(GraphOperations):
         return plan, [node.spec for node in self.outputs]
 
     def _without_elements(self, call: dispatch.Call, problem: GraphProblem) -> Program:
-        """Return the executable of a graph without elements. Raises ValueError for an output with elements."""
+        """Return the program of a graph of empty tensors. Raises ValueError for an output that is not empty."""
         for node in self.outputs:
             if 0 not in node.shape:
                 raise ValueError(
@@ -208,4 +208,4 @@ class Graph(GraphOperations):
                     "For such inputs use reduce_tensor or Convolution"
                 )
         operands = [Operand(name, spec) for name, spec in zip(problem.operands, problem.specs, strict=True)]
-        return Program("graph without elements", call.device, operands, [])
+        return Program("graph of empty tensors", call.device, operands, [])

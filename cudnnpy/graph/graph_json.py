@@ -1,4 +1,4 @@
-"""Graphs as JSON, for the notation of problems: the calls that built a graph. They are repeated to parse it."""
+"""Convert graphs to and from JSON for the problem notation: the calls that built a graph, which are repeated to parse it."""
 
 from __future__ import annotations
 

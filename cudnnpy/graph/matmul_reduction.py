@@ -1,4 +1,4 @@
-"""Sums of 16-bit tensors as matrix products with a vector of ones: exact products, float32 sums, one pass over the memory.
+"""Sum 16-bit tensors by matrix products with a vector of ones: exact products, float32 sums, one pass over the memory.
 
 Measured on an H200 (docs/benchmarks), as multiples of PyTorch's time: sums along rows 0.6 to 1.2, where the reduction of a
 graph takes 0.6 to 1.5; over columns 0.3 to 1.4 against 0.7 to 2.7; over images channels last 0.3 to 0.8, where one pooling
@@ -16,8 +16,8 @@ from cudnnpy._launch.steps import Executable
 from cudnnpy.graph.graph import Graph
 from cudnnpy.typing import ElementName
 
-_ROWS = 512  # the fewest rows that occupy the GPU as the rows of a product
-_IMAGE = 64  # the fewest elements between two others for which a pooling is slower
+_ROWS = 512  # minimum of rows that occupy the GPU as the rows of a product
+_IMAGE = 64  # minimum length of a reduced middle axis for which a pooling is slower
 _MOST_ONES = 1 << 24  # 32 MiB, which stay allocated as long as the plan
 
 
@@ -31,7 +31,7 @@ class MatmulSum(NamedTuple):
     factor: float  # of each sum
 
     def is_faster(self) -> bool:
-        """Return whether the product is the fastest road, by measurement."""
+        """Return whether the product is the fastest strategy, by measurement."""
         if self.dtype not in ("float16", "bfloat16"):  # the tensor cores round float32
             return False
         if self.inner == 1:
@@ -41,7 +41,7 @@ class MatmulSum(NamedTuple):
     def executable(self, call: Call) -> Executable | None:
         """Return the executable that takes x and the sums, of x's dtype and packed.
 
-        None if no engine supports it, or if the ones would take too much memory beside the workspace.
+        None if no engine supports it, or if the vector of ones would take too much memory beside the workspace.
         """
         outer, size, inner, dtype, factor = self
         if size > _MOST_ONES:

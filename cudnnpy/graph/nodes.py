@@ -1,4 +1,4 @@
-"""The tensors of an operation graph, and how operations are added to it. cudnnpy.graph.Graph plans and runs graphs.
+"""GraphTensors, the base class of Graph: inputs, outputs and intermediate tensors, and the descriptors built from them.
 
 A call that raises leaves the graph unchanged: new nodes become part of the graph at the end of the call, in `_add`.
 """
@@ -30,10 +30,10 @@ from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy.backend import Descriptor
 from cudnnpy.typing import Array, Dtype, ElementName
 
-_MOST_AXES = 8  # the most axes of a tensor (CUDNN_DIM_MAX)
+_MOST_AXES = 8  # of a tensor (CUDNN_DIM_MAX)
 
-# Operands that must be positive for a result to be a number, and those of flags, by the mode of an elementwise operation or
-# the kind of another; then those that must be positive for a positive result.
+# Operands that must be positive so that the result is not NaN, operands that are flags, and operands that must be positive so
+# that the result is; by the mode of an elementwise operation or the kind of another operation.
 _POSITIVE = {
     **dict.fromkeys(("sqrt", "rsqrt", "log", "pow", "reciprocal"), ("XDESC",)),
     **dict.fromkeys(("div", "mod", "floor_mod"), ("BDESC",)),
@@ -62,7 +62,7 @@ class Node:
     name: str = ""
     virtual: bool = True
     number: c_float | c_double | None = None  # for a tensor by value
-    uid: int = 0  # given by the graph
+    uid: int = 0  # the unique id, which the graph sets
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -73,10 +73,10 @@ class Node:
 class GraphTensors:
     """Tensors and operations, in the order in which they were added."""
 
-    compute_dtype: ElementName  #: the element type of intermediate results
+    compute_dtype: ElementName  #: the data type of intermediate results
     inputs: list[Node]  #: in the order of tensor()
     outputs: list[Node]  #: in the order of output()
-    operations: list[str]  #: what the graph computes, in order
+    operations: list[str]  #: the operations as text, in order
 
     def __init__(self, compute_dtype: Dtype = "float32") -> None:
         self.compute_dtype = dtype_of(compute_dtype, "compute_dtype").name
@@ -108,7 +108,7 @@ class GraphTensors:
         Raises
         ------
         TypeError, ValueError
-            The name is not a str or is taken, or the tensor is not one that cuDNN takes.
+            The name is not a str or is taken, or cuDNN does not support such a tensor.
         """
         self._check_name(name)
         spec = like if isinstance(like, TensorSpec) else spec_of(read(like, name)[1])
@@ -119,7 +119,7 @@ class GraphTensors:
         return node
 
     def number(self, value: float, rank: int = 4) -> Node:
-        """Add a number, which is fixed with the graph, as a tensor of `rank` axes of size 1.
+        """Add a constant as a tensor of `rank` axes of size 1.
 
         Raises TypeError and ValueError for a value that is not a number, or that does not fit compute_dtype.
         """
@@ -145,9 +145,9 @@ class GraphTensors:
         node : Node
             The result of an operation.
         dtype : dtype-like, optional
-            By default that of the first input.
+            By default the dtype of the first input.
         strides : tuple of ints, optional
-            In elements; by default the memory order of the operation's first input.
+            In elements; by default the memory format of the operation's first input.
 
         Returns
         -------
@@ -166,12 +166,12 @@ class GraphTensors:
                 f"node must be the result of an operation; got {node.name or 'a number'}, which is in memory already"
             )
         if dtype is None and not self.inputs:
-            raise ValueError("dtype must be an element type where the graph has no input to take it from; got None")
+            raise ValueError("dtype must be a data type where the graph has no input to take it from; got None")
         kind = dtype_of(self.inputs[0].spec.dtype if dtype is None else dtype).name
         if strides is not None:
             there = canonical_spec(TensorSpec(node.shape, kind, cast(Any, strides)), name)
             check_distinct(there, name)
-            if not has_same_layout(node.spec, there):  # otherwise the axes of size 1 keep their strides
+            if not has_same_layout(node.spec, there):  # otherwise the strides of axes of size 1 stay
                 node.spec = node.spec._replace(strides=there.strides)
         node.spec, node.name, node.virtual = node.spec._replace(dtype=kind), name, False
         self.outputs.append(node)
@@ -194,7 +194,7 @@ class GraphTensors:
         )
 
     def restricted(self) -> tuple[set[int], set[int]]:
-        """Return the tensors that must be positive for results to be numbers, and those that are flags, by unique id."""
+        """Return the unique ids of tensors that must be positive so that no result is NaN, and of tensors that are flags."""
         positive: set[int] = set()
         flags: set[int] = set()
         for kind, _, attributes in reversed(self._nodes):  # from the results on
@@ -255,7 +255,7 @@ class GraphTensors:
                 self._constants.append(node)
 
     def _record(self, method: str, **arguments: Any) -> None:
-        """Record a call of one of the graph's methods, with its arguments in canonical form, for the texts of plans."""
+        """Record a call of one of the graph's methods, with its arguments in canonical form, for serialized plans."""
         self._calls.append((method, arguments))
 
     def _add(self, kind: str, prefix: str, made: Sequence[Node], **attributes: Any) -> None:
@@ -269,10 +269,10 @@ class GraphTensors:
         self._nodes.append((f"OPERATION_{kind}", f"OPERATION_{prefix}", attributes))
 
     def described(self) -> dict[int, TensorSpec]:
-        """Return the tensors by unique id, as they are described to cuDNN: in one memory order (layouts.in_one_order).
+        """Return the tensors by unique id with normalized strides (layouts.normalize_unit_strides), for cuDNN's descriptors.
 
-        Tensors of both orders are channels last if no tensor tells, as engines that fuse need it. The axes of
-        matrices, and of tensors with fewer than four axes, are not channels and positions, and keep their strides.
+        If all memory formats are ambiguous, the tensors are channels last, as engines that fuse need it. Matrices, and tensors
+        with fewer than four axes, have no channels and positions, and their strides are unchanged.
         """
         specs = {uid: node.spec for uid, node in self._by_uid.items()}
         if "matmul" not in self.operations:
@@ -328,7 +328,7 @@ def _descriptor(kind: str, prefix: str, attributes: Mapping[str, Any]) -> Descri
 
 
 def canonical_spec(spec: TensorSpec, name: str) -> TensorSpec:
-    """Return a spec in canonical form, with strides. Those of axes of size 1 become those of its memory order."""
+    """Return a spec in canonical form, with strides. Axes of size 1 get the strides that its memory format implies."""
     spec = check_spec(name, spec)
     spec = spec._replace(strides=packed_strides(spec.shape) if spec.strides is None else spec.strides)
     return normalize_unit_strides(spec, last=suggests_channels_last(spec))[0]

@@ -1,4 +1,4 @@
-"""The operations of a graph. Each infers its result from its inputs and checks its options before it is added."""
+"""GraphOperations, the methods of Graph that add operations. Each checks its options and infers the result from the inputs."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _BINARY |= {"cmp_eq", "cmp_neq", "cmp_gt", "cmp_ge", "cmp_lt", "cmp_le", "logica
 
 
 class GraphOperations(GraphTensors):
-    """Tensors, and the operations that make them.
+    """Tensors, and the operations that compute them.
 
-    Each operation returns its result, whose shape and memory order follow from its arguments. All raise TypeError and
-    ValueError for nodes and options that do not fit; then the graph stays as it is. Modes are cuDNN's names in lower case,
-    or enumerators.
+    Each operation returns its result, whose shape and memory format follow from its arguments. All raise TypeError and
+    ValueError for nodes and options that do not fit, and then leave the graph unchanged. Modes are cuDNN's names in lower
+    case, or enumerators.
     """
 
     def convolution(
@@ -136,7 +136,7 @@ class GraphOperations(GraphTensors):
             if node is not None:
                 self._check_nodes(**{argument: node})
             if is_wanted != (node is not None):
-                expected = "what the forward operation was given" if is_gradient else "a node"
+                expected = "the input of the forward operation" if is_gradient else "a node"
                 given = "None" if node is None else "a node"
                 what = expected if is_wanted else "None"
                 raise TypeError(f"{argument} must be {what} for {name}; got {given}")
@@ -157,7 +157,7 @@ class GraphOperations(GraphTensors):
     def reduction(
         self, op: ReduceOperation | raw.cudnnReduceTensorOp_t, x: Node, axes: Iterable[SupportsIndex]
     ) -> Node:
-        """Add a reduction over axes, which keep size 1 (CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR).
+        """Add a reduction over axes, which remain with size 1 (CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR).
 
         Parameters
         ----------
@@ -261,7 +261,7 @@ class GraphOperations(GraphTensors):
         mode : {"batch_norm", "layer_norm", "instance_norm", "rms_norm"}
             A name of cudnnBackendNormMode_t.
         x, scale, bias : Node
-            The tensor and its parameters, of as many axes as x; bias may be None.
+            The tensor and its parameters, with the same number of axes as x; bias may be None.
         epsilon : float
             Added to the variance; 0 or more.
         training : bool

@@ -1,8 +1,8 @@
-"""Sums over one run of a tensor as averages over the windows of poolings, in parts if the run is long.
+"""Sum over the middle axis of (outer, size, inner) by average poolings, in several steps if the axis is long.
 
-The run lies between an outer and an inner one: images of one column, channels last. Each result is added up by one thread, so
-a long run takes 6 times as long as PyTorch at once, and 1.05 to 1.3 times in two parts (docs/benchmarks). Averages of parts
-that are stored in 16 bits would be rounded twice, so these are added up at once.
+The tensor is pooled as channels-last images of one column. One thread adds up each result, so that a long axis takes 6 times as
+long as PyTorch in one step, and 1.05 to 1.3 times in two steps (docs/benchmarks). Averages of parts that are stored in 16 bits
+would be rounded twice, so these are computed in one step.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from cudnnpy.graph.graph import Graph
 from cudnnpy.typing import ElementName
 
 FULL = ("float32", "float64")
-SHORT = 64  # elements of a run up to which it is averaged at once
-MEDIUM = 256  # the same, if there are as many results as occupy the GPU
-BUSY = 32_768  # results
-LONGEST = 4096  # the most elements of a window
-_BATCH = 65_535  # the most images of one pooling
+SHORT = 64  # elements of an axis up to which one step suffices
+MEDIUM = 256  # the same, if there are enough results to occupy the GPU
+BUSY = 32_768  # results that occupy the GPU
+LONGEST = 4096  # maximum of elements of a window
+_BATCH = 65_535  # maximum of images of one pooling
 
 
 def average_by_pooling(
     device: int, sizes: tuple[int, int, int], dtype: ElementName, factor: float, beta: float, by_graph: bool
 ) -> StepSequence | None:
-    """Return the steps that take x, packed (outer, size, inner), to factor * its averages over size + beta * result.
+    """Return the steps of result = factor * average of x over size + beta * result, for x packed (outer, size, inner).
 
     With `by_graph`, graphs may be used: addresses are multiples of 16. Averages of 16 bits are rounded once, after the
     factor. None if a window would be too long.
@@ -40,7 +40,7 @@ def average_by_pooling(
         last = at == len(parts) - 1
         size //= length
         scaled = last and (factor, beta) != (1.0, 0.0)
-        # The graph stores averages unscaled. Those of 16 bits would lose what the sum has: they are scaled by the function.
+        # The graph stores averages unscaled. With 16 bits the sum would lose precision: the function scales before it rounds.
         can_resample = by_graph and not (scaled and dtype not in FULL)
         planned = _resampled(device, outer * size, length, inner, dtype) if can_resample else None
         direct = last and (planned is None or not scaled)
@@ -61,7 +61,7 @@ def _flat(count: int, dtype: ElementName) -> TensorSpec:
 
 
 def _parts(size: int, results: int, dtype: ElementName) -> list[int] | None:
-    """Return the sizes of the windows, the innermost first, whose product is the size of the run."""
+    """Return the sizes of the windows of the steps, the innermost first. Their product is the size of the axis."""
     if size > SHORT and not (size <= MEDIUM and results >= BUSY) and dtype in FULL:
         root = int(size**0.5)
         part = next((n for n in range(root, 7, -1) if size % n == 0), 1)
@@ -71,7 +71,7 @@ def _parts(size: int, results: int, dtype: ElementName) -> list[int] | None:
 
 
 def _pooled(outer: int, size: int, inner: int, dtype: ElementName, factor: float, beta: float) -> Executable | None:
-    """Return cudnnPoolingForward's averages of (outer, size, inner); None if it does not support the size."""
+    """Return cudnnPoolingForward's average over (outer, size, inner); None if it does not support the size."""
     a, b = scaling_arguments(factor, beta, dtype)
     if inner > 1:
         if outer > _BATCH:
@@ -88,7 +88,7 @@ def _pooled(outer: int, size: int, inner: int, dtype: ElementName, factor: float
 
 
 def _resampled(device: int, outer: int, size: int, inner: int, dtype: ElementName) -> Executable | None:
-    """Return the averages by the resample node of a graph, which is faster; None if it does not support them.
+    """Return the average by the resample node of a graph, which is faster; None if it does not support the size.
 
     It is not used for bfloat16: resample-bfloat16 in docs/known-issues.md.
     """

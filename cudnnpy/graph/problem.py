@@ -1,4 +1,4 @@
-"""The problem of a graph on a device, its lowering, and its candidates."""
+"""GraphProblem: a graph on a device as a problem to plan, with its lowering and its candidates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class GraphProblem:
     """A graph with the specs of its tensors in memory; it implements cudnnpy._planning.problem.Problem."""
 
     graph: GraphOperations = field(repr=False)
-    calls: tuple[RecordedCall, ...] = field(repr=False)  # that built it; others may follow
+    calls: tuple[RecordedCall, ...] = field(repr=False)  # the calls that built it so far
     operands: tuple[str, ...]
     specs: tuple[TensorSpec, ...]
     results: int
@@ -74,7 +74,7 @@ class GraphProblem:
 
     @property
     def value_ranges(self) -> tuple[Values, ...]:
-        """The numbers that each operand is drawn from: positive for a divisor, a logarithm or a variance, flags for a mask."""
+        """The distribution of each operand's values: positive for a divisor, a logarithm or a variance, flags for a mask."""
         positive, flags = self.graph.restricted()
         nodes = (*self.graph.inputs, *self.graph.outputs)
         return tuple(

@@ -1,16 +1,16 @@
-"""Reductions over axes by matrix products, poolings, graphs, halves (in the order of `_strategies`) or cudnnReduceTensor.
+"""Reduce tensors over axes by the fastest of several strategies: matrix products, poolings, graphs, or cudnnReduceTensor.
 
 On an H200 cudnnReduceTensor takes 1.2 to 140 times as long as PyTorch, and reductions of graphs 0.3 to 1.5 times as long
-(docs/benchmarks). Graphs reduce only certain axes. Therefore axes that are adjacent in memory are merged into runs, and
-the reduced runs are reduced in float32, one after the other, the fastest-varying first. Convolution.backward_bias is such
-a reduction.
+(docs/benchmarks). Graphs reduce only certain axes. Therefore axes that are adjacent in memory are coalesced, and the reduced
+ones of these are reduced in float32, one after the other, the fastest-varying first. Convolution.backward_bias is such a
+reduction.
 
-No graph reduces a run between two others. A sum over such a run is a matrix product (matmul_reduction.py) or the average over
-the windows of a pooling (1.0 to 1.4 times as long as PyTorch). For a maximum, the run is brought to the end in memory first:
-a pooling would not do (maximum-of-minus-infinity in docs/known-issues.md).
+No graph reduces a middle axis. A sum over a middle axis is a matrix product (matmul_reduction.py) or an average pooling (1.0 to
+1.4 times as long as PyTorch). For a maximum, the axis is first moved to the end in memory, since a pooling would give wrong
+results (maximum-of-minus-infinity in docs/known-issues.md).
 
-Graphs add in any order: the last bits of a float32 sum differ from call to call (an H200 with cuDNN 9.19; no note of the
-engine says so). With `deterministic`, sums use cudnnPoolingForward, or else cudnnReduceTensor: their results do not differ.
+Graphs add in any order: the last bits of a float32 sum differ from call to call (an H200 with cuDNN 9.19), although the engine
+has no note about it. With `deterministic`, sums use cudnnPoolingForward, or else cudnnReduceTensor, which are deterministic.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ from cudnnpy.typing import ElementName
 
 REDUCTIONS = ("add", "avg", "mul", "min", "max", "amax", "norm1", "norm2", "mul_no_zeros")
 ALIASES = {"sum": "add", "mean": "avg"}
-_LONGEST = 32_768  # the most elements of a row that is reduced in one step
-_PART = 4096  # the most elements of a part of a longer row
+_LONGEST = 32_768  # maximum of elements of a row that is reduced in one step
+_PART = 4096  # maximum of elements of a part of a longer row
 _COLUMNS = 2  # for many rows of float32, the heuristics' third proposal takes 0.3 to 0.6 of the time of the first
 _MANY = 1024  # rows up to which the first proposal is the fastest
 _WHOLE = 1 << 21  # elements from which on, for a sum of all, the second proposal takes 0.5 to 0.8 of the first's time
@@ -106,7 +106,7 @@ def reduction(
 
 
 def average(name: str, call: Call, operands: Sequence[Operand], alpha: float, beta: float) -> Program | None:
-    """Return the average as `reduction` does, added up in any order; None if only cudnnReduceTensor is left."""
+    """Return the average as `reduction` does, added up in any order; None if only cudnnReduceTensor remains."""
     x, y = (operand.spec for operand in operands)
     steps = _first_that_fits(call, _strategies(call.device, x, y, "avg", alpha, beta, False, call))
     return Program(name, call.device, operands, steps.steps, steps.scratch) if steps else None
@@ -115,7 +115,7 @@ def average(name: str, call: Call, operands: Sequence[Operand], alpha: float, be
 def _first_that_fits(call: Call | None, strategies: Iterator[StepSequence | None]) -> StepSequence | None:
     """Return the steps of the first strategy that is supported and within `call.workspace_cap`.
 
-    None if there is none. Then cudnnReduceTensor alone is left.
+    None if there is none. Then only cudnnReduceTensor remains.
     """
     return next((steps for steps in strategies if steps and (call is None or call.allows(steps.workspace_size))), None)
 
@@ -130,10 +130,10 @@ def _strategies(
     deterministic: bool,
     call: Call | None,
 ) -> Iterator[StepSequence | None]:
-    """Yield the strategies of a large dense tensor, the fastest first; None for one that is slow or not supported.
+    """Yield the strategies for a large dense tensor, fastest first, and None for each slow or unsupported one.
 
-    Other tensors have none. Sums of 16 bits are matrix products if these are fast; other sums over a run between two others
-    are poolings; and what graphs reduce, they do.
+    Other tensors have no strategies. The order is: matrix products for sums of 16 bits, poolings for other sums over a middle
+    axis, and graphs.
     """
     if not is_dense(x) or byte_extent(x) < _LARGE:
         return
@@ -150,7 +150,7 @@ def _strategies(
 
 
 def _as_outer_size_inner(runs: Sequence[tuple[int, bool]]) -> tuple[int, int, int] | None:
-    """Return (outer, size, inner) if one run is reduced, which has a run before and after it or not; None otherwise."""
+    """Return (outer, size, inner) if exactly one coalesced axis is reduced; None otherwise."""
     reduced = [at for at, (_, is_reduced) in enumerate(runs) if is_reduced]
     if len(reduced) != 1:
         return None
@@ -160,7 +160,7 @@ def _as_outer_size_inner(runs: Sequence[tuple[int, bool]]) -> tuple[int, int, in
 
 
 def _copied(executable: Executable, x: TensorSpec, y: TensorSpec, alpha: float, beta: float) -> StepSequence:
-    """Return the steps of an executable whose result is in x's memory order, and a copy: alpha * result + beta * y."""
+    """Return the steps of an executable whose result has x's memory format, and a copy: alpha * result + beta * y."""
     builder = StepBuilder({"x": x, "y": y})
     result = builder.scratch(y._replace(strides=packed_strides_like(x, y.shape), alignment=16))
     builder.add(executable, builder.operands["x"], result)
@@ -169,7 +169,7 @@ def _copied(executable: Executable, x: TensorSpec, y: TensorSpec, alpha: float, 
 
 
 def _by_product(call: Call, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float) -> StepSequence | None:
-    """Return the steps of a sum or mean over one run as a matrix product; None if it is slow or not supported."""
+    """Return the steps of a sum or mean over one coalesced axis as a matrix product; None if it is slow or not supported."""
     found = _as_outer_size_inner(_coalesced_axes(x, y.shape))
     if found is None:
         return None
@@ -215,7 +215,7 @@ def _by_function(device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: floa
 
 
 def _element_by_element(x: TensorSpec, y: TensorSpec, absolute: bool, a: Any, b: Any) -> FunctionCall:
-    """Return a reduction of single elements: a copy, or their absolute values as max(x, -x)."""
+    """Return the reduction over axes of size 1: a copy, or absolute values as max(x, -x)."""
     if not absolute:
         return copy(x, y, a.value, b.value)
     kind: ElementName = "float64" if x.dtype == "float64" else "float32"
@@ -241,9 +241,9 @@ def _element_by_element(x: TensorSpec, y: TensorSpec, absolute: bool, a: Any, b:
 def _by_pooling(
     device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float, deterministic: bool
 ) -> StepSequence | None:
-    """Return the steps of a sum or mean over one run as poolings; None for other reductions, and if these are slow.
+    """Return the steps of a sum or mean over one coalesced axis as poolings; None for other reductions, and if slow.
 
-    They are fast for a run between two others, and elsewhere faster than cudnnReduceTensor.
+    They are fast for a middle axis, and for other axes faster than cudnnReduceTensor.
     """
     found = _as_outer_size_inner(_coalesced_axes(x, y.shape))
     if found is None or found[1] == 1:
@@ -259,7 +259,7 @@ def _by_pooling(
 
 
 def _by_halves(device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float) -> StepSequence | None:
-    """Return the steps of a maximum, minimum or norm of float64 over one long run; None for others."""
+    """Return the steps of a maximum, minimum or norm of float64 over one long coalesced axis; None for others."""
     sizes = _as_outer_size_inner(_coalesced_axes(x, y.shape))
     steps = None if sizes is None else reduce_float64(device, sizes, op)
     direct = (alpha, beta) == (1.0, 0.0) and has_same_layout(y, y._replace(strides=packed_strides_like(x, y.shape)))
@@ -286,7 +286,7 @@ def _by_graphs(device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float,
         source, runs = total, []
     while any(is_reduced for _, is_reduced in runs):
         at = max(at for at, (_, is_reduced) in enumerate(runs) if is_reduced)
-        if at == len(runs) - 1 and runs[at][0] > _LONGEST:  # a long row is divided
+        if at == len(runs) - 1 and runs[at][0] > _LONGEST:  # a long row is divided into parts
             length = _divisor(runs[at][0])
             if length is None:
                 return None
@@ -294,7 +294,7 @@ def _by_graphs(device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float,
             at += 1
         outer, inner = math.prod(size for size, _ in runs[:at]), math.prod(size for size, _ in runs[at + 1 :])
         size = runs[at][0]
-        if outer > 1 and inner > 1:  # no engine reduces an axis between two others: it is brought to the end
+        if outer > 1 and inner > 1:  # no engine reduces a middle axis: it is moved to the end
             order = TensorSpec((outer, size, inner), source.spec.dtype, (size * inner, inner, 1))
             turned = builder.scratch(order._replace(strides=(size * inner, 1, size)))
             builder.copy(source._replace(spec=order), turned)
@@ -385,7 +385,10 @@ def _reduced(
 
 
 def _coalesced_axes(x: TensorSpec, shape: tuple[int, ...]) -> list[tuple[int, bool]]:
-    """Return (size, is reduced) of each run of axes that are adjacent in memory, the slowest-varying first."""
+    """Return (size, is reduced) of each coalesced axis, the slowest-varying first.
+
+    Axes are coalesced if they are adjacent in memory, and all or none of them are reduced.
+    """
     strides = x.strides
     assert strides is not None
     runs: list[tuple[int, bool]] = []
@@ -401,7 +404,7 @@ def _coalesced_axes(x: TensorSpec, shape: tuple[int, ...]) -> list[tuple[int, bo
 
 
 def _view(outer: int, size: int, inner: int, dtype: ElementName, alignment: int) -> View:
-    """Return the view of (outer, size, inner), of which outer or inner is 1, for a reduction over size."""
+    """Return the view of (outer, size, inner) for a reduction over size, where outer or inner is 1."""
     assert 1 in (outer, inner)
     if inner == 1:
         return TensorSpec((outer, size, 1, 1), dtype, (size, 1, size, size), alignment), (1, 1, 1, 1), (1,)

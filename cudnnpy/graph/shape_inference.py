@@ -45,5 +45,5 @@ def statistics(kind: raw.cudnnBackendNormMode_t, x: tuple[int, ...], scale: tupl
 
 
 def share(whole: Sequence[int], part: Sequence[int]) -> int:
-    """Return the number of elements of a shape for each element of another."""
+    """Return the number of elements of `whole` for each element of `part`."""
     return math.prod(whole) // max(math.prod(part), 1)

@@ -27,10 +27,10 @@ def reduce_tensor(
     stream: Stream | None = None,
     deterministic: bool = False,
 ) -> ArrayT:
-    """Compute alpha * (x reduced over axes, which are kept with size 1) + beta * out (cudnnReduceTensor).
+    """Compute alpha * (x reduced over axes, which remain with size 1) + beta * out (cudnnReduceTensor).
 
     Over an axis of size 0 a sum or norm is 0, a product 1 and an average NaN. A large sum may be computed as an average times
-    the number of its elements, whose last bit may differ from that of the sum.
+    the number of its elements, so that its last bit may differ from the sum's.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def reduce_tensor(
         absolute values), "norm2" (the square root of the sum of squares), or "mul_no_zeros" (the product of the elements
         other than 0).
     axes : tuple of int, optional
-        The axes, of which negative ones count from the last; all by default.
+        The axes. Negative ones count from the last. All by default.
     out : array, optional
         The result, of x's dtype.
     alpha, beta : float

@@ -62,7 +62,7 @@ def add_tensor(
     Parameters
     ----------
     a : array
-        float16, bfloat16, float32 or float64, with as many axes as b, each of b's size or of size 1.
+        float16, bfloat16, float32 or float64, with b's number of axes, each of b's size or of size 1.
     b : array
         Of a's dtype, with 1 to 5 axes of any size.
     out : array, optional
@@ -160,9 +160,9 @@ def transform_tensor(
         The result, of x's shape; its memory format and dtype take precedence over layout and dtype.
     layout : {"C", "channels_last"}, optional
         The memory format of a new array: "C" (the last axis varies fastest) or "channels_last" (axis 1 varies fastest, then
-        the last one; 3 to 5 axes); that of x by default.
+        the last one; 3 to 5 axes); by default x's.
     dtype : str or numpy.dtype, optional
-        The dtype of a new array: float16, bfloat16 or float32, or float64 if x is float64; that of x by default.
+        The dtype of a new array: float16, bfloat16 or float32, or float64 if x is float64; by default x's.
     alpha, beta : float
         Factors of x and of `out`; out is not read if beta is 0.
     stream : stream, optional

@@ -1,8 +1,8 @@
-"""The cuDNN C API under its C names: `raw.cudnnCreate(...)` takes what C takes and returns the status that C returns.
+"""The cuDNN C API under its C names: `raw.cudnnCreate(...)` takes C's arguments and returns C's status.
 
-Importing this module loads no library; the first call of a function does. Every function of the cuDNN headers is here,
-whatever the loaded library has: a function that it lacks raises FunctionNotAvailableError when it is called. Enums are
-IntEnums, and each enumerator is also a name of this module. Handles are distinct pointer types::
+Importing this module loads no library; the first call of a function does. Every function of the cuDNN headers is here. One
+that the loaded library lacks raises FunctionNotAvailableError when it is called. Enums are IntEnums, and each enumerator is
+also a name of this module. Handles are distinct pointer types::
 
     handle = raw.cudnnHandle_t()
     raw.check(raw.cudnnCreate(byref(handle)))
@@ -121,7 +121,7 @@ def _enumerator(name: str) -> None:
         raise AttributeError(missing(name))
 
 
-if not TYPE_CHECKING:  # for a type checker the names are those of _api.pyi
+if not TYPE_CHECKING:  # a type checker takes the names from _api.pyi
 
     def __getattr__(name):
         if name in _api.FUNCTIONS:

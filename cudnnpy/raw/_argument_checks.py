@@ -1,4 +1,4 @@
-"""Rejection of arguments that C would take unchecked: their number, and NULL for parameters that the generated table names."""
+"""Reject arguments that would crash cuDNN: NULL where C follows the pointer, and a wrong number of arguments."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 from cudnnpy.raw import _api
 
 _Pointer: Any = ctypes._Pointer
-# The place of a convolution descriptor by whose first two strides a function divides: they are 0 until they are set.
+# The positions of convolution descriptors by whose first two strides a function divides: they are 0 until they are set.
 _DIVIDES = {"cudnnGetFoldedConvBackwardDataDescriptors": 3}
 
 
 def refusing(name: str, function: Callable[..., Any], bound: Callable[[str], Callable[..., int]]) -> Callable[..., Any]:
-    """Return a C function that first checks the number of arguments, and for what is harmful: NULL, and an unset descriptor.
+    """Return a C function that first checks the number of its arguments, and rejects NULL and unset descriptors.
 
-    It raises TypeError for another number of arguments, which ctypes would pass on if there are more, TypeError for None and
-    ValueError for a NULL pointer or an unset descriptor, naming the parameter. ctypes.ArgumentError has the C prototype.
+    It raises TypeError for a wrong number of arguments (ctypes would pass additional ones on) and for None, and ValueError for
+    a NULL pointer or an unset descriptor, naming the parameter. The message of ctypes.ArgumentError has the C prototype.
     """
     places, count = _api.NOT_NULL.get(name, ()), len(_api.FUNCTIONS[name][1])
     divides = _DIVIDES.get(name)
@@ -30,7 +30,7 @@ def refusing(name: str, function: Callable[..., Any], bound: Callable[[str], Cal
                 f"The function is {function.__doc__}"
             )
         for at in places:
-            if not arguments[at]:  # also false: an array without elements
+            if not arguments[at]:  # also false: an empty array
                 refuse_null(name, at, arguments[at])
         if divides is not None:
             _refuse_unset(name, divides, arguments[divides], bound("cudnnGetConvolutionNdDescriptor"))
@@ -59,9 +59,9 @@ def refuse_null(name: str, at: int, value: Any) -> None:
 
 
 def _refuse_unset(name: str, at: int, convolution: Any, get: Callable[..., int]) -> None:
-    """Raise ValueError for a convolution descriptor of fewer than 2 axes: it has none until it is set."""
+    """Raise ValueError for a convolution descriptor with fewer than 2 axes, such as one that was not set."""
     axes, mode, dtype, none = ctypes.c_int(2), ctypes.c_int(), ctypes.c_int(), (ctypes.c_int * 1)()
-    with suppress(ctypes.ArgumentError):  # of another type, which the function itself refuses
+    with suppress(ctypes.ArgumentError):  # of another type, which the function itself rejects
         get(convolution, 0, axes, none, none, none, mode, dtype)
     if axes.value < 2:
         parameter, kind, _ = _api.FUNCTIONS[name][1][at]

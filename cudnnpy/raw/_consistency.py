@@ -1,6 +1,6 @@
-"""Checks that the files of a cuDNN belong together.
+"""Check that the files of an installed cuDNN are complete and of one release, before any is loaded.
 
-Parts of two releases, or a truncated part, would end the process at some later call.
+Files of two releases, or a truncated file, would end the process at some later call.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ def check_together(file: str) -> None:
 
 
 def unmet_parts(file: str) -> list[str]:
-    """Return the problems of the parts that check_together does not read: it takes tens of milliseconds, for a report."""
+    """Return the inconsistencies that check_together does not look for. It takes tens of milliseconds, for a report."""
     parts = dict(_found(file))
     return [] if any(part.damage for part in parts.values()) else list(_unmet(parts, PARTS[1:]))
 
 
 def own_parts(file: str) -> list[str]:
-    """Return the parts beside libcudnn, to be loaded at once, if LD_LIBRARY_PATH has others, which some releases would
-    load.
+    """Return the parts beside libcudnn if LD_LIBRARY_PATH has others, which some releases would load instead.
+
+    The parts that are returned must be loaded at once.
     """
     folder = os.path.dirname(file)
     own = [path for path in (_path(folder, name) for name in PARTS) if os.path.exists(path)]
@@ -79,9 +80,9 @@ def _found(file: str) -> Iterator[tuple[str, Part]]:
 
 
 def _releases(file: str, parts: dict[str, Part]) -> Iterator[str]:
-    told = [part for part in parts.values() if part.release]
-    if len({part.release // 100 for part in told}) > 1:
-        for part in told:
+    known = [part for part in parts.values() if part.release]
+    if len({part.release // 100 for part in known}) > 1:
+        for part in known:
             yield f"{part.path} is of cuDNN {version_text(part.release)}"
     graph = parts.get("graph")
     if graph is not None and graph.release:
@@ -114,7 +115,7 @@ def _unmet(parts: dict[str, Part], names: tuple[str, ...]) -> Iterator[str]:
             try:
                 symbol = unmet(parts[name].path, exporting)
             except (OSError, *DAMAGED):
-                continue  # a file of another format, which cannot be judged
+                continue  # a file of another format, which cannot be checked
             if symbol is not None:
                 yield f"{parts[name].path} is of another release than {parts['graph'].path}, which lacks {symbol}"
 

@@ -1,4 +1,4 @@
-"""The files of libcudnn, found and read without loading them: whether they are complete, and their release.
+"""Find the files of libcudnn, and read their release and their damage from the ELF structure, without loading them.
 
 They are ELF files for 64-bit Linux. Only a few kilobytes of each file are read.
 """
@@ -56,7 +56,7 @@ class _Elf:
                 raise ValueError("its tables were overwritten")
 
     def at(self, offset: int, size: int) -> bytes:
-        """Return bytes of the file. Raises ValueError if it ends before."""
+        """Return `size` bytes of the file. Raises ValueError if it is too short."""
         if offset + size > self.size:
             raise ValueError(f"the file ends at byte {self.size}")
         return os.pread(self._descriptor, size, offset)
@@ -94,7 +94,7 @@ class _Elf:
         return None if address is None else int(struct.unpack("<I", self.loaded(address, 4))[0])
 
     def wanted(self) -> list[bytes]:
-        """Return the names of cuDNN that other files have to export."""
+        """Return the names of cuDNN that the file imports from other files."""
         _buckets, first, *_ = struct.unpack(
             "<IIII", self.loaded(self._places[_HASH], 16)
         )  # the symbols before `first` are not exported
@@ -121,7 +121,7 @@ def _opened(path: str) -> Iterator[_Elf]:
 class Part(NamedTuple):
     """A file of cuDNN.
 
-    `damage` describes what is wrong with the file, "" if nothing is; `release` is as cudnnGetVersion counts, 0 if
+    `damage` describes the damage of the file, "" if it is intact; `release` is a number as from cudnnGetVersion, 0 if
     unknown.
     """
 
@@ -132,7 +132,7 @@ class Part(NamedTuple):
 
 
 def findable(name: str) -> str | None:
-    """Return the file that cuda.pathfinder would load for a name, if it is not loaded already; None if there is none."""
+    """Return the file that cuda.pathfinder would load for a name, unless one is loaded already; None if there is none."""
     return next(filter(os.path.isfile, (os.path.join(folder, name) for folder in _folders(name))), None)
 
 
@@ -142,7 +142,7 @@ def searched() -> list[str]:
 
 
 def _folders(name: str) -> Iterator[str]:
-    """Yield the folders of wheels and conda, those of the dynamic linker, and of the variables, which come last."""
+    """Yield the folders of wheels and conda, then of the dynamic linker, then of the environment variables."""
     packages = site.getsitepackages()
     if site.ENABLE_USER_SITE:
         packages.insert(sys.prefix != sys.base_prefix, site.getusersitepackages())

@@ -1,4 +1,4 @@
-"""C's functions for users: each is bound at its first call, shows C's parameters, and returns a status with its name."""
+"""The functions of `cudnnpy.raw`: each is bound at its first call, has C's parameters, and returns a status with its name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Text = type("_Text", (str,), {"__repr__": str.__str__})  # an annotation, which
 
 
 class Status(int):
-    """A status other than CUDNN_STATUS_SUCCESS. It remembers its function, and prints as its name."""
+    """A status other than CUDNN_STATUS_SUCCESS, with the function that returned it. It prints as its name."""
 
     function: str  #: the C function that returned it
 

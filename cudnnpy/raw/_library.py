@@ -1,4 +1,4 @@
-"""Finds libcudnn, loads it on first use, and binds its functions. It is the package's only way into cuDNN."""
+"""Find libcudnn, load it on first use, and bind its functions: the package's only way into cuDNN."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _FILES = ("libcublasLt.so.13", "libcublasLt.so.12", "libnvrtc.so.13", "libnvrtc.
 _lock = threading.RLock()
 _loaded: tuple[ctypes.CDLL, str, int] | None = None
 
-# A fork waits for a thread that is loading: the child would have neither that thread nor anyone to release this lock and that
-# of the dynamic linker. The forking thread may hold the lock itself, so it is reentrant.
+# A fork waits for a thread that is loading: the child would not have that thread, and nothing would release this lock and the
+# dynamic linker's. The forking thread may hold the lock itself, so it is reentrant.
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 _SCALARS: dict[str, Any] = {
@@ -60,14 +60,14 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _remembered(function: _Function) -> _Function:
-    """Return functools.cache of the function, with its signature kept for type checkers."""
+    """Return functools.cache of the function, typed with the function's own signature."""
     return cast("_Function", cache(function))
 
 
 def load() -> ctypes.CDLL:
     """Return libcudnn, which the first call loads.
 
-    It is the file that the environment variable CUDNNPY_LIBRARY names, else the one that cuda.pathfinder finds.
+    It is the file that the environment variable CUDNNPY_LIBRARY names, else the file that cuda.pathfinder finds.
 
     Raises
     ------
@@ -102,8 +102,8 @@ def _load() -> tuple[ctypes.CDLL, str, int]:
 def replaced(library: Any, number: int) -> Iterator[None]:
     """Call the functions of another object, `library[name]`, in place of libcudnn's: a seam for tests.
 
-    call, checked, bound, unchecked and version use it. Nothing is slower for it: functions are looked up once. Those that
-    somebody looked up before, such as raw.cudnnCreate after its first call, stay.
+    It applies to call, checked, bound, unchecked and version. It costs no time, since functions are looked up once. Functions
+    that were looked up before, such as raw.cudnnCreate after its first call, are not replaced.
     """
     global _loaded
     looked_up: tuple[Any, ...] = bound, unchecked, checked
@@ -128,7 +128,7 @@ def _find_and_load() -> tuple[ctypes.CDLL, str, int]:
         files, advice = [os.path.abspath(named)], f"{_VARIABLE} named this file; unset it to search the usual places."
     else:
         files = [file for name in _FILES if not _is_loaded(name) and (file := findable(name))]
-        advice = "Reinstall cuDNN and the CUDA libraries it needs; `cudnnpy info` shows what is there."
+        advice = "Reinstall cuDNN and the CUDA libraries it needs; `cudnnpy info` lists the libraries that were found."
     for file in files:
         if damage := examine("", file).damage:  # loading it would end the process
             raise LibraryNotFoundError(f"{file} {damage}", advice)
@@ -189,7 +189,7 @@ def _find() -> str:
 
 
 def _not_found(text: str) -> str:
-    """Return what cuda.pathfinder did not find. Its text has the same name once for each place that was searched."""
+    """Return why libcudnn was not found, from cuda.pathfinder's text, which repeats a name for each searched folder."""
     named = re.search('Failure finding "(.+?)"', text)
     if named is not None and "cudnn" not in named[1]:
         return f"libcudnn needs {named[1]}, which was not found"
@@ -218,9 +218,9 @@ def ctype(spelling: str) -> Any:
 
 
 def function_info(name: str) -> tuple[str, tuple[tuple[str, str, str], ...], str, str, tuple[str, ...] | None]:
-    """Return the generated facts of a function.
+    """Return the generated table's row for a function.
 
-    Raises AttributeError, with what to do, for a name that the headers do not have.
+    Raises AttributeError, with advice, for a name that the headers do not have.
     """
     found = _api.FUNCTIONS.get(name)
     if found is None:
@@ -283,8 +283,8 @@ def check(status: int, function: str = "") -> None:
     status : int
         The status that a function returned.
     function : str
-        The C name of the function, for the message. The default is the function that the status remembers, as those of
-        `raw.cudnnXxx(...)` do. The text of cudnnGetLastErrorString is added to it.
+        The C name of the function, for the message. A status that `raw.cudnnXxx(...)` returned has its function, which is the
+        default. The text of cudnnGetLastErrorString is added to the message.
 
     Raises
     ------
@@ -306,7 +306,7 @@ def error_of(status: int, function: str = "") -> CudnnError:
 
 
 def last_error() -> str:
-    """Return why the last failing call of this thread failed, or "" if nothing is recorded: cudnnGetLastErrorString."""
+    """Return cuDNN's text for the last failed call of this thread, or "" if there is none: cudnnGetLastErrorString."""
     buffer = ctypes.create_string_buffer(4096)
     try:
         bound("cudnnGetLastErrorString")(buffer, len(buffer))
@@ -319,7 +319,7 @@ def last_error() -> str:
 def unchecked(name: str) -> Callable[..., int]:
     """Return a function that returns a status, without argument types.
 
-    It is for hot paths whose ctypes objects are ready: ctypes converts and checks nothing.
+    It is for hot paths that pass ctypes objects, since ctypes neither converts nor checks the arguments.
 
     Raises
     ------
@@ -328,7 +328,7 @@ def unchecked(name: str) -> Callable[..., int]:
     FunctionNotAvailableError
         If the loaded libcudnn lacks it.
     """
-    bound(name)  # raises, and explains, if the headers or the loaded library lack it
+    bound(name)  # raises if the headers or the loaded library lack it
     function: Callable[..., int] = load()[name]
     function.restype = ctypes.c_int  # type: ignore[attr-defined]
     return function
@@ -336,7 +336,7 @@ def unchecked(name: str) -> Callable[..., int]:
 
 @_remembered
 def checked(name: str) -> Callable[..., Any]:
-    """Return the function for arguments of any number and kind: it rejects those that would end the process."""
+    """Return the function with checks that reject arguments that would end the process."""
     return refusing(name, bound(name), bound)
 
 
@@ -348,14 +348,14 @@ def call(name: str, *arguments: object) -> None:
     name : str
         The C name of the function.
     *arguments
-        What C takes.
+        The arguments of the C function.
 
     Raises
     ------
     StatusError
         If the function returns another status than CUDNN_STATUS_SUCCESS.
     TypeError
-        If an argument has the wrong type, or is None where C would follow a NULL pointer, or there are too few or too many.
+        If an argument has the wrong type, or is None where C would follow a NULL pointer, or their number is wrong.
     ValueError
         If a pointer is NULL where C would follow it.
     ClosedError

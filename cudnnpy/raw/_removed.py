@@ -1,4 +1,4 @@
-"""Names of cuDNN 6 to 8 that cuDNN 9 does not have, each with its replacement."""
+"""Replacements of the names that cuDNN 6 to 8 had and cuDNN 9 has not."""
 
 from __future__ import annotations
 

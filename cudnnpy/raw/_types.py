@@ -1,4 +1,4 @@
-"""The base types of C's enums, handles and structs: they print as the names of C."""
+"""Base types of the generated enums, handles and structs, which print under their C names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 
 class Enumeration(IntEnum):
-    """An enum of C, whose enumerators print as their names."""
+    """A C enum, whose enumerators print as their names."""
 
     def __str__(self) -> str:
         return self._name_
@@ -23,7 +23,7 @@ def handle(name: str, struct: type[Structure]) -> Any:
 
 
 class Struct(Structure):
-    """A struct of C, which prints its fields. Fields of an enum are read as enumerators, or as ints if C has none."""
+    """A C struct, which prints its fields. Fields of an enum type are read as enumerators, or as ints if there is none."""
 
     _enums_: ClassVar[dict[str, type[IntEnum]]] = {}
 

@@ -1,4 +1,4 @@
-"""Messages about names that cuDNN's headers do not have."""
+"""Error messages for names that cuDNN's headers do not have, with the replacement of a removed name or a similar name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LONGER_OR_SHORTER = 4  # names that differ more in length are not compared, whi
 
 
 def missing(name: str) -> str:
-    """Return why a name does not exist, and what to use: the replacement of a removed name, or a similar name."""
+    """Return the message for a name that does not exist: the replacement of a removed name, or a similar name."""
     if name in REMOVED:
         return f"cuDNN 9 has no {name}: {REMOVED[name]}"
     text = f"cuDNN {_api.HEADER_VERSION} has no {name!r}"

@@ -1,4 +1,4 @@
-"""Arrays in and out: checks of the caller's arrays, and the single rounding of results.
+"""Check the caller's NumPy arrays, and round float64 results once to their dtype.
 
 bfloat16 and float8 are recognized by the names of their dtypes, which ml_dtypes defines; this module does not import it.
 """
@@ -38,12 +38,12 @@ def check_array(name: str, array: object, dtypes: tuple[str, ...]) -> Array:
 
 
 def _has_other_operations(array: Array) -> bool:
-    """Whether an array is masked or is a matrix, which keeps 2 axes under every operation."""
+    """Return whether an array is masked, or is a matrix, which has 2 axes after every operation."""
     return type(array) is not np.ndarray and isinstance(array, (np.ma.MaskedArray, np.matrix))
 
 
 def _conversion(name: str, array: object) -> str:
-    """The call that converts an object to a plain array, as the end of an error message; empty if there is none."""
+    """Return the call that converts an object to a plain array, for the end of an error; empty if there is none."""
     package = type(array).__module__.partition(".")[0]
     if isinstance(array, np.ma.MaskedArray):
         return f". Convert it with {name}.filled(value)"
@@ -106,7 +106,7 @@ def check_written(
     others: Mapping[str, Array | None],
     in_place: tuple[str, ...] = (),
 ) -> None:
-    """Check that an array can be written to and overlaps none of the others. It may be one of those in in_place."""
+    """Check that an array can be written to and overlaps none of the others. It may be one of the arrays in in_place."""
     array = check_array(name, array, dtypes)
     if array.shape != shape:
         raise ValueError(f"{name} must have shape {shape}; got shape {array.shape}")
@@ -125,7 +125,7 @@ def check_written(
 
 
 def _place(array: Array) -> tuple[object, ...]:
-    """A value that is equal for two arrays of the same elements in the same memory."""
+    """Return a value that is equal for two arrays of the same elements in the same memory."""
     strides = [stride for stride, size in zip(array.strides, array.shape, strict=True) if size > 1]
     return array.__array_interface__["data"][0], array.shape, strides, array.dtype
 

@@ -1,4 +1,4 @@
-"""Where the taps of a filter meet the array: ranks, padding amounts and output sizes, from options and shapes.
+"""The geometry of a convolution: padding amounts, strides and output sizes for each spatial axis, from options and shapes.
 
 Shapes here are written channels first, (N, C, spatial...) and (K, C / groups, spatial...), whatever the layout is.
 """
@@ -28,10 +28,10 @@ class HasLayout(Protocol):
 
 @dataclass(frozen=True)
 class Geometry:
-    """The spatial side of a convolution, one entry per axis: input, kernel and output sizes and what relates them.
+    """Input, kernel and output sizes, padding, strides and dilations of a convolution, one entry per spatial axis.
 
-    Tap t of the filter, for output position p, meets position p * stride + t * dilation of the padded input. In a
-    transposed convolution `output` is what it reads and `input` what it writes.
+    Tap t of the filter, for output position p, multiplies position p * stride + t * dilation of the padded input. A
+    transposed convolution reads `output` and writes `input`.
     """
 
     input: Shape
@@ -66,7 +66,7 @@ def convolution(options: Options, x_shape: Shape, w_shape: Shape) -> Geometry:
     stride, dilation = _each(options, "stride", rank), _each(options, "dilation", rank)
     sizes, kernel = x_shape[2:], w_shape[2:]
     reach = _reach(kernel, dilation)
-    # As TensorFlow has it: the smallest padding for which the output size is ceil(input / stride).
+    # As in TensorFlow: the smallest padding for which the output size is ceil(input / stride).
     same = [
         max((-(-size // step) - 1) * step + span - size, 0)
         for size, step, span in zip(sizes, stride, reach, strict=True)
@@ -150,7 +150,7 @@ def shape(name: str, value: Any, empty: Sequence[int] = ()) -> Shape:
 
 
 def check_rank(name: str, array_shape: Shape, options: HasLayout, ranks: Sequence[int] = (3, 4, 5)) -> None:
-    """Refuse a number of axes that the operation, or the layout, does not have."""
+    """Raise ValueError for a number of axes that the operation, or the layout, does not support."""
     if len(array_shape) not in ranks:
         *most, last = map(str, ranks)
         raise ValueError(f"{name} must have {', '.join(most)} or {last} axes; got shape {tuple(array_shape)}")
@@ -158,7 +158,7 @@ def check_rank(name: str, array_shape: Shape, options: HasLayout, ranks: Sequenc
 
 
 def _spatial_rank(options: Options, x_shape: Shape, w_shape: Shape, name: str = "x") -> int:
-    """Number of spatial axes, once x (or another), w and the layout agree on it."""
+    """Return the number of spatial axes, if x (or another array), w and the layout agree on it; otherwise raise."""
     check_rank(name, x_shape, options)
     if len(w_shape) != len(x_shape):
         raise ValueError(f"w must have {len(x_shape)} axes, as {name}; got shape {tuple(w_shape)}")
@@ -174,7 +174,7 @@ def _reach(kernel: Shape, dilation: Shape) -> Shape:
 
 
 def _pads(options: Options, rank: int, reach: Shape, same: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """(before, after) for each spatial axis; same holds the totals that "same" means here."""
+    """Return (before, after) for each spatial axis. `same` has the total padding of each axis for padding="same"."""
     padding = options.padding
     if padding == "valid":
         return ((0, 0),) * rank

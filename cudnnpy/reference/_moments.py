@@ -19,20 +19,20 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 def moments(x: Float64, axes: Shape) -> tuple[Float64, Float64]:
-    """Return the mean and the biased variance along axes, which are kept with size 1.
+    """Return the mean and the biased variance along axes, which remain with size 1.
 
     The variance is computed from the differences from the mean. Over no elements the mean is 0 and the variance NaN, as
     in PyTorch.
     """
     if _is_empty(x, axes):
-        kept = _kept(x, axes)
-        return np.zeros(kept), np.full(kept, np.nan)
+        reduced_shape = _kept(x, axes)
+        return np.zeros(reduced_shape), np.full(reduced_shape, np.nan)
     mean = x.mean(axis=axes, keepdims=True)
     return mean, np.square(x - mean).mean(axis=axes, keepdims=True)
 
 
 def mean_square(x: Float64, axes: Shape) -> Float64:
-    """Return the mean of the squares along axes, which are kept with size 1; NaN over no elements, as in PyTorch."""
+    """Return the mean of the squares along axes, which remain with size 1; NaN over no elements, as in PyTorch."""
     if _is_empty(x, axes):
         return np.full(_kept(x, axes), np.nan)
     square: Float64 = np.square(x).mean(axis=axes, keepdims=True)
@@ -76,7 +76,7 @@ def check_dtypes_of_parameters(arrays: Arrays) -> None:
 
 
 def check_results(results: Sequence[tuple[str, Array | None, Shape, str]], inputs: Mapping[str, Array | None]) -> None:
-    """Check that results, as (name, array, shape, dtype), can be written to and overlap no input and not each other.
+    """Check that results, as (name, array, shape, dtype), can be written to and overlap no input and no other result.
 
     An array of None is skipped.
     """

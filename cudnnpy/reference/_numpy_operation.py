@@ -1,4 +1,4 @@
-"""Base class of the reference implementation's operations beside the convolutions."""
+"""Base class of the reference implementations of operations other than convolutions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cudnnpy._options.options_base import ImmutableOptions
 
 
 class Arrays(dict[str, Any]):
-    """The arrays that were passed to a call, by name; `arrays[name]` is None for another one."""
+    """The arrays that were passed to a call, by name; `arrays[name]` is None for a missing one."""
 
     def __missing__(self, name: str) -> None:
         return None

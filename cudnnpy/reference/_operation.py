@@ -1,4 +1,4 @@
-"""The operations of a convolution and of its transpose: the checks before the product, and the steps after it."""
+"""Base class of the reference convolution and its transpose: argument checks, bias, activation, alpha, beta and rounding."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class Operation(ConvolutionOptions):
 
     @property
     def _may_be_empty(self) -> tuple[Shape, Shape]:
-        """The axes of x, and those of w, that may have size 0."""
+        """The axes of x, and the axes of w, that may have size 0."""
         channels = (-1 if self.channels_last else 1,) if self._channels_may_be_empty else ()
         return (0, *channels), channels
 
@@ -210,7 +210,7 @@ class Operation(ConvolutionOptions):
 
 
 def _result_dtypes(dtype: str) -> tuple[str, ...]:
-    """The dtypes that out may have for inputs of a dtype."""
+    """Return the dtypes that out may have for inputs of a dtype."""
     if dtype in _arrays.INT8:
         return _arrays.INT8_RESULTS
     if dtype in _arrays.FLOAT8:

@@ -126,8 +126,8 @@ def _by_group(dy: Float64, geometry: Geometry) -> Float64:
 def _add(target: Float64, values: Float64, geometry: Geometry) -> None:
     """Add values to the windows in target.
 
-    Windows overlap, so one indexed addition would lose terms. The elements of one tap are distinct, and so are those of
-    one window: the loop is over the smaller number of the two.
+    Windows overlap, so one indexed addition would lose terms. The elements of one tap are distinct, and so are the elements
+    of one window: the loop is over taps or windows, whichever are fewer.
     """
     first = 2 + len(geometry.kernel)
     if prod(target.shape[2:first]) <= prod(target.shape[first:]):

@@ -104,7 +104,7 @@ def _swish_gradient(dy: Float64, x: Float64, c: float) -> Float64:
     return dy * (_sigmoid(c * x) + c * x * small / (1.0 + small) ** 2)
 
 
-# Activations as functions of x and the coefficient. Convolutions apply those in ACTIVATIONS, with coefficient 1.
+# Activations as functions of x and the coefficient. Convolutions apply the ones in ACTIVATIONS, with coefficient 1.
 ACTIVATIONS: dict[str, Callable[..., Float64]] = {
     "identity": _identity,
     "relu": _relu,

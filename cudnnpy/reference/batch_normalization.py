@@ -45,7 +45,7 @@ class BatchNormalization(BatchNormalizationBase, NumpyOperation):
         results = [("out", out, x.shape, x.dtype.name)]
         results += [(name, arrays[name], shape, arrays[name].dtype.name) for name in RUNNING if with_running]
         check_results(results, {name: arrays[name] for name in ("x", "scale", "bias")})
-        if not x.size:  # the running statistics keep their values
+        if not x.size:  # the running statistics are unchanged
             result = _arrays.store(np.zeros(x.shape), x.dtype, out)
             return [result, np.zeros(shape, dtype), np.full(shape, np.nan, dtype)]
         with np.errstate(all="ignore"):

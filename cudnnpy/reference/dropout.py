@@ -21,8 +21,8 @@ class Dropout(DropoutBase, NumpyOperation):
         x, out = _arrays.check_tensor("x", arrays["x"], empty="any"), arrays["out"]
         if out is not None:
             _arrays.check_out(out, x.shape, (x.dtype.name,), x=x)
-        kept = self._random.random(x.shape) >= self.probability
-        return [self._apply(x, kept, out), np.packbits(kept)]
+        mask = self._random.random(x.shape) >= self.probability
+        return [self._apply(x, mask, out), np.packbits(mask)]
 
     def _backward(self, arrays: Arrays) -> list[Array]:
         dy, out = _arrays.check_tensor("dy", arrays["dy"], empty="any"), arrays["out"]
@@ -35,18 +35,18 @@ class Dropout(DropoutBase, NumpyOperation):
             )
         if out is not None:
             _arrays.check_out(out, dy.shape, (dy.dtype.name,), dy=dy, reserve=reserve)
-        kept = np.unpackbits(reserve, count=dy.size).reshape(dy.shape).astype(bool)
-        return [self._apply(dy, kept, out)]
+        mask = np.unpackbits(reserve, count=dy.size).reshape(dy.shape).astype(bool)
+        return [self._apply(dy, mask, out)]
 
     def _derived(self) -> dict[str, Any]:
         return {**super()._derived(), "_random": np.random.default_rng(self.seed)}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """By the options and the state of the random numbers."""
+        """Pickle the options and the state of the random numbers."""
         return *super().__reduce__(), {"_random": self._random}
 
-    def _apply(self, array: Array, kept: NDArray[np.bool_], out: Array | None) -> Array:
-        """Divide the kept elements by 1 - probability and set the others to 0."""
+    def _apply(self, array: Array, mask: NDArray[np.bool_], out: Array | None) -> Array:
+        """Divide the elements of the mask by 1 - probability and set the others to 0."""
         with np.errstate(all="ignore"):
-            values = np.where(kept, array.astype(np.float64) / (1.0 - self.probability), 0.0)
+            values = np.where(mask, array.astype(np.float64) / (1.0 - self.probability), 0.0)
             return _arrays.store(values, array.dtype, out)

@@ -58,7 +58,7 @@ class LocalResponseNormalization(LocalResponseNormalizationBase, NumpyOperation)
 
 
 def _nearby(values: Float64, before: int, after: int) -> Float64:
-    """For each channel c on axis 1, the sum over the channels from c - before to c + after that exist."""
+    """Return, for each channel c on axis 1, the sum over the channels from c - before to c + after that exist."""
     total = np.zeros_like(values)
     channels = values.shape[1]
     for offset in range(max(-before, 1 - channels), min(after, channels - 1) + 1):

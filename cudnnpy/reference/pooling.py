@@ -53,12 +53,12 @@ class Axis:
         return slice(self.padding, self.padding + self.input)
 
     def taps(self) -> Iterator[slice]:
-        """For each position in the window, a slice of the padded input: that element of every window."""
+        """Yield, for each position in the window, the slice of the padded input with this element of every window."""
         for tap in range(self.window):
             yield slice(tap, tap + (self.output - 1) * self.stride + 1, self.stride)
 
     def counts(self, include_padding: bool) -> Float64:
-        """The number of elements that each window averages: the input's, with or without those of the padding."""
+        """Return the number of elements that each window averages, with or without the elements of the padding."""
         start = np.arange(self.output) * self.stride
         first, end = (
             (0, self.input + 2 * self.padding) if include_padding else (self.padding, self.padding + self.input)

@@ -1,4 +1,4 @@
-"""Elementwise operations on tensors (sum, multiple, fill, copy to another layout or dtype), and reductions."""
+"""add_tensor, scale_tensor, set_tensor, transform_tensor (copy to another memory format or dtype) and reduce_tensor."""
 
 from __future__ import annotations
 
@@ -138,9 +138,9 @@ def transform_tensor(
         The result.
     layout : str, optional
         The memory format of the result: "C" (the last axis varies fastest), "channels_last" (axis 1 varies fastest, then the
-        last one; 3 to 5 axes), or that of x by default.
+        last one; 3 to 5 axes), by default x's.
     dtype : str or numpy.dtype, optional
-        The dtype of the result: float16, bfloat16, float32 or float64; that of x by default.
+        The dtype of the result: float16, bfloat16, float32 or float64; by default x's.
     alpha, beta : float
         Factors of x and of out.
 
@@ -204,7 +204,7 @@ EXTREMES = ("min", "max", "amax")  # undefined over no elements
 
 
 def _count(x: Float64, axes: Shape) -> int:
-    """The number of elements that are reduced to one."""
+    """Return the number of elements that are reduced to one."""
     return int(np.prod([x.shape[axis] for axis in axes]))
 
 
@@ -221,7 +221,7 @@ def reduce_tensor(
     stream: object = None,
     deterministic: bool = False,
 ) -> Array:
-    """Return alpha * (x reduced over some axes) + beta * out; those axes stay, with size 1.
+    """Return alpha * (x reduced over some axes) + beta * out; these axes remain with size 1.
 
     The result is computed in float64 and rounded once, with the same bits every time. A NaN makes its result NaN, for
     every op. Over an axis of size 0 a sum or norm is 0, a product 1, an average NaN, and there is no minimum or maximum.

@@ -1,4 +1,4 @@
-"""Transposed convolution and its gradients: the three products of a convolution in exchanged roles."""
+"""Transposed convolution and its gradients: the products of a convolution, with forward and backward_data exchanged."""
 
 from __future__ import annotations
 

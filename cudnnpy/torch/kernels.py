@@ -80,7 +80,7 @@ def convolution_backward(
     groups: int,
     mask: list[bool],
 ) -> tuple[Any, Any, Any]:
-    """Run aten::convolution_backward: the gradients with respect to input, filter and bias that `mask` asks for."""
+    """Run aten::convolution_backward: the gradients with respect to input, filter and bias that `mask` selects."""
     geometry = stride, padding, dilation, transposed, output_padding, groups
     at_dy, at_x, at_w = dy.data_ptr(), x.data_ptr(), w.data_ptr()
     now = flags(x.dtype)

@@ -198,7 +198,7 @@ def _check(enabled: bool, *tensors: Any) -> None:
 
 
 def _copies(tensors: tuple[Any, ...], formats: tuple[Any, ...]) -> list[Any]:
-    """Return the tensors in memory formats; None stands for no conversion."""
+    """Return the tensors in memory formats; None means no conversion."""
     return [
         tensor if memory_format is None else tensor.contiguous(memory_format=memory_format)
         for tensor, memory_format in zip(tensors, formats, strict=True)

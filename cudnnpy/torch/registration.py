@@ -38,7 +38,7 @@ def enable(
     workspace_limit : int, optional
         The largest workspace in bytes, as for `cudnnpy.Convolution`.
     deterministic : bool, optional
-        Whether only algorithms are taken that give the same bits every time. By default as PyTorch's flags say at each
+        Whether every result must have the same bits every time. By default as PyTorch's flags say at each
         call: ``torch.backends.cudnn.deterministic`` or ``torch.use_deterministic_algorithms``.
     tf32 : bool, optional
         Whether float32 may be rounded to tf32 for the tensor cores. By default as PyTorch's flags say at each call:

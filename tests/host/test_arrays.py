@@ -222,5 +222,5 @@ def test_importing_arrays_imports_no_array_library() -> None:
 def test_a_result_in_jax_is_in_c_order_whatever_an_axis_of_size_1_has(strides: Any) -> None:
     library = arrays._jax()
     assert callable(library.maker((3, 1, 4), strides, dtype_of("float32"), 0))
-    with pytest.raises(TypeError, match=r"a result in JAX must be packed in C order, .*; got another memory order"):
+    with pytest.raises(TypeError, match=r"a result in JAX must be packed in C order, .*; got another memory format"):
         library.maker((3, 4, 1), (1, 3, strides[1]), dtype_of("float32"), 0)

@@ -20,7 +20,7 @@ OTHERS = {
 }
 FOLDERS = ("cudnnpy", "docs/examples", "tools/benchmark")
 # Files whose ValueErrors are about a file's content; a LibraryNotFoundError names the file.
-OF_FILES = {"cudnnpy/raw/_files.py"}
+OF_FILES = {"cudnnpy/raw/_elf.py"}
 
 
 def texts(node: ast.expr) -> str:

@@ -529,7 +529,11 @@ def test_autotune_varies_the_knobs_of_a_graphs_best_engines(plan: Planner) -> No
             ValueError,
             r"w must have shape \(K, C / groups, \.\.\.\), where groups divides.*; got shape \(4, 3, 1, 1\) for 4 channels",
         ),
-        (lambda g, x, w: g.pointwise("relu_bwd", x), TypeError, r"b must be what the forward operation.*; got None"),
+        (
+            lambda g, x, w: g.pointwise("relu_bwd", x),
+            TypeError,
+            r"b must be the input of the forward operation.*; got None",
+        ),
         (lambda g, x, w: g.resample("maxpool", x, 0), ValueError, r"window must be an integer of 1 or more.*; got 0"),
         (
             lambda g, x, w: g.tensor("v", TensorSpec((2, 3), strides=(3,))),
@@ -718,7 +722,7 @@ def test_an_output_of_a_graph_without_inputs_wants_its_dtype() -> None:
     g = nn()
     y = g.pointwise("abs", g.number(1.0))
     with pytest.raises(
-        ValueError, match="dtype must be an element type where the graph has no input to take it from; got None"
+        ValueError, match="dtype must be a data type where the graph has no input to take it from; got None"
     ):
         g.output("y", y)
     assert g.output("y", y, "float32").spec.dtype == "float32"

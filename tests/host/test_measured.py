@@ -1,4 +1,4 @@
-"""The first guess from a table of measurements: what is near, what it changes, and where it must not be used."""
+"""Rank candidates by a measurement table: near problems, the effect of a table, and where it must not be used."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def test_what_is_not_chosen_for_is_not_in_a_text() -> None:
         (f"{PLAIN} bias=1", 28, "bias must have no value; got 'bias=1'"),
         (f"{PLAIN} pad=1 padding=2", 34, "padding must be given once; got 'padding=2' as well"),
         (f"{PLAIN} float16 half", 36, "dtype must be given once; got 'half' as well"),
-        (f"{PLAIN} packed channels_last", 35, "memory order must be given once; got 'channels_last' as well"),
+        (f"{PLAIN} packed channels_last", 35, "memory format must be given once; got 'channels_last' as well"),
         (f"{PLAIN} NHWC", 28, r"NHWC must be written as channels_last, with shapes .*\(N, C, spatial...\); got 'NHWC'"),
         (f"{PLAIN} same", 28, "same must be written as pad=same; got 'same'"),
         (f"{PLAIN} algorithm=gemm", 28, "algorithm must be left out, .*; got 'algorithm=gemm'"),

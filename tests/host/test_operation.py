@@ -555,7 +555,7 @@ def test_the_plan_of_a_graph_is_no_convolutions(stand_in: StandInDevice) -> None
     graph = Graph()
     graph.output("y", graph.pointwise("abs", graph.tensor("x", TensorSpec((2, 3)))))
     plan = graph.plan()
-    with pytest.raises(TypeError, match="algorithm must be the plan of a convolution; got that of a graph"):
+    with pytest.raises(TypeError, match="algorithm must be the plan of a convolution; got the plan of a graph"):
         Convolution(algorithm=plan)
 
 

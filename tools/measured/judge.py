@@ -40,7 +40,7 @@ class Judged(NamedTuple):
 
     @property
     def over_first(self) -> float:
-        """Its time over that of the first guess without a table."""
+        """Its time over that of the default choice without a table."""
         return self.row.times[self.chosen] / self.row.times[self.row.first]
 
 
@@ -57,7 +57,7 @@ def left_out(rows: Sequence[Row]) -> list[Judged]:
 
 
 def choice(row: Row, table: Table) -> Configuration:
-    """Return the configuration that is taken for a problem: the first proposal that ran, or the first guess without it."""
+    """Return the configuration chosen for a problem: the first proposal that ran, or the default choice without it."""
     proposed = [proposal.configuration for proposal in table.proposals(row.features)]
     return next((configuration for configuration in proposed if configuration in row.times), row.first)
 

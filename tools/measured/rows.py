@@ -37,9 +37,9 @@ WRONG = 0.1  # the difference of two results from which one of them is wrong, re
 
 
 class Row(NamedTuple):
-    """A problem, the networks that have it, the times of its candidates in milliseconds, and the first guess for it.
+    """A problem, the networks that have it, the times of its candidates in milliseconds, and the default choice for it.
 
-    `times` is in the order of the first guess. `first` is what is taken without a table, as the code is now.
+    `times` is in the order of the ranking. `first` is the current default choice without a table.
     """
 
     key: str
@@ -150,7 +150,7 @@ def _judged(
 
 
 def _of_plans(given: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the candidates of a row that compares plans; none if the first guess was not that of the heuristics."""
+    """Yield the candidates of a row that compares plans; none if the default choice was not the heuristics' first proposal."""
     if given["plans"]["fastest"]["source"] != "heuristics":
         return
     for prefer in ("fastest", "autotune"):
@@ -160,7 +160,7 @@ def _of_plans(given: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _is_less_exact(candidate: dict[str, Any], strict: bool) -> bool:
-    """Return whether a candidate rounds more than the first guess may, which is not checked, or is rejected since."""
+    """Return whether a candidate rounds more than the default choice may, which is not checked, or is rejected since."""
     approximations = {"down_convert_inputs", "reduced_precision_reduction"} | (set() if strict else {"winograd"})
     return not approximations.isdisjoint(candidate["notes"])
 

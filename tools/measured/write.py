@@ -14,7 +14,7 @@ NEAR = 0.25  # by how much more time than the fastest they take at most
 
 
 class Problem(NamedTuple):
-    """A problem of the table: its fastest configurations, each with its loss in thousandths, and that of the first guess."""
+    """A problem of the table: its fastest configurations, each with its loss in thousandths, and the default choice's loss."""
 
     kind: Kind
     sizes: tuple[int, ...]

@@ -92,7 +92,7 @@ GraphNode = KernelNode | MemsetNode
 
 
 class NodeReader:
-    """Reads captures of one plan. It asks for the parameter sizes of each kernel once."""
+    """Reads captures of one plan. It queries the parameter sizes of each kernel once."""
 
     def __init__(self) -> None:
         self._library = driver_library()

@@ -2,8 +2,8 @@
 
 The kernels and memsets that cuDNN queues are read from captures of its launch (captured_nodes.py), which run nothing, and
 the words of the parameters that follow the operands are found by comparing them (relocations.py). A direct launch is made
-only if a capture of its own kernels equals cuDNN's, bit for bit. The kernels follow each other on the stream as those of
-cuDNN do, so they take the GPU the same time.
+only if a capture of its own kernels equals cuDNN's, bit for bit. The kernels follow each other on the stream as in cuDNN's
+launch, so that they take the same GPU time.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def make_direct_launch(
     handle : Handle
         The handle that these launches go through.
     addresses : tuple of int
-        Valid addresses. The last one is that of the workspace, a multiple of WORKSPACE_ALIGNMENT; the launch may not use it.
+        Valid addresses. The last one is the workspace's, a multiple of WORKSPACE_ALIGNMENT; the launch may not use it.
     """
     if not all(hasattr(driver_library(), name) for name in (*captured_nodes.FUNCTIONS, *stream_capture.FUNCTIONS)):
         return None

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from cudnnpy._launch.address_validation import Addresses
 from cudnnpy._launch.steps import WORKSPACE_ALIGNMENT
 
-_MAX_ADDEND = 1 << 31  # bytes between the address in a parameter and that of its operand
+_MAX_ADDEND = 1 << 31  # bytes between the address in a parameter and the address of its operand
 _LOW = (1 << 32) - 1  # the low half of a word
 _KNOWN = bytes([0xFF]) + bytes(255)  # translates the differences of bytes into masks
 
@@ -67,7 +67,7 @@ def find_relocations(
 def _relocations_of_word(
     offset: int, word: int, moved: int, mask: int, addresses: Addresses, distances: Sequence[int]
 ) -> list[Relocation] | None:
-    """Return the relocation of a word that moved, or those of its halves. None if it follows no operand, or several."""
+    """Return the relocation of a word that changed, or of each of its halves. None if it follows no operand, or several."""
     if mask == (1 << 64) - 1:
         operands = [
             operand
@@ -124,9 +124,9 @@ def _predicted(first: bytes, relocations: Sequence[Relocation], addresses: Addre
 def probe_addresses(addresses: Addresses) -> Iterator[Addresses]:
     """Yield tuples of addresses for captures: far apart and of different alignments. No kernel runs on them.
 
-    They are multiples of 4096, odd multiples of 16, and a mixture just below a multiple of 2**32, in changing order; those of
-    the workspace, the last, are odd multiples of its alignment instead. A null address remains null. In the first tuple
-    each operand moves by another distance, also in the low 32 bits.
+    They are multiples of 4096, odd multiples of 16, and a mixture just below a multiple of 2**32, in changing order. The
+    workspace's addresses, the last ones, are odd multiples of its alignment instead. A null address remains null. In the first
+    tuple each operand moves by another distance, also in the low 32 bits.
     """
     count = len(addresses)
     for number in range(3):

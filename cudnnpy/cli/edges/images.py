@@ -124,7 +124,7 @@ def to_levels(values: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 
 def format_of(output: str, requested: str | None) -> str:
-    """Return Pillow's name of the format for an ending, the requested one or that of the output's name.
+    """Return Pillow's name of the format for an ending, the requested one or the ending of the output's name.
 
     Raises UsageError for an ending that Pillow cannot write, and ImportError without Pillow.
     """

@@ -2,7 +2,7 @@
 
 On an H200 these functions take 0.1 to 1.1 of PyTorch's time channels first and 2 to 180 times its time channels last. The
 normalization nodes of graphs take 0.2 to 1.1 of it channels last; channels first they take 0.25 to 1.0 for few long channels,
-to each of which the functions give one block, and 0.5 to 3.3 for others (docs/benchmarks). Where no graph is supported
+which the functions give one block each, and 0.5 to 3.3 for others (docs/benchmarks). Where no graph is supported
 channels last, the functions get copies that are channels first. CUDNN_BATCHNORM_SPATIAL_PERSISTENT is faster still channels
 first, but is documented to overflow for some inputs, so it is not used.
 """

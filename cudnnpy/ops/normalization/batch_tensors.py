@@ -22,7 +22,7 @@ from cudnnpy._launch.steps import tensor_descriptor
 from cudnnpy._options.normalization import statistics_dtype
 from cudnnpy.descriptors import TensorDescriptor
 
-# Graphs are faster channels first for few long channels: at most so many, each with at least so many elements.
+# Channels first, graphs are faster for few long channels: the maximum of channels, and the minimum of elements in each.
 _MAX_FEW_CHANNELS, _MIN_LONG_CHANNEL = 128, 1 << 16
 _MIN_LAST_BYTES = 1 << 14  # of x, from which on graphs are worth compiling channels last
 
@@ -38,7 +38,7 @@ def as_channels_last(spec: TensorSpec) -> TensorSpec:
 
 
 class Normalized(NamedTuple):
-    """The x of a call, with its axes as (N, C, spatial...), and what depends on it: its parameters' shapes and descriptors."""
+    """The x of a call, with its axes as (N, C, spatial...), and the shapes and descriptors of its parameters."""
 
     x: TensorSpec
     spatial: bool  # the mode
@@ -96,7 +96,7 @@ class Normalized(NamedTuple):
         return as_channels_first if call.workspace_cap is None else self.in_either_format
 
     def required_specs(self, operands: Sequence[Operand], data: Callable[[TensorSpec], TensorSpec]) -> list[TensorSpec]:
-        """The operands as they are launched: x, y and gradients as `data` has them, and packed parameters.
+        """Return the required specs of the operands: x, y and gradients converted by `data`, and packed parameters.
 
         The parameters have the dtype of the statistics.
         """

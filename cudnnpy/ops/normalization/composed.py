@@ -1,4 +1,4 @@
-"""Normalizations composed of cuDNN's functions, for what no graph engine supports: float64, and very large sizes.
+"""Normalizations composed of cuDNN's functions, for tensors that no graph engine supports: float64, and very large sizes.
 
 y = (x - mean) / sqrt(variance + epsilon) * scale + bias is computed step by step: means by cudnnReduceTensor, products and
 sums by cudnnOpTensor, and 1 / sqrt(variance + epsilon) by cudnnBatchNormalizationForwardInference, applied to ones. Each

@@ -20,7 +20,7 @@ RANKS = range(1, 6)
 
 
 class _RowNormalization(DeviceOperation):
-    """Layer and RMS normalization: what they share, and the names of their parameters and statistics."""
+    """Base class of layer and RMS normalization. A subclass names its parameters and statistics."""
 
     epsilon: float
     _mode: ClassVar[GraphNormalization]

@@ -145,7 +145,7 @@ def _with_beta(
 ) -> Program:
     """The executable on its operands; with a beta, its result goes to scratch memory first.
 
-    In place, the function would read what it has written: softmax-in-place-beta in docs/known-issues.md.
+    In place, the function would read its own results: softmax-in-place-beta in docs/known-issues.md.
     """
     if not beta:
         return with_conversion_copies(name, call.device, operands, executable, required_specs)
