@@ -409,7 +409,9 @@ def main() -> None:
     for module in (plans, selection, local_measurer):
         vars(module).update(Target=lambda handle: TARGET, Handle=NoHandle)
     vars(plans)["on_device"] = lambda device: nullcontext()
-    memory = SimpleNamespace(temporary=lambda device, stream: nullcontext(), total_bytes=lambda device: 1 << 37)
+    memory = SimpleNamespace(
+        trim_pool_afterwards=lambda device, stream: nullcontext(), total_bytes=lambda device: 1 << 37
+    )
     vars(search).update(Bench=Bench, memory=memory)
     vars(graph_of).update(engines=targets, Handle=NoHandle, on_device=lambda device: nullcontext())
     answers = os.fdopen(os.dup(1), "w")

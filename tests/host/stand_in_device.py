@@ -367,7 +367,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInDevice]:
         monkeypatch.setattr(module, "is_capturing", lambda stream: stream in stand_in.capturing)
     monkeypatch.setattr(workspace, "capture_id", lambda stream: 1)
     monkeypatch.setattr(driver_calls, "_torch_captures", driver_calls._ask_torch)
-    monkeypatch.setattr(launcher, "several_devices", lambda: True)
+    monkeypatch.setattr(launcher, "has_several_devices", lambda: True)
     monkeypatch.setattr(launcher, "current_device", lambda: stand_in.thread_state.device)
     monkeypatch.setattr(launcher, "_direct_launch_maker", lambda: stand_in.direct)
     monkeypatch.setattr(selection, "choose", stand_in.choose)

@@ -272,7 +272,7 @@ def stand_in_graphs() -> Iterator[StandInGraphs]:
         patch.setattr(driver, "cuThreadExchangeStreamCaptureMode", lambda mode: (driver.CUresult.CUDA_SUCCESS, mode))
         for module in (driver_calls, captured_nodes, direct_launch, stream_capture):
             patch.setattr(module, "driver_library", lambda: stand_in)
-        patch.setattr(launcher, "several_devices", lambda: False)
+        patch.setattr(launcher, "has_several_devices", lambda: False)
         patch.setattr(Handle, "default", classmethod(lambda cls, device: stand_in.handle))
         plan_cache.clear_cache()
         yield stand_in

@@ -115,9 +115,9 @@ def is_convolution(value: object) -> bool:
 def machine(monkeypatch: pytest.MonkeyPatch, libcudnn: LibcudnnFixture) -> Machine:
     machine = Machine()
     libcudnn(machine.call, real=True)
-    monkeypatch.setattr(choosing.memory, "take", machine.take)
-    monkeypatch.setattr(choosing.memory, "temporary", lambda device, stream: contextlib.nullcontext())
-    monkeypatch.setattr(choosing, "capture_nearby", lambda stream: machine.capturing)
+    monkeypatch.setattr(choosing.memory, "allocate", machine.take)
+    monkeypatch.setattr(choosing.memory, "trim_pool_afterwards", lambda device, stream: contextlib.nullcontext())
+    monkeypatch.setattr(choosing, "is_stream_or_torch_capturing", lambda stream: machine.capturing)
     monkeypatch.setattr(
         choosing, "on_device", lambda device: contextlib.nullcontext((0 if device is None else device, 1))
     )

@@ -125,7 +125,7 @@ def driver(log: Log, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     fake = FakeDriver(log)
     handle = FakeHandle(log)
     monkeypatch.setattr(driver_calls, "driver_library", lambda: fake)
-    monkeypatch.setattr(launcher_module, "several_devices", lambda: False)
+    monkeypatch.setattr(launcher_module, "has_several_devices", lambda: False)
     monkeypatch.setattr(launcher_module, "_direct_launch_maker", lambda: fake.make)
     monkeypatch.setattr(Handle, "default", classmethod(lambda cls, device: handle))
     return fake
@@ -338,7 +338,7 @@ def test_the_arrays_device_is_made_current(log: Log, driver: FakeDriver, monkeyp
             log.append("back")
             driver.device = 0
 
-    monkeypatch.setattr(launcher_module, "several_devices", lambda: True)
+    monkeypatch.setattr(launcher_module, "has_several_devices", lambda: True)
     monkeypatch.setattr(launcher_module, "on_device", On)
     plan = FakePlan(log)
     plan.device = 1

@@ -99,7 +99,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
 def log(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The streams of the launches of a Launcher, on the only device."""
     monkeypatch.setattr(launcher, "current_device", lambda: 0)
-    monkeypatch.setattr(launcher, "several_devices", lambda: False)
+    monkeypatch.setattr(launcher, "has_several_devices", lambda: False)
     monkeypatch.setattr(launcher, "capture_nearby", lambda stream: False)
     return []
 
