@@ -183,7 +183,9 @@ def plan_for(
         return given
     target = Target(Handle.default(problem.device))
     tuner_class = _stored_tuner_class()
-    tuner = tuner_class and tuner_class(problem, options, target, measurer, is_measured=cap is None)
+    tuner = None
+    if tuner_class is not None:
+        tuner = tuner_class(problem, options, target, measurer, is_measured=cap is None)
     candidate, considered = choose(
         problem, options, target, memory.free_bytes(problem.device), tuner, previous_engine, cap
     )

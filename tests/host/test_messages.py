@@ -485,13 +485,13 @@ cudnnpy.log_to()
 thread = threading.Thread(target=bad)
 thread.start()
 began.wait()
-print(len(messages._inside), flush=True)
+print(len(logging_bridge._inside), flush=True)
 if pid := os.fork():
     ended.set()
     thread.join()
-    print(os.waitpid(pid, 0)[1], len(messages._inside))
+    print(os.waitpid(pid, 0)[1], len(logging_bridge._inside))
 else:
-    print(len(messages._inside), flush=True)
+    print(len(logging_bridge._inside), flush=True)
     os._exit(0)
 """)
     assert (done.returncode, done.stdout.split()) == (0, ["1", "0", "0", "0"]), done.stderr
