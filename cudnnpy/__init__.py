@@ -69,7 +69,13 @@ def __getattr__(name: str) -> object:
     if name not in _LAZY:
         raise AttributeError(f"module 'cudnnpy' has no attribute {name!r}")
     home, _, there = _LAZY[name].partition(":")
-    value = getattr(import_module(f"cudnnpy.{home}"), there or name) if home else import_module(f"cudnnpy.{name}")
+    try:
+        module = import_module(f"cudnnpy.{home or name}")
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("cudnnpy."):
+            raise
+        raise ImportError(f"cudnnpy.{name} needs {error.name}, which this copy of the package lacks") from None
+    value = getattr(module, there or name) if home else module
     globals()[name] = value
     return value
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from importlib import import_module
-from threading import RLock
 from typing import Any
 
+from cudnnpy._fork import fork_safe_lock
 from cudnnpy._installation import to_install
 from cudnnpy.errors import LibraryNotFoundError
 
 # Its modules import one another. Where two threads begin with different ones, Python breaks the deadlock by giving one of
 # them a module that is not complete yet.
-_importing = RLock()
-os.register_at_fork(before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release)
+_importing = fork_safe_lock()
 
 
 @cache

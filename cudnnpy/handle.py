@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import Any
 from cudnnpy import raw
 from cudnnpy._core.owned import Owned
 from cudnnpy._cuda_python import cuda_python
+from cudnnpy._fork import in_forked_child
 from cudnnpy._options.checks import error_repr
 from cudnnpy.typing import Device, Stream
 
@@ -21,7 +21,7 @@ from cudnnpy.typing import Device, Stream
 # moment, and cudnnDestroy synchronizes the device: during a stream capture this would make every later launch fail. So the
 # next Handle of the context reuses one of these. There are never more than Handles that were alive at the same time.
 _idle: dict[int, list[Any]] = {}
-os.register_at_fork(after_in_child=_idle.clear)
+in_forked_child(_idle.clear)
 
 _of_thread = threading.local()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from ctypes import byref, c_int, c_void_p
 from functools import cache
 from typing import Any
 
+from cudnnpy._fork import in_forked_child
 from cudnnpy.errors import CaptureError
 
 _NOT_READY = 600  # CUDA_ERROR_NOT_READY
@@ -85,7 +85,7 @@ def _forget_torch() -> None:
 
 
 _torch_captures: Callable[[], bool] = _ask_torch
-os.register_at_fork(after_in_child=_forget_torch)
+in_forked_child(_forget_torch)
 
 
 @cache

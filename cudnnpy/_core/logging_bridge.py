@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import logging
-import os
 import re
 import signal
 import sys
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 
 from cudnnpy import raw
 from cudnnpy._core.process_setting import ProcessSetting
+from cudnnpy._fork import in_forked_child
 from cudnnpy._options.checks import check_integer, error_repr
 
 _LEVELS: dict[int, int] = {
@@ -112,8 +112,8 @@ def _checked(logger: Any, level: Any) -> _LogSink | None:
 
 _sink: _LogSink | None = None
 _heard = False  # whether a message has come since _wait_for_callbacks set this
-_inside: set[int] = set()  # the threads that run the callback
-os.register_at_fork(after_in_child=_inside.clear)  # the child has none of the parent's other threads
+_inside: set[int] = set()  # the threads that are passing a message on
+in_forked_child(_inside.clear)  # those of the parent are not in the child
 _thread_state = threading.local()  # .deaf: whether messages of the thread are dropped
 
 

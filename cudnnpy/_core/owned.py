@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, TypeVar
 
 from cudnnpy import raw
+from cudnnpy._fork import in_forked_child
 from cudnnpy.errors import ClosedError, CudnnError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _nothing() -> None:
     pass
 
 
-os.register_at_fork(after_in_child=_forked)
+in_forked_child(_forked)
 
 
 def _destroy(function: str, pointer: Any) -> None:

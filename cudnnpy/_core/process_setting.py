@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from bisect import insort
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from itertools import count
 from operator import attrgetter
-from threading import RLock
 from types import TracebackType
 from typing import Generic, TypeVar
+
+from cudnnpy._fork import fork_safe_lock
 
 T = TypeVar("T")
 
@@ -29,12 +29,9 @@ class ProcessSetting(Generic[T]):
     def __init__(self, value: T, apply: Callable[[T], None]) -> None:
         self.value = value
         self._apply = apply
-        self._lock = RLock()
+        self._lock = fork_safe_lock()
         self._numbers = count()
         self._open: list[_Restoring[T]] = []  # the blocks that have begun and not ended, in the order of their settings
-        os.register_at_fork(
-            before=self._lock.acquire, after_in_parent=self._lock.release, after_in_child=self._lock.release
-        )
 
     def set(self, value: T) -> AbstractContextManager[None]:
         """Change the setting. Used as a context manager, the result restores the previous setting on exit."""

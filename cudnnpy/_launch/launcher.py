@@ -12,7 +12,6 @@ pack would save 4 us a launch where addresses return, which is not worth a table
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from functools import cache
 from typing import Protocol
@@ -20,6 +19,7 @@ from weakref import WeakSet
 
 from cudnnpy import raw
 from cudnnpy._core.driver import current_device, has_several_devices, is_stream_or_torch_capturing, make_current
+from cudnnpy._fork import in_forked_child
 from cudnnpy._launch.address_validation import Addresses
 from cudnnpy._launch.steps import WORKSPACE_ALIGNMENT, BoundLaunch, Executable
 from cudnnpy.handle import Handle, in_use, on_device
@@ -180,4 +180,4 @@ def _drop_direct_launches() -> None:
     _direct_launchers.clear()
 
 
-os.register_at_fork(after_in_child=_drop_direct_launches)
+in_forked_child(_drop_direct_launches)

@@ -22,6 +22,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, Literal, NamedTuple
 
+from cudnnpy._fork import in_forked_child
 from cudnnpy._version import __version__
 from cudnnpy.raw import _library
 
@@ -267,7 +268,7 @@ def _forget_all() -> None:
     _alive.clear()
 
 
-os.register_at_fork(after_in_child=_forget_all)
+in_forked_child(_forget_all)
 
 
 def why_no_interpreter() -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from cudnnpy._core.driver import is_stream_idle
+from cudnnpy._fork import fork_safe_lock, in_forked_child
 from cudnnpy._measuring import gpus
 from cudnnpy._measuring.gpu_lock import gpu_lock
 from cudnnpy._measuring.gpu_worker import GpuWorker, MeasureError
@@ -139,7 +140,7 @@ class _Shared:
         self.retry_at, self.reason = 0.0, ""
 
 
-_lock = threading.Lock()
+_lock = fork_safe_lock()
 _by_uuid: dict[str, _Shared] = {}
 _warned: set[str] = set()
 _tuned = [0, 0.0]  # problems, and the seconds that they took
@@ -163,14 +164,7 @@ def end_processes() -> None:
                 shared.turn.release()
 
 
-def _begin_again() -> None:
-    """In a forked child, drop the processes and locks of the parent."""
-    global _lock
-    _lock = threading.Lock()
-    _by_uuid.clear()
-
-
-os.register_at_fork(after_in_child=_begin_again)
+in_forked_child(_by_uuid.clear)  # a forked process starts processes of its own
 atexit.register(end_processes)
 workspace.call_when_short(end_processes)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
 
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem, is_strict
-from cudnnpy._store.entry import Entry
+
+if TYPE_CHECKING:  # a copy of the package without the store has no entries
+    from cudnnpy._store.entry import Entry
 
 Symptom = Literal["context lost", "limit exceeded", "access outside", "wrong result", "process ended"]
 SYMPTOMS: tuple[Symptom, ...] = get_args(Symptom)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from threading import Lock
 from types import TracebackType
 from typing import Self
 
+from cudnnpy._fork import fork_safe_lock
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.problem_notation import text_of
 
-lock = Lock()
-os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+lock = fork_safe_lock()
 
 
 class ProblemLog:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from itertools import chain
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cudnnpy._core.candidate_table import table
 from cudnnpy._memory import workspace as memory
@@ -17,9 +18,11 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.stored_tuner import StoredTuner
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.handle import Handle
+
+if TYPE_CHECKING:
+    from cudnnpy._planning.stored_tuner import StoredTuner
 
 _BEST = 16  # the number of the heuristics' proposals that autotune measures before all engines
 
@@ -66,6 +69,18 @@ def _distinct(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
         if candidate.name not in seen:
             seen.add(candidate.name)
             yield candidate
+
+
+@cache
+def _stored_tuner_class() -> type[StoredTuner] | None:
+    """Return the class of tuners, or None in an installation without the package `_store`."""
+    try:
+        from cudnnpy._planning.stored_tuner import StoredTuner
+    except ModuleNotFoundError as error:
+        if error.name != "cudnnpy._store":
+            raise
+        return None
+    return StoredTuner
 
 
 def choose(
@@ -171,23 +186,29 @@ def plan_for(
         given.check_serves(problem)
         return given
     target = Target(Handle.default(problem.device))
-    tuner = StoredTuner(problem, options, target, measurer, is_measured=cap is None)
+    tuner_class = _stored_tuner_class()
+    tuner = None
+    if tuner_class is not None:
+        tuner = tuner_class(problem, options, target, measurer, is_measured=cap is None)
     candidate, considered = choose(
         problem, options, target, memory.free_bytes(problem.device), tuner, previous_engine, cap
     )
     plan = Plan(problem, candidate)
-    plan.store_layer = tuner.layer
+    if tuner is not None:
+        plan.store_layer = tuner.layer
     if lists_candidates:
-        plan.candidates = considered if tuner.entry is None else tuner.considered()
+        plan.candidates = considered if tuner is None or tuner.entry is None else tuner.considered()
     recording.note(problem, options)
     return plan
 
 
 def survey(problem: Problem, options: PlanningOptions, target: Target, free_bytes: int) -> list[Candidate]:
     """Return every candidate, planned if the options and stored faults permit it, otherwise with the rejection reason."""
-    limit, left_out = limit_of(options, free_bytes), StoredTuner(problem, options, target).left_out
+    tuner_class = _stored_tuner_class()
+    left_out = {} if tuner_class is None else tuner_class(problem, options, target).left_out
+    limit, ranked = limit_of(options, free_bytes), ranked_candidates(problem, options, target)
     found: list[Candidate] = []
-    for _ in planned_candidates(ranked_candidates(problem, options, target), problem, options, limit, found, left_out):
+    for _ in planned_candidates(ranked, problem, options, limit, found, left_out):
         pass
     return found
 

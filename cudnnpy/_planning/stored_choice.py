@@ -7,17 +7,17 @@ parses stored text. Known issues, options and the workspace limit apply to it as
 from __future__ import annotations
 
 import math
-import os
 import platform
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
+from threading import RLock
 from weakref import WeakValueDictionary
 
 from cudnnpy import raw
 from cudnnpy._cuda_python import cuda_python
+from cudnnpy._fork import in_forked_child
 from cudnnpy._options.checks import printable
 from cudnnpy._planning import known_issues, plan_serialization
 from cudnnpy._planning.candidates import Candidate, detached_candidate
@@ -162,20 +162,13 @@ def candidate_of(entry: Entry, problem: Problem, options: PlanningOptions, targe
 # Single flight: one thread measures a choice, and other threads that need it wait
 
 
-class _Lock:
-    """A lock that a WeakValueDictionary can hold."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-
-
-_locks: WeakValueDictionary[str, _Lock] = WeakValueDictionary()
-os.register_at_fork(after_in_child=_locks.clear)  # the child lacks the threads that would release them
+_locks: WeakValueDictionary[str, RLock] = WeakValueDictionary()
+in_forked_child(_locks.clear)  # no thread of the parent will release them
 
 
 @contextmanager
 def single_flight(key: Key) -> Iterator[None]:
-    """Admit one thread of this process at a time to the block for a key."""
-    lock = _locks.setdefault(key.digest, _Lock())  # referred to until the end of the block
-    with lock.lock:
+    """Let one thread of this process at a time into the block for a key."""
+    lock = _locks.setdefault(key.digest, RLock())  # referred to until the end of the block
+    with lock:
         yield

@@ -5,7 +5,6 @@ A finalized pack takes no other addresses. All that does not depend on them is p
 
 from __future__ import annotations
 
-import os
 import struct
 import sys
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from ctypes import addressof, byref, c_int64, c_void_p
 from typing import Any
 
 from cudnnpy import raw
+from cudnnpy._fork import in_forked_child
 from cudnnpy.backend import Descriptor
 
 # Plain ints, which ctypes passes fastest.
@@ -32,7 +32,7 @@ def _forked() -> None:
     _process = object()
 
 
-os.register_at_fork(after_in_child=_forked)
+in_forked_child(_forked)
 
 
 class VariantPack(c_void_p):

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from cudnnpy._fork import fork_safe_lock
 from cudnnpy._options.checks import printable
 from cudnnpy._store.database import Store, is_blank, look_up
 from cudnnpy._store.entry import Entry, Fault, Key, without_options
@@ -21,8 +21,7 @@ VARIABLE, LAYERS_VARIABLE = "CUDNNPY_STORE", "CUDNNPY_STORE_LAYERS"
 PREFERENCES_VARIABLE = "CUDNNPY_STORED_CHOICES"
 USER = "user"
 
-_lock = threading.RLock()
-os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+_lock = fork_safe_lock()
 _chosen: str | Store | None = None  # the argument of `use`
 _added: list[Store] = []
 _current: tuple[tuple[str | None, ...], Layers] | None = None

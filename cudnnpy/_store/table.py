@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cudnnpy._fork import fork_safe_lock
 from cudnnpy._store.entry import SCHEMA, digest_of
 from cudnnpy._store.file_errors import CorruptFileError, FileUnavailableError, ForeignFileError
 
@@ -26,8 +25,7 @@ _ENTRY_START = b'entry{"candidates":'  # the kind and the content of a row, whic
 
 # Held during each transaction and each fork of this process. SQLite has locks within a process, too: a child that was forked
 # while another thread held one would wait for it without end.
-sqlite_lock = threading.RLock()
-os.register_at_fork(before=sqlite_lock.acquire, after_in_parent=sqlite_lock.release, after_in_child=sqlite_lock.release)
+sqlite_lock = fork_safe_lock()
 
 
 class Row(NamedTuple):

@@ -6,7 +6,6 @@ from typing import Any
 
 from cudnnpy._core.driver import check_not_capturing
 from cudnnpy._core.layouts import TensorSpec, check_spec, from_logical, to_logical
-from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._memory.arrays import library_of, read, spec_of
 from cudnnpy._memory.device_array import current_device
 from cudnnpy._options.checks import check_option, check_shape, is_channels_last
@@ -89,7 +88,7 @@ class Convolution(ConvolutionBase, Layer):
         with on_device(problem.device):
             stream = library_of(first).current_stream(problem.device) if real else 0
             check_not_capturing("plan", stream, "Plan before the capture, and keep the plan")
-            return self._operation.choose_plan(problem, Tuner(problem.device, stream))
+            return self._operation.choose_plan(problem, stream)
 
     def candidates(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cudnnpy._autotune import measurer_for
 from cudnnpy._core.layouts import (
     TensorSpec,
     at_least_4d,
@@ -20,7 +21,6 @@ from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.operands import check_input, check_no_overlaps, logical, logical_like, logical_result, packed_like
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
 from cudnnpy._launch.step_builder import StepBuilder
-from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._options.arguments import check_activation
 from cudnnpy._options.checks import check_shape, is_channels_last
 from cudnnpy._options.convolution import ConvolutionOptions
@@ -64,10 +64,10 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
         wanted = [operand.spec if operand.name in _PARAMETERS else _last(operand.spec) for operand in operands]
         graph = self._graph(operands, wanted, geometry, activation)
         copies = [byte_extent(spec) for o, spec in zip(operands, wanted, strict=True) if _is_copied(o, spec)]
-        tuner = Tuner(call.device, call.stream)
+        measurer = measurer_for(graph.options, call.device, call.stream)
         zeros = () if has_channels else (byte_extent(x), byte_extent(w))
         cap = call.workspace_cap_with_scratch(*copies, *zeros)
-        plan = plan_for(graph.problem(call.device), graph.options, tuner, cap=cap, lists_candidates=False)
+        plan = plan_for(graph.problem(call.device), graph.options, measurer, cap=cap, lists_candidates=False)
         program = with_conversion_copies(plan.name, call.device, operands, plan.executable, wanted)
         if has_channels:
             return program, results

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex
 
+from cudnnpy._autotune import measurer_for
 from cudnnpy._core.cache_token import TokenizedOptions, cache_token
 from cudnnpy._core.layouts import (
     CHANNELS_FIRST,
@@ -22,13 +23,11 @@ from cudnnpy._launch.fill_executables import program_for_empty_input
 from cudnnpy._launch.operands import check_no_overlaps, in_logical_order
 from cudnnpy._launch.program import Operand, Program
 from cudnnpy._launch.step_builder import StepBuilder
-from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._memory import workspace as memory
 from cudnnpy._options.algorithms import algorithm_named, check_algorithm
 from cudnnpy._options.arguments import check_no_beta, check_scales
 from cudnnpy._options.checks import check_shape, error_repr, is_channels_last
 from cudnnpy._options.convolution import ConvolutionOptions
-from cudnnpy._planning.candidate_filter import Measurer
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.measurement_freeze import is_frozen
@@ -183,10 +182,10 @@ class Operation:
         return builder.program(name, call.device, operands, plan)
 
     def _plan(self, call: Call, problem: ConvolutionProblem, *scratch: int) -> Plan:
-        """Choose the plan of a call that also needs scratch memory of some sizes."""
-        tuner = Tuner(call.device, call.stream)
+        """The plan of a call, beside scratch memory of some sizes."""
+        measurer = measurer_for(self.planning, call.device, call.stream)
         cap = call.workspace_cap_with_scratch(*scratch)
-        plan = plan_for(problem, self.planning, tuner, self._before(problem), cap, lists_candidates=False)
+        plan = plan_for(problem, self.planning, measurer, self._before(problem), cap, lists_candidates=False)
         self._note(problem, plan)
         return plan
 
@@ -250,9 +249,10 @@ class Operation:
         )
         return ConvolutionProblem(*made)
 
-    def choose_plan(self, problem: ConvolutionProblem, tune: Measurer) -> Plan:
-        """Choose the plan of a problem by the options. Raises NoAlgorithmError."""
-        plan = plan_for(problem, self.planning, tune, self._before(problem))
+    def choose_plan(self, problem: ConvolutionProblem, stream: int) -> Plan:
+        """The plan that the options ask for, on the problem's device. Raises NoAlgorithmError."""
+        measurer = measurer_for(self.planning, problem.device, stream)
+        plan = plan_for(problem, self.planning, measurer, self._before(problem))
         self._note(problem, plan)
         return plan
 

@@ -22,11 +22,11 @@ from copy import deepcopy
 from itertools import islice
 from typing import Self
 
+from cudnnpy._autotune import measurer_for
 from cudnnpy._core.cache_token import CacheToken
 from cudnnpy._core.layouts import TensorSpec, has_same_layout
 from cudnnpy._launch import dispatch
 from cudnnpy._launch.program import Operand, Program
-from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._options.convolution import TUNE_SECONDS
 from cudnnpy._planning import engines
 from cudnnpy._planning.options import PlanningOptions, checked
@@ -116,7 +116,7 @@ class Graph(GraphOperations):
         if empty := self._empty():
             raise ValueError(f"a planned graph must have elements; got none in {', '.join(empty)}")
         with on_device(device):
-            return plan_for(self.problem(device), self.options, Tuner(device))
+            return plan_for(self.problem(device), self.options, measurer_for(self.options, device))
 
     def executable(self, device: int, pick: int = 0) -> engines.GraphExecutable | None:
         """Return the executable of the first candidate that can be planned, or None if there is none.
@@ -194,8 +194,8 @@ class Graph(GraphOperations):
         problem = self.problem(call.device, call.specs)
         if self._empty():
             return self._without_elements(call, problem), [node.spec for node in self.outputs]
-        tuner = Tuner(call.device, call.stream)
-        plan = plan_for(problem, self.options, tuner, cap=call.workspace_cap, lists_candidates=False)
+        measurer = measurer_for(self.options, call.device, call.stream)
+        plan = plan_for(problem, self.options, measurer, cap=call.workspace_cap, lists_candidates=False)
         return plan, [node.spec for node in self.outputs]
 
     def _without_elements(self, call: dispatch.Call, problem: GraphProblem) -> Program:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeVar, cast
 
+from cudnnpy._fork import fork_safe_lock
 from cudnnpy._installation import to_install
 from cudnnpy.errors import (
     CudnnError,
@@ -30,12 +30,9 @@ _VARIABLE = "CUDNNPY_LIBRARY"
 # The files that cuda.pathfinder loads: libcudnn after the libraries that it needs.
 _FILES = ("libcublasLt.so.13", "libcublasLt.so.12", "libnvrtc.so.13", "libnvrtc.so.12", f"libcudnn.so.{_MAJOR}")
 
-_lock = threading.RLock()
+# A fork waits for a thread that is loading, since the child would not have it: the dynamic linker has a lock of its own.
+_lock = fork_safe_lock()
 _loaded: tuple[ctypes.CDLL, str, int] | None = None
-
-# A fork waits for a thread that is loading: the child would not have that thread, and nothing would release this lock and the
-# dynamic linker's. The forking thread may hold the lock itself, so it is reentrant.
-os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 _SCALARS: dict[str, Any] = {
     "void": None,

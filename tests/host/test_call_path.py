@@ -1,10 +1,10 @@
-"""The steps in docs/how-it-works.md are those of a real call."""
+"""The steps in docs/how-it-works.md are the steps of a real call, a known one and a first one."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -18,7 +18,15 @@ from cudnnpy._launch.direct import direct_launch
 from cudnnpy._launch.direct.captured_nodes import KernelNode
 from cudnnpy._launch.direct.direct_launch import DirectLaunch
 from cudnnpy._launch.direct.relocations import Relocation
+from cudnnpy._launch.steps import Executable
+from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._memory import arrays
+from cudnnpy._planning import selection, stored_choice
+from cudnnpy._planning.candidate_filter import Measurement
+from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.selection import choose
+from cudnnpy.convolution.candidates import ConvolutionProblem
+from cudnnpy.typing import Preference
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(cudnnpy.__file__).parent
@@ -111,10 +119,76 @@ def test_a_known_call_takes_the_steps_of_the_page(stand_in: StandInDevice, monke
     assert (new, same) == (13, 11)  # each takes the host 0.05 to 0.1 us: three read an array
 
 
-def test_a_new_call_plans_after_the_look_up(stand_in: StandInDevice) -> None:
-    """A stand-in selects and runs here, so that the modules of the choice are not entered."""
-    conv = cudnnpy.Convolution(padding=1)
-    found = entered(lambda: conv.forward(Array(2, 4, 6, 6), Array(8, 4, 3, 3), out=Array(2, 8, 6, 6)))
-    order = ["_launch.dispatch", "_launch.plan_cache", "convolution.problem", "_planning.selection", "_planning.plan"]
-    names = [f"cudnnpy.{name}" for name in (*order, "_launch.launcher")]
-    assert [name for name in found if name in names] == names
+def functions_entered(call: Callable[[], object]) -> list[str]:
+    """The functions of the package that a call enters, in order, each as often as it is entered."""
+    found = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        file = Path(frame.f_code.co_filename.partition(",")[0])
+        if event == "call" and PACKAGE in file.parents:
+            module = ".".join(("cudnnpy", *file.relative_to(PACKAGE).with_suffix("").parts))
+            found.append(f"{module}.{frame.f_code.co_qualname}")
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def steps_of_a_first_call(page: str) -> list[str]:
+    """The functions of the table of a first call."""
+    table = page.partition("**Any other new call signature**")[2].partition("The launch follows as above")[0]
+    return re.findall(r"^\| \d+ \| `(cudnnpy\.[\w.]+)` \|", table, re.M)
+
+
+class Choosing:
+    """Two made-up candidates in place of cuDNN's, of which an option rejects the first; and no GPU that measures."""
+
+    def __init__(self, stand_in: StandInDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.stand_in, self.planned = stand_in, 0
+        monkeypatch.setattr(selection, "choose", choose)
+        monkeypatch.setattr(stored_choice, "gpu_kind", lambda target: ("NVIDIA H200", "9.0", 132))
+        monkeypatch.setattr(ConvolutionProblem, "proposed_candidates", lambda problem, *_: self.candidates(problem))
+        monkeypatch.setattr(Tuner, "_in_turn", lambda *_: Measurement(None, "there is no GPU"))
+
+    def candidates(self, problem: ConvolutionProblem) -> Iterator[Candidate]:
+        def make() -> Executable:
+            self.planned += 1
+            return self.stand_in.executable(tuple(range(len(problem.operands))), problem.operands)
+
+        for number, is_deterministic in enumerate((False, True)):
+            yield Candidate("heuristics", f"made up {number}", (), is_deterministic, make)
+
+
+@pytest.mark.parametrize("prefer", ["fastest", "limited_workspace", "no_workspace", "autotune"])
+def test_a_first_call_takes_the_steps_of_the_page(
+    stand_in: StandInDevice, monkeypatch: pytest.MonkeyPatch, prefer: Preference
+) -> None:
+    """Each once, and one plan is made."""
+    listed = steps_of_a_first_call((ROOT / "docs" / "how-it-works.md").read_text())
+    measures = "cudnnpy._measuring.tuner.Tuner.measure"
+    assert listed.index(measures) == 7
+    made = Choosing(stand_in, monkeypatch)
+    conv = cudnnpy.Convolution(padding=1, prefer=prefer, deterministic=True)
+    found = functions_entered(lambda: conv.forward(Array(2, 4, 6, 6), Array(8, 4, 3, 3)))
+    wanted = [name for name in listed if name != measures or prefer == "autotune"]
+    assert [*dict.fromkeys(name for name in found if name in listed)] == wanted
+    tried = "cudnnpy._planning.candidate_filter.try_plan"
+    assert {name: found.count(name) for name in wanted} == {name: 2 if name == tried else 1 for name in wanted}
+    assert (made.planned, len(stand_in.launches)) == (1, 1)
+
+
+def test_every_operation_with_a_choice_of_engines_plans_by_the_same_functions() -> None:
+    """One function plans, and one gives the callback that measures, wherever a call plans."""
+    package = {file: file.read_text() for file in PACKAGE.rglob("*.py")}
+    callers = {str(file.relative_to(PACKAGE)) for file, source in package.items() if re.search(r"\bplan_for\(", source)}
+    assert callers == {
+        "_planning/selection.py",
+        "convolution/operation.py",
+        "convolution/fused.py",
+        "graph/graph.py",
+    }
+    measuring = {name for name in callers if "measurer_for(" in (PACKAGE / name).read_text()}
+    assert measuring == callers - {"_planning/selection.py"}

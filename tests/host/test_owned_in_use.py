@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from contextlib import suppress
 from ctypes import byref, c_size_t, c_void_p
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -230,17 +228,3 @@ def test_forks_while_threads_make_and_close_objects() -> None:
         )
         == "{0} False\n"
     )
-
-
-def test_every_lock_of_the_package_is_minded_when_a_process_forks() -> None:
-    """A lock that another thread holds is held for ever in a forked child, unless it is minded or replaced there."""
-    package = Path(raw.__file__).parents[1]
-    locking = {
-        str(path.relative_to(package))
-        for path in package.rglob("*.py")
-        if re.search(r"\b(R?Lock|Condition|Semaphore|BoundedSemaphore|Barrier)\(\)", path.read_text())
-    }
-    minded = re.compile(r"register_at_fork|_process != os\.getpid\(\)")
-    forgetting = {name for name in locking if not minded.search((package / name).read_text())}
-    assert locking >= {"raw/_library.py"}
-    assert forgetting == {"cli/tune/dask_worker.py"}  # of a cluster's workers, which fork nothing: they spawn

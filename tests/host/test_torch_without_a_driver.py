@@ -130,11 +130,11 @@ from cudnnpy._core import driver
 def refuse(): raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
 cuda = types.SimpleNamespace(is_initialized=lambda: True, is_current_stream_capturing=lambda: True)
 sys.modules["torch"] = types.SimpleNamespace(cuda=cuda)
-assert driver.capture_nearby(0)
+assert driver.is_stream_or_torch_capturing(0)
 cuda.is_initialized, cuda.is_current_stream_capturing = (lambda: False), refuse
 child = os.fork()
 if not child:
-    os._exit(driver.capture_nearby(0))
+    os._exit(driver.is_stream_or_torch_capturing(0))
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     done = subprocess.run(
