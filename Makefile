@@ -100,7 +100,7 @@ style: python
 	.venv/style/bin/ruff check .
 	.venv/style/bin/ruff format --check .
 	.venv/style/bin/mypy
-	PYTHONPATH=tests/shared .venv/style/bin/python -m pytest --noconftest tests/host/test_typed.py tests/host/test_tuning_page.py
+	PYTHONPATH=tests/shared .venv/style/bin/python -m pytest --noconftest tests/host/project/test_typed.py tests/host/cli/test_tuning_page.py
 
 docs: python
 	@$(ENVIRONMENT) .venv/docs --extras docs --cudnn none

@@ -7,7 +7,8 @@ assumed only in the releases of the report. The candidates and the lowerings rea
 docs/known-issues.md from it, and tests/gpu/test_known_issues.py runs each issue.
 
 To add an issue, write a condition (issue_conditions.py), an entry, problems that show it
-(tests/gpu/known_issue_problems.py), and problems on both sides of the condition (tests/host/test_known_issues_table.py).
+(tests/gpu/known_issue_problems.py), and problems on both sides of the condition
+(tests/host/planning/test_known_issues_table.py).
 If a measurement shows that a release does not have an issue, its `assumed` ends before that release.
 """
 

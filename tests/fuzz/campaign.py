@@ -109,7 +109,13 @@ def _seed() -> int:
 def _started(
     arguments: list[str], reports: int, errors: IO[str], environment: Mapping[str, str] | None
 ) -> subprocess.Popen[bytes]:
-    paths = [str(HERE.parents[1]), str(HERE), str(HERE.parent / "host"), os.environ.get("PYTHONPATH", "")]
+    paths = [
+        str(HERE.parents[1]),
+        str(HERE),
+        str(HERE.parent / "shared"),
+        *map(str, (HERE.parent / "host").glob("*/")),
+        os.environ.get("PYTHONPATH", ""),
+    ]
     given = {**os.environ, **(environment or {}), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     command = [sys.executable, str(HERE / "campaign.py"), str(reports), *arguments]
     return subprocess.Popen(command, pass_fds=[reports], stdout=errors, stderr=errors, env=given)

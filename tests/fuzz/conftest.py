@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "host"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "shared"))
 
 from planning import planning_environment
 

@@ -23,7 +23,7 @@ from cudnnpy.cli.tune.dask_cluster import DaskCluster
 from cudnnpy.cli.tune.tune_problem import Job, key_for, tuning_gpus
 
 ROOT = Path(__file__).resolve().parents[2]
-HOST = ROOT / "tests" / "host"
+HOST = ROOT / "tests" / "shared"
 EXAMPLE = ROOT / "docs" / "examples" / "data_parallel.py"
 SECONDS = 120
 PROBLEMS = (

@@ -1,11 +1,19 @@
 """What the tests without a GPU share."""
 
+import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 from cache_limits import cache_limits
 from stand_in_device import stand_in
 from stand_in_graphs import graphs
 from stand_in_library import libcudnn
+
+HERE = Path(__file__).resolve().parent
+if str(HERE) in sys.path:  # pytest's doing; from there, `import torch` would find the folder torch
+    sys.path.remove(str(HERE))
+# A few tests import others.
+sys.path += [str(folder) for folder in sorted(HERE.iterdir()) if folder.is_dir() and folder.name != "__pycache__"]
 
 __all__ = ["cache_limits", "graphs", "libcudnn", "stand_in"]
 

@@ -31,7 +31,7 @@ from cudnnpy.convolution.operation import Operation
 from cudnnpy.errors import ExecutionFailedError
 from cudnnpy.torch import planning, registration
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "host"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
 from numpy_machine import NumpyExecutable, run_steps, tensor_in
 

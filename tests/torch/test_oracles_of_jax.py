@@ -1,4 +1,4 @@
-"""What the reference is compared with, tests/host/oracles.py, is itself compared with JAX, in values and gradients."""
+"""What the reference is compared with, tests/shared/oracles.py, is itself compared with JAX, in values and gradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "host"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
 import oracles
 from reference_checks import normal_numbers

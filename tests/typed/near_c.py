@@ -1,6 +1,6 @@
 """A user's program near C: cudnnpy.raw, handles, descriptors, the graph API's descriptors, names and errors.
 
-It is checked, not run: see tests/host/test_typed.py.
+It is checked, not run: see tests/host/project/test_typed.py.
 """
 
 from __future__ import annotations

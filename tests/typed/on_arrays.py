@@ -1,6 +1,6 @@
 """A user's program with the functions of cudnnpy on device arrays of several libraries.
 
-It is checked, not run: see tests/host/test_typed.py.
+It is checked, not run: see tests/host/project/test_typed.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A user's program with every operation, on device arrays of several libraries, as plans and as graphs, and in NumPy.
 
-It is checked, not run: see tests/host/test_typed.py.
+It is checked, not run: see tests/host/project/test_typed.py.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ _UNDECLARED = {"CUDNN_ATTR_OPERATIONGRAPH_ENGINE_SUPPORTED_COUNT"}
 
 # Reviewed by hand: attributes whose type is neither in the comments nor told by the name.
 _REVIEWED = {
-    # cudnnBackendSetAttribute of 9.28 takes this type and refuses every other (tests/host/test_attributes.py)
+    # cudnnBackendSetAttribute of 9.28 takes this type and refuses every other (tests/host/raw/test_attributes.py)
     "confirmed": {
         "CUDNN_TYPE_BACKEND_DESCRIPTOR": """
             CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_BIAS CUDNN_ATTR_OPERATION_SDPA_FWD_SUBGRAPH

@@ -12,7 +12,7 @@ from typing import Any
 Record = dict[str, Any]
 
 # Reviewed by hand: attributes of whose kind the comments say nothing, by their names without CUDNN_ATTR_. cuDNN 9.28
-# takes an open descriptor of the kind for each that can be set (tests/host/test_attribute_kinds.py).
+# takes an open descriptor of the kind for each that can be set (tests/host/raw/test_attribute_kinds.py).
 _REVIEWED = {
     "OPERATIONGRAPH": """
         ENGINEHEUR_OPERATION_GRAPH OPERATION_REDUCTION_SUBGRAPH OPERATION_SDPA_FWD_SUBGRAPH OPERATION_SDPA_BWD_SUBGRAPH""",
@@ -49,7 +49,8 @@ _TABLE = {
 }
 _CORRECTED = {"CUDNN_ATTR_OPERATION_REDUCTION_DESC"}  # in the table though a comment tells a kind
 
-# What cuDNN needs and does not check: it ends the process. Measured with 9.0 and 9.28 (tests/host/test_fatal_combinations.py).
+# Attributes that cuDNN needs and does not check: it ends the process without them. Measured with 9.0 and 9.28
+# (tests/host/raw/test_fatal_combinations.py).
 # Kinds are without CUDNN_BACKEND_ and _DESCRIPTOR, attributes without CUDNN_ATTR_. A condition gives attributes their values;
 # None is any value.
 #

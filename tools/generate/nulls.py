@@ -6,7 +6,7 @@ What C answers with a status stays C's: most functions check their arguments. Tw
   where the function has one to give. The rule goes by the generated facts, for the libraries in which it holds.
 - handles, descriptors and arrays that a function reads unasked. No fact tells them apart from the optional ones, so they
   are a table of what was measured: every function of cuDNN 9.0.0 and of 9.28.0 was called in a child process with each of
-  its pointers NULL in turn. tests/host/test_nulls.py repeats that with the loaded release.
+  its pointers NULL in turn. tests/host/raw/test_nulls.py repeats that with the loaded release.
 """
 
 from __future__ import annotations

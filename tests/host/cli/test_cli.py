@@ -1,0 +1,240 @@
+"""The command: what every part of it shares (help, Ctrl-C, closed pipes, full disks), and `info`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import cudnnpy
+from cudnnpy import availability, raw
+from cudnnpy.cli import command as cli
+from cudnnpy.cli import info, text_table
+
+ROOT = Path(__file__).resolve().parents[3]
+WITHOUT_GPU = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": ""}
+
+
+def command(*arguments, cwd=ROOT, **environment):
+    """Run `python -m cudnnpy ...`; no GPU is visible to it, so that the outcome is the same everywhere."""
+    return subprocess.run(
+        [sys.executable, "-m", "cudnnpy", *map(str, arguments)],
+        cwd=cwd,
+        env={**WITHOUT_GPU, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_version():
+    done = command("--version")
+    assert (done.returncode, done.stdout) == (0, f"cudnnpy {cudnnpy.__version__}\n")
+
+
+def test_alone_it_prints_its_help():
+    alone, asked = command(), command("--help")
+    assert (alone.returncode, alone.stderr) == (0, "")
+    assert alone.stdout == asked.stdout
+    for name in ("info", "edges", "explain", "faults", "plan", "device-profile"):
+        assert f"\n    {name}" in alone.stdout
+
+
+@pytest.mark.parametrize("arguments", [["paint"], ["--paint"], ["info", "more\nthan this"]])
+def test_wrong_arguments_are_one_line_and_status_2(arguments):
+    done = command(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("cudnnpy: ")
+    assert done.stderr.endswith(" --help)\n")
+
+
+PRINTING = [
+    (["info"], ""),
+    (["info"], "1"),
+    (["--help"], ""),
+    (["--help"], "1"),
+    ([], ""),
+    (["edges", "--help"], ""),
+    (["edges", "-o", "{folder}/x.png", "--device", "cpu"], ""),
+]
+
+
+@pytest.mark.parametrize(("arguments", "unbuffered"), PRINTING)
+def test_a_closed_pipe_ends_it_quietly(tmp_path, arguments, unbuffered):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb") as closed:
+        done = run_into(closed, tmp_path, arguments, unbuffered)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(("arguments", "unbuffered"), PRINTING)
+def test_a_full_disk_is_one_line(tmp_path, arguments, unbuffered):
+    with open("/dev/full", "wb") as full:
+        done = run_into(full, tmp_path, arguments, unbuffered)
+    assert (done.returncode, done.stderr) == (2, "cudnnpy: standard output: No space left on device\n")
+
+
+def test_without_standard_output_it_does_its_work(monkeypatch, capsys):
+    with_output = cli.main(["info"])
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "stdout", None)  # as Python starts with a closed one
+    assert cli.main(["info"]) == with_output
+    text_table.show([text_table.Line("a line")])
+    monkeypatch.undo()
+    assert capsys.readouterr() == ("", "")
+
+
+def run_into(output, folder, arguments, unbuffered):
+    return subprocess.run(
+        [sys.executable, "-m", "cudnnpy", *(word.format(folder=folder) for word in arguments)],
+        env={**WITHOUT_GPU, "PYTHONUNBUFFERED": unbuffered},
+        stdout=output,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+
+
+def test_errors_that_nobody_can_read_change_nothing_else():
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "cudnnpy", "edges", "missing.png"],
+            env=WITHOUT_GPU,
+            stdout=subprocess.PIPE,
+            stderr=full,
+            check=False,
+        )
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
+def test_ctrl_c_is_status_130_and_no_traceback(monkeypatch, capsys):
+    def interrupted(_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(info, "run", interrupted)
+    assert cli.main(["info"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("before", "status"), [(signal.SIG_DFL, 128), (signal.SIG_IGN, 0), (lambda number, frame: None, 0)]
+)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_command_as_ctrl_c_does_unless_it_is_ignored_or_handled(
+    monkeypatch, capsys, number, before, status
+):
+    """It is ignored under nohup; a program that calls `main` may handle it."""
+    monkeypatch.setattr(info, "run", lambda options: signal.raise_signal(number) or 0)
+    outside = signal.signal(number, before)
+    try:
+        assert cli.main(["info"]) == (status and status + number)
+        assert signal.getsignal(number) == before
+    finally:
+        signal.signal(number, outside)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_importing_the_command_is_so_short_that_ctrl_c_meets_main():
+    program = (
+        "import sys; before = set(sys.modules); import cudnnpy.cli; "
+        "print(*sorted(name for name in set(sys.modules) - before if name.startswith(('cudnnpy', 'numpy', 'PIL'))))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["cudnnpy", "cudnnpy._version", "cudnnpy.cli", "cudnnpy.cli.command"]
+
+
+def test_the_command_loads_neither_cudnn_nor_cuda():
+    program = (
+        "import sys, cudnnpy.cli.command, cudnnpy.cli.edges.command; from cudnnpy.raw import _library; "
+        "assert _library._loaded is None; "
+        "print(*{name for name in sys.modules if name in ('cuda.core', 'cuda.bindings', 'torch', 'PIL', 'rich')})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "\n"), done.stderr
+
+
+def test_info_without_a_gpu(tmp_path):
+    done = command("info", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == "cuDNN cannot be used here"
+    assert raw.path() in done.stdout
+    assert raw.version_text(raw.version()) in done.stdout
+    assert "libcudnn_ops.so.9" in done.stdout
+    assert "problem: " in done.stdout
+
+
+def test_info_as_json():
+    done = command("info", "--json")
+    assert done.stderr == ""
+    found = json.loads(done.stdout)
+    assert done.returncode == (0 if found["why_unavailable"] is None else 1)
+    assert set(found) == {field.name for field in dataclasses.fields(availability.Report)}
+    assert found["cudnn"] == raw.version_text(raw.version())
+    assert found["libraries"][0] == {"name": "libcudnn.so.9", "path": raw.path(), "version": found["cudnn"]}
+    assert {"numpy", "cuda-pathfinder", "cuda-bindings"} <= set(found["packages"])
+    assert found["packages"]["numpy"] == metadata.version("numpy")
+    assert found["system"].startswith("Linux ")
+
+
+def test_info_where_no_cudnn_is(tmp_path):
+    done = command("info", CUDNNPY_LIBRARY=str(tmp_path / "libcudnn.so.9"))
+    assert done.returncode == 1
+    assert "not loaded" in done.stdout
+    assert "CUDNNPY_LIBRARY" in done.stdout
+
+
+def test_info_without_cuda_python():
+    program = (
+        "import sys; sys.modules['cuda.bindings'] = None\n"
+        "from cudnnpy.cli import command as cli\n"
+        "sys.exit(cli.main(['info']))"
+    )  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "cuda-bindings, which speaks to the driver, is not installed: pip install" in done.stdout
+
+
+def test_info_names_mixed_origins_and_missing_files(tmp_path):
+    """A folder with libcudnn, and of the sub-libraries one alone, which lies elsewhere."""
+    original = Path(raw.path())
+    library = Path(shutil.copy(original, tmp_path))
+    (tmp_path / "libcudnn_graph.so.9").symlink_to(original.with_name("libcudnn_graph.so.9"))
+    done = command("info", CUDNNPY_LIBRARY=str(library))
+    assert done.returncode == 1
+    problems = [line for line in done.stdout.splitlines() if line.startswith("problem: ")]
+    mixed = next(line for line in problems if "different folders" in line)
+    assert str(tmp_path) in mixed
+    assert str(original.parent) in mixed
+    missing = next(line for line in problems if "not found" in line)
+    for part in ("ops", "cnn", "adv", "heuristic", "engines_precompiled", "engines_runtime_compiled"):
+        assert f"libcudnn_{part}.so.9" in missing
+    assert "libcudnn_graph" not in missing
+
+
+def test_info_where_libcudnn_lies_alone(tmp_path):
+    done = command("info", CUDNNPY_LIBRARY=shutil.copy(raw.path(), tmp_path))
+    assert done.returncode == 1
+    assert done.stderr == ""
+    # nothing else to be found, or another installation's sub-libraries, which is told as well
+    said = ("libcudnn_graph.so.9: cannot open shared object file", "from different folders are loaded")
+    assert any(words in done.stdout for words in said)
+
+
+def test_the_report_and_the_two_questions_agree():
+    found = availability.report()
+    assert found.why_unavailable == cudnnpy.why_unavailable()
+    assert cudnnpy.is_available() is (found.why_unavailable is None)
+    assert found.cudnn == raw.version_text(raw.version())
+    assert found.libraries[0].path == raw.path()
+    assert bool(found.gpus) or found.problems
+    assert len({library.path for library in found.libraries}) == len(found.libraries)

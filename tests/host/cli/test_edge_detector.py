@@ -1,0 +1,191 @@
+"""The edge detector without a GPU: the kernel, the result of the CPU, the example and the gpu marker."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from PIL import Image
+
+from cudnnpy.availability import UnavailableError
+from cudnnpy.cli.edges import detector, images
+
+ROOT = Path(__file__).resolve().parents[3]
+EXAMPLE = ROOT / "docs" / "examples" / "edge_detector.py"
+
+
+def run(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def without_gpu(*arguments, **environment):
+    return run(*arguments, CUDA_VISIBLE_DEVICES="", **environment)
+
+
+def neighbours(image):
+    """What the kernel computes, by shifting: the sum over colours of the eight neighbours less eight times itself."""
+    height, width = image.shape[1:3]
+    total = np.pad(image[0].astype(np.float64).sum(axis=2), 1)
+    around = sum(total[dy : dy + height, dx : dx + width] for dy in range(3) for dx in range(3))
+    return np.repeat((around - 9 * total[1:-1, 1:-1])[None, :, :, None], 3, axis=3)
+
+
+def test_the_kernel_is_the_template_in_every_pair_of_channels():
+    assert detector.EDGE_KERNEL.shape == (3, 3, 3, 3)
+    assert detector.EDGE_KERNEL.dtype == np.float32
+    for kernel in detector.EDGE_KERNEL.reshape(9, 3, 3):
+        assert kernel.tolist() == [[1, 1, 1], [1, -8, 1], [1, 1, 1]]
+
+
+@given(
+    hnp.arrays(
+        np.float32,
+        st.tuples(st.just(1), st.integers(1, 12), st.integers(1, 12), st.just(3)),
+        elements=st.floats(0, 1, width=32),
+    ),
+    st.booleans(),
+)
+def test_the_result_of_the_cpu(image, sigmoid):
+    found = detector.detect(image, device="cpu", sigmoid=sigmoid)
+    expected = neighbours(image)
+    if sigmoid:
+        expected = 1 / (1 + np.exp(-expected))
+    assert found.values.dtype == np.float32
+    np.testing.assert_allclose(found.values, expected, rtol=1e-6, atol=1e-5)
+    assert (found.device, found.workspace_size) == ("CPU", 0)
+    assert found.milliseconds > 0
+
+
+def test_edges_are_bright_and_gradients_dark():
+    image = images.load(images.SAMPLE)
+    levels = images.to_levels(detector.detect(image, device="cpu").values)
+    assert levels.shape == (400, 640, 3)
+    assert levels[320:384, 40:104].max() > 200  # the chessboard
+    assert levels[20:140, 20:380].max() <= 2  # the sky
+
+
+def test_auto_is_the_cpu_where_cudnn_cannot_be_used(monkeypatch):
+    monkeypatch.setattr(detector, "why_unavailable", lambda: "there is none")
+    image = np.ones((1, 2, 2, 3), np.float32)
+    assert detector.detect(image).device == "CPU"
+    with pytest.raises(UnavailableError, match="there is none"):
+        detector.detect(image, device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "words"),
+    [
+        ({"device": "gpu"}, ValueError, r"device must be one of 'auto', 'cuda', 'cpu'.*; got 'gpu'"),
+        ({"prefer": "quickest"}, ValueError, r"prefer must be one of 'fastest', 'limited_workspace'.*; got 'quickest'"),
+        ({"workspace_limit": -1}, ValueError, r"workspace_limit must be a number of bytes, 0 or more.*; got -1"),
+        ({"workspace_limit": "1GiB"}, TypeError, r"workspace_limit must be a number of bytes, 0 or more.*; got '1GiB'"),
+    ],
+)
+def test_wrong_options_are_refused(arguments, kind, words):
+    with pytest.raises(kind, match=words):
+        detector.detect(np.ones((1, 2, 2, 3), np.float32), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["missing.png"], "No such file or directory: 'missing.png'"),
+        (["README.md"], "cannot identify image file"),
+        ([images.SAMPLE, "-o", "README.md"], "README.md: the file exists; --force overwrites it"),
+        ([images.SAMPLE, "--workspace-limit", "many"], "invalid int value: 'many'"),
+        ([], "the following arguments are required: input"),
+    ],
+)
+def test_the_example_says_what_is_wrong(arguments, told):
+    done = without_gpu(EXAMPLE, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1].startswith("edge_detector.py: ")
+    assert told in done.stderr.splitlines()[-1]
+
+
+def test_the_example_without_pillow_says_what_to_install(tmp_path):
+    (tmp_path / "PIL.py").write_text("raise ModuleNotFoundError(\"No module named 'PIL'\")")
+    done = run(EXAMPLE, images.SAMPLE, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "edge_detector.py: No module named 'PIL'. Install it: pip install Pillow cuda-python\n"
+
+
+def test_the_example_without_a_gpu_says_where_and_why(tmp_path):
+    done = without_gpu(EXAMPLE, images.SAMPLE, "-o", tmp_path / "x.png")
+    assert done.returncode == 2
+    assert done.stderr.startswith("edge_detector.py: ")
+    assert "CUDNN_STATUS_NOT_INITIALIZED (1001)" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@given(st.binary(min_size=12, max_size=12), st.integers(1, 4).filter(lambda height: 4 % height == 0))
+def test_the_example_loads_and_saves_as_the_command(content, height):
+    """It loads and saves as the walkthrough does, and so does `cudnnpy edges`."""
+    example = runpy.run_path(str(EXAMPLE))
+    pixels = np.frombuffer(content, np.uint8).reshape(height, 4 // height, 3)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "p.png")
+        Image.fromarray(pixels).save(path)
+        loaded = example["load_image"](path)
+        assert (loaded.shape, loaded.dtype) == ((1, *pixels.shape), np.float32)
+        np.testing.assert_allclose(loaded, images.load(path), atol=1e-6)
+        values = loaded * 3 - 1
+        example["save_image"](path, values)
+        written = np.asarray(Image.open(path))
+    assert written.dtype == np.uint8
+    assert abs(written.astype(int) - images.to_levels(values)).max() <= 1
+
+
+def test_the_example_is_a_port():
+    """It crosses into cuDNN by the raw API and the choice on its handles alone, and in the walkthrough's order."""
+    program = EXAMPLE.read_text()
+    assert re.findall(r"^from (cudnnpy\S*) import (.+)$", program, re.M) == [
+        ("cudnnpy", "raw"),
+        ("cudnnpy.descriptors", "choose_algorithm"),
+        ("cudnnpy.errors", "CudnnError"),
+    ]
+    steps = (
+        "raw.cudnnCreate(",
+        "cudnnSetTensor4dDescriptor(",
+        "cudnnSetFilter4dDescriptor(",
+        "cudnnSetConvolution2dDescriptor(",
+        " choose_algorithm(",
+        "Workspace size: ",
+        "cudaMalloc(",
+        "cudaMemcpyHostToDevice",
+        "cudnnConvolutionForward(",
+        "cudnnActivationForward(",
+        "cudaMemcpyDeviceToHost",
+    )
+    places = [program.index(step, program.index("with ExitStack()")) for step in steps]
+    assert places == sorted(places)
+
+
+def test_a_gpu_test_is_skipped_without_a_gpu_and_fails_where_one_is_required():
+    command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/gpu/test_edges.py")
+    skipped = without_gpu(*command, CUDNNPY_REQUIRE_GPU="")
+    assert skipped.returncode == 0, skipped.stdout
+    assert " skipped" in skipped.stdout.splitlines()[-1]
+    assert "passed" not in skipped.stdout.splitlines()[-1]
+    required = without_gpu(*command, CUDNNPY_REQUIRE_GPU="1")
+    assert required.returncode == 1, required.stdout
+    assert "CUDNNPY_REQUIRE_GPU=1, and cuDNN cannot be used" in required.stdout
+    assert not {"passed", "skipped"} & set(required.stdout.splitlines()[-1].split())

@@ -1,0 +1,189 @@
+"""Planning for a profile in a child process: noise, candidates that end the process, and what is left of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from offline_profiles import needs_profiles
+from process_groups import has_ended, members_of
+
+from cudnnpy._planning import device_profile
+from cudnnpy.cli.plan.planner_process import PlannerProcess, PlanningError
+
+ROOT = Path(__file__).resolve().parents[3]
+TEXT = "forward 8x64x28x28 64x64x3x3 pad=1 float16 channels_last"
+OTHER = "forward 8x32x28x28 64x32x3x3 pad=1 float16 channels_last"
+
+pytestmark = [needs_profiles, pytest.mark.usefixtures("without_driver")]
+
+
+@pytest.fixture
+def in_child(monkeypatch, tmp_path):
+    """Run Python code in each child process before anything else."""
+
+    def run(code):
+        folder = tmp_path / "site"
+        folder.mkdir(exist_ok=True)
+        (folder / "sitecustomize.py").write_text("import os, signal, sys\n" + textwrap.dedent(code))
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(ROOT)]))
+        monkeypatch.syspath_prepend(folder)  # children get the path of this process
+
+    return run
+
+
+CRASH = """
+    from cudnnpy._planning import {module}
+    made = {module}.{name}
+    def crashing(*given, **options):
+        if {condition}:
+            print("last words", file=sys.stderr, flush=True)
+            {ending}
+        return made(*given, **options)
+    {module}.{name} = crashing
+"""
+KILL = "os.kill(os.getpid(), signal.SIGSEGV)"
+
+
+def opened(file):
+    return PlannerProcess(device_profile.read(file), stub=True)
+
+
+def test_a_plan_is_an_entry_that_was_not_measured(profile_file):
+    with opened(profile_file()) as planner:
+        entry = planner.plan(TEXT)
+    assert (entry.milliseconds, entry.error, entry.spread, entry.complete) == (None, None, None, True)
+    assert (entry.text, entry.key.gpu, entry.key.capability, entry.key.multiprocessors) == (
+        TEXT,
+        "NVIDIA H200",
+        "9.0",
+        132,
+    )
+    first = next(one for one in entry.candidates if not one.refused)
+    assert (first.source, first.workspace_size) == ("heuristics", entry.workspace_size)
+    assert len(entry.candidates) > 20
+    assert all(one.refused or one.workspace_size is not None for one in entry.candidates)
+
+
+def test_the_survey_has_the_same_candidates(profile_file):
+    with opened(profile_file()) as planner:
+        entry, rows = planner.plan(TEXT), planner.survey(TEXT)
+    assert [(row["name"], row["rejected"]) for row in rows] == [(one.name, one.refused) for one in entry.candidates]
+
+
+def test_a_preference_becomes_the_limit_of_the_key(profile_file):
+    with opened(profile_file()) as planner:
+        entry = planner.plan(f"{TEXT} prefer=no_workspace")
+        other = planner.plan(f"{TEXT} workspace_limit=0")
+    assert entry.workspace_size == 0
+    assert entry.key == other.key
+
+
+def test_noise_of_cudnn_is_not_seen(profile_file, capfd, in_child):
+    in_child('print("Could not load symbol cuGetErrorName", file=sys.stderr);')
+    with opened(profile_file()) as planner:
+        planner.plan(TEXT)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_candidate_that_ends_the_process_costs_only_itself(profile_file, in_child):
+    with opened(profile_file()) as planner:
+        usable = [row["name"] for row in planner.survey(TEXT) if not row["rejected"]]
+    bad = [usable[0], usable[3]]
+    in_child(
+        f"""
+        from cudnnpy._planning import engines
+        made = engines.EngineConfiguration.finalize
+        def crashing(self):
+            if self.name in {bad!r}:
+                {KILL}
+            return made(self)
+        engines.EngineConfiguration.finalize = crashing
+        """
+    )
+    with opened(profile_file()) as planner:
+        entry = planner.plan(TEXT)
+        again = planner.plan(TEXT)  # the process that took its place goes on
+    assert next(one.name for one in entry.candidates if not one.refused) == usable[1]
+    crashed = {one.name: one.refused for one in entry.candidates if "ended" in one.refused}
+    assert crashed == dict.fromkeys(bad, "the process that planned it ended: signal SIGSEGV")
+    assert [one.name for one in again.candidates if one.refused] == [
+        one.name for one in entry.candidates if one.refused
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ending", "how"),
+    [
+        (KILL, "signal SIGSEGV, last words"),
+        ("os._exit(3)", "exit status 3, last words"),
+        ("os.abort()", "signal SIGABRT, last words"),
+    ],
+)
+def test_a_problem_that_ends_the_process_costs_only_itself(profile_file, in_child, ending, how):
+    condition = "'32x28x28' in str(given[0]) or '32, 28, 28' in str(given[0])"
+    in_child(CRASH.format(module="selection", name="ranked_candidates", condition=condition, ending=ending))
+    with opened(profile_file()) as planner:
+        planner.plan(TEXT)
+        with pytest.raises(PlanningError, match=f"^the process that plans ended: {how}$"):
+            planner.plan(OTHER)
+        assert planner.plan(TEXT).text == TEXT
+
+
+def test_a_child_that_cannot_start_is_an_error(profile_file, in_child):
+    in_child("os._exit(7)")
+    with pytest.raises(PlanningError, match="ended when it started: exit status 7"):
+        opened(profile_file())
+
+
+COMMAND = """
+import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+from cudnnpy.cli import command
+from cudnnpy.cli.plan import stub_driver
+stub_driver.has_driver = lambda: False
+sys.exit(command.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_nothing_is_left_of_a_command_that_is_stopped(profile_file, in_child, tmp_path, monkeypatch, number, status):
+    """Neither the process that plans, which is within a candidate, nor the stub driver or the file that it was to write."""
+    in_child("""
+        from cudnnpy._planning import engines
+        def endless(self):
+            import time
+            print(os.getpid(), file=open(os.environ["BEGUN"], "w"), flush=True)
+            time.sleep(600)
+        engines.EngineConfiguration.finalize = endless
+        """)
+    begun, problems, temporary = tmp_path / "begun", tmp_path / "problems.toml", tmp_path / "temporary"
+    os.mkfifo(begun)
+    temporary.mkdir()
+    monkeypatch.setenv("BEGUN", str(begun))
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    problems.write_text(f'format = 1\nproblems = ["{TEXT}"]\n')
+    arguments = ["plan", problems, "--device", profile_file(), "-o", tmp_path / "plans.jsonl", "--stub-driver"]
+    before = {*tmp_path.iterdir()}
+    with subprocess.Popen([sys.executable, "-c", COMMAND, *arguments], start_new_session=True) as process:
+        planning = int(begun.read_text())
+        process.send_signal(number)
+    assert process.returncode == status
+    assert not members_of(process.pid)
+    assert has_ended(planning)
+    assert [*temporary.iterdir()] == []
+    assert {*tmp_path.iterdir()} == before
+
+
+def test_a_text_that_is_no_problem_is_an_error_of_that_problem(profile_file):
+    with opened(profile_file()) as planner:
+        with pytest.raises(PlanningError, match="column 1: operation must be one of"):
+            planner.plan("backwards 8x64x28x28 64x64x3x3")
+        planner.plan(TEXT)

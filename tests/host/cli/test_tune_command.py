@@ -1,0 +1,677 @@
+"""`cudnnpy tune`: its output, files and exit status, what it does not do twice, and every bad input. Stand-ins tune."""
+
+from __future__ import annotations
+
+import argparse
+import builtins
+import csv
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from process_groups import has_ended, members_of
+from stand_in_tuning import KINDS, gpus_of, tuned, worker
+
+from cudnnpy import store as stores
+from cudnnpy._measuring import gpu_worker
+from cudnnpy._planning import stored_choice
+from cudnnpy._planning.candidate_filter import FoundFault, Measurement
+from cudnnpy._store import sqlite_file, table
+from cudnnpy.availability import UnavailableError
+from cudnnpy.cli import command, errors
+from cudnnpy.cli.tune import command as tune_command
+from cudnnpy.cli.tune import session
+from cudnnpy.cli.tune.session import TuningBackend
+from cudnnpy.cli.tune.tune_problem import TuningGpu
+
+ROOT = Path(__file__).resolve().parents[3]
+PROBLEMS = (
+    "forward 1x8x9x9 16x8x3x3 pad=1 float16 channels_last",
+    "backward_data 2x8x9x9 16x8x3x3 pad=1 float16 channels_last",
+    "backward_filter 4x8x9x9 16x8x3x3 pad=1 float16 channels_last deterministic",
+)
+ONE_GPU = TuningBackend(partial(gpus_of, KINDS[0]), worker("tune"))
+NEVER = ONE_GPU._replace(worker=worker("never"))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder with problems.toml; the store is a file there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "user.sqlite"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path.parent / f"{tmp_path.name} cache"))  # of the locks of GPUs
+    write_problems("problems.toml", *PROBLEMS)
+    return tmp_path
+
+
+def write_problems(file: str, *texts: str) -> None:
+    Path(file).write_text(f"format = 1\nproblems = {json.dumps(texts)}\n")
+
+
+def tune(*arguments: str, machine: TuningBackend = ONE_GPU) -> int:
+    """Run the command with a stand-in for the machine."""
+    parser = argparse.ArgumentParser()
+    tune_command.add_arguments(parser)
+    options = parser.parse_args([*arguments])
+    try:
+        return session.run(options, machine)
+    except Exception as error:
+        status = errors.report("cudnnpy tune", error)
+        if status is None:
+            raise
+        return status
+
+
+def stored(path: str = "user.sqlite") -> dict[str, Any]:
+    with stores.open(path, read_only=True) as store:
+        return {entry.text: entry for entry in store}
+
+
+# What it prints, keeps and writes
+
+
+def test_problems_are_tuned_kept_and_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tune("problems.toml") == 0
+    printed = capsys.readouterr()
+    title, *lines, summary = printed.out.splitlines()
+    assert title.split("  ")[0] == "problem"
+    assert re.split(r"  +", title) == ["problem", "choice", "ms", "over heuristics", "workspace"]
+    assert [re.split(r"  +", line) for line in lines] == [
+        [text, "engine 5 + copies", "0.2500", "0.500", "1 MiB"] for text in PROBLEMS
+    ]
+    assert (
+        summary
+        == "3 problems; over the heuristics' first choice: 0.500 in the geometric mean, 0.75 ms of 1.5 ms in all"
+    )
+    noted = printed.err.splitlines()
+    assert [line.partition("]")[0] for line in noted] == ["[1/3", "[2/3", "[3/3"]
+    assert all("0.2500 ms (0.500 of the heuristics' choice), GPU 0, " in line for line in noted)
+    assert [" left" in line for line in noted] == [True, True, False]
+    assert set(stored()) == set(PROBLEMS)
+    assert sorted(path.name for path in Path().iterdir() if "sqlite" not in path.name) == ["problems.toml"]
+
+
+def test_what_is_in_the_store_is_not_measured_again(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tune("problems.toml") == 0
+    first = capsys.readouterr().out
+    assert tune("problems.toml", machine=NEVER) == 0
+    again = capsys.readouterr()
+    assert again.out == first
+    assert again.err == "cudnnpy tune: 3 of 3 problems are in the store\n"
+    new = "forward 8x8x9x9 16x8x3x3"
+    write_problems("problems.toml", *PROBLEMS, new)
+    assert tune("problems.toml") == 0
+    assert f"[1/1] {new}: " in capsys.readouterr().err
+
+
+def test_a_problem_that_ran_out_of_time_is_tuned_again_only_with_more() -> None:
+    incomplete = ONE_GPU._replace(worker=worker("tune_incompletely"))
+    assert tune("problems.toml", "--seconds", "1", machine=incomplete) == 0
+    assert tune("problems.toml", "--seconds", "1", machine=NEVER) == 0
+    assert tune("problems.toml", "--seconds", "0.5", machine=NEVER) == 0
+    assert tune("problems.toml", "--seconds", "4", machine=NEVER) == 1
+
+
+def test_a_choice_of_more_seconds_replaces_an_incomplete_one() -> None:
+    incomplete = ONE_GPU._replace(worker=worker("tune_incompletely"))
+    for seconds in ("1", "4"):
+        assert tune("problems.toml", "--seconds", seconds, machine=incomplete) == 0
+        assert {entry.tune_seconds for entry in stored().values()} == {float(seconds)}
+    assert tune("problems.toml", "--seconds", "4", machine=NEVER) == 0
+    assert tune("problems.toml", "--seconds", "8") == 0
+    assert {(entry.tune_seconds, entry.complete) for entry in stored().values()} == {(8.0, True)}
+
+
+def test_the_seconds_of_a_problem_are_its_own_unless_they_are_given() -> None:
+    write_problems("problems.toml", f"{PROBLEMS[0]} tune_seconds=7", PROBLEMS[1])
+    assert tune("problems.toml", "--store", "a.sqlite") == 0
+    assert [stored("a.sqlite")[text].tune_seconds for text in PROBLEMS[:2]] == [7.0, 2.0]
+    assert tune("problems.toml", "--store", "b.sqlite", "--seconds", "0.25") == 0
+    assert [entry.tune_seconds for entry in stored("b.sqlite").values()] == [0.25, 0.25]
+
+
+def test_a_problem_that_is_listed_twice_gets_the_most_seconds() -> None:
+    texts = [f"{PROBLEMS[0]}{word}" for word in ("", " prefer=autotune tune_seconds=7", " tune_seconds=3")]
+    write_problems("problems.toml", *texts)
+    assert tune("problems.toml") == 0
+    assert {text: entry.tune_seconds for text, entry in stored().items()} == {PROBLEMS[0]: 7.0}
+
+
+def test_what_does_not_change_the_choice_makes_no_second_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    write_problems("problems.toml", PROBLEMS[0], f"{PROBLEMS[0]} prefer=autotune", f"{PROBLEMS[0]} tf32=False")
+    assert tune("problems.toml") == 0
+    assert sorted(stored()) == [PROBLEMS[0], f"{PROBLEMS[0]} tf32=False"]
+    assert "[2/2]" in capsys.readouterr().err
+
+
+def test_a_preference_is_the_limit_that_it_means() -> None:
+    limits = {
+        "prefer=no_workspace": "workspace_limit=0",
+        "prefer=no_workspace workspace_limit=2GiB": "workspace_limit=0",
+        "prefer=limited_workspace": "workspace_limit=1GiB",
+        "prefer=limited_workspace workspace_limit=2GiB": "workspace_limit=2GiB",
+        "prefer=fastest": "",
+        "workspace_limit=3GiB": "workspace_limit=3GiB",
+    }
+    write_problems("problems.toml", *(f"{PROBLEMS[0]} {words}" for words in limits))
+    assert tune("problems.toml") == 0
+    expected = {f"{PROBLEMS[0]} {words}".strip() for words in limits.values()}
+    assert set(stored()) == expected
+    write_problems("problems.toml", *expected)
+    assert tune("problems.toml", machine=NEVER) == 0
+
+
+def test_each_kind_of_gpu_gets_its_own_choices(capsys: pytest.CaptureFixture[str]) -> None:
+    machine = TuningBackend(partial(gpus_of, *KINDS), worker("tune_on_two_kinds"))
+    assert tune("problems.toml", machine=machine) == 0
+    title, *lines, _ = capsys.readouterr().out.splitlines()
+    assert re.split(r"  +", title)[1] == "gpu"
+    assert sorted(re.split(r"  +", line)[1].partition(",")[0] for line in lines) == 3 * ["Stand-in A"] + 3 * [
+        "Stand-in B"
+    ]
+    assert tune("problems.toml", "--gpus", "1", machine=machine._replace(worker=worker("never"))) == 0
+
+
+def test_only_the_named_gpus_are_used() -> None:
+    machine = TuningBackend(partial(gpus_of, *3 * KINDS[:1]), worker("tune"))
+    assert tune("problems.toml", "--gpus", "2,1", machine=machine) == 0
+    assert {entry.made_with["device"] for entry in stored().values()} <= {"1", "2"}
+
+
+def test_a_problem_that_fails_is_status_1_and_the_others_are_done(capsys: pytest.CaptureFixture[str]) -> None:
+    machine = ONE_GPU._replace(worker=worker("tune_but_not_all"))
+    assert tune("problems.toml", "--html", "page.html", machine=machine) == 1
+    printed = capsys.readouterr()
+    said = f"cudnnpy tune: not tuned: {PROBLEMS[2]}: the process that measures ended: signal SIGSEGV"
+    assert said in printed.err.splitlines()
+    assert len(printed.out.splitlines()) == 4
+    assert set(stored()) == set(PROBLEMS[:2])
+    assert "the process that measures ended: signal SIGSEGV" in Path("page.html").read_text()
+
+
+def test_faults_are_stored_and_not_run_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_worker, "driver", lambda: "13.0")
+    monkeypatch.setattr(stored_choice, "driver", lambda: "13.0")
+    faulty = ONE_GPU._replace(worker=worker("faulty"))
+    assert tune("problems.toml", machine=faulty) == 0
+    printed = capsys.readouterr().err
+    assert printed.count("GPU 0, ") == printed.count("; 1 candidate left out for faults") == 3
+    assert (
+        "cudnnpy tune: 3 faults of candidates stored, which cudnnpy faults lists: these are not run again\n" in printed
+    )
+    with stores.open("user.sqlite") as store:
+        faults = store.faults()
+        assert {one[1:-1] for one in faults} == {
+            (text, "engine 9", "process ended", "signal SIGABRT", "13.0") for text in PROBLEMS
+        }
+        for entry in list(store):
+            store.forget(entry.key, "again")
+    assert tune("problems.toml", machine=faulty) == 0
+    assert "fault" not in capsys.readouterr().err
+    with stores.open("user.sqlite") as store:
+        assert store.faults() == faults
+
+
+def test_faults_of_a_problem_that_fails_are_stored(capsys: pytest.CaptureFixture[str]) -> None:
+    fault = FoundFault("engine 9", "context lost", "CUDA_ERROR", "13.0")
+    there = SimpleNamespace(uuid="GPU-0", is_stopped=False, stop=lambda: None, close=lambda: None)
+    there.measure = lambda *_, **options: Measurement(None, "ended", faults=() if options["left_out"] else (fault,))
+    assert tune("problems.toml", machine=ONE_GPU._replace(worker=lambda uuid: there)) == 1
+    assert "not tuned: ended; 1 candidate left out for faults; " in capsys.readouterr().err
+    with stores.open("user.sqlite") as store:
+        assert len(store.faults()) == 3
+
+
+def test_a_choice_for_want_of_memory_is_not_stored(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tune("problems.toml", machine=ONE_GPU._replace(worker=worker("scarce"))) == 1
+    assert "not tuned: the GPU has too little free memory to measure in; " in capsys.readouterr().err
+    assert not Path("user.sqlite").exists()
+
+
+def test_what_was_planned_without_a_gpu_is_measured() -> None:
+    with stores.open("user.sqlite") as store:
+        planned = store.put(tuned(PROBLEMS[0], 0, 0.0, milliseconds=None))
+    assert tune("problems.toml") == 0
+    assert planned.milliseconds is None
+    assert stored()[PROBLEMS[0]].milliseconds is not None
+
+
+def test_files_are_written_into_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tune("problems.toml", "-o", "out") == 0
+    assert capsys.readouterr().err.splitlines()[-3:] == [
+        f"cudnnpy tune: out/{name} is written" for name in ("table.txt", "table.csv", "plots.pdf")
+    ]
+    assert sorted(path.name for path in Path("out").iterdir()) == ["plots.pdf", "table.csv", "table.txt"]
+    assert Path("out/table.txt").read_text().splitlines()[1].startswith(PROBLEMS[0])
+    rows = list(csv.DictReader(Path("out/table.csv").read_text().splitlines()))
+    assert [row["problem"] for row in rows] == [*PROBLEMS]
+    assert {(row["milliseconds"], row["over_heuristics"], row["workspace_bytes"]) for row in rows} == {
+        ("0.25", "0.5", "1048576")
+    }
+    plots = Path("out/plots.pdf").read_bytes()
+    assert plots.startswith(b"%PDF")
+    assert len(re.findall(rb"/Type /Page\b", plots)) == 3
+
+
+def test_nothing_is_overwritten_without_force(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("out").mkdir()
+    for file in ("out/table.csv", "page.html"):
+        Path(file).write_text("mine")
+    never = NEVER._replace(gpus=partial(pytest.fail, "the GPUs were asked for"))
+    assert tune("problems.toml", "-o", "out", machine=never) == 2
+    assert tune("problems.toml", "--html", "page.html", machine=never) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "cudnnpy tune: out/table.csv: the file exists; --force overwrites it",
+        "cudnnpy tune: page.html: the file exists; --force overwrites it",
+    ]
+    assert Path("page.html").read_text() == Path("out/table.csv").read_text() == "mine"
+    assert tune("problems.toml", "-o", "out", "--html", "page.html", "--force") == 0
+    assert Path("page.html").read_text().startswith("<!DOCTYPE html>")
+    assert Path("out/table.csv").read_text().startswith("problem,")
+
+
+def test_a_report_is_made_from_a_store_without_measuring(capsys: pytest.CaptureFixture[str]) -> None:
+    with stores.open("mine.sqlite") as store:
+        for text in PROBLEMS[:2]:
+            store.put(tuned(text, 0, 2.0))
+        store.export("export.jsonl")
+    for source in ("mine.sqlite", "export.jsonl"):
+        assert tune("--report-only", "--store", source, "--html", f"{source}.html", machine=NEVER) == 0
+        out = capsys.readouterr().out
+        assert [line.startswith(PROBLEMS[:2]) for line in out.splitlines()] == [False, True, True, False]
+        assert PROBLEMS[0] in Path(f"{source}.html").read_text()
+    assert tune("problems.toml", "--report-only", "--store", "mine.sqlite", machine=NEVER) == 1
+    printed = capsys.readouterr()
+    assert len(printed.out.splitlines()) == 4
+    assert printed.err == f"cudnnpy tune: not tuned: {PROBLEMS[2]}: not in the store\n"
+
+
+def test_a_report_of_a_file_has_the_order_of_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    with stores.open("mine.sqlite") as store:
+        for text in PROBLEMS:
+            store.put(tuned(text, 0, 2.0))
+    for order in (PROBLEMS, PROBLEMS[::-1]):
+        write_problems("problems.toml", *order)
+        assert tune("problems.toml", "--report-only", "--store", "mine.sqlite", machine=NEVER) == 0
+        _, *lines, _ = capsys.readouterr().out.splitlines()
+        assert [re.split(r"  +", line)[0] for line in lines] == list(order)
+
+
+def test_a_store_of_nothing_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    stores.open("empty.sqlite").export("empty.jsonl")
+    assert tune("--report-only", "--store", "empty.jsonl", "-o", "out", machine=NEVER) == 0
+    printed = capsys.readouterr()
+    assert printed.out == "0 problems\n"
+    assert "out/plots.pdf is not written, since no candidate was measured\n" in printed.err
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "a file of problems must be named, or a program with --record; got neither"),
+        (["missing.toml"], "missing.toml: No such file or directory"),
+        (["bad.toml"], "bad.toml, line 3, column 31: "),
+        (["text.toml"], "text.toml, line 1, column 6: the file must be TOML"),
+        (["."], "path must be a file of problems; got a folder"),
+        (["problems.toml", "--gpus", "1"], "--gpus must be of GPUs that are here, 0 to 0; got 1"),
+        (["problems.toml", "-o", "nowhere/out"], "nowhere/out: there is no folder "),
+        (["problems.toml", "-o", "text.toml"], "text.toml: is a file, not a folder"),
+        (["problems.toml", "--html", "nowhere/page.html"], "nowhere/page.html: there is no folder "),
+        (["problems.toml", "--html", "."], ".: is a folder, not a file"),
+        (["problems.toml", "--html", "n" * 300], "File name too long"),
+        (["problems.toml", "--store", "."], "--store: "),
+        (["problems.toml", "--store", "text.toml"], "--store: "),
+        (
+            ["problems.toml", "--store", "export.jsonl"],
+            "export.jsonl, a read-only export",
+        ),
+        (["problems.toml", "--store", ""], "--store must name a file for the choices; got ''"),
+        (["problems.toml", "--store", "newer.sqlite"], "--store must be a store that can be used; got "),
+        (["problems.toml", "--store", "newer.sqlite"], "newer.sqlite: it was made by a newer release of cudnnpy"),
+        (["--report-only", "--store", "newer.sqlite"], "newer.sqlite: it was made by a newer release of cudnnpy"),
+        (["empty.toml"], "empty.toml, line 3, column 6: a planned problem must have elements; got none in x, y"),
+        (["--report-only", "--store", "missing.sqlite"], "missing.sqlite: no such store"),
+        (["problems.toml", "--record", "script.py"], "problems must come from a file or from --record; got both"),
+        (["--record"], "--record must be followed by SCRIPT.py or -m MODULE; got nothing"),
+        (["--record", "missing.py"], "there is no file missing.py"),
+        (["--report-only", "--record", "script.py"], "--report-only must be without --record"),
+        (["problems.toml", "--save", "x.toml"], "--save must be with --record"),
+        (["--save", "problems.toml", "--record", "script.py"], "problems.toml: the file exists; --force overwrites it"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    Path("bad.toml").write_text(f'format = 1\nproblems = ["{PROBLEMS[0]}",\n    "forward 1x8x9x9 16x8x3x3 pud=1"]\n')
+    Path("text.toml").write_text("this is a text")
+    Path("script.py").write_text("")
+    empty = "forward 0x8x9x9 16x8x3x3"
+    Path("empty.toml").write_text(f'format = 1\nproblems = ["{PROBLEMS[0]}",\n    "{empty}"]\n')
+    write_newer("newer.sqlite")
+    stores.open("export.sqlite").export("export.jsonl")
+    before = sorted(folder.iterdir())
+    assert tune(*arguments, machine=NEVER) == 2
+    printed = capsys.readouterr()
+    assert words in printed.err
+    assert len(printed.err.splitlines()) == 1
+    assert printed.out == ""
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["x.toml", "--gpus", "a"], "GPUs must be numbers, such as 0 or 0,2; got 'a'"),
+        (["x.toml", "--gpus", "-1"], "--gpus"),
+        (["x.toml", "--gpus", "0,"], "got '0,'"),
+        (["x.toml", "--seconds", "0"], "seconds must be a number greater than 0; got '0'"),
+        (["x.toml", "--seconds", "inf"], "got 'inf'"),
+        (["x.toml", "--seconds", "nan"], "got 'nan'"),
+        (["missing.toml"], "cudnnpy tune: "),
+    ],
+)
+def test_the_commands_own_errors_are_one_line(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["tune", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert words in printed.err
+    assert len(printed.err.splitlines()) == 1
+
+
+def test_a_warning_is_one_line_without_code(folder: Path) -> None:
+    with stores.open("three.sqlite") as store:
+        for text in PROBLEMS:
+            store.put(tuned(text, 0, 1.0))
+        store.export("three.jsonl")
+    content = Path("three.jsonl").read_bytes()
+    Path("cut.jsonl").write_bytes(content[:-100])
+    command = [sys.executable, "-m", "cudnnpy", "tune", "--report-only", "--store", "cut.jsonl"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert done.stderr == (
+        f"cudnnpy: {folder / 'cut.jsonl'} has 1 damaged or missing lines, which are left out; its other lines are used\n"
+    )
+    assert done.stdout.count("engine 5 + copies") == 2
+
+
+def write_newer(path: str) -> None:
+    """A store as a later release may make it."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA application_id = {table.APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {table.TABLE_VERSION + 1}")
+        connection.execute(f"CREATE TABLE {table.TABLE_NAME} (number INTEGER PRIMARY KEY, more TEXT)")
+
+
+@pytest.mark.parametrize(("path", "words"), [("", "must name a file"), (".", ": path must be a file; got ")])
+def test_a_store_of_the_environment_is_named_so(
+    path: str, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDNNPY_STORE", path)
+    assert tune("problems.toml", machine=NEVER) == 2
+    assert capsys.readouterr().err.startswith(
+        f"cudnnpy tune: CUDNNPY_STORE{'' if words.startswith(':') else ' '}{words}"
+    )
+
+
+def test_choices_that_cannot_be_kept_are_told_and_no_success(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    connect = sqlite_file.connect
+
+    def full(path: str, *mode: str) -> sqlite3.Connection:
+        if path:
+            raise sqlite3.OperationalError("database or disk is full")
+        return connect(path, *mode)
+
+    monkeypatch.setattr(sqlite_file, "connect", full)
+    with pytest.warns(RuntimeWarning, match="cannot be used: database or disk is full"):
+        assert tune("problems.toml") == 1
+    printed = capsys.readouterr()
+    assert len(printed.out.splitlines()) == 1 + len(PROBLEMS) + 1
+    (line,) = [line for line in printed.err.splitlines() if line.startswith("cudnnpy tune: ")]
+    assert re.fullmatch(r"cudnnpy tune: choices are not stored: .*user.sqlite: database or disk is full", line)
+
+
+def test_a_machine_without_a_gpu_is_told_where_to_go(capsys: pytest.CaptureFixture[str]) -> None:
+    def none() -> list[TuningGpu]:
+        raise UnavailableError("no CUDA driver (libcuda.so.1) was found: install NVIDIA's driver")
+
+    assert tune("problems.toml", machine=NEVER._replace(gpus=none)) == 2
+    said = "no CUDA driver (libcuda.so.1) was found: install NVIDIA's driver; cudnnpy plan chooses without a GPU\n"
+    assert capsys.readouterr().err == f"cudnnpy tune: {said}"
+
+
+def test_a_store_that_may_not_be_written_is_found_before_measuring(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != folder and access(path, mode))
+    assert tune("problems.toml", "--store", str(folder / "new.sqlite"), machine=NEVER) == 2
+    assert "--store must be a file that may be written" in capsys.readouterr().err
+    assert tune("problems.toml", "--html", "page.html", machine=NEVER) == 2
+    assert "cannot be written to" in capsys.readouterr().err
+    assert tune("problems.toml", "-o", "out", machine=NEVER) == 2
+    assert "cannot be written to" in capsys.readouterr().err
+
+
+def test_without_matplotlib_one_line_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any, **more: Any) -> Any:
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert tune("problems.toml", "-o", "out", machine=NEVER) == 2
+    assert re.fullmatch(
+        r"cudnnpy tune: the plots of -o need matplotlib: pip install \S*.*\[plots\].*\n", capsys.readouterr().err
+    )
+    assert tune("problems.toml") == 0
+
+
+# Recorded programs
+
+PROGRAM = """
+import sys
+from cudnnpy._planning import recording
+from cudnnpy._planning.measurement_freeze import is_frozen
+from cudnnpy._planning.problem_notation import parse
+import beside
+assert __name__ == "__main__" and is_frozen()
+print(sys.argv, beside.__name__)
+for text in {texts!r}:
+    recording.note(*parse(text))
+{end}
+"""
+
+
+def write_program(name: str, *texts: str, end: str = "") -> None:
+    Path(name).parent.mkdir(exist_ok=True)
+    Path(name).write_text(PROGRAM.format(texts=texts, end=end))
+    Path(name).with_name("beside.py").write_text("")
+
+
+@pytest.fixture
+def on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+@pytest.mark.usefixtures("on_path")
+def test_what_a_program_plans_is_tuned(capfd: pytest.CaptureFixture[str]) -> None:
+    write_program("there/program.py", *PROBLEMS[:2], f"{PROBLEMS[0]} prefer=autotune")
+    assert tune("--save", "saved.toml", "--record", "there/program.py", "--epochs", "1", "-o") == 0
+    printed = capfd.readouterr()
+    assert "['there/program.py', '--epochs', '1', '-o'] beside\n" in printed.out
+    assert "cudnnpy tune: there/program.py ended with exit status 0; 3 problems recorded\n" in printed.err
+    assert set(stored()) == set(PROBLEMS[:2])
+    assert tune("saved.toml", machine=NEVER) == 0
+
+
+@pytest.mark.usefixtures("on_path")
+@pytest.mark.parametrize(
+    ("end", "status", "words"),
+    [
+        ("raise RuntimeError('out of data')", 1, "RuntimeError: out of data"),
+        ("sys.exit(5)", 5, ""),
+        ("sys.exit('a reason')", 1, "a reason"),
+    ],
+)
+def test_a_program_that_fails_is_told_of_and_its_problems_are_tuned(
+    capfd: pytest.CaptureFixture[str], end: str, status: int, words: str
+) -> None:
+    write_program("program.py", PROBLEMS[0], end=end)
+    assert tune("--record", "program.py") == 1
+    printed = capfd.readouterr()
+    assert words in printed.err
+    assert f"program.py ended with exit status {status}; 1 problem recorded\n" in printed.err
+    assert set(stored()) == {PROBLEMS[0]}
+
+
+@pytest.mark.usefixtures("on_path")
+@pytest.mark.parametrize(
+    ("end", "how"), [("import os; os._exit(0)", "exit status 0"), ("import os; os.abort()", "signal 6")]
+)
+def test_a_program_that_ends_without_python_is_told_of(capfd: pytest.CaptureFixture[str], end: str, how: str) -> None:
+    write_program("program.py", PROBLEMS[0], end=end)
+    assert tune("--record", "program.py", machine=NEVER) == 2
+    said = capfd.readouterr().err.splitlines()[-1]
+    assert said == f"cudnnpy tune: program.py must end as Python does to be recorded; it ended with {how}"
+
+
+@pytest.mark.usefixtures("on_path")
+def test_a_module_is_a_program_too(capfd: pytest.CaptureFixture[str], folder: Path) -> None:
+    write_program("package/__main__.py", PROBLEMS[0])
+    Path("package/beside.py").rename("beside.py")
+    assert tune("--record", "-m", "package", "--fast") == 0
+    assert f"['{folder / 'package' / '__main__.py'}', '--fast'] beside" in capfd.readouterr().out
+    assert set(stored()) == {PROBLEMS[0]}
+
+
+@pytest.mark.usefixtures("on_path")
+def test_a_program_that_plans_nothing_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
+    write_program("program.py")
+    assert tune("--record", "program.py", machine=NEVER) == 0
+    assert "program.py ended with exit status 0; 0 problems recorded\n" in capfd.readouterr().err
+
+
+# Ctrl-C
+
+INTERRUPTED = """
+import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+sys.path[:0] = [{here!r}, {root!r}]
+from functools import partial
+import stand_in_tuning
+from cudnnpy.cli import command, errors
+from cudnnpy.cli.tune import session
+from cudnnpy.cli.tune.session import TuningBackend
+
+if __name__ == "__main__":
+    gpus = partial(stand_in_tuning.gpus_of, *2 * stand_in_tuning.KINDS[:1])
+    machine = TuningBackend(gpus, stand_in_tuning.worker("tune_the_first_alone"))
+    run = session.run
+    session.run = lambda options: run(options, machine)
+    sys.exit(command.main(["tune", *sys.argv[1:]]))
+"""
+
+
+def started(*arguments: str) -> subprocess.Popen[str]:
+    """The command in a group of its own, which is not under nohup; its temporary files are in the folder `temporary`."""
+    Path("temporary").mkdir()
+    Path("interrupted.py").write_text(
+        INTERRUPTED.format(here=str(Path(__file__).resolve().parents[2] / "shared"), root=str(ROOT))
+    )
+    return subprocess.Popen(
+        [sys.executable, "interrupted.py", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "TMPDIR": str(Path("temporary").absolute())},
+    )
+
+
+def test_ctrl_c_ends_the_workers_and_keeps_what_was_done(folder: Path) -> None:
+    check_a_stop(folder, signal.SIGINT, 130, os.killpg)  # as a terminal does
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_the_workers_end_with_the_command(folder: Path, number: signal.Signals, status: int) -> None:
+    check_a_stop(folder, number, status, os.kill)
+
+
+def check_a_stop(folder: Path, number: signal.Signals, status: int, kill: Callable[[int, int], None]) -> None:
+    with started("problems.toml") as process:
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        assert first.startswith(f"[1/3] {PROBLEMS[0]}: "), first
+        kill(process.pid, number)
+        rest = process.stderr.read()
+    assert process.returncode == status
+    said = (
+        f"cudnnpy tune: stopped; 1 of 3 problems are in {folder / 'user.sqlite'}. The same command goes on from there\n"
+    )
+    assert rest == ("" if status < 0 else said)
+    assert not members_of(process.pid)
+    endless = [int(path.suffix[1:]) for path in Path().glob("endless.*")]
+    assert endless
+    assert all(map(has_ended, endless))
+    assert [*Path("temporary").iterdir()] == []
+    assert set(stored()) == {PROBLEMS[0]}
+    assert tune("problems.toml") == 0
+    assert set(stored()) == set(PROBLEMS)
+
+
+def recorded_until(kill: Callable[[int, int], None], number: signal.Signals) -> tuple[int, int, str]:
+    """The group, the status and the errors of a command that gets a signal while its program runs."""
+    write_program("program.py", PROBLEMS[0], end="print('ready', flush=True)\nimport time\ntime.sleep(600)")
+    with started("--save", "saved.toml", "--record", "program.py") as process:
+        assert process.stdout is not None
+        while "ready" not in process.stdout.readline():
+            assert process.poll() is None
+        kill(process.pid, number)
+        if number == signal.SIGKILL:
+            process.wait()
+            os.killpg(process.pid, number)  # the program goes on
+        _, error = process.communicate()
+    return process.pid, process.returncode, error
+
+
+@pytest.mark.usefixtures("on_path")
+def test_ctrl_c_while_a_program_is_recorded_keeps_the_list() -> None:
+    _, status, error = recorded_until(os.killpg, signal.SIGINT)
+    assert status == 130
+    assert "KeyboardInterrupt" in error  # of the program
+    assert error.splitlines()[-1].startswith("cudnnpy tune: program.py ended with ")
+    assert PROBLEMS[0] in Path("saved.toml").read_text()
+
+
+@pytest.mark.usefixtures("on_path")
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)])
+def test_nothing_is_left_of_a_recording_that_is_stopped(number: signal.Signals, status: int) -> None:
+    group, found, error = recorded_until(os.kill, number)
+    assert (found, error) == (status, "")
+    assert not members_of(group)
+    assert [*Path("temporary").iterdir()] == []

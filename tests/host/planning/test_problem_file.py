@@ -1,0 +1,289 @@
+"""Files of problems: what is written, what is read, and where a file is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import tempfile
+import tomllib
+from pathlib import Path
+
+import pytest
+import sample_graphs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problem_strategies import planning_options, problems
+
+from cudnnpy._planning import problem_file
+from cudnnpy._planning.problem_notation import ProblemTextError, parse, parse_plannable, text_of
+from cudnnpy.convolution.candidates import ConvolutionProblem
+from cudnnpy.graph import Graph
+
+FORWARD, FILTER = "forward 1x64x8x8 64x64x3x3 pad=1 float16", "backward_filter 1x64x8x8 64x64x3x3 pad=1 tf32=False"
+GRAPH = text_of(sample_graphs.convolution_bias_relu(Graph()).problem())
+
+
+def content(*lines: str) -> str:
+    return "\n".join(["format = 1", "problems = [", *(f"    {line}," for line in lines), "]", ""])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "PROBLEMS.toml"
+
+
+# There and back
+
+
+def test_what_is_written_is_read(file: Path) -> None:
+    problem_file.write(file, [FORWARD, GRAPH, FILTER])
+    found = problem_file.read(file, device=2)
+    assert [request.text for request in found] == [FORWARD, GRAPH, FILTER]
+    assert [request[1:3] for request in found] == [parse(text, 2) for text in (FORWARD, GRAPH, FILTER)]
+    assert [file.read_text().splitlines()[request.line - 1].strip(" ,'\"") for request in found] == [
+        FORWARD,
+        GRAPH,
+        FILTER,
+    ]
+    assert tomllib.loads(file.read_text()) == {"format": 1, "problems": [FORWARD, GRAPH, FILTER]}
+    assert (
+        file.read_text()
+        == f"# Problems for `cudnnpy tune` and `cudnnpy plan`.\n{content(json.dumps(FORWARD), repr(GRAPH), json.dumps(FILTER))}"
+    )
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(problems().filter(lambda drawn: not drawn.is_empty), planning_options())))
+def test_any_problems_come_back(tmp_path_factory: pytest.TempPathFactory, drawn: list) -> None:
+    file = tmp_path_factory.mktemp("drawn") / "p.toml"
+    texts = [text_of(*pair) for pair in drawn]
+    problem_file.write(file, texts)
+    assert [request.text for request in problem_file.read(file)] == list(dict.fromkeys(texts))
+
+
+def test_texts_are_written_in_their_one_form_and_once(file: Path) -> None:
+    texts = ["half padding=1,1 forward 1x64x8x8 64x64x3x3", FILTER, FORWARD]
+    problem_file.write(file, iter(texts))
+    assert file.read_text() == problem_file._HEADER + content(f'"{FORWARD}"', f'"{FILTER}"')
+    file.write_text(content(*map(json.dumps, texts)))
+    assert [(request.text, request.line) for request in problem_file.read(file)] == [(FORWARD, 3), (FILTER, 4)]
+
+
+def test_a_file_may_have_no_problems(file: Path) -> None:
+    problem_file.write(file, [])
+    assert problem_file.read(file) == []
+
+
+def test_a_graph_whose_names_have_apostrophes_and_quotation_marks_comes_back(file: Path) -> None:
+    graph = Graph()
+    graph.output(
+        "y'\"\\\u00e9", graph.pointwise("relu_fwd", graph.tensor("x'", sample_graphs.channels_last((1, 8, 4, 4))))
+    )
+    text = text_of(graph.problem())
+    problem_file.write(file, [text])
+    (found,) = problem_file.read(file)
+    assert found.text == text
+    assert found.problem == graph.problem()
+
+
+# Writing is atomic
+
+
+def test_nothing_is_written_if_a_text_is_no_problem(file: Path) -> None:
+    with pytest.raises(ProblemTextError, match="Did you mean 'forward'"):
+        problem_file.write(file, [FORWARD, "foward 1x64x8x8 64x64x3x3"])
+    assert list(file.parent.iterdir()) == []
+    file.write_text("mine")
+    with pytest.raises(ProblemTextError):
+        problem_file.write(file, ["x"])
+    assert file.read_text() == "mine"
+
+
+def test_a_file_survives_a_failure_while_it_is_replaced(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem_file.write(file, [FORWARD])
+    before = file.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        problem_file.write(file, [FILTER])
+    assert caught.value.filename == os.fspath(file)
+    assert file.read_bytes() == before
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_replaced_file_keeps_its_mode_and_a_link_stays_one(file: Path) -> None:
+    problem_file.write(file, [FORWARD])
+    file.chmod(0o640)
+    link = file.with_name("link.toml")
+    link.symlink_to(file.name)
+    problem_file.write(link, [FILTER])
+    assert link.is_symlink()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert [request.text for request in problem_file.read(file)] == [FILTER]
+
+
+def test_a_device_is_written_to() -> None:
+    problem_file.write("/dev/null", [FORWARD])
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_a_pipe_and_a_file_without_a_name_are_written_to() -> None:
+    read_end, write_end = os.pipe()
+    with open(read_end, "rb") as pipe, open(write_end, "wb"), tempfile.TemporaryFile() as unnamed:
+        for written, source in ((write_end, pipe), (unnamed.fileno(), unnamed)):
+            problem_file.write(f"/dev/fd/{written}", [])
+            assert os.read(source.fileno(), 1000).endswith(b"problems = [\n]\n")
+
+
+def test_where_nothing_can_be_written_is_told_by_the_given_name(tmp_path: Path) -> None:
+    for path, kind in ((tmp_path, IsADirectoryError), (tmp_path / "no" / "p.toml", FileNotFoundError)):
+        with pytest.raises(kind) as caught:
+            problem_file.write(path, [FORWARD])
+        assert caught.value.filename == os.fspath(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+# What is refused
+
+BAD = "forward 1x64x8x8 64x64x3x3 stirde=2"  # at column 28
+WORD = "word must be a word of the notation; got 'stirde=2'. Did you mean 'stride'?"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column"),
+    [
+        (content(f'"{BAD}"'), 3, 33),
+        (content(f"'{BAD}'"), 3, 33),
+        (content(f'"{FORWARD}"', f'"{FORWARD}", "{FILTER}", "{BAD}"'), 4, len(FORWARD + FILTER) + 41),
+        (content('"' + BAD.replace(" s", "\\u0020s") + '"'), 3, 38),
+        (content('"\\u0066' + BAD[1:].replace("4x64x3", "4x\\U000000364x3") + '"'), 3, 47),
+        (content(f'"""{BAD}"""'), 3, 35),
+        (content(f'"""\n{BAD}"""'), 4, 28),
+        (content(f"'''\n  {BAD}'''"), 4, 30),
+        (content('"""' + BAD.replace(" ", "\n") + '"""'), 6, 1),
+        (content('"""' + BAD.replace(" s", "\\\n\n    \\\n s") + '"""').replace("3x3\\", "3x3 \\"), 6, 2),
+        (content(f"'{FORWARD}',  # '{BAD}' \"", f"'{BAD}'"), 4, 33),
+        (f'"problems" = ["{BAD}"] # x\n"format" = 1', 1, 43),
+        (f"problems=['{BAD}']\nformat=1", 1, 39),
+        (content(f'"{FORWARD}"', f'"{BAD}"').replace("\n", "\r\n"), 4, 33),
+        (content('"""' + BAD.replace(" ", "\r\n") + '"""'), 6, 1),
+        ("\ufeff" + content(f'"{BAD}"'), 3, 33),
+        ("# é \U0001f600\n" + content(f'"{BAD}"'), 4, 33),
+    ],
+)
+def test_an_error_has_the_line_and_the_column_of_the_file(file: Path, text: str, line: int, column: int) -> None:
+    file.write_bytes(text.encode())
+    tomllib.loads(text.lstrip("\ufeff"))
+    with pytest.raises(ProblemTextError) as caught:
+        problem_file.read(file)
+    error = caught.value
+    assert (error.reason, error.file) == (WORD, os.fspath(file))
+    assert (error.line, error.column) == (line, column)
+    assert str(error) == f"{file}, line {line}, column {column}: {WORD}"
+    shown = text.lstrip("\ufeff").splitlines()[line - 1][column - 1 :]
+    assert shown.startswith("stirde")
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (b"", r': the file must have format = 1 and problems = \["..."\]; got no content'),
+        (b"# only this", ": the file must have format = 1 and .*; got no content"),
+        (b"format = 1", ": problems must be a list of texts; got none"),
+        (b"problems = []", ": format must be 1; got none"),
+        (b"format = true\nproblems = []", ": format must be 1; got True"),
+        (b"format = '1'\nproblems = []", ": format must be 1; got 1"),
+        (b"format = 0\nproblems = []", ": format must be 1; got 0"),
+        (
+            b"format = 2\nproblems = {}",
+            ": format must be 1; got 2. A newer version of cudnnpy wrote the file: update cudnnpy",
+        ),
+        (b"format = 1\nproblem = []", ": the file must have .*; got the key 'problem'. Did you mean 'problems'?"),
+        (b"format = 1\nproblems = []\n[tune]\nseconds = 1", ": the file must have .*; got the key 'tune'"),
+        (b"format = 1\nproblems = 'forward'", ": problems must be a list of texts; got 'forward'"),
+        (b"format = 1\nproblems = ['forward', 7]", ": problems must be a list of texts; got 7 as number 2"),
+        (b"format = 1\nproblems = [['forward']]", r": problems must be a list of texts; got \['forward'\] as number 1"),
+        (b"format = 1\nproblems = [", ": the file must be TOML; got another text: .*"),
+        (b"format = 1\nproblems [", ", line 2, column 10: the file must be TOML; got another text: .*"),
+        (b"forward 1x64x8x8 64x64x3x3", ", line 1, column 9: the file must be TOML; got another text: .*"),
+        (b'{"format": 1}', ", line 1, column 1: the file must be TOML; got another text: .*"),
+        (b"format = " + b"[" * 900, ".*: the file must be TOML; got another text: .*"),
+        (b"format = " + b"1" * 5000, r": the file must have .*; got more than 1000 characters beside texts"),
+        (b"a" + b" . 'a'" * 40_000, r": the file must have .*; got more than 1000 characters beside texts"),
+        (b"format = 1\n# \xe9\n", ", line 2, column 3: the file must be UTF-8; got the byte 0xe9"),
+        (b"\xff\xfef\0", ", line 1, column 1: the file must be UTF-8; got the byte 0xff"),
+        (b"SQLite format 3\0\x10", ", line 1, column 8: the file must be TOML; .*"),
+    ],
+)
+def test_a_file_that_is_none_of_problems_is_refused_in_one_line(file: Path, given: bytes, reason: str) -> None:
+    file.write_bytes(given)
+    with pytest.raises(ProblemTextError) as caught:
+        problem_file.read(file)
+    assert re.fullmatch(re.escape(str(file)) + reason.replace("?", r"\?"), str(caught.value)), str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_folder_and_a_missing_file_are_told(tmp_path: Path) -> None:
+    with pytest.raises(
+        ProblemTextError, match=f"^{re.escape(str(tmp_path))}: path must be a file of problems; got a folder$"
+    ):
+        problem_file.read(tmp_path)
+    with pytest.raises(FileNotFoundError) as caught:
+        problem_file.read(tmp_path / "none.toml")
+    assert caught.value.filename == os.fspath(tmp_path / "none.toml")
+
+
+def test_a_file_that_is_too_large_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(problem_file, "MAX_PROBLEM_FILE_BYTES", 100)
+    file.write_text("#" * 101)
+    with pytest.raises(ProblemTextError, match="the file must have 100 bytes at most; got more"):
+        problem_file.read(file)
+
+
+def test_the_page_shows_what_a_file_gives(file: Path) -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "notation.md").read_text()
+    (toml,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    file.write_text(toml)
+    assert [type(request.problem) for request in problem_file.read(file)] == [ConvolutionProblem] * 3
+    file.write_text(toml.replace("backward_data 128x64x56x56 64x64", "forward 128x64x56x56 64x32"))
+    with pytest.raises(ProblemTextError) as caught:
+        problem_file.read(file)
+    assert f"\n{str(caught.value).replace(str(file), 'PROBLEMS.toml')}\n" in page
+    refused = re.findall(r"^(column .*)$", page, re.MULTILINE)
+    texts = [*(f"forward 1x64x8x8 64x64x3x3 {word}" for word in ("stirde=2", "NHWC")), "forward 0x64x8x8 64x64x3x3"]
+    for text, line in zip(texts, refused, strict=True):
+        with pytest.raises(ProblemTextError, match=f"^{re.escape(line)}$"):
+            parse_plannable(text)
+
+
+PIECES = [*"\"'[]=,#\n\\{}. ", '"""', "'''", "\\u0020", "\r\n", "format", "problems", "1", "2", "é", FORWARD, BAD, "\0"]
+
+
+@settings(max_examples=800, deadline=None)
+@given(st.data())
+def test_any_file_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """Random bytes, and files with a few parts changed; those that are read are written and read again."""
+    file = tmp_path_factory.getbasetemp() / "fuzzed.toml"
+    text = data.draw(
+        st.sampled_from([content(f'"{FORWARD}"', f"'''\n{FILTER}'''", f"'{GRAPH}'"), content(f'"""{FORWARD}"""')])
+    )
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(text)))
+        text = text[:at] + data.draw(st.sampled_from(PIECES)) + text[at + data.draw(st.integers(0, 3)) :]
+    file.write_bytes(data.draw(st.just(text.encode()) | st.binary()))
+    refused, found = None, []
+    try:
+        found = problem_file.read(file)
+    except ProblemTextError as error:
+        refused = error
+    if refused:
+        assert "\n" not in str(refused)
+        assert refused.line is None or 1 <= refused.line <= file.read_bytes().count(b"\n") + 1
+    problem_file.write(file, [request.text for request in found])
+    assert [request.text for request in problem_file.read(file)] == [request.text for request in found]

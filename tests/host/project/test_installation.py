@@ -1,0 +1,261 @@
+"""What a package file installs: the wheel and the sdist are built, and each is installed where nothing else is.
+
+No package index is asked: numpy, cuda-pathfinder and platformdirs, the package's only requirements, are copied from the
+environment that the tests run in, and hatchling is one of the tests' own requirements.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import venv
+import zipfile
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cudnnpy
+from cudnnpy import _installation, raw
+
+ROOT = Path(__file__).resolve().parents[3]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+OFFLINE = ("-q", "--no-index", "--no-deps")
+
+
+def run(*command: Any, cwd: Path | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Without this environment's variables, so that the package is found only where it is installed."""
+    clean = {"PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([*map(str, command)], cwd=cwd, env=clean, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 or not check, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The sdist, the wheel, and a wheel built from the sdist."""
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "hatchling", "build", "-d", folder, cwd=ROOT)
+    (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
+    again = folder / "again"
+    run(*PIP, "wheel", *OFFLINE, "--no-build-isolation", "-w", again, sdist)
+    return {"sdist": sdist, "wheel": wheel, "wheel of the sdist": next(again.glob("*.whl"))}
+
+
+Environment = Callable[[Path], Path]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """Makes an environment with a wheel and what it needs, nothing else; gives its python."""
+
+    def install(wheel: Path) -> Path:
+        folder = tmp_path_factory.mktemp("environment")
+        venv.create(folder, symlinks=True)
+        packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder), "platbase": str(folder)}))
+        for name in ("numpy", "cuda-pathfinder", "platformdirs"):
+            found = metadata.distribution(name)
+            for file in found.files or ():
+                source = Path(str(found.locate_file(file)))
+                if ".." not in file.parts and source.is_file() and source.suffix != ".pyc":
+                    (packages / file).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(source, packages / file)
+        python = folder / "bin" / "python"
+        run(*PIP, "--python", python, "install", *OFFLINE, wheel)
+        run(*PIP, "--python", python, "check")  # these three are all that it asks for
+        return python
+
+    return install
+
+
+@pytest.fixture(scope="module", params=["wheel", "wheel of the sdist"])
+def bare(request: pytest.FixtureRequest, files: dict[str, Path], installed: Environment) -> tuple[Path, Path]:
+    """The python of a bare environment, and the file that was installed there."""
+    return installed(files[request.param]), files[request.param]
+
+
+@pytest.fixture(scope="module")
+def answers(bare: tuple[Path, Path]) -> dict[str, list[list[str]]]:
+    """What every public name answers there; see bare_installation.py."""
+    program = Path(__file__).resolve().parents[2] / "shared" / "bare_installation.py"
+    found: dict[str, list[list[str]]] = json.loads(run(bare[0], program, cwd=bare[0].parent).stdout)
+    return found
+
+
+def test_a_host_array_is_refused_as_one(answers: dict[str, list[list[str]]]) -> None:
+    assert len(answers["host"]) > 20
+    for use, kind, message in answers["host"]:
+        assert kind == "TypeError", (use, message)
+        assert "must be an array on a CUDA device; got a host array" in message, use
+        assert "cudnnpy.to_device(array)" in message, use
+        assert "cudnnpy.reference" in message, use
+
+
+def test_what_needs_cuda_says_what_to_install(bare: tuple[Path, Path], answers: dict[str, list[list[str]]]) -> None:
+    line = f"pip install 'cudnnpy[cu12] @ {bare[1].as_uri()}' (for a driver of CUDA 12; with cu13 in place of cu12"
+    assert len(answers["missing"]) > 20
+    assert len(answers["raw"]) == len(raw.functions())
+    for use, kind, message in answers["missing"] + answers["raw"]:
+        assert kind == "LibraryNotFoundError", (use, message)
+        assert line in message, use
+
+
+def test_what_needs_neither_works(answers: dict[str, list[list[str]]]) -> None:
+    assert [one for one in answers["works"] + answers["unused"] if one[1]] == []
+    assert {use for use, *_ in answers["unused"]} <= {"cudnnpy.TensorSpec", "cudnnpy.raw"}
+
+
+def test_no_method_misses_a_module(answers: dict[str, list[list[str]]]) -> None:
+    assert len(answers["methods"]) > 40
+    kinds = {"ImportError", "ModuleNotFoundError", "OSError", "NameError"}
+    assert [one for one in answers["methods"] if one[1] in kinds] == []
+
+
+def test_the_command_of_a_bare_installation(bare: tuple[Path, Path], tmp_path: Path) -> None:
+    command = bare[0].with_name("cudnnpy")
+    assert run(command, "--version").stdout == f"cudnnpy {cudnnpy.__version__}\n"
+    done = run(command, "info", check=False)
+    assert done.returncode == 1
+    assert "cuda-bindings  not installed" in done.stdout
+    assert f"pip install 'cudnnpy[cu12] @ {bare[1].as_uri()}'" in done.stdout
+    done = run(command, "edges", cwd=tmp_path, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("cudnnpy edges: images need Pillow: pip install ")
+
+
+# What the files hold
+
+
+def test_the_sdist_has_every_file_of_the_repository(files: dict[str, Path]) -> None:
+    """So that its tests are these tests; .ci/run runs them there."""
+    with tarfile.open(files["sdist"]) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    if (ROOT / ".git").exists():
+        tracked = run("git", "ls-files", cwd=ROOT).stdout.splitlines()
+        tracked = [name for name in tracked if (ROOT / name).exists()]
+        assert len(tracked) > 100
+    else:  # an sdist itself
+        assert (ROOT / "PKG-INFO").exists()
+        tracked = [file.relative_to(ROOT).as_posix() for file in (ROOT / "tests").rglob("*.py")]
+    assert [name for name in tracked if name not in inside] == []
+
+
+def test_the_wheel_has_the_package_and_nothing_else(files: dict[str, Path]) -> None:
+    wheels = [set(zipfile.ZipFile(files[name]).namelist()) for name in ("wheel", "wheel of the sdist")]
+    assert wheels[0] == wheels[1]
+    tops = {name.partition("/")[0] for name in wheels[0]}
+    assert tops == {"cudnnpy", f"cudnnpy-{cudnnpy.__version__}.dist-info"}
+    assert {
+        "cudnnpy/py.typed",
+        "cudnnpy/cli/data/sample.png",
+        "cudnnpy/cli/data/stub_driver.c",
+        "cudnnpy/raw/_api.pyi",
+    } <= wheels[0]
+    tables = {f"cudnnpy/_planning/tables/{file.name}" for file in (ROOT / "cudnnpy/_planning/tables").iterdir()}
+    assert tables
+    assert tables <= wheels[0]
+
+
+def test_the_metadata(files: dict[str, Path]) -> None:
+    with zipfile.ZipFile(files["wheel"]) as wheel:
+        text = wheel.read(f"cudnnpy-{cudnnpy.__version__}.dist-info/METADATA").decode()
+        licence = wheel.read(f"cudnnpy-{cudnnpy.__version__}.dist-info/licenses/LICENSE").decode()
+    headers = text.partition("\n\n")[0]
+    assert "Author: The cudnnpy authors" in headers.splitlines()
+    assert "License-Expression: Apache-2.0" in headers.splitlines()
+    assert licence == (ROOT / "LICENSE").read_text()
+    assert sorted(re.findall(r"^Provides-Extra: (\S+)", headers, re.M)) == sorted(PROJECT["optional-dependencies"])
+    bare = [line for line in re.findall(r"^Requires-Dist: (.+)", headers, re.M) if "extra ==" not in line]
+    assert [re.split(r"[<>=]", line)[0] for line in bare] == ["cuda-pathfinder", "numpy", "platformdirs"]
+
+
+# The advice
+
+
+def as_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, record: object) -> str:
+    """The line for a package that pip recorded like this."""
+    monkeypatch.setattr(_installation, "__file__", str(tmp_path / "site-packages" / "cudnnpy" / "_installation.py"))
+
+    class Distribution:
+        def read_text(self, name: str) -> str | None:
+            assert name == "direct_url.json"
+            return None if record is None else json.dumps(record)
+
+    monkeypatch.setattr(metadata, "distribution", lambda name: Distribution())
+    return _installation.with_extra.__wrapped__("cu12")
+
+
+@pytest.mark.parametrize(
+    ("record", "line"),
+    [
+        (None, "'cudnnpy[cu12]'"),
+        ({"url": "file:///a%20b/c.whl", "archive_info": {}}, "'cudnnpy[cu12] @ file:///a%20b/c.whl'"),
+        ({"url": "file:///home/me/cudnnpy", "dir_info": {}}, "'cudnnpy[cu12] @ file:///home/me/cudnnpy'"),
+        (
+            {"url": "https://host.example/c.git", "vcs_info": {"vcs": "git", "commit_id": "85d4"}},
+            "'cudnnpy[cu12] @ git+https://host.example/c.git@85d4'",
+        ),
+    ],
+)
+def test_the_advice_names_where_the_package_came_from(monkeypatch, tmp_path, record, line):
+    assert as_installed(monkeypatch, tmp_path, record) == line
+
+
+def test_the_advice_in_a_clone(monkeypatch, tmp_path):
+    assert _installation.with_extra.__wrapped__("cli") == f"-e {shlex.quote(f'{ROOT}[cli]')}"
+    clone = tmp_path / "my clone"
+    (clone / "cudnnpy").mkdir(parents=True)
+    (clone / "pyproject.toml").touch()
+    monkeypatch.setattr(_installation, "__file__", str(clone / "cudnnpy" / "_installation.py"))
+    assert _installation.with_extra.__wrapped__("cu13") == f"-e '{clone}[cu13]'"
+
+
+def test_a_package_that_nobody_installed(monkeypatch, tmp_path):
+    def missing(name: str) -> None:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(_installation, "__file__", str(tmp_path / "cudnnpy" / "_installation.py"))
+    monkeypatch.setattr(metadata, "distribution", missing)
+    assert _installation.with_extra.__wrapped__("cu12") == "'cudnnpy[cu12]'"
+
+
+CIRCLE = {
+    "gate.py": "from threading import Event\nfirst, second = Event(), Event()\n",
+    "cuda/one.py": "import gate, time\ngate.first.set()\ngate.second.wait(1)\ntime.sleep(0.2)\nDevice = 1\n"
+    "from cuda import two\nStream = two.Stream\n",
+    "cuda/two.py": "import gate\ngate.second.set()\nfrom cuda import one\nStream = one.Device\n",
+    "program.py": """
+import gate
+from concurrent.futures import ThreadPoolExecutor
+from cudnnpy._cuda_python import cuda_python
+
+with ThreadPoolExecutor() as threads:
+    one = threads.submit(cuda_python, "one")
+    gate.first.wait()
+    two = threads.submit(cuda_python, "two")
+    print(one.result().Stream, two.result().Stream)
+""",
+}
+
+
+def test_threads_that_load_cuda_python_first_get_whole_modules(tmp_path: Path) -> None:
+    """Its modules import one another: two threads that begin with different ones would each wait for the other."""
+    for name, source in CIRCLE.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(source)
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).resolve().parents[3]}"}
+    (tmp_path / "cuda/__init__.py").touch()
+    command = [sys.executable, str(tmp_path / "program.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout == "1 1\n", done.stderr

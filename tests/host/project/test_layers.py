@@ -1,0 +1,268 @@
+"""The order of the modules, what importing costs, and that everything public is documented."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import cudnnpy
+from cudnnpy import raw
+
+ROOT = Path(__file__).resolve().parents[3]
+PACKAGE = ROOT / "cudnnpy"
+
+# The packages, and the modules beside them, from the lowest to the highest: each imports only from those before it.
+ORDER = [
+    "_version",
+    "typing",
+    "_options",
+    "_installation",
+    "_fork",
+    "errors",
+    "_cuda_python",
+    "raw",
+    "names",
+    "_core",
+    "handle",
+    "_memory",
+    "workspace",
+    "descriptors",
+    "backend",
+    "_launch",
+    "_store",
+    "store",
+    "_planning",
+    "_measuring",
+    "_autotune",
+    "graph",
+    "convolution",
+    "ops",
+    "reference",
+    "torch",
+    "availability",
+    "_worker",
+    "cli",
+    "_worker",
+    "__main__",
+]
+
+# What the reference shares with the rest: types, and the checks of options. Its numerics are independent.
+WITH_THE_REFERENCE = {"typing", "_options"}
+
+
+def modules() -> dict[str, str]:
+    """Every module's name below the package -> its source; the package itself, which imports lazily, is left out."""
+    found = {}
+    for file in PACKAGE.rglob("*.py"):
+        name = ".".join(file.relative_to(PACKAGE).with_suffix("").parts)
+        if name != "__init__":
+            found[name.removesuffix(".__init__")] = file.read_text()
+    return found
+
+
+def imported(source: str, known: set[str]) -> Iterator[tuple[int, str]]:
+    """(line, module below the package) of every import in a module, wherever in it; "" for the package itself."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"line {node.lineno}: a relative import"
+            below = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name.removeprefix("cudnnpy.") in known else str(node.module) for name in below]
+        else:
+            continue
+        for name in names:
+            if name.split(".")[0] == "cudnnpy":
+                yield node.lineno, name.removeprefix("cudnnpy").removeprefix(".")
+
+
+def top(name: str) -> str:
+    """The package that a module is in, or the module itself: "graph.nodes" -> "graph"."""
+    return name.split(".", maxsplit=1)[0]
+
+
+def breaches(sources: dict[str, str], order: list[str]) -> list[str]:
+    """Every import that is against the order of the packages, or that closes a circle within one, as text."""
+    rank = {name: at for at, name in enumerate(order)}
+    there = {top(name) for name in sources}
+    found = [f"{name} is not in the order of the packages" for name in sorted(there - rank.keys())]
+    found += [f"{name} is in the order of the packages and does not exist" for name in order if name not in there]
+    within: dict[str, set[str]] = {name: set() for name in sources}
+    for name, source in sources.items():
+        for line, other in imported(source, set(sources)):
+            if top(other) == top(name):
+                within[name].add(other)
+            elif top(other) not in rank:
+                found.append(f"{name}:{line} imports {other or 'the package itself'}")
+            elif top(name) in rank and rank[top(other)] > rank[top(name)]:
+                found.append(f"{name}:{line} imports {other}, which is not before it")
+            elif top(name) == "reference" and top(other) not in WITH_THE_REFERENCE:
+                found.append(f"{name}:{line} imports {other}: the reference stands alone")
+    try:
+        TopologicalSorter(within).prepare()
+    except CycleError as error:
+        found.append(f"a circle: {' imports '.join(reversed(error.args[1]))}")
+    return found
+
+
+def test_packages_import_only_from_those_before_them() -> None:
+    assert breaches(modules(), ORDER) == []
+
+
+def test_the_pages_list_the_packages_in_their_order() -> None:
+    """All but six small modules."""
+    wanted = [
+        name
+        for name in ORDER
+        if name not in ("_version", "_installation", "_fork", "_cuda_python", "_autotune", "_worker", "__main__")
+    ]
+    tree = (ROOT / "CONTRIBUTING.md").read_text().partition("\ncudnnpy/\n")[2].partition("```")[0]
+    assert re.findall(r"^    (\w+)(?:/|\.py) ", tree, re.M) == wanted
+    page = (ROOT / "docs" / "how-it-works.md").read_text()
+    rows = re.findall(r"^\| (`cudnnpy\..*?) \|", page.partition("## The packages")[2].partition("\n## ")[0], re.M)
+    listed = [name for row in rows for name in re.findall(r"`cudnnpy\.(\w+)`", row)]
+    assert listed == wanted
+
+
+@pytest.mark.parametrize(
+    ("sources", "breach"),
+    [
+        ({"a": "", "b": "from cudnnpy import a\nfrom cudnnpy.a import thing"}, None),
+        ({"a": "from cudnnpy import b", "b": ""}, "a:1 imports b, which is not before it"),
+        ({"a": "def f():\n    from cudnnpy.b import thing", "b": ""}, "a:2 imports b, which is not before it"),
+        ({"a": "import cudnnpy.b", "b": ""}, "a:1 imports b, which is not before it"),
+        ({"a": "", "b": "", "c": ""}, "c is not in the order of the packages"),
+        ({"a": ""}, "b is in the order of the packages and does not exist"),
+        ({"a.one": "from cudnnpy.b.two import thing", "b.two": ""}, "a.one:1 imports b.two, which is not before it"),
+        ({"a.one": "from cudnnpy.a.two import thing", "a.two": "", "b": ""}, None),
+        (
+            {"a.one": "from cudnnpy.a import two", "a.two": "from cudnnpy.a import one", "b": ""},
+            "a circle: a.one imports a.two imports a.one",
+        ),
+        ({"a": "", "b": "import cudnnpy"}, "b:1 imports the package itself"),
+    ],
+)
+def test_a_planted_breach_is_found(sources: dict[str, str], breach: str | None) -> None:
+    assert breaches(sources, ["a", "b"]) == ([breach] if breach else [])
+
+
+def test_the_reference_may_import_nothing_but_types_and_the_checks_of_options() -> None:
+    source = "from cudnnpy.typing import Layout\nfrom cudnnpy._options.checks import check_flag\nfrom cudnnpy.errors import E"
+    planted = {"typing": "", "_options.checks": "", "errors": "", "reference": source}
+    order = ["typing", "_options", "errors", "reference"]
+    assert breaches(planted, order) == ["reference:3 imports errors: the reference stands alone"]
+
+
+def test_the_checks_of_options_need_the_standard_library_alone() -> None:
+    for name in modules():
+        if top(name) == "_options":
+            new = {one.split(".")[0] for one in newly_imported(f"import cudnnpy.{name}")}
+            assert new - sys.stdlib_module_names == {"cudnnpy"}, name
+
+
+def test_one_place_loads_each_library() -> None:
+    """libcudnn, for graph launches the driver, and in a child process the stand-in for the driver."""
+    loaders = {
+        name for name, source in modules().items() if re.search(r"\b(CDLL|PyDLL|cdll|pydll|LoadLibrary)\b", source)
+    }
+    assert loaders == {"raw._library", "_core.driver", "_measuring.service"}
+
+
+def test_one_spelling_crosses_into_c() -> None:
+    """Above raw, a function of C is called as raw.call("cudnnXxx", ...), so that its status is looked at."""
+    found = []
+    for name, source in modules().items():
+        for node in ast.walk(ast.parse(source)):
+            called = node.func if isinstance(node, ast.Call) else None
+            if isinstance(called, ast.Attribute) and called.attr in STATUS_FUNCTIONS:
+                found.append(f"{name}:{called.lineno} {called.attr}")
+    assert found == []
+
+
+STATUS_FUNCTIONS = {name for name in raw.functions() if raw.prototype(name).startswith("cudnnStatus_t")}
+
+
+def test_bind_means_one_thing() -> None:
+    """An executable bound to addresses gives a launch."""
+    found = {
+        name: [argument.arg for argument in node.args.args]
+        for name, source in modules().items()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef) and node.name == "bind"
+    }
+    assert len(found) >= 5
+    assert {
+        name for name, arguments in found.items() if arguments != ["self", "handle", "addresses", "workspace"]
+    } == set()
+
+
+def test_nothing_is_called_utils() -> None:
+    assert [name for name in modules() if re.search(r"util|helper|misc|common", name)] == []
+
+
+# Importing
+
+
+def newly_imported(statement: str) -> set[str]:
+    """The modules that a statement brings into a fresh interpreter, which has nothing but the standard library."""
+    source = f"import sys; before = set(sys.modules); {statement}; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-S", "-c", source], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_importing_the_package_imports_next_to_nothing() -> None:
+    new = newly_imported("import cudnnpy")
+    assert {name for name in new if name.startswith("cudnnpy")} == {"cudnnpy", "cudnnpy._version"}
+    heavy = {
+        "numpy",
+        "ctypes",
+        "cuda",
+        "typing",
+        "_options",
+        "enum",
+        "re",
+        "dataclasses",
+        "inspect",
+        "pathlib",
+        "json",
+        "subprocess",
+    }
+    assert new & heavy == set()
+    assert len(new) < 15
+
+
+def test_importing_raw_imports_nothing_that_is_not_pythons_own() -> None:
+    new = newly_imported("import cudnnpy.raw")
+    assert "ctypes" in new
+    assert {name.split(".")[0] for name in new} - sys.stdlib_module_names == {"cudnnpy"}
+
+
+@pytest.mark.parametrize(
+    "module", ["errors", "names", "_core.owned", "handle", "descriptors", "backend", "availability"]
+)
+def test_importing_a_module_near_c_needs_no_other_package(module: str) -> None:
+    """Neither numpy nor cuda.core is imported before something needs it; nor is libcudnn loaded."""
+    new = newly_imported(f"import cudnnpy.{module}; from cudnnpy.raw import _library; assert _library._loaded is None")
+    assert {name.split(".")[0] for name in new} - sys.stdlib_module_names == {"cudnnpy"}
+
+
+# Public names
+
+
+def test_public_names_are_the_lazy_ones() -> None:
+    assert sorted(cudnnpy.__all__) == sorted([*cudnnpy._LAZY, "__version__"])
+    assert set(cudnnpy.__all__) <= set(dir(cudnnpy))
+    with pytest.raises(AttributeError, match="module 'cudnnpy' has no attribute 'Coffee'"):
+        cudnnpy.Coffee
+
+
+@pytest.mark.parametrize("name", cudnnpy.__all__)
+def test_a_lazy_name_stays_the_same(name: str) -> None:
+    assert getattr(cudnnpy, name) is getattr(cudnnpy, name)

@@ -1,0 +1,72 @@
+"""Where no GPU can be used, the first use of one says so, as cuDNN's own error and with what to do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+SPECS = "cudnnpy.TensorSpec((1, 3, 8, 8)), cudnnpy.TensorSpec((4, 3, 3, 3))"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "cudnnpy.Handle()",
+        "cudnnpy.to_device([1.0])",
+        "cudnnpy.empty((2, 3))",
+        f"cudnnpy.Convolution().plan('forward', {SPECS})",
+        f"cudnnpy.Convolution().candidates('forward', {SPECS})",
+    ],
+)
+def test_the_first_use_of_a_gpu_says_that_there_is_none(use):
+    program = (
+        "import cudnnpy\n"
+        "try:\n"
+        f"    {use}\n"
+        "except cudnnpy.errors.NotInitializedError as error:\n"
+        "    assert '`cudnnpy info` tells' in str(error)\n"
+        "else:\n"
+        "    raise SystemExit('it was found')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ("'forward', of(2, 3, 8, 8), of(4, 5, 3, 3)", "ValueError", "x must have 5 channels"),
+        ("'forward', of(2, 3, 8, 8), of(4, 3, 3, 3)._replace(dtype='float16')", "TypeError", "w must be float32, as x"),
+        ("'backward_data', of(2, 4, 6, 6), of(4, 3, 3, 3)", "TypeError", "x_shape must be the shape of the result"),
+        ("'forward', of(0, 3, 8, 8), of(4, 3, 3, 3)", "ValueError", "a planned problem must have elements"),
+    ],
+)
+@pytest.mark.parametrize("method", ["plan", "candidates"])
+def test_bad_arguments_are_told_before_the_gpu_is_looked_for(method, arguments, kind, message):
+    program = (
+        "import cudnnpy\n"
+        "of = lambda *shape: cudnnpy.TensorSpec(shape)\n"
+        "try:\n"
+        f"    cudnnpy.Convolution().{method}({arguments})\n"
+        f"except {kind} as error:\n"
+        f"    assert str(error).startswith({message!r}), error\n"
+        "else:\n"
+        "    raise SystemExit('it was taken')\n"
+    )
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,153 @@
+"""NULL arguments: refused in Python where C would follow them, and left to C where it looks."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from ctypes import byref, c_int, c_size_t
+from pathlib import Path
+
+import pytest
+
+from cudnnpy import descriptors, raw
+from cudnnpy.raw import _api
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[tuple[str, str], set[str]]:
+    """(function, parameter) -> what came of NULL there, all other arguments being good: "called", "refused: ..."."""
+    folder = str(Path(__file__).resolve().parents[2] / "shared")
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.append({folder!r}); import raw_arguments; raw_arguments.main()"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    *lines, last = done.stdout.split("\n")
+    assert done.returncode == 0, f"NULL ended the process ({done.returncode}): {last}\n{done.stderr[-2000:]}"
+    found: dict[tuple[str, str], set[str]] = {}
+    for line in lines:
+        name, parameter, _number, answer = line.split(" ", 3)
+        found.setdefault((name, parameter), set()).add(answer)
+    return found
+
+
+def test_no_null_ends_the_process(answers: dict[tuple[str, str], set[str]]) -> None:
+    assert len(answers) > 900
+    assert len({name for name, _ in answers}) > 200
+
+
+def test_what_is_refused_is_what_the_table_says_and_is_named(answers: dict[tuple[str, str], set[str]]) -> None:
+    checked = 0
+    for (name, parameter), found in answers.items():
+        places = [raw.parameters(name)[at][0] for at in _api.NOT_NULL.get(name, ())]
+        refused = {answer for answer in found if answer != "called"}
+        if parameter in places or "handle" in places:  # the handle is NULL in all of these calls
+            first = parameter if "handle" not in places else "handle"
+            assert refused == found, (name, parameter)
+            assert any(f"{name}: {n} must be " in answer for answer in refused for n in (first, parameter))
+            checked += 1
+        else:
+            assert not refused, (name, parameter, refused)
+    assert checked > 150
+
+
+def test_the_9_functions_that_die_of_a_null_handle_and_the_outputs_of_getters() -> None:
+    for name in (
+        "cudnnLRNCrossChannelForward",
+        "cudnnLRNCrossChannelBackward",
+        "cudnnDivisiveNormalizationForward",
+        "cudnnDivisiveNormalizationBackward",
+        "cudnnBatchNormalizationForwardInference",
+        "cudnnBatchNormalizationBackward",
+        "cudnnBatchNormalizationBackwardEx",
+        "cudnnNormalizationForwardInference",
+        "cudnnNormalizationBackward",
+    ):
+        arguments = [None if kind.endswith("*") else 0 for _, kind, _ in raw.parameters(name)]
+        arguments[0] = raw.cudnnHandle_t()
+        with pytest.raises(ValueError, match=rf"^{name}: handle must be a cudnnHandle_t .*; got NULL$"):
+            getattr(raw, name)(*arguments)
+    outputs = sum(raw.parameters(name)[at][2] == "out" for name, places in _api.NOT_NULL.items() for at in places)
+    assert outputs > 120
+
+
+@pytest.mark.parametrize("null", [None, ctypes.POINTER(c_size_t)()])
+def test_both_ways_to_call_refuse(null: object) -> None:
+    kind = TypeError if null is None else ValueError
+    says = r"size must be the address of a size_t that cudnnGetTensorSizeInBytes fills in; got (None|NULL)$"
+    with descriptors.TensorDescriptor((1, 2, 3, 4)) as tensor:
+        with pytest.raises(kind, match=says):
+            raw.call("cudnnGetTensorSizeInBytes", tensor, null)
+        for _ in range(2):  # the first call binds the function
+            with pytest.raises(kind, match=says):
+                raw.cudnnGetTensorSizeInBytes(tensor, null)
+        size = c_size_t()
+        assert raw.cudnnGetTensorSizeInBytes(tensor, byref(size)) == 0
+        assert size.value == 96
+
+
+def test_what_c_lets_be_null_still_may() -> None:
+    with (
+        descriptors.RNNDescriptor() as rnn,
+        descriptors.LRNDescriptor() as lrn,
+        descriptors.TensorDescriptor((1, 1, 1, 1)) as one,
+    ):
+        for name in ("cudnnGetLRNDescriptor", "cudnnGetRNNDescriptor_v8"):
+            wanted = len(raw.parameters(name)) - 1
+            status = getattr(raw, name)(lrn if "LRN" in name else rnn, *[None] * wanted)
+            assert status in (
+                raw.CUDNN_STATUS_SUCCESS,
+                raw.CUDNN_STATUS_NOT_INITIALIZED,
+            )  # C's answer: nothing is set yet
+        raw.call("cudnnSetTensor4dDescriptor", one, 0, 0, 1, 1, 1, 1)
+    raw.call("cudnnSetCallback", 0, None, raw.cudnnCallback_t())
+    for destroy in (name for name in raw.functions() if "Destroy" in name):
+        assert getattr(raw, destroy)(None) // 1000 in (0, 2)  # BAD_PARAM or a kind of it
+
+
+def test_the_fast_roads_are_cs_own_functions() -> None:
+    """What is prepared once is not looked at again."""
+    assert type(raw.bound("cudnnGetTensorSizeInBytes")).__name__ == "_FuncPtr"
+    assert type(raw.unchecked("cudnnBackendExecute")).__name__ == "_FuncPtr"
+    for name in ("cudnnBackendExecute", "cudnnSetStream", "cudnnConvolutionForward", "cudnnDestroy"):
+        assert name not in _api.NOT_NULL  # no pointer to look at when they are called by raw.call, either
+
+
+@pytest.mark.parametrize(
+    ("name", "got"),
+    [
+        ("cudnnGetTensorSizeInBytes", 1),
+        ("cudnnGetTensorSizeInBytes", 3),
+        ("cudnnSetTensor4dDescriptor", 6),
+        ("cudnnSetTensor4dDescriptor", 8),
+        ("cudnnGetVersion", 1),
+    ],
+)
+def test_a_wrong_number_of_arguments_is_refused(name: str, got: int) -> None:
+    """ctypes does not name the function where there are too few, and passes on what is too many."""
+    count = len(raw.parameters(name))
+    message = rf"^{name}: the number of arguments must be {count}; got {got}\. The function is .* {name}\("
+    for function in (getattr(raw, name), lambda *arguments: raw.call(name, *arguments)):
+        with pytest.raises(TypeError, match=message):
+            function(*[None] * got)
+
+
+def test_a_wrong_argument_is_told_with_the_prototype() -> None:
+    with descriptors.ConvolutionDescriptor((1, 1), (1, 1), (1, 1)) as given:
+        arguments = (given, 2, [1, 1], [1, 1], [1, 1], raw.CUDNN_CONVOLUTION, raw.CUDNN_DATA_FLOAT)
+        expected = r"^cudnnSetConvolutionNdDescriptor: argument 3: .*instead of list.*const int padA\[\]"
+        with pytest.raises(ctypes.ArgumentError, match=expected) as raised:
+            raw.cudnnSetConvolutionNdDescriptor(*arguments)
+        with pytest.raises(TypeError) as called:
+            raw.call("cudnnSetConvolutionNdDescriptor", *arguments)
+    assert str(called.value) == str(raised.value)
+
+
+def test_functions_keep_their_descriptions() -> None:
+    assert raw.cudnnGetTensorSizeInBytes.__doc__.startswith(raw.prototype("cudnnGetTensorSizeInBytes"))
+    assert raw.cudnnGetConvolutionGroupCount.__name__ == "cudnnGetConvolutionGroupCount"
+    raw.cudnnGetProperty(0, byref(c_int()))
+    assert raw.cudnnGetProperty.argtypes == [c_int, ctypes.POINTER(c_int)]

@@ -1,0 +1,211 @@
+"""The layers of stores that a process reads, and where its own choices go."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from messages import says
+from stored import entry, key
+
+from cudnnpy import store as public
+from cudnnpy._store import layers
+from cudnnpy._store.layers import LayerEntry, Layers, current
+from cudnnpy.store import Store
+
+
+@pytest.fixture(autouse=True)
+def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test sets is not seen by the next."""
+    for name in ("_chosen", "_current"):
+        monkeypatch.setattr(layers, name, None)
+    monkeypatch.setattr(layers, "_added", [])
+    monkeypatch.delenv("CUDNNPY_STORE_LAYERS", raising=False)
+
+
+def made(path: Path, *numbers: int, plan: str) -> Path:
+    with Store(path) as store:
+        for number in numbers:
+            store.put(entry(number, plan=plan))
+    return path
+
+
+def test_the_users_store_comes_first_then_applications_in_their_order(tmp_path: Path) -> None:
+    user = Store(made(tmp_path / "user", 1, plan="user's"))
+    first, second = (
+        Store(made(tmp_path / name, *numbers, plan=name)) for name, numbers in (("a", (1, 2)), ("b", (2, 3)))
+    )
+    found = Layers(user, [first, second])
+    assert found.get(key(1)) == LayerEntry(entry(1, plan="user's"), "user", user)
+    assert found.get(key(2)) == LayerEntry(entry(2, plan="a"), f"application {tmp_path / 'a'}", first)
+    assert found.get(key(3)) == LayerEntry(entry(3, plan="b"), f"application {tmp_path / 'b'}", second)
+    assert found.get(key(4)) is None
+    found.put(entry(4))
+    assert [one.key for one in user] == [key(1), key(4)]
+    assert len(first) == 2
+
+
+def test_a_plan_of_an_application_that_failed_here_is_passed_over(tmp_path: Path) -> None:
+    user = Store(tmp_path / "user")
+    first, second = (Store(made(tmp_path / name, 1, plan=name)) for name in "ab")
+    found = Layers(user, [first, second])
+    found.forget(key(1), "wrong")
+    assert found.get(key(1)) == LayerEntry(entry(1, plan="b"), f"application {tmp_path / 'b'}", second)
+    found.forget(key(1), "wrong too")
+    assert found.get(key(1)) is None
+    assert (len(first), len(second)) == (1, 1)
+    assert sorted(failed.reason for failed in user.forgotten()) == ["wrong", "wrong too"]
+    assert found.put(entry(1, plan="own")).plan == "own"
+    assert found.get(key(1)) == LayerEntry(entry(1, plan="own"), "user", user)
+
+
+def test_the_check_of_a_plan_is_remembered_in_the_users_store_for_that_plan(tmp_path: Path) -> None:
+    user, application = Store(tmp_path / "user"), Store(made(tmp_path / "a", 1, plan="a"))
+    found = Layers(user, [application])
+    assert not found.is_checked(key(1), "here")
+    found.mark_checked(key(1), "here")
+    assert found.is_checked(key(1), "here")
+    assert not found.is_checked(key(1), "there")
+    assert Layers(Store(tmp_path / "user"), [application]).is_checked(key(1), "here")
+    application.put(entry(1, plan="a newer one"), replace=True)
+    assert not found.is_checked(key(1), "here")
+
+
+def test_a_users_store_that_is_open_for_reading_alone_is_read(tmp_path: Path) -> None:
+    """New choices are kept in memory, and come before it."""
+    user = Store(made(tmp_path / "user", 1, plan="user's"), read_only=True)
+    found = Layers(user)
+    assert found.get(key(1)) == LayerEntry(entry(1, plan="user's"), "user", user)
+    assert found.put(entry(2)) == entry(2)
+    assert found.get(key(2)) is not None
+    found.forget(key(1), "wrong")
+    assert found.get(key(1)) is None
+    assert [one.key for one in Store(tmp_path / "user")] == [key(1)]
+
+
+# What a process has
+
+
+def test_an_empty_variable_turns_the_file_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDNNPY_STORE", "")
+    assert public.default().path == ""
+    assert public.open().path == ""
+    current().put(entry())
+    assert public.default().get(key()) == entry()
+
+
+def test_the_variable_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "mine" / "store"))
+    assert public.default().path == str(tmp_path / "mine" / "store")
+    assert not (tmp_path / "mine").exists()  # before there is something to write
+    current().put(entry())
+    assert public.open().get(key()) == entry()
+    monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "other"))
+    assert current().get(key()) is None
+    monkeypatch.setenv("CUDNNPY_STORE", "~/store")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert public.default().path == str(tmp_path / "store")
+
+
+@pytest.mark.parametrize("locale", ["C.UTF-8", "C"])
+@pytest.mark.parametrize("variable", ["CUDNNPY_STORE", "HOME", "XDG_CACHE_HOME"])
+def test_a_path_need_not_be_utf_8(tmp_path: Path, variable: str, locale: str) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    program = f"""
+import sys
+sys.path[:0] = {sys.path!r}
+from stored import entry, key
+from cudnnpy._store.layers import current
+current().put(entry())
+assert current().get(key()).entry == entry()
+"""
+    without = {name: value for name, value in os.environ.items() if name not in ("CUDNNPY_STORE", "XDG_CACHE_HOME")}
+    environment = {**without, "LC_ALL": locale, "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", variable: str(folder)}
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=60, env=environment)
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] != []
+
+
+def test_without_the_variable_it_is_in_the_platforms_cache_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDNNPY_STORE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert public.default().path == str(tmp_path / "cudnnpy" / "store.sqlite")
+    assert public.open().path == public.default().path
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_program_sets_its_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "user"))
+    public.use(tmp_path / "program")
+    assert public.default().path == str(tmp_path / "program")
+    store = Store("")
+    public.use(store)
+    assert public.default() is store
+    public.use("")
+    assert public.default().path == ""
+    public.use(None)
+    assert public.default().path == str(tmp_path / "user")
+    with pytest.raises(ValueError, match=says("path must be a file; got...")):
+        public.use(tmp_path)
+
+
+def test_a_program_and_the_environment_add_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, name in enumerate("abc"):
+        made(tmp_path / name, number, 9, plan=name)
+    Store(tmp_path / "c").export(tmp_path / "c.jsonl")
+    store = public.add_layer(tmp_path / "a")
+    assert store.read_only
+    public.add_layer(tmp_path / "a")  # again, which changes nothing
+    monkeypatch.setenv("CUDNNPY_STORE_LAYERS", os.pathsep.join([str(tmp_path / "b"), "", str(tmp_path / "c.jsonl")]))
+    found = {number: current().get(key(number)) for number in (0, 1, 2, 9)}
+    assert {number: one and (one.entry.plan, one.layer) for number, one in found.items()} == {
+        0: ("a", f"application {tmp_path / 'a'}"),
+        1: ("b", f"application {tmp_path / 'b'}"),
+        2: ("c", f"application {tmp_path / 'c.jsonl'}"),
+        9: ("a", f"application {tmp_path / 'a'}"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("variable", "path", "message"),
+    [
+        ("CUDNNPY_STORE", "", "CUDNNPY_STORE must name a store; got '...': path must be a file; got ..., a folder..."),
+        ("CUDNNPY_STORE", "notes", "CUDNNPY_STORE must name a store; got '...notes': path must be a store..."),
+        ("CUDNNPY_STORE_LAYERS", "none", "CUDNNPY_STORE_LAYERS must name a store; got '...none': no such store"),
+        (
+            "CUDNNPY_STORE_LAYERS",
+            "notes",
+            "CUDNNPY_STORE_LAYERS must name a store; got '...notes': path must be a store...",
+        ),
+    ],
+)
+def test_a_variable_that_names_no_store_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, path: str, message: str
+) -> None:
+    (tmp_path / "notes").write_text("hello\n" * 100)
+    monkeypatch.setenv(variable, str(tmp_path / path))
+    for use in (current, public.default):
+        with pytest.raises(ValueError, match=says(message)):
+            use()
+    assert [file.name for file in tmp_path.iterdir()] == ["notes"]
+
+
+def test_importing_the_store_imports_neither_sqlite_nor_platformdirs() -> None:
+    program = (
+        "import sys; import cudnnpy; cudnnpy.store.open(''); cudnnpy.store.default();"
+        "print({'sqlite3', 'platformdirs', 'numpy'} & set(sys.modules))"
+    )
+    environment = {**os.environ, "CUDNNPY_STORE": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+        cwd=Path(__file__).parents[3],
+    )
+    assert done.stdout.strip() == "set()"
