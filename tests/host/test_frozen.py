@@ -98,7 +98,7 @@ def test_equal_objects_share_an_identity_and_others_never_do(name: str, options:
 
 def key_of(one: Any) -> CacheToken:
     """What stands for an object in keys."""
-    found = getattr(getattr(one, "_operation", one), "_identity", None)
+    found = getattr(getattr(one, "_operation", one), "_token", None)
     assert isinstance(found, CacheToken)
     return found
 
@@ -111,9 +111,9 @@ import pickle, sys
 import cudnnpy
 first = cudnnpy.Activation("relu"), cudnnpy.Pooling(), cudnnpy.Convolution(padding=1)
 tanh, relu, conv = pickle.loads({text!r})
-assert tanh._identity is not first[0]._identity
-assert relu._identity is first[0]._identity
-assert conv._operation._identity is not first[2]._operation._identity
+assert tanh._token is not first[0]._token
+assert relu._token is first[0]._token
+assert conv._operation._token is not first[2]._operation._token
 assert conv.output_shape((1, 1, 5, 5), (1, 1, 3, 3)) == (1, 1, 3, 3)
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
