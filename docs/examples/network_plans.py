@@ -3,6 +3,7 @@
 import time
 from functools import lru_cache, partial
 from math import inf, isfinite, prod
+from threading import Lock
 from typing import Any, NamedTuple
 
 import torch
@@ -135,12 +136,17 @@ def alone(job, options, device):
 
 def in_two(job, options, device):
     """The convolution, and what follows it as one elementwise launch."""
-    second = elementwise(job._replace(**ANY), tuple(options.items()), device)
+    key = job._replace(**ANY), tuple(options.items()), device
+    with making.setdefault(key, Lock()):  # lru_cache alone lets two threads make the same plan
+        second = elementwise(*key)
     return *alone(job, options, device), Launch(second, second.operands)
 
 
 # What the elementwise launch does not depend on: layers of other filters share its plan.
 ANY = {"x": (), "w": (), "transposed": False, "padding": (), "stride": (), "dilation": (), "groups": 1}
+
+
+making: dict[tuple[Any, ...], Lock] = {}
 
 
 @lru_cache(maxsize=256)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 import torch
-from host_plans import Host
+from host_plans import Host, HostGraph
 from network_modules import check, conv, settled
 from torch import nn
 
@@ -119,7 +120,12 @@ def test_equal_layers_share_their_plans(host: Host, monkeypatch: pytest.MonkeyPa
     assert len(jobs) == 4
 
 
-def test_layers_with_the_same_result_share_their_elementwise_launch(host: Host) -> None:
+def test_layers_with_the_same_result_share_their_elementwise_launch(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = HostGraph.plan
+    # slow, so that the threads that plan the two layers meet
+    monkeypatch.setattr(HostGraph, "plan", lambda graph, device: time.sleep(0.1) or plan(graph, device))
     host.times = {"graph convolution": 9.0}
     first = nn.Sequential(conv(8, 16, 1, 0, bias=False), nn.BatchNorm2d(16), nn.ReLU6())
     second = nn.Sequential(conv(16, 16, groups=16, bias=False), nn.BatchNorm2d(16), nn.ReLU6())
