@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
 from types import FunctionType
 from typing import Any
 
@@ -70,8 +71,11 @@ def dotted(span: str) -> Iterator[str]:
 
 
 def exists(name: str) -> bool:
-    """Whether a dotted name is something public, or a module; its head is a module, a class or one of OBJECTS."""
-    if name.startswith(("cudnnpy.", "tools.")) and is_module(name):
+    """Whether a dotted name is something public, or the full path of a module or of a function in one.
+
+    The head of something public is a module, a class or one of OBJECTS.
+    """
+    if name.startswith(("cudnnpy.", "tools.")) and (is_module(name) or is_function(name)):
         return True
     head, *rest = name.removeprefix("cudnnpy.").split(".")
     found: Any = MODULES.get(head) or CLASSES.get(OBJECTS.get(head, head)) or getattr(cudnnpy, head, None)
@@ -86,6 +90,14 @@ def is_module(name: str) -> bool:
     try:
         return find_spec(name) is not None
     except ModuleNotFoundError:
+        return False
+
+
+def is_function(name: str) -> bool:
+    """Whether a full path names a function or method, which may be private: the page on how it works lists such."""
+    try:
+        return inspect.isfunction(resolve_name(name))
+    except (ImportError, AttributeError):
         return False
 
 
