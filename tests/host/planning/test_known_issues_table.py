@@ -337,11 +337,6 @@ def test_every_issue_names_a_test_that_exists(issue: Any) -> None:
     assert fault_of(issue.test, "gpu") == ""
 
 
-@pytest.mark.parametrize("issue", page.AVOIDED, ids=lambda issue: issue.id)
-def test_what_avoids_a_function_says_why(issue: page.Avoided) -> None:
-    assert f"{issue.id}" in (ROOT / "cudnnpy" / issue.where).read_text()
-
-
 def test_every_issue_was_measured_or_reported_for_releases_that_end() -> None:
     for issue in ISSUES:
         assert issue.measured or (issue.source.startswith("https://") and issue.assumed[1] is not None)
