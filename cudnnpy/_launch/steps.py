@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from ctypes import byref, c_double, c_float
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
@@ -178,18 +178,6 @@ class StepSequence:
         at = known.__getitem__
         launches = [executable.bind(handle, tuple(map(at, indices)), workspace) for executable, indices in self.steps]
         return launches[0] if len(launches) == 1 else sequential_launch(launches, (self, handle))
-
-
-def move_to_scratch(
-    steps: Sequence[Step], count: int, scratch: Sequence[int], sizes: Mapping[int, int]
-) -> tuple[list[Step], tuple[int, ...], dict[int, int]]:
-    """Redirect some of the `count` operands of the steps to scratch memory of `sizes` bytes, by their indices.
-
-    Return the new steps, the sizes of all scratch memory, and the new indices of the operands by the old ones.
-    """
-    moved = {at: count + len(scratch) + part for part, at in enumerate(sizes)}
-    redirected = [Step(step.executable, tuple(moved.get(at, at) for at in step.operand_indices)) for step in steps]
-    return redirected, (*scratch, *sizes.values()), moved
 
 
 def sequential_launch(launches: Sequence[BoundLaunch], owners: tuple[Any, ...] = ()) -> BoundLaunch:
