@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from cudnnpy._options.arguments import should_compute_bias
 from cudnnpy._options.checks import check_layout
-from cudnnpy._options.normalization import GRADIENTS, check_epsilon, unpack_gradients
+from cudnnpy._options.normalization import check_epsilon, run_backward
 from cudnnpy._options.operation_base import OperationBase
 from cudnnpy.typing import Array, ArrayT, Layout, Stream
 
@@ -155,10 +154,8 @@ class InstanceNormalizationBase(OperationBase):
         dbias : array or None
             Of scale's dtype, or x's without a scale; None if it is not computed.
         """
-        computed = scale is not None, should_compute_bias(bias, scale)
-        name, implementation = "InstanceNormalization.backward", type(self)._backward
-        names = "dy", "x", "scale", "mean", "inverse_variance", "out", *GRADIENTS[computed]
-        inputs, outs = (dy, x, scale, mean, inverse_variance), (out, None, None)[: len(names) - 5]
-        results = self._run(name, self, implementation, names, inputs, outs, stream, computed[1])
-        gradients: tuple[ArrayT, ArrayT | None, ArrayT | None] = unpack_gradients(results, *computed)
+        inputs = dy, x, scale, mean, inverse_variance
+        gradients: tuple[ArrayT, ArrayT | None, ArrayT | None] = run_backward(
+            "InstanceNormalization.backward", self, inputs, out, stream, bias
+        )
         return gradients

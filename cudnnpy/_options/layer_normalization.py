@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
-from cudnnpy._options.arguments import check_normalized_shape, should_compute_bias
-from cudnnpy._options.normalization import GRADIENTS, check_epsilon, unpack_gradients
+from cudnnpy._options.arguments import check_normalized_shape
+from cudnnpy._options.normalization import GRADIENTS, check_epsilon, run_backward, unpack_gradients
 from cudnnpy._options.operation_base import OperationBase
 from cudnnpy.typing import Array, ArrayT, Shape, Stream
 
@@ -156,12 +156,10 @@ class LayerNormalizationBase(OperationBase):
         dbias : array or None
             Of scale's dtype, or x's without a scale; None if it is not computed.
         """
-        computed = scale is not None, should_compute_bias(bias, scale)
-        name, implementation = "LayerNormalization.backward", type(self)._backward
-        names = "dy", "x", "scale", "mean", "inverse_variance", "out", *GRADIENTS[computed]
-        inputs, outs = (dy, x, scale, mean, inverse_variance), (out, None, None)[: len(names) - 5]
-        results = self._run(name, self, implementation, names, inputs, outs, stream, computed[1])
-        gradients: tuple[ArrayT, ArrayT | None, ArrayT | None] = unpack_gradients(results, *computed)
+        inputs = dy, x, scale, mean, inverse_variance
+        gradients: tuple[ArrayT, ArrayT | None, ArrayT | None] = run_backward(
+            "LayerNormalization.backward", self, inputs, out, stream, bias
+        )
         return gradients
 
 
