@@ -60,6 +60,7 @@ def pool(capturing: dict[int, int]) -> Iterator[Pool]:
     set_allocator(made)
     yield made
     set_allocator(None)
+    workspace._of_thread.__dict__.clear()  # keys that a break made would end the release, before the test that notices it
     release_workspace(captured=True)
 
 
