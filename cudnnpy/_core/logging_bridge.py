@@ -113,7 +113,7 @@ def _checked(logger: Any, level: Any) -> _LogSink | None:
 _sink: _LogSink | None = None
 _heard = False  # whether a message has come since _wait_for_callbacks set this
 _inside: set[int] = set()  # the threads that are passing a message on
-in_forked_child(_inside.clear)  # those of the parent are not in the child
+in_forked_child(_inside.clear)  # a forked child has none of the other threads
 _thread_state = threading.local()  # .deaf: whether messages of the thread are dropped
 
 

@@ -57,7 +57,7 @@ class FunctionCall:
 
     def __init__(self, name: str, *arguments: Any, workspace_size: int = 0) -> None:
         self.name, self.arguments, self.workspace_size = name, arguments, workspace_size
-        # The positions of the addresses among C's arguments, the first of which is the handle.
+        # The positions of the addresses among C's arguments. The handle has position 0.
         self._positions = [(at, a.operand) for at, a in enumerate(arguments, 1) if isinstance(a, OperandAddress)]
 
     @cached_property

@@ -162,7 +162,7 @@ def entry_from_row(row: Row | None, *, without_candidates: bool = False) -> Entr
 
 
 def entries_from_rows(entries: Iterable[Row], forgotten: Iterable[Row]) -> list[Entry]:
-    """Return the entries of rows, without those of another schema or with a failed plan, in the order of their keys."""
+    """Return the entries of rows, in the order of their keys, except entries of another schema or with a failed plan."""
     failed = {row.number for row in forgotten}
     decoded = (entry for entry in map(entry_from_row, entries) if entry is not None)
     usable = (entry for entry in decoded if row_number(FORGOTTEN, entry.key, entry.plan) not in failed)

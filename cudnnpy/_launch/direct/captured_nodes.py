@@ -17,7 +17,7 @@ FUNCTIONS = (  # of the driver, from CUDA 12.4 on
 BUFFER_POINTER, BUFFER_SIZE = 1, 2  # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE
 ATTRIBUTE_BYTES = 64  # of a CUlaunchAttributeValue
 COOPERATIVE, CLUSTER, CLUSTER_POLICY, PREFERRED_CLUSTER = 2, 4, 5, 11  # of the enumeration CUlaunchAttributeID
-# Also the L2 access policy window, the memory domains and the shared memory carveout. Those of a stream are not read.
+# Also the L2 access policy window, the memory domains and the shared memory carveout. Attributes of a stream are not read.
 _ATTRIBUTES = (1, COOPERATIVE, CLUSTER, CLUSTER_POLICY, 9, 10, PREFERRED_CLUSTER, 14)
 _KERNEL_NODE, _MEMSET_NODE = 0, 2  # of the enumeration CUgraphNodeType
 _COMPLETE, _PROGRAMMATIC = 0, 1  # of the enumeration CUgraphDependencyType, and the ports of these dependencies

@@ -73,7 +73,7 @@ class DirectLaunch:
     nodes : sequence of KernelNode or MemsetNode
         The captured launch.
     relocations : sequence of list of Relocation
-        Those of each node.
+        The relocations of each node.
     count : int
         The number of addresses.
 
