@@ -44,7 +44,7 @@ class Part(NamedTuple):
     needs_all_gpus: bool = False
 
 
-# The slowest first. The part memory needs all of the GPU's memory: run it last, and alone.
+# The slowest first. The part memory fills the GPU's memory: it runs last, and alone.
 PARTS: dict[str, Part] = {
     "operations": Part(
         ("test_operations", "test_operations_errors", "test_operation_roads", "test_normalizations_gpu"), 9
@@ -53,7 +53,7 @@ PARTS: dict[str, Part] = {
     "networks": Part(("test_torch_kernels_gpu", "test_network_example_gpu", "test_torch_for_the_gpu"), 6),
     "opinfo": Part(("test_opinfo_gpu",), 4),
     "properties": Part(("test_convolution_properties",), environment=(("CUDNNPY_PROPERTY_EXAMPLES", "60"),)),
-    "memory": Part(("test_tuning_memory",)),
+    "memory": Part(("test_tuning_memory", "test_measuring_process")),
     "cluster": Part(("test_cluster_gpu",), needs_all_gpus=True),
     "soak": Part(("test_soak",), environment=(("CUDNNPY_SOAK", "1000000"),), is_long=True),
     "memcheck": Part((), arguments=("-k", "smoke"), before=_SANITIZER, is_long=True),

@@ -38,17 +38,18 @@ def check(module, x, dtype=torch.float16):
     module = module.eval()
     with torch.no_grad():
         with models.exact_float32(torch):
-            right = module(x)
+            right, right_half = module(x), module(x / 2)
         module, x = module.to(dtype), x.to(dtype)
         allowed = max(TOLERANCE[dtype], 2 * off(module(x), right))
+        allowed_half = max(TOLERANCE[dtype], 2 * off(module(x / 2), right_half))
     network = torch_network.convert(module, x)
     models.poison(torch, 256)
     first = network(x)
     assert off(first, right) <= allowed, network.report(others=True)
     replay = torch_network.captured(network, x)
-    other = network(x / 2)
+    assert off(network(x / 2), right_half) <= allowed_half
     assert off(replay(x), right) <= allowed
-    assert off(replay(x / 2), other.float()) <= TOLERANCE[dtype]
+    assert off(replay(x / 2), right_half) <= allowed_half  # not network(x / 2): other engines may be faster in a graph
     assert off(replay(x), right) <= allowed
     assert off(first, right) <= allowed  # no later call wrote over it
     return network
