@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
 from importlib import import_module
 from typing import Any
 
-from cudnnpy._fork import fork_safe_lock
 from cudnnpy._installation import to_install
+from cudnnpy._process_state import fork_safe_lock, process_cache
 from cudnnpy.errors import LibraryNotFoundError
 
 # Its modules import one another. Where two threads begin with different ones, Python breaks the deadlock by giving one of
@@ -15,7 +14,7 @@ from cudnnpy.errors import LibraryNotFoundError
 _importing = fork_safe_lock()
 
 
-@cache
+@process_cache
 def cuda_python(name: str) -> Any:
     """Return the module cuda.NAME: cuda_python("bindings.driver"). Raises LibraryNotFoundError if it is not installed."""
     try:

@@ -7,16 +7,15 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import byref, c_int, c_void_p
-from functools import cache
 from typing import Any
 
-from cudnnpy._fork import in_forked_child
+from cudnnpy._process_state import declare, process_cache
 from cudnnpy.errors import CaptureError
 
 _NOT_READY = 600  # CUDA_ERROR_NOT_READY
 
 
-@cache
+@process_cache
 def driver_library() -> Any:
     """Return libcuda as a ctypes library."""
     library = ctypes.CDLL("libcuda.so.1")
@@ -78,17 +77,13 @@ def _ask_torch() -> bool:
     return bool(_torch_captures())
 
 
-def _forget_torch() -> None:
-    """In a forked child PyTorch's CUDA cannot be used, and PyTorch itself raises the error."""
-    global _torch_captures
-    _torch_captures = _ask_torch
-
-
 _torch_captures: Callable[[], bool] = _ask_torch
-in_forked_child(_forget_torch)
+
+# In a forked child PyTorch's CUDA cannot be used, and PyTorch itself raises the error.
+declare(__name__, "_torch_captures", in_child=True)
 
 
-@cache
+@process_cache
 def has_several_devices() -> bool:
     """Return whether the process sees several GPUs, so that the current device must be checked at each launch."""
     from cuda.core import system

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from cudnnpy._core.layouts import TensorSpec, byte_extent, is_dense
 from cudnnpy._launch.steps import aligned_size
-from cudnnpy._measuring.drawing import have_gaps_changed, image, numbers, without_gaps
 from cudnnpy._measuring.guarded_memory import STREAM, GuardedMemory
+from cudnnpy._measuring.random_operands import have_gaps_changed, image, numbers, without_gaps
 from cudnnpy._memory.workspace import allocate
 from cudnnpy._planning.problem import Problem
 

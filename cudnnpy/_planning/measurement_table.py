@@ -31,6 +31,7 @@ from cudnnpy import raw
 from cudnnpy._planning import known_issues
 from cudnnpy._planning.candidates import Candidate, Engine, Lowering, candidate_for_engine
 from cudnnpy._planning.engines import Target
+from cudnnpy._process_state import process_cache
 
 FORMAT = 3
 NEAREST = 3  # the problems whose measurements are used
@@ -233,7 +234,7 @@ def capability(target: Target) -> str:
     return "" if target.handle is None else _capability(target.handle.device)
 
 
-@cache
+@process_cache
 def _capability(device: int) -> str:
     from cuda.core import Device
 

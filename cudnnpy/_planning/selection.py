@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
 from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
+from cudnnpy._process_state import process_cache
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.handle import Handle
 
@@ -71,7 +71,7 @@ def _distinct(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
             yield candidate
 
 
-@cache
+@process_cache
 def _stored_tuner_class() -> type[StoredTuner] | None:
     """Return the class of tuners, or None in an installation without the package `_store`."""
     try:

@@ -16,8 +16,8 @@ from numpy_machine import tensor_in
 from cudnnpy import TensorSpec
 from cudnnpy._core.layouts import byte_extent
 from cudnnpy._measuring.bench_buffers import SECOND, BenchBuffers
-from cudnnpy._measuring.drawing import have_gaps_changed, image, numbers, without_gaps
 from cudnnpy._measuring.guarded_memory import GuardedMemory
+from cudnnpy._measuring.random_operands import have_gaps_changed, image, numbers, without_gaps
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.problem import Values, values_of
 from cudnnpy.convolution import problem

@@ -23,8 +23,8 @@ ORDER = [
     "_version",
     "typing",
     "_options",
+    "_process_state",
     "_installation",
-    "_fork",
     "errors",
     "_cuda_python",
     "raw",
@@ -121,7 +121,7 @@ def test_the_pages_list_the_packages_in_their_order() -> None:
     wanted = [
         name
         for name in ORDER
-        if name not in ("_version", "_installation", "_fork", "_cuda_python", "_autotune", "_worker", "__main__")
+        if name not in ("_version", "_installation", "_cuda_python", "_autotune", "_worker", "__main__")
     ]
     tree = (ROOT / "CONTRIBUTING.md").read_text().partition("\ncudnnpy/\n")[2].partition("```")[0]
     assert re.findall(r"^    (\w+)(?:/|\.py) ", tree, re.M) == wanted
