@@ -23,8 +23,8 @@ from cudnnpy.typing import Device, Stream
 _idle: dict[int, list[Any]] = {}
 _of_thread = threading.local()  # .handles: the default Handles, by device
 
-declare(__name__, "_idle", in_child=True)
 declare(__name__, "_of_thread")
+declare(__name__, "_idle", in_child=True)
 
 
 class Handle(Owned[raw.cudnnHandle_t]):

@@ -22,7 +22,7 @@ from cudnnpy import raw
 from cudnnpy._core import driver as driver_calls
 from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides
 from cudnnpy._core.owned import Owned
-from cudnnpy._launch import dispatch, implicit_operands, launcher, plan_cache
+from cudnnpy._launch import dispatch, implicit_operands, launcher
 from cudnnpy._memory import arrays, workspace
 from cudnnpy._memory.arrays import ArrayLibrary
 from cudnnpy._planning import selection
@@ -292,7 +292,7 @@ class StandInDevice:
 
 
 @pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInDevice]:
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandInDevice:
     stand_in = StandInDevice()
     library = ArrayLibrary(
         "made up",
@@ -366,7 +366,6 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInDevice]:
     for module in (driver_calls, workspace):
         monkeypatch.setattr(module, "is_capturing", lambda stream: stream in stand_in.capturing)
     monkeypatch.setattr(workspace, "capture_id", lambda stream: 1)
-    monkeypatch.setattr(driver_calls, "_torch_captures", driver_calls._ask_torch)
     monkeypatch.setattr(launcher, "has_several_devices", lambda: True)
     monkeypatch.setattr(launcher, "current_device", lambda: stand_in.thread_state.device)
     monkeypatch.setattr(launcher, "_direct_launch_maker", lambda: stand_in.direct)
@@ -384,17 +383,13 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInDevice]:
         return found
 
     monkeypatch.setattr(workspace, "allocate", take)
-    plan_cache.clear_cache()
 
     def allocator(size: int, device: int, stream: int) -> Any:
         stand_in.allocated.append((size, device, stream))
         return SimpleNamespace(handle=next(_addresses))
 
     workspace.set_allocator(allocator)
-    yield stand_in
-    workspace.set_allocator(None)
-    workspace.release_workspace(captured=True)
-    plan_cache.clear_cache()
+    return stand_in
 
 
 def calls_of_c(stand_in: StandInDevice) -> dict[str, int]:

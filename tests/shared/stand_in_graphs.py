@@ -14,7 +14,7 @@ import pytest
 from cuda.bindings import driver
 
 from cudnnpy._core import driver as driver_calls
-from cudnnpy._launch import launcher, plan_cache
+from cudnnpy._launch import launcher
 from cudnnpy.handle import Handle
 
 CAPTURES = 0x9000  # the stream of our own captures
@@ -274,9 +274,7 @@ def stand_in_graphs() -> Iterator[StandInGraphs]:
             patch.setattr(module, "driver_library", lambda: stand_in)
         patch.setattr(launcher, "has_several_devices", lambda: False)
         patch.setattr(Handle, "default", classmethod(lambda cls, device: stand_in.handle))
-        plan_cache.clear_cache()
         yield stand_in
-        plan_cache.clear_cache()
 
 
 @pytest.fixture

@@ -23,8 +23,6 @@ from cudnnpy.handle import Handle
 STREAM, OTHER = 0x5000, 0x6000
 HERE: Addresses = (16, 32, 0)
 
-pytestmark = pytest.mark.usefixtures("cache_limits")
-
 
 class Log(list[Any]):
     """The events in order; `take` empties it."""
@@ -237,14 +235,12 @@ def test_without_the_package_of_direct_launches_cudnn_launches_everything(
 ) -> None:
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "cudnnpy._launch.direct", None)
-    launcher_module._direct_launch_maker.cache_clear()
     with caplog.at_level(logging.DEBUG, "cudnnpy"):
         assert launcher_module._direct_launch_maker() is None
         assert launcher_module._direct_launch_maker() is None
     assert [record.message for record in caplog.records] == [
         "direct launches are not installed: cuDNN launches every plan"
     ]
-    launcher_module._direct_launch_maker.cache_clear()
 
 
 def test_a_relocatable_plan_is_launched_by_cudnn_without_that_package(

@@ -98,7 +98,7 @@ class Driver:
 
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver()
     core = pytest.importorskip("cuda.core", reason="cuda.core is not installed")
     monkeypatch.setattr(core, "Device", lambda device: SimpleNamespace(memory_resource=made.pools[device]))
@@ -109,11 +109,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     monkeypatch.setattr(workspace, "relaxed_capture", nullcontext)
     monkeypatch.setattr(workspace, "is_capturing", lambda stream: stream in made.captured)
     monkeypatch.setattr(workspace, "is_stream_or_torch_capturing", lambda stream: stream in made.captured)
-    monkeypatch.setattr(workspace, "_pools", set())
-    cudnnpy.release_workspace(captured=True)
-    yield made
-    made.captured.clear()
-    cudnnpy.release_workspace(captured=True)
+    return made
 
 
 def use(size: int, device: int = 0, stream: int = STREAM) -> None:
@@ -177,11 +173,8 @@ def test_memory_goes_back_when_the_block_fails(driver: Driver) -> None:
 def test_another_allocator_is_left_alone(driver: Driver, what: Callable[[], None]) -> None:
     allocate_from_pool(8 * GiB, 0, STREAM)
     cudnnpy.set_allocator(lambda size, device, stream: Buffer())
-    try:
-        what()
-        assert driver.calls == []
-    finally:
-        cudnnpy.set_allocator(None)
+    what()
+    assert driver.calls == []
 
 
 @pytest.mark.parametrize("stream", [STREAM, 0], ids=["its stream", "PyTorch's stream"])
@@ -234,7 +227,7 @@ def test_a_captured_graph_keeps_its_workspace(driver: Driver, monkeypatch: pytes
         return 1 << 20, size, driver.pools[device].take(size, stream=stream)
 
     monkeypatch.setattr(workspace, "allocate_from_pool", take)
-    monkeypatch.setattr(workspace, "_pools", {0})
+    workspace._pools.add(0)
     monkeypatch.setattr(workspace, "capture_id", lambda stream: 1)
     driver.captured.add(STREAM)
     workspace.workspace(2 * GiB, 0, STREAM)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -55,13 +54,10 @@ def capturing(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
 
 
 @pytest.fixture
-def pool(capturing: dict[int, int]) -> Iterator[Pool]:
+def pool(capturing: dict[int, int]) -> Pool:
     made = Pool()
     set_allocator(made)
-    yield made
-    set_allocator(None)
-    workspace._of_thread.__dict__.clear()  # keys that a break made would end the release, before the test that notices it
-    release_workspace(captured=True)
+    return made
 
 
 def test_one_buffer_serves_a_stream_and_grows(pool: Pool) -> None:
@@ -289,7 +285,6 @@ def device(monkeypatch: pytest.MonkeyPatch) -> type[Device]:
     monkeypatch.setattr(workspace, "on_device", lambda device: nullcontext())
     monkeypatch.setattr(core, "Stream", SimpleNamespace(from_handle=lambda address: ("stream", address)))
     monkeypatch.setattr(Device, "log", [])
-    monkeypatch.setattr(workspace, "_pools", set())
     return Device
 
 

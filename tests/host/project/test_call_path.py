@@ -89,7 +89,6 @@ def direct_launch_of(monkeypatch: pytest.MonkeyPatch, operands: int) -> DirectLa
     return DirectLaunch([node], [relocations], operands)
 
 
-@pytest.mark.usefixtures("cache_limits")
 def test_a_known_call_takes_the_steps_of_the_page(stand_in: StandInDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = steps((ROOT / "docs" / "how-it-works.md").read_text())
     by_cudnn = [name for name in listed if ".direct." not in name]
