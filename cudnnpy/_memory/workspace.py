@@ -242,8 +242,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 def capture_id(stream: int) -> int:
     """Return the number of the capture in progress on a stream."""
-    from cuda.bindings import driver
-
+    driver = cuda_python("bindings.driver")
     return int(driver.cuStreamGetCaptureInfo(stream)[2])
 
 
@@ -266,7 +265,6 @@ def total_bytes(device: int) -> int:
 
 def _unused(device: int) -> int:
     """Return the unused bytes of cuda.core's pool."""
-    from cuda.core import Device
-
-    pool = getattr(Device(device).memory_resource, "attributes", None)  # missing on a GPU without memory pools
+    memory = cuda_python("core").Device(device).memory_resource
+    pool = getattr(memory, "attributes", None)  # missing on a GPU without memory pools
     return 0 if pool is None else max(int(pool.reserved_mem_current) - int(pool.used_mem_current), 0)

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from cudnnpy import raw
+from cudnnpy._cuda_python import cuda_python
 from cudnnpy._planning import known_issues
 from cudnnpy._planning.candidates import Candidate, Engine, Lowering, candidate_for_engine
 from cudnnpy._planning.engines import Target
@@ -236,9 +237,7 @@ def capability(target: Target) -> str:
 
 @process_cache
 def _capability(device: int) -> str:
-    from cuda.core import Device
-
-    major, minor = Device(device).compute_capability
+    major, minor = cuda_python("core").Device(device).compute_capability
     return f"{major}.{minor}"
 
 

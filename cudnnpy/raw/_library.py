@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from cudnnpy._installation import to_install
-from cudnnpy._process_state import declare, fork_safe_lock, process_cache
+from cudnnpy._process_state import declare, fork_safe_lock, process_cache, reset
 from cudnnpy.errors import (
     CudnnError,
     FunctionNotAvailableError,
@@ -96,16 +96,13 @@ def replaced(library: Any, number: int) -> Iterator[None]:
     that were looked up before, such as raw.cudnnCreate after its first call, are not replaced.
     """
     global _loaded
-    looked_up: tuple[Any, ...] = bound, unchecked, checked
     before, _loaded = _loaded, (library, "a stand-in for libcudnn", number)
     try:
-        for function in looked_up:
-            function.cache_clear()
+        reset(__name__)  # clears the caches
         yield
     finally:
         _loaded = before
-        for function in looked_up:
-            function.cache_clear()
+        reset(__name__)
 
 
 def _find_and_load() -> tuple[ctypes.CDLL, str, int]:

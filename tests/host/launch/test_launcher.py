@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from stand_in_driver import DriverFixture
 
 import cudnnpy
 from cudnnpy import raw
@@ -118,11 +119,11 @@ def log() -> Log:
 
 
 @pytest.fixture(autouse=True)
-def driver(log: Log, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+def driver(log: Log, monkeypatch: pytest.MonkeyPatch, cuda_driver: DriverFixture) -> FakeDriver:
     """A driver, one device and a handle."""
     fake = FakeDriver(log)
     handle = FakeHandle(log)
-    monkeypatch.setattr(driver_calls, "driver_library", lambda: fake)
+    cuda_driver(libcuda=fake)
     monkeypatch.setattr(launcher_module, "has_several_devices", lambda: False)
     monkeypatch.setattr(launcher_module, "_direct_launch_maker", lambda: fake.make)
     monkeypatch.setattr(Handle, "default", classmethod(lambda cls, device: handle))

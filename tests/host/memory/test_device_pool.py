@@ -5,13 +5,15 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from stand_in_driver import DONE, DriverFixture
 
 import cudnnpy
+from cudnnpy._core import driver as driver_calls
 from cudnnpy._memory import workspace
 from cudnnpy._memory.workspace import allocate_from_pool, trim_pool_afterwards
 
@@ -92,23 +94,31 @@ class Driver:
             pool.reserved_mem_current -= pool.parts.pop()
         return (0,)
 
+    def is_capturing(self, stream: int, state: Any) -> int:
+        state._obj.value = stream in self.captured
+        return 0
+
     @property
     def trims(self) -> int:
         return [name for name, _ in self.calls].count("trim")
 
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+def driver(monkeypatch: pytest.MonkeyPatch, cuda_driver: DriverFixture) -> Driver:
     made = Driver()
-    core = pytest.importorskip("cuda.core", reason="cuda.core is not installed")
-    monkeypatch.setattr(core, "Device", lambda device: SimpleNamespace(memory_resource=made.pools[device]))
-    monkeypatch.setattr(core, "Stream", SimpleNamespace(from_handle=lambda address: address))
-    monkeypatch.setattr("cuda.bindings.driver.cuStreamSynchronize", made.synchronize)
-    monkeypatch.setattr("cuda.bindings.driver.cuMemPoolTrimTo", made.trim)
+    core = SimpleNamespace(
+        Device=lambda device: SimpleNamespace(memory_resource=made.pools[device]),
+        Stream=SimpleNamespace(from_handle=lambda address: address),
+    )
+    cuda_driver(
+        core=core,
+        cuStreamSynchronize=made.synchronize,
+        cuMemPoolTrimTo=made.trim,
+        cuStreamIsCapturing=made.is_capturing,
+        cuThreadExchangeStreamCaptureMode=lambda mode: (*DONE, mode),
+    )
+    monkeypatch.setattr(driver_calls, "_torch_captures", lambda: 0 in made.captured)
     monkeypatch.setattr(workspace, "on_device", made.on_device)
-    monkeypatch.setattr(workspace, "relaxed_capture", nullcontext)
-    monkeypatch.setattr(workspace, "is_capturing", lambda stream: stream in made.captured)
-    monkeypatch.setattr(workspace, "is_stream_or_torch_capturing", lambda stream: stream in made.captured)
     return made
 
 
@@ -243,10 +253,10 @@ def test_where_nothing_was_taken_nothing_is_asked_of_the_driver(driver: Driver) 
     assert driver.calls == []
 
 
-def test_the_size_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cuda.bindings import driver
-
-    done, invalid = driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_INVALID_DEVICE
-    monkeypatch.setattr(driver, "cuDeviceGet", lambda ordinal: (done, ordinal + 10) if ordinal < 2 else (invalid, None))
-    monkeypatch.setattr(driver, "cuDeviceTotalMem", lambda device: (done, 5 * GiB) if device == 10 else (invalid, None))
+def test_the_size_of_a_device(cuda_driver: DriverFixture) -> None:
+    invalid = (1, None)
+    cuda_driver(
+        cuDeviceGet=lambda ordinal: (*DONE, ordinal + 10) if ordinal < 2 else invalid,
+        cuDeviceTotalMem=lambda device: (*DONE, 5 * GiB) if device == 10 else invalid,
+    )
     assert [workspace.total_bytes(number) for number in (0, 1, 2)] == [5 * GiB, 0, 0]

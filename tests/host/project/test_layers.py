@@ -172,7 +172,15 @@ def test_one_place_loads_each_library() -> None:
     loaders = {
         name for name, source in modules().items() if re.search(r"\b(CDLL|PyDLL|cdll|pydll|LoadLibrary)\b", source)
     }
-    assert loaders == {"raw._library", "_core.driver", "_measuring.service"}
+    assert loaders == {"raw._library", "_cuda_python", "_measuring.service"}
+
+
+def test_one_place_imports_cuda_python() -> None:
+    """Tests replace the driver there. The report of an installation imports the runtime itself, to say what is missing."""
+    importers = {
+        name for name, source in modules().items() if re.search(r"^ *(from|import) cuda\.(?!pathfinder)", source, re.M)
+    }
+    assert importers == {"availability"}
 
 
 def test_one_spelling_crosses_into_c() -> None:
