@@ -18,9 +18,8 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _locks: list[threading.RLock] = []
 _callbacks: list[Callable[[], object]] = []
 _held: list[list[threading.RLock]] = []  # the locks of a fork in progress, during which more may be made
-_resets: dict[
-    str, Callable[[], object] | None
-] = {}  # by the full name of the variable or function; None: it is not reset
+# By the full name of each declared variable and function. None: it is not reset.
+_resets: dict[str, Callable[[], object] | None] = {}
 
 
 def fork_safe_lock() -> threading.RLock:
