@@ -1,23 +1,40 @@
-"""Import modules of cuda-python (cuda.core, cuda.bindings), which the extras install and a bare installation lacks."""
+"""The package's only way to the CUDA driver: libcuda, and the modules of cuda-python, which a bare installation lacks."""
 
 from __future__ import annotations
 
-from functools import cache
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from cudnnpy._fork import fork_safe_lock
 from cudnnpy._installation import to_install
+from cudnnpy._process_state import declare, fork_safe_lock, process_cache, reset
 from cudnnpy.errors import LibraryNotFoundError
 
 # Its modules import one another. Where two threads begin with different ones, Python breaks the deadlock by giving one of
 # them a module that is not complete yet.
 _importing = fork_safe_lock()
+_replacements: dict[str, Any] = {}
+
+declare(__name__, "_replacements", resets=False)
 
 
-@cache
+@process_cache
+def driver_library() -> Any:
+    """Return libcuda as a ctypes library, which is called faster than cuda-python's functions."""
+    if "libcuda" in _replacements:
+        return _replacements["libcuda"]
+    library = ctypes.CDLL("libcuda.so.1")
+    library.cuStreamIsCapturing.argtypes = (ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
+    return library
+
+
+@process_cache
 def cuda_python(name: str) -> Any:
     """Return the module cuda.NAME: cuda_python("bindings.driver"). Raises LibraryNotFoundError if it is not installed."""
+    if name in _replacements:
+        return _replacements[name]
     try:
         with _importing:
             return import_module(f"cuda.{name}")
@@ -25,3 +42,19 @@ def cuda_python(name: str) -> Any:
         raise LibraryNotFoundError(
             f"cuda.{name}, which speaks to the driver, is not installed ({error})", f"Install it: {to_install()}"
         ) from error
+
+
+@contextmanager
+def replaced(**replacements: Any) -> Iterator[None]:
+    """Use other objects in place of "libcuda" and of modules such as "bindings.driver" and "core": a seam for tests.
+
+    It costs no time, since the results of both functions are cached. Launches that were prepared before are not changed.
+    """
+    global _replacements
+    before, _replacements = _replacements, {**_replacements, **replacements}
+    try:
+        reset(__name__)  # clears the caches
+        yield
+    finally:
+        _replacements = before
+        reset(__name__)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from functools import cache
+
+from cudnnpy._process_state import process_cache
 
 NAME = "cudnnpy"
 
@@ -13,7 +14,7 @@ def to_install() -> str:
     return f"pip install {with_extra('cu12')} (for a driver of CUDA 12; with cu13 in place of cu12 for CUDA 13)"
 
 
-@cache
+@process_cache
 def with_extra(extra: str) -> str:
     """Return the argument of `pip install` that installs this package, from where it was installed, with an extra.
 

@@ -11,7 +11,7 @@ import select
 import sys
 from typing import Any
 
-from cudnnpy._measuring import parent_process
+from cudnnpy._measuring.end_with_parent import end_with_parent
 from cudnnpy._measuring.service import Service
 from cudnnpy._measuring.watch import ContextLost
 
@@ -20,7 +20,7 @@ _IDLE_SECONDS = 60.0  # until a process without a request ends, and gives the me
 
 def main() -> None:
     """Answer the requests on standard input until it ends, or until none has come for a while."""
-    parent_process.end_with(0)
+    end_with_parent(0)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # cuDNN may print
 

@@ -8,13 +8,13 @@ import sys
 from collections.abc import Iterator
 from ctypes import byref
 from dataclasses import dataclass
-from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from cudnnpy import raw
 from cudnnpy._installation import to_install, with_extra
+from cudnnpy._process_state import process_cache
 from cudnnpy._version import __version__
 from cudnnpy.errors import CudnnError
 from cudnnpy.raw._consistency import PARTS, unmet_parts
@@ -174,7 +174,7 @@ def visible_gpus() -> tuple[Gpu, ...]:
     return gpus
 
 
-@cache  # only success: exceptions are not cached
+@process_cache  # only success: exceptions are not cached
 def _probe() -> None:
     raw.load()
     problem = _cuda_state()[-1]

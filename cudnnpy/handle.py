@@ -13,17 +13,18 @@ from typing import Any
 from cudnnpy import raw
 from cudnnpy._core.owned import Owned
 from cudnnpy._cuda_python import cuda_python
-from cudnnpy._fork import in_forked_child
 from cudnnpy._options.checks import error_repr
+from cudnnpy._process_state import declare
 from cudnnpy.typing import Device, Stream
 
 # Each cudnnHandle_t whose Handle was garbage collected without close(), by CUDA context. Garbage collection runs at any
 # moment, and cudnnDestroy synchronizes the device: during a stream capture this would make every later launch fail. So the
 # next Handle of the context reuses one of these. There are never more than Handles that were alive at the same time.
 _idle: dict[int, list[Any]] = {}
-in_forked_child(_idle.clear)
+_of_thread = threading.local()  # .handles: the default Handles, by device
 
-_of_thread = threading.local()
+declare(__name__, "_of_thread")
+declare(__name__, "_idle", in_child=True)
 
 
 class Handle(Owned[raw.cudnnHandle_t]):

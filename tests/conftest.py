@@ -7,17 +7,13 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from cudnnpy._process_state import reset
 from cudnnpy.availability import why_unavailable
-
-HAS_STORE = find_spec("cudnnpy._store") is not None  # a copy of the core has none (test_core_alone.py)
-if HAS_STORE:
-    from cudnnpy._store import layers
 
 TESTS = Path(__file__).parent
 GPU_FOLDER = TESTS / "gpu"
@@ -47,15 +43,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True)
-def empty_store() -> Iterator[None]:
-    """Give each test an empty store, so that nothing is chosen as in another test."""
+def initial_state(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Give each test the state of a new process: caches, settings, stores. A GPU test has the handles and memory of others."""
     os.environ.pop("CUDNNPY_STORED_CHOICES", None)  # which the benchmark sets
-    if not HAS_STORE:
-        yield
-        return
-    layers.use(None)
     yield
-    layers.use(None)
+    reset("cudnnpy._store" if GPU_FOLDER in request.path.parents else "cudnnpy")
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m gpu` selects

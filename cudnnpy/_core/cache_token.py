@@ -6,6 +6,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from cudnnpy._options.options_base import ImmutableOptions
+from cudnnpy._process_state import declare
 
 
 class CacheToken:
@@ -23,6 +24,8 @@ class CacheToken:
 
 # An entry is dropped with the last object and the last key that hold its token.
 _of_values: WeakValueDictionary[Any, CacheToken] = WeakValueDictionary()
+
+declare(__name__, "_of_values", resets=False)
 
 
 def cache_token(kind: type, *values: Any) -> CacheToken:

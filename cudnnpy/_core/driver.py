@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import byref, c_int, c_void_p
-from functools import cache
 from typing import Any
 
-from cudnnpy._fork import in_forked_child
+from cudnnpy._cuda_python import cuda_python, driver_library
+from cudnnpy._process_state import declare, process_cache
 from cudnnpy.errors import CaptureError
 
 _NOT_READY = 600  # CUDA_ERROR_NOT_READY
-
-
-@cache
-def driver_library() -> Any:
-    """Return libcuda as a ctypes library."""
-    library = ctypes.CDLL("libcuda.so.1")
-    library.cuStreamIsCapturing.argtypes = (c_void_p, ctypes.POINTER(c_int))
-    return library
 
 
 def is_capturing(stream: int) -> bool:
@@ -39,9 +30,7 @@ def is_stream_idle(stream: int) -> bool:
 
 def make_current(device: int) -> None:
     """Make a device current in the calling thread."""
-    from cuda.core import Device
-
-    Device(device).set_current()
+    cuda_python("core").Device(device).set_current()
 
 
 def is_stream_or_torch_capturing(stream: int) -> bool:
@@ -78,22 +67,16 @@ def _ask_torch() -> bool:
     return bool(_torch_captures())
 
 
-def _forget_torch() -> None:
-    """In a forked child PyTorch's CUDA cannot be used, and PyTorch itself raises the error."""
-    global _torch_captures
-    _torch_captures = _ask_torch
-
-
 _torch_captures: Callable[[], bool] = _ask_torch
-in_forked_child(_forget_torch)
+
+# In a forked child PyTorch's CUDA cannot be used, and PyTorch itself raises the error.
+declare(__name__, "_torch_captures", in_child=True)
 
 
-@cache
+@process_cache
 def has_several_devices() -> bool:
     """Return whether the process sees several GPUs, so that the current device must be checked at each launch."""
-    from cuda.core import system
-
-    return int(system.get_num_devices()) > 1
+    return int(cuda_python("core").system.get_num_devices()) > 1
 
 
 def current_device() -> int:
@@ -106,8 +89,7 @@ def current_device() -> int:
 @contextmanager
 def relaxed_capture() -> Iterator[None]:
     """Permit the calling thread to allocate and to make graphs during a capture (cuThreadExchangeStreamCaptureMode)."""
-    from cuda.bindings import driver
-
+    driver = cuda_python("bindings.driver")
     before = driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)[1]
     try:
         yield

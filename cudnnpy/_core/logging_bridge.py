@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from cudnnpy import raw
 from cudnnpy._core.process_setting import ProcessSetting
-from cudnnpy._fork import in_forked_child
 from cudnnpy._options.checks import check_integer, error_repr
+from cudnnpy._process_state import declare
 
 _LEVELS: dict[int, int] = {
     raw.CUDNN_SEV_FATAL: logging.CRITICAL,
@@ -112,9 +112,11 @@ def _checked(logger: Any, level: Any) -> _LogSink | None:
 
 _sink: _LogSink | None = None
 _heard = False  # whether a message has come since _wait_for_callbacks set this
-_inside: set[int] = set()  # the threads that are passing a message on
-in_forked_child(_inside.clear)  # a forked child has none of the other threads
+_inside: set[int] = set()  # the threads that are passing a message on; a forked child has none of them
 _thread_state = threading.local()  # .deaf: whether messages of the thread are dropped
+
+declare(__name__, "_inside", in_child=True)
+declare(__name__, "_heard", "_thread_state")
 
 
 @contextmanager
@@ -277,6 +279,9 @@ def _is_ours(present: _Registered) -> bool:
 
 
 _setting: ProcessSetting[_LogSink | None] = ProcessSetting(None, _apply)
+
+declare(__name__, "_setting")
+declare(__name__, "_sink", "_before", "_has_ended", resets=False)  # the setting sets them
 
 
 @atexit.register

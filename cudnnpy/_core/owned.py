@@ -11,7 +11,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, TypeVar
 
 from cudnnpy import raw
-from cudnnpy._fork import in_forked_child
+from cudnnpy._process_state import declare, in_forked_child
 from cudnnpy.errors import ClosedError, CudnnError
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class _Lifetime(weakref.ref[Any]):
 
 
 _alive: set[_Lifetime] = set()
+
+declare(__name__, "_alive", resets=False)
 
 
 def _on_last_reference(life: _Lifetime, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

@@ -10,7 +10,7 @@ from operator import attrgetter
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from cudnnpy._fork import fork_safe_lock
+from cudnnpy._process_state import fork_safe_lock
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class ProcessSetting(Generic[T]):
     """
 
     def __init__(self, value: T, apply: Callable[[T], None]) -> None:
-        self.value = value
+        self.value = self._initial = value
         self._apply = apply
         self._lock = fork_safe_lock()
         self._numbers = count()
@@ -37,6 +37,13 @@ class ProcessSetting(Generic[T]):
         """Change the setting. Used as a context manager, the result restores the previous setting on exit."""
         with self._lock:
             return _Restoring(self, self._switch(value), next(self._numbers))
+
+    def reset(self) -> None:
+        """Restore the initial setting, and forget the open blocks."""
+        with self._lock:
+            self._open.clear()
+            if self.value is not self._initial:
+                self._switch(self._initial)
 
     def _switch(self, value: T) -> T:
         """Change the setting, and return the previous one."""

@@ -14,6 +14,7 @@ from typing import Any
 from cudnnpy import raw
 from cudnnpy._core.owned import Owned
 from cudnnpy._options.checks import error_repr
+from cudnnpy._process_state import process_cache
 from cudnnpy.names import data_type, enumerator
 from cudnnpy.raw import _api
 
@@ -161,7 +162,7 @@ def check_attribute(name: str, attribute: int, values: list[Any]) -> None:
         raise ValueError(f"{name} must be sizes whose product fits 64 bits; got {values}")
 
 
-@cache
+@process_cache
 def _data_types() -> frozenset[int]:
     """Return the data types of the loaded release."""
     release = raw.version_text(raw.version()).split(".")

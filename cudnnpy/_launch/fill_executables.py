@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, byte_extent, is_dense, to_packed
+from cudnnpy._cuda_python import cuda_python
 from cudnnpy._launch.program import Operand, Program
 from cudnnpy._launch.steps import (
     BoundLaunch,
@@ -73,8 +74,7 @@ class Memset:
 
     def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> BoundLaunch:
         """Return the launch that fills the memory at an address, on the stream of the handle."""
-        from cuda.bindings import driver
-
+        driver = cuda_python("bindings.driver")
         memset = driver.cuMemsetD16Async if self._width == 2 else driver.cuMemsetD32Async
         address, pattern, count = addresses[0], self._pattern, self._count
 

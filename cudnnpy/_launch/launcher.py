@@ -13,21 +13,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import cache
 from typing import Protocol
 from weakref import WeakSet
 
 from cudnnpy import raw
 from cudnnpy._core.driver import current_device, has_several_devices, is_stream_or_torch_capturing, make_current
-from cudnnpy._fork import in_forked_child
 from cudnnpy._launch.address_validation import Addresses
 from cudnnpy._launch.steps import WORKSPACE_ALIGNMENT, BoundLaunch, Executable
+from cudnnpy._process_state import declare, in_forked_child, process_cache
 from cudnnpy.handle import Handle, in_use, on_device
 
 # cuDNN launches of a plan before its direct launch is made. A plan that is launched once never pays for it.
 _DIRECT_THRESHOLD = 2
 # Whether direct launches may be made and used; those that exist are not used while it is false.
 _is_direct_allowed = True
+
+declare(__name__, "_is_direct_allowed")
 
 
 class Launchable(Protocol):
@@ -62,7 +63,7 @@ class DirectLaunch(Protocol):
 MakeDirectLaunch = Callable[[Callable[[Addresses], BoundLaunch], Handle, Addresses], DirectLaunch | None]
 
 
-@cache
+@process_cache
 def _direct_launch_maker() -> MakeDirectLaunch | None:
     """Return the function that makes direct launches, or None in an installation without the package `direct`."""
     try:
@@ -180,4 +181,5 @@ def _drop_direct_launches() -> None:
     _direct_launchers.clear()
 
 
+declare(__name__, "_direct_launchers", resets=False)
 in_forked_child(_drop_direct_launches)

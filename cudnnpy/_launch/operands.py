@@ -1,4 +1,4 @@
-"""Check the array arguments of operations other than convolutions, and decide whether they are worth a compiled graph."""
+"""Check the arrays of operations other than convolutions, and describe them in logical order, as rows, or as large."""
 
 from __future__ import annotations
 

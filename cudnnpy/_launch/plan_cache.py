@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 from cudnnpy._core.cache_token import CacheToken
 from cudnnpy._launch import launcher
 from cudnnpy._options.checks import check_flag, check_integer
+from cudnnpy._process_state import declare
 
 DEFAULT_LIMIT = 16_384
 
@@ -89,6 +90,8 @@ class _OfThread(threading.local):
 
 _of_thread = _OfThread()
 
+declare(__name__, "_limit", "_generation", "_of_thread")
+
 
 def plan_cache() -> PlanCache:
     """Return the calling thread's cache."""
@@ -124,6 +127,9 @@ def arguments_token(*arguments: Any) -> CacheToken:
             f"arguments must hold no tuples, whose elements' types would not be told apart; got {arguments}"
         )
     return CacheToken()
+
+
+declare(__name__, "arguments_token")
 
 
 def cache_info() -> CacheInfo:

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from cudnnpy._core.layouts import TensorSpec, byte_extent, is_dense
+from cudnnpy._cuda_python import cuda_python
 from cudnnpy._launch.steps import aligned_size
-from cudnnpy._measuring.drawing import have_gaps_changed, image, numbers, without_gaps
 from cudnnpy._measuring.guarded_memory import STREAM, GuardedMemory
+from cudnnpy._measuring.random_operands import have_gaps_changed, image, numbers, without_gaps
 from cudnnpy._memory.workspace import allocate
 from cudnnpy._planning.problem import Problem
 
@@ -142,8 +143,7 @@ class BenchBuffers:
 
     def _draw(self) -> None:
         """Fill the inputs, the result's initial content for beta, and the copies."""
-        from cuda.bindings import driver
-
+        driver = cuda_python("bindings.driver")
         specs = self._problem.specs
         self._draw_inputs()
         for at, (spec, address) in enumerate(zip(self.results, self._templates, strict=True)):
@@ -166,8 +166,7 @@ class BenchBuffers:
 
     def reset(self, workspace_size: int, fills: Fills = FIRST) -> None:
         """Fill the guarded results and the workspace before a run; with beta, the first result gets its initial content."""
-        from cuda.bindings import driver
-
+        driver = cuda_python("bindings.driver")
         for at, (spec, address) in enumerate(zip(self.results, self.scratch, strict=True)):
             template = self._templates[at]
             if template is None:
@@ -185,16 +184,15 @@ class BenchBuffers:
 
     def copy_results(self, to: Sequence[int]) -> None:
         """Copy the guarded results to other addresses."""
-        from cuda.bindings import driver
-
+        driver = cuda_python("bindings.driver")
         for spec, source, address in zip(self.results, self.scratch, to, strict=True):
             driver.cuMemcpyDtoDAsync(address, source, byte_extent(spec), STREAM)
 
     def have_gaps_changed(self, fills: Fills = SECOND) -> bool:
         """Return whether a run has changed the gaps of a result. The gaps become 0, since results are compared with gaps."""
         import numpy as np
-        from cuda.bindings import driver
 
+        driver = cuda_python("bindings.driver")
         have_changed = False
         for spec, address in zip(self.results, self.scratch, strict=True):
             if not is_dense(spec):
@@ -228,8 +226,7 @@ class BenchBuffers:
 
     def _repeat(self, spec: TensorSpec, address: int, block: Any) -> None:
         """Fill a dense tensor with a repeated block: once from the host, then by copies of doubling size."""
-        from cuda.bindings import driver
-
+        driver = cuda_python("bindings.driver")
         size = byte_extent(spec)
         done = min(size, int(block.nbytes))
         driver.cuMemcpyHtoDAsync(address, block.ctypes.data, done, STREAM)
@@ -239,8 +236,7 @@ class BenchBuffers:
             done += more
 
     def _upload(self, address: int, memory: Any) -> None:
-        from cuda.bindings import driver
-
+        driver = cuda_python("bindings.driver")
         driver.cuMemcpyHtoDAsync(address, memory.ctypes.data, memory.nbytes, STREAM)
         driver.cuStreamSynchronize(STREAM)  # the memory of the host may be freed now
 
@@ -252,6 +248,4 @@ def _offset(spec: TensorSpec) -> int:
 
 def _cache_size(device: int) -> int:
     """Return the size of the L2 cache in bytes."""
-    from cuda.core import Device
-
-    return max(1 << 20, int(Device(device).properties.l2_cache_size))
+    return max(1 << 20, int(cuda_python("core").Device(device).properties.l2_cache_size))

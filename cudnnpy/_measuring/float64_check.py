@@ -7,6 +7,7 @@ from typing import Any
 
 from cudnnpy._core.dtypes import dtype_of, numpy_dtype
 from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides
+from cudnnpy._cuda_python import cuda_python
 from cudnnpy._launch.steps import copy
 from cudnnpy._measuring.bench_buffers import BenchBuffers
 from cudnnpy._measuring.guarded_memory import STREAM
@@ -120,8 +121,8 @@ class Float64Checker:
 
     def _to_host(self, address: int, size: int, dtype: str, np_type: str = "float32") -> Any:
         import numpy as np
-        from cuda.bindings import driver
 
+        driver = cuda_python("bindings.driver")
         values = np.empty(size // dtype_of(dtype).itemsize, numpy_dtype(dtype))
         driver.cuMemcpyDtoHAsync(values.ctypes.data, address, values.nbytes, STREAM)
         driver.cuStreamSynchronize(STREAM)

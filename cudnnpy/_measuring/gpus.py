@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from functools import cache
 from typing import Any
 
 from cudnnpy._cuda_python import cuda_python
+from cudnnpy._process_state import process_cache
 
 _MPS_FOLDER = "/tmp/nvidia-mps"  # by default
 
 
-@cache
+@process_cache
 def uuid_of(device: int) -> str:
     """Return the UUID of a GPU or MIG instance, as CUDA_VISIBLE_DEVICES takes it."""
     driver = cuda_python("bindings.driver")
@@ -22,7 +22,7 @@ def uuid_of(device: int) -> str:
     return f"{'MIG' if ' MIG ' in name else 'GPU'}-{'-'.join(parts)}"
 
 
-@cache
+@process_cache
 def why_not_measured(device: int) -> str:
     """Return why another process would harm this one by measuring on a GPU; "" if it may measure."""
     attribute = cuda_python("bindings.driver").CUdevice_attribute

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from cudnnpy._core.layouts import TensorSpec, byte_extent
+from cudnnpy._cuda_python import cuda_python
 from cudnnpy._memory.workspace import allocate, release_workspace
 from cudnnpy.errors import CudnnError
 
@@ -36,8 +37,7 @@ class _Mapping:
     """Memory between at least `guard` bytes of unmapped addresses on each side."""
 
     def __init__(self, size: int, guard: int, device: int) -> None:
-        from cuda.bindings import driver
-
+        driver = cuda_python("bindings.driver")
         memory = driver.CUmemAllocationProp()
         memory.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
         memory.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
@@ -64,8 +64,7 @@ class _Mapping:
             raise
 
     def close(self) -> None:
-        from cuda.bindings import driver
-
+        driver = cuda_python("bindings.driver")
         if self._is_mapped:
             driver.cuMemUnmap(self.start, self.size)
         driver.cuMemAddressFree(self._base, self._reserved)
@@ -185,8 +184,7 @@ class GuardedMemory:
 
 
 def _wait() -> None:
-    from cuda.bindings import driver
-
+    driver = cuda_python("bindings.driver")
     driver.cuStreamSynchronize(STREAM)
 
 

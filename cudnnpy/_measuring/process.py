@@ -2,7 +2,7 @@
 
 In both directions a message is a line of JSON. Before each step that may crash or hang the child reports the step's time limit
 in seconds. If no message follows within the limit, the parent ends the child. The child ends with its parent
-(parent_process.py) and after a period without requests.
+(end_with_parent.py) and after a period without requests.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, Literal, NamedTuple
 
-from cudnnpy._fork import in_forked_child
+from cudnnpy._process_state import declare, in_forked_child
 from cudnnpy._version import __version__
 from cudnnpy.raw import _library
 
@@ -268,6 +268,7 @@ def _forget_all() -> None:
     _alive.clear()
 
 
+declare(__name__, "_alive", resets=False)
 in_forked_child(_forget_all)
 
 

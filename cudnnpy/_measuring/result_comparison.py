@@ -9,6 +9,7 @@ from typing import Any
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of, numpy_dtype
 from cudnnpy._core.layouts import TensorSpec
+from cudnnpy._cuda_python import cuda_python
 from cudnnpy._measuring.guarded_memory import STREAM
 from cudnnpy._memory.workspace import allocate
 from cudnnpy._planning.problem import Problem
@@ -98,7 +99,8 @@ class MaxAbs:
     def _by_numpy(self, dtype: str, address: int, size: int, minus: int | None) -> float:
         """Return the same for integers and float8, which cudnnAddTensor and cudnnReduceTensor do not support."""
         import numpy as np
-        from cuda.bindings import driver
+
+        driver = cuda_python("bindings.driver")
 
         def read(at: int) -> Any:
             values = np.empty(size // dtype_of(dtype).itemsize, numpy_dtype(dtype))
@@ -112,8 +114,8 @@ class MaxAbs:
     def _reduced(self, flat: TensorDescriptor, address: int, dtype: ElementName) -> float:
         """Return the largest absolute element of a whole tensor."""
         import numpy as np
-        from cuda.bindings import driver
 
+        driver = cuda_python("bindings.driver")
         # cudnnReduceTensor rejects a tensor of one element: reduction-of-one-shape in docs/known-issues.md
         found = address if flat.shape == (1, 1, 1, 1) else self._reduction(flat, address, dtype)
         host = np.zeros(1, numpy_dtype(dtype))

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from cudnnpy import raw
+from cudnnpy._cuda_python import cuda_python
 from cudnnpy._measuring.guarded_memory import STREAM
 from cudnnpy._measuring.watch import ContextLost
 from cudnnpy._planning.candidates import Candidate
@@ -23,8 +24,7 @@ class Timer:
     """Times launches. `filler` is the address and size of memory whose fills keep the GPU busy until the runs are queued."""
 
     def __init__(self, filler: tuple[int, int]) -> None:
-        from cuda.bindings import driver
-
+        driver = cuda_python("bindings.driver")
         self._filler = filler
         self._events = [driver.cuEventCreate(0)[1] for _ in range(2)]
         self.running: Candidate | None = None
@@ -32,8 +32,7 @@ class Timer:
 
     def close(self) -> None:
         """Destroy the events."""
-        from cuda.bindings import driver
-
+        driver = cuda_python("bindings.driver")
         for event in self._events:
             driver.cuEventDestroy(event)
 
@@ -73,8 +72,7 @@ class Timer:
 
         Fills keep the GPU busy for about `busy` milliseconds before the first event.
         """
-        from cuda.bindings import driver
-
+        driver = cuda_python("bindings.driver")
         (begin, end), (filler, size) = self._events, self._filler
         for _ in range(math.ceil(busy * _FILL_GB_S * 1e6 / size)):
             driver.cuMemsetD8Async(filler, 0, size, STREAM)
@@ -94,8 +92,7 @@ class Timer:
 
     def _check_context(self) -> None:
         """Raise ContextLost if the context is lost, in which case every driver call repeats the error."""
-        from cuda.bindings import driver
-
+        driver = cuda_python("bindings.driver")
         (status,) = driver.cuStreamSynchronize(STREAM)
         if status != driver.CUresult.CUDA_SUCCESS:
             raise ContextLost("a candidate" if self.running is None else self.running.name, status.name)

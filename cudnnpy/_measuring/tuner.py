@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from cudnnpy._core.driver import is_stream_idle
-from cudnnpy._fork import fork_safe_lock, in_forked_child
 from cudnnpy._measuring import gpus
 from cudnnpy._measuring.gpu_lock import gpu_lock
 from cudnnpy._measuring.gpu_worker import GpuWorker, MeasureError
@@ -25,6 +24,7 @@ from cudnnpy._planning.candidate_filter import Measurement
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.stored_choice import choice_text
+from cudnnpy._process_state import declare, fork_safe_lock
 from cudnnpy._store.entry import Entry
 from cudnnpy._store.file_errors import warn
 from cudnnpy.handle import Handle, on_device
@@ -145,6 +145,9 @@ _by_uuid: dict[str, _Shared] = {}
 _warned: set[str] = set()
 _tuned = [0, 0.0]  # problems, and the seconds that they took
 
+declare(__name__, "_by_uuid", in_child=True)  # a forked process starts processes of its own
+declare(__name__, "_warned", "_tuned")
+
 
 def _shared(uuid: str) -> _Shared:
     with _lock:
@@ -164,7 +167,6 @@ def end_processes() -> None:
                 shared.turn.release()
 
 
-in_forked_child(_by_uuid.clear)  # a forked process starts processes of its own
 atexit.register(end_processes)
 workspace.call_when_short(end_processes)
 

@@ -20,6 +20,7 @@ from cudnnpy._core.layouts import TensorSpec, has_same_layout, stride_order
 from cudnnpy._cuda_python import cuda_python
 from cudnnpy._memory.device_array import DeviceArray, allocate, empty
 from cudnnpy._memory.streams import synchronize
+from cudnnpy._process_state import declare
 from cudnnpy.errors import LibraryNotFoundError
 
 # Array metadata: (shape, strides or None for C-contiguous, the dtype of the library, device).
@@ -39,6 +40,8 @@ class ArrayLibrary(NamedTuple):
 
 
 _libraries: dict[type, ArrayLibrary] = {}
+
+declare(__name__, "_libraries")
 
 
 def library_of(array: Any, argument: str = "x") -> ArrayLibrary:

@@ -47,9 +47,8 @@ class DeviceArray:
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype!r}, strides={self.strides}, device={self.device})"
 
     def _as_view(self) -> Any:
-        from cuda.core.utils import StridedMemoryView
-
-        return StridedMemoryView.from_buffer(self._buffer, self.shape, self.strides, dtype=numpy_dtype(self._exported))
+        view = cuda_python("core.utils").StridedMemoryView
+        return view.from_buffer(self._buffer, self.shape, self.strides, dtype=numpy_dtype(self._exported))
 
     def __dlpack__(self, **options: object) -> object:
         """Return the DLPack capsule. Consumers wait for the work queued on the legacy default stream."""

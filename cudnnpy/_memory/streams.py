@@ -10,8 +10,7 @@ from cudnnpy.handle import on_device
 
 def checked(result: tuple[Any, ...]) -> Any:
     """Return the value of a call of cuda.bindings.driver. Raises RuntimeError for an error of the driver."""
-    from cuda.bindings import driver
-
+    driver = cuda_python("bindings.driver")
     status, *values = result
     if status != driver.CUresult.CUDA_SUCCESS:
         raise RuntimeError(f"CUDA driver: {status.name} ({int(status)})")

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from cudnnpy._core.driver import is_capturing, is_stream_or_torch_capturing, relaxed_capture
 from cudnnpy._cuda_python import cuda_python
 from cudnnpy._memory.arrays import read
+from cudnnpy._process_state import declare
 from cudnnpy.handle import on_device
 from cudnnpy.typing import Array, SupportsHandle
 
@@ -38,9 +39,12 @@ class Allocator(Protocol):
 _allocator: Allocator | None = None
 _generation = 0
 _captured: list[Any] = []
-_of_thread = threading.local()
+_of_thread = threading.local()  # .buffers and the .generation that they are of
 _pools: set[int] = set()  # devices whose pool has allocated memory
 _when_short: list[Callable[[], None]] = []
+
+declare(__name__, "_allocator", "_generation", "_captured", "_of_thread", "_pools")
+declare(__name__, "_when_short", resets=False)
 
 
 def call_when_short(action: Callable[[], None]) -> None:
@@ -238,8 +242,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 def capture_id(stream: int) -> int:
     """Return the number of the capture in progress on a stream."""
-    from cuda.bindings import driver
-
+    driver = cuda_python("bindings.driver")
     return int(driver.cuStreamGetCaptureInfo(stream)[2])
 
 
@@ -262,7 +265,6 @@ def total_bytes(device: int) -> int:
 
 def _unused(device: int) -> int:
     """Return the unused bytes of cuda.core's pool."""
-    from cuda.core import Device
-
-    pool = getattr(Device(device).memory_resource, "attributes", None)  # missing on a GPU without memory pools
+    memory = cuda_python("core").Device(device).memory_resource
+    pool = getattr(memory, "attributes", None)  # missing on a GPU without memory pools
     return 0 if pool is None else max(int(pool.reserved_mem_current) - int(pool.used_mem_current), 0)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 from cudnnpy._cuda_python import cuda_python
 from cudnnpy._planning import measurement_table
 from cudnnpy._planning.engines import Target
+from cudnnpy._process_state import process_cache
 
 
 class GpuKind(NamedTuple):
@@ -37,7 +38,7 @@ def _of_profile(profile: str) -> tuple[str, int]:
     return str(properties.get("deviceName", "")), int(properties.get("multiProcessorCount", 0))
 
 
-@cache
+@process_cache
 def _of_device(device: int) -> tuple[str, int]:
     gpu = cuda_python("core").Device(device)
     return str(gpu.name), int(gpu.properties.multiprocessor_count)

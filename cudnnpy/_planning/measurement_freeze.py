@@ -6,12 +6,16 @@ from cudnnpy._launch.plan_cache import clear_cache
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.problem_log import ProblemLog, lock
+from cudnnpy._process_state import declare
+
+# Whether the plan cache has default choices from a freeze that ended while others are open.
+_has_default_choices = False
+
+declare(__name__, "_has_default_choices")
 
 
 class Freeze(ProblemLog):
     """A period in which nothing is measured, from `cudnnpy.freeze`. It ends with its ``with`` block, or by `end`."""
-
-    _has_default_choices = False  # of a freeze that ended while others are open, in the plan cache
 
     @property
     def unknown(self) -> tuple[str, ...]:
@@ -24,14 +28,15 @@ class Freeze(ProblemLog):
         If a problem was not in the store, the plan cache is cleared (`cudnnpy.clear_cache`) when the last freeze ends: the
         problem is measured at its next call.
         """
+        global _has_default_choices
         with lock:
             if self not in self._open:
                 return
             self._open.remove(self)
-            Freeze._has_default_choices |= bool(self._texts)
-            must_clear = Freeze._has_default_choices and not self._open
+            _has_default_choices |= bool(self._texts)
+            must_clear = _has_default_choices and not self._open
             if must_clear:
-                Freeze._has_default_choices = False
+                _has_default_choices = False
         if must_clear:
             clear_cache()
 

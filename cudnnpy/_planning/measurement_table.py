@@ -28,9 +28,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from cudnnpy import raw
+from cudnnpy._cuda_python import cuda_python
 from cudnnpy._planning import known_issues
 from cudnnpy._planning.candidates import Candidate, Engine, Lowering, candidate_for_engine
 from cudnnpy._planning.engines import Target
+from cudnnpy._process_state import process_cache
 
 FORMAT = 3
 NEAREST = 3  # the problems whose measurements are used
@@ -233,11 +235,9 @@ def capability(target: Target) -> str:
     return "" if target.handle is None else _capability(target.handle.device)
 
 
-@cache
+@process_cache
 def _capability(device: int) -> str:
-    from cuda.core import Device
-
-    major, minor = Device(device).compute_capability
+    major, minor = cuda_python("core").Device(device).compute_capability
     return f"{major}.{minor}"
 
 

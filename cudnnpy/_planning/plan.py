@@ -30,6 +30,7 @@ from cudnnpy._planning.plan_serialization import (
 )
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.problem_notation import text_of
+from cudnnpy._process_state import declare
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle, on_device, stream_address
 
@@ -39,6 +40,8 @@ _BEFORE_STREAM = slice(-1)  # of the addresses; a constant, because making a sli
 # A plan owns the kernels that were compiled for it at run time, and a CUDA graph that was captured from it may launch them
 # later. Therefore the last ones stay, as many as a plan cache holds by default, though nothing else refers to them.
 _compiled: deque[Executable] = deque(maxlen=DEFAULT_LIMIT)
+
+declare(__name__, "_compiled")
 
 
 def executable_of(candidate: Candidate) -> Executable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from importlib.util import find_spec
 from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
+from cudnnpy._process_state import process_cache
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.handle import Handle
 
@@ -71,15 +72,13 @@ def _distinct(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
             yield candidate
 
 
-@cache
+@process_cache
 def _stored_tuner_class() -> type[StoredTuner] | None:
     """Return the class of tuners, or None in an installation without the package `_store`."""
-    try:
-        from cudnnpy._planning.stored_tuner import StoredTuner
-    except ModuleNotFoundError as error:
-        if error.name != "cudnnpy._store":
-            raise
+    if find_spec("cudnnpy._store") is None:  # a failing import would disturb threads that import the same module
         return None
+    from cudnnpy._planning.stored_tuner import StoredTuner
+
     return StoredTuner
 
 

@@ -11,13 +11,11 @@ import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import cache
 from threading import RLock
 from weakref import WeakValueDictionary
 
 from cudnnpy import raw
 from cudnnpy._cuda_python import cuda_python
-from cudnnpy._fork import in_forked_child
 from cudnnpy._options.checks import printable
 from cudnnpy._planning import known_issues, plan_serialization
 from cudnnpy._planning.candidates import Candidate, detached_candidate
@@ -28,6 +26,7 @@ from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.plan_serialization import check_problem, deserialize, invalid_text
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.problem_notation import text_of
+from cudnnpy._process_state import declare, process_cache
 from cudnnpy._store.entry import Entry, Key, StoredCandidate, canonical
 from cudnnpy._version import __version__
 
@@ -54,7 +53,7 @@ def choice_text(problem: Problem, options: PlanningOptions) -> str:
     return text_of(problem, PlanningOptions(**{option: getattr(options, option) for option in _OPTIONS}))
 
 
-@cache
+@process_cache
 def driver() -> str:
     """Return the version of the CUDA driver: "13.0"; "" if there is none."""
     try:
@@ -163,7 +162,8 @@ def candidate_of(entry: Entry, problem: Problem, options: PlanningOptions, targe
 
 
 _locks: WeakValueDictionary[str, RLock] = WeakValueDictionary()
-in_forked_child(_locks.clear)  # no thread of the parent will release them
+
+declare(__name__, "_locks", in_child=True)  # no thread of the parent will release them
 
 
 @contextmanager

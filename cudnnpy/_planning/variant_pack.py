@@ -12,7 +12,7 @@ from ctypes import addressof, byref, c_int64, c_void_p
 from typing import Any
 
 from cudnnpy import raw
-from cudnnpy._fork import in_forked_child
+from cudnnpy._process_state import declare
 from cudnnpy.backend import Descriptor
 
 # Plain ints, which ctypes passes fastest.
@@ -26,13 +26,7 @@ _address = struct.Struct("Q").pack
 
 _process = object()  # replaced in a forked child, which must not destroy objects that were made before the fork
 
-
-def _forked() -> None:
-    global _process
-    _process = object()
-
-
-in_forked_child(_forked)
+declare(__name__, "_process", in_child=True, resets=False)
 
 
 class VariantPack(c_void_p):

@@ -1,4 +1,4 @@
-"""The contents of a store: keys, entries with their candidates, failed plans and faults; and their checks."""
+"""The records of a store, and their checks: keys, entries with their candidates, failed plans, and faults."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from cudnnpy._fork import fork_safe_lock
 from cudnnpy._options.checks import printable
+from cudnnpy._process_state import declare, fork_safe_lock
 from cudnnpy._store.database import Store, is_blank, look_up
 from cudnnpy._store.entry import Entry, Fault, Key, without_options
 from cudnnpy._store.file_errors import LockedError
@@ -25,6 +25,8 @@ _lock = fork_safe_lock()
 _chosen: str | Store | None = None  # the argument of `use`
 _added: list[Store] = []
 _current: tuple[tuple[str | None, ...], Layers] | None = None
+
+declare(__name__, "_chosen", "_added", "_current")
 
 
 class LayerEntry(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cudnnpy import raw
+from cudnnpy._cuda_python import cuda_python
 from cudnnpy._store.entry import Key
 from cudnnpy.errors import LibraryError
 
@@ -32,16 +33,13 @@ def this_machine() -> Machine:
 
 def _gpus() -> frozenset[tuple[str, str, int]] | None:
     try:
-        from cuda.bindings import runtime
-        from cuda.core import Device
-
-        error, count = runtime.cudaGetDeviceCount()
-    except (ImportError, RuntimeError):  # no cuda-python, no driver
+        error, count = cuda_python("bindings.runtime").cudaGetDeviceCount()
+    except (LibraryError, RuntimeError):  # no cuda-python, no driver
         return None
     if error or not count:
         return None
     gpus = set()
-    for device in map(Device, range(count)):
+    for device in map(cuda_python("core").Device, range(count)):
         major, minor = device.compute_capability
         gpus.add((str(device.name), f"{major}.{minor}", int(device.properties.multiprocessor_count)))
     return frozenset(gpus)

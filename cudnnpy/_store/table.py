@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cudnnpy._fork import fork_safe_lock
+from cudnnpy._process_state import fork_safe_lock
 from cudnnpy._store.entry import SCHEMA, digest_of
 from cudnnpy._store.file_errors import CorruptFileError, FileUnavailableError, ForeignFileError
 

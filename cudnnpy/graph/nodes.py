@@ -1,4 +1,4 @@
-"""GraphTensors, the base class of Graph: inputs, outputs and intermediate tensors, and the descriptors built from them.
+"""Node, a tensor of a graph; and GraphTensors, the base class of Graph, which adds nodes and builds their descriptors.
 
 A call that raises leaves the graph unchanged: new nodes become part of the graph at the end of the call, in `_add`.
 """

@@ -143,7 +143,7 @@ def _read_text(given: ParsedText, device: int) -> GraphProblem:
     try:
         return _read(parse_json(word.text), device)
     except ValueError as error:
-        at = error.pos if isinstance(error, json.JSONDecodeError) else 0
+        at = min(error.pos, len(word.text) - 1) if isinstance(error, json.JSONDecodeError) else 0
         raise ProblemTextError(
             f"graph must be the JSON of a graph; got invalid JSON: {str(error)[:500]}", word.column + at
         ) from error

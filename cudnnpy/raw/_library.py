@@ -7,11 +7,10 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
-from typing import Any, TypeVar, cast
+from typing import Any
 
-from cudnnpy._fork import fork_safe_lock
 from cudnnpy._installation import to_install
+from cudnnpy._process_state import declare, fork_safe_lock, process_cache, reset
 from cudnnpy.errors import (
     CudnnError,
     FunctionNotAvailableError,
@@ -34,6 +33,8 @@ _FILES = ("libcublasLt.so.13", "libcublasLt.so.12", "libnvrtc.so.13", "libnvrtc.
 _lock = fork_safe_lock()
 _loaded: tuple[ctypes.CDLL, str, int] | None = None
 
+declare(__name__, "_loaded", resets=False)  # a process cannot unload it
+
 _SCALARS: dict[str, Any] = {
     "void": None,
     "char": ctypes.c_char,
@@ -51,14 +52,6 @@ _SCALARS: dict[str, Any] = {
     "cudaStream_t": ctypes.c_void_p,
     "cudaGraph_t": ctypes.c_void_p,
 }
-
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-def _remembered(function: _Function) -> _Function:
-    """Return functools.cache of the function, typed with the function's own signature."""
-    return cast("_Function", cache(function))
 
 
 def load() -> ctypes.CDLL:
@@ -103,16 +96,13 @@ def replaced(library: Any, number: int) -> Iterator[None]:
     that were looked up before, such as raw.cudnnCreate after its first call, are not replaced.
     """
     global _loaded
-    looked_up: tuple[Any, ...] = bound, unchecked, checked
     before, _loaded = _loaded, (library, "a stand-in for libcudnn", number)
     try:
-        for function in looked_up:
-            function.cache_clear()
+        reset(__name__)  # clears the caches
         yield
     finally:
         _loaded = before
-        for function in looked_up:
-            function.cache_clear()
+        reset(__name__)
 
 
 def _find_and_load() -> tuple[ctypes.CDLL, str, int]:
@@ -194,7 +184,7 @@ def _not_found(text: str) -> str:
     return f"libcudnn.so.9 was not found ({', '.join(dict.fromkeys(re.split(', |: (?=No such file)', first)))})"
 
 
-@_remembered
+@process_cache
 def ctype(spelling: str) -> Any:
     """Return the ctypes type of a C type: POINTER(c_int) for `const int[]`, c_void_p for `void *`."""
     name = spelling.replace("const ", "").replace("[]", "*").replace("struct ", "").strip()
@@ -241,7 +231,7 @@ def prototype(name: str) -> str:
     return f"{returns} {name}({', '.join(listed) or 'void'})"
 
 
-@_remembered
+@process_cache
 def bound(name: str) -> Callable[..., Any]:
     """Return a C function with its argument types set, which does not check for NULL.
 
@@ -312,7 +302,7 @@ def last_error() -> str:
     return buffer.value.decode(errors="replace").strip()
 
 
-@_remembered
+@process_cache
 def unchecked(name: str) -> Callable[..., int]:
     """Return a function that returns a status, without argument types.
 
@@ -331,7 +321,7 @@ def unchecked(name: str) -> Callable[..., int]:
     return function
 
 
-@_remembered
+@process_cache
 def checked(name: str) -> Callable[..., Any]:
     """Return the function with checks that reject arguments that would end the process."""
     return refusing(name, bound(name), bound)

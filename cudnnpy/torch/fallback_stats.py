@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
+from cudnnpy._process_state import declare
+
 # Reasons of fallbacks to PyTorch's kernels.
 CUDNN_OFF = "torch.backends.cudnn.enabled is False"
 EMPTY = "empty tensor"
@@ -21,6 +23,8 @@ TURNED_OFF = "turned off by another thread"
 # In an interpreter with the GIL no other thread runs within `HANDLED[name] += 1`.
 HANDLED = dict.fromkeys(("forward", "backward_data", "backward_filter"), 0)
 FALLBACKS: Counter[str] = Counter()
+
+declare(__name__, "HANDLED", "FALLBACKS")
 
 
 class Stats(NamedTuple):

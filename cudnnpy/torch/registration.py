@@ -8,6 +8,7 @@ from typing import Any
 
 from cudnnpy._core.process_setting import ProcessSetting
 from cudnnpy._options.convolution import TUNE_SECONDS
+from cudnnpy._process_state import declare
 from cudnnpy.errors import LibraryNotFoundError
 from cudnnpy.torch.settings import ACTIVE, Settings
 from cudnnpy.typing import Preference
@@ -111,6 +112,9 @@ def _register(settings: Settings | None) -> None:
 
 
 _setting: ProcessSetting[Settings | None] = ProcessSetting(None, _register)
+
+declare(__name__, "_setting")
+declare(__name__, "_library", resets=False)  # the setting sets it
 
 
 def _registered() -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 from cudnnpy._core.cache_token import TokenizedOptions
 from cudnnpy._options.convolution import TUNE_SECONDS, canonical
+from cudnnpy._process_state import declare
 from cudnnpy.typing import Preference
 
 
@@ -50,3 +51,5 @@ class Active:
 
 
 ACTIVE = Active()
+
+declare(__name__, "ACTIVE", resets=False)  # registration._setting sets it

@@ -19,6 +19,7 @@ from cudnnpy._measuring import tuner
 from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._measuring.process import WorkerProcess
 from cudnnpy._planning.engines import EngineConfiguration
+from cudnnpy._process_state import reset
 
 FAULTY = Path(__file__).with_name("faulty_worker.py")
 SYMPTOMS = {
@@ -38,11 +39,11 @@ NAMES = {
 def new_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[store.Store]:
     monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "store.sqlite"))
     tuner.end_processes()
-    tuner._by_uuid.clear()
+    reset("cudnnpy._measuring.tuner")
     cudnnpy.clear_cache()
     yield store.default()
     tuner.end_processes()
-    tuner._by_uuid.clear()
+    reset("cudnnpy._measuring.tuner")
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, *faults: str) -> None:

@@ -4,8 +4,8 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from cache_limits import cache_limits
 from stand_in_device import stand_in
+from stand_in_driver import cuda_driver
 from stand_in_graphs import graphs
 from stand_in_library import libcudnn
 
@@ -15,7 +15,7 @@ if str(HERE) in sys.path:  # pytest's doing; from there, `import torch` would fi
 # A few tests import others.
 sys.path += [str(folder) for folder in sorted(HERE.iterdir()) if folder.is_dir() and folder.name != "__pycache__"]
 
-__all__ = ["cache_limits", "graphs", "libcudnn", "stand_in"]
+__all__ = ["cuda_driver", "graphs", "libcudnn", "stand_in"]
 
 if find_spec("cudnnpy._measuring") is not None:  # a copy of the core has none (test_core_alone.py)
     from made_up_engines import cudnn

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda.bindings import driver
+from stand_in_driver import DONE, StandInDriver
 
 from cudnnpy._measuring import bench_buffers, float64_check, guarded_memory, result_comparison, verification
 
 GRAIN = 4096  # bytes, in place of 2 MiB
-DONE = (driver.CUresult.CUDA_SUCCESS,)
 SHORT = (driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY, None)
 
 
@@ -29,7 +29,7 @@ class Owner:
 class Memory:
     """The memory of a device. Arrays stay: what is freed too early would be noticed elsewhere."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, cache: int = 1 << 12) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, driver: StandInDriver, cache: int = 1 << 12) -> None:
         self.arrays: list[np.ndarray] = []
         self.most = 1 << 20  # bytes of one allocation or mapping
         self.mapped: dict[int, int] = {}  # bytes by the first address
@@ -42,7 +42,7 @@ class Memory:
             monkeypatch.setattr(module, "allocate", self.take)
         monkeypatch.setattr(guarded_memory, "release_workspace", self.trim)
         monkeypatch.setattr(bench_buffers, "_cache_size", lambda device: cache)
-        functions = {
+        driver.functions |= {
             "cuMemGetAllocationGranularity": lambda memory, option: (*DONE, GRAIN),
             "cuMemAddressReserve": self.reserve,
             "cuMemAddressFree": lambda address, size: self.forget(self.reserved, address, size),
@@ -59,8 +59,6 @@ class Memory:
             "cuMemsetD8Async": self.fill,
             "cuStreamSynchronize": lambda stream: DONE,
         }
-        for name, function in functions.items():
-            monkeypatch.setattr(driver, name, function)
 
     def array(self, size: int, grain: int) -> int:
         self.arrays.append(np.full(size + grain, 0x5A, np.uint8))

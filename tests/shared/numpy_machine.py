@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from cuda.bindings import driver
+from stand_in_driver import stand_in_driver
 
 from cudnnpy import raw, reference
 from cudnnpy._core.dtypes import dtype_of, numpy_dtype
@@ -131,12 +131,11 @@ def _functions() -> Iterator[None]:
         _memory_at(address)[: count * np.dtype(kind).itemsize].view(kind)[...] = pattern
         return (0,)
 
-    with pytest.MonkeyPatch.context() as patch:
+    fills = {"cuMemsetD16Async": partial(fill, np.uint16), "cuMemsetD32Async": partial(fill, np.uint32)}
+    with pytest.MonkeyPatch.context() as patch, stand_in_driver(**fills):
         patch.setattr(FunctionCall, "bind", bind)
         patch.setattr(Transform, "bind", transform)
         patch.setattr(raw, "bound", function)
-        patch.setattr(driver, "cuMemsetD16Async", partial(fill, np.uint16))
-        patch.setattr(driver, "cuMemsetD32Async", partial(fill, np.uint32))
         yield
 
 

@@ -16,13 +16,12 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
-from cuda.bindings import driver
+from stand_in_driver import DONE, DriverFixture, StandInDriver
 
 from cudnnpy import raw
-from cudnnpy._core import driver as driver_calls
 from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides
 from cudnnpy._core.owned import Owned
-from cudnnpy._launch import dispatch, implicit_operands, launcher, plan_cache
+from cudnnpy._launch import dispatch, implicit_operands, launcher
 from cudnnpy._memory import arrays, workspace
 from cudnnpy._memory.arrays import ArrayLibrary
 from cudnnpy._planning import selection
@@ -143,6 +142,7 @@ class StandInDevice:
 
     def __init__(self) -> None:
         self.c_calls: Counter[str] = Counter()  # calls of C functions
+        self.driver: StandInDriver
         self.stream = STREAM
         self.capturing: set[int] = set()
         self.choices: list[tuple[ConvolutionProblem, PlanningOptions, Engine | None]] = []  # for convolutions
@@ -292,7 +292,7 @@ class StandInDevice:
 
 
 @pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInDevice]:
+def stand_in(monkeypatch: pytest.MonkeyPatch, cuda_driver: DriverFixture) -> StandInDevice:
     stand_in = StandInDevice()
     library = ArrayLibrary(
         "made up",
@@ -326,8 +326,22 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInDevice]:
     monkeypatch.setattr(
         Owned, "_when_collected", lambda self, pointer: lambda: None
     )  # there is nothing to destroy, ever
-    for fill in ("cuMemsetD16Async", "cuMemsetD32Async"):
-        monkeypatch.setattr(driver, fill, lambda *arguments, fill=fill: (stand_in.launched(fill, *arguments),))
+
+    def is_capturing(stream: int, state: Any) -> int:
+        state._obj.value = stream in stand_in.capturing
+        return 0
+
+    def current_device(device: Any) -> int:
+        device._obj.value = stand_in.thread_state.device
+        return 0
+
+    stand_in.driver = cuda_driver(
+        cuMemsetD16Async=lambda *arguments: (stand_in.launched("cuMemsetD16Async", *arguments),),
+        cuMemsetD32Async=lambda *arguments: (stand_in.launched("cuMemsetD32Async", *arguments),),
+        cuStreamIsCapturing=is_capturing,
+        cuCtxGetDevice=current_device,
+        cuStreamGetCaptureInfo=lambda stream: (*DONE, None, 1),
+    )
 
     def default(cls: type[Handle], device: Any = None) -> Handle:
         """A real Handle for each thread and device, made without a GPU."""
@@ -363,12 +377,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInDevice]:
     monkeypatch.setattr(Handle, "default", classmethod(default))
     for module in (dispatch, operation, launcher, convolution, graph):
         monkeypatch.setattr(module, "on_device", on_device)
-    for module in (driver_calls, workspace):
-        monkeypatch.setattr(module, "is_capturing", lambda stream: stream in stand_in.capturing)
-    monkeypatch.setattr(workspace, "capture_id", lambda stream: 1)
-    monkeypatch.setattr(driver_calls, "_torch_captures", driver_calls._ask_torch)
     monkeypatch.setattr(launcher, "has_several_devices", lambda: True)
-    monkeypatch.setattr(launcher, "current_device", lambda: stand_in.thread_state.device)
     monkeypatch.setattr(launcher, "_direct_launch_maker", lambda: stand_in.direct)
     monkeypatch.setattr(selection, "choose", stand_in.choose)
     monkeypatch.setattr(graph, "ranked_candidates", stand_in.guesses)
@@ -384,17 +393,13 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInDevice]:
         return found
 
     monkeypatch.setattr(workspace, "allocate", take)
-    plan_cache.clear_cache()
 
     def allocator(size: int, device: int, stream: int) -> Any:
         stand_in.allocated.append((size, device, stream))
         return SimpleNamespace(handle=next(_addresses))
 
     workspace.set_allocator(allocator)
-    yield stand_in
-    workspace.set_allocator(None)
-    workspace.release_workspace(captured=True)
-    plan_cache.clear_cache()
+    return stand_in
 
 
 def calls_of_c(stand_in: StandInDevice) -> dict[str, int]:

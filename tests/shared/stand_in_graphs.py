@@ -11,10 +11,9 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
-from cuda.bindings import driver
+from stand_in_driver import DONE, stand_in_driver
 
-from cudnnpy._core import driver as driver_calls
-from cudnnpy._launch import launcher, plan_cache
+from cudnnpy._launch import launcher
 from cudnnpy.handle import Handle
 
 CAPTURES = 0x9000  # the stream of our own captures
@@ -265,18 +264,12 @@ class StandInGraphs:
 @contextmanager
 def stand_in_graphs() -> Iterator[StandInGraphs]:
     """The stand-in in the place of the driver, with one device and one handle."""
-    from cudnnpy._launch.direct import captured_nodes, direct_launch, stream_capture
-
     stand_in = StandInGraphs()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "cuThreadExchangeStreamCaptureMode", lambda mode: (driver.CUresult.CUDA_SUCCESS, mode))
-        for module in (driver_calls, captured_nodes, direct_launch, stream_capture):
-            patch.setattr(module, "driver_library", lambda: stand_in)
+    with pytest.MonkeyPatch.context() as patch, stand_in_driver(libcuda=stand_in) as driver:
+        driver.functions["cuThreadExchangeStreamCaptureMode"] = lambda mode: (*DONE, mode)
         patch.setattr(launcher, "has_several_devices", lambda: False)
         patch.setattr(Handle, "default", classmethod(lambda cls, device: stand_in.handle))
-        plan_cache.clear_cache()
         yield stand_in
-        plan_cache.clear_cache()
 
 
 @pytest.fixture

@@ -164,9 +164,9 @@ def say(message: Message) -> None:
 
 
 def main(behaviour: str) -> None:
-    from cudnnpy._measuring import parent_process
+    from cudnnpy._measuring.end_with_parent import end_with_parent
 
-    parent_process.end_with(0)
+    end_with_parent(0)
     gpu = json.loads(sys.stdin.readline())["gpu"]
     refuse_to_start(gpu, behaviour)
     say({"answer": __version__})

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> "Iterator[Machine]":
+def machine(monkeypatch: pytest.MonkeyPatch) -> "Machine":
     """cudnnpy.torch for CPU tensors."""
     from cpu_kernels import installed
 
-    yield from installed(monkeypatch)
+    return installed(monkeypatch)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import cudnnpy.torch
 from cudnnpy import reference
 from cudnnpy._core import driver
 from cudnnpy._core.layouts import byte_extent
-from cudnnpy._launch import dispatch, plan_cache
+from cudnnpy._launch import dispatch
 from cudnnpy._launch.program import Program
 from cudnnpy._memory import arrays
 from cudnnpy._memory.arrays import ArrayLibrary
@@ -154,7 +154,7 @@ def twice(call: Callable[[], tuple[torch.Tensor, ...]], tolerance: float = 1e-4)
         alike(ours, theirs, tolerance)
 
 
-def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+def installed(monkeypatch: pytest.MonkeyPatch) -> Machine:
     """The fixture `machine`: nothing is enabled yet, and the counts are 0."""
     machine = Machine()
     library = library_on(machine)
@@ -174,9 +174,4 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     for module in (dispatch, driver):
         monkeypatch.setattr(module, "is_stream_or_torch_capturing", lambda stream: machine.capturing)
     monkeypatch.setattr(registration, "DISPATCH_KEY", "CPU")
-    plan_cache.clear_cache()
-    cudnnpy.torch.reset_stats()
-    yield machine
-    cudnnpy.torch.disable()
-    cudnnpy.torch.reset_stats()
-    plan_cache.clear_cache()
+    return machine

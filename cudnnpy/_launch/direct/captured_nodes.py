@@ -5,7 +5,7 @@ from __future__ import annotations
 from ctypes import POINTER, Structure, byref, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p, memset, string_at
 from typing import Any, NamedTuple
 
-from cudnnpy._core.driver import driver_library
+from cudnnpy._cuda_python import driver_library
 
 FUNCTIONS = (  # of the driver, from CUDA 12.4 on
     "cuGraphKernelNodeGetParams_v2",

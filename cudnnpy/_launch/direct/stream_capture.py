@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from ctypes import byref, c_void_p
 from typing import TypeVar
 
-from cudnnpy._core.driver import driver_library, relaxed_capture
+from cudnnpy._core.driver import relaxed_capture
+from cudnnpy._cuda_python import driver_library
 from cudnnpy._launch.steps import BoundLaunch
 from cudnnpy.handle import Handle, in_use
 

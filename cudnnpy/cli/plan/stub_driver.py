@@ -24,7 +24,7 @@ _COMPILE_SECONDS = 120
 
 def has_driver() -> bool:
     """Return whether the real driver can be loaded."""
-    from cudnnpy._core.driver import driver_library
+    from cudnnpy._cuda_python import driver_library
 
     try:
         driver_library()

@@ -14,6 +14,7 @@ from uuid import uuid4
 from cudnnpy import raw
 from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._planning.candidate_filter import FoundFault, Measurement
+from cudnnpy._process_state import declare
 from cudnnpy._version import __version__
 from cudnnpy.cli.tune.tune_problem import TuningGpu, first_line, tune_on, tuning_gpus
 
@@ -21,6 +22,8 @@ from cudnnpy.cli.tune.tune_problem import TuningGpu, first_line, tune_on, tuning
 _PROCESS_TOKEN = uuid4().hex
 _tune_lock = threading.Lock()  # workers may have several threads, and serve several commands
 _gpu_workers: dict[str, GpuWorker] = {}  # of this process, by UUID; their processes end with it
+
+declare(__name__, "_gpu_workers")
 
 
 class Answer(NamedTuple):

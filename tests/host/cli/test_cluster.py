@@ -348,7 +348,6 @@ def test_a_worker_keeps_its_process_between_problems(monkeypatch: pytest.MonkeyP
     """What `cudnnpy tune --dask` does in a worker, with processes that do not measure."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # of the locks of GPUs
     monkeypatch.setattr(dask_worker, "GpuWorker", worker("as_told"))
-    monkeypatch.setattr(dask_worker, "_gpu_workers", {})
     here = dask_worker.announce(MadeUp(str(tmp_path)))["process"]
     answers = [
         dask_worker.tune(TuneHere(), here, text, "GPU-1", 2.0, []) for text in ("one", "bad", "crash", "two", "three")

@@ -21,6 +21,7 @@ from stand_in_library import LibcudnnFixture, stand_in_library
 from cudnnpy import backend, descriptors, handle, raw
 from cudnnpy._core import owned
 from cudnnpy._core.owned import Owned
+from cudnnpy._process_state import reset
 from cudnnpy.errors import BadParameterError, ClosedError, InternalError
 from cudnnpy.handle import Handle
 
@@ -310,8 +311,8 @@ def played(monkeypatch: pytest.MonkeyPatch, libcudnn: LibcudnnFixture) -> Iterat
 
     libcudnn(call)
     monkeypatch.setattr(handle, "on_device", on_device)
-    monkeypatch.setattr(handle, "_idle", {})
-    monkeypatch.setattr(handle, "_of_thread", threading.local())
+    gc.collect()
+    reset("cudnnpy.handle")  # which the garbage of other tests fills
     yield count
     gc.collect()
 

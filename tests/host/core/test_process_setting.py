@@ -33,6 +33,18 @@ def test_it_holds_until_it_is_set_again(applied: Applied) -> None:
     assert (setting.value, applied) == ("second", ["second"])
 
 
+def test_a_reset_restores_the_initial_setting_and_forgets_the_blocks(applied: Applied) -> None:
+    setting = ProcessSetting("initial", applied)
+    setting.reset()
+    assert applied == []
+    setting.set("other").__enter__()
+    setting.reset()
+    assert (setting.value, applied) == ("initial", ["other", "initial"])
+    with setting.set("new"):
+        pass
+    assert applied == ["other", "initial", "new", "initial"]
+
+
 def test_blocks_within_each_other_restore_what_held_before(applied: Applied) -> None:
     setting = ProcessSetting("none", applied)
     with setting.set("outer"):

@@ -27,8 +27,6 @@ STREAM, OTHER = 0x5000, 0x6000
 BASE = 0x7F00_0000_0000
 UNTIL = 2  # launches by cuDNN, after which they are direct
 
-pytestmark = pytest.mark.usefixtures("cache_limits")
-
 
 class Planned:
     """The launch of one kernel, whose parameters are the addresses."""

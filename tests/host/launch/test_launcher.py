@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from stand_in_driver import DriverFixture
 
 import cudnnpy
 from cudnnpy import raw
@@ -22,8 +23,6 @@ from cudnnpy.handle import Handle
 
 STREAM, OTHER = 0x5000, 0x6000
 HERE: Addresses = (16, 32, 0)
-
-pytestmark = pytest.mark.usefixtures("cache_limits")
 
 
 class Log(list[Any]):
@@ -120,11 +119,11 @@ def log() -> Log:
 
 
 @pytest.fixture(autouse=True)
-def driver(log: Log, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+def driver(log: Log, monkeypatch: pytest.MonkeyPatch, cuda_driver: DriverFixture) -> FakeDriver:
     """A driver, one device and a handle."""
     fake = FakeDriver(log)
     handle = FakeHandle(log)
-    monkeypatch.setattr(driver_calls, "driver_library", lambda: fake)
+    cuda_driver(libcuda=fake)
     monkeypatch.setattr(launcher_module, "has_several_devices", lambda: False)
     monkeypatch.setattr(launcher_module, "_direct_launch_maker", lambda: fake.make)
     monkeypatch.setattr(Handle, "default", classmethod(lambda cls, device: handle))
@@ -237,14 +236,12 @@ def test_without_the_package_of_direct_launches_cudnn_launches_everything(
 ) -> None:
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "cudnnpy._launch.direct", None)
-    launcher_module._direct_launch_maker.cache_clear()
     with caplog.at_level(logging.DEBUG, "cudnnpy"):
         assert launcher_module._direct_launch_maker() is None
         assert launcher_module._direct_launch_maker() is None
     assert [record.message for record in caplog.records] == [
         "direct launches are not installed: cuDNN launches every plan"
     ]
-    launcher_module._direct_launch_maker.cache_clear()
 
 
 def test_a_relocatable_plan_is_launched_by_cudnn_without_that_package(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,15 +13,6 @@ from hypothesis import strategies as st
 import cudnnpy
 from cudnnpy._launch import plan_cache
 from cudnnpy._launch.plan_cache import cache_info, clear_cache, set_cache_limit
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    limit = cache_info().limit
-    clear_cache()
-    yield
-    set_cache_limit(limit)
-    clear_cache()
 
 
 def in_thread(work: Callable[[], Any]) -> Any:

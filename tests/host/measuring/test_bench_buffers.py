@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_stand_in import GRAIN, Memory, view
 from numpy_machine import tensor_in
+from stand_in_driver import DriverFixture, StandInDriver, stand_in_driver
 
 from cudnnpy import TensorSpec
 from cudnnpy._core.layouts import byte_extent
 from cudnnpy._measuring.bench_buffers import SECOND, BenchBuffers
-from cudnnpy._measuring.drawing import have_gaps_changed, image, numbers, without_gaps
 from cudnnpy._measuring.guarded_memory import GuardedMemory
+from cudnnpy._measuring.random_operands import have_gaps_changed, image, numbers, without_gaps
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.problem import Values, values_of
 from cudnnpy.convolution import problem
@@ -38,8 +39,13 @@ def asked(beta: float = 0.0, gaps: int = 0, alignment: int = 16, dtype: Any = "f
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Memory:
-    return Memory(monkeypatch, CACHE)
+def driver(cuda_driver: DriverFixture) -> StandInDriver:
+    return cuda_driver()
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, driver: StandInDriver) -> Memory:
+    return Memory(monkeypatch, driver, CACHE)
 
 
 def are_disjoint(parts: list[tuple[int, int]]) -> bool:
@@ -172,8 +178,8 @@ def test_operands_are_flush_with_one_end_of_a_mapping_of_their_own(gpu: Memory, 
 def test_a_workspace_is_inside_its_mapping_and_aligned_to_16_bytes_alone(
     sizes: list[int], slack: int, is_guarded: bool
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        gpu = Memory(patch)
+    with pytest.MonkeyPatch.context() as patch, stand_in_driver() as driver:
+        gpu = Memory(patch, driver)
         memory = guarded(slack=slack, guarded=is_guarded)
         for size in sizes:
             for at_end in (True, False):
@@ -217,13 +223,10 @@ def test_memory_that_runs_out_between_operands_leaves_nothing(gpu: Memory) -> No
     assert gpu.count == 0
 
 
-def test_another_error_of_a_mapping_is_told(gpu: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cuda.bindings import driver
-
+def test_another_error_of_a_mapping_is_told(gpu: Memory, driver: StandInDriver) -> None:
     from cudnnpy.errors import CudnnError
 
-    refused = (driver.CUresult.CUDA_ERROR_NOT_SUPPORTED,)
-    monkeypatch.setattr(driver, "cuMemSetAccess", lambda *_: refused)
+    driver.functions["cuMemSetAccess"] = lambda *_: (driver.CUresult.CUDA_ERROR_NOT_SUPPORTED,)
     with pytest.raises(CudnnError, match="could not be mapped: the driver reported CUDA_ERROR_NOT_SUPPORTED"):
         guarded()
     assert gpu.count == 0

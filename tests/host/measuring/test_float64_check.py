@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy_machine import tensor_in
+from stand_in_driver import DONE, DriverFixture
 
 from cudnnpy import TensorSpec, reference
 from cudnnpy._core.layouts import channels_last_strides
@@ -96,14 +97,14 @@ def test_single_elements_are_those_of_the_reference(drawn: Any, random: Any) -> 
 class Device:
     """Arrays as device memory, by their addresses."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, driver: DriverFixture) -> None:
         self.kept: list[np.ndarray] = []
         monkeypatch.setattr(float64_check, "allocate", self.take)
         monkeypatch.setattr(float64_check, "copy", self.copy)
-        monkeypatch.setattr(
-            "cuda.bindings.driver.cuMemcpyDtoHAsync", lambda to, at, size, _: ctypes.memmove(to, at, size)
+        driver(
+            cuMemcpyDtoHAsync=lambda to, at, size, _: ctypes.memmove(to, at, size),
+            cuStreamSynchronize=lambda stream: DONE,
         )
-        monkeypatch.setattr("cuda.bindings.driver.cuStreamSynchronize", lambda stream: None)
         self.fails = False
 
     def take(self, size: int, device: int, stream: int) -> tuple[int, int, Any]:
@@ -133,8 +134,8 @@ def tensor_at(address: int, spec: TensorSpec) -> np.ndarray:
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Device:
-    return Device(monkeypatch)
+def device(monkeypatch: pytest.MonkeyPatch, cuda_driver: DriverFixture) -> Device:
+    return Device(monkeypatch, cuda_driver)
 
 
 class Case:

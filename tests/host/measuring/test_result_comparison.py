@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from stand_in_driver import DONE, DriverFixture
 
 from cudnnpy import TensorSpec
 from cudnnpy._core.dtypes import numpy_dtype
@@ -30,15 +31,14 @@ def test_tolerance_grows_with_the_sum_and_with_coarser_types() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "float8_e4m3fn"])
-def test_types_that_no_v7_function_adds_are_compared_by_numpy(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+def test_types_that_no_v7_function_adds_are_compared_by_numpy(cuda_driver: DriverFixture, dtype: str) -> None:
     kind = numpy_dtype(dtype)
     memory = {1: np.array([1, -4, 2, 3]).astype(kind), 2: np.array([1, 4, 2, 2]).astype(kind)}
 
     def read(to: int, at: int, size: int, stream: int) -> None:
         ctypes.memmove(to, memory[at].ctypes.data, size)
 
-    monkeypatch.setattr("cuda.bindings.driver.cuMemcpyDtoHAsync", read)
-    monkeypatch.setattr("cuda.bindings.driver.cuStreamSynchronize", lambda stream: None)
+    cuda_driver(cuMemcpyDtoHAsync=read, cuStreamSynchronize=lambda stream: DONE)
     largest = MaxAbs(None, 0)  # type: ignore[arg-type]
     spec = TensorSpec((4,), dtype)
     assert largest(spec, 1, memory[1].nbytes) == 4.0
@@ -64,7 +64,9 @@ def test_more_elements_than_a_descriptor_can_have_are_compared_in_parts(
     assert asked == [(100, 12, 500), (112, 12, 512), (124, 8, 524)]
 
 
-def test_a_result_of_one_element_is_read_without_a_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_of_one_element_is_read_without_a_reduction(
+    monkeypatch: pytest.MonkeyPatch, cuda_driver: DriverFixture
+) -> None:
     """cudnnReduceTensor rejects tensors of one shape, so that no candidate for such a result could be compared."""
     memory = np.array([-3.5], np.float32)
 
@@ -78,11 +80,10 @@ def test_a_result_of_one_element_is_read_without_a_reduction(monkeypatch: pytest
         return None
 
     monkeypatch.setattr(result_comparison.raw, "call", called)
-    monkeypatch.setattr(
-        "cuda.bindings.driver.cuMemcpyDtoHAsync",
-        lambda to, at, size, stream: ctypes.memmove(to, memory.ctypes.data, size),
+    cuda_driver(
+        cuMemcpyDtoHAsync=lambda to, at, size, stream: ctypes.memmove(to, memory.ctypes.data, size),
+        cuStreamSynchronize=lambda stream: DONE,
     )
-    monkeypatch.setattr("cuda.bindings.driver.cuStreamSynchronize", lambda stream: None)
     largest = MaxAbs(None, 0)  # type: ignore[arg-type]
     assert largest(TensorSpec((1, 1, 1, 1), "float32"), memory.ctypes.data, 4) == 3.5
     assert largest(TensorSpec((1, 1, 1, 1), "float32"), memory.ctypes.data, 4, minus=64) == 4.5

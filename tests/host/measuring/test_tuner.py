@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -60,7 +59,7 @@ class Worker:
 
 
 @pytest.fixture(autouse=True)
-def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SimpleNamespace]:
+def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
     """One idle GPU, on which nothing forbids measuring."""
     there = SimpleNamespace(is_idle=True, why="", lock=tmp_path / "GPU-1.lock")
     monkeypatch.setattr(gpus, "uuid_of", lambda device: "GPU-1")
@@ -70,11 +69,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SimpleNames
     monkeypatch.setattr(tuner, "on_device", lambda device: threading.Lock())
     monkeypatch.setattr(tuner, "GpuWorker", Worker)
     monkeypatch.setattr(Worker, "answer", Measurement(ENTRY))
-    monkeypatch.setattr(tuner, "_tuned", [0, 0.0])
-    for state in (tuner._by_uuid, tuner._warned):
-        state.clear()
-    yield there
-    tuner._by_uuid.clear()
+    return there
 
 
 def measured(options: PlanningOptions = OPTIONS, limit: int = 1 << 20, **left_out: str) -> Measurement:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda.bindings import driver
-from memory_stand_in import DONE, GRAIN, Memory, view
+from memory_stand_in import GRAIN, Memory, view
 from numpy_machine import tensor_in
+from stand_in_driver import DONE, DriverFixture, StandInDriver
 
 from cudnnpy import TensorSpec, reference
 from cudnnpy._core.layouts import byte_extent
@@ -37,8 +38,8 @@ Spoil = Callable[[np.ndarray], None]
 class Device(Memory):
     """Memory, and a clock that the launches of candidates advance."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        super().__init__(monkeypatch)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, driver: StandInDriver) -> None:
+        super().__init__(monkeypatch, driver)
         self.clock = 0.0  # milliseconds
         self.events: dict[int, float] = {}
         self.total = 1 << 40  # bytes
@@ -48,11 +49,13 @@ class Device(Memory):
         monkeypatch.setattr(workspace, "trim_pool_afterwards", self.temporary)
         monkeypatch.setattr(float64_check, "copy", self.copy)
         monkeypatch.setattr(result_comparison.MaxAbs, "__call__", self.largest)
-        monkeypatch.setattr(driver, "cuStreamSynchronize", lambda stream: (self.status,))
-        monkeypatch.setattr(driver, "cuEventRecord", lambda event, _: self.events.update({id(event): self.clock}))
-        monkeypatch.setattr(driver, "cuEventCreate", lambda flags: (*DONE, SimpleNamespace()))
-        monkeypatch.setattr(driver, "cuEventElapsedTime", lambda a, b: (*DONE, self.events[id(b)] - self.events[id(a)]))
-        monkeypatch.setattr(driver, "cuEventDestroy", lambda event: DONE)
+        driver.functions |= {
+            "cuStreamSynchronize": lambda stream: (self.status,),
+            "cuEventRecord": lambda event, _: self.events.update({id(event): self.clock}),
+            "cuEventCreate": lambda flags: (*DONE, SimpleNamespace()),
+            "cuEventElapsedTime": lambda a, b: (*DONE, self.events[id(b)] - self.events[id(a)]),
+            "cuEventDestroy": lambda event: DONE,
+        }
         # The host computes the results, and would be taken to queue them slowly.
         clocks = SimpleNamespace(perf_counter=lambda: 0.0, monotonic=lambda: self.clock / 1e3)
         for module in (bench, timing):
@@ -91,8 +94,8 @@ class Device(Memory):
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Device:
-    return Device(monkeypatch)
+def device(monkeypatch: pytest.MonkeyPatch, cuda_driver: DriverFixture) -> Device:
+    return Device(monkeypatch, cuda_driver())
 
 
 @pytest.fixture

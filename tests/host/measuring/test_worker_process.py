@@ -21,8 +21,8 @@ from cudnnpy._measuring.service import Service
 # Answers the opening, and then does with each request what it says.
 SCRIPT = f"""
 import json, os, signal, sys, threading, time
-{Path(process.__file__).with_name("parent_process.py").read_text().partition("from __future__ import annotations")[2]}
-end_with(0)
+{Path(process.__file__).with_name("end_with_parent.py").read_text().partition("from __future__ import annotations")[2]}
+end_with_parent(0)
 def say(message): print(json.dumps(message), flush=True)
 opened = json.loads(sys.stdin.readline())
 say({{"answer": opened.get("reply", "{__version__}")}})

@@ -5,13 +5,15 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from stand_in_driver import DONE, DriverFixture
 
 import cudnnpy
+from cudnnpy._core import driver as driver_calls
 from cudnnpy._memory import workspace
 from cudnnpy._memory.workspace import allocate_from_pool, trim_pool_afterwards
 
@@ -92,28 +94,32 @@ class Driver:
             pool.reserved_mem_current -= pool.parts.pop()
         return (0,)
 
+    def is_capturing(self, stream: int, state: Any) -> int:
+        state._obj.value = stream in self.captured
+        return 0
+
     @property
     def trims(self) -> int:
         return [name for name, _ in self.calls].count("trim")
 
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+def driver(monkeypatch: pytest.MonkeyPatch, cuda_driver: DriverFixture) -> Driver:
     made = Driver()
-    core = pytest.importorskip("cuda.core", reason="cuda.core is not installed")
-    monkeypatch.setattr(core, "Device", lambda device: SimpleNamespace(memory_resource=made.pools[device]))
-    monkeypatch.setattr(core, "Stream", SimpleNamespace(from_handle=lambda address: address))
-    monkeypatch.setattr("cuda.bindings.driver.cuStreamSynchronize", made.synchronize)
-    monkeypatch.setattr("cuda.bindings.driver.cuMemPoolTrimTo", made.trim)
+    core = SimpleNamespace(
+        Device=lambda device: SimpleNamespace(memory_resource=made.pools[device]),
+        Stream=SimpleNamespace(from_handle=lambda address: address),
+    )
+    cuda_driver(
+        core=core,
+        cuStreamSynchronize=made.synchronize,
+        cuMemPoolTrimTo=made.trim,
+        cuStreamIsCapturing=made.is_capturing,
+        cuThreadExchangeStreamCaptureMode=lambda mode: (*DONE, mode),
+    )
+    monkeypatch.setattr(driver_calls, "_torch_captures", lambda: 0 in made.captured)
     monkeypatch.setattr(workspace, "on_device", made.on_device)
-    monkeypatch.setattr(workspace, "relaxed_capture", nullcontext)
-    monkeypatch.setattr(workspace, "is_capturing", lambda stream: stream in made.captured)
-    monkeypatch.setattr(workspace, "is_stream_or_torch_capturing", lambda stream: stream in made.captured)
-    monkeypatch.setattr(workspace, "_pools", set())
-    cudnnpy.release_workspace(captured=True)
-    yield made
-    made.captured.clear()
-    cudnnpy.release_workspace(captured=True)
+    return made
 
 
 def use(size: int, device: int = 0, stream: int = STREAM) -> None:
@@ -177,11 +183,8 @@ def test_memory_goes_back_when_the_block_fails(driver: Driver) -> None:
 def test_another_allocator_is_left_alone(driver: Driver, what: Callable[[], None]) -> None:
     allocate_from_pool(8 * GiB, 0, STREAM)
     cudnnpy.set_allocator(lambda size, device, stream: Buffer())
-    try:
-        what()
-        assert driver.calls == []
-    finally:
-        cudnnpy.set_allocator(None)
+    what()
+    assert driver.calls == []
 
 
 @pytest.mark.parametrize("stream", [STREAM, 0], ids=["its stream", "PyTorch's stream"])
@@ -234,7 +237,7 @@ def test_a_captured_graph_keeps_its_workspace(driver: Driver, monkeypatch: pytes
         return 1 << 20, size, driver.pools[device].take(size, stream=stream)
 
     monkeypatch.setattr(workspace, "allocate_from_pool", take)
-    monkeypatch.setattr(workspace, "_pools", {0})
+    workspace._pools.add(0)
     monkeypatch.setattr(workspace, "capture_id", lambda stream: 1)
     driver.captured.add(STREAM)
     workspace.workspace(2 * GiB, 0, STREAM)
@@ -250,10 +253,10 @@ def test_where_nothing_was_taken_nothing_is_asked_of_the_driver(driver: Driver) 
     assert driver.calls == []
 
 
-def test_the_size_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cuda.bindings import driver
-
-    done, invalid = driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_INVALID_DEVICE
-    monkeypatch.setattr(driver, "cuDeviceGet", lambda ordinal: (done, ordinal + 10) if ordinal < 2 else (invalid, None))
-    monkeypatch.setattr(driver, "cuDeviceTotalMem", lambda device: (done, 5 * GiB) if device == 10 else (invalid, None))
+def test_the_size_of_a_device(cuda_driver: DriverFixture) -> None:
+    invalid = (1, None)
+    cuda_driver(
+        cuDeviceGet=lambda ordinal: (*DONE, ordinal + 10) if ordinal < 2 else invalid,
+        cuDeviceTotalMem=lambda device: (*DONE, 5 * GiB) if device == 10 else invalid,
+    )
     assert [workspace.total_bytes(number) for number in (0, 1, 2)] == [5 * GiB, 0, 0]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from stand_in_driver import DONE, DriverFixture, StandInDriver
 
 import cudnnpy
 from cudnnpy._memory import workspace
@@ -55,13 +55,10 @@ def capturing(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
 
 
 @pytest.fixture
-def pool(capturing: dict[int, int]) -> Iterator[Pool]:
+def pool(capturing: dict[int, int]) -> Pool:
     made = Pool()
     set_allocator(made)
-    yield made
-    set_allocator(None)
-    workspace._of_thread.__dict__.clear()  # keys that a break made would end the release, before the test that notices it
-    release_workspace(captured=True)
+    return made
 
 
 def test_one_buffer_serves_a_stream_and_grows(pool: Pool) -> None:
@@ -244,14 +241,12 @@ def test_workspace_is_given_back_when_it_is_asked_for(pool: Pool, capturing: dic
     assert pool.held() == [16, 32]
 
 
-def test_what_the_pool_keeps_unused_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = SimpleNamespace(cuMemGetInfo=lambda: (0, 1000, 5000), CUresult=SimpleNamespace(CUDA_SUCCESS=0))
-    monkeypatch.setattr("cuda.bindings.driver.cuMemGetInfo", driver.cuMemGetInfo)
-    monkeypatch.setattr("cuda.bindings.driver.CUresult", driver.CUresult)
+def test_what_the_pool_keeps_unused_is_free(monkeypatch: pytest.MonkeyPatch, cuda_driver: DriverFixture) -> None:
     monkeypatch.setattr(workspace, "on_device", lambda device: nullcontext())
     attributes = SimpleNamespace(reserved_mem_current=700, used_mem_current=400)
     pools = {0: SimpleNamespace(attributes=attributes), 1: SimpleNamespace()}
-    monkeypatch.setattr("cuda.core.Device", lambda device: SimpleNamespace(memory_resource=pools[device]))
+    core = SimpleNamespace(Device=lambda device: SimpleNamespace(memory_resource=pools[device]))
+    cuda_driver(core=core, cuMemGetInfo=lambda: (*DONE, 1000, 5000))
     assert workspace.free_bytes(0) == 1300
     assert workspace.free_bytes(1) == 1000
 
@@ -283,13 +278,15 @@ class Device:
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> type[Device]:
-    core = pytest.importorskip("cuda.core", reason="cuda.core is not installed")
-    monkeypatch.setattr(core, "Device", Device)
+def driver(cuda_driver: DriverFixture) -> StandInDriver:
+    streams = SimpleNamespace(from_handle=lambda address: ("stream", address))
+    return cuda_driver(core=SimpleNamespace(Device=Device, Stream=streams))
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch, driver: StandInDriver) -> type[Device]:
     monkeypatch.setattr(workspace, "on_device", lambda device: nullcontext())
-    monkeypatch.setattr(core, "Stream", SimpleNamespace(from_handle=lambda address: ("stream", address)))
     monkeypatch.setattr(Device, "log", [])
-    monkeypatch.setattr(workspace, "_pools", set())
     return Device
 
 
@@ -300,17 +297,14 @@ def test_memory_comes_from_the_devices_pool_in_the_order_of_the_stream(device: t
     assert device.log == [("allocate", 1, 4096, ("stream", STREAM))]
 
 
-def test_in_a_capture_memory_is_allocated_on_another_stream(
-    device: type[Device], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_a_capture_memory_is_allocated_on_another_stream(device: type[Device], driver: StandInDriver) -> None:
     """So that the allocation does not become part of the graph."""
-    from cuda.bindings import driver
 
     def exchange(mode: Any) -> tuple[int, str]:
         device.log.append(mode)
         return 0, "the mode before"
 
-    monkeypatch.setattr(driver, "cuThreadExchangeStreamCaptureMode", exchange)
+    driver.functions["cuThreadExchangeStreamCaptureMode"] = exchange
     allocate_from_pool(4096, 0, STREAM, capturing=True)
     relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     assert [device.log[0], *device.log[2:]] == [relaxed, "sync", "the mode before"]

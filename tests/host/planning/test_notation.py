@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import sample_graphs
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from problem_strategies import planning_options, problems
 from stand_in_device import Array, StandInDevice
@@ -364,6 +364,7 @@ def spoiled(draw: st.DrawFn) -> str:
     | st.lists(st.sampled_from(PIECES)).map(" ".join)
     | st.lists(st.sampled_from(PIECES)).map("".join)
 )
+@example('graph {"calls":[]')
 def test_any_text_is_a_problem_or_refused(text: str) -> None:
     refused = None
     try:

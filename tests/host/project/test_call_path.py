@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType, SimpleNamespace
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -14,7 +14,6 @@ from stand_in_device import Array, StandInDevice
 
 import cudnnpy
 from cudnnpy._launch import launcher
-from cudnnpy._launch.direct import direct_launch
 from cudnnpy._launch.direct.captured_nodes import KernelNode
 from cudnnpy._launch.direct.direct_launch import DirectLaunch
 from cudnnpy._launch.direct.relocations import Relocation
@@ -80,23 +79,21 @@ class Memory(Array):
         return self.shape, self.strides, self.dtype, self.device
 
 
-def direct_launch_of(monkeypatch: pytest.MonkeyPatch, operands: int) -> DirectLaunch:
+def direct_launch_of(operands: int) -> DirectLaunch:
     """The direct launch of one kernel, whose parameters are the addresses."""
-    driver = SimpleNamespace(cuLaunchKernelEx=lambda *_: 0)
-    monkeypatch.setattr(direct_launch, "driver_library", lambda: driver)
     node = KernelNode(0x400, (1, 1, 1), (32, 1, 1), 0, (8,) * operands, False, (), False, bytes(8 * operands))
     relocations = [Relocation(True, 8 * at, at, 0) for at in range(operands)]
     return DirectLaunch([node], [relocations], operands)
 
 
-@pytest.mark.usefixtures("cache_limits")
 def test_a_known_call_takes_the_steps_of_the_page(stand_in: StandInDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = steps((ROOT / "docs" / "how-it-works.md").read_text())
     by_cudnn = [name for name in listed if ".direct." not in name]
     direct = listed[: len(listed) - 2]
     assert (len(by_cudnn), len(direct)) == (10, 10)
     monkeypatch.setitem(arrays._libraries, Memory, arrays.OWN)
-    monkeypatch.setattr(launcher, "_direct_launch_maker", lambda: lambda *_: direct_launch_of(monkeypatch, 4))
+    monkeypatch.setattr(launcher, "_direct_launch_maker", lambda: lambda *_: direct_launch_of(4))
+    stand_in.driver.functions["cuLaunchKernelEx"] = lambda *_: 0
     stand_in.stream, stand_in.workspace_size, stand_in.is_relocatable = 0, 1000, True
     conv = cudnnpy.Convolution(padding=1)
 

@@ -21,7 +21,7 @@ OTHERS = {
 def matches(pattern: str) -> set[str]:
     """The files of the package with a text."""
     found = {str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py") if re.search(pattern, file.read_text())}
-    return found - {"_fork.py"}
+    return found - {"_process_state.py"}
 
 
 def test_one_module_speaks_to_python_about_forks() -> None:
@@ -43,12 +43,12 @@ def python(source: str) -> str:
 
 _UNDER_LOAD = """
 import importlib, os, pathlib, signal, threading
-from cudnnpy import _fork
+from cudnnpy import _process_state
 for file in pathlib.Path("cudnnpy").rglob("*.py"):
     name = ".".join(file.with_suffix("").parts).removesuffix(".__init__")
     if not name.startswith(("cudnnpy.torch", "cudnnpy.__main__", "cudnnpy._worker", "cudnnpy.cli.tune.dask")):
         importlib.import_module(name)
-locks, stop = _fork._locks, threading.Event()
+locks, stop = _process_state._locks, threading.Event()
 def load(at):
     while not stop.is_set():  # as threads take them: a lock, then those of the modules below
         with locks[at], locks[at // 2]:
@@ -85,7 +85,7 @@ def test_callbacks_run_in_the_child_alone_after_those_of_the_modules_below() -> 
     """The locks are free by then, also for other threads; the thread that forks may hold one."""
     source = """
 import os, threading
-from cudnnpy._fork import fork_safe_lock, in_forked_child
+from cudnnpy._process_state import fork_safe_lock, in_forked_child
 lower, upper, called = fork_safe_lock(), fork_safe_lock(), []
 def note(name):
     thread = threading.Thread(target=lambda: called.append((name, upper.acquire(timeout=10))))

@@ -23,8 +23,8 @@ ORDER = [
     "_version",
     "typing",
     "_options",
+    "_process_state",
     "_installation",
-    "_fork",
     "errors",
     "_cuda_python",
     "raw",
@@ -121,7 +121,7 @@ def test_the_pages_list_the_packages_in_their_order() -> None:
     wanted = [
         name
         for name in ORDER
-        if name not in ("_version", "_installation", "_fork", "_cuda_python", "_autotune", "_worker", "__main__")
+        if name not in ("_version", "_installation", "_cuda_python", "_autotune", "_worker", "__main__")
     ]
     tree = (ROOT / "CONTRIBUTING.md").read_text().partition("\ncudnnpy/\n")[2].partition("```")[0]
     assert re.findall(r"^    (\w+)(?:/|\.py) ", tree, re.M) == wanted
@@ -172,7 +172,15 @@ def test_one_place_loads_each_library() -> None:
     loaders = {
         name for name, source in modules().items() if re.search(r"\b(CDLL|PyDLL|cdll|pydll|LoadLibrary)\b", source)
     }
-    assert loaders == {"raw._library", "_core.driver", "_measuring.service"}
+    assert loaders == {"raw._library", "_cuda_python", "_measuring.service"}
+
+
+def test_one_place_imports_cuda_python() -> None:
+    """Tests replace the driver there. The report of an installation imports the runtime itself, to say what is missing."""
+    importers = {
+        name for name, source in modules().items() if re.search(r"^ *(from|import) cuda\.(?!pathfinder)", source, re.M)
+    }
+    assert importers == {"availability"}
 
 
 def test_one_spelling_crosses_into_c() -> None:

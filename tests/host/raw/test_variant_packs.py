@@ -20,9 +20,6 @@ STREAM = 0x5000
 STEP = 1 << 20  # bytes between the operands of a tuple
 
 
-pytestmark = pytest.mark.usefixtures("cache_limits")
-
-
 def planned(stand_in: StandInDevice) -> Plan:
     return Convolution().plan("forward", TensorSpec((2, 3, 6, 6)), TensorSpec((4, 3, 3, 3)), device=0)
 

@@ -12,17 +12,12 @@ from messages import says
 from stored import entry, key
 
 from cudnnpy import store as public
-from cudnnpy._store import layers
 from cudnnpy._store.layers import LayerEntry, Layers, current
 from cudnnpy.store import Store
 
 
 @pytest.fixture(autouse=True)
-def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test sets is not seen by the next."""
-    for name in ("_chosen", "_current"):
-        monkeypatch.setattr(layers, name, None)
-    monkeypatch.setattr(layers, "_added", [])
+def no_application(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDNNPY_STORE_LAYERS", raising=False)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from planning import profile
+from stand_in_driver import DriverFixture
 from test_rows import ROOT
 from test_tuning import Case, Device, in_a_corner, unwritten
 
@@ -550,9 +551,11 @@ def test_every_engine_and_a_sample_of_knobs_is_tried(planning_environment: dict[
 
 
 @pytest.mark.parametrize("first", ["right", "wrong"])
-def test_candidates_are_verified_between_unmapped_addresses(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_candidates_are_verified_between_unmapped_addresses(
+    first: str, monkeypatch: pytest.MonkeyPatch, cuda_driver: DriverFixture
+) -> None:
     """With the real verification, in memory of the host: also if the first candidate is wrong."""
-    memory = Device(monkeypatch)
+    memory = Device(monkeypatch, cuda_driver())
     case, sent = Case(memory), list[Message]()
     candidates = [
         case.candidate("wrong", 0.5, in_a_corner),

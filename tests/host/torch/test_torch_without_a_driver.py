@@ -16,7 +16,6 @@ from stand_in_device import STREAM, Array, StandInDevice
 
 import cudnnpy
 from cudnnpy._core import driver
-from cudnnpy._memory import arrays
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -57,8 +56,6 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     )
     module._C = SimpleNamespace(_cuda_getCurrentRawStream=no_driver)
     monkeypatch.setitem(sys.modules, "torch", module)
-    monkeypatch.setattr(arrays, "_libraries", dict(arrays._libraries))
-    monkeypatch.setattr(driver, "_torch_captures", driver._ask_torch)
     return module
 
 

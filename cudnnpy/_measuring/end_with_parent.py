@@ -7,7 +7,7 @@ import select
 import threading
 
 
-def end_with(pipe: int) -> None:
+def end_with_parent(pipe: int) -> None:
     """End this process, whatever it is doing, when the other end of a pipe is closed, which happens when the parent ends."""
     ends = select.poll()
     ends.register(pipe, 0)  # only the end is reported, and nothing is read
