@@ -9,7 +9,7 @@ import pytest
 from made_up_engines import LOTS, TARGET, Cudnn, Made, MadeUp, tuner, unstored
 
 from cudnnpy import Engine, Plan, raw
-from cudnnpy._measuring import search
+from cudnnpy._measuring import knob_search, search
 from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.options import PlanningOptions
@@ -95,6 +95,18 @@ def test_autotune_descends_to_the_best_knobs(cudnn: Cudnn) -> None:
     best = tuned()
     assert (dict(best.engine.knobs), best.milliseconds, best.source) == ({SPLIT: 6, TILE: 3}, 1.0, "knobs")  # type: ignore[union-attr]
     assert len(cudnn.measured) == len(set(cudnn.measured)) < 40  # each once, and far from all 90 of two lowerings
+
+
+def test_the_search_of_knobs_ends_when_many_in_a_row_are_not_faster(cudnn: Cudnn) -> None:
+    """Knobs of other engines than the fastest are included in the count."""
+    few = {SPLIT: range(1, 13)}
+    cudnn.add(*(Made(number, lambda knobs: 1.0, ranges=few, default={SPLIT: 1}) for number in (1, 2, 3)))
+    tuned()
+    others = [name for name in cudnn.measured if "split_k" in name and "split_k=1)" not in name]
+    assert len(others) == knob_search._PATIENCE < 3 * 11
+    cudnn.measured.clear()
+    cudnn.engines[3].time = lambda knobs: 1.0 - 0.03 * knobs.get(SPLIT, 0)
+    assert dict(tuned().engine.knobs) == {SPLIT: 12}  # type: ignore[union-attr,arg-type]
 
 
 def test_the_candidates_have_the_one_that_was_chosen_whatever_its_knobs(cudnn: Cudnn) -> None:
