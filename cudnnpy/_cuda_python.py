@@ -6,9 +6,10 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+from cudnnpy._cuda_state import NO_DRIVER, cuda_problem, has_driver
 from cudnnpy._fork import fork_safe_lock
 from cudnnpy._installation import to_install
-from cudnnpy.errors import LibraryNotFoundError
+from cudnnpy.errors import LibraryNotFoundError, NotInitializedError
 
 # Its modules import one another. Where two threads begin with different ones, Python breaks the deadlock by giving one of
 # them a module that is not complete yet.
@@ -22,6 +23,16 @@ def cuda_python(name: str) -> Any:
         with _importing:
             return import_module(f"cuda.{name}")
     except ImportError as error:
-        raise LibraryNotFoundError(
-            f"cuda.{name}, which speaks to the driver, is not installed ({error})", f"Install it: {to_install()}"
-        ) from error
+        missing = f"cuda.{name}, which speaks to the driver, is not installed"
+        if not has_driver():
+            raise LibraryNotFoundError(NO_DRIVER, f"{missing} either") from error
+        raise LibraryNotFoundError(f"{missing} ({error})", f"Install it: {to_install()}") from error
+
+
+def without_cuda(error: Exception) -> Exception:
+    """Return NotInitializedError, as cudnnCreate would raise it, if a call of cuda-python failed because there is no driver or
+    no GPU; otherwise the error itself.
+    """
+    if cuda_problem() is None:
+        return error
+    return NotInitializedError("", 1001, "CUDNN_STATUS_NOT_INITIALIZED", str(error))

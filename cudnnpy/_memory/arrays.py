@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from cudnnpy._core.dtypes import Dtype, dtype_of, numpy_dtype
 from cudnnpy._core.layouts import TensorSpec, has_same_layout, stride_order
-from cudnnpy._cuda_python import cuda_python
+from cudnnpy._cuda_python import cuda_python, without_cuda
 from cudnnpy._memory.device_array import DeviceArray, allocate, empty
 from cudnnpy._memory.streams import synchronize
 from cudnnpy.errors import LibraryNotFoundError
@@ -117,6 +117,8 @@ def _read_view(array: Any) -> tuple[int, ArrayMetadata]:
         if not _in_host_memory(array):
             raise
         return 0, (array.shape, None, str(array.dtype), -1)
+    except Exception as error:
+        raise without_cuda(error) from None
     return view.ptr, (view.shape, view.strides, view.dtype.name, view.device_id if view.is_device_accessible else -1)
 
 

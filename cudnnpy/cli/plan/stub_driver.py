@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
+from cudnnpy._cuda_state import has_driver
 from cudnnpy.cli.errors import UsageError
 from cudnnpy.cli.text_table import say
 
@@ -20,17 +21,6 @@ SOURCE = Path(__file__).parents[1] / "data" / "stub_driver.c"
 LIBRARY = "libcuda.so.1"
 _COMPILERS = ("cc", "gcc", "clang")
 _COMPILE_SECONDS = 120
-
-
-def has_driver() -> bool:
-    """Return whether the real driver can be loaded."""
-    from cudnnpy._core.driver import driver_library
-
-    try:
-        driver_library()
-    except (OSError, AttributeError):
-        return False
-    return True
 
 
 def say_if_unused(command: str, is_requested: bool) -> None:

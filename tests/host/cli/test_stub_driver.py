@@ -15,7 +15,6 @@ from messages import says
 from offline_profiles import needs_profiles
 
 from cudnnpy import __version__
-from cudnnpy._core import driver
 from cudnnpy._measuring import process
 from cudnnpy._planning import device_profile
 from cudnnpy.cli.errors import UsageError
@@ -139,12 +138,12 @@ def test_where_there_is_a_driver_it_is_never_built(monkeypatch, profile_file, in
 
 
 def test_a_driver_is_what_loads_as_one(monkeypatch):
-    def load():
-        raise OSError("libcuda.so.1: cannot open shared object file")
+    def load(name):
+        raise OSError(f"{name}: cannot open shared object file")
 
-    monkeypatch.setattr(driver, "driver_library", load)
+    monkeypatch.setattr(ctypes, "CDLL", load)
     assert not stub_driver.has_driver()
-    monkeypatch.setattr(driver, "driver_library", lambda: object())
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     assert stub_driver.has_driver()
 
 

@@ -24,6 +24,7 @@ ORDER = [
     "typing",
     "_options",
     "_installation",
+    "_cuda_state",
     "_fork",
     "errors",
     "_cuda_python",
@@ -117,11 +118,12 @@ def test_packages_import_only_from_those_before_them() -> None:
 
 
 def test_the_pages_list_the_packages_in_their_order() -> None:
-    """All but six small modules."""
+    """All but the small modules at the top of the package."""
     wanted = [
         name
         for name in ORDER
-        if name not in ("_version", "_installation", "_fork", "_cuda_python", "_autotune", "_worker", "__main__")
+        if name
+        not in ("_version", "_installation", "_cuda_state", "_fork", "_cuda_python", "_autotune", "_worker", "__main__")
     ]
     tree = (ROOT / "CONTRIBUTING.md").read_text().partition("\ncudnnpy/\n")[2].partition("```")[0]
     assert re.findall(r"^    (\w+)(?:/|\.py) ", tree, re.M) == wanted
@@ -168,11 +170,11 @@ def test_the_checks_of_options_need_the_standard_library_alone() -> None:
 
 
 def test_one_place_loads_each_library() -> None:
-    """libcudnn, for graph launches the driver, and in a child process the stand-in for the driver."""
+    """libcudnn; the driver for graph launches, and to see that there is one; in a child process the stand-in for the driver."""
     loaders = {
         name for name, source in modules().items() if re.search(r"\b(CDLL|PyDLL|cdll|pydll|LoadLibrary)\b", source)
     }
-    assert loaders == {"raw._library", "_core.driver", "_measuring.service"}
+    assert loaders == {"raw._library", "_cuda_state", "_core.driver", "_measuring.service"}
 
 
 def test_one_spelling_crosses_into_c() -> None:
