@@ -20,6 +20,7 @@ from cudnnpy._core.layouts import TensorSpec, has_same_layout, stride_order
 from cudnnpy._cuda_python import cuda_python, without_cuda
 from cudnnpy._memory.device_array import DeviceArray, allocate, empty
 from cudnnpy._memory.streams import synchronize
+from cudnnpy._options.array_conversions import numpy_conversion
 from cudnnpy.errors import LibraryNotFoundError
 
 # Array metadata: (shape, strides or None for C-contiguous, the dtype of the library, device).
@@ -60,9 +61,11 @@ def read(array: Any, argument: str) -> tuple[int, ArrayMetadata]:
     """Return the address and the metadata of a device array. Raises TypeError, naming the argument, for a host array."""
     pointer, signature = library_of(array, argument).read(array)
     if signature[3] < 0:
+        call = "" if type(array).__module__ == "numpy" else numpy_conversion("array", array)
         raise TypeError(
-            f"{argument} must be an array on a CUDA device; got a host array ({_describe(array)}). "
-            "Copy it with cudnnpy.to_device(array), or use the reference implementation on the CPU, cudnnpy.reference"
+            f"{argument} must be an array on a CUDA device; got a host array ({_describe(array)}). Copy it with "
+            "cudnnpy.to_device(array), or use the reference implementation on the CPU, cudnnpy.reference"
+            f"{f', with {call}' if call else ''}"
         )
     return pointer, signature
 

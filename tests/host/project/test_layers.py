@@ -23,6 +23,7 @@ ORDER = [
     "_version",
     "typing",
     "_options",
+    "_unknown_names",
     "_installation",
     "_cuda_state",
     "_fork",
@@ -53,6 +54,18 @@ ORDER = [
     "_worker",
     "__main__",
 ]
+
+SMALL = {
+    "_unknown_names",
+    "_version",
+    "_installation",
+    "_cuda_state",
+    "_fork",
+    "_cuda_python",
+    "_autotune",
+    "_worker",
+    "__main__",
+}
 
 # What the reference shares with the rest: types, and the checks of options. Its numerics are independent.
 WITH_THE_REFERENCE = {"typing", "_options"}
@@ -118,13 +131,8 @@ def test_packages_import_only_from_those_before_them() -> None:
 
 
 def test_the_pages_list_the_packages_in_their_order() -> None:
-    """All but the small modules at the top of the package."""
-    wanted = [
-        name
-        for name in ORDER
-        if name
-        not in ("_version", "_installation", "_cuda_state", "_fork", "_cuda_python", "_autotune", "_worker", "__main__")
-    ]
+    """All but the small private modules beside the packages."""
+    wanted = [name for name in ORDER if name not in SMALL]
     tree = (ROOT / "CONTRIBUTING.md").read_text().partition("\ncudnnpy/\n")[2].partition("```")[0]
     assert re.findall(r"^    (\w+)(?:/|\.py) ", tree, re.M) == wanted
     page = (ROOT / "docs" / "how-it-works.md").read_text()
