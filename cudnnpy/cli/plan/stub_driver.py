@@ -17,6 +17,8 @@ from cudnnpy._cuda_state import has_driver
 from cudnnpy.cli.errors import UsageError
 from cudnnpy.cli.text_table import say
 
+__all__ = ["LIBRARY", "SOURCE", "build", "compiler", "has_driver", "library", "say_if_unused"]
+
 SOURCE = Path(__file__).parents[1] / "data" / "stub_driver.c"
 LIBRARY = "libcuda.so.1"
 _COMPILERS = ("cc", "gcc", "clang")
