@@ -23,10 +23,16 @@ def cuda_python(name: str) -> Any:
         with _importing:
             return import_module(f"cuda.{name}")
     except ImportError as error:
-        missing = f"cuda.{name}, which speaks to the driver, is not installed"
-        if not has_driver():
-            raise LibraryNotFoundError(NO_DRIVER, f"{missing} either") from error
-        raise LibraryNotFoundError(f"{missing} ({error})", f"Install it: {to_install()}") from error
+        raise not_installed(
+            f"cuda.{name}, which speaks to the driver, is not installed", error, to_install()
+        ) from error
+
+
+def not_installed(reason: str, error: ImportError, command: str) -> LibraryNotFoundError:
+    """Return the error for a missing package. Without a driver it says so first, and advises no installation."""
+    if not has_driver():
+        return LibraryNotFoundError(NO_DRIVER, f"{reason} either")
+    return LibraryNotFoundError(f"{reason} ({error})", f"Install it: {command}")
 
 
 def without_cuda(error: Exception) -> Exception:

@@ -10,6 +10,7 @@ import inspect
 import json
 import sys
 from collections.abc import Iterator
+from importlib import import_module  # noqa: F401  (for the uses)
 from typing import Any
 
 import numpy as np
@@ -121,7 +122,8 @@ workspace.allocate(16, 0, 0)
 workspace.workspace(16, 0, 0)
 graph().plan()
 graph().run(x=G)
-"""  # LibraryNotFoundError: a driver is missing, or cuda-python
+import_module("cudnnpy.torch").enable()
+"""  # LibraryNotFoundError: a driver is missing; otherwise cuda-python, or PyTorch
 
 MISSING = """
 cudnnpy.descriptors.TensorDescriptor((2, 3, 4, 4), "float32")

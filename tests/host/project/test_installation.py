@@ -136,8 +136,11 @@ def test_what_needs_a_gpu_says_that_there_is_no_driver_or_what_to_install(
     for use, kind, message in [*answers["no_gpu"], answers["why"][0]]:
         assert kind == ("LibraryNotFoundError" if use != "cudnnpy.why_unavailable()" else ""), (use, message)
         if has_driver(libraries):
-            assert install_line(bare) in message, use
-            assert "which speaks to the driver, is not installed" in message, use
+            of_torch = "cudnnpy.torch" in use
+            assert (": pip install torch" if of_torch else install_line(bare)) in message, use
+            assert (
+                f"{'needs PyTorch, which' if of_torch else 'which speaks to the driver,'} is not installed" in message
+            ), use
         else:
             assert message.startswith(why), use
             assert why == NO_DRIVER
