@@ -19,16 +19,28 @@ from pathlib import Path
 
 import pages
 import pytest
+from frontend_operations import OPERATIONS, spec
 from package_index import ROOT, pip
 
 from cudnnpy import raw
 from cudnnpy.cli.plan import stub_driver
 
+PROFILE = ROOT / "tests" / "data" / f"h200-cudnn-{'9.28' if raw.version() >= 92800 else '9.19'}.json"
 PAGE = "porting/cudnn-frontend.md"
 NAMES_OF_FRONTEND = """
 import json, cudnn
 print(json.dumps([dir(cudnn), dir(cudnn.pygraph), {name: list(getattr(cudnn, name).__members__) for name in
     ("heur_mode", "build_plan_policy", "numerical_note", "reduction_mode", "data_type", "norm_forward_phase")}]))
+"""
+SHAPES = """
+import json, sys
+sys.path[:0] = [{root!r}, {shared!r}]
+import cudnn
+from frontend_operations import OPERATIONS, built
+options = {{"device_property": cudnn.create_device_properties(open({profile!r}).read())}}
+for name, operation in OPERATIONS.items():
+    graph, tensors, outputs = built(cudnn, operation, **options)
+    print(json.dumps([name, [[output.get_dim(), output.get_stride()] for output in outputs]]))
 """
 NOT_METHODS = {"set_output", "set_data_type", "set_dim", "set_stride", "set_uid"}  # of its tensors
 
@@ -60,10 +72,23 @@ def without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("without_a_gpu")
 def test_both_sides_build_the_graph(python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(python))
-    profile = ROOT / "tests" / "data" / f"h200-cudnn-{'9.28' if raw.version() >= 92800 else '9.19'}.json"
-    (tmp_path / "h200.json").write_text(profile.read_text())
+    (tmp_path / "h200.json").write_text(PROFILE.read_text())
     assert ("cudnn",) in pages.packages(PAGE, gpu=False)
     pages.run(PAGE, tmp_path, ("cudnn",), gpu=False)
+
+
+@pytest.mark.usefixtures("without_a_gpu")
+def test_every_operation_of_the_page_has_the_shapes_of_ours(python: Path) -> None:
+    """cudnn-frontend checks each graph, and cuDNN takes it; tests/gpu/test_cudnn_frontend_gpu.py runs them."""
+    program = SHAPES.format(root=str(ROOT), shared=str(ROOT / "tests" / "shared"), profile=str(PROFILE))
+    done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = dict(map(json.loads, done.stdout.splitlines()))
+    for name, operation in OPERATIONS.items():
+        for (sizes, strides), expected in zip(found[name], operation.expected, strict=True):
+            assert tuple(sizes) == expected.shape, name
+            ours = spec(expected).strides
+            assert all(a == b for a, b, size in zip(strides, ours, sizes, strict=True) if size > 1), name
 
 
 @pytest.mark.usefixtures("without_a_gpu")
