@@ -80,30 +80,38 @@ _SENTENCES: dict[str, str] = {
     **dict.fromkeys(("device", "dtype"), "The arrays of a call have them"),
 }
 
-# Values of options of other libraries -> a sentence.
-_VALUES: dict[str, str] = {
-    "time_once": 'Theano\'s time_once is prefer="autotune", policy="once"',
-    "time_on_shape_change": 'Theano\'s time_on_shape_change is prefer="autotune"',
-    "guess_once": 'Theano\'s guess_once is prefer="fastest", policy="once"',
-    "guess_on_shape_change": 'Theano\'s guess_on_shape_change is prefer="fastest"',
-    "as_input": 'Theano\'s as_input is compute_dtype=None, and for float16 arrays compute_dtype="float16"',
-    "as_input_f32": "Theano's as_input_f32 is compute_dtype=None, the default",
-    "avg": "Did you mean 'average_include_padding' or 'average_exclude_padding'?",
-    "sum": "Theano's sum is 'average_include_padding' with alpha= the number of elements of the window",
-    "off": "MXNet's off is prefer='fastest'",
-    "heur_mode_a": "cudnn-frontend's heur_mode.A is prefer='fastest'",
-    "channels_last": "Axes (N, H, W, C) are 'NHWC'; axes (N, C, H, W) that are channels last in memory need no option",
-    "channels_first": "Axes (N, C, H, W) are 'NCHW'",
-    "silu": "Did you mean 'swish'?",
+_AVERAGES = "Did you mean 'average_include_padding' or 'average_exclude_padding'?"
+# Values of options of other libraries -> sentences, each for options that accept the first word; "" is any option.
+_VALUES: dict[str, dict[str, str]] = {
+    "time_once": {"": 'Theano\'s time_once is prefer="autotune", policy="once"'},
+    "time_on_shape_change": {"": 'Theano\'s time_on_shape_change is prefer="autotune"'},
+    "guess_once": {"": 'Theano\'s guess_once is prefer="fastest", policy="once"'},
+    "guess_on_shape_change": {"": 'Theano\'s guess_on_shape_change is prefer="fastest"'},
+    "as_input": {"float16": 'Theano\'s as_input is compute_dtype=None, and for float16 arrays compute_dtype="float16"'},
+    "as_input_f32": {"float16": "Theano's as_input_f32 is compute_dtype=None, the default"},
+    "avg": {"average_include_padding": _AVERAGES, "avgpool": "Did you mean 'avgpool_include_padding'?"},
+    "sum": {
+        "average_include_padding": "Theano's sum is 'average_include_padding' with alpha= the number of elements of the window",
+        "add": "Did you mean 'add'?",
+    },
+    "off": {"fastest": "MXNet's off is prefer='fastest'"},
+    "heur_mode_a": {"fastest": "cudnn-frontend's heur_mode.A is prefer='fastest'"},
+    "channels_last": {
+        "NHWC": "Axes (N, H, W, C) are 'NHWC'; axes (N, C, H, W) that are channels last in memory need no option"
+    },
+    "channels_first": {"NCHW": "Axes (N, C, H, W) are 'NCHW'"},
+    "silu": {"swish": "Did you mean 'swish'?", "swish_fwd": "Did you mean 'swish_fwd'?"},
+    "mean": {"avg": "Did you mean 'avg'?"},
 }
 
 
 def suggest_value(value: str, allowed: Iterable[str]) -> str:
     """Return the end of an error about a value: another library's value in our words, or the names that may be meant, or ""."""
     name = value[:_SHOWN].lower().replace("-", "_")
-    if name in _VALUES:
-        return f". {_VALUES[name]}"
     names = list(allowed)
+    for accepted, sentence in _VALUES.get(name, {}).items():
+        if not accepted or accepted in names:
+            return f". {sentence}"
     return did_you_mean([known for known in names if name and known.startswith(name)] or near(name, names))
 
 

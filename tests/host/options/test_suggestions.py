@@ -123,7 +123,7 @@ def test_a_value_of_another_library(module: Any, call: Any, ending: str) -> None
 
 def test_the_options_in_the_sentences_are_accepted() -> None:
     found = 0
-    for sentence in _VALUES.values():
+    for sentence in (one for sentences in _VALUES.values() for one in sentences.values()):
         for options in re.findall(r"(?:prefer|compute_dtype)=[^;,]+(?:, policy=\S+)?", sentence):
             eval(f"reference.Convolution({options.rstrip(',')})", {"reference": reference})
             found += 1
@@ -134,6 +134,18 @@ def test_modes_of_a_graph_are_suggested_by_their_beginning() -> None:
     g = cudnnpy.Graph()
     x = g.tensor("x", cudnnpy.TensorSpec((1, 2, 3, 4)))
     assert refusal(g.pointwise, "relu", x).endswith("; got 'relu'. Did you mean 'relu_fwd' or 'relu_bwd'?")
+    assert refusal(g.pointwise, "silu", x).endswith("; got 'silu'. Did you mean 'swish_fwd'?")
+    assert refusal(g.reduction, "sum", x, (0,)).endswith("; got 'sum'. Did you mean 'add'?")
+    assert refusal(g.reduction, "mean", x, (0,)).endswith("; got 'mean'. Did you mean 'avg'?")
+    assert refusal(g.resample, "max", x, 2).endswith("; got 'max'. Did you mean 'maxpool'?")
+
+
+@pytest.mark.parametrize("value", _VALUES)
+def test_a_sentence_is_for_options_that_accept_its_word(value: str) -> None:
+    for accepted, sentence in _VALUES[value].items():
+        assert suggest_value(value, (accepted or "anything",)) == f". {sentence}"
+        if accepted:
+            assert sentence not in suggest_value(value, ("something", "else"))
 
 
 @pytest.mark.parametrize("value", ["", "x", "\0", "a" * 100_000])
