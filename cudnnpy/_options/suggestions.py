@@ -152,7 +152,8 @@ def _check_arguments(options_class: type, given: tuple[Any, ...], options: dict[
     if len(given) > len(positional):
         remedy = f". {_FILTER}" if "dilation" in {option.name for option in known} else ""
         limit = f"named after {', '.join(positional)}" if positional else "named"
-        raise TypeError(f"the options of {name} must be {limit}; got {given!r:.80}{remedy}") from None
+        shown = ", ".join(repr(one) if isinstance(one, int | float) else type(one).__name__ for one in given)
+        raise TypeError(f"the options of {name} must be {limit}; got ({shown:.80}){remedy}") from None
     for option in options:
         if option not in (names := [one.name for one in known]):
             raise TypeError(

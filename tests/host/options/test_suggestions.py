@@ -6,6 +6,7 @@ import inspect
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from messages import says
 
@@ -55,7 +56,9 @@ def test_numbers_of_channels_are_the_shape_of_w(module: Any, name: str) -> None:
 def test_too_many_positional_options() -> None:
     assert (
         refusal(cudnnpy.Pooling, "max", 2, 2)
-        == "the options of Pooling must be named after mode, window; got ('max', 2, 2)"
+        == "the options of Pooling must be named after mode, window; got (str, 2, 2)"
+    text = refusal(reference.Convolution, np.ones((1000, 1000)), np.ones(3))
+    assert "; got (ndarray, ndarray). The numbers of channels" in text
     )
 
 
