@@ -54,12 +54,10 @@ def test_numbers_of_channels_are_the_shape_of_w(module: Any, name: str) -> None:
 
 
 def test_too_many_positional_options() -> None:
-    assert (
-        refusal(cudnnpy.Pooling, "max", 2, 2)
-        == "the options of Pooling must be named after mode, window; got (str, 2, 2)"
+    text = refusal(cudnnpy.Pooling, "max", 2, 2)
+    assert text == "the options of Pooling must be named after mode, window; got (str, 2, 2)"
     text = refusal(reference.Convolution, np.ones((1000, 1000)), np.ones(3))
     assert "; got (ndarray, ndarray). The numbers of channels" in text
-    )
 
 
 @pytest.mark.parametrize("option", _OPTIONS)
