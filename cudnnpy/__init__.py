@@ -67,7 +67,9 @@ __all__ = [*_LAZY, "__version__"]  # noqa: PLE0604
 
 def __getattr__(name: str) -> object:
     if name not in _LAZY:
-        raise AttributeError(f"module 'cudnnpy' has no attribute {name!r}")
+        from cudnnpy._unknown_names import missing
+
+        raise AttributeError(missing(name, _LAZY))
     home, _, there = _LAZY[name].partition(":")
     try:
         module = import_module(f"cudnnpy.{home or name}")

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
+from cudnnpy._cuda_state import NO_DRIVER, cuda_problem, has_driver
 from cudnnpy._installation import to_install
 from cudnnpy._process_state import declare, fork_safe_lock, process_cache, reset
-from cudnnpy.errors import LibraryNotFoundError
+from cudnnpy.errors import LibraryNotFoundError, NotInitializedError
 
 # Its modules import one another. Where two threads begin with different ones, Python breaks the deadlock by giving one of
 # them a module that is not complete yet.
@@ -39,8 +40,8 @@ def cuda_python(name: str) -> Any:
         with _importing:
             return import_module(f"cuda.{name}")
     except ImportError as error:
-        raise LibraryNotFoundError(
-            f"cuda.{name}, which speaks to the driver, is not installed ({error})", f"Install it: {to_install()}"
+        raise not_installed(
+            f"cuda.{name}, which speaks to the driver, is not installed", error, to_install()
         ) from error
 
 
@@ -58,3 +59,19 @@ def replaced(**replacements: Any) -> Iterator[None]:
     finally:
         _replacements = before
         reset(__name__)
+
+
+def not_installed(reason: str, error: ImportError, command: str) -> LibraryNotFoundError:
+    """Return the error for a missing package. Without a driver it says so first, and advises no installation."""
+    if not has_driver():
+        return LibraryNotFoundError(NO_DRIVER, f"{reason} either")
+    return LibraryNotFoundError(f"{reason} ({error})", f"Install it: {command}")
+
+
+def without_cuda(error: Exception) -> Exception:
+    """Return NotInitializedError, as cudnnCreate would raise it, if a call of cuda-python failed because there is no driver or
+    no GPU; otherwise the error itself.
+    """
+    if cuda_problem() is None:
+        return error
+    return NotInitializedError("", 1001, "CUDNN_STATUS_NOT_INITIALIZED", str(error))

@@ -10,9 +10,11 @@ from ctypes import byref
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from cudnnpy import raw
+from cudnnpy._cuda_state import CUDA_MAJORS, CudaState, cuda_state, error_text
+from cudnnpy._cuda_state import version_text as cuda_version_text
 from cudnnpy._installation import to_install, with_extra
 from cudnnpy._process_state import process_cache
 from cudnnpy._version import __version__
@@ -21,7 +23,6 @@ from cudnnpy.raw._consistency import PARTS, unmet_parts
 
 __all__ = ["Gpu", "Library", "Report", "UnavailableError", "is_available", "report", "why_unavailable"]
 
-_CUDA_MAJORS = ("12", "13")  # the CUDA versions that an extra is for
 _FRAMEWORKS = ("ml-dtypes", "numba", "numba-cuda", "numpy", "tensorflow", "torch", "triton")
 _VERSION_CHECKS = ("Graph", "Ops", "Cnn", "Adv")
 
@@ -119,15 +120,17 @@ def why_unavailable() -> str | None:
 
 def report() -> Report:
     """Return the report of `cudnnpy info`. If nothing is installed, its problems name the missing parts."""
-    problems: list[str] = []
+    state = cuda_state()
+    cuda_missing = _why_without_cuda(state)
+    problems = [cuda_missing] if cuda_missing else []
     cudnn = built_for = None
     try:
         raw.load()
     except CudnnError as error:
-        problems.append(str(error))
+        problems = [problem for problem in problems if problem not in str(error)] + [str(error)]
     else:
         cudnn = raw.version_text(raw.version())
-        built_for = _cuda_text(raw.cudnnGetCudartVersion())
+        built_for = cuda_version_text(raw.cudnnGetCudartVersion())
     why = why_unavailable()
     libraries: tuple[Library, ...] = ()
     if cudnn is not None:
@@ -135,15 +138,13 @@ def report() -> Report:
         problems += _part_problems(owners)  # before _loaded, since it loads sub-libraries
         libraries = tuple(_loaded(owners))
         problems += _file_problems(libraries, owners)
-    driver, runtime, gpus, cuda_problem = _cuda_state()
-    if cuda_problem:
-        problems.append(cuda_problem)
+    driver = state.driver
     if driver and built_for and int(built_for.split(".")[0]) > int(driver.split(".")[0]):
         supported, built = driver.split(".")[0], built_for.split(".")[0]
         older = f", or pip uninstall nvidia-cudnn-cu{built} and pip install {with_extra(f'cu{supported}')}"
         problems.append(
             f"cuDNN is built for CUDA {built_for}, and the driver is for CUDA {driver}: update the driver"
-            f"{older if supported in _CUDA_MAJORS else ''}"
+            f"{older if supported in CUDA_MAJORS else ''}"
         )
     if why is not None and not any(problem in why or why in problem for problem in problems):
         problems.append(why)
@@ -155,10 +156,10 @@ def report() -> Report:
         libraries=libraries,
         cudnn_built_for=built_for,
         driver=driver,
-        runtime=runtime,
+        runtime=state.runtime,
         bindings=_distribution("cuda-bindings"),
         core=_distribution("cuda-core"),
-        gpus=gpus,
+        gpus=tuple(map(_gpu, range(state.gpu_count))),
         packages=_packages(),
         problems=tuple(problems),
         why_unavailable=why,
@@ -167,77 +168,44 @@ def report() -> Report:
 
 def visible_gpus() -> tuple[Gpu, ...]:
     """Return the GPUs that this process sees, without making a context on them. Raises UnavailableError if there is none."""
-    raw.load()
-    *_, gpus, problem = _cuda_state()
-    if problem:
+    return tuple(map(_gpu, range(_usable_cuda().gpu_count)))
+
+
+def _usable_cuda() -> CudaState:
+    """Return the state of CUDA, and load cuDNN. Raises UnavailableError or LibraryError if one of them cannot be used.
+
+    A missing driver is reported before a missing libcudnn, which would not help without the driver.
+    """
+    state = cuda_state()
+    if problem := _why_without_cuda(state):
         raise UnavailableError(problem)
-    return gpus
+    raw.load()
+    return state
 
 
 @process_cache  # only success: exceptions are not cached
 def _probe() -> None:
-    raw.load()
-    problem = _cuda_state()[-1]
-    if problem:
-        raise UnavailableError(problem)
+    _usable_cuda()
     handle = raw.cudnnHandle_t()
     raw.call("cudnnCreate", byref(handle))
     raw.call("cudnnDestroy", handle)
 
 
-def _cuda_state() -> tuple[str | None, str | None, tuple[Gpu, ...], str | None]:
-    """Return the CUDA versions of the driver and the runtime, the GPUs, and why CUDA cannot be used."""
-    try:
-        from cuda.bindings import runtime
-    except ImportError:
-        return None, None, (), f"cuda-bindings, which speaks to the driver, is not installed: {to_install()}"
-    _error, version = runtime.cudaRuntimeGetVersion()
-    runtime_version = _cuda_text(version)
-    _error, version = runtime.cudaDriverGetVersion()
-    if not version:
-        return None, runtime_version, (), "no CUDA driver (libcuda.so.1) was found: install NVIDIA's driver"
-    driver = _cuda_text(version)
-    error, count = runtime.cudaGetDeviceCount()
-    if error == runtime.cudaError_t.cudaErrorInsufficientDriver:
-        major = driver.split(".")[0]
-        older = f", or pip install {with_extra(f'cu{major}')}" if major in _CUDA_MAJORS else ""
-        advice = f"update the driver{older}"
-        return (
-            driver,
-            runtime_version,
-            (),
-            f"the driver is for CUDA {driver} and cuda-bindings for CUDA {runtime_version}: {advice}",
-        )
-    if error == runtime.cudaError_t.cudaErrorNoDevice or (not error and not count):
-        hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-        cause = "" if hidden is None else f" (CUDA_VISIBLE_DEVICES is {hidden!r}, which may hide it)"
-        return driver, runtime_version, (), f"there is a CUDA driver, and no GPU{cause}"
-    if error:
-        return (
-            driver,
-            runtime_version,
-            (),
-            f"CUDA cannot be used: {_cuda_error(runtime, error)}; nvidia-smi may tell more",
-        )
-    return driver, runtime_version, tuple(_gpu(runtime, index) for index in range(count)), None
+def _why_without_cuda(state: CudaState) -> str | None:
+    """Return why CUDA cannot be used, cuda-bindings included; None if it can."""
+    if state.problem is None and state.runtime is None:
+        return f"cuda-bindings, which speaks to the driver, is not installed: {to_install()}"
+    return state.problem
 
 
-def _gpu(runtime: Any, index: int) -> Gpu:
+def _gpu(index: int) -> Gpu:
+    from cuda.bindings import runtime
+
     error, properties = runtime.cudaGetDeviceProperties(index)
     if error:
-        return Gpu(index, f"unknown ({_cuda_error(runtime, error)})", (0, 0), 0)
+        return Gpu(index, f"unknown ({error_text(runtime, error)})", (0, 0), 0)
     name = properties.name.decode(errors="replace").rstrip("\0")
     return Gpu(index, name, (properties.major, properties.minor), int(properties.totalGlobalMem))
-
-
-def _cuda_error(runtime: Any, error: Any) -> str:
-    _status, text = runtime.cudaGetErrorString(error)
-    return f"{text.decode()} ({int(error)})"
-
-
-def _cuda_text(version: int) -> str:
-    """Return a CUDA version as text: "12.9" for 12090."""
-    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def _distribution(name: str) -> str | None:

@@ -23,6 +23,7 @@ Their tree, with the statuses that raise them::
 
 from __future__ import annotations
 
+from cudnnpy._cuda_state import NO_DRIVER, cuda_problem, has_driver
 from cudnnpy._installation import to_install
 
 TYPE_CHECKING = False
@@ -79,7 +80,10 @@ class LibraryNotFoundError(LibraryError):
     """libcudnn, or a library that it needs, is not found or cannot be loaded."""
 
     def __init__(self, reason: str, advice: str = "") -> None:
-        advice = advice or f"Install cuDNN: {to_install()}; or name a file: CUDNNPY_LIBRARY=..."
+        if not advice:
+            advice = f"Install cuDNN: {to_install()}; or name a file: CUDNNPY_LIBRARY=..."
+            if not has_driver():
+                reason = f"{NO_DRIVER}. Descriptors and `cudnnpy plan` need no driver, but cuDNN: {reason}"
         super().__init__(f"{reason.rstrip('.')}. {advice}")
 
 
@@ -103,13 +107,16 @@ class StatusError(CudnnError):
     name: str  #: the name of the status
     detail: str  #: the text of cudnnGetLastErrorString, "" if there is none
     advice = ""  #: what to do, as the last line of the message
+    _needs_cuda = False  # whether a missing driver or GPU explains the status; it is then the message's first line
 
     def __init__(self, function: str, status: int, name: str, detail: str = "") -> None:
         self.function, self.status, self.name, self.detail = function, status, name, detail
         message = f"{function} returned {name} ({status})" if function else f"{name} ({status})"
         if detail:
             message += f": {detail}"
-        if self.advice:
+        if problem := self._needs_cuda and cuda_problem():
+            message = f"{problem}\n{message}"
+        elif self.advice:
             message += f"\n{self.advice}"
         super().__init__(message)
 
@@ -118,6 +125,7 @@ class NotInitializedError(StatusError):
     """CUDNN_STATUS_NOT_INITIALIZED: usually there is no driver or no GPU."""
 
     advice = "No usable CUDA driver and GPU in this process? `cudnnpy info` tells."
+    _needs_cuda = True
 
 
 class VersionMismatchError(StatusError):
@@ -130,6 +138,7 @@ class SubLibraryError(StatusError):
     """One of cuDNN's own sub-libraries cannot be loaded."""
 
     advice = "A libcudnn_* file, or a library it needs (libcublas, libnvrtc, libcuda), is missing; see `cudnnpy info`."
+    _needs_cuda = True
 
 
 class BadParameterError(StatusError, ValueError):

@@ -12,7 +12,7 @@ from typing import Any
 
 from cudnnpy import raw
 from cudnnpy._core.owned import Owned
-from cudnnpy._cuda_python import cuda_python
+from cudnnpy._cuda_python import cuda_python, without_cuda
 from cudnnpy._options.checks import error_repr
 from cudnnpy._process_state import declare
 from cudnnpy.typing import Device, Stream
@@ -195,7 +195,7 @@ def _check_device(device: object) -> None:
 
 
 def _cuda_device(device: Device | None) -> Any:
-    """Return the cuda.core.Device. Raises the error of cudnnCreate if there is no driver or no GPU."""
+    """Return the cuda.core.Device. Raises NotInitializedError if there is no driver or no GPU."""
     _check_device(device)
     if hasattr(device, "device_id"):
         return device
@@ -204,11 +204,8 @@ def _cuda_device(device: Device | None) -> Any:
         return core.Device(device)
     except ValueError:  # no such ordinal
         raise
-    except Exception:
-        probe = raw.cudnnHandle_t()
-        raw.call("cudnnCreate", byref(probe))
-        raw.call("cudnnDestroy", probe)
-        raise
+    except Exception as error:
+        raise without_cuda(error) from None
 
 
 @contextmanager

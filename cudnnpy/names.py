@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from cudnnpy import raw
 from cudnnpy._options.checks import error_repr
+from cudnnpy._options.suggestions import suggest_value
 from cudnnpy.typing import DataType, SupportsDtypeName
 
 __all__ = ["ElementType", "data_type", "enumerator", "short_name", "short_names"]
@@ -95,6 +96,7 @@ def enumerator(kind: type[_Enum], value: object, argument: str) -> _Enum:
     if found is None:
         raise ValueError(
             f"{argument} must be one of {', '.join(map(repr, short_names(kind)))}; got {error_repr(value)}"
+            f"{suggest_value(value, short_names(kind))}"
         )
     return found
 

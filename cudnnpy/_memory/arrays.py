@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 from cudnnpy._core.dtypes import Dtype, dtype_of, numpy_dtype
 from cudnnpy._core.layouts import TensorSpec, has_same_layout, stride_order
-from cudnnpy._cuda_python import cuda_python
+from cudnnpy._cuda_python import cuda_python, without_cuda
 from cudnnpy._memory.device_array import DeviceArray, allocate, empty
 from cudnnpy._memory.streams import synchronize
+from cudnnpy._options.array_conversions import numpy_conversion
 from cudnnpy._process_state import declare
 from cudnnpy.errors import LibraryNotFoundError
 
@@ -63,9 +64,11 @@ def read(array: Any, argument: str) -> tuple[int, ArrayMetadata]:
     """Return the address and the metadata of a device array. Raises TypeError, naming the argument, for a host array."""
     pointer, signature = library_of(array, argument).read(array)
     if signature[3] < 0:
+        call = "" if type(array).__module__ == "numpy" else numpy_conversion("array", array)
         raise TypeError(
-            f"{argument} must be an array on a CUDA device; got a host array ({_describe(array)}). "
-            "Copy it with cudnnpy.to_device(array), or use the reference implementation on the CPU, cudnnpy.reference"
+            f"{argument} must be an array on a CUDA device; got a host array ({_describe(array)}). Copy it with "
+            "cudnnpy.to_device(array), or use the reference implementation on the CPU, cudnnpy.reference"
+            f"{f', with {call}' if call else ''}"
         )
     return pointer, signature
 
@@ -120,6 +123,8 @@ def _read_view(array: Any) -> tuple[int, ArrayMetadata]:
         if not _in_host_memory(array):
             raise
         return 0, (array.shape, None, str(array.dtype), -1)
+    except Exception as error:
+        raise without_cuda(error) from None
     return view.ptr, (view.shape, view.strides, view.dtype.name, view.device_id if view.is_device_accessible else -1)
 
 

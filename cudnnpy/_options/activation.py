@@ -7,11 +7,13 @@ from typing import Any, get_args
 
 from cudnnpy._options.checks import check_number, check_option
 from cudnnpy._options.operation_base import OperationBase
+from cudnnpy._options.suggestions import with_suggestions
 from cudnnpy.typing import ActivationMode, Array, ArrayT, Stream
 
 MODES: tuple[ActivationMode, ...] = get_args(ActivationMode)
 
 
+@with_suggestions
 @dataclass(frozen=True)
 class ActivationBase(OperationBase):
     """An elementwise activation and its gradient.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from cudnnpy._options.checks import error_repr
+from cudnnpy._options.suggestions import suggest_value
 
 # In the order of the enumerators; "0" is ALGO_0.
 _NAMES = {
@@ -56,7 +57,7 @@ def algorithm_named(operation: str, given: str) -> str:
         theano = ", ".join(_THEANO[operation])
         raise ValueError(
             f"algorithm must be one of {', '.join(_NAMES[operation])}, or Theano's {theano}, for {operation}; "
-            f"got {error_repr(given)}"
+            f"got {error_repr(given)}{suggest_value(given, (*_NAMES[operation], *_THEANO[operation]))}"
         )
     return name
 
@@ -69,7 +70,9 @@ def check_algorithm(given: object) -> object:
     if isinstance(given, str):
         if not any(_named(operation, given) for operation in _NAMES):
             known = (f"one of {', '.join((*_NAMES[name], *_THEANO[name]))} for {name}" for name in _NAMES)
-            raise ValueError(f"algorithm must be {', or '.join(known)}; got {error_repr(given)}")
+            every = {name for names in (_NAMES, _THEANO) for operation in names for name in names[operation]}
+            advice = suggest_value(given, sorted(every))
+            raise ValueError(f"algorithm must be {', or '.join(known)}; got {error_repr(given)}{advice}")
     elif isinstance(given, type) or not (given is None or hasattr(given, "knobs") or hasattr(given, "execute")):
         raise TypeError(f"algorithm must be a v7 algorithm's name, a cudnnpy.Engine or a Plan; got {error_repr(given)}")
     return given

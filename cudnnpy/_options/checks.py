@@ -13,6 +13,7 @@ from operator import index
 from typing import Any, TypeVar, cast, get_args
 
 from cudnnpy._options.limits import MAX_AXES, MAX_SHOWN_CHARACTERS
+from cudnnpy._options.suggestions import suggest_value
 from cudnnpy.typing import Layout
 
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
@@ -47,8 +48,9 @@ def check_option(name: str, value: object, allowed: Sequence[NameT]) -> NameT:
     """Return the given name, if it is one of the allowed names."""
     if isinstance(value, str) and value in allowed:
         return cast(NameT, value)
+    names, advice = ", ".join(map(repr, allowed)), suggest_value(value, allowed) if isinstance(value, str) else ""
     kind = ValueError if isinstance(value, str) else TypeError
-    raise kind(f"{name} must be one of {', '.join(map(repr, allowed))}; got {error_repr(value)}")
+    raise kind(f"{name} must be one of {names}; got {error_repr(value)}{advice}")
 
 
 def check_flag(name: str, value: object) -> bool:

@@ -19,6 +19,7 @@ from cudnnpy._options.checks import (
 )
 from cudnnpy._options.element_types import element_name
 from cudnnpy._options.options_base import ImmutableOptions
+from cudnnpy._options.suggestions import suggest_value, with_suggestions
 from cudnnpy.typing import ConvolutionMode, PaddingName, Policy, Preference
 
 if TYPE_CHECKING:
@@ -44,8 +45,9 @@ def _compute_dtype(value: Any) -> str | None:
     name = element_name(value)
     if name is None or name not in COMPUTE_DTYPES:
         kind = TypeError if name is None else ValueError
+        advice = suggest_value(value, COMPUTE_DTYPES) if isinstance(value, str) else ""
         raise kind(
-            f"compute_dtype must be None or one of {', '.join(map(repr, COMPUTE_DTYPES))}; got {error_repr(value)}"
+            f"compute_dtype must be None or one of {', '.join(map(repr, COMPUTE_DTYPES))}; got {error_repr(value)}{advice}"
         )
     return name
 
@@ -88,6 +90,7 @@ def limit_of_preference(prefer: str, limit: int | None) -> int | None:
     return DEFAULT_LIMIT if prefer == "limited_workspace" and limit is None else limit
 
 
+@with_suggestions
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ConvolutionOptions(ImmutableOptions):
     """The options of Convolution."""
@@ -116,6 +119,7 @@ class ConvolutionOptions(ImmutableOptions):
         return f"{type(self).__name__}({', '.join(options)})"
 
 
+@with_suggestions
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TransposeOptions(ConvolutionOptions):
     """The options of ConvolutionTranspose."""
@@ -123,6 +127,7 @@ class TransposeOptions(ConvolutionOptions):
     output_padding: PerAxis = 0
 
 
+@with_suggestions
 @dataclass(frozen=True, kw_only=True)
 class FusedOptions(ImmutableOptions):
     """The options of FusedConvolution."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
 from cudnnpy._options.checks import check_shape
 from cudnnpy._options.convolution import ConvolutionOptions, TransposeOptions
 from cudnnpy._options.options_base import ImmutableOptions
+from cudnnpy._options.suggestions import refuse_call
 from cudnnpy.typing import Array, ArrayT, ConvolutionActivation, ConvolutionOperation, Shape, Stream
 
 
@@ -26,6 +27,9 @@ class ConvolutionMethods(ImmutableOptions):
 
     def _output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
         raise NotImplementedError
+
+    if not TYPE_CHECKING:  # type checkers report the call
+        __call__ = refuse_call
 
 
 class ConvolutionBase(ConvolutionOptions, ConvolutionMethods):

@@ -7,9 +7,11 @@ from typing import Any
 
 from cudnnpy._options.checks import check_integer, check_number
 from cudnnpy._options.operation_base import OperationBase
+from cudnnpy._options.suggestions import with_suggestions
 from cudnnpy.typing import Array, ArrayT, Stream
 
 
+@with_suggestions
 @dataclass(frozen=True)
 class DropoutBase(OperationBase):
     """Dropout, which sets random elements to 0 and divides the others by 1 - probability, and its gradient.

@@ -8,9 +8,11 @@ from typing import Any, SupportsIndex
 from cudnnpy._options.arguments import check_normalized_shape
 from cudnnpy._options.normalization import GRADIENTS, check_epsilon, run_backward, unpack_gradients
 from cudnnpy._options.operation_base import OperationBase
+from cudnnpy._options.suggestions import with_suggestions
 from cudnnpy.typing import Array, ArrayT, Shape, Stream
 
 
+@with_suggestions
 @dataclass(frozen=True)
 class LayerNormalizationBase(OperationBase):
     """Layer normalization over the last axes of x, and its gradients, on arrays of 1 to 5 axes.
@@ -163,6 +165,7 @@ class LayerNormalizationBase(OperationBase):
         return gradients
 
 
+@with_suggestions
 @dataclass(frozen=True)
 class RMSNormalizationBase(OperationBase):
     """RMS normalization over the last axes of x, scale * x / sqrt(mean(x * x) + epsilon), and its gradients.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from cudnnpy._options.options_base import ImmutableOptions
+from cudnnpy._options.suggestions import refuse_call
 
 
 class OperationBase(ImmutableOptions):
@@ -23,3 +24,6 @@ class OperationBase(ImmutableOptions):
     _forward_training: ClassVar[Callable[..., Any]]
     _forward_inference: ClassVar[Callable[..., Any]]
     _backward: ClassVar[Callable[..., Any]]
+
+    if not TYPE_CHECKING:  # type checkers report the call
+        __call__ = refuse_call

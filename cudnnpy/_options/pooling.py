@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from cudnnpy._options.checks import check_flag, check_layout, check_option, check_per_axis, check_shape, expand_per_axis
 from cudnnpy._options.operation_base import OperationBase
+from cudnnpy._options.suggestions import with_suggestions
 from cudnnpy.typing import Array, ArrayT, CudnnPoolingMode, Layout, PerAxis, PoolingMode, Shape, Stream
 
 POOLING_MODES: tuple[PoolingMode, ...] = get_args(PoolingMode)
@@ -17,6 +18,7 @@ THEANO_POOLING: dict[str, CudnnPoolingMode] = {
 Each = tuple[int, ...]
 
 
+@with_suggestions
 @dataclass(frozen=True)
 class PoolingBase(OperationBase):
     """Pooling over 1, 2 or 3 spatial axes and its gradient.

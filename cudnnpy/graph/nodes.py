@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from ctypes import c_double, c_float
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, SupportsIndex, cast
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
@@ -28,6 +28,7 @@ from cudnnpy._options.checks import check_integer, check_number, error_repr
 from cudnnpy._planning import engines
 from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy.backend import Descriptor
+from cudnnpy.graph.frontend_names import missing
 from cudnnpy.typing import Array, Dtype, ElementName
 
 _MOST_AXES = 8  # of a tensor (CUDNN_DIM_MAX)
@@ -69,6 +70,11 @@ class Node:
         """Sizes, in the graph's order (N, C, spatial...)."""
         return self.spec.shape
 
+    if not TYPE_CHECKING:  # type checkers report unknown attributes
+
+        def __getattr__(self, name):
+            raise AttributeError(missing(type(self), name), name=name, obj=self)
+
 
 class GraphTensors:
     """Tensors and operations, in the order in which they were added."""
@@ -77,6 +83,11 @@ class GraphTensors:
     inputs: list[Node]  #: in the order of tensor()
     outputs: list[Node]  #: in the order of output()
     operations: list[str]  #: the operations as text, in order
+
+    if not TYPE_CHECKING:  # type checkers report unknown attributes
+
+        def __getattr__(self, name):
+            raise AttributeError(missing(type(self), name), name=name, obj=self)
 
     def __init__(self, compute_dtype: Dtype = "float32") -> None:
         self.compute_dtype = dtype_of(compute_dtype, "compute_dtype").name

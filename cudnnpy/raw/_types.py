@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from ctypes import POINTER, Structure, c_void_p
-from enum import IntEnum
+from enum import EnumType, IntEnum
 from typing import Any, ClassVar
 
 
-class Enumeration(IntEnum):
+class EnumerationType(EnumType):
+    """The type of the enums: a call without a number explains how C's variables of an enum are declared here."""
+
+    def __call__(cls, *value: Any, **options: Any) -> Any:
+        if not value and not options:
+            raise TypeError(
+                f"{cls.__name__} must be called with a number; got none. A variable that C writes is ctypes.c_int(), passed as "
+                f"byref(variable); {cls.__name__}(variable.value) is its enumerator"
+            )
+        return super().__call__(*value, **options)
+
+
+class Enumeration(IntEnum, metaclass=EnumerationType):
     """A C enum, whose enumerators print as their names."""
 
     def __str__(self) -> str:

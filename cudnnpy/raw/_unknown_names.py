@@ -7,6 +7,13 @@ from difflib import get_close_matches
 from cudnnpy.raw import _api
 from cudnnpy.raw._removed import REMOVED
 
+_MACROS = {
+    "checkcudnn",
+    "cudnncall",
+    "cudnncheck",
+    "cudnnsafecall",
+    "cudnncheckerror",
+}  # of C programs, without underscores
 _LONGER_OR_SHORTER = 4  # names that differ more in length are not compared, which would take 50 ms
 
 
@@ -15,6 +22,10 @@ def missing(name: str) -> str:
     if name in REMOVED:
         return f"cuDNN 9 has no {name}: {REMOVED[name]}"
     text = f"cuDNN {_api.HEADER_VERSION} has no {name!r}"
+    if name.startswith(("cuda", "CUDA")):
+        return f"{text}. It is a name of CUDA: type from cuda.bindings import runtime, and runtime.{name}"
+    if name.lower().replace("_", "") in _MACROS:
+        return f"{text}. The macro that checks a status is raw.check: type raw.check(raw.cudnnXxx(...))"
     meant = None if name.startswith("_") else _nearest(name)
     if meant is None:
         return text

@@ -11,6 +11,8 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from cudnnpy._options.array_conversions import numpy_conversion
+
 Array: TypeAlias = NDArray[Any]
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 Float64: TypeAlias = NDArray[np.float64]
@@ -31,7 +33,8 @@ def check_array(name: str, array: object, dtypes: tuple[str, ...]) -> Array:
     """
     if not isinstance(array, np.ndarray) or _has_other_operations(array):
         kind = f"{type(array).__module__}.{type(array).__qualname__}"
-        raise TypeError(f"{name} must be a numpy.ndarray; got a {kind}{_conversion(name, array)}")
+        call = numpy_conversion(name, array)
+        raise TypeError(f"{name} must be a numpy.ndarray; got a {kind}{f'. Convert it with {call}' if call else ''}")
     if array.dtype.name not in dtypes:
         raise TypeError(f"{name} must be {' or '.join(dtypes)}; got {array.dtype.name}")
     return np.asarray(array)
@@ -40,21 +43,6 @@ def check_array(name: str, array: object, dtypes: tuple[str, ...]) -> Array:
 def _has_other_operations(array: Array) -> bool:
     """Return whether an array is masked, or is a matrix, which has 2 axes after every operation."""
     return type(array) is not np.ndarray and isinstance(array, (np.ma.MaskedArray, np.matrix))
-
-
-def _conversion(name: str, array: object) -> str:
-    """Return the call that converts an object to a plain array, for the end of an error; empty if there is none."""
-    package = type(array).__module__.partition(".")[0]
-    if isinstance(array, np.ma.MaskedArray):
-        return f". Convert it with {name}.filled(value)"
-    if package in ("torch", "cupy", "cudnnpy"):
-        call = {"torch": "{}.numpy(force=True)", "cupy": "cupy.asnumpy({})", "cudnnpy": "cudnnpy.to_numpy({})"}[package]
-        return f". Convert it with {call.format(name)}"
-    if isinstance(array, (list, tuple)):
-        return f". Convert it with numpy.asarray({name}, dtype)"
-    if isinstance(array, (int, float, np.ndarray)) or hasattr(array, "__array__"):
-        return f". Convert it with numpy.asarray({name})"
-    return ""
 
 
 def check_same_dtype(name: str, array: Array, other_name: str, other: Array) -> None:

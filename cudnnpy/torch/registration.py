@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from cudnnpy._core.process_setting import ProcessSetting
+from cudnnpy._cuda_python import not_installed
 from cudnnpy._options.convolution import TUNE_SECONDS
 from cudnnpy._process_state import declare
-from cudnnpy.errors import LibraryNotFoundError
 from cudnnpy.torch.settings import ACTIVE, Settings
 from cudnnpy.typing import Preference
 
@@ -122,8 +122,8 @@ def _registered() -> Any:
     try:
         from torch.library import Library
     except ModuleNotFoundError as error:
-        raise LibraryNotFoundError(
-            f"cudnnpy.torch needs PyTorch, which is not installed ({error})", "Install it: pip install torch"
+        raise not_installed(
+            "cudnnpy.torch needs PyTorch, which is not installed", error, "pip install torch"
         ) from error
     from cudnnpy.torch import kernels
 

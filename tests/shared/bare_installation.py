@@ -10,6 +10,7 @@ import inspect
 import json
 import sys
 from collections.abc import Iterator
+from importlib import import_module  # noqa: F401  (for the uses)
 from typing import Any
 
 import numpy as np
@@ -90,28 +91,43 @@ cudnnpy.to_numpy(X)
 graph(X).run()
 """  # TypeError: a host array
 
-MISSING = """
+NO_GPU = """
 cudnnpy.Convolution(padding=1).forward(G, H)
 cudnnpy.Convolution(padding=1).forward(DlpackOnGpu(), H)
+cudnnpy.Convolution(padding=1).backward_data(G, H, (2, 3, 8, 8))
+cudnnpy.Convolution().backward_bias(G)
 cudnnpy.Convolution().plan("forward", SX, SW)
 cudnnpy.Convolution().candidates("forward", SX, SW)
+cudnnpy.ConvolutionTranspose().forward(G, H)
+cudnnpy.FusedConvolution().forward(G, H)
+cudnnpy.Activation("relu").forward(G)
 cudnnpy.Softmax().forward(G)
 cudnnpy.Pooling("max", (2, 2)).forward(G)
+cudnnpy.BatchNormalization().forward_inference(G, None, None, G, G)
+cudnnpy.LayerNormalization().forward_inference(G, G, normalized_shape=(8,))
+cudnnpy.Dropout(0.5).forward(G)
+cudnnpy.add_tensor(G, G)
+cudnnpy.reduce_tensor(G, "sum", (0,))
 cudnnpy.set_tensor(G, 2.0)
 cudnnpy.to_numpy(G)
 cudnnpy.to_device(X)
 cudnnpy.to_device(X, device=0)
 cudnnpy.empty((2, 3))
 cudnnpy.empty((2, 3), device=0)
+cudnnpy.empty((2, 3), "bfloat16")
 cudnnpy.Handle()
 cudnnpy.Handle(0)
 cudnnpy.Handle.default()
 workspace.allocate(16, 0, 0)
 workspace.workspace(16, 0, 0)
+graph().plan()
+graph().run(x=G)
+import_module("cudnnpy.torch").enable()
+"""  # LibraryNotFoundError: a driver is missing; otherwise cuda-python, or PyTorch
+
+MISSING = """
 cudnnpy.descriptors.TensorDescriptor((2, 3, 4, 4), "float32")
 cudnnpy.descriptors.ConvolutionDescriptor((1, 1))
-cudnnpy.empty((2, 3), "bfloat16")
-graph().plan()
 cudnnpy.backend.Descriptor(raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR)
 raw.load()
 raw.version()
@@ -120,7 +136,7 @@ raw.path()
 raw.call("cudnnCreate", None)
 raw.cudnnGetVersion()
 raw.cudnnCreate(ctypes.byref(raw.cudnnHandle_t()))
-"""  # LibraryNotFoundError
+"""  # LibraryNotFoundError: libcudnn is missing, which needs no driver to be loaded
 
 WORKS = """
 cudnnpy.__version__
@@ -185,15 +201,16 @@ def methods() -> Iterator[tuple[str, Any]]:
 
 def main() -> None:
     """Print the answers of each group."""
-    lines = {"host": HOST, "missing": MISSING, "works": WORKS}
+    lines = {"host": HOST, "no_gpu": NO_GPU, "missing": MISSING, "works": WORKS}
     found = {
         name: [answer(use, lambda use=use: eval(use)) for use in text.split("\n") if use]
         for name, text in lines.items()
     }
     found["methods"] = [answer(use, call) for use, call in methods()]
     found["raw"] = [answer(name, getattr(raw, name)) for name in raw.functions()]
-    names = [one for one in cudnnpy.__all__ if f"cudnnpy.{one}" not in HOST + MISSING + WORKS]
+    names = [one for one in cudnnpy.__all__ if f"cudnnpy.{one}" not in HOST + NO_GPU + MISSING + WORKS]
     found["unused"] = [answer(f"cudnnpy.{one}", lambda one=one: getattr(cudnnpy, one)) for one in names]
+    found["why"] = [["cudnnpy.why_unavailable()", "", str(cudnnpy.why_unavailable())]]
     json.dump(found, sys.stdout)
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md"))  # below docs
 PLACES = ("gpu", "cpu")
-PACKAGES = ("torch", "cupy", "jax")
+PACKAGES = ("torch", "cupy", "jax", "cudnn")  # cudnn: cudnn-frontend
 
 
 class Block(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,7 @@ def test_a_host_tensor_is_refused_with_the_two_ways_on(call: Any) -> None:
         call(torch.zeros(1, 2, 3, 3))
     for part in ("got a host array (torch.", "of shape (1, 2, 3, 3)", "cudnnpy.to_device(array)", "cudnnpy.reference"):
         assert part in str(caught.value)
+    assert str(caught.value).endswith("cudnnpy.reference, with array.numpy(force=True)")
 
 
 @pytest.mark.parametrize("given", [torch.ones(1, 1, 3, 3), torch.nn.Parameter(torch.ones(1, 1, 3, 3))])
@@ -86,8 +88,21 @@ def test_the_reference_refuses_tensors(given: Any) -> None:
         lambda: reference.Activation("relu").forward(x, out=given),
         lambda: reference.add_tensor(x, given),
     ):
-        with pytest.raises(TypeError, match=r"must be a numpy.ndarray; got a torch\."):
+        with pytest.raises(TypeError, match=r"must be a numpy.ndarray; got a torch\..*\.numpy\(force=True\)$"):
             call()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_the_conversion_that_both_errors_advise_is_accepted(dtype: str) -> None:
+    """Of a tensor that requires a gradient, too; bfloat16, which NumPy lacks, becomes float32 first."""
+    x = torch.ones(1, 1, 3, 3, dtype=getattr(torch, dtype), requires_grad=True)
+    for call in (lambda: reference.Softmax().forward(x), lambda: Convolution().forward(x, x)):
+        with pytest.raises(TypeError) as caught:
+            call()
+        advice = re.search(r"\b(?:x|array)(\.(?:float\(\)\.)?numpy\(force=True\))$", str(caught.value))
+        assert advice is not None
+        result = reference.Softmax().forward(eval(f"x{advice[1]}", {"x": x}))
+        assert result.shape == (1, 1, 3, 3)
 
 
 # Dtypes

@@ -13,24 +13,16 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
+from cudnnpy._cuda_state import has_driver
 from cudnnpy.cli.errors import UsageError
 from cudnnpy.cli.text_table import say
+
+__all__ = ["LIBRARY", "SOURCE", "build", "compiler", "has_driver", "library", "say_if_unused"]
 
 SOURCE = Path(__file__).parents[1] / "data" / "stub_driver.c"
 LIBRARY = "libcuda.so.1"
 _COMPILERS = ("cc", "gcc", "clang")
 _COMPILE_SECONDS = 120
-
-
-def has_driver() -> bool:
-    """Return whether the real driver can be loaded."""
-    from cudnnpy._cuda_python import driver_library
-
-    try:
-        driver_library()
-    except (OSError, AttributeError):
-        return False
-    return True
 
 
 def say_if_unused(command: str, is_requested: bool) -> None:

@@ -14,7 +14,7 @@ import pytest
 from messages import says
 from offline_profiles import needs_profiles
 
-from cudnnpy import __version__, _cuda_python
+from cudnnpy import __version__
 from cudnnpy._measuring import process
 from cudnnpy._planning import device_profile
 from cudnnpy.cli.errors import UsageError
@@ -137,14 +137,13 @@ def test_where_there_is_a_driver_it_is_never_built(monkeypatch, profile_file, in
         assert inherited == [[]]
 
 
-def test_a_driver_is_what_loads_as_one(monkeypatch, cuda_driver):
-    def load():
-        raise OSError("libcuda.so.1: cannot open shared object file")
+def test_a_driver_is_what_loads_as_one(monkeypatch):
+    def load(name):
+        raise OSError(f"{name}: cannot open shared object file")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(_cuda_python, "driver_library", load)
-        assert not stub_driver.has_driver()
-    cuda_driver()
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    assert not stub_driver.has_driver()
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     assert stub_driver.has_driver()
 
 

@@ -51,7 +51,7 @@ def test_every_status_has_an_exception_of_its_category() -> None:
         with pytest.raises(StatusError) as caught:
             raw.check(status)
         assert caught.value.name == status.name
-        assert str(caught.value).startswith(f"{status.name} ({status.value})")
+        assert f"{status.name} ({status.value})" in str(caught.value)
 
 
 def test_an_unknown_status_says_that_it_is_unknown() -> None:
@@ -86,9 +86,22 @@ def test_the_text_belongs_to_the_failing_call_alone() -> None:
     assert raw.last_error() == ""
 
 
-def test_without_a_gpu_the_advice_is_to_look() -> None:
-    error = errors.status_error("cudnnCreate", 1001, "CUDNN_STATUS_NOT_INITIALIZED")
+@pytest.mark.parametrize("status", [1001, 1008])
+def test_a_missing_gpu_is_the_first_line_of_a_status_that_it_explains(
+    monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setattr(errors, "cuda_problem", lambda: "there is a CUDA driver, and no GPU")
+    error = errors.status_error("cudnnCreate", status, "A_NAME", "a reason")
+    assert str(error) == f"there is a CUDA driver, and no GPU\ncudnnCreate returned A_NAME ({status}): a reason"
+    monkeypatch.setattr(errors, "cuda_problem", lambda: None)
+    error = errors.status_error("cudnnCreate", status, "A_NAME", "a reason")
+    assert str(error).startswith(f"cudnnCreate returned A_NAME ({status}): a reason\n")
     assert "`cudnnpy info`" in str(error)
+
+
+def test_another_status_is_explained_by_cudnn_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "cuda_problem", lambda: "there is a CUDA driver, and no GPU")
+    assert str(errors.status_error("cudnnCreate", 2000, "A_NAME")) == "cudnnCreate returned A_NAME (2000)"
 
 
 @pytest.mark.parametrize("status", [1001, 2000, 3000, 4003, 5000, 7777])

@@ -27,6 +27,8 @@ import pytest
 
 import cudnnpy
 from cudnnpy import _installation, raw
+from cudnnpy._cuda_state import NO_DRIVER
+from cudnnpy.cli.plan import stub_driver
 
 ROOT = Path(__file__).resolve().parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -34,9 +36,11 @@ PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 OFFLINE = ("-q", "--no-index", "--no-deps")
 
 
-def run(*command: Any, cwd: Path | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
+def run(
+    *command: Any, cwd: Path | None = None, check: bool = True, libraries: Path | str = ""
+) -> subprocess.CompletedProcess[str]:
     """Without this environment's variables, so that the package is found only where it is installed."""
-    clean = {"PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": ""}
+    clean = {"PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": "", "LD_LIBRARY_PATH": str(libraries)}
     done = subprocess.run([*map(str, command)], cwd=cwd, env=clean, capture_output=True, text=True, check=False)
     assert done.returncode == 0 or not check, done.stdout + done.stderr
     return done
@@ -85,12 +89,33 @@ def bare(request: pytest.FixtureRequest, files: dict[str, Path], installed: Envi
     return installed(files[request.param]), files[request.param]
 
 
+@pytest.fixture(scope="module", params=["no driver", "driver"])
+def libraries(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the loader whose libcuda.so.1 can be loaded, or cannot, whatever driver this machine has."""
+    folder = tmp_path_factory.mktemp("libraries")
+    if request.param == "driver":
+        stub_driver.build(folder)
+    else:
+        (folder / stub_driver.LIBRARY).write_text("no library\n")
+    return folder
+
+
 @pytest.fixture(scope="module")
-def answers(bare: tuple[Path, Path]) -> dict[str, list[list[str]]]:
+def answers(bare: tuple[Path, Path], libraries: Path) -> dict[str, list[list[str]]]:
     """What every public name answers there; see bare_installation.py."""
     program = Path(__file__).resolve().parents[2] / "shared" / "bare_installation.py"
-    found: dict[str, list[list[str]]] = json.loads(run(bare[0], program, cwd=bare[0].parent).stdout)
+    done = run(bare[0], program, cwd=bare[0].parent, libraries=libraries)
+    found: dict[str, list[list[str]]] = json.loads(done.stdout)
     return found
+
+
+def has_driver(libraries: Path) -> bool:
+    return (libraries / stub_driver.LIBRARY).read_bytes() != b"no library\n"
+
+
+def install_line(bare: tuple[Path, Path]) -> str:
+    """The command that the errors of this installation advise."""
+    return f"pip install 'cudnnpy[cu12] @ {bare[1].as_uri()}' (for a driver of CUDA 12; with cu13 in place of cu12"
 
 
 def test_a_host_array_is_refused_as_one(answers: dict[str, list[list[str]]]) -> None:
@@ -102,13 +127,39 @@ def test_a_host_array_is_refused_as_one(answers: dict[str, list[list[str]]]) -> 
         assert "cudnnpy.reference" in message, use
 
 
-def test_what_needs_cuda_says_what_to_install(bare: tuple[Path, Path], answers: dict[str, list[list[str]]]) -> None:
-    line = f"pip install 'cudnnpy[cu12] @ {bare[1].as_uri()}' (for a driver of CUDA 12; with cu13 in place of cu12"
-    assert len(answers["missing"]) > 20
+def test_what_needs_a_gpu_says_that_there_is_no_driver_or_what_to_install(
+    bare: tuple[Path, Path], libraries: Path, answers: dict[str, list[list[str]]]
+) -> None:
+    """Nobody without a driver is sent to downloads, which would not help."""
+    (_use, _kind, why) = answers["why"][0]
+    assert len(answers["no_gpu"]) > 25
+    for use, kind, message in [*answers["no_gpu"], answers["why"][0]]:
+        assert kind == ("LibraryNotFoundError" if use != "cudnnpy.why_unavailable()" else ""), (use, message)
+        if has_driver(libraries):
+            of_torch = "cudnnpy.torch" in use
+            assert (": pip install torch" if of_torch else install_line(bare)) in message, use
+            assert (
+                f"{'needs PyTorch, which' if of_torch else 'which speaks to the driver,'} is not installed" in message
+            ), use
+        else:
+            assert message.startswith(why), use
+            assert why == NO_DRIVER
+            assert "pip install" not in message, use
+
+
+def test_what_needs_libcudnn_alone_says_what_to_install(
+    bare: tuple[Path, Path], libraries: Path, answers: dict[str, list[list[str]]]
+) -> None:
+    """Without a driver it says so first, and for which uses cuDNN would be enough."""
+    assert len(answers["missing"]) >= 10
     assert len(answers["raw"]) == len(raw.functions())
     for use, kind, message in answers["missing"] + answers["raw"]:
         assert kind == "LibraryNotFoundError", (use, message)
-        assert line in message, use
+        assert install_line(bare) in message, use
+        first = (
+            "" if has_driver(libraries) else f"{NO_DRIVER}. Descriptors and `cudnnpy plan` need no driver, but cuDNN: "
+        )
+        assert message.startswith((f"{first}libcudnn.so.9 was not found", f"{first}libcudnn needs libcublas")), use
 
 
 def test_what_needs_neither_works(answers: dict[str, list[list[str]]]) -> None:
@@ -122,16 +173,37 @@ def test_no_method_misses_a_module(answers: dict[str, list[list[str]]]) -> None:
     assert [one for one in answers["methods"] if one[1] in kinds] == []
 
 
-def test_the_command_of_a_bare_installation(bare: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_command_of_a_bare_installation(bare: tuple[Path, Path], libraries: Path, tmp_path: Path) -> None:
     command = bare[0].with_name("cudnnpy")
     assert run(command, "--version").stdout == f"cudnnpy {cudnnpy.__version__}\n"
-    done = run(command, "info", check=False)
+    done = run(command, "info", check=False, libraries=libraries)
     assert done.returncode == 1
     assert "cuda-bindings  not installed" in done.stdout
-    assert f"pip install 'cudnnpy[cu12] @ {bare[1].as_uri()}'" in done.stdout
+    problems = [line.removeprefix("problem: ") for line in done.stdout.splitlines() if line.startswith("problem: ")]
+    if has_driver(libraries):
+        assert problems[0].startswith("cuda-bindings, which speaks to the driver, is not installed: pip install")
+        assert problems[1].startswith("libcudnn")
+        assert all(install_line(bare) in problem for problem in problems)
+    else:
+        (problem,) = problems
+        assert problem.startswith(NO_DRIVER)
     done = run(command, "edges", cwd=tmp_path, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("cudnnpy edges: images need Pillow: pip install ")
+
+
+@pytest.mark.parametrize("command", [("tune", "problems.toml"), ("explain", "forward 1x3x8x8 4x3x3x3")])
+def test_commands_for_a_gpu_say_first_that_there_is_no_driver(
+    bare: tuple[Path, Path], libraries: Path, tmp_path: Path, command: tuple[str, str]
+) -> None:
+    (tmp_path / "problems.toml").write_text('format = 1\nproblems = ["forward 1x3x8x8 4x3x3x3"]\n')
+    done = run(bare[0].with_name("cudnnpy"), *command, cwd=tmp_path, check=False, libraries=libraries)
+    assert done.returncode == 2
+    if has_driver(libraries):
+        assert install_line(bare) in done.stderr
+    else:
+        assert done.stderr.startswith(f"cudnnpy {command[0]}: {NO_DRIVER}")
+        assert "pip install" not in done.stderr
 
 
 # What the files hold

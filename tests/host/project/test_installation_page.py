@@ -18,8 +18,9 @@ import pytest
 from messages import says
 
 import cudnnpy
-from cudnnpy import _cuda_python, availability, raw
+from cudnnpy import _cuda_python, availability, errors, raw
 from cudnnpy._core.dtypes import numpy_dtype
+from cudnnpy._cuda_state import cuda_problem
 from cudnnpy.availability import Library
 from cudnnpy.cli.edges import images
 from cudnnpy.raw import _library
@@ -64,7 +65,9 @@ def library_messages(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[str]:
 
     patch.delenv("CUDNNPY_LIBRARY", raising=False)
     patch.setattr(cuda.pathfinder, "load_nvidia_dynamic_lib", nothing)
-    yield message(_library._find_and_load)
+    for there in (False, True):
+        patch.setattr(errors, "has_driver", lambda there=there: there)
+        yield message(_library._find_and_load)
 
     def no_cublas(name: str) -> None:
         names = '"libcublasLt.so.13 or libcublasLt.so.12"'
@@ -91,10 +94,8 @@ def driver_messages(patch: pytest.MonkeyPatch) -> Iterator[str]:
     patch.setenv("CUDA_VISIBLE_DEVICES", "")
     for runtime in (Runtime(12090, 0, 35), Runtime(12090, 13000, 100), Runtime(13000, 12040, 35)):
         patch.setattr(cuda.bindings, "runtime", runtime)
-        yield str(availability._cuda_state()[-1])
-    patch.setattr(
-        availability, "_cuda_text", lambda number: "13.0" if number == raw.cudnnGetCudartVersion() else "12.4"
-    )
+        yield str(cuda_problem())
+    patch.setattr(availability, "cuda_version_text", lambda number: "13.0")  # of cudnnGetCudartVersion
     patch.setattr(cuda.bindings, "runtime", Runtime(12040, 12040, 100))
     yield from availability.report().problems
 
@@ -126,7 +127,9 @@ def package_messages(patch: pytest.MonkeyPatch) -> Iterator[str]:
     yield message(cudnnpy.Convolution().forward, np.zeros((1, 3, 8, 8)), np.zeros((4, 3, 3, 3)))
     for name in ("cuda.core", "PIL", "ml_dtypes"):
         patch.setitem(sys.modules, name, None)
-    yield message(_cuda_python.cuda_python.__wrapped__, "core")
+    for there in (False, True):
+        patch.setattr(_cuda_python, "has_driver", lambda there=there: there)
+        yield message(_cuda_python.cuda_python.__wrapped__, "core")
     yield message(images.load, "picture.png")
     yield message(numpy_dtype, "bfloat16")
 

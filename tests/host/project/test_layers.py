@@ -23,8 +23,10 @@ ORDER = [
     "_version",
     "typing",
     "_options",
+    "_unknown_names",
     "_process_state",
     "_installation",
+    "_cuda_state",
     "errors",
     "_cuda_python",
     "raw",
@@ -52,6 +54,17 @@ ORDER = [
     "_worker",
     "__main__",
 ]
+
+SMALL = {
+    "_unknown_names",
+    "_version",
+    "_installation",
+    "_cuda_state",
+    "_cuda_python",
+    "_autotune",
+    "_worker",
+    "__main__",
+}
 
 # What the reference shares with the rest: types, and the checks of options. Its numerics are independent.
 WITH_THE_REFERENCE = {"typing", "_options"}
@@ -117,12 +130,8 @@ def test_packages_import_only_from_those_before_them() -> None:
 
 
 def test_the_pages_list_the_packages_in_their_order() -> None:
-    """All but six small modules."""
-    wanted = [
-        name
-        for name in ORDER
-        if name not in ("_version", "_installation", "_cuda_python", "_autotune", "_worker", "__main__")
-    ]
+    """All but the small private modules beside the packages."""
+    wanted = [name for name in ORDER if name not in SMALL]
     tree = (ROOT / "CONTRIBUTING.md").read_text().partition("\ncudnnpy/\n")[2].partition("```")[0]
     assert re.findall(r"^    (\w+)(?:/|\.py) ", tree, re.M) == wanted
     page = (ROOT / "docs" / "how-it-works.md").read_text()
@@ -168,19 +177,19 @@ def test_the_checks_of_options_need_the_standard_library_alone() -> None:
 
 
 def test_one_place_loads_each_library() -> None:
-    """libcudnn, for graph launches the driver, and in a child process the stand-in for the driver."""
+    """libcudnn; the driver for graph launches, and to see that there is one; in a child process the stand-in for the driver."""
     loaders = {
         name for name, source in modules().items() if re.search(r"\b(CDLL|PyDLL|cdll|pydll|LoadLibrary)\b", source)
     }
-    assert loaders == {"raw._library", "_cuda_python", "_measuring.service"}
+    assert loaders == {"raw._library", "_cuda_state", "_cuda_python", "_measuring.service"}
 
 
 def test_one_place_imports_cuda_python() -> None:
-    """Tests replace the driver there. The report of an installation imports the runtime itself, to say what is missing."""
+    """Tests replace the driver there. The state of CUDA comes from the runtime itself, to say what is missing."""
     importers = {
         name for name, source in modules().items() if re.search(r"^ *(from|import) cuda\.(?!pathfinder)", source, re.M)
     }
-    assert importers == {"availability"}
+    assert importers == {"availability", "_cuda_state"}
 
 
 def test_one_spelling_crosses_into_c() -> None:

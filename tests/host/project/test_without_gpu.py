@@ -17,19 +17,31 @@ SPECS = "cudnnpy.TensorSpec((1, 3, 8, 8)), cudnnpy.TensorSpec((4, 3, 3, 3))"
     "use",
     [
         "cudnnpy.Handle()",
+        "cudnnpy.Handle.default()",
         "cudnnpy.to_device([1.0])",
         "cudnnpy.empty((2, 3))",
         f"cudnnpy.Convolution().plan('forward', {SPECS})",
         f"cudnnpy.Convolution().candidates('forward', {SPECS})",
+        "cudnnpy.Convolution().forward(OnGpu(), OnGpu())",
+        "cudnnpy.Convolution().backward_bias(OnGpu())",
+        "cudnnpy.Softmax().forward(OnGpu())",
+        "cudnnpy.to_numpy(OnGpu())",
+        "cudnnpy.raw.check(cudnnpy.raw.cudnnCreate(ctypes.byref(cudnnpy.raw.cudnnHandle_t())))",
+        "cudnnpy.raw.call('cudnnCreate', ctypes.byref(cudnnpy.raw.cudnnHandle_t()))",
     ],
 )
 def test_the_first_use_of_a_gpu_says_that_there_is_none(use):
+    """In the words of why_unavailable, and before everything else."""
     program = (
-        "import cudnnpy\n"
+        "import ctypes, cudnnpy\n"
+        "class OnGpu:\n"
+        "    __cuda_array_interface__ = dict(shape=(4, 4, 3, 3), typestr='<f4', data=(1 << 20, False), version=3)\n"
         "try:\n"
         f"    {use}\n"
         "except cudnnpy.errors.NotInitializedError as error:\n"
-        "    assert '`cudnnpy info` tells' in str(error)\n"
+        "    lines = str(error).splitlines()\n"
+        "    assert lines[0] == cudnnpy.why_unavailable(), error\n"
+        "    assert 'CUDNN_STATUS_NOT_INITIALIZED (1001)' in lines[1], error\n"
         "else:\n"
         "    raise SystemExit('it was found')\n"
     )

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cudnnpy import raw
+from cudnnpy import errors, raw
+from cudnnpy._cuda_state import NO_DRIVER
 from cudnnpy._installation import to_install
 from cudnnpy.errors import LibraryNotFoundError
 from cudnnpy.raw import _library
@@ -198,9 +199,16 @@ def test_what_was_not_found_is_said_once(monkeypatch: pytest.MonkeyPatch, text: 
 
     monkeypatch.delenv("CUDNNPY_LIBRARY", raising=False)
     monkeypatch.setattr(cuda.pathfinder, "load_nvidia_dynamic_lib", nothing)
+    monkeypatch.setattr(errors, "has_driver", lambda: True)
     with pytest.raises(LibraryNotFoundError) as error:
         _library._find_and_load()
     assert str(error.value).startswith(message)
+    monkeypatch.setattr(errors, "has_driver", lambda: False)
+    with pytest.raises(LibraryNotFoundError) as error:
+        _library._find_and_load()
+    assert str(error.value).startswith(
+        f"{NO_DRIVER}. Descriptors and `cudnnpy plan` need no driver, but cuDNN: {message}"
+    )
 
 
 def test_a_relative_name_finds_its_own_parts(tmp_path: Path) -> None:

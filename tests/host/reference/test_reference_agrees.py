@@ -276,5 +276,5 @@ def test_few_options_are_positional(name: str) -> None:
         count = POSITIONAL.get(name, 0)
         assert kind(*defaults[:count]) == kind()
         if len(defaults) > count:
-            with pytest.raises(TypeError, match="positional argument"):
+            with pytest.raises(TypeError, match="must be named"):
                 kind(*defaults[: count + 1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import cudnnpy.torch
+from cudnnpy import _cuda_python
+from cudnnpy._cuda_state import NO_DRIVER
 from cudnnpy.errors import LibraryNotFoundError
 
 PACKAGE = Path(cudnnpy.torch.__file__).parents[1]
@@ -28,11 +31,17 @@ def test_no_other_module_imports_it() -> None:
     assert [file.name for file in others if "cudnnpy.torch" in file.read_text()] == []
 
 
-def test_without_pytorch_enable_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("driver", "message"),
+    [
+        (True, r"^cudnnpy\.torch needs PyTorch, which is not installed .*pip install torch$"),
+        (False, f"^{re.escape(NO_DRIVER)}. cudnnpy.torch needs PyTorch, which is not installed either$"),
+    ],
+)
+def test_without_pytorch_enable_says_so(monkeypatch: pytest.MonkeyPatch, driver: bool, message: str) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)  # in an environment that has it
-    with pytest.raises(
-        LibraryNotFoundError, match=r"cudnnpy\.torch needs PyTorch, which is not installed .*pip install"
-    ):
+    monkeypatch.setattr(_cuda_python, "has_driver", lambda: driver)
+    with pytest.raises(LibraryNotFoundError, match=message):
         cudnnpy.torch.enable()
     assert not cudnnpy.torch.is_enabled()
     cudnnpy.torch.disable()

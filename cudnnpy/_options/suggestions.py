@@ -1,0 +1,181 @@
+"""Suggestions at the ends of errors: what to type in place of another library's option, value or call of an object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from difflib import get_close_matches
+from functools import wraps
+from typing import Any, NoReturn, TypeVar
+
+_ClassT = TypeVar("_ClassT", bound=type)
+
+_SHOWN = 60  # characters of a name that are compared
+_CUTOFF = 0.75  # of difflib's ratio, for names that are meant
+
+# Options of PyTorch, TensorFlow, JAX, Theano, SINGA, MXNet, CuPy and cudnn-frontend -> ours, if the operation has it.
+_OPTIONS: dict[str, str] = {
+    **dict.fromkeys(("pad", "pads", "border_mode", "pre_padding", "post_padding"), "padding"),
+    **dict.fromkeys(("strides", "subsample", "window_strides", "filter_stride"), "stride"),
+    **dict.fromkeys(("dilate", "dilations", "rhs_dilation", "dilation_rate", "filter_dilation"), "dilation"),
+    **dict.fromkeys(("group", "num_group", "num_groups", "feature_group_count"), "groups"),
+    **dict.fromkeys(("conv_mode", "convolution_mode", "pool_type", "pooling_mode", "act_type", "norm_mode"), "mode"),
+    **dict.fromkeys(("data_format", "dimension_numbers", "d_layout", "w_layout", "tensor_format"), "layout"),
+    **dict.fromkeys(("precision", "compute_type", "compute_data_type", "accumulate_dtype"), "compute_dtype"),
+    **dict.fromkeys(("algo", "algo_fwd", "algo_bwd_data", "algo_bwd_filter", "workmem"), "algorithm"),
+    **dict.fromkeys(("cudnn_prefer", "cudnn_tune", "preference", "auto_tune", "benchmark", "heur_mode"), "prefer"),
+    **dict.fromkeys(("allow_tf32", "tensor_core"), "tf32"),
+    **dict.fromkeys(("kernel", "kernel_size", "kernel_shape", "ksize", "ws", "pool_size", "window_shape"), "window"),
+    **dict.fromkeys(("eps", "variance_epsilon"), "epsilon"),
+    **dict.fromkeys(("p", "rate", "ratio", "dropout"), "probability"),
+    **dict.fromkeys(("nsize", "depth_radius"), "size"),
+    **dict.fromkeys(("knorm", "bias_k"), "k"),
+    **dict.fromkeys(("alpha", "coef", "slope", "negative_slope"), "coefficient"),
+    "adj": "output_padding",
+    "workspace": "workspace_limit",
+    "workspace_MB_limit": "workspace_limit",
+    "max_workspace_size": "workspace_limit",
+}
+
+_FILTER = "The numbers of channels and the size of the filter are the shape of w, as in forward(x, w)"
+_TARGET = "For each axis, output_padding = target - ((size - 1) * stride - 2 * padding + dilation * (kernel - 1) + 1)"
+# Options that have no counterpart of their own -> a sentence.
+_SENTENCES: dict[str, str] = {
+    **dict.fromkeys(
+        (
+            "in_channels",
+            "out_channels",
+            "num_filter",
+            "filters",
+            "kernel",
+            "kernel_size",
+            "kernel_shape",
+            "weight",
+            "w",
+        ),
+        _FILTER,
+    ),
+    **dict.fromkeys(("num_features", "channels"), "The arrays' shapes have the number of channels"),
+    **dict.fromkeys(("bias", "use_bias", "no_bias"), "A bias is an argument of forward"),
+    "activation": "An activation is an argument of forward",
+    **dict.fromkeys(
+        ("momentum", "decay"), "Give average_factor to forward_training: 1 - momentum, or PyTorch's momentum"
+    ),
+    **dict.fromkeys(
+        ("affine", "elementwise_affine", "fix_gamma"), "Scale and bias are arguments of the calls; None is 1 and 0"
+    ),
+    "normalized_shape": "It is an argument of the calls, where scale and bias are None",
+    **dict.fromkeys(("target_shape", "output_shape"), _TARGET),
+    "padding_mode": "Padding is zeros; pad x yourself for another mode",
+    "direction_hint": "Each direction is a method: forward, backward_data, backward_filter",
+    "cudnn_off": "Compute with cudnnpy.reference, which has the same classes",
+    **dict.fromkeys(
+        ("alpha", "beta", "out", "stream"),
+        "It is an argument of the calls: conv.forward(x, w, out=, alpha=, beta=, stream=)",
+    ),
+    **dict.fromkeys(("dim", "axis"), 'The channels are axis 1, or the last axis with layout="NHWC"'),
+    "ignore_border": "Give ceil_mode=True for ignore_border=False",
+    "count_include_pad": 'Give mode="average_include_padding" or "average_exclude_padding"',
+    "inplace": "Give out=x to the call",
+    **dict.fromkeys(("device", "dtype"), "The arrays of a call have them"),
+}
+
+_AVERAGES = "Did you mean 'average_include_padding' or 'average_exclude_padding'?"
+# Values of options of other libraries -> sentences, each for options that accept the first word; "" is any option.
+_VALUES: dict[str, dict[str, str]] = {
+    "time_once": {"": 'Theano\'s time_once is prefer="autotune", policy="once"'},
+    "time_on_shape_change": {"": 'Theano\'s time_on_shape_change is prefer="autotune"'},
+    "guess_once": {"": 'Theano\'s guess_once is prefer="fastest", policy="once"'},
+    "guess_on_shape_change": {"": 'Theano\'s guess_on_shape_change is prefer="fastest"'},
+    "as_input": {"float16": 'Theano\'s as_input is compute_dtype=None, and for float16 arrays compute_dtype="float16"'},
+    "as_input_f32": {"float16": "Theano's as_input_f32 is compute_dtype=None, the default"},
+    "avg": {"average_include_padding": _AVERAGES, "avgpool": "Did you mean 'avgpool_include_padding'?"},
+    "sum": {
+        "average_include_padding": "Theano's sum is 'average_include_padding' with alpha= the number of elements of the window",
+        "add": "Did you mean 'add'?",
+    },
+    "off": {"fastest": "MXNet's off is prefer='fastest'"},
+    "heur_mode_a": {"fastest": "cudnn-frontend's heur_mode.A is prefer='fastest'"},
+    "channels_last": {
+        "NHWC": "Axes (N, H, W, C) are 'NHWC'; axes (N, C, H, W) that are channels last in memory need no option"
+    },
+    "channels_first": {"NCHW": "Axes (N, C, H, W) are 'NCHW'"},
+    "silu": {"swish": "Did you mean 'swish'?", "swish_fwd": "Did you mean 'swish_fwd'?"},
+    "mean": {"avg": "Did you mean 'avg'?"},
+}
+
+
+def suggest_value(value: str, allowed: Iterable[str]) -> str:
+    """Return the end of an error about a value: another library's value in our words, or the names that may be meant, or ""."""
+    name = value[:_SHOWN].lower().replace("-", "_")
+    names = list(allowed)
+    for accepted, sentence in _VALUES.get(name, {}).items():
+        if not accepted or accepted in names:
+            return f". {sentence}"
+    return did_you_mean([known for known in names if name and known.startswith(name)] or near(name, names))
+
+
+def near(name: str, known: Iterable[str], count: int = 1) -> list[str]:
+    """Return the names that a misspelled name may mean, the most similar first."""
+    return get_close_matches(name[:_SHOWN], sorted(known), count, _CUTOFF)
+
+
+def did_you_mean(names: list[str]) -> str:
+    """Return the end of an error that names one or two candidates for a misspelled name; "" for none."""
+    return f". Did you mean {' or '.join(map(repr, names[:2]))}?" if names else ""
+
+
+def with_suggestions(options_class: _ClassT) -> _ClassT:
+    """Make the constructor of a dataclass explain unknown arguments: other libraries' names, and numbers of channels.
+
+    `__init__` stays the constructor of the dataclass for help, signatures and type checkers.
+    """
+    construct: Callable[..., None] = options_class.__init__  # type: ignore[misc]
+
+    @wraps(construct)
+    def __init__(self: Any, *given: Any, **options: Any) -> None:
+        try:
+            construct(self, *given, **options)
+        except TypeError:
+            _check_arguments(type(self), given, options)
+            raise
+
+    options_class.__init__ = __init__  # type: ignore[misc]
+    return options_class
+
+
+def _check_arguments(options_class: type, given: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """Raise TypeError for more positional arguments than options that may be positional, and for unknown options."""
+    known = [option for option in fields(options_class) if option.init]
+    positional = [option.name for option in known if not option.kw_only]
+    name = options_class.__name__
+    if len(given) > len(positional):
+        remedy = f". {_FILTER}" if "dilation" in {option.name for option in known} else ""
+        limit = f"named after {', '.join(positional)}" if positional else "named"
+        shown = ", ".join(repr(one) if isinstance(one, int | float) else type(one).__name__ for one in given)
+        raise TypeError(f"the options of {name} must be {limit}; got ({shown:.80}){remedy}") from None
+    for option in options:
+        if option not in (names := [one.name for one in known]):
+            raise TypeError(
+                f"an option of {name} must be one of {', '.join(names)}; got {option!r:.80}{_suggest_option(option, names)}"
+            ) from None
+
+
+def _suggest_option(option: str, names: list[str]) -> str:
+    ours = _OPTIONS.get(option)
+    if ours in names:
+        unit = ", in bytes" if ours == "workspace_limit" else ""
+        return f". Did you mean {ours}={unit}?"
+    if option in _SENTENCES:
+        return f". {_SENTENCES[option]}"
+    return "".join(f". Did you mean {name}=?" for name in near(option, names))
+
+
+def refuse_call(operation: object, *arguments: object, **options: object) -> NoReturn:
+    """Raise the TypeError of a call of an operation itself, which layers of frameworks permit: it names the methods."""
+    kind = type(operation)
+    methods = [name for name in dir(kind) if name.startswith(("forward", "backward"))]
+    methods.sort(key=lambda name: not name.startswith("forward"))
+    raise TypeError(
+        f"a call of {kind.__name__} must name a method ({', '.join(methods)}); got a call of the object itself"
+    )
