@@ -17,7 +17,7 @@ from cudnnpy.handle import Handle
 from tools.benchmark.networks import catalogue, measure_layers
 from tools.benchmark.networks.cells import KINDS, Cell, in_order
 from tools.benchmark.networks.tensors import compared, operands, plan_arguments, plan_call, torch_call
-from tools.measured.problems import problem_of
+from tools.ranking.problems import problem_of
 
 MOST_BYTES = 64 << 20
 EACH = 4  # cells of a kind

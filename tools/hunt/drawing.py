@@ -27,7 +27,7 @@ from cudnnpy.graph import Graph
 from cudnnpy.graph.activations import activated
 from tools.benchmark.networks import catalogue
 from tools.benchmark.networks.cells import Cell, cells
-from tools.measured.problems import problem_of
+from tools.ranking.problems import problem_of
 
 Shape: TypeAlias = tuple[int, ...]
 Planned: TypeAlias = tuple[Problem, PlanningOptions]

@@ -17,8 +17,8 @@ from cudnnpy.convolution.table_features import features
 from tools.benchmark.networks import catalogue
 from tools.benchmark.networks.cells import cells
 from tools.measured import judge, write
-from tools.measured.problems import problem_of
 from tools.measured.rows import Row, read
+from tools.ranking.problems import problem_of
 
 LONG_MS = 0.02
 TABLES = Path(measurement_table.__file__).with_name("tables")

@@ -30,7 +30,7 @@ from cudnnpy.convolution.table_features import features
 from tools import rows
 from tools.benchmark.networks.catalogue import layer
 from tools.benchmark.networks.cells import KINDS, Cell
-from tools.measured.problems import problem_of
+from tools.ranking.problems import problem_of
 
 _NAME = re.compile(r"engine (?P<engine>\d+)(?: \((?P<knobs>[^()]*=[^()]*)\))?")  # of a candidate
 WRONG = 0.1  # the difference of two results from which one of them is wrong, relative to their size

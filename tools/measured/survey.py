@@ -19,7 +19,7 @@ from cudnnpy._planning import problem_file
 from cudnnpy._planning.problem_notation import text_of
 from tools.benchmark.networks import catalogue
 from tools.benchmark.networks.cells import in_order
-from tools.measured.problems import problem_of
+from tools.ranking.problems import problem_of
 
 STOP_SECONDS = 60.0  # that `cudnnpy tune` may take to end after an interrupt
 INTERRUPTED = 130  # its exit status then

@@ -24,8 +24,8 @@ from tools.benchmark.networks import catalogue
 from tools.benchmark.networks.cells import KINDS, Cell
 from tools.measured import judge, survey, write
 from tools.measured.__main__ import main, with_networks
-from tools.measured.problems import problem_of
 from tools.measured.rows import Row, read
+from tools.ranking.problems import problem_of
 
 
 def candidate(index: int, ms: float | None, source: str = "heuristics", **more: Any) -> dict[str, Any]:

@@ -1,0 +1,138 @@
+"""`python -P -m tools.ranking.child`: the process that measures the candidates of a survey.
+
+It is the measuring process (cudnnpy._worker) with one more request, "survey". It has "text", "left_out" with the rejection
+reasons of candidates that must not run, and "known" with the milliseconds and the workspace of earlier candidates. Every
+candidate is a message {"row": [name, position, milliseconds, workspace, notes, rejection reason]}. The position is its number
+among the proposals of cuDNN's heuristics for its lowering; -1 for others.
+
+Children of one GPU plan side by side. A lock of the GPU is held while a candidate runs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from itertools import zip_longest
+from pathlib import Path
+from typing import IO, Any
+
+from cudnnpy import _worker
+from cudnnpy._measuring import search
+from cudnnpy._measuring.bench import Bench
+from cudnnpy._measuring.gpus import uuid_of
+from cudnnpy._measuring.service import Say, Service
+from cudnnpy._measuring.watch import Watch
+from cudnnpy._memory import workspace
+from cudnnpy._planning import problem_notation
+from cudnnpy._planning.candidates import Candidate, all_engines, heuristic_candidates
+from cudnnpy._planning.engines import Target
+from cudnnpy._planning.problem import is_strict
+from cudnnpy._store.entry import StoredCandidate
+from cudnnpy.convolution.lowering import lowerings
+from cudnnpy.handle import Handle, on_device
+
+_SECONDS = 3.0  # of measuring one problem; candidates that may take long come last
+_WAIT_SECONDS = 120.0  # for the GPU's lock
+
+
+@cache
+def _lock_file() -> IO[bytes]:
+    return Path(tempfile.gettempdir(), f"cudnnpy-survey-{uuid_of(0)}").open("wb")
+
+
+class SurveyBench(Bench):
+    """A Bench that holds the GPU's lock while it uses the GPU."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        self._watch = options["watch"]
+        with self._gpu():
+            super().__init__(*given, **options)
+
+    @contextmanager
+    def _gpu(self) -> Iterator[None]:
+        self._watch.begin(None, _WAIT_SECONDS)
+        fcntl.flock(_lock_file(), fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(_lock_file(), fcntl.LOCK_UN)
+
+    def measure(self, candidate: Candidate) -> bool:
+        """Run and time a planned candidate."""
+        with self._gpu():
+            return super().measure(candidate)
+
+    def finalists(self, ran: list[Candidate], default: Candidate | None) -> list[Candidate]:
+        """Time the fastest candidates again, in alternation."""
+        with self._gpu():
+            return super().finalists(ran, default)
+
+    def close(self) -> None:
+        """Free the memory."""
+        with self._gpu():
+            super().close()
+
+
+class SurveyService(Service):
+    """A Service that measures the candidates of a survey, too."""
+
+    def __init__(self, say: Say) -> None:
+        super().__init__(say)
+        self._actions["survey"] = self._survey_times
+
+    def _survey_times(self, request: Mapping[str, Any]) -> None:
+        problem, options = problem_notation.parse(request["text"])
+        target = Target(Handle.default(0))
+        positions: dict[str, int] = {}
+        measured: dict[str, Candidate] = {}
+
+        def begin(candidate: Candidate | None, seconds: float) -> None:
+            self._say({"begin": "" if candidate is None else candidate.name, "seconds": seconds})
+
+        def tell(candidate: Candidate) -> None:
+            measured[candidate.name] = candidate
+            self._say({"row": _row(candidate, positions)})
+
+        known = {
+            name: StoredCandidate(name, "", size, ms, (), True, "") for name, (ms, size) in request["known"].items()
+        }
+        watch = Watch(begin, tell)
+        find = search.Search(Handle.default(0), watch=watch, known=known, left_out=request["left_out"])
+        options = options._replace(tune_seconds=_SECONDS)
+        with on_device(0):
+            begin(None, 60.0)
+            strict = is_strict(problem, options)
+            candidates = _candidates(list(lowerings(problem, strict)), target, positions)
+            find(problem, options, target, candidates, workspace.free_bytes(0) // 2)
+            for candidate in measured.values():
+                self._say({"row": _row(candidate, positions)})  # the finalists' times have changed
+
+
+def _row(candidate: Candidate, positions: Mapping[str, int]) -> list[Any]:
+    notes = [*candidate.notes, *(["compiled"] if candidate.compiled_at_run_time else [])]
+    reason = " ".join(candidate.rejection_reason.split())[:80]
+    ms = None if reason else candidate.milliseconds
+    return [candidate.name, positions.get(candidate.name, -1), ms, candidate.workspace_size, notes, reason]
+
+
+def _candidates(found: list[Any], target: Target, positions: dict[str, int]) -> Iterator[Candidate]:
+    """Yield the proposals of the lowerings in turn, then every engine that is not compiled at run time."""
+    proposals = [list(heuristic_candidates(lowering, target)) for lowering in found]
+    for candidates in proposals:
+        positions.update((candidate.name, number) for number, candidate in enumerate(candidates))
+    for row in zip_longest(*proposals):
+        yield from filter(None, row)
+    for lowering in found:
+        for candidate in all_engines(lowering, target):
+            if candidate.name not in positions and not candidate.compiled_at_run_time:
+                positions.setdefault(candidate.name, -1)
+                yield candidate
+
+
+if __name__ == "__main__":
+    vars(search)["Bench"] = SurveyBench
+    vars(_worker)["Service"] = SurveyService
+    _worker.main()

@@ -1,0 +1,121 @@
+"""`python -m tools.ranking.survey -o FILE`: measures every candidate of drawn problems, on all visible GPUs.
+
+FILE has a line for each problem: its text, its network, and the rows of its candidates (child.py). The same command
+continues an earlier run. Rows of several files can be joined.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+import time
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from cudnnpy._measuring.gpu_worker import symptom_of
+from cudnnpy._measuring.gpus import uuid_of
+from cudnnpy._measuring.process import Ended, Message, WorkerProcess
+from tools.ranking.drawing import draw
+from tools.rows import FileError, Writer, read
+
+COMMAND = (sys.executable, "-P", "-m", "tools.ranking.child")
+_MAX_ENDS = 12  # of processes for one problem
+_PROBLEM_SECONDS = 60.0
+
+
+class Survey:
+    """The problems that are left, and the file. Threads share it."""
+
+    def __init__(self, file: Path, header: dict[str, Any], first: int) -> None:
+        rows = read(file)
+        if rows and rows[0] != header:
+            raise FileError(f"{file} must be of a survey with {header}; got {rows[0]}: name a new one with -o")
+        done = {row["number"] for row in rows[1:]}
+        self._numbers = (number for number in count(first) if number not in done)
+        self._writer, self._lock, self.seed = Writer(file), threading.Lock(), header["seed"]
+        if not rows:
+            self._writer.add(header)
+
+    def run(self, uuid: str, end: float) -> None:
+        """Measure problems on one GPU until a time of time.monotonic()."""
+        child = _start(uuid)
+        while time.monotonic() < end:
+            with self._lock:
+                number = next(self._numbers)
+            drawn = draw(self.seed, number)
+            rows: dict[str, list[Any]] = {}
+            left_out: dict[str, str] = {}
+            begin = time.monotonic()
+            for _ in range(_MAX_ENDS):
+                known = {name: row[2:4] for name, row in rows.items() if row[2] is not None}
+                request = {"do": "survey", "text": drawn.text, "left_out": left_out, "known": known}
+                answer = child.ask(request, min(begin + _PROBLEM_SECONDS, end + 10.0), _noted(rows))
+                if not isinstance(answer, Ended):
+                    error = str(answer.get("error", ""))
+                    break
+                child.end()
+                child = _start(uuid)
+                error = answer.how
+                if answer.cause == "deadline" or not answer.begun:
+                    break
+                reason = f"fault: {symptom_of(answer)}"
+                left_out[answer.begun] = reason
+                rows[answer.begun] = [answer.begun, -1, None, None, [], reason]
+            seconds = round(time.monotonic() - begin, 2)
+            if time.monotonic() < end + 10.0:
+                self._writer.add(
+                    {**drawn._asdict(), "seconds": seconds, "error": error[:200], "rows": list(rows.values())}
+                )
+        child.end()
+
+
+def _noted(rows: dict[str, list[Any]]) -> Any:
+    def note(message: Message) -> None:
+        if "row" in message:
+            row = message["row"]
+            if row[0] not in rows or row[2] is not None or row[5]:
+                rows[row[0]] = row
+
+    return note
+
+
+def _start(uuid: str) -> WorkerProcess:
+    return WorkerProcess({"gpu": uuid}, command=COMMAND)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tools.ranking.survey", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600.0, help="after which no problem is begun (600)")
+    parser.add_argument("--seed", type=int, default=1, help="draws the problems (1)")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first problem (0)")
+    parser.add_argument("--processes", type=int, default=4, help="children of each GPU, which plan side by side (4)")
+    parser.add_argument("-o", "--output", type=Path, default=Path("survey.jsonl"), help="the file (survey.jsonl)")
+    given = parser.parse_args(arguments)
+    from cuda.core import Device, system
+
+    from cudnnpy import raw
+
+    gpus = [uuid_of(number) for number in range(system.get_num_devices())]
+    header = {"survey": 1, "seed": given.seed, "cudnn": raw.version_text(raw.version()), "gpu": str(Device(0).name)}
+    survey, end = Survey(given.output, header, given.first), time.monotonic() + given.seconds
+    os.environ["CUDNNPY_STORE"] = ""
+    threads = [
+        threading.Thread(target=survey.run, args=(uuid, end), daemon=True)
+        for _ in range(given.processes)
+        for uuid in gpus
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rows = read(given.output)[1:]
+    print(f"{len(rows)} problems, {sum(len(row['rows']) for row in rows)} candidates")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
