@@ -41,6 +41,11 @@ class Launchable(Protocol):
     device: int
     workspace_size: int
     is_relocatable: bool
+    _planning_ms: float  #: the host time of planning, in milliseconds
+
+    @property
+    def _trace_text(self) -> Callable[[], str]:
+        """Return the beginning of a traced line (tracing.py), from the problem to the source of the choice."""
 
     @property
     def executable(self) -> Executable:
