@@ -41,11 +41,14 @@ class Launchable(Protocol):
     device: int
     workspace_size: int
     is_relocatable: bool
-    _planning_ms: float  #: the host time of planning, in milliseconds
+
+    @property
+    def _planning_ms(self) -> float:
+        """The host time of planning, in milliseconds; 0 if it is unknown."""
 
     @property
     def _trace_text(self) -> Callable[[], str]:
-        """Return the beginning of a traced line (tracing.py), from the problem to the source of the choice."""
+        """The function that returns the beginning of a traced line (tracing.py), up to the source of the choice."""
 
     @property
     def executable(self) -> Executable:
