@@ -21,7 +21,7 @@ from cudnnpy._core.process_setting import ProcessSetting
 from cudnnpy._launch import dispatch
 from cudnnpy._launch.address_validation import Addresses
 from cudnnpy._launch.device_operation import DeviceOperation
-from cudnnpy._launch.gpu_time import gpu_microseconds
+from cudnnpy._launch.gpu_time import DELAY_US, gpu_microseconds
 from cudnnpy._launch.launcher import Launcher
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._options.checks import check_integer, error_repr
@@ -42,7 +42,7 @@ def trace(level: int = 1, *, file: TextIO | None = None) -> AbstractContextManag
         0 writes nothing. 1 writes the problem, the choice and the host time. 2 also measures the GPU time, for which the
         host waits for the work of each call.
     file : text file, optional
-        The destination, an object with a method ``write``. By default the standard error, ``sys.stderr``.
+        The destination. By default the standard error, ``sys.stderr``.
 
     Returns
     -------
@@ -52,7 +52,7 @@ def trace(level: int = 1, *, file: TextIO | None = None) -> AbstractContextManag
     Raises
     ------
     TypeError, ValueError
-        The level is not 0, 1 or 2, or the file has no method ``write``.
+        The level is not 0, 1 or 2, or the file has no methods ``write`` and ``flush``.
 
     Notes
     -----
@@ -66,8 +66,8 @@ def trace(level: int = 1, *, file: TextIO | None = None) -> AbstractContextManag
     - ``planned in ... ms`` in the first line of a plan;
     - the host time in microseconds: of a call on arrays from its beginning, with planning, until the work is queued; of
       `Plan.execute` and of PyTorch's convolutions the launch alone;
-    - the GPU time in microseconds at level 2, or ``captured``: a call that a CUDA graph captures does not run, and is not
-      timed.
+    - the GPU time in microseconds at level 2, after ``<`` if it includes waiting for the host; or ``captured``: a call that a
+      CUDA graph captures does not run, and is not timed.
 
     ``cudnnpy tune``, ``cudnnpy plan`` and ``cudnnpy explain`` accept a line or a file of lines as it is. Level 2 delays the
     work of each call by about 0.1 ms, so that the kernels are queued when the first one starts. Replays of CUDA graphs, and
@@ -80,8 +80,8 @@ def trace(level: int = 1, *, file: TextIO | None = None) -> AbstractContextManag
     forward 8x3x64x64 16x3x3x3 pad=1 # engine 28; heuristics; workspace 0 bytes; planned in 31.2 ms; host 31871.5 us
     """
     level = check_integer("level", level, 0, 2)
-    if file is not None and not callable(getattr(file, "write", None)):
-        raise TypeError(f"file must be a text file, with a method write, or None; got {error_repr(file)}")
+    if file is not None and not (hasattr(file, "write") and hasattr(file, "flush")):
+        raise TypeError(f"file must be a text file, with write and flush, or None; got {error_repr(file)}")
     return _setting.set(_Trace(level, file) if level else None)
 
 
@@ -128,26 +128,28 @@ def _traced_launch(launcher: Launcher, addresses: Addresses, stream: int, are_va
         launch(launcher, addresses, stream, are_valid)
         return
     begin_ns = time.perf_counter_ns()
-    host_ns = begin_ns - (_call.begin_ns or begin_ns)
+    before_us = (begin_ns - (_call.begin_ns or begin_ns)) / 1e3
+    launch_us, is_captured, gpu = 0.0, is_stream_or_torch_capturing(stream), ""
 
     def timed() -> None:
-        nonlocal host_ns
+        nonlocal launch_us
         begin_ns = time.perf_counter_ns()
         launch(launcher, addresses, stream, are_valid)
-        host_ns += time.perf_counter_ns() - begin_ns
+        launch_us = (time.perf_counter_ns() - begin_ns) / 1e3
 
-    is_captured, gpu = is_stream_or_torch_capturing(stream), ""
     _call.is_launching = True
     try:
         if trace.level < 2 or is_captured:
             timed()
         else:
             with on_device(launcher.device):
-                microseconds = gpu_microseconds(timed, stream)
-            gpu = "; GPU time unknown" if microseconds is None else f"; GPU {microseconds:.1f} us"
+                gpu_us = gpu_microseconds(timed, stream)
+            bound = "<" if launch_us > DELAY_US else ""
+            gpu = "; GPU time unknown" if gpu_us is None else f"; GPU {bound}{gpu_us:.1f} us"
     finally:
         _call.is_launching = False
-    _write(trace, f"{_beginning(launcher)}; host {host_ns / 1e3:.1f} us{'; captured' if is_captured else gpu}\n")
+    host = f"host {before_us + launch_us:.1f} us"
+    _write(trace, f"{_beginning(launcher)}; {host}{'; captured' if is_captured else gpu}\n")
 
 
 def _beginning(launcher: Launcher) -> str:

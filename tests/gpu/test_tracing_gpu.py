@@ -50,7 +50,7 @@ def traced(level: int, call: Callable[[], object]) -> list[str]:
 
 
 def microseconds(line: str) -> float:
-    found = re.search(r"; host [\d.]+ us; GPU ([\d.]+) us$", line)
+    found = re.search(r"; host [\d.]+ us; GPU <?([\d.]+) us$", line)
     assert found, line
     return float(found[1])
 
@@ -93,7 +93,10 @@ def test_gpu_times_are_of_the_work_alone() -> None:
     assert sorted(map(microseconds, lines))[4] == pytest.approx(expected, rel=0.3)
     small, result = draw(1, 8, 8, 8), draw(1, 8, 8, 8)
     relu = cudnnpy.Activation("relu")
-    lines = traced(2, lambda: [relu.forward(small, out=result) for _ in range(19)])
+    lines = [
+        line for line in traced(2, lambda: [relu.forward(small, out=result) for _ in range(19)]) if "<" not in line
+    ]
+    assert len(lines) > 10
     assert min(map(microseconds, lines)) < 10
 
 

@@ -241,7 +241,7 @@ def test_lines_go_to_the_standard_error(capsys: pytest.CaptureFixture[str], monk
         ({"level": 3}, "level must be an integer of 0 to 2; got 3"),
         ({"level": "2"}, "level must be an integer of 0 to 2; got '2'"),
         ({"level": True}, "level must be an integer of 0 to 2; got True"),
-        ({"file": "trace.txt"}, "file must be a text file, with a method write, or None; got 'trace.txt'"),
+        ({"file": "trace.txt"}, "file must be a text file, with write and flush, or None; got 'trace.txt'"),
     ],
 )
 def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
@@ -329,12 +329,23 @@ def test_level_2_measures_the_launch_between_two_events(
     stand_in: StandInDevice, file: Lines, events: FakeEvents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stand_in, "note", lambda launch: events.calls.append(launch.name))
+    monkeypatch.setattr(tracing, "DELAY_US", 1e9)  # whatever this machine takes
     with cudnnpy.trace(2, file=file):
         cudnnpy.Pooling(window=2).forward(Array(2, 4, 6, 6))
     assert re.search(rf"; {HOST}; GPU 12\.5 us$", file.lines[0])
     begin = ["cuEventCreate", "cuEventCreate", "cuLaunchHostFunc", "cuEventRecord"]
     end = ["cuEventRecord", "cuEventSynchronize", "cuEventElapsedTime", "cuEventDestroy_v2", "cuEventDestroy_v2"]
     assert events.calls == [*begin, "cudnnPoolingForward", *end]
+
+
+@pytest.mark.usefixtures("events")
+def test_a_launch_that_takes_longer_than_the_delay_has_an_upper_bound(
+    stand_in: StandInDevice, file: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stand_in, "note", lambda launch: time.sleep(2e-6 * gpu_time.DELAY_US))
+    with cudnnpy.trace(2, file=file):
+        cudnnpy.Pooling(window=2).forward(Array(2, 4, 6, 6))
+    assert file.lines[0].endswith("; GPU <12.5 us")
 
 
 @pytest.mark.usefixtures("stand_in")
