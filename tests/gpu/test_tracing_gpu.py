@@ -168,7 +168,8 @@ def test_another_thread_may_be_traced_during_a_capture() -> None:
     def work() -> None:
         with torch.cuda.stream(stream):
             try:
-                conv.forward(x, w, out=other)
+                for _ in range(4):  # the launch is direct then
+                    conv.forward(x, w, out=other)
                 stream.synchronize()
             finally:
                 is_planned.set()
