@@ -5,9 +5,8 @@
     graph {"calls":[...],"compute_dtype":"float32","tensors":[...]} workspace_limit=64MiB
 
 A text consists of words separated by spaces, in any order. A word that begins with ``#`` begins a comment, up to the end of the
-line, as in the lines of `cudnnpy.trace`. `text_of` omits defaults and writes the words in one order, so that
-equal problems have equal texts. The table SYNTAXES has the words of each kind of problem. The words below give the options of
-every kind.
+line, as in the lines of `cudnnpy.trace`. `text_of` omits defaults and writes the words in one order, so that equal problems
+have equal texts. The table SYNTAXES has the words of each kind of problem. The words below give the options of every kind.
 
 =====================================  =====================================================================
 ``prefer=autotune``                    "fastest", "limited_workspace", "no_workspace" or "autotune"

@@ -47,15 +47,17 @@ def owners_of_files() -> Owners:
 
 def loaded_files(owners: Owners, first: str | None) -> Iterator[LibraryFile]:
     """Yield the files of cuDNN in this process's memory map, whoever loaded them. `first`, if it is loaded, comes first."""
-    paths = [] if first is None else [first]
+    paths: dict[str, str] = {} if first is None else {os.path.realpath(first): first}
     with open("/proc/self/maps", errors="surrogateescape") as maps:
         for line in maps:
             path = line.rstrip("\n").split(maxsplit=5)[-1]
-            if os.path.basename(path).startswith("libcudnn") and not _is_listed(path, paths):
-                paths.append(path)
-    for path in paths:
+            if os.path.basename(path).startswith("libcudnn"):
+                real = os.path.realpath(path.removesuffix(_DELETED))
+                if path.endswith(_DELETED) or real not in paths:
+                    paths[real] = path
+    for path in paths.values():
         file = _library_file(path, owners)
-        yield file if path != first else file._replace(version=version_text(_library.version()))
+        yield file._replace(version=version_text(_library.version())) if file.path == first else file
 
 
 def files_to_load(file: str, loaded: list[LibraryFile], owners: Owners) -> Iterator[LibraryFile]:
@@ -74,10 +76,6 @@ def files_elsewhere(used: list[LibraryFile], owners: Owners) -> Iterator[Library
             if os.path.realpath(path) not in known:
                 known.add(os.path.realpath(path))
                 yield _library_file(path, owners)
-
-
-def _is_listed(path: str, paths: list[str]) -> bool:
-    return any(os.path.realpath(path) == os.path.realpath(other) for other in paths)
 
 
 def _library_file(path: str, owners: Owners) -> LibraryFile:

@@ -146,6 +146,27 @@ def test_a_file_that_was_replaced_is_a_problem(tmp_path: Path) -> None:
     assert any(one.startswith(f"{file.name}: replaced since this process loaded it") for one in found["problems"])
 
 
+def test_libcudnn_itself_that_was_replaced_is_a_problem(copy: Path) -> None:
+    file = copy / "libcudnn.so.9"
+    file.unlink()
+    shutil.copy(REAL / file.name, file)
+    program = f"""
+import os, shutil
+from cudnnpy import availability, raw
+raw.load()
+os.remove({str(file)!r})
+shutil.copy({str(REAL / file.name)!r}, {str(file)!r})
+report = availability.report()
+print(report.libraries[0], *report.problems, sep="\\n")
+"""
+    given = {**os.environ, "CUDNNPY_LIBRARY": str(file)}
+    done = subprocess.run([sys.executable, "-c", program], env=given, capture_output=True, text=True, check=True)
+    first, *problems = done.stdout.splitlines()
+    expected = Library(file.name, str(file), RELEASE, "replaced since it was loaded")
+    assert first == repr(expected)
+    assert any(problem.startswith(f"{file.name}: replaced since this process loaded it") for problem in problems)
+
+
 def test_the_problems_of_files_name_their_folders_releases_and_wheels() -> None:
     one, two = Library("libcudnn.so.9", "/a/libcudnn.so.9", "9.28.0"), Library("b", "/a/b", "9.19.0")
     (problem,) = availability._file_problems((one, two), {})
