@@ -57,6 +57,7 @@ _LAZY = {
     "store": "",
     "to_device": "_memory.copies",
     "to_numpy": "_memory.copies",
+    "trace": "_launch.tracing",
     "transform_tensor": "ops.tensors",
     "why_unavailable": "availability",
     "workspace": "",

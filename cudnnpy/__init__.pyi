@@ -1,5 +1,5 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:2b3f7cd004228afe1c9c53270b4e9fc4b959ee7c7229a2f2c1506bd6c4e83a2e
+# seal: sha256:fb8e045f69080bde7a6819852ed83993394d5ff7ca11e993a444f91cd8389bea
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors
@@ -14,6 +14,7 @@ from cudnnpy._core.logging_bridge import log_to as log_to
 from cudnnpy._launch.plan_cache import cache_info as cache_info
 from cudnnpy._launch.plan_cache import clear_cache as clear_cache
 from cudnnpy._launch.plan_cache import set_cache_limit as set_cache_limit
+from cudnnpy._launch.tracing import trace as trace
 from cudnnpy._memory.copies import to_device as to_device
 from cudnnpy._memory.copies import to_numpy as to_numpy
 from cudnnpy._memory.device_array import DeviceArray as DeviceArray
@@ -98,6 +99,7 @@ __all__ = [
     'store',
     'to_device',
     'to_numpy',
+    'trace',
     'transform_tensor',
     'why_unavailable',
     'workspace',

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from ctypes import byref
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TypeAlias
 
 from cudnnpy import raw
 from cudnnpy._cuda_state import CUDA_MAJORS, CudaState, cuda_state, error_text
@@ -19,15 +18,22 @@ from cudnnpy._installation import to_install, with_extra
 from cudnnpy._process_state import process_cache
 from cudnnpy._version import __version__
 from cudnnpy.errors import CudnnError
+from cudnnpy.raw import _library
 from cudnnpy.raw._consistency import PARTS, unmet_parts
+from cudnnpy.raw._library_files import (
+    REPLACED,
+    LibraryFile,
+    Owners,
+    files_elsewhere,
+    files_to_load,
+    loaded_files,
+    owners_of_files,
+)
 
 __all__ = ["Gpu", "Library", "Report", "UnavailableError", "is_available", "report", "why_unavailable"]
 
 _FRAMEWORKS = ("ml-dtypes", "numba", "numba-cuda", "numpy", "tensorflow", "torch", "triton")
 _VERSION_CHECKS = ("Graph", "Ops", "Cnn", "Adv")
-
-# The files of the installed nvidia-cudnn-* wheels, with the wheels (name, version) that list them.
-Owners: TypeAlias = dict[str, list[tuple[str, str]]]
 
 
 class UnavailableError(CudnnError):
@@ -36,11 +42,23 @@ class UnavailableError(CudnnError):
 
 @dataclass(frozen=True)
 class Library:
-    """A file of cuDNN that is loaded into this process. `version` is None if it is unknown."""
+    """A file of cuDNN.
+
+    Attributes
+    ----------
+    name, path : str
+        The file.
+    version : str or None
+        The release, such as "9.28.0"; None if it is unknown.
+    origin : str
+        The wheel with its version, "conda", "system", the environment variable that leads to the file, such as
+        "LD_LIBRARY_PATH", or "another folder".
+    """
 
     name: str
     path: str
     version: str | None
+    origin: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,6 +77,12 @@ class Report:
 
     Attributes
     ----------
+    libraries : tuple of Library
+        The files of cuDNN that are loaded into this process; the first is libcudnn itself.
+    not_loaded : tuple of Library
+        The files that later calls of cuDNN load. If libcudnn cannot be loaded, also itself.
+    elsewhere : tuple of Library
+        The files of cuDNN in the other places that are searched, which this package does not use.
     why_unavailable : str or None
         The reason why cuDNN cannot be used; None if it can.
     packages : dict
@@ -72,6 +96,8 @@ class Report:
     package: str
     cudnn: str | None
     libraries: tuple[Library, ...]
+    not_loaded: tuple[Library, ...]
+    elsewhere: tuple[Library, ...]
     cudnn_built_for: str | None
     driver: str | None
     runtime: str | None
@@ -88,8 +114,14 @@ class Report:
         yield "Python", self.python
         yield "cudnnpy", self.package
         yield "cuDNN", "not loaded" if self.cudnn is None else f"{self.cudnn}, built for CUDA {self.cudnn_built_for}"
-        for library in self.libraries:
-            yield f"  {library.name}", f"{library.version or 'version unknown'}  {library.path}"
+        for state, libraries in (
+            ("loaded", self.libraries),
+            ("not loaded", self.not_loaded),
+            ("not used", self.elsewhere),
+        ):
+            for (folder, version, origin), names in _groups(libraries).items():
+                listed = names[0] if len(names) == 1 else f"{{{', '.join(names)}}}"
+                yield f"  {state}", f"{version}, {origin}  {os.path.join(folder, listed)}"
         yield "CUDA driver", self.driver or "none"
         yield "CUDA runtime", self.runtime or "none"
         yield "cuda-bindings", self.bindings or "not installed"
@@ -132,12 +164,15 @@ def report() -> Report:
         cudnn = raw.version_text(raw.version())
         built_for = cuda_version_text(raw.cudnnGetCudartVersion())
     why = why_unavailable()
-    libraries: tuple[Library, ...] = ()
+    owners = owners_of_files()
     if cudnn is not None:
-        owners = _owners()
-        problems += _part_problems(owners)  # before _loaded, since it loads sub-libraries
-        libraries = tuple(_loaded(owners))
-        problems += _file_problems(libraries, owners)
+        problems += _part_problems(owners)  # first, since it loads sub-libraries
+    libcudnn = _library.file_to_load() if cudnn is None else raw.path()
+    loaded = list(loaded_files(owners, None if cudnn is None else libcudnn))
+    not_loaded = [] if libcudnn is None else list(files_to_load(libcudnn, loaded, owners))
+    libraries, others = _libraries(loaded), _libraries(not_loaded)
+    if libraries:
+        problems += _file_problems(libraries, owners, others)
     driver = state.driver
     if driver and built_for and int(built_for.split(".")[0]) > int(driver.split(".")[0]):
         supported, built = driver.split(".")[0], built_for.split(".")[0]
@@ -154,6 +189,8 @@ def report() -> Report:
         package=f"{__version__} ({Path(__file__).resolve().parent})",
         cudnn=cudnn,
         libraries=libraries,
+        not_loaded=others,
+        elsewhere=_libraries(files_elsewhere([*loaded, *not_loaded], owners)),
         cudnn_built_for=built_for,
         driver=driver,
         runtime=state.runtime,
@@ -231,56 +268,41 @@ def _packages() -> dict[str, str]:
     return dict(sorted(versions.items()))
 
 
-def _loaded(owners: Owners) -> Iterator[Library]:
-    """Yield the files of cuDNN in this process's memory map; the first is libcudnn itself."""
-    paths = {raw.path(): None}
-    with open("/proc/self/maps") as maps:
-        for line in maps:
-            path = line.rstrip("\n").split(maxsplit=5)[-1]
-            if os.path.basename(path).startswith("libcudnn") and not _same_file(path, paths):
-                paths[path] = None
-    for path in paths:
-        yield Library(os.path.basename(path), path, _file_version(path, owners))
+def _libraries(files: Iterable[LibraryFile]) -> tuple[Library, ...]:
+    return tuple(Library(*file) for file in files)
 
 
-def _same_file(path: str, paths: dict[str, None]) -> bool:
-    return any(os.path.realpath(path) == os.path.realpath(other) for other in paths)
-
-
-def _owners() -> Owners:
-    owners: Owners = {}
-    for distribution in metadata.distributions():
-        name = distribution.metadata["Name"] or ""
-        if name.lower().replace("_", "-").startswith("nvidia-cudnn-"):
-            for file in distribution.files or ():
-                if file.name.startswith("libcudnn"):
-                    path = os.path.realpath(str(distribution.locate_file(file)))
-                    owners.setdefault(path, []).append((name, distribution.version))
-    return owners
-
-
-def _file_version(path: str, owners: Owners) -> str | None:
-    """Return the version of a file: libcudnn's by cudnnGetVersion, otherwise by the file's name, otherwise by its wheel."""
-    if path == raw.path():
-        return raw.version_text(raw.version())
-    real = os.path.realpath(path)
-    numbers = os.path.basename(real).partition(".so.")[2]
-    if "." in numbers:
-        return numbers
-    versions = {version for _name, version in owners.get(real, ())}
-    return versions.pop() if len(versions) == 1 else None
-
-
-def _file_problems(libraries: tuple[Library, ...], owners: Owners) -> Iterator[str]:
-    folders: dict[str, list[str]] = {}
+def _groups(libraries: Iterable[Library]) -> dict[tuple[str, str, str], list[str]]:
+    """Return the names of libraries by their folder, version and origin."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
     for library in libraries:
-        folders.setdefault(os.path.dirname(os.path.realpath(library.path)), []).append(library.name)
-    if len(folders) > 1:
-        listed = "; ".join(f"{', '.join(names)} from {folder}" for folder, names in folders.items())
+        folder = os.path.dirname(os.path.realpath(library.path))
+        groups.setdefault((folder, library.version or "version unknown", library.origin), []).append(library.name)
+    return groups
+
+
+def _file_problems(libraries: tuple[Library, ...], owners: Owners, later: tuple[Library, ...] = ()) -> Iterator[str]:
+    """Yield the problems of the files that are loaded, and of those that are loaded later.
+
+    These are several folders, releases or wheels, and files that were replaced.
+    """
+    groups = _groups((*libraries, *later))
+    listed = "; ".join(
+        f"{', '.join(names)} ({version}) from {folder}" for (folder, version, _), names in groups.items()
+    )
+    if len({folder for folder, *_ in groups}) > 1:
         yield (
-            f"files of cuDNN from different folders are loaded: {listed}. One process can use one cuDNN: uninstall "
-            "one of them, or take its folder out of LD_LIBRARY_PATH, or name the other's libcudnn.so.9 in "
-            "CUDNNPY_LIBRARY before anything else loads cuDNN"
+            f"files of cuDNN from different folders are loaded{', or would be' if later else ''}: {listed}. One process "
+            "can use one cuDNN: uninstall one of them, or take its folder out of LD_LIBRARY_PATH, or name the other's "
+            "libcudnn.so.9 in CUDNNPY_LIBRARY before anything else loads cuDNN"
+        )
+    elif len({library.version for library in (*libraries, *later) if library.version}) > 1:
+        yield f"files of cuDNN are of different releases: {listed}. Install all of cuDNN again, in one release"
+    replaced = ", ".join(library.name for library in libraries if library.origin == REPLACED)
+    if replaced:
+        yield (
+            f"{replaced}: replaced since this process loaded it, so that files that are loaded later may be of another "
+            "release. Restart the process"
         )
     wheels = [name for name, _version in owners.get(os.path.realpath(libraries[0].path), ())]
     if len(wheels) > 1:

@@ -64,6 +64,7 @@ NAVIGATION = {
         "operations",
         "graphs",
         "pytorch",
+        "tracing",
         "test-your-convolution",
         "errors",
     ],

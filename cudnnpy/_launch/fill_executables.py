@@ -67,6 +67,7 @@ class Memset:
     """A fill of dense memory by the driver: cuMemsetD16Async, cuMemsetD32Async."""
 
     workspace_size = 0
+    name = "memset"
 
     def __init__(self, out: TensorSpec, value: float) -> None:
         self._count, self._width = math.prod(out.shape), dtype_of(out.dtype).itemsize

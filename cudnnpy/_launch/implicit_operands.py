@@ -47,14 +47,14 @@ class WithImplicitOperands:
     """
 
     def __init__(self, executable: Executable, sources: Sequence[OperandSource]) -> None:
-        self._executable, self._sources = executable, tuple(sources)
+        self.executable, self._sources = executable, tuple(sources)
         scratch = sum(aligned_size(source.size) for source in self._sources if isinstance(source, ScratchBuffer))
         self.workspace_size = scratch + executable.workspace_size
 
     @property
     def is_relocatable(self) -> bool:
         """Whether the same kernels serve all addresses of the caller's operands."""
-        return is_relocatable(self._executable)
+        return is_relocatable(self.executable)
 
     def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> BoundLaunch:
         """Return the launch on the addresses of the caller's operands and of the buffers."""
@@ -67,7 +67,7 @@ class WithImplicitOperands:
                 workspace += aligned_size(source.size)
             else:
                 completed.append(addresses[source])
-        return sequential_launch([self._executable.bind(handle, tuple(completed), workspace)], (self,))
+        return sequential_launch([self.executable.bind(handle, tuple(completed), workspace)], (self,))
 
 
 def scratch_buffer(spec: TensorSpec) -> ScratchBuffer:

@@ -44,6 +44,14 @@ class Launchable(Protocol):
     is_relocatable: bool
 
     @property
+    def _planning_ms(self) -> float:
+        """The host time of planning, in milliseconds; 0 if it is unknown."""
+
+    @property
+    def _trace_text(self) -> Callable[[], str]:
+        """The function that returns the beginning of a traced line (tracing.py), up to the source of the choice."""
+
+    @property
     def executable(self) -> Executable:
         """The executable, which is bound to addresses that were checked."""
 

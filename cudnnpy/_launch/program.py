@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from cudnnpy._core.layouts import TensorSpec, byte_extent, has_same_layout
+from cudnnpy._core.layouts import TensorSpec, byte_extent, channels_last_strides, has_same_layout, packed_strides
 from cudnnpy._launch.address_validation import address_check
-from cudnnpy._launch.steps import Executable, Step, StepSequence, copy
+from cudnnpy._launch.steps import AliasSwitch, Executable, Step, StepSequence, copy
 
 _ALIGNMENT = 16  # bytes; kernels for less aligned operands may differ from those for others
 
@@ -66,6 +66,40 @@ class Program:
             partial(_explain, operands),
         )
 
+    @property
+    def _planning_ms(self) -> float:
+        """The host time of planning, in milliseconds; 0 without a plan."""
+        return 0.0 if self.plan is None else float(self.plan._planning_ms)
+
+    def _trace_text(self) -> str:
+        """Return the beginning of a traced line: the plan's, or the operands and the C functions, as a comment."""
+        if self.plan is not None:
+            return str(self.plan._trace_text())
+        operands = ", ".join(f"{name} {_spec_text(spec)}" for name, spec, *_ in self.operands)
+        return f"# {self.name}: {operands}; {', '.join(_function_names(self.executable)) or 'nothing to launch'}"
+
+
+def _spec_text(spec: TensorSpec) -> str:
+    """Return a shape, a dtype, and the memory format or the strides unless these are packed, as the notation has them."""
+    words = ["x".join(map(str, spec.shape)) or "scalar", spec.dtype]
+    if spec.strides not in (None, packed_strides(spec.shape)):
+        is_channels_last = len(spec.shape) > 2 and spec.strides == channels_last_strides(spec.shape)
+        words.append("channels_last" if is_channels_last else f"strides={','.join(map(str, spec.strides or ()))}")
+    return " ".join(words)
+
+
+def _function_names(executable: Any) -> Iterator[str]:
+    """Yield the names of the functions that an executable calls, in order."""
+    if isinstance(executable, StepSequence):
+        for step in executable.steps:
+            yield from _function_names(step.executable)
+    elif isinstance(executable, AliasSwitch):
+        yield from _function_names(executable.different)
+    elif (name := getattr(executable, "name", None)) is not None:
+        yield name
+    elif (inner := getattr(executable, "executable", None)) is not None:
+        yield from _function_names(inner)
+
 
 def _explain(operands: Sequence[Operand], addresses: Sequence[int], _workspace: int) -> None:
     check_overlaps(operands, addresses)
@@ -97,6 +131,7 @@ def with_conversion_copies(
     executable: Executable,
     wanted: Sequence[TensorSpec],
     beta: float = 0.0,
+    plan: Any = None,
 ) -> Program:
     """Wrap an executable with copies that convert operands to the memory format and dtype in `wanted`.
 
@@ -117,4 +152,4 @@ def with_conversion_copies(
             after.append(Step(copy(want, spec), (indices[-1], at)))
         if not operand.is_result or operand.is_read or beta:
             before.append(Step(copy(spec, want), (at, indices[-1])))
-    return Program(name, device, operands, [*before, Step(executable, tuple(indices)), *after], scratch)
+    return Program(name, device, operands, [*before, Step(executable, tuple(indices)), *after], scratch, plan)

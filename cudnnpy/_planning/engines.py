@@ -292,6 +292,8 @@ class GraphExecutable:
     `constants` are the tensors by value, as pairs of a unique id and a ctypes number.
     """
 
+    name = "cudnnBackendExecute"
+
     def __init__(self, plan: Descriptor, uids: tuple[int, ...], constants: tuple[tuple[int, Any], ...] = ()) -> None:
         self.plan, self.uids = plan, (*uids, *(uid for uid, _ in constants))
         self._packs = VariantPacks(self.uids, tuple(number for _, number in constants))

@@ -92,6 +92,11 @@ def _explain(problem: Problem, size: int, operands: Sequence[int], workspace: in
     check_pointers(problem, operands, (workspace, size))
 
 
+def _line(problem: Problem, options: PlanningOptions, name: str, source: str) -> str:
+    """Return the beginning of a traced line: the problem in the notation, and its choice as a comment."""
+    return f"{text_of(problem, options)} # {name}; {source}"
+
+
 @dataclass(slots=True)
 class _Work:
     """A Launchable (launcher.py) of a plan."""
@@ -102,6 +107,8 @@ class _Work:
     is_relocatable: bool
     executable: Executable
     check_addresses: AddressCheck
+    _trace_text: Callable[[], str]
+    _planning_ms: float
 
 
 class Plan:
@@ -142,6 +149,7 @@ class Plan:
         self.device = problem.device
         self.is_relocatable = all(s.alignment >= _ALIGNMENT for s in problem.specs) and is_relocatable(executable)
         self.store_layer, self.candidates = "", []
+        self._options, self._planning_ms = PlanningOptions(tf32=not candidate.strict), 0.0
         self.check_addresses = address_check(
             [byte_extent(spec) for spec in problem.specs],
             range(len(problem.specs) - problem.results, len(problem.specs)),
@@ -211,7 +219,20 @@ class Plan:
             self.is_relocatable,
             self.executable,
             self.check_addresses,
+            self._trace_text,
+            self._planning_ms,
         )
+
+    @property
+    def _trace_text(self) -> Callable[[], str]:
+        """The function that returns the beginning of a traced line. It does not refer to the plan."""
+        if self.store_layer:
+            source = f"from the store ({self.store_layer})"
+        elif self._options.algorithm is not None:
+            source = "algorithm="
+        else:
+            source = self.source if self.milliseconds is None else f"autotune ({self.milliseconds:.4g} ms)"
+        return partial(_line, self.problem, self._options, self.name, source)
 
     def __reduce__(self) -> tuple[Callable[..., Plan], tuple[str, int]]:
         """By the text of to_json, so that a plan, and options that force one, can be pickled and copied."""

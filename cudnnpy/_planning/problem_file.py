@@ -1,4 +1,4 @@
-"""Files of problems, which `cudnnpy tune` and `cudnnpy plan` read: TOML with a list of texts in the notation.
+"""Files of problems, which `cudnnpy tune` and `cudnnpy plan` read: TOML with a list of texts in the notation, or a trace.
 
     format = 1
     problems = [
@@ -6,7 +6,8 @@
         "backward_data 128x64x56x56 64x64x3x3 pad=1 float16 channels_last",
     ]
 
-A duplicate problem is read once.
+A duplicate problem is read once. Of a file that `cudnnpy.trace` wrote the lines that begin with a problem are read; there may
+be other lines between them, since the file may have been the standard error of a program.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from cudnnpy._core.atomic_file import replacing
 from cudnnpy._options.limits import MAX_PROBLEM_FILE_BYTES, MAX_SYNTAX_CHARACTERS
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.problem_notation import ProblemTextError, parse, parse_plannable, text_of
+from cudnnpy._planning.problem_notation import SYNTAXES, ProblemTextError, parse, parse_plannable, syntax_of, text_of
 
 FORMAT = 1
 _KEYS = ("format", "problems")
@@ -72,8 +73,7 @@ def read(path: str | os.PathLike[str], device: int = 0) -> list[ListedProblem]:
     name = os.fspath(path)
     source = _source(name)
     found: dict[str, ListedProblem] = {}
-    texts = _texts(name, source)
-    for text, place in zip(texts, _places(source, len(texts)), strict=True):
+    for text, place in traced(source) or _listed(name, source):
         try:
             problem, options = parse_plannable(text, device)
         except ProblemTextError as error:
@@ -82,6 +82,27 @@ def read(path: str | os.PathLike[str], device: int = 0) -> list[ListedProblem]:
         written = text_of(problem, options)
         found.setdefault(written, ListedProblem(written, problem, options, place.line))
     return list(found.values())
+
+
+def _listed(name: str, source: str) -> list[tuple[str, _Place]]:
+    """Return the texts of a TOML file with their places. Raises ProblemTextError unless it is TOML of this format."""
+    texts = _texts(name, source)
+    return list(zip(texts, _places(source, len(texts)), strict=True))
+
+
+def traced(source: str) -> list[tuple[str, _Place]]:
+    """Return the problems of a trace as it has them, each choice once, with their places; none for another text."""
+    if re.search(rf"""^[ \t]*["']?({"|".join(_KEYS)})["']?[ \t]*=""", source, re.MULTILINE):
+        return []
+    operations = "|".join(operation for kind in SYNTAXES for operation in syntax_of(kind).operations)
+    found: dict[str, _Place] = {}
+    line, counted = 1, 0
+    times = r"workspace [^;\n]{1,40}; (?:planned in [0-9.]{1,20} ms; )?host [0-9.]{1,20} us\b"
+    for match in re.finditer(rf"^((?:{operations}) .*); {times}", source, re.MULTILINE):
+        line += source.count("\n", counted, match.start())
+        counted = match.start()
+        found.setdefault(match[1], _Place(match.start(), line, None))
+    return list(found.items())
 
 
 def write(path: str | os.PathLike[str], texts: Iterable[str]) -> None:

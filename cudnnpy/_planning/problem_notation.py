@@ -4,9 +4,9 @@
     backward_filter 32x128x28x28 128x4x3x3 pad=1 stride=2 groups=32 deterministic tf32=False
     graph {"calls":[...],"compute_dtype":"float32","tensors":[...]} workspace_limit=64MiB
 
-A text consists of words separated by spaces, in any order. `text_of` omits defaults and writes the words in one order, so that
-equal problems have equal texts. The table SYNTAXES has the words of each kind of problem. The words below give the options of
-every kind.
+A text consists of words separated by spaces, in any order. A word that begins with ``#`` begins a comment, up to the end of the
+line, as in the lines of `cudnnpy.trace`. `text_of` omits defaults and writes the words in one order, so that equal problems
+have equal texts. The table SYNTAXES has the words of each kind of problem. The words below give the options of every kind.
 
 =====================================  =====================================================================
 ``prefer=autotune``                    "fastest", "limited_workspace", "no_workspace" or "autotune"
@@ -35,7 +35,7 @@ from cudnnpy._planning.problem import Problem
 
 _SHOWN = 60  # characters of a word in a message
 _READ_FOR_ADVICE = 30  # words
-_WORD = re.compile(r"\{|\S+")
+_WORD = re.compile(r"#.*|\{|\S+")
 _IN_JSON = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[{}]', re.DOTALL)
 
 
@@ -184,10 +184,12 @@ def parse_plannable(text: str, device: int = 0) -> tuple[Problem, PlanningOption
 
 
 def _split(text: str) -> Iterator[Token]:
-    """Yield the words of a text. JSON is one word even if it contains spaces."""
+    """Yield the words of a text without comments. JSON is one word even if it contains spaces."""
     at = 0
     while found := _WORD.search(text, at):
         start, at = found.span()
+        if found.group().startswith("#"):
+            continue
         if found.group() == "{":
             at = _end_of_json(text, start)
         yield Token(text[start:at], start + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from itertools import chain
@@ -184,6 +185,7 @@ def plan_for(
     if isinstance(given, Plan):
         given.check_serves(problem)
         return given
+    begin = time.perf_counter()
     target = Target(Handle.default(problem.device))
     tuner_class = _stored_tuner_class()
     tuner = None
@@ -193,6 +195,7 @@ def plan_for(
         problem, options, target, memory.free_bytes(problem.device), tuner, previous_engine, cap
     )
     plan = Plan(problem, candidate)
+    plan._options, plan._planning_ms = options, (time.perf_counter() - begin) * 1e3
     if tuner is not None:
         plan.store_layer = tuner.layer
     if lists_candidates:

@@ -68,7 +68,7 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
         zeros = () if has_channels else (byte_extent(x), byte_extent(w))
         cap = call.workspace_cap_with_scratch(*copies, *zeros)
         plan = plan_for(graph.problem(call.device), graph.options, measurer, cap=cap, lists_candidates=False)
-        program = with_conversion_copies(plan.name, call.device, operands, plan.executable, wanted)
+        program = with_conversion_copies(plan.name, call.device, operands, plan.executable, wanted, plan=plan)
         if has_channels:
             return program, results
         builder = StepBuilder({operand.name: operand.spec for operand in given_operands})
@@ -76,7 +76,7 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
         for tensor in replaced:
             builder.clear(tensor)
         builder.add(program.executable, *replaced, *[*builder.operands.values()][2:])
-        return builder.program(plan.name, call.device, given_operands), results
+        return builder.program(plan.name, call.device, given_operands, plan), results
 
     def _operands(self, call: Call, options: ConvolutionOptions) -> list[Operand]:
         """Check the arrays of a call; return x, w, the optional ones and out, in logical order."""

@@ -29,7 +29,7 @@ def check_together(file: str) -> None:
 
     Raises LibraryNotFoundError for a damaged file and LibraryVersionError for parts of different releases.
     """
-    parts = dict(_found(file))
+    parts = dict(parts_of(file))
     damaged = [part for part in parts.values() if part.damage]
     if damaged:
         raise LibraryNotFoundError(
@@ -43,7 +43,7 @@ def check_together(file: str) -> None:
 
 def unmet_parts(file: str) -> list[str]:
     """Return the inconsistencies that check_together does not look for. It takes tens of milliseconds, for a report."""
-    parts = dict(_found(file))
+    parts = dict(parts_of(file))
     return [] if any(part.damage for part in parts.values()) else list(_unmet(parts, PARTS[1:]))
 
 
@@ -67,7 +67,7 @@ def _path(folder: str, name: str) -> str:
     return os.path.join(folder, f"libcudnn_{name}.so.9")
 
 
-def _found(file: str) -> Iterator[tuple[str, Part]]:
+def parts_of(file: str) -> Iterator[tuple[str, Part]]:
     """Yield the parts: all beside libcudnn, else the first in LD_LIBRARY_PATH. cuDNN reports missing ones."""
     beside = sorted(os.listdir(os.path.dirname(file)))
     others = (found[1] for found in map(re.compile(r"libcudnn_(\w+)\.so\.9").fullmatch, beside) if found)

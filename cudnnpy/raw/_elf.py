@@ -133,7 +133,7 @@ class Part(NamedTuple):
 
 def findable(name: str) -> str | None:
     """Return the file that cuda.pathfinder would load for a name, unless one is loaded already; None if there is none."""
-    return next(filter(os.path.isfile, (os.path.join(folder, name) for folder in _folders(name))), None)
+    return next(filter(os.path.isfile, (os.path.join(folder, name) for _origin, folder in places(name))), None)
 
 
 def searched() -> list[str]:
@@ -141,21 +141,22 @@ def searched() -> list[str]:
     return [folder for folder in re.split("[:;]", os.environ.get("LD_LIBRARY_PATH", "")) if folder]
 
 
-def _folders(name: str) -> Iterator[str]:
-    """Yield the folders of wheels and conda, then of the dynamic linker, then of the environment variables."""
+def places(name: str) -> Iterator[tuple[str, str]]:
+    """Yield (origin, folder) in the order of the search: wheels and conda, the dynamic linker's, environment variables."""
     packages = site.getsitepackages()
     if site.ENABLE_USER_SITE:
         packages.insert(sys.prefix != sys.base_prefix, site.getusersitepackages())
     for folder in packages:
-        yield from sorted(glob.iglob(os.path.join(glob.escape(folder), "nvidia/*/lib")))
+        yield from (("wheel", found) for found in sorted(glob.iglob(os.path.join(glob.escape(folder), "nvidia/*/lib"))))
     for variable in ("CONDA_PREFIX", "", "CUDNN_PATH", "CUDA_PATH", "CUDA_HOME"):
         if root := os.environ.get(variable):
-            yield from (os.path.join(root, "lib64"), os.path.join(root, "lib"))
+            yield from ((variable, os.path.join(root, folder)) for folder in ("lib64", "lib"))
         elif not variable:
-            yield from searched()
+            yield from (("LD_LIBRARY_PATH", folder) for folder in searched())
             cache = _CACHE.read_bytes() if _CACHE.exists() else b""
-            yield from map(os.fsdecode, re.findall(rb"(/[^\0]*)/%s\0" % re.escape(name.encode()), cache))
-            yield from ("/lib64", "/usr/lib64", "/lib", "/usr/lib", os.path.join(sys.base_prefix, "lib"))
+            cached = map(os.fsdecode, re.findall(rb"(/[^\0]*)/%s\0" % re.escape(name.encode()), cache))
+            system = "/lib64", "/usr/lib64", "/lib", "/usr/lib", os.path.join(sys.base_prefix, "lib")
+            yield from (("system", folder) for folder in (*cached, *system))
 
 
 def examine(name: str, path: str) -> Part:

@@ -25,7 +25,7 @@ from cudnnpy.raw._elf import examine, findable
 from cudnnpy.raw._unknown_names import missing
 
 _MAJOR = 9
-_VARIABLE = "CUDNNPY_LIBRARY"
+VARIABLE = "CUDNNPY_LIBRARY"
 # The files that cuda.pathfinder loads: libcudnn after the libraries that it needs.
 _FILES = ("libcublasLt.so.13", "libcublasLt.so.12", "libnvrtc.so.13", "libnvrtc.so.12", f"libcudnn.so.{_MAJOR}")
 
@@ -106,13 +106,13 @@ def replaced(library: Any, number: int) -> Iterator[None]:
 
 
 def _find_and_load() -> tuple[ctypes.CDLL, str, int]:
-    named = os.environ.get(_VARIABLE)
+    named = os.environ.get(VARIABLE)
     if named:
         if not os.path.isfile(named):
             raise LibraryNotFoundError(
-                f"{_VARIABLE} names {named!r}, which is not a file", "Name libcudnn.so.9 itself, or unset it."
+                f"{VARIABLE} names {named!r}, which is not a file", "Name libcudnn.so.9 itself, or unset it."
             )
-        files, advice = [os.path.abspath(named)], f"{_VARIABLE} named this file; unset it to search the usual places."
+        files, advice = [os.path.abspath(named)], f"{VARIABLE} named this file; unset it to search the usual places."
     else:
         files = [file for name in _FILES if not _is_loaded(name) and (file := findable(name))]
         advice = "Reinstall cuDNN and the CUDA libraries it needs; `cudnnpy info` lists the libraries that were found."
@@ -159,6 +159,14 @@ def _load_graph(file: str) -> None:
     name = f"libcudnn_graph.so.{_MAJOR}"
     beside = os.path.join(os.path.dirname(file), name)
     ctypes.CDLL(beside if os.path.exists(beside) else name)
+
+
+def file_to_load() -> str | None:
+    """Return the libcudnn that `load` would take if none is loaded; None if there is none."""
+    named = os.environ.get(VARIABLE)
+    if named:
+        return os.path.abspath(named) if os.path.isfile(named) else None
+    return findable(_FILES[-1])
 
 
 def _find() -> str:

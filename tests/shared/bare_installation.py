@@ -161,6 +161,7 @@ cudnnpy.errors
 cudnnpy.store.default()
 cudnnpy.freeze().end()
 cudnnpy.record().end()
+cudnnpy.trace(0)
 cudnnpy.CudnnError
 cudnnpy.NoAlgorithmError
 cudnnpy.names.short_names(raw.cudnnActivationMode_t)

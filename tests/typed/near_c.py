@@ -6,6 +6,7 @@ It is checked, not run: see tests/host/project/test_typed.py.
 from __future__ import annotations
 
 import logging
+import sys
 from ctypes import byref, c_int, c_size_t
 from typing import assert_type
 
@@ -134,6 +135,8 @@ except cudnnpy.NoAlgorithmError as error:
 except cudnnpy.CudnnError:
     pass
 with cudnnpy.log_to("cudnnpy", level="DEBUG"), cudnnpy.log_to(logging.getLogger(), level=10), cudnnpy.log_to(None):
+    pass
+with cudnnpy.trace(), cudnnpy.trace(2, file=sys.stderr), cudnnpy.trace(0):
     pass
 if not cudnnpy.is_available():
     assert_type(cudnnpy.why_unavailable(), str | None)

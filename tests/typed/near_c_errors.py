@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from ctypes import byref
 
 from arrays import Torch, TorchDtype
@@ -57,6 +58,8 @@ descriptors.DropoutDescriptor(0, 0.5)  # E: arg-type reportArgumentType
 descriptors.LRNDescriptor(5).set("cudnnSetLRNDescriptor")  # E: attr-defined reportAttributeAccessIssue
 cudnnpy.log_to(print)  # E: arg-type reportArgumentType
 cudnnpy.log_to("cudnnpy", "DEBUG")  # E: call-arg reportCallIssue
+cudnnpy.trace("2")  # E: arg-type reportArgumentType
+cudnnpy.trace(1, sys.stderr)  # E: call-arg reportCallIssue
 backend.Descriptor("tensor")  # E: arg-type reportArgumentType
 backend.Descriptor(raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR, {"dimensions": 1})  # E: dict-item reportArgumentType
 names.short_name("float32")  # E: arg-type reportArgumentType

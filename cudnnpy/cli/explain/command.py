@@ -83,6 +83,15 @@ def _text(words: list[str]) -> str:
             "standard input must have a problem; got a terminal: redirect it, or write the problem as arguments"
         )
     try:
-        return sys.stdin.read(MAX_PROBLEM_CHARACTERS + 1)
+        text = sys.stdin.read(MAX_PROBLEM_CHARACTERS + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"standard input must have a problem as text; got {error}") from None
+    from cudnnpy._planning import problem_file
+
+    lines = problem_file.traced(text)
+    if len(lines) > 1:
+        raise UsageError(
+            f"standard input must have one problem; got a trace of {len(lines)}: pass one of its lines, or the file to "
+            "cudnnpy tune --report-only"
+        )
+    return lines[0][0] if lines else text

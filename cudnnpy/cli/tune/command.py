@@ -29,7 +29,9 @@ def seconds(text: str) -> float:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to a parser."""
-    parser.add_argument("problems", nargs="?", metavar="PROBLEMS.toml", help="a file of problems")
+    parser.add_argument(
+        "problems", nargs="?", metavar="PROBLEMS.toml", help="a file of problems, or of lines that cudnnpy.trace wrote"
+    )
     parser.add_argument(
         "--record",
         nargs=argparse.REMAINDER,

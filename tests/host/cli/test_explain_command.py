@@ -137,6 +137,13 @@ class TestForAProfile:
         assert found["problem"] == graph
         assert found["choice"] is not None
 
+    def test_a_line_of_a_trace_is_a_problem(self, explain, monkeypatch):
+        line = f"{TEXT} # engine 3 (tilek=1); heuristics; workspace 1.5 KiB; host 12.3 us; GPU 4.5 us"
+        first = line.replace("; host", "; planned in 31.5 ms; host")
+        assert json.loads(explain(line, "--json"))["problem"] == TEXT
+        monkeypatch.setattr(sys, "stdin", io.StringIO(f"epoch 1\n{first}\n{line}\n{line}\n"))
+        assert json.loads(explain("-", "--json"))["problem"] == TEXT
+
     def test_a_problem_that_no_engine_can_run_is_status_2_and_a_report(self, profile_file, capsys, monkeypatch):
         graph = text_of(sample_graphs.GRAPHS["scaled"](Graph()).problem(0))  # its engines are compiled at run time
         monkeypatch.setattr(sys, "stdin", io.StringIO(graph))
@@ -365,6 +372,12 @@ def test_arguments_that_do_not_fit_are_one_line(capsys, arguments, message):
             "standard input must have a problem; got a terminal",
         ),
         (io.TextIOWrapper(io.BytesIO(b"\xff"), "utf-8"), "standard input must have a problem as text; got 'utf-8'"),
+        (
+            io.StringIO(
+                "".join(f"{TEXT}{more} # e; knobs; workspace 0 bytes; host 1.0 us\n" for more in ("", " relu"))
+            ),
+            "standard input must have one problem; got a trace of 2: pass one of its lines, or the file to cudnnpy tune",
+        ),
     ],
 )
 def test_standard_input_that_has_no_problem_is_one_line(monkeypatch, capsys, stream, message):

@@ -299,6 +299,16 @@ def test_a_report_is_made_from_a_store_without_measuring(capsys: pytest.CaptureF
     assert printed.err == f"cudnnpy tune: not tuned: {PROBLEMS[2]}: not in the store\n"
 
 
+def test_a_trace_is_a_file_of_problems(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"{text} # engine 3; heuristics; workspace 0 bytes; host 9.5 us\n" for text in (*PROBLEMS, *PROBLEMS)]
+    Path("trace.txt").write_text("epoch 1\n" + "# pooling: x; host 1.0 us\n".join(lines))
+    assert tune("trace.txt", "--store", "mine.sqlite") == 0
+    capsys.readouterr()
+    assert tune("trace.txt", "--report-only", "--store", "mine.sqlite", machine=NEVER) == 0
+    _, *rows, _ = capsys.readouterr().out.splitlines()
+    assert [re.split(r"  +", row)[0] for row in rows] == list(PROBLEMS)
+
+
 def test_a_report_of_a_file_has_the_order_of_the_file(capsys: pytest.CaptureFixture[str]) -> None:
     with stores.open("mine.sqlite") as store:
         for text in PROBLEMS:

@@ -108,9 +108,17 @@ def test_a_graph_comes_back_from_its_text(name: str) -> None:
 
 def test_names_in_a_graph_may_have_braces_and_spaces() -> None:
     graph = Graph()
-    graph.output('y } "', graph.pointwise("relu_fwd", graph.tensor("x }", sample_graphs.channels_last((1, 8, 4, 4)))))
+    graph.output('y } "', graph.pointwise("relu_fwd", graph.tensor("x # }", sample_graphs.channels_last((1, 8, 4, 4)))))
     made = graph.problem()
-    assert parse(text_of(made, PlanningOptions(tf32=False))) == (made, PlanningOptions(tf32=False))
+    text = text_of(made, PlanningOptions(tf32=False))
+    assert parse(text) == parse(f"{text} # {text}") == (made, PlanningOptions(tf32=False))
+
+
+def test_a_comment_begins_a_word() -> None:
+    with pytest.raises(ProblemTextError, match=r"got 'relu#'"):
+        parse(f"{PLAIN} relu#")
+    with pytest.raises(ProblemTextError, match="got an empty text"):
+        parse("# pooling: x 1x64x8x8 float32; cudnnPoolingForward; workspace 0 bytes; host 9.0 us")
 
 
 def test_a_transposed_convolution_is_the_convolution_behind_it() -> None:
@@ -172,6 +180,8 @@ def test_what_a_call_plans_comes_back(stand_in: StandInDevice, name: str) -> Non
         (f"{PLAIN} workspace_limit=1500KiB", f"{PLAIN} workspace_limit=1500KiB"),
         (f"{PLAIN} workspace_limit=1MB", f"{PLAIN} workspace_limit=1000000"),
         (f"{PLAIN} workspace_limit=0 tune_seconds=0.5", f"{PLAIN} workspace_limit=0 tune_seconds=0.5"),
+        (f"{PLAIN} pad=1 # engine 3 (tilek=1); heuristics; stride=2", f"{PLAIN} pad=1"),
+        (f"# {PLAIN}\n{PLAIN} pad=1 #stride=2\n dilation=2 #", f"{PLAIN} pad=1 dilation=2"),
         ("forward 4x3x100 8x3x5 pad=1:0", "forward 4x3x100 8x3x5 pad=1:0"),
         ("forward 1x1x4x4x4 1x1x1x1x1 channels_last", "forward 1x1x4x4x4 1x1x1x1x1"),
     ],

@@ -25,6 +25,7 @@ from cudnnpy.availability import Library
 from cudnnpy.cli.edges import images
 from cudnnpy.raw import _library
 from cudnnpy.raw._consistency import PARTS
+from cudnnpy.raw._library_files import REPLACED
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "installation.md").read_text()
@@ -114,6 +115,9 @@ def file_messages(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[str]:
     owners = {here: [("nvidia-cudnn-cu13", "9.28.0.42"), ("nvidia-cudnn-cu12", "9.28.0.42")]}
     libraries = (Library("libcudnn.so.9", here, "9.28.0"), Library("libcudnn_ops.so.9", there, "9.28.0"))
     yield from availability._file_problems(libraries, owners)
+    beside = Library("libcudnn_ops.so.9", str(folder / "a" / "libcudnn_ops.so.9"), "9.19.0")
+    yield from availability._file_problems((libraries[0], beside), {})
+    yield from availability._file_problems((Library("libcudnn_ops.so.9", there, None, REPLACED),), {})
     (folder / "a").mkdir()
     for part in ("", *(f"_{name}" for name in PARTS if name != "cnn")):
         (folder / "a" / f"libcudnn{part}.so.9").touch()
