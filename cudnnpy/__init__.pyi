@@ -1,5 +1,5 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:2b3f7cd004228afe1c9c53270b4e9fc4b959ee7c7229a2f2c1506bd6c4e83a2e
+# seal: sha256:2b98b3edd948e105cc81b25f929f483fa6e2889178b55d28ecefc2526a3c8049
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors
@@ -22,12 +22,15 @@ from cudnnpy._memory.workspace import release_workspace as release_workspace
 from cudnnpy._memory.workspace import set_allocator as set_allocator
 from cudnnpy._planning.candidates import Candidate as Candidate
 from cudnnpy._planning.candidates import Engine as Engine
+from cudnnpy._planning.device_profile import DeviceProfile as DeviceProfile
 from cudnnpy._planning.measurement_freeze import freeze as freeze
 from cudnnpy._planning.plan import Plan as Plan
 from cudnnpy._planning.recording import record as record
+from cudnnpy._profile_planning import plan as plan
 from cudnnpy._version import __version__ as __version__
 from cudnnpy.availability import is_available as is_available
 from cudnnpy.availability import why_unavailable as why_unavailable
+from cudnnpy.cli.explain.explain import explain as explain
 from cudnnpy.convolution.convolution import Convolution as Convolution
 from cudnnpy.convolution.fused import FusedConvolution as FusedConvolution
 from cudnnpy.convolution.transpose import ConvolutionTranspose as ConvolutionTranspose
@@ -60,6 +63,7 @@ __all__ = [
     'ConvolutionTranspose',
     'CudnnError',
     'DeviceArray',
+    'DeviceProfile',
     'Dropout',
     'Engine',
     'FusedConvolution',
@@ -82,10 +86,12 @@ __all__ = [
     'descriptors',
     'empty',
     'errors',
+    'explain',
     'freeze',
     'is_available',
     'log_to',
     'names',
+    'plan',
     'raw',
     'record',
     'reduce_tensor',

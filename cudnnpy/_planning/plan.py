@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from cudnnpy import raw
 from cudnnpy._core.layouts import byte_extent
@@ -32,6 +33,10 @@ from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.problem_notation import text_of
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle, on_device, stream_address
+
+if TYPE_CHECKING:  # a copy of the package without the store plans for no profile
+    from cudnnpy._planning.device_profile import DeviceProfile
+    from cudnnpy._store.entry import Entry
 
 _ALIGNMENT = 16  # of the workspace, in bytes
 _BEFORE_STREAM = slice(-1)  # of the addresses; a constant, because making a slice is noticeable in a launch
@@ -110,7 +115,12 @@ class Plan:
     problem: Problem  #: the operation, tensors and options that it was planned for
     operation: str  #: "forward", "backward_data", "backward_filter", or "graph"
     operands: tuple[str, ...]  #: the order of the addresses that execute() takes
-    device: int  #: the ordinal of the device
+    device: int  #: the ordinal of the device; 0 for a plan for a device profile
+    profile: DeviceProfile | None = (
+        None  #: the GPU that it is for, if it was planned without that GPU: it cannot run here
+    )
+    #: the plan of a device profile as an entry of a store, for `Store.put`; None for a GPU of this machine
+    entry: Entry | None = None
     executable: Executable  #: the executable of a launch
     workspace_size: int  #: in bytes
     #: the source of the candidate: "heuristics", "engines", "knobs", "legacy", or a problem of the measurement table
@@ -288,4 +298,4 @@ class Plan:
                 raise
             except ValueError as error:  # the functions around the plan do not support its sizes
                 raise invalid_text(str(error)) from error
-        return cls(problem, candidate)
+        return Plan(problem, candidate)
