@@ -7,7 +7,6 @@ stub driver in its place.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ import torch
 from whole_numbers import assert_same, exact_result, to_host, whole_numbers
 
 import cudnnpy
-from cudnnpy import Convolution, Graph, Plan, TensorSpec, store
+from cudnnpy import Convolution, DeviceProfile, Graph, Plan, TensorSpec, store
+from cudnnpy._measuring import stub_driver
 from cudnnpy._planning import device_profile
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.problem_notation import parse, text_of
@@ -26,7 +26,6 @@ from cudnnpy._planning.stored_choice import key_of
 from cudnnpy._store import exports
 from cudnnpy._store.entry import Entry
 from cudnnpy.cli import command
-from cudnnpy.cli.plan import stub_driver
 from cudnnpy.handle import Handle
 
 X, W, Y = (4, 32, 14, 13), (64, 32, 3, 3), (4, 64, 14, 13)
@@ -76,8 +75,6 @@ def profile_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", params=["driver", "stub"])
 def plans(request: pytest.FixtureRequest, profile_file: Path) -> Iterator[Path]:
     """An export of the plans of all problems, which a process without a GPU made."""
-    if request.param == "stub" and not any(map(shutil.which, ("cc", "gcc", "clang"))):
-        pytest.skip("no C compiler (cc, gcc or clang) to build the stub driver with")
     texts = [*CONVOLUTIONS, text_of(fused()[0].problem(0))]
     problems, output = (profile_file.with_name(f"{request.param}.{ending}") for ending in ("toml", "jsonl"))
     problems.write_text(f"format = 1\nproblems = [{', '.join(map(json.dumps, texts))}]\n")
@@ -85,7 +82,7 @@ def plans(request: pytest.FixtureRequest, profile_file: Path) -> Iterator[Path]:
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         if request.param == "stub":
             patch.setattr(stub_driver, "has_driver", lambda: False)
-        given = ["plan", str(problems), "--device", str(profile_file), "-o", str(output), "--stub-driver"]
+        given = ["plan", str(problems), "--device", str(profile_file), "-o", str(output)]
         assert command.main(given) == 0
     yield output
     cudnnpy.clear_cache()
@@ -119,7 +116,7 @@ def arrays_for(text: str) -> tuple[list[torch.Tensor], np.ndarray]:
 
 
 def test_the_profile_is_that_of_this_gpu(profile_file: Path) -> None:
-    found = device_profile.read(profile_file)
+    found = DeviceProfile.load(profile_file)
     properties = torch.cuda.get_device_properties(0)
     assert found.cudnn == cudnnpy.raw.version()
     assert found.properties["deviceName"] == properties.name

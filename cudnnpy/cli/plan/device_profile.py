@@ -27,6 +27,7 @@ def run(options: argparse.Namespace) -> int:
     devices.check_ordinal(options.device)
     with on_device(options.device):
         profile = DeviceProfile.of_device(options.device)
+    assert profile.cudnn is not None
     output_files.write(options.output, profile.to_json())
-    print(printed(f"{options.output}: {profile.description}, read by cuDNN {raw.version_text(raw.version())}"))
+    print(printed(f"{options.output}: {profile.description}, read by cuDNN {raw.version_text(profile.cudnn)}"))
     return 0

@@ -159,7 +159,7 @@ def test_the_wheel_has_the_package_and_nothing_else(files: dict[str, Path]) -> N
     assert {
         "cudnnpy/py.typed",
         "cudnnpy/cli/data/sample.png",
-        "cudnnpy/cli/data/stub_driver.c",
+        "cudnnpy/_planning/device_profiles/h200.json",
         "cudnnpy/raw/_api.pyi",
     } <= wheels[0]
     tables = {f"cudnnpy/_planning/tables/{file.name}" for file in (ROOT / "cudnnpy/_planning/tables").iterdir()}
