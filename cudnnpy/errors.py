@@ -130,9 +130,9 @@ class SubLibraryError(StatusError):
     """One of cuDNN's own sub-libraries cannot be loaded."""
 
     advice = (
-        "The graph API needs the CUDA driver (libcuda.so.1), libcublas, libnvrtc and every libcudnn_* file, and one of them cannot "
-        "be loaded; `cudnnpy info` tells. To plan without a driver, pass device=cudnnpy.DeviceProfile.load('h200') to plan(), or "
-        "use `cudnnpy plan`."
+        "The graph API needs the CUDA driver (libcuda.so.1), libcublas, libnvrtc and every libcudnn_* file, and one of them "
+        "cannot be loaded; `cudnnpy info` tells. To plan without a driver, pass "
+        "device=cudnnpy.DeviceProfile.load('h200') to plan(), or use `cudnnpy plan`."
     )
 
 
