@@ -219,3 +219,40 @@ def test_a_profile_and_the_gpu_itself_have_the_same_heuristics(
     proposed = [one["name"] for one in there if one["source"] == "heuristics" and not one["rejected"]]
     assert proposed
     assert set(proposed) <= names
+
+
+def test_a_plan_from_python_runs_when_its_text_is_loaded(profile_file: Path) -> None:
+    """The plan itself says that it is for a profile, also on such a GPU; `Plan.from_json` plans it again here."""
+    profile = DeviceProfile.load(profile_file)
+    text = written("forward", "float16", True)
+    arrays, right = arrays_for(text)
+    planned = cudnnpy.plan(text, device=profile)
+    assert planned.profile is profile
+    with pytest.raises(cudnnpy.CudnnError, match="plan must be for a GPU of this process to run"):
+        execute(planned, arrays)
+    loaded = Plan.from_json(planned.to_json())
+    assert (loaded.name, loaded.workspace_size, loaded.profile) == (planned.name, planned.workspace_size, None)
+    assert_same(execute(loaded, arrays), right)
+
+
+def test_candidates_of_the_profile_are_the_gpus_own(profile_file: Path) -> None:
+    """For the workspace limit of both, except the v7 functions and what is compiled at run time."""
+    conv = Convolution(padding=1, workspace_limit=1 << 28)
+    x, w = TensorSpec(X, "float16"), TensorSpec(W, "float16")
+    names = [
+        [one.name for one in conv.candidates("forward", x, w, device=device) if not one.rejection_reason]
+        for device in (DeviceProfile.load(profile_file), 0)
+    ]
+    assert names[0]
+    assert set(names[0]) <= set(names[1])
+
+
+@pytest.mark.parametrize("name", DeviceProfile.names())
+def test_a_profile_of_the_package_is_that_of_its_gpu(name: str, profile_file: Path) -> None:
+    """But for the clocks, which a machine may limit, and what names one GPU of a machine."""
+    here, packaged = DeviceProfile.load(profile_file), DeviceProfile.load(name)
+    if here.description != packaged.description:
+        pytest.skip(f"the GPU is no {name}: {here.description}")
+    varying = {"pciDeviceId", "cudaDeviceId", "driverVer", "smClockRateKHz", "memClockRateKHz", "totalGlobalMem"}
+    stated = {key: value for key, value in packaged.properties.items() if key in here.properties and key not in varying}
+    assert stated == {key: here.properties[key] for key in stated}
