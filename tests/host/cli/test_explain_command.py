@@ -8,6 +8,7 @@ import re
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import made_up_entries
@@ -39,6 +40,7 @@ from cudnnpy.graph import Graph
 from tools.measured import write
 from tools.measured.rows import Row as TableRow
 
+ROOT = Path(__file__).resolve().parents[3]
 TEXT = "forward 128x64x56x56 64x64x3x3 pad=1 float16 channels_last"
 
 offline = [needs_profiles, pytest.mark.usefixtures("without_driver")]
@@ -105,11 +107,13 @@ class TestForAProfile:
 
     def test_the_json_has_the_keys_that_are_documented(self, explain):
         found = json.loads(explain(TEXT, "--json"))
-        assert set(found) == set(re.findall(r"^``(\w+)``", explanation.__doc__, re.M))
+        page = (ROOT / "docs" / "planning-without-a-gpu.md").read_text()
+        table = page.partition("**The report of `explain`**")[2].partition("\n\n**")[0]
+        assert set(found) == set(re.findall(r"^\| `(\w+)` \|", table, re.M))
         keys = "name source engine knobs workspace_size notes deterministic milliseconds expected error rejected"
         assert all(set(one) == set(keys.split()) for one in found["candidates"])
-        documented = explanation.__doc__.partition("``candidates``")[2]
-        assert all(f"``{key}``" in documented for key in keys.split())
+        documented = table.partition("| `candidates` |")[2]
+        assert all(f"`{key}`" in documented for key in keys.split())
         assert (found["format"], found["stored"], found["cudnn"]) == (1, None, raw.version_text(raw.version()))
         assert found["device"] | {"profile": ""} == {
             "name": "NVIDIA H200",
