@@ -60,8 +60,8 @@ def check_device(device: object, arrays: Collection[str] = ()) -> None:
     """Raise TypeError for the name of a profile in place of a DeviceProfile, and for a profile beside arrays of these names."""
     if isinstance(device, str):
         raise TypeError(
-            f"device must be an ordinal or a DeviceProfile; got {error_repr(device)}: load the profile with "
-            f"cudnnpy.DeviceProfile.load({error_repr(device)})"
+            "device must be an ordinal, a cuda.core Device or None, or a DeviceProfile; "
+            f"got {error_repr(device)}. cudnnpy.DeviceProfile.load loads a profile by its name, such as 'h200'"
         )
     if isinstance(device, DeviceProfile) and arrays:
         raise TypeError(

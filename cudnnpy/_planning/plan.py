@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cudnnpy import raw
 from cudnnpy._core.layouts import byte_extent
@@ -220,7 +220,7 @@ class Plan:
             self.check_addresses,
         )
 
-    def __reduce__(self) -> tuple[Callable[..., Plan], tuple[str, int]]:
+    def __reduce__(self) -> tuple[Callable[..., Plan], tuple[Any, ...]]:
         """By the text of to_json, so that a plan, and options that force one, can be pickled and copied."""
         return Plan.from_json, (self.to_json(), self.device)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from cudnnpy._launch.steps import BoundLaunch
 from cudnnpy._planning.candidates import detached_candidate
@@ -48,7 +48,7 @@ class ProfilePlan(Plan):
             f"{self.profile.source}. On such a GPU, load it by Plan.from_json(plan.to_json())"
         )
 
-    def __reduce__(self) -> tuple[Callable[..., Plan], tuple[Entry | None, DeviceProfile | None]]:
+    def __reduce__(self) -> tuple[Callable[..., Plan], tuple[Any, ...]]:
         return ProfilePlan, (self.entry, self.profile)
 
     def check_serves(self, problem: Problem) -> None:

@@ -23,7 +23,7 @@ TEXT = "forward 8x64x28x28 64x64x3x3 pad=1 float16"
 X, W = TensorSpec((8, 64, 28, 28), "float16"), TensorSpec((64, 64, 3, 3), "float16")
 LAST = TensorSpec((8, 28, 28, 64), "float16"), TensorSpec((64, 3, 3, 64), "float16")
 BIAS = TensorSpec((64,), "float16")
-NAMED = "device must be ...; got 'h200': load the profile with cudnnpy.DeviceProfile.load('h200')"
+NAMED = "device must be ...; got 'h200'. cudnnpy.DeviceProfile.load loads a profile by its name"
 GPU = "NVIDIA H200, compute capability 9.0, 132 multiprocessors"
 
 pytestmark = [needs_profiles, pytest.mark.usefixtures("without_driver")]
