@@ -88,7 +88,8 @@ class PlannerProcess:
         """Return the answer to a request. Candidates that end the process are excluded."""
         excluded: dict[str, str] = {}
         while True:
-            if not self._process.is_alive:
+            is_new = not self._process.is_alive
+            if is_new:
                 self._process.end()
                 self._process = self._start()
             answer = self._process.ask({**request, "left_out": excluded})
@@ -96,6 +97,8 @@ class PlannerProcess:
                 if "error" in answer:
                     raise PlanningError(answer["error"], answer["kind"])
                 return answer["answer"]
+            if not answer.step and not is_new:  # the process ended since it was idle
+                continue
             if not answer.begun or answer.begun in excluded or len(excluded) == _MAX_CRASHES:
                 raise PlanningError(f"the process that plans ended: {answer.how}")
             excluded[answer.begun] = f"the process that planned it ended: {answer.how}"

@@ -29,6 +29,7 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._version import __version__
 from cudnnpy.backend import Descriptor
 from cudnnpy.errors import StatusError
+from cudnnpy.handle import on_device
 
 FORMAT = 1
 FIRST_RELEASE = 90800  # of cuDNN with device profiles
@@ -157,8 +158,9 @@ class DeviceProfile:
             cuDNN fails, for example without a driver.
         """
         check_release()
-        found = Descriptor(raw.CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, {raw.CUDNN_ATTR_DEVICEPROP_DEVICE_ID: device})
-        text, source = str(found[raw.CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION]), f"GPU {device}"
+        with on_device(device):
+            found = Descriptor(raw.CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, {raw.CUDNN_ATTR_DEVICEPROP_DEVICE_ID: device})
+            text, source = str(found[raw.CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION]), f"GPU {device}"
         return cls(cls._parsed(text, source).text, raw.version(), source)
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -116,9 +116,8 @@ class Plan:
     operation: str  #: "forward", "backward_data", "backward_filter", or "graph"
     operands: tuple[str, ...]  #: the order of the addresses that execute() takes
     device: int  #: the ordinal of the device; 0 for a plan for a device profile
-    profile: DeviceProfile | None = (
-        None  #: the GPU that it is for, if it was planned without that GPU: it cannot run here
-    )
+    #: the GPU that it is for, if it was planned without that GPU and cannot run here; otherwise None
+    profile: DeviceProfile | None = None
     #: the plan of a device profile as an entry of a store, for `Store.put`; None for a GPU of this machine
     entry: Entry | None = None
     executable: Executable  #: the executable of a launch

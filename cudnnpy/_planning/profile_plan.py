@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from cudnnpy._launch.steps import BoundLaunch
 from cudnnpy._planning.candidates import detached_candidate
@@ -28,7 +28,7 @@ class ProfilePlan(Plan):
         considered = [detached_candidate(*one) for one in entry.candidates]
         chosen = next(one for one in considered if one.name == content.name and not one.rejection_reason)
         chosen.engine = engine_of(content, lowering_of(content, problem))
-        chosen.executable = _OnAnotherGpu(entry.workspace_size, self._reject)
+        chosen.executable = _OnAnotherGpu(entry.workspace_size, profile)
         self.profile, self.entry = profile, entry
         super().__init__(problem, chosen)
         self.candidates = considered
@@ -39,14 +39,8 @@ class ProfilePlan(Plan):
 
     def execute(self, /, *addresses: int, **named: int) -> None:
         """Raise CudnnError: the plan is for a GPU that a profile describes."""
-        self._reject()
-
-    def _reject(self) -> NoReturn:
         assert self.profile is not None
-        raise CudnnError(
-            f"plan must be for a GPU of this process to run; got one for {self.profile.description}, the device profile "
-            f"{self.profile.source}. On such a GPU, load it by Plan.from_json(plan.to_json())"
-        )
+        raise _cannot_run(self.profile)
 
     def __reduce__(self) -> tuple[Callable[..., Plan], tuple[Any, ...]]:
         return ProfilePlan, (self.entry, self.profile)
@@ -70,8 +64,15 @@ class _OnAnotherGpu:
     """The executable of a plan for another GPU, which has a workspace size and cannot be launched."""
 
     workspace_size: int
-    reject: Callable[[], NoReturn]
+    profile: DeviceProfile
 
     def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> BoundLaunch:
         """Raise CudnnError."""
-        self.reject()
+        raise _cannot_run(self.profile)
+
+
+def _cannot_run(profile: DeviceProfile) -> CudnnError:
+    return CudnnError(
+        f"plan must be for a GPU of this process to run; got one for {profile.description}, the device profile "
+        f"{profile.source}. On such a GPU, load it by Plan.from_json(plan.to_json())"
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 
 import pytest
 from messages import says
@@ -162,7 +161,6 @@ def gpu(monkeypatch):
 
     monkeypatch.setattr(devices, "check_ordinal", check_ordinal)
     monkeypatch.setattr(device_profile, "check_release", lambda: None)
-    monkeypatch.setattr("cudnnpy.handle.on_device", nullcontext)
     monkeypatch.setattr(
         DeviceProfile, "of_device", lambda device: DeviceProfile(json.dumps(GOOD), 92800, f"GPU {device}")
     )

@@ -16,7 +16,7 @@ import cudnnpy
 from cudnnpy import Convolution, DeviceProfile, Engine, FusedConvolution, Graph, Plan, TensorSpec, store
 from cudnnpy._measuring import planner_process, process
 from cudnnpy._planning import problem_file
-from cudnnpy.errors import CudnnError, NoAlgorithmError, StatusError
+from cudnnpy.errors import CudnnError, NoAlgorithmError, status_error
 from cudnnpy.graph.problem import GraphProblem
 
 TEXT = "forward 8x64x28x28 64x64x3x3 pad=1 float16"
@@ -237,8 +237,21 @@ def test_a_profile_of_the_package_tells_what_was_set_by_hand(h200: DeviceProfile
     )  # fmt: skip
 
 
-def test_without_a_driver_the_graph_api_says_what_it_needs() -> None:
-    with pytest.raises(
-        StatusError, match=says("... the CUDA driver (libcuda.so.1)... device=cudnnpy.DeviceProfile.load")
-    ):
-        DeviceProfile.of_device(0)
+def test_the_status_of_the_graph_api_without_a_driver_says_what_it_needs() -> None:
+    error = status_error("cudnnBackendFinalize", 1008, "CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED")
+    assert "needs the CUDA driver (libcuda.so.1), libcublas" in str(error)
+    assert "device=cudnnpy.DeviceProfile.load('h200')" in str(error)
+
+
+def test_an_idle_process_that_ends_at_the_moment_of_a_call_is_replaced(
+    h200: DeviceProfile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = cudnnpy.plan(TEXT, device=h200)
+    ended = planner_process._current[0]._process
+    ended.kill()
+    ended._process.wait()
+    is_alive = type(ended).is_alive.fget  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        type(ended), "is_alive", property(lambda self: not self._closed if self is ended else is_alive(self))
+    )
+    assert cudnnpy.plan(TEXT, device=h200).name == first.name
