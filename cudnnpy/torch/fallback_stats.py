@@ -17,7 +17,6 @@ MEMORY = "out of memory"
 NO_ALGORITHM = "no algorithm"
 FAILED = "cuDNN failed"
 TURNED_OFF = "turned off by another thread"
-META = "meta device, where nothing is computed"  # never counted
 
 # In an interpreter with the GIL no other thread runs within `HANDLED[name] += 1`.
 HANDLED = dict.fromkeys(("forward", "backward_data", "backward_filter"), 0)
