@@ -1,5 +1,5 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:fb8e045f69080bde7a6819852ed83993394d5ff7ca11e993a444f91cd8389bea
+# seal: sha256:478b39ca1dca321ff1676b9c2572fdaea0298887670bb88b6844db90ccba5991
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors
@@ -23,12 +23,15 @@ from cudnnpy._memory.workspace import release_workspace as release_workspace
 from cudnnpy._memory.workspace import set_allocator as set_allocator
 from cudnnpy._planning.candidates import Candidate as Candidate
 from cudnnpy._planning.candidates import Engine as Engine
+from cudnnpy._planning.device_profile import DeviceProfile as DeviceProfile
 from cudnnpy._planning.measurement_freeze import freeze as freeze
 from cudnnpy._planning.plan import Plan as Plan
 from cudnnpy._planning.recording import record as record
+from cudnnpy._profile_planning import plan as plan
 from cudnnpy._version import __version__ as __version__
 from cudnnpy.availability import is_available as is_available
 from cudnnpy.availability import why_unavailable as why_unavailable
+from cudnnpy.cli.explain.explain import explain as explain
 from cudnnpy.convolution.convolution import Convolution as Convolution
 from cudnnpy.convolution.fused import FusedConvolution as FusedConvolution
 from cudnnpy.convolution.transpose import ConvolutionTranspose as ConvolutionTranspose
@@ -61,6 +64,7 @@ __all__ = [
     'ConvolutionTranspose',
     'CudnnError',
     'DeviceArray',
+    'DeviceProfile',
     'Dropout',
     'Engine',
     'FusedConvolution',
@@ -83,10 +87,12 @@ __all__ = [
     'descriptors',
     'empty',
     'errors',
+    'explain',
     'freeze',
     'is_available',
     'log_to',
     'names',
+    'plan',
     'raw',
     'record',
     'reduce_tensor',

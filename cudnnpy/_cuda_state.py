@@ -10,7 +10,8 @@ from cudnnpy._installation import with_extra
 
 CUDA_MAJORS = ("12", "13")  # the CUDA versions that an extra is for
 NO_DRIVER = (
-    "no CUDA driver (libcuda.so.1) was found: install NVIDIA's driver, or compute on the CPU with cudnnpy.reference"
+    "no CUDA driver (libcuda.so.1) was found: install NVIDIA's driver, compute on the CPU with cudnnpy.reference, or plan for "
+    "the GPU of another machine with device=cudnnpy.DeviceProfile.load('h200')"
 )
 
 

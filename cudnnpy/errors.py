@@ -137,7 +137,10 @@ class VersionMismatchError(StatusError):
 class SubLibraryError(StatusError):
     """One of cuDNN's own sub-libraries cannot be loaded."""
 
-    advice = "A libcudnn_* file, or a library it needs (libcublas, libnvrtc, libcuda), is missing; see `cudnnpy info`."
+    advice = (
+        "The graph API needs the CUDA driver (libcuda.so.1), libcublas, libnvrtc and every libcudnn_* file, and one of them "
+        "cannot be loaded; `cudnnpy info` tells."
+    )
     _needs_cuda = True
 
 

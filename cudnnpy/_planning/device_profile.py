@@ -1,18 +1,26 @@
 """Device profiles: the properties of a GPU that cuDNN plans with, as JSON that is read from the GPU (since cuDNN 9.8).
 
-A file has either the bare JSON of cuDNN, or the JSON of `written`, which also has the release of cuDNN that read the GPU::
+A file has either the bare JSON of cuDNN, or the JSON of `DeviceProfile.save`, which also has the release of cuDNN that read the
+GPU::
 
     {"format": 1, "cudnn": 92800, "cudnnpy": "0.1.0", "profile": {"deviceName": "NVIDIA H200", ...}}
 
 A plan can be loaded only by the release of cuDNN that made it. Therefore, planning with another release than the file's is an
 error.
+
+The files in the folder device_profiles are found by their names, such as "h200", and serve every release that accepts them.
+To add a GPU, add the file that `cudnnpy device-profile` writes on it. Newer releases need more properties than the release
+that read the GPU. Two keys describe such additions: ``"set_by_hand"`` has the properties that were not read, and ``"releases"``
+says which releases the profile was tried with.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
 
 from cudnnpy import raw
 from cudnnpy._options.checks import printable
@@ -21,10 +29,12 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._version import __version__
 from cudnnpy.backend import Descriptor
 from cudnnpy.errors import StatusError
+from cudnnpy.handle import on_device
 
 FORMAT = 1
 FIRST_RELEASE = 90800  # of cuDNN with device profiles
 _LARGEST = 1 << 63  # of a number
+_FOLDER = Path(__file__).with_name("device_profiles")
 
 # The keys of cuDNN 9.28, each with a value of its type. Releases add keys, and reject a profile without those that they need.
 KEYS: dict[str, Any] = {
@@ -69,12 +79,112 @@ class ProfileError(ValueError):
     """A device profile cannot be used. The message is one line that names the file."""
 
 
-class DeviceProfile(NamedTuple):
-    """The profile of a GPU: cuDNN's JSON, the release of cuDNN that wrote it (None if unknown), and the file's name."""
+@dataclass(frozen=True, repr=False)
+class DeviceProfile:
+    """The properties of a GPU, with which cuDNN plans without the GPU (since cuDNN 9.8).
 
-    text: str
-    cudnn: int | None
-    source: str
+    `load` reads a profile of the package or of a file, and `of_device` reads a GPU of this machine. `Convolution.plan`,
+    `Convolution.candidates`, `FusedConvolution.plan` and `Graph.plan` take it as their `device`.
+
+    Examples
+    --------
+    >>> h200 = cudnnpy.DeviceProfile.load("h200")
+    >>> h200.description
+    'NVIDIA H200, compute capability 9.0, 132 multiprocessors'
+    """
+
+    text: str = field(repr=False)  #: the properties as cuDNN's JSON
+    cudnn: (
+        int | None
+    )  #: the release of cuDNN that must be loaded to plan for it, such as 92800; None for any that accepts it
+    source: str  #: the name or the file that it was loaded from, or "GPU 0"
+    set_by_hand: tuple[str, ...] = ()  #: the properties that were not read from a GPU, by cuDNN's names
+    releases: str = ""  #: the releases of cuDNN that the profile was tried with, as text; "" if they are not known
+
+    def __repr__(self) -> str:
+        return f"<DeviceProfile {self.source}: {self.description}>"
+
+    @staticmethod
+    def names() -> tuple[str, ...]:
+        """Return the names of the profiles that come with the package."""
+        return tuple(sorted(file.stem for file in _FOLDER.glob("*.json")))
+
+    @classmethod
+    def load(cls, name: str | os.PathLike[str]) -> Self:
+        """Return the profile of a name in `names`, or of a file.
+
+        Parameters
+        ----------
+        name : str or path-like
+            A name, such as "h200", or a file that `save` or ``cudnnpy device-profile`` wrote.
+
+        Raises
+        ------
+        ValueError
+            It is neither a name nor a readable file, or the file is not a device profile.
+        """
+        source = os.fspath(name) or "''"
+        if source in cls.names():
+            return cls._parsed((_FOLDER / f"{source}.json").read_text(), source, is_packaged=True)
+        try:
+            with open(name, "rb") as file:
+                content = file.read(MAX_PROFILE_BYTES + 1)
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise ProfileError(
+                f"{source}: cannot be read as a device profile: {why}; the package has {', '.join(cls.names())}"
+            ) from None
+        if len(content) > MAX_PROFILE_BYTES:
+            raise ProfileError(f"{source}: a device profile must have {MAX_PROFILE_BYTES} bytes at most; got more")
+        try:
+            return cls._parsed(content.decode(), source)
+        except UnicodeDecodeError:
+            raise ProfileError(f"{source}: a device profile must be UTF-8; got other bytes") from None
+
+    @classmethod
+    def of_device(cls, device: int = 0) -> Self:
+        """Read the profile of a GPU of this machine.
+
+        Parameters
+        ----------
+        device : int
+            The ordinal of the GPU.
+
+        Raises
+        ------
+        ValueError
+            The loaded cuDNN is older than 9.8.
+        StatusError
+            cuDNN fails, for example without a driver.
+        """
+        check_release()
+        with on_device(device):
+            found = Descriptor(raw.CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, {raw.CUDNN_ATTR_DEVICEPROP_DEVICE_ID: device})
+            text, source = str(found[raw.CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION]), f"GPU {device}"
+        return cls(cls._parsed(text, source).text, raw.version(), source)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the profile to a file, which `load` reads. An existing file is replaced.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+        """
+        Path(path).write_text(self.to_json())
+
+    def to_json(self) -> str:
+        """Return the content of the file that `save` writes."""
+        properties = self.properties
+        plain = {
+            "format": FORMAT,
+            "cudnn": self.cudnn,
+            "cudnnpy": __version__,
+            **({"releases": self.releases} if self.releases else {}),
+            **({"set_by_hand": {key: properties.pop(key) for key in self.set_by_hand}} if self.set_by_hand else {}),
+            "profile": properties,
+        }
+        return json.dumps(plain, indent=1) + "\n"
 
     @property
     def properties(self) -> dict[str, Any]:
@@ -92,53 +202,38 @@ class DeviceProfile(NamedTuple):
         )
 
     @property
-    def release(self) -> str:
-        """The release of cuDNN that read the GPU, as text."""
-        return "an unknown cuDNN" if self.cudnn is None else f"cuDNN {raw.version_text(self.cudnn)}"
-
-    @property
     def memory(self) -> int:
-        """The bytes of the GPU's memory."""
+        """The bytes of the GPU's memory, which limit the workspace."""
         return int(self.properties["totalGlobalMem"])
 
-
-def read(path: str | os.PathLike[str]) -> DeviceProfile:
-    """Read a profile from a file. Raises ProfileError if it is not one."""
-    source = os.fspath(path) or "''"
-    try:
-        with open(path, "rb") as file:
-            content = file.read(MAX_PROFILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise ProfileError(f"{source}: cannot be read as a device profile: {why}") from None
-    if len(content) > MAX_PROFILE_BYTES:
-        raise ProfileError(f"{source}: a device profile must have {MAX_PROFILE_BYTES} bytes at most; got more")
-    try:
-        return parsed(content.decode(), source)
-    except UnicodeDecodeError:
-        raise ProfileError(f"{source}: a device profile must be UTF-8; got other bytes") from None
-
-
-def parsed(text: str, source: str) -> DeviceProfile:
-    """Return the profile of a text, bare or from `written`. `source` names it in errors, which are ProfileErrors."""
-    try:
-        found = json.loads(text, parse_constant=_reject)
-    except (ValueError, RecursionError) as error:
-        raise ProfileError(f"{source}: a device profile must be JSON; got {error}; {_AGAIN}") from None
-    if not isinstance(found, dict):
-        raise ProfileError(f"{source}: a device profile must be a JSON object; got a {type(found).__name__}; {_AGAIN}")
-    cudnn = None
-    if "profile" in found:
-        if found.get("format") != FORMAT:
+    @classmethod
+    def _parsed(cls, text: str, source: str, *, is_packaged: bool = False) -> Self:
+        """Return the profile of a text, bare or from `to_json`. `source` names it in errors, which are ProfileErrors."""
+        try:
+            found = json.loads(text, parse_constant=_reject)
+        except (ValueError, RecursionError) as error:
+            raise ProfileError(f"{source}: a device profile must be JSON; got {error}; {_AGAIN}") from None
+        if not isinstance(found, dict):
             raise ProfileError(
-                f"{source}: a device profile must have format {FORMAT}, which this version reads; got "
-                f"{str(found.get('format'))[:40]}; use the cudnnpy that wrote it, or {_AGAIN}"
+                f"{source}: a device profile must be a JSON object; got a {type(found).__name__}; {_AGAIN}"
             )
-        cudnn, found = found.get("cudnn"), found["profile"]
-        if type(cudnn) is not int or not isinstance(found, dict):
-            raise ProfileError(f"{source}: a device profile must have the number of its cuDNN; got none; {_AGAIN}")
-    _check_values(found, source)
-    return DeviceProfile(json.dumps(found), cudnn, source)
+        outer: dict[str, Any] = {}
+        if "profile" in found:
+            outer, found = found, found["profile"]
+            if outer.get("format") != FORMAT:
+                raise ProfileError(
+                    f"{source}: a device profile must have format {FORMAT}, which this version reads; got "
+                    f"{str(outer.get('format'))[:40]}; use the cudnnpy that wrote it, or {_AGAIN}"
+                )
+            if type(outer.get("cudnn", "")) not in (int, type(None)) or not isinstance(found, dict):
+                raise ProfileError(f"{source}: a device profile must have the number of its cuDNN; got none; {_AGAIN}")
+        by_hand, releases = outer.get("set_by_hand", {}), outer.get("releases", "")
+        if not isinstance(by_hand, dict) or not isinstance(releases, str) or not releases.isprintable():
+            raise ProfileError(f"{source}: set_by_hand must be an object, and releases a text; got others; {_AGAIN}")
+        found = {**by_hand, **found}
+        _check_values(found, source)
+        cudnn = None if is_packaged else outer.get("cudnn")
+        return cls(json.dumps(found), cudnn, source, tuple(by_hand), releases)
 
 
 def _reject(constant: str) -> Any:
@@ -231,22 +326,3 @@ def _is_accepted(properties: dict[str, Any]) -> bool:
     except StatusError:
         return False
     return True
-
-
-def of_device(device: int) -> DeviceProfile:
-    """Read the profile of a GPU of this machine. Raises ProfileError before cuDNN 9.8, and StatusError if cuDNN fails."""
-    check_release()
-    found = Descriptor(raw.CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, {raw.CUDNN_ATTR_DEVICEPROP_DEVICE_ID: device})
-    text = str(found[raw.CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION])
-    return DeviceProfile(parsed(text, f"GPU {device}").text, raw.version(), f"GPU {device}")
-
-
-def written(profile: DeviceProfile) -> str:
-    """Return the content of a file with a profile, which `read` reads."""
-    plain = {
-        "format": FORMAT,
-        "cudnn": profile.cudnn,
-        "cudnnpy": __version__,
-        "profile": profile.properties,
-    }
-    return json.dumps(plain, indent=1) + "\n"

@@ -13,7 +13,7 @@ from cudnnpy._core.candidate_table import table
 from cudnnpy._launch.steps import Executable
 from cudnnpy._planning import device_profile, problem_notation, selection
 from cudnnpy._planning.candidate_filter import try_plan
-from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.candidates import Candidate, detached_candidate
 from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.engines import Target, knob_name
 from cudnnpy._planning.options import PlanningOptions
@@ -86,6 +86,21 @@ def row(candidate: Candidate) -> dict[str, Any]:
         "error": candidate.error,
         "rejected": candidate.rejection_reason,
     }
+
+
+def candidate_of_row(plain: dict[str, Any]) -> Candidate:
+    """Return the candidate of a `row` that another process sent. Like a copy, it cannot be planned."""
+    candidate = detached_candidate(
+        plain["name"],
+        plain["source"],
+        plain["workspace_size"],
+        plain["milliseconds"],
+        tuple(plain["notes"]),
+        plain["deterministic"],
+        plain["rejected"],
+    )
+    candidate.expected = plain["expected"]
+    return candidate
 
 
 def _watched(candidates: Iterator[Candidate], watch: PlanningHooks) -> Iterator[Candidate]:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from cudnnpy import raw
 from cudnnpy._core.layouts import byte_extent
@@ -33,6 +34,10 @@ from cudnnpy._planning.problem_notation import text_of
 from cudnnpy._process_state import declare
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle, on_device, stream_address
+
+if TYPE_CHECKING:  # a copy of the package without the store plans for no profile
+    from cudnnpy._planning.device_profile import DeviceProfile
+    from cudnnpy._store.entry import Entry
 
 _ALIGNMENT = 16  # of the workspace, in bytes
 _BEFORE_STREAM = slice(-1)  # of the addresses; a constant, because making a slice is noticeable in a launch
@@ -120,7 +125,11 @@ class Plan:
     problem: Problem  #: the operation, tensors and options that it was planned for
     operation: str  #: "forward", "backward_data", "backward_filter", or "graph"
     operands: tuple[str, ...]  #: the order of the addresses that execute() takes
-    device: int  #: the ordinal of the device
+    device: int  #: the ordinal of the device; 0 for a plan for a device profile
+    #: the GPU that it is for, if it was planned without that GPU and cannot run here; otherwise None
+    profile: DeviceProfile | None = None
+    #: the plan of a device profile as an entry of a store, for `Store.put`; None for a GPU of this machine
+    entry: Entry | None = None
     executable: Executable  #: the executable of a launch
     workspace_size: int  #: in bytes
     #: the source of the candidate: "heuristics", "engines", "knobs", "legacy", or a problem of the measurement table
@@ -234,7 +243,7 @@ class Plan:
             source = self.source if self.milliseconds is None else f"autotune ({self.milliseconds:.4g} ms)"
         return partial(_line, self.problem, self._options, self.name, source)
 
-    def __reduce__(self) -> tuple[Callable[..., Plan], tuple[str, int]]:
+    def __reduce__(self) -> tuple[Callable[..., Plan], tuple[Any, ...]]:
         """By the text of to_json, so that a plan, and options that force one, can be pickled and copied."""
         return Plan.from_json, (self.to_json(), self.device)
 
@@ -312,4 +321,4 @@ class Plan:
                 raise
             except ValueError as error:  # the functions around the plan do not support its sizes
                 raise invalid_text(str(error)) from error
-        return cls(problem, candidate)
+        return Plan(problem, candidate)

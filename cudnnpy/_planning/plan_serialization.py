@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from cudnnpy import raw
 from cudnnpy._options.limits import MAX_KNOBS, MAX_PLAN_CHARACTERS
 from cudnnpy._planning import measurement_table
-from cudnnpy._planning.candidates import Candidate, Engine, configured
+from cudnnpy._planning.candidates import Candidate, Engine, Lowering, configured
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.gpu_kind import GpuKind, gpu_kind
 from cudnnpy._planning.options import PlanningOptions
@@ -144,10 +144,8 @@ def candidate_of(content: SerializedPlan, problem: Problem, options: PlanningOpt
         except (TypeError, ValueError) as error:
             raise invalid_text(f"its algorithm is invalid: {error}") from error
     else:
-        lowering = next((one for one in problem.lowerings() if one.part_text == content.part), None)
-        if lowering is None:
-            raise invalid_text(f"its part is not one of the lowerings of {problem}")
-        candidate = configured(lowering, target, _engine(content, lowering.lowering_options))
+        lowering = lowering_of(content, problem)
+        candidate = configured(lowering, target, engine_of(content, lowering))
         candidate.source = content.source
     if (candidate.name, candidate.source) != (content.name, content.source):
         raise invalid_text(
@@ -158,7 +156,16 @@ def candidate_of(content: SerializedPlan, problem: Problem, options: PlanningOpt
     return candidate
 
 
-def _engine(content: SerializedPlan, lowering_options: dict[str, bool]) -> Engine:
+def lowering_of(content: SerializedPlan, problem: Problem) -> Lowering:
+    """Return the lowering that the engine of a serialized plan runs on. Raises ValueError if the problem does not have it."""
+    lowering = next((one for one in problem.lowerings() if one.part_text == content.part), None)
+    if lowering is None:
+        raise invalid_text(f"its part is not one of the lowerings of {problem}")
+    return lowering
+
+
+def engine_of(content: SerializedPlan, lowering: Lowering) -> Engine:
+    """Return the engine of a serialized plan. Raises ValueError if it is not one."""
     if len(content.knobs) > MAX_KNOBS:
         raise invalid_text(f"it has more than {MAX_KNOBS} knobs")
     try:
@@ -166,7 +173,7 @@ def _engine(content: SerializedPlan, lowering_options: dict[str, bool]) -> Engin
         knobs = [(kind, value) for kind, value in (integers("knobs", pair, -LIMIT, 2) for pair in content.knobs)]
     except ValueError as error:
         raise invalid_text(f"its engine is invalid: {error}") from error
-    return Engine(index, knobs, **lowering_options)
+    return Engine(index, knobs, **lowering.lowering_options)
 
 
 def _check_origin(content: SerializedPlan, gpu: GpuKind) -> None:

@@ -70,18 +70,33 @@ def read(path: str | os.PathLike[str], device: int = 0) -> list[ListedProblem]:
 
     Raises ProblemTextError, which names the file, the line and the column, and OSError if the file cannot be read.
     """
+    found, errors = read_with_errors(path, device)
+    if errors:
+        raise errors[0]
+    return found
+
+
+def read_with_errors(
+    path: str | os.PathLike[str], device: int = 0
+) -> tuple[list[ListedProblem], list[ProblemTextError]]:
+    """Return the problems of a file, as `read` does, and an error for each text that is not a problem.
+
+    Raises ProblemTextError for a file that is not a list of texts, and OSError if the file cannot be read.
+    """
     name = os.fspath(path)
     source = _source(name)
     found: dict[str, ListedProblem] = {}
+    errors: list[ProblemTextError] = []
     for text, place in traced(source) or _listed(name, source):
         try:
             problem, options = parse_plannable(text, device)
         except ProblemTextError as error:
             line, column = place.at(source, (error.column or 1) - 1)
-            raise ProblemTextError(error.reason, column, line, name) from None
+            errors.append(ProblemTextError(error.reason, column, line, name))
+            continue
         written = text_of(problem, options)
         found.setdefault(written, ListedProblem(written, problem, options, place.line))
-    return list(found.values())
+    return list(found.values()), errors
 
 
 def _listed(name: str, source: str) -> list[tuple[str, _Place]]:

@@ -5,17 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from cudnnpy._core.driver import check_not_capturing
-from cudnnpy._core.layouts import TensorSpec, check_spec, from_logical, to_logical
-from cudnnpy._memory.arrays import library_of, read, spec_of
+from cudnnpy._core.layouts import TensorSpec, from_logical, to_logical
+from cudnnpy._memory.arrays import library_of
 from cudnnpy._memory.device_array import current_device
 from cudnnpy._options.checks import check_option, check_shape, is_channels_last
 from cudnnpy._options.convolution_methods import ConvolutionBase
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.plan import Plan
+from cudnnpy._profile_planning import candidates_for_profile, plan_for_profile
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.layer_base import Layer
 from cudnnpy.convolution.operation import Operation
+from cudnnpy.convolution.planned_tensors import specs_and_device
 from cudnnpy.convolution.problem import INPUTS, OPERATIONS
 from cudnnpy.handle import on_device
 from cudnnpy.typing import Array, ConvolutionActivation, ConvolutionOperation, Shape
@@ -48,7 +51,7 @@ class Convolution(ConvolutionBase, Layer):
         out: Array | TensorSpec | None = None,
         alpha: float = 1.0,
         beta: float = 0.0,
-        device: int | None = None,
+        device: int | DeviceProfile | None = None,
     ) -> Plan:
         """Choose the plan of an operation, to be executed with raw addresses.
 
@@ -65,8 +68,9 @@ class Convolution(ConvolutionBase, Layer):
             x_shape or w_shape; None for "forward", and may be None if `out` is given.
         bias, activation, out, alpha, beta
             As for `forward`; "backward_data" with a bias or an activation is the forward of a transposed convolution.
-        device : int, optional
-            The ordinal, for TensorSpecs: by default the current device. Arrays have their own.
+        device : int or DeviceProfile, optional
+            The ordinal, for TensorSpecs: by default the current device. Arrays have their own. For a `DeviceProfile` the plan
+            is made without the GPU, and has a `profile`; it cannot run in this process.
 
         Returns
         -------
@@ -83,6 +87,8 @@ class Convolution(ConvolutionBase, Layer):
             The current stream is being captured into a CUDA graph.
         """
         problem = self._problem(operation, first, second, shape, bias, activation, out, alpha, beta, device)
+        if isinstance(device, DeviceProfile):
+            return plan_for_profile(problem, self._operation.planning, device)
         arrays = [array for array in (first, second, bias) if array is not None]
         real = not any(isinstance(array, TensorSpec) for array in (*arrays, out))
         with on_device(problem.device):
@@ -102,7 +108,7 @@ class Convolution(ConvolutionBase, Layer):
         out: Array | TensorSpec | None = None,
         alpha: float = 1.0,
         beta: float = 0.0,
-        device: int | None = None,
+        device: int | DeviceProfile | None = None,
     ) -> list[Candidate]:
         """Plan every candidate for an operation. `cudnnpy.candidates_table` makes a table of them.
 
@@ -114,6 +120,8 @@ class Convolution(ConvolutionBase, Layer):
             All candidates. `rejection_reason` is "" for a candidate that can be used.
         """
         problem = self._problem(operation, first, second, shape, bias, activation, out, alpha, beta, device)
+        if isinstance(device, DeviceProfile):
+            return candidates_for_profile(problem, self._operation.planning, device)
         return self._operation.candidates(problem)
 
     def _problem(
@@ -127,37 +135,22 @@ class Convolution(ConvolutionBase, Layer):
         out: object,
         alpha: float,
         beta: float,
-        device: int | None,
+        device: int | DeviceProfile | None,
     ) -> ConvolutionProblem:
         check_option("operation", operation, OPERATIONS)
         names = INPUTS[operation]
-        devices: dict[str, int] = {}
-
-        def spec(array: object, name: str) -> TensorSpec | None:
-            if array is None:
-                return None
-            if isinstance(array, TensorSpec):
-                return check_spec(name, array)
-            pointer, signature = read(array, name)
-            devices[name] = signature[3]
-            return spec_of(signature, min(pointer & -pointer, 16))
-
-        given = spec(first, names[0]), spec(second, names[1])
-        if given[0] is None or given[1] is None:
+        given = {names[0]: first, names[1]: second, "bias": bias, "out": out}
+        specs, ordinal = specs_and_device(given, device)
+        if not specs.keys() >= set(names):
             raise TypeError(f"{names[0]} and {names[1]} must be arrays or TensorSpecs; got None")
-        bias_spec, out_spec = spec(bias, "bias"), spec(out, "out")
-        ordinals = set(devices.values()) | ({device} if device is not None else set())
-        if len(ordinals) > 1:
-            raise ValueError(f"device must be the device of the arrays, {devices}; got {device}")
-        ordinal = ordinals.pop() if ordinals else None
         problem = self._operation.problem(
             operation,
-            given[0],
-            given[1],
+            specs[names[0]],
+            specs[names[1]],
             shape,
-            bias=bias_spec,
+            bias=specs.get("bias"),
             activation=activation,
-            out=out_spec,
+            out=specs.get("out"),
             alpha=alpha,
             beta=beta,
             device=ordinal or 0,

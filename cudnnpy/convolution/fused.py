@@ -17,23 +17,28 @@ from cudnnpy._core.layouts import (
     to_logical,
 )
 from cudnnpy._launch.device_operation import DeviceOperation
-from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.operands import check_input, check_no_overlaps, logical, logical_like, logical_result, packed_like
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
 from cudnnpy._launch.step_builder import StepBuilder
+from cudnnpy._memory.device_array import current_device
 from cudnnpy._options.arguments import check_activation
 from cudnnpy._options.checks import check_shape, is_channels_last
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._options.fused_convolution import FusedConvolutionBase
+from cudnnpy._planning.device_profile import DeviceProfile
+from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.selection import plan_for
 from cudnnpy.convolution import problem as ask
+from cudnnpy.convolution.planned_tensors import specs_and_device
 from cudnnpy.graph.activations import activated
 from cudnnpy.graph.graph import Graph
-from cudnnpy.typing import Shape
+from cudnnpy.typing import Array, FusedActivation, Shape
 
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "elu", "swish")
 DTYPES = ("float16", "bfloat16", "float32")
 _PARAMETERS = ("scale", "bias")
+_NAMES = ("x", "w", *_PARAMETERS, "residual", "out")
 
 
 class FusedConvolution(FusedConvolutionBase, DeviceOperation):
@@ -48,6 +53,62 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
         shapes = [to_logical(check_shape(n, s, low=0), last) for n, s in (("x_shape", x_shape), ("w_shape", w_shape))]
         return from_logical(ask.output_shape(options, *shapes), last)
 
+    def plan(
+        self,
+        x: Array | TensorSpec,
+        w: Array | TensorSpec,
+        scale: Array | TensorSpec | None = None,
+        bias: Array | TensorSpec | None = None,
+        residual: Array | TensorSpec | None = None,
+        activation: FusedActivation | None = "relu",
+        out: Array | TensorSpec | None = None,
+        *,
+        device: int | DeviceProfile | None = None,
+    ) -> Plan:
+        """Choose the plan of a forward, to be executed with raw addresses. Each call plans again.
+
+        Parameters
+        ----------
+        x, w, scale, bias, residual, out : array or TensorSpec
+            As for `forward`, but channels last in memory and aligned to 16 bytes, since a plan makes no copies.
+        activation : {"relu", "sigmoid", "tanh", "elu", "swish"} or None
+            The activation.
+        device : int or DeviceProfile, optional
+            As for `Convolution.plan`.
+
+        Returns
+        -------
+        Plan
+            The plan, whose operands are the given tensors in the order above.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, a tensor is not channels last, or one is empty.
+        NoAlgorithmError
+            No engine can run; the message has the table of candidates.
+        """
+        given = dict(zip(_NAMES, (x, w, scale, bias, residual, out), strict=True))
+        specs, ordinal = specs_and_device(given, device)
+        options = self._plain_options()
+        check_activation(activation, ACTIVATIONS)
+        operands = self._operands(Call(Specs(specs), {}, ordinal or 0, 0, {}), options)
+        if empty := [operand.name for operand in operands if not byte_extent(operand.spec)]:
+            raise ValueError(f"a planned problem must have elements; got none in {', '.join(empty)}")
+        wanted = _specs_of_engines(operands)
+        for operand, spec in zip(operands, wanted, strict=True):
+            if _is_copied(operand, spec):
+                raise ValueError(
+                    f"{operand.name} must be channels last and aligned to 16 bytes, since a plan makes no copies; got strides "
+                    f"{operand.spec.strides} and an alignment of {operand.spec.alignment} (logical order). Pass strides, or "
+                    "use layout='NHWC'"
+                )
+        geometry = ask.geometry(options, operands[0].spec.shape[2:], operands[1].spec.shape[2:])
+        graph = self._graph(operands, wanted, geometry, activation)
+        if isinstance(device, DeviceProfile):
+            return graph.plan(device)
+        return graph.plan(current_device() if ordinal is None else ordinal)
+
     def _forward(self, call: Call, activation: str | None) -> tuple[Program, list[TensorSpec]]:
         options = self._plain_options()
         check_activation(activation, ACTIVATIONS)
@@ -61,7 +122,7 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
         if not has_channels:  # zeros in scratch memory replace x and w
             x, w, geometry = ask.zeros_for(_last(y), x.dtype)
             operands = [Operand("x", x), Operand("w", w), *operands[2:]]
-        wanted = [operand.spec if operand.name in _PARAMETERS else _last(operand.spec) for operand in operands]
+        wanted = _specs_of_engines(operands)
         graph = self._graph(operands, wanted, geometry, activation)
         copies = [byte_extent(spec) for o, spec in zip(operands, wanted, strict=True) if _is_copied(o, spec)]
         measurer = measurer_for(graph.options, call.device, call.stream)
@@ -139,6 +200,11 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
             top = graph.pointwise("identity", top)
         graph.output("out", top, x.dtype, at_least_4d(wanted[-1]).strides)
         return graph
+
+
+def _specs_of_engines(operands: Sequence[Operand]) -> list[TensorSpec]:
+    """Return the tensors that the engines take in place of operands."""
+    return [operand.spec if operand.name in _PARAMETERS else _last(operand.spec) for operand in operands]
 
 
 def _last(spec: TensorSpec) -> TensorSpec:

@@ -29,9 +29,11 @@ from cudnnpy._launch import dispatch
 from cudnnpy._launch.program import Operand, Program
 from cudnnpy._options.convolution import TUNE_SECONDS
 from cudnnpy._planning import engines
+from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.options import PlanningOptions, checked
 from cudnnpy._planning.plan import Plan, executable_of
 from cudnnpy._planning.selection import plan_for, ranked_candidates
+from cudnnpy._profile_planning import check_device, plan_for_profile
 from cudnnpy.graph.nodes import canonical_spec
 from cudnnpy.graph.operations import GraphOperations
 from cudnnpy.graph.problem import GraphProblem, graph_problem
@@ -93,13 +95,14 @@ class Graph(GraphOperations):
         given = specs or {}
         return graph_problem(self, device, {name: spec.alignment for name, spec in given.items()})
 
-    def plan(self, device: int = 0) -> Plan:
+    def plan(self, device: int | DeviceProfile = 0) -> Plan:
         """Choose the plan of the graph, to be executed with raw addresses.
 
         Parameters
         ----------
-        device : int
-            The ordinal of the device.
+        device : int or DeviceProfile
+            The ordinal of the device. For a `DeviceProfile` the plan is made without the GPU, and has a `profile`; it cannot
+            run in this process.
 
         Returns
         -------
@@ -115,6 +118,9 @@ class Graph(GraphOperations):
         """
         if empty := self._empty():
             raise ValueError(f"a planned graph must have elements; got none in {', '.join(empty)}")
+        check_device(device)
+        if isinstance(device, DeviceProfile):
+            return plan_for_profile(self.problem(), self.options, device)
         with on_device(device):
             return plan_for(self.problem(device), self.options, measurer_for(self.options, device))
 

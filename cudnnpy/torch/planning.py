@@ -14,7 +14,8 @@ from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._launch.dispatch import Call, specs_of
 from cudnnpy._launch.launcher import Launcher
 from cudnnpy._launch.plan_cache import plan_cache
-from cudnnpy._memory.arrays import library_of, read
+from cudnnpy._memory.arrays import ArrayMetadata, library_of, read
+from cudnnpy._planning import recording
 from cudnnpy.convolution.convolution import Convolution
 from cudnnpy.convolution.operation import Operation
 from cudnnpy.convolution.transpose import ConvolutionTranspose
@@ -27,6 +28,7 @@ from cudnnpy.torch.settings import ACTIVE, Settings
 
 _MAX_ELEMENTS = (1 << 31) - 1  # PyTorch splits the batch of larger tensors
 _MIN_VOLUME_ELEMENTS = 1 << 18  # of x; below, the host's time of a launch dominates
+_ALIGNMENT = 16  # bytes: of tensors on the meta device
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 # PyTorch's flags for a call: benchmark, deterministic, enabled, allow_tf32.
@@ -62,7 +64,7 @@ _REASONS: tuple[tuple[type[Exception], str], ...] = (
     (ValueError, fallback_stats.ARGUMENTS),
     (RuntimeError, fallback_stats.ARGUMENTS),  # PyTorch's check of the shapes
 )
-_PLANNING_ERRORS: tuple[type[Exception], ...] = (FallbackError, *(kind for kind, _ in _REASONS))
+PLANNING_ERRORS: tuple[type[Exception], ...] = (FallbackError, *(kind for kind, _ in _REASONS))
 LAUNCH_ERRORS = (MemoryError, OutOfMemoryError, StatusError)
 
 
@@ -83,7 +85,7 @@ def plan_and_cache(key: tuple[Any, ...], plan: Callable[..., Any], tensors: tupl
         return Fallback(fallback_stats.TURNED_OFF)
     try:
         cached = plan(settings, tensors, *rest)
-    except _PLANNING_ERRORS as error:
+    except PLANNING_ERRORS as error:
         cached = Fallback(reason_of(error))
     if not (isinstance(cached, Fallback) and cached.reason == fallback_stats.CAPTURE):
         plan_cache().insert_planned(key, cached)
@@ -155,10 +157,13 @@ def _plan(
     shape: tuple[int, ...],
     strides: tuple[int, ...],
 ) -> PlannedOperation:
-    """Plan an operation of cuDNN on tensors, for a result of a shape and strides."""
+    """Plan an operation of cuDNN on tensors, for a result of a shape and strides.
+
+    On the meta device the problem is recorded, and FallbackError raised.
+    """
     library = library_of(inputs[0])
     arrays = dict(zip((*operation.inputs[cudnn_operation], "bias"), inputs, strict=False))
-    operands = {argument: read(array, argument) for argument, array in arrays.items()}
+    operands = {argument: _read(array, argument) for argument, array in arrays.items()}
     first = operation.inputs[cudnn_operation][0]
     device: int = operands[first][1][3]
     specs = specs_of(operands, device, first)
@@ -166,6 +171,13 @@ def _plan(
     out = specs["out"] = TensorSpec(shape, specs[first].dtype, strides)
     if max(math.prod(spec.shape) for spec in specs.values()) > _MAX_ELEMENTS:
         raise FallbackError(fallback_stats.LARGE)
+    if inputs[0].is_meta:
+        one, two = operation.inputs[cudnn_operation]
+        result = None if cudnn_operation == "forward" else shape
+        bias = specs.get("bias")
+        problem = operation.problem(cudnn_operation, specs[one], specs[two], result, bias=bias, out=out)
+        recording.note(problem, operation.planning)
+        raise FallbackError("nothing is computed on the meta device")  # never counted
     stream = library.current_stream(device)
     check_not_capturing(name, stream)
     with on_device(device):
@@ -182,6 +194,13 @@ def _plan(
         library.maker((size,), (1,), dtype_of("uint8"), device) if size else None,
         library.current_stream,
     )
+
+
+def _read(tensor: Any, argument: str) -> tuple[int, ArrayMetadata]:
+    """Return the address and the metadata of a tensor; of one on the meta device as if it were on the first GPU."""
+    if tensor.is_meta:
+        return _ALIGNMENT, (tensor.shape, tensor.stride(), tensor.dtype, 0)
+    return read(tensor, argument)
 
 
 def _check(enabled: bool, *tensors: Any) -> None:
@@ -268,7 +287,7 @@ def plan_backward(
         if is_requested:
             try:
                 operation = planner.plan(name, tuple(x.shape), tuple(w.shape), *inputs)
-            except _PLANNING_ERRORS as error:
+            except PLANNING_ERRORS as error:
                 reason = reason_of(error)
         operations.append(operation)
         reasons.append(reason)

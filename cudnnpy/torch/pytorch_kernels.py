@@ -92,9 +92,9 @@ class ConvolutionFormat(NamedTuple):
 def format_of(x: Any, w: Any, bias: Any, geometry: Sequence[Any]) -> ConvolutionFormat:
     """Return the memory format that PyTorch's kernels work in. Raises RuntimeError for invalid shapes.
 
-    `geometry` are the arguments of aten::convolution after the bias.
+    `geometry` are the arguments of aten::convolution after the bias. Tensors on the meta device have the format of cuDNN.
     """
-    backend = torch._C._select_conv_backend(x, w, bias, *geometry)
+    backend = torch._C._ConvBackend.Cudnn if x.is_meta else torch._C._select_conv_backend(x, w, bias, *geometry)
     has_one_axis = w.dim() == 3
     if has_one_axis:
         x, w = x.contiguous().unsqueeze(2), w.unsqueeze(2)

@@ -9,6 +9,7 @@ from typing import Any
 from cudnnpy._core.process_setting import ProcessSetting
 from cudnnpy._cuda_python import not_installed
 from cudnnpy._options.convolution import TUNE_SECONDS
+from cudnnpy._planning.recording import Recording
 from cudnnpy._process_state import declare
 from cudnnpy.torch.settings import ACTIVE, Settings
 from cudnnpy.typing import Preference
@@ -70,6 +71,9 @@ def enable(
     - a new signature during a stream capture
     - no algorithm for the options, or out of memory
     - large depthwise convolutions with three spatial axes, for which PyTorch's kernels take half the time
+
+    If a recording is open (`cudnnpy.record`, ``cudnnpy tune --record``), the convolutions of tensors on the CPU and on the
+    meta device are recorded, too, as if they were on a GPU. PyTorch's own kernels compute them.
 
     PyTorch does not lock its table of kernels for calls: no other thread may compute a convolution while `enable` or
     `disable` turns them on or off.
@@ -133,4 +137,10 @@ def _registered() -> Any:
         warnings.filterwarnings("ignore", "(?s).*overrid", UserWarning)
         library.impl("_convolution", kernels.convolution, DISPATCH_KEY)
         library.impl("convolution_backward", kernels.convolution_backward, DISPATCH_KEY)
+        if Recording.is_open():
+            from cudnnpy.torch import host_recording
+
+            for key in host_recording.KEYS:
+                library.impl("convolution", host_recording.convolution, key)
+                library.impl("convolution_backward", host_recording.convolution_backward, key)
     return library

@@ -7,7 +7,6 @@ stub driver in its place.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ import torch
 from whole_numbers import assert_same, exact_result, to_host, whole_numbers
 
 import cudnnpy
-from cudnnpy import Convolution, Graph, Plan, TensorSpec, store
+from cudnnpy import Convolution, DeviceProfile, Graph, Plan, TensorSpec, store
+from cudnnpy._measuring import stub_driver
 from cudnnpy._planning import device_profile
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.problem_notation import parse, text_of
@@ -26,7 +26,6 @@ from cudnnpy._planning.stored_choice import key_of
 from cudnnpy._store import exports
 from cudnnpy._store.entry import Entry
 from cudnnpy.cli import command
-from cudnnpy.cli.plan import stub_driver
 from cudnnpy.handle import Handle
 
 X, W, Y = (4, 32, 14, 13), (64, 32, 3, 3), (4, 64, 14, 13)
@@ -76,8 +75,6 @@ def profile_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", params=["driver", "stub"])
 def plans(request: pytest.FixtureRequest, profile_file: Path) -> Iterator[Path]:
     """An export of the plans of all problems, which a process without a GPU made."""
-    if request.param == "stub" and not any(map(shutil.which, ("cc", "gcc", "clang"))):
-        pytest.skip("no C compiler (cc, gcc or clang) to build the stub driver with")
     texts = [*CONVOLUTIONS, text_of(fused()[0].problem(0))]
     problems, output = (profile_file.with_name(f"{request.param}.{ending}") for ending in ("toml", "jsonl"))
     problems.write_text(f"format = 1\nproblems = [{', '.join(map(json.dumps, texts))}]\n")
@@ -85,7 +82,7 @@ def plans(request: pytest.FixtureRequest, profile_file: Path) -> Iterator[Path]:
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         if request.param == "stub":
             patch.setattr(stub_driver, "has_driver", lambda: False)
-        given = ["plan", str(problems), "--device", str(profile_file), "-o", str(output), "--stub-driver"]
+        given = ["plan", str(problems), "--device", str(profile_file), "-o", str(output)]
         assert command.main(given) == 0
     yield output
     cudnnpy.clear_cache()
@@ -119,7 +116,7 @@ def arrays_for(text: str) -> tuple[list[torch.Tensor], np.ndarray]:
 
 
 def test_the_profile_is_that_of_this_gpu(profile_file: Path) -> None:
-    found = device_profile.read(profile_file)
+    found = DeviceProfile.load(profile_file)
     properties = torch.cuda.get_device_properties(0)
     assert found.cudnn == cudnnpy.raw.version()
     assert found.properties["deviceName"] == properties.name
@@ -222,3 +219,40 @@ def test_a_profile_and_the_gpu_itself_have_the_same_heuristics(
     proposed = [one["name"] for one in there if one["source"] == "heuristics" and not one["rejected"]]
     assert proposed
     assert set(proposed) <= names
+
+
+def test_a_plan_from_python_runs_when_its_text_is_loaded(profile_file: Path) -> None:
+    """The plan itself says that it is for a profile, also on such a GPU; `Plan.from_json` plans it again here."""
+    profile = DeviceProfile.load(profile_file)
+    text = written("forward", "float16", True)
+    arrays, right = arrays_for(text)
+    planned = cudnnpy.plan(text, device=profile)
+    assert planned.profile is profile
+    with pytest.raises(cudnnpy.CudnnError, match="plan must be for a GPU of this process to run"):
+        execute(planned, arrays)
+    loaded = Plan.from_json(planned.to_json())
+    assert (loaded.name, loaded.workspace_size, loaded.profile) == (planned.name, planned.workspace_size, None)
+    assert_same(execute(loaded, arrays), right)
+
+
+def test_candidates_of_the_profile_are_the_gpus_own(profile_file: Path) -> None:
+    """For the workspace limit of both, except the v7 functions and what is compiled at run time."""
+    conv = Convolution(padding=1, workspace_limit=1 << 28)
+    x, w = TensorSpec(X, "float16"), TensorSpec(W, "float16")
+    names = [
+        [one.name for one in conv.candidates("forward", x, w, device=device) if not one.rejection_reason]
+        for device in (DeviceProfile.load(profile_file), 0)
+    ]
+    assert names[0]
+    assert set(names[0]) <= set(names[1])
+
+
+@pytest.mark.parametrize("name", DeviceProfile.names())
+def test_a_profile_of_the_package_is_that_of_its_gpu(name: str, profile_file: Path) -> None:
+    """But for the clocks, which a machine may limit, and what names one GPU of a machine."""
+    here, packaged = DeviceProfile.load(profile_file), DeviceProfile.load(name)
+    if here.description != packaged.description:
+        pytest.skip(f"the GPU is no {name}: {here.description}")
+    varying = {"pciDeviceId", "cudaDeviceId", "driverVer", "smClockRateKHz", "memClockRateKHz", "totalGlobalMem"}
+    stated = {key: value for key, value in packaged.properties.items() if key in here.properties and key not in varying}
+    assert stated == {key: here.properties[key] for key in stated}

@@ -401,3 +401,27 @@ def test_disabling_restores_pytorch() -> None:
     assert [torch._C._dispatch_dump(name) for name in names] == before
     assert torch.equal(F.conv2d(x, w), expected)
     assert cudnnpy.torch.stats().handled["forward"] == 1
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_the_problems_of_host_tensors_are_the_ones_of_the_gpu(rank: int, last: bool) -> None:
+    """On the meta device and on the CPU a recording lists what the same network plans on the GPU."""
+    convolution, transposed = (getattr(torch.nn, f"{name}{rank}d") for name in ("Conv", "ConvTranspose"))
+    formats = {2: torch.channels_last, 3: torch.channels_last_3d} if last else {}
+    memory_format = formats.get(rank, torch.contiguous_format)
+
+    def recorded(device: str) -> tuple[str, ...]:
+        network = torch.nn.Sequential(
+            convolution(8, 16, 3, padding=1), convolution(16, 16, 3, groups=2, bias=False), transposed(16, 8, 2, 2)
+        ).to(device)
+        x = torch.ones(4, 8, *(12,) * rank, device=device)
+        if rank > 1:
+            network, x = network.to(memory_format=memory_format), x.contiguous(memory_format=memory_format)
+        with cudnnpy.record() as recording, cudnnpy.torch.enable():
+            network(x).sum().backward()
+        return recording.problems
+
+    expected = recorded("cuda")
+    assert len(expected) > 5
+    assert set(recorded("meta")) == set(recorded("cpu")) == set(expected)

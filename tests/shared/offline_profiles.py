@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 from planning import FIRST_WITH_PROFILES, profile
 
 from cudnnpy import raw
-from cudnnpy.cli.plan import stub_driver
+from cudnnpy._measuring import planner_process, stub_driver
 
 needs_profiles = pytest.mark.skipif(
     raw.version() < FIRST_WITH_PROFILES, reason="device profiles came with cuDNN 9.8; test_profile.py has the error"
@@ -19,11 +19,14 @@ needs_profiles = pytest.mark.skipif(
 
 
 @pytest.fixture
-def without_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine without a driver, with no store and no table of measurements."""
+def without_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As on a machine without a driver, with no store and no table of measurements, and with a planner of its own."""
+    planner_process.end_process()
     monkeypatch.setattr(stub_driver, "has_driver", lambda: False)
     monkeypatch.setenv("CUDNNPY_TABLES", "")
     monkeypatch.setenv("CUDNNPY_STORE", "")
+    yield
+    planner_process.end_process()
 
 
 def properties() -> dict[str, Any]:

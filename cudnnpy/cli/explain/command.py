@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--device",
         default="0",
         metavar="DEVICE",
-        help="the ordinal of a GPU of this machine (default: 0), or the file of a device profile",
+        help="the ordinal of a GPU of this machine (default: 0), or a device profile: a name, such as h200, or a file",
     )
     parser.add_argument(
         "--prefer", choices=PREFERENCES, help="in place of the problem's own preference (default: fastest)"
@@ -40,10 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run the candidates on the GPU, time them and compare them with each other and with float64",
     )
     parser.add_argument(
-        "--stub-driver",
-        action="store_true",
-        help="build a stand-in for the CUDA driver for a profile, if there is none",
-    )
+        "--stub-driver", action="store_true", help=argparse.SUPPRESS
+    )  # always used if there is no driver
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
@@ -51,18 +49,15 @@ def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     text = _text(options.problem)
     is_ordinal = options.device.isascii() and options.device.isdigit()
-    if is_ordinal and options.stub_driver:
-        raise UsageError("--stub-driver must be used with a device profile, --device FILE; got a GPU's ordinal")
     if options.measure and not is_ordinal:
         raise UsageError(f"--measure must be used on a GPU of this machine; got the device profile {options.device}")
+    from cudnnpy._planning.device_profile import DeviceProfile
     from cudnnpy.cli.explain import explain
-    from cudnnpy.cli.plan import stub_driver
 
-    stub_driver.say_if_unused("cudnnpy explain", options.stub_driver)
     if is_ordinal:
         explanation = explain.on_gpu(text, int(options.device), options.prefer, measure=options.measure)
     else:
-        explanation = explain.for_profile(text, options.device, options.prefer, stub=options.stub_driver)
+        explanation = explain.for_profile(text, DeviceProfile.load(options.device), options.prefer)
     if options.json:
         print(json.dumps(explanation.plain(), indent=2))
     else:

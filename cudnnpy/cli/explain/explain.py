@@ -4,35 +4,79 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from cudnnpy import raw
+from cudnnpy._measuring.planner_process import planner_for
 from cudnnpy._planning import device_profile, problem_notation, selection
 from cudnnpy._planning.candidate_filter import Measurer
+from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions, checked, with_limit
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.stored_choice import choice_text, key_of
 from cudnnpy._planning.stored_tuner import StoredTuner
+from cudnnpy._profile_planning import check_device
 from cudnnpy._store import layers
 from cudnnpy._store.entry import Entry
 from cudnnpy.cli import devices
 from cudnnpy.cli.explain.explanation import CandidateRow, Explanation, Gpu, Stored, name_of, name_or_none, row_of
-from cudnnpy.cli.plan.planner_process import PlannerProcess
 from cudnnpy.typing import Preference
 
 _NOTHING_STORED = "nothing is stored for this problem"
 
 
-def for_profile(text: str, path: str, prefer: Preference | None, *, stub: bool) -> Explanation:
-    """Return the explanation of the choice for the GPU of a profile's file."""
+def explain(
+    problem: str, *, device: int | DeviceProfile = 0, prefer: Preference | None = None, measure: bool = False
+) -> dict[str, Any]:
+    """Explain the choice for a problem in the notation, as ``cudnnpy explain --json`` does.
+
+    Parameters
+    ----------
+    problem : str
+        The problem with its options, such as ``"forward 8x64x28x28 64x64x3x3 pad=1 float16"``.
+    device : int or DeviceProfile
+        The ordinal of a GPU of this machine, or the profile of a GPU that need not be here.
+    prefer : {"fastest", "limited_workspace", "no_workspace", "autotune"}, optional
+        The preference in place of the problem's own.
+    measure : bool
+        Whether the candidates are run on the GPU, timed and verified.
+
+    Returns
+    -------
+    dict
+        The choice, the reason, the stored choice and the candidates as JSON, of format 1.
+
+    Raises
+    ------
+    ValueError
+        The text is not a problem, cuDNN rejects the profile, or `measure` is True for a profile.
+    CudnnError
+        cuDNN cannot be used, or there is no such GPU.
+
+    Examples
+    --------
+    >>> h200 = cudnnpy.DeviceProfile.load("h200")
+    >>> cudnnpy.explain("forward 8x64x28x28 64x64x3x3 pad=1 float16", device=h200)["choice"]
+    'engine ...'
+    """
+    check_device(device)
+    if not isinstance(device, DeviceProfile):
+        return on_gpu(problem, device, prefer, measure=measure).plain()
+    if measure:
+        raise ValueError(f"measure must be False for a device profile; got {measure!r}")
+    return for_profile(problem, device, prefer).plain()
+
+
+def for_profile(text: str, profile: DeviceProfile, prefer: Preference | None) -> Explanation:
+    """Return the explanation of the choice for the GPU of a profile."""
     problem, options = _parsed(text, prefer)
-    device = device_profile.read(path)
     device_profile.check_release()
     canonical = problem_notation.text_of(problem, options)
-    with PlannerProcess(device, stub=stub) as planner:
+    with planner_for(profile) as planner:
         rows = [CandidateRow.of(plain) for plain in planner.survey(canonical)]
-    target = Target(profile=device.text)
-    return _explain(problem, options, target, device.memory, rows, path)
+    target = Target(profile=profile.text)
+    return _explain(problem, options, target, profile.memory, rows, profile.source)
 
 
 def _measurer(device: int) -> Measurer:
@@ -47,7 +91,7 @@ def on_gpu(text: str, device: int, prefer: Preference | None, *, measure: bool) 
     from cudnnpy.handle import Handle, on_device
 
     problem, options = _parsed(text, prefer, device)
-    devices.check_ordinal(device, "; or name the file of a device profile, --device FILE, to plan without a GPU")
+    devices.check_ordinal(device, "; to plan without a GPU, name a device profile, such as --device h200")
     with on_device(device):
         target, free = Target(Handle.default(device)), workspace.free_bytes(device)
         entry = _measured(problem, options, target, free, _measurer(device)) if measure else None

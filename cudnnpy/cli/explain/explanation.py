@@ -1,29 +1,7 @@
 """The explanation of a choice: the candidates, the chosen one, the reasons, and the stored choice.
 
-`cudnnpy explain --json` prints `Explanation.plain`. Later versions may add keys; they change or remove none while `format`
-stays the same:
-
-=================  ==========================================================================================================
-key                value
-=================  ==========================================================================================================
-``format``         1
-``problem``        the problem and its options in the notation
-``device``         ``name``, ``capability``, ``multiprocessors`` and ``memory`` (bytes) of the GPU, and ``profile``: the file,
-                   or null for a GPU of this machine
-``cudnn``          the release of cuDNN, such as "9.28.0"
-``limit``          the largest workspace that the options permit, in bytes
-``choice``         the name of the candidate that is chosen; null if none can be used
-``why``            the reason, in words
-``milliseconds``   the time of the choice; null if it was not measured
-``error``          its largest error against float64 in units of the tolerance; null if it was not compared
-``stored``         the stored choice, or null: ``layer``, ``made_at``, ``made_with``, ``choice`` (null if its plan cannot be
-                   read), ``milliseconds``, ``spread``, ``error``, ``workspace_size``, ``tune_seconds``, ``complete``
-``candidates``     a list in ranking order, of: ``name``, ``source``, ``engine`` (its number; null for a v7 algorithm),
-                   ``knobs`` (an object of integers), ``workspace_size`` (bytes; null if it was not planned), ``notes``,
-                   ``deterministic``, ``milliseconds`` (null if it was not measured), ``expected`` (its time relative to
-                   the fastest, estimated from measurements of near problems; null without them), ``error``, and
-                   ``rejected`` (the reason; "" if it can be used)
-=================  ==========================================================================================================
+`cudnnpy explain --json` prints `Explanation.plain`, whose keys docs/planning-without-a-gpu.md describes. Later versions may add
+keys; they change or remove none while `format` stays the same.
 """
 
 from __future__ import annotations
@@ -42,7 +20,7 @@ _STORED = ("made_at", "made_with", "milliseconds", "spread", "error", "workspace
 
 @dataclass(frozen=True)
 class CandidateRow:
-    """One candidate, with the fields of `candidates` above."""
+    """One candidate, with the fields of `candidates` in the JSON."""
 
     name: str
     source: str
@@ -73,7 +51,7 @@ def row_of(candidate: Candidate) -> CandidateRow:
 
 @dataclass(frozen=True)
 class Gpu:
-    """The GPU that is planned for. `profile` is the file that describes it; None for one of this machine."""
+    """The GPU that is planned for. `profile` is the name or file of its device profile; None for one of this machine."""
 
     name: str
     capability: str
@@ -101,7 +79,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A choice and its reason, with the fields of the JSON above."""
+    """A choice and its reason, with the fields of the JSON."""
 
     problem: str
     device: Gpu

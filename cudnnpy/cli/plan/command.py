@@ -12,52 +12,55 @@ from cudnnpy.cli.errors import UsageError
 from cudnnpy.cli.text_table import printed, say
 
 if TYPE_CHECKING:
+    from cudnnpy._measuring.planner_process import PlannerProcess
     from cudnnpy._planning.problem_file import ListedProblem
     from cudnnpy._store.entry import Entry
-    from cudnnpy.cli.plan.planner_process import PlannerProcess
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to a parser."""
     parser.add_argument("problems", metavar="PROBLEMS.toml", help="the file of problems")
-    parser.add_argument("--device", required=True, metavar="PROFILE.json", help="the file of the device profile")
+    parser.add_argument(
+        "--device", required=True, metavar="PROFILE", help="the device profile: a name, such as h200, or a file"
+    )
     parser.add_argument("-o", "--output", required=True, metavar="PLANS.jsonl", help="the file to write")
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     parser.add_argument(
-        "--stub-driver", action="store_true", help="build a stand-in for the CUDA driver, if there is none"
-    )
+        "--stub-driver", action="store_true", help=argparse.SUPPRESS
+    )  # always used if there is no driver
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
+    from cudnnpy._measuring.planner_process import PlannerProcess
     from cudnnpy._planning import device_profile, problem_file
+    from cudnnpy._planning.device_profile import DeviceProfile
     from cudnnpy.cli import output_files
-    from cudnnpy.cli.plan import stub_driver
-    from cudnnpy.cli.plan.planner_process import PlannerProcess
 
     if options.output == "-":
         raise UsageError("-: plans must be written to a file; got standard output")
     output_files.check_writable(options.output, overwrite=options.force)
-    requests = problem_file.read(options.problems)
-    device = device_profile.read(options.device)
+    requests, errors = problem_file.read_with_errors(options.problems)
+    profile = DeviceProfile.load(options.device)
     device_profile.check_release()
-    stub_driver.say_if_unused("cudnnpy plan", options.stub_driver)
-    with PlannerProcess(device, stub=options.stub_driver) as planner:
+    for error in errors:
+        say("cudnnpy plan", error)
+    with PlannerProcess(profile) as planner:
         planned = []
         for number, request in enumerate(requests, 1):
             _show_progress(f"planning {number} of {len(requests)}")
             planned.append((request, _entry(request, planner, options.problems)))
         _show_progress("")
     entries = [entry for _, entry in planned if entry is not None]
-    has_export = bool(entries) or not planned  # a file without problems has an export without plans
+    has_export = bool(entries) or not (planned or errors)  # a file without problems has an export without plans
     written = _write(entries, options.output) if has_export else None
-    _print_summary(planned, written, options)
-    return 0 if len(entries) == len(planned) else 1
+    _print_summary(planned, len(errors), written, options)
+    return 0 if len(entries) == len(planned) + len(errors) else 1
 
 
 def _entry(request: ListedProblem, planner: PlannerProcess, file: str) -> Entry | None:
     """Return the choice for a problem; None, with the reason on standard error, if it cannot be planned."""
-    from cudnnpy.cli.plan.planner_process import PlanningError
+    from cudnnpy._measuring.planner_process import PlanningError
 
     try:
         return planner.plan(request.text)
@@ -85,8 +88,9 @@ def _write(entries: list[Entry], path: str) -> int:
 
 
 def _print_summary(
-    planned: list[tuple[ListedProblem, Entry | None]], written: int | None, options: argparse.Namespace
+    planned: list[tuple[ListedProblem, Entry | None]], invalid: int, written: int | None, options: argparse.Namespace
 ) -> None:
+    """Print the choices and the number of plans. `invalid` is the number of texts that are not problems."""
     from cudnnpy._options.byte_counts import bytes_text
     from cudnnpy.cli import text_table
     from cudnnpy.cli.explain import explanation
@@ -101,8 +105,8 @@ def _print_summary(
         rows.append((request.text, explanation.name_of(entry.plan), bytes_text(entry.workspace_size), count))
     if planned:
         text_table.show(text_table.table(rows, text_table.width()))
-    failed = sum(entry is None for _, entry in planned)
+    failed = invalid + sum(entry is None for _, entry in planned)
     count = f"{written} plan{'s' * (written != 1)}"
     print(printed(f"{options.output}: {'not written, since nothing was planned' if written is None else count}"))
     if failed:
-        print(f"{failed} of {len(planned)} problems cannot be planned")
+        print(f"{failed} of {len(planned) + invalid} problems cannot be planned")

@@ -16,15 +16,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
+    from cudnnpy import raw
     from cudnnpy._planning import device_profile
+    from cudnnpy._planning.device_profile import DeviceProfile
     from cudnnpy.cli import devices, output_files
-    from cudnnpy.handle import on_device
 
     output_files.check_writable(options.output, overwrite=options.force)
     device_profile.check_release()
     devices.check_ordinal(options.device)
-    with on_device(options.device):
-        device = device_profile.of_device(options.device)
-    output_files.write(options.output, device_profile.written(device))
-    print(printed(f"{options.output}: {device.description}, read by {device.release}"))
+    profile = DeviceProfile.of_device(options.device)
+    assert profile.cudnn is not None
+    output_files.write(options.output, profile.to_json())
+    print(printed(f"{options.output}: {profile.description}, read by cuDNN {raw.version_text(profile.cudnn)}"))
     return 0

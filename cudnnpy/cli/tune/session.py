@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from cudnnpy import store as stores
+from cudnnpy._measuring import stub_driver
 from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._planning import problem_file
 from cudnnpy._planning.candidate_filter import FoundFault, Symptom
+from cudnnpy._planning.problem_file import ListedProblem
 from cudnnpy._store import exports
 from cudnnpy._store.database import Store, why_in_memory
 from cudnnpy._store.entry import Entry
@@ -52,7 +54,12 @@ def run(options: argparse.Namespace, backend: TuningBackend | None = None) -> in
     with ExitStack() as stack:
         workers: LocalWorkers | DaskCluster
         if options.dask is None:
-            gpus = _gpus(options.gpus, backend)
+            try:
+                gpus = _gpus(options.gpus, backend, is_recorded=options.record is not None)
+            except UnavailableError:
+                if options.save is None or stub_driver.has_driver():
+                    raise
+                return _record_only(options)
             workers, kinds = LocalWorkers(gpus, backend.worker), [gpu.kind for gpu in gpus]
         else:
             workers = stack.enter_context(closing(backend.cluster(options.dask)))
@@ -61,7 +68,7 @@ def run(options: argparse.Namespace, backend: TuningBackend | None = None) -> in
                 _say(note)
         store = stack.enter_context(_open_store(options.store, read_only=False))
         if options.record is None:
-            status, requests = 0, problem_file.read(options.problems)
+            status, requests = _read(options.problems)
         else:
             status, requests = problems.record(options.record, options.save)
         jobs = problems.jobs_of(requests, dict.fromkeys(kinds), options.seconds)
@@ -71,6 +78,25 @@ def run(options: argparse.Namespace, backend: TuningBackend | None = None) -> in
         if lost:
             _say(f"choices are not stored: {store.path}: {lost}")
     return 1 if failed or status or lost else 0
+
+
+def _record_only(options: argparse.Namespace) -> int:
+    """Run a program on a machine without a driver, write the file of its problems, and return the program's exit status."""
+    status, requests = problems.record(options.record, options.save)
+    count = f"{len(requests)} problem{'s' * (len(requests) != 1)}"
+    _say(
+        f"{options.save} has {count}, and none is tuned, since there is no CUDA driver ({stub_driver.LIBRARY}). To plan them: "
+        f"cudnnpy plan {options.save} --device h200 -o plans.jsonl"
+    )
+    return 1 if status else 0
+
+
+def _read(path: str) -> tuple[int, list[ListedProblem]]:
+    """Return the problems of a file; and 1, after a line for each text that is not a problem, otherwise 0."""
+    requests, errors = problem_file.read_with_errors(path)
+    for error in errors:
+        _say(str(error))
+    return 1 if errors else 0, requests
 
 
 def _check_arguments(options: argparse.Namespace) -> None:
@@ -100,12 +126,13 @@ def _check_outputs(options: argparse.Namespace) -> None:
             output_files.check_writable(path, overwrite=options.force)
 
 
-def _gpus(ordinals: Sequence[int] | None, backend: TuningBackend) -> list[TuningGpu]:
+def _gpus(ordinals: Sequence[int] | None, backend: TuningBackend, *, is_recorded: bool) -> list[TuningGpu]:
     """Return the GPUs of some ordinals, or all GPUs."""
     try:
         gpus = backend.gpus()
     except (UnavailableError, LibraryNotFoundError) as error:
-        raise UnavailableError(f"{error}; cudnnpy plan chooses without a GPU") from None
+        listing = "; with --save, --record lists the problems of a program" if is_recorded else ""
+        raise UnavailableError(f"{error}; cudnnpy plan chooses without a GPU{listing}") from None
     ordinals = range(len(gpus)) if ordinals is None else ordinals
     for device in ordinals:
         if device >= len(gpus):
@@ -208,9 +235,10 @@ def _tune(
 def _report_only(options: argparse.Namespace) -> int:
     """Report the entries of a store for some problems or for all, whatever GPU they are for."""
     with _open_store(options.store, read_only=True) as store:
-        entries, missing = list(store), []
+        status, entries, missing = 0, list(store), []
         if options.problems is not None:
-            jobs = problems.jobs_of(problem_file.read(options.problems), ["{}"], None)
+            status, requests = _read(options.problems)
+            jobs = problems.jobs_of(requests, ["{}"], None)
             order = {job.key[:2]: number for number, job in enumerate(jobs)}
             entries = sorted(
                 (entry for entry in entries if entry.key[:2] in order), key=lambda entry: order[entry.key[:2]]
@@ -218,7 +246,7 @@ def _report_only(options: argparse.Namespace) -> int:
             present = {entry.key[:2] for entry in entries}
             missing = [(job.text, "not in the store") for job in jobs if job.key[:2] not in present]
     _report(options, entries, missing)
-    return 1 if missing else 0
+    return 1 if missing else status
 
 
 def _report(options: argparse.Namespace, entries: Sequence[Entry], failed: Sequence[tuple[str, str]]) -> None:

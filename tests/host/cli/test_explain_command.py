@@ -8,6 +8,7 @@ import re
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import made_up_entries
@@ -17,8 +18,9 @@ from messages import says
 from offline_profiles import needs_profiles
 from planning import DATA
 
-from cudnnpy import raw
-from cudnnpy._planning import device_profile
+from cudnnpy import DeviceProfile, raw
+from cudnnpy._measuring import planner_process
+from cudnnpy._measuring.planner_process import PlannerProcess
 from cudnnpy._planning.candidate_filter import FoundFault, Measurement
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.measurement_table import Configuration, file_name
@@ -33,12 +35,12 @@ from cudnnpy.cli import command, devices, text_table
 from cudnnpy.cli.explain import explain as explain_module
 from cudnnpy.cli.explain import explanation, explanation_text
 from cudnnpy.cli.explain.explanation import CandidateRow, Explanation, Gpu, Stored
-from cudnnpy.cli.plan.planner_process import PlannerProcess
 from cudnnpy.convolution.table_features import features
 from cudnnpy.graph import Graph
 from tools.measured import write
 from tools.measured.rows import Row as TableRow
 
+ROOT = Path(__file__).resolve().parents[3]
 TEXT = "forward 128x64x56x56 64x64x3x3 pad=1 float16 channels_last"
 
 offline = [needs_profiles, pytest.mark.usefixtures("without_driver")]
@@ -49,7 +51,7 @@ def explain(profile_file, capsys):
     """Run the command for a profile, and return its status, output and errors."""
 
     def run(*arguments, status=0):
-        found = command.main(["explain", *arguments, "--device", str(profile_file()), "--stub-driver"])
+        found = command.main(["explain", *arguments, "--device", str(profile_file())])
         printed = capsys.readouterr()
         assert found == status, printed.err
         return printed.err if status else printed.out
@@ -105,11 +107,13 @@ class TestForAProfile:
 
     def test_the_json_has_the_keys_that_are_documented(self, explain):
         found = json.loads(explain(TEXT, "--json"))
-        assert set(found) == set(re.findall(r"^``(\w+)``", explanation.__doc__, re.M))
+        page = (ROOT / "docs" / "planning-without-a-gpu.md").read_text()
+        table = page.partition("**The report of `explain`**")[2].partition("\n\n**")[0]
+        assert set(found) == set(re.findall(r"^\| `(\w+)` \|", table, re.M))
         keys = "name source engine knobs workspace_size notes deterministic milliseconds expected error rejected"
         assert all(set(one) == set(keys.split()) for one in found["candidates"])
-        documented = explanation.__doc__.partition("``candidates``")[2]
-        assert all(f"``{key}``" in documented for key in keys.split())
+        documented = table.partition("| `candidates` |")[2]
+        assert all(f"`{key}`" in documented for key in keys.split())
         assert (found["format"], found["stored"], found["cudnn"]) == (1, None, raw.version_text(raw.version()))
         assert found["device"] | {"profile": ""} == {
             "name": "NVIDIA H200",
@@ -147,28 +151,18 @@ class TestForAProfile:
     def test_a_problem_that_no_engine_can_run_is_status_2_and_a_report(self, profile_file, capsys, monkeypatch):
         graph = text_of(sample_graphs.GRAPHS["scaled"](Graph()).problem(0))  # its engines are compiled at run time
         monkeypatch.setattr(sys, "stdin", io.StringIO(graph))
-        assert command.main(["explain", "-", "--device", str(profile_file()), "--stub-driver"]) == 2
+        assert command.main(["explain", "-", "--device", str(profile_file())]) == 2
         text = capsys.readouterr().out
         assert re.search(r"^choice +none$", text, re.M)
         assert re.search(r"^because +no candidate can be used: see the rejection reasons$", text, re.M)
         assert "\nrejected\n" in text
 
     def test_it_reads_nothing_of_cudnns_noise(self, profile_file, capfd):
-        assert command.main(["explain", TEXT, "--device", str(profile_file()), "--stub-driver"]) == 0
+        assert command.main(["explain", TEXT, "--device", str(profile_file())]) == 0
         assert capfd.readouterr().err == ""
 
-    def test_with_a_driver_the_stub_is_not_built_and_a_line_says_so(self, profile_file, capsys, monkeypatch):
-        monkeypatch.setattr("cudnnpy.cli.plan.stub_driver.has_driver", lambda: True)
-        monkeypatch.setattr("cudnnpy.cli.plan.stub_driver.build", lambda folder: pytest.fail("it was built"))
-        command.main(["explain", TEXT, "--device", str(profile_file()), "--stub-driver"])
-        assert (
-            "cudnnpy explain: the CUDA driver is here and is used; --stub-driver has no effect\n"
-            in capsys.readouterr().err
-        )
-
-    @pytest.mark.skipif(raw.version() != 92800, reason="what cuDNN 9.28.0 needs")
     def test_the_profile_of_an_older_cudnn_is_one_line(self, capsys):
-        assert command.main(["explain", TEXT, "--device", str(DATA / "h200-cudnn-9.19.json"), "--stub-driver"]) == 2
+        assert command.main(["explain", TEXT, "--device", str(DATA / "h200-cudnn-9.19.json")]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert "must have the keys memoryBusWidth; got none of these; cuDNN 9.28.0" in line
 
@@ -186,6 +180,7 @@ class TestForAProfile:
         folder.mkdir()
         (folder / file_name("9.0", release)).write_text(write.table([row], "9.0", release))
         monkeypatch.setenv("CUDNNPY_TABLES", str(folder))
+        planner_process.end_process()  # the next one sees the folder
         found = json.loads(explain(TEXT, "--json"))
         first = found["candidates"][0]
         assert (first["name"], first["expected"], first["milliseconds"]) == (fast["name"], 1.0, None)
@@ -203,7 +198,7 @@ class TestTheStore:
 
     @pytest.fixture
     def stored(self, profile_file, monkeypatch, tmp_path):
-        with PlannerProcess(device_profile.read(profile_file()), stub=True) as planner:
+        with PlannerProcess(DeviceProfile.load(profile_file())) as planner:
             entry = planner.plan(TEXT)
             other = planner.plan(f"{TEXT} prefer=no_workspace")
         measured = [one._replace(milliseconds=0.25 + at / 100) for at, one in enumerate(entry.candidates)]
@@ -316,7 +311,7 @@ class TestTheStore:
 
     def test_a_store_that_is_a_folder_is_one_line(self, profile_file, monkeypatch, capsys, tmp_path):
         monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path))
-        assert command.main(["explain", TEXT, "--device", str(profile_file()), "--stub-driver"]) == 2
+        assert command.main(["explain", TEXT, "--device", str(profile_file())]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("cudnnpy explain: CUDNNPY_STORE must name a store; got ")
         assert str(tmp_path) in line
@@ -337,7 +332,7 @@ class TestTheStore:
     ],
 )
 def test_a_text_that_is_no_problem_is_one_line_with_the_column(capsys, text, message):
-    assert command.main(["explain", text, "--device", "no.json"]) == 2
+    assert command.main(["explain", text, "--device", "h200"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert re.match(says(f"cudnnpy explain: {message}"), line)
 
@@ -345,10 +340,6 @@ def test_a_text_that_is_no_problem_is_one_line_with_the_column(capsys, text, mes
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            (TEXT, "--stub-driver"),
-            "--stub-driver must be used with a device profile, --device FILE; got a GPU's ordinal",
-        ),
         (
             (TEXT, "--measure", "--device", "x.json"),
             "--measure must be used on a GPU of this machine; got the device profile x.json",
@@ -392,7 +383,7 @@ def test_without_a_gpu_it_says_how_to_go_on(monkeypatch, capsys):
     assert command.main(["explain", TEXT]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
-        "cudnnpy explain: there is no GPU; or name the file of a device profile, --device FILE, to plan without a GPU"
+        "cudnnpy explain: there is no GPU; to plan without a GPU, name a device profile, such as --device h200"
     )
 
 

@@ -14,14 +14,13 @@ from offline_profiles import needs_profiles, properties
 from planning import DATA
 
 from cudnnpy import raw
-from cudnnpy._measuring import process
+from cudnnpy._measuring import planner_process, process
 from cudnnpy._planning import plan_serialization
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem_notation import parse, text_of
 from cudnnpy._store import exports
 from cudnnpy._store.database import Store
 from cudnnpy.cli import command
-from cudnnpy.cli.plan import planner_process
 from cudnnpy.cli.tune import tune_problem
 from cudnnpy.graph import Graph
 
@@ -51,7 +50,7 @@ def plan(profile_file, problems, tmp_path, capsys):
     def run(*texts, options=(), file=None, profile=None):
         output = tmp_path / "plans.jsonl"
         given = ["plan", str(file or problems(*texts)), "--device", str(profile or profile_file()), "-o", str(output)]
-        status = command.main([*given, "--stub-driver", *options])
+        status = command.main([*given, *options])
         printed = capsys.readouterr()
         return status, printed.out, printed.err, output
 
@@ -116,12 +115,28 @@ class TestForAProfile:
         assert (status, out, err) == (0, f"{file}: 0 plans\n", "")
         assert Store(tmp_path / "store.sqlite").load(file) == 0
 
-    def test_a_problem_without_elements_is_refused_with_its_place(self, plan):
-        status, out, err, file = plan(CONVOLUTION, "backward_filter 0x64x28x28 64x64x3x3 pad=1")
-        assert (status, out) == (2, "")
-        assert err.endswith(
-            "PROBLEMS.toml, line 4, column 6: a planned problem must have elements; got none in dy, x\n"
-        )
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            (
+                "backward_filter 0x64x28x28 64x64x3x3 pad=1",
+                "column 6: a planned problem must have elements; got none in dy, x",
+            ),
+            ("forward 8x16x8x8 16x16x3x3 pads=1", "column 33: word must be "),
+        ],
+    )
+    def test_what_is_no_problem_is_reported_with_its_place_and_the_others_are_written(self, plan, text, message):
+        status, out, err, file = plan(CONVOLUTION, text, FILTER)
+        assert status == 1
+        (line,) = err.splitlines()
+        assert f"PROBLEMS.toml, line 4, {message}" in line
+        assert out.splitlines()[-2:] == [f"{file}: 2 plans", "1 of 3 problems cannot be planned"]
+        assert len(exports.read(file).entries) == 2
+
+    def test_a_file_of_which_no_text_is_a_problem_has_no_export(self, plan):
+        status, out, err, file = plan("nonsense", "rubbish")
+        assert (status, len(err.splitlines())) == (1, 2)
+        assert out == f"{file}: not written, since nothing was planned\n2 of 2 problems cannot be planned\n"
         assert not file.exists()
 
     def test_a_preference_is_the_limit_that_it_means_to_tune(self, plan):
@@ -155,7 +170,7 @@ class TestForAProfile:
 
     def test_noise_of_cudnn_is_not_seen(self, profile_file, problems, tmp_path, capfd):
         given = [str(problems(CONVOLUTION)), "--device", str(profile_file()), "-o", str(tmp_path / "p.jsonl")]
-        assert command.main(["plan", *given, "--stub-driver"]) == 0
+        assert command.main(["plan", *given]) == 0
         assert capfd.readouterr().err == ""
 
     def test_on_a_terminal_it_shows_how_far_it_is(self, plan, monkeypatch):
@@ -184,14 +199,10 @@ class TestForAProfile:
         assert started
         assert all(one.returncode is not None for one in started)
 
-    def test_without_a_driver_the_stub_must_be_asked_for(self, problems, profile_file, tmp_path, capsys):
-        given = [str(problems(CONVOLUTION)), "--device", str(profile_file()), "-o", str(tmp_path / "p.jsonl")]
-        assert command.main(["plan", *given]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith(
-            "cudnnpy plan: a CUDA driver (libcuda.so.1) must be installed for cuDNN's engines to load; got none"
-        )
-        assert not (tmp_path / "p.jsonl").exists()
+    def test_a_profile_of_the_package_is_found_by_its_name(self, plan):
+        status, _, err, file = plan(CONVOLUTION, profile="h200", options=["--stub-driver"])
+        assert (status, err) == (0, "")
+        assert {entry.key.gpu for entry in exports.read(file).entries} == {"NVIDIA H200"}
 
 
 # What is refused before anything is planned
@@ -200,7 +211,6 @@ class TestForAProfile:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('format = 1\nproblems = ["forward 8x16x8x8 16x16x3x3 pads=1"]\n', "line 2, column "),
         ("format = 1\nproblems = [\n", "PROBLEMS.toml"),
         ('format = 9\nproblems = ["forward 8x16x8x8 16x16x3x3"]\n', "format must be"),
     ],

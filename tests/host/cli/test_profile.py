@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 
 import pytest
 from messages import says
@@ -11,10 +10,10 @@ from offline_profiles import needs_profiles, properties
 from planning import DATA
 
 from cudnnpy import raw
+from cudnnpy._measuring.planner_process import PlannerProcess
 from cudnnpy._planning import device_profile
 from cudnnpy._planning.device_profile import DeviceProfile, ProfileError
 from cudnnpy.cli import command, devices
-from cudnnpy.cli.plan.planner_process import PlannerProcess
 
 GOOD = json.loads((DATA / "h200-cudnn-9.28.json").read_text())
 WRAPPED = {"format": 1, "cudnn": 92800, "cudnnpy": "0.1.0", "profile": GOOD}
@@ -26,18 +25,18 @@ def without(*keys):
 
 @pytest.mark.parametrize("file", sorted(DATA.glob("h200-*.json")), ids=lambda file: file.stem)
 def test_what_cudnn_wrote_is_read(file):
-    found = device_profile.read(file)
+    found = DeviceProfile.load(file)
     assert found.properties == json.loads(file.read_text())
     assert found.cudnn is None
     assert found.description == "NVIDIA H200, compute capability 9.0, 132 multiprocessors"
     assert found.memory == 150109880320
-    assert found.release == "an unknown cuDNN"
+    assert (found.set_by_hand, found.releases) == ((), "")
 
 
 def test_a_written_profile_is_read_as_it_was(profile_file):
     made = DeviceProfile(json.dumps(GOOD), 92800, "GPU 0")
-    again = device_profile.read(profile_file(device_profile.written(made)))
-    assert (again.properties, again.cudnn, again.release) == (GOOD, 92800, "cuDNN 9.28.0")
+    again = DeviceProfile.load(profile_file(made.to_json()))
+    assert (again.properties, again.cudnn) == (GOOD, 92800)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +71,7 @@ def test_a_written_profile_is_read_as_it_was(profile_file):
 def test_another_file_is_no_profile(profile_file, content, message):
     file = profile_file(content if content is not None else "null")
     with pytest.raises(ProfileError, match=says(message)) as caught:
-        device_profile.read(file)
+        DeviceProfile.load(file)
     assert str(caught.value).startswith(f"{file}: ")
     assert len(str(caught.value).splitlines()) == 1
 
@@ -81,9 +80,9 @@ def test_what_cannot_be_read_is_named(tmp_path):
     (tmp_path / "latin.json").write_bytes(b'{"deviceName": "\xe9"}')
     for name, message in (("no.json", "No such file"), (".", "Is a directory"), ("latin.json", "must be UTF-8")):
         with pytest.raises(ProfileError, match=message):
-            device_profile.read(tmp_path / name)
+            DeviceProfile.load(tmp_path / name)
     with pytest.raises(ProfileError, match="cannot be read"):
-        device_profile.read("nul\0l")
+        DeviceProfile.load("nul\0l")
 
 
 # What the loaded cuDNN accepts
@@ -93,11 +92,9 @@ def test_what_cannot_be_read_is_named(tmp_path):
 @pytest.mark.usefixtures("without_driver")
 class TestAcceptance:
     def test_a_profile_with_its_keys(self, profile_file):
-        with PlannerProcess(device_profile.read(profile_file()), stub=True):
+        with PlannerProcess(DeviceProfile.load(profile_file())):
             pass
-        with PlannerProcess(
-            device_profile.read(profile_file({**properties(), "newKey": 1})), stub=True
-        ):  # of a newer cuDNN
+        with PlannerProcess(DeviceProfile.load(profile_file({**properties(), "newKey": 1}))):  # of a newer cuDNN
             pass
 
     @pytest.mark.parametrize(
@@ -106,7 +103,7 @@ class TestAcceptance:
     def test_missing_keys_are_named_and_not_those_that_cudnn_does_without(self, profile_file, keys):
         given = {key: value for key, value in properties().items() if key not in [*keys, "smCountOrigin"]}
         with pytest.raises(ProfileError) as caught:
-            PlannerProcess(device_profile.read(profile_file({**given, "spelledOtherwise": 1})), stub=True)
+            PlannerProcess(DeviceProfile.load(profile_file({**given, "spelledOtherwise": 1})))
         listed, unknown = str(caught.value).partition("the keys ")[2].split("; got none of these, and unknown ")
         assert set(listed.split(", ")) == set(keys)
         assert unknown.startswith("spelledOtherwise; ")
@@ -116,7 +113,7 @@ class TestAcceptance:
         with pytest.raises(
             ProfileError, match=says("must have the keys memoryBusWidth; got none of these; cuDNN 9.28.0, which")
         ):
-            PlannerProcess(device_profile.read(DATA / "h200-cudnn-9.19.json"), stub=True)
+            PlannerProcess(DeviceProfile.load(DATA / "h200-cudnn-9.19.json"))
 
     def test_a_profile_that_another_cudnn_read_is_refused(self, profile_file):
         theirs = raw.version() - 100
@@ -124,9 +121,9 @@ class TestAcceptance:
         with pytest.raises(
             ProfileError, match=says(f"must be {raw.version_text(raw.version())}, which is loaded here; got ")
         ):
-            PlannerProcess(device_profile.read(file), stub=True)
+            PlannerProcess(DeviceProfile.load(file))
         with PlannerProcess(
-            device_profile.read(profile_file({**WRAPPED, "cudnn": raw.version(), "profile": properties()})), stub=True
+            DeviceProfile.load(profile_file({**WRAPPED, "cudnn": raw.version(), "profile": properties()}))
         ):
             pass
 
@@ -164,9 +161,8 @@ def gpu(monkeypatch):
 
     monkeypatch.setattr(devices, "check_ordinal", check_ordinal)
     monkeypatch.setattr(device_profile, "check_release", lambda: None)
-    monkeypatch.setattr("cudnnpy.handle.on_device", nullcontext)
     monkeypatch.setattr(
-        device_profile, "of_device", lambda device: DeviceProfile(json.dumps(GOOD), 92800, f"GPU {device}")
+        DeviceProfile, "of_device", lambda device: DeviceProfile(json.dumps(GOOD), 92800, f"GPU {device}")
     )
     return asked
 
@@ -175,7 +171,7 @@ def test_the_command_writes_a_profile(gpu, tmp_path, capsys):
     file = tmp_path / "h200.json"
     assert command.main(["device-profile", "-o", str(file), "--device", "1"]) == 0
     assert gpu == [1]
-    assert device_profile.read(file).properties == GOOD
+    assert DeviceProfile.load(file).properties == GOOD
     assert capsys.readouterr().out == (
         f"{file}: NVIDIA H200, compute capability 9.0, 132 multiprocessors, read by cuDNN 9.28.0\n"
     )
@@ -189,7 +185,7 @@ def test_an_existing_file_stays_without_force(gpu, tmp_path, capsys):
     assert (gpu, file.read_text()) == ([], "mine")
     assert capsys.readouterr().err == f"cudnnpy device-profile: {file}: the file exists; --force overwrites it\n"
     assert command.main(["device-profile", "-o", str(file), "--force"]) == 0
-    assert device_profile.read(file).cudnn == 92800
+    assert DeviceProfile.load(file).cudnn == 92800
 
 
 @pytest.mark.parametrize(

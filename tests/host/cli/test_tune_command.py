@@ -23,10 +23,12 @@ import pytest
 from process_groups import has_ended, members_of
 from stand_in_tuning import KINDS, gpus_of, tuned, worker
 
+from cudnnpy import raw
 from cudnnpy import store as stores
 from cudnnpy._measuring import gpu_worker
-from cudnnpy._planning import stored_choice
+from cudnnpy._planning import problem_file, stored_choice
 from cudnnpy._planning.candidate_filter import FoundFault, Measurement
+from cudnnpy._planning.device_profile import FIRST_RELEASE
 from cudnnpy._store import sqlite_file, table
 from cudnnpy.availability import UnavailableError
 from cudnnpy.cli import command, errors
@@ -336,7 +338,6 @@ def test_a_store_of_nothing_is_reported(capsys: pytest.CaptureFixture[str]) -> N
     [
         ([], "a file of problems must be named, or a program with --record; got neither"),
         (["missing.toml"], "missing.toml: No such file or directory"),
-        (["bad.toml"], "bad.toml, line 3, column 31: "),
         (["text.toml"], "text.toml, line 1, column 6: the file must be TOML"),
         (["."], "path must be a file of problems; got a folder"),
         (["problems.toml", "--gpus", "1"], "--gpus must be of GPUs that are here, 0 to 0; got 1"),
@@ -355,7 +356,6 @@ def test_a_store_of_nothing_is_reported(capsys: pytest.CaptureFixture[str]) -> N
         (["problems.toml", "--store", "newer.sqlite"], "--store must be a store that can be used; got "),
         (["problems.toml", "--store", "newer.sqlite"], "newer.sqlite: it was made by a newer release of cudnnpy"),
         (["--report-only", "--store", "newer.sqlite"], "newer.sqlite: it was made by a newer release of cudnnpy"),
-        (["empty.toml"], "empty.toml, line 3, column 6: a planned problem must have elements; got none in x, y"),
         (["--report-only", "--store", "missing.sqlite"], "missing.sqlite: no such store"),
         (["problems.toml", "--record", "script.py"], "problems must come from a file or from --record; got both"),
         (["--record"], "--record must be followed by SCRIPT.py or -m MODULE; got nothing"),
@@ -368,11 +368,8 @@ def test_a_store_of_nothing_is_reported(capsys: pytest.CaptureFixture[str]) -> N
 def test_bad_input_is_one_line_and_status_2(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
-    Path("bad.toml").write_text(f'format = 1\nproblems = ["{PROBLEMS[0]}",\n    "forward 1x8x9x9 16x8x3x3 pud=1"]\n')
     Path("text.toml").write_text("this is a text")
     Path("script.py").write_text("")
-    empty = "forward 0x8x9x9 16x8x3x3"
-    Path("empty.toml").write_text(f'format = 1\nproblems = ["{PROBLEMS[0]}",\n    "{empty}"]\n')
     write_newer("newer.sqlite")
     stores.open("export.sqlite").export("export.jsonl")
     before = sorted(folder.iterdir())
@@ -466,6 +463,26 @@ def test_a_machine_without_a_gpu_is_told_where_to_go(capsys: pytest.CaptureFixtu
     assert tune("problems.toml", machine=NEVER._replace(gpus=none)) == 2
     said = "no CUDA driver (libcuda.so.1) was found: install NVIDIA's driver; cudnnpy plan chooses without a GPU\n"
     assert capsys.readouterr().err == f"cudnnpy tune: {said}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("forward 1x8x9x9 16x8x3x3 pud=1", "column 31: word must be "),
+        ("forward 0x8x9x9 16x8x3x3", "column 6: a planned problem must have elements; got none in x, y"),
+    ],
+)
+def test_a_line_that_is_no_problem_is_reported_and_the_others_are_tuned(
+    text: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("bad.toml").write_text(f'format = 1\nproblems = ["{PROBLEMS[0]}",\n    "{text}"]\n')
+    assert tune("bad.toml") == 1
+    assert f"cudnnpy tune: bad.toml, line 3, {message}" in capsys.readouterr().err
+    assert set(stored()) == {PROBLEMS[0]}
+    assert tune("bad.toml", "--report-only", machine=NEVER) == 1
+    printed = capsys.readouterr()
+    assert f"bad.toml, line 3, {message}" in printed.err
+    assert PROBLEMS[0] in printed.out
 
 
 def test_a_store_that_may_not_be_written_is_found_before_measuring(
@@ -582,6 +599,42 @@ def test_a_program_that_plans_nothing_is_no_error(capfd: pytest.CaptureFixture[s
     write_program("program.py")
     assert tune("--record", "program.py", machine=NEVER) == 0
     assert "program.py ended with exit status 0; 0 problems recorded\n" in capfd.readouterr().err
+
+
+# Without a driver
+
+
+def no_gpus() -> list[TuningGpu]:
+    raise UnavailableError("there is no GPU")
+
+
+@pytest.mark.usefixtures("on_path", "without_driver")
+@pytest.mark.skipif(raw.version() < FIRST_RELEASE, reason="before cuDNN 9.8 nothing is planned without a driver")
+@pytest.mark.parametrize(("end", "status"), [("", 0), ("raise SystemExit(3)", 1)])
+def test_without_a_driver_the_problems_of_a_program_are_listed(
+    capfd: pytest.CaptureFixture[str], end: str, status: int
+) -> None:
+    Path("program.py").write_text(f"""
+import cudnnpy
+x, w = cudnnpy.TensorSpec((1, 8, 9, 9), "float16"), cudnnpy.TensorSpec((16, 8, 3, 3), "float16")
+cudnnpy.Convolution(padding=1).plan("forward", x, w, device=cudnnpy.DeviceProfile.load("h200"))
+{end}
+""")
+    assert tune("--save", "saved.toml", "--record", "program.py", machine=NEVER._replace(gpus=no_gpus)) == status
+    said = capfd.readouterr().err.splitlines()[-1]
+    assert said == (
+        "cudnnpy tune: saved.toml has 1 problem, and none is tuned, since there is no CUDA driver (libcuda.so.1). To plan "
+        "them: cudnnpy plan saved.toml --device h200 -o plans.jsonl"
+    )
+    assert [one.text for one in problem_file.read("saved.toml")] == ["forward 1x8x9x9 16x8x3x3 pad=1 float16"]
+
+
+@pytest.mark.usefixtures("on_path")
+def test_without_a_gpu_a_recording_says_how_to_list_the_problems(capsys: pytest.CaptureFixture[str]) -> None:
+    write_program("program.py", PROBLEMS[0])
+    assert tune("--record", "program.py", machine=NEVER._replace(gpus=no_gpus)) == 2
+    said = "there is no GPU; cudnnpy plan chooses without a GPU; with --save, --record lists the problems of a program"
+    assert capsys.readouterr().err == f"cudnnpy tune: {said}\n"
 
 
 # Ctrl-C

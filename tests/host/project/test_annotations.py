@@ -36,6 +36,8 @@ DEPENDS = {
     "ctype": "the ctypes type of a C type",
     "Descriptor.get": "what the C function of this name, or the attribute, has",
     "Descriptor.__getitem__": "what the attribute has",
+    "DeviceProfile.properties": "numbers, lists of numbers and texts, by cuDNN's names",
+    "explain": "JSON, whose keys are documented",
 }
 
 

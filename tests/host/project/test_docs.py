@@ -12,9 +12,11 @@ import pages
 import pytest
 
 from cudnnpy import errors, raw
+from cudnnpy._measuring import stub_driver
 from cudnnpy._options.algorithms import algorithm_named, algorithm_names
 from cudnnpy._options.convolution import POLICIES, PREFERENCES
-from cudnnpy.cli.plan import stub_driver
+from cudnnpy._planning import plan_serialization
+from cudnnpy._planning.device_profile import FIRST_RELEASE, DeviceProfile
 from cudnnpy.convolution import problem
 
 DOCS = pages.ROOT / "docs"
@@ -32,6 +34,8 @@ def test_there_are_pages_and_programs():
 @pytest.mark.parametrize("page", WITH_PROGRAMS)
 def test_a_pages_programs_run_without_a_gpu(page, tmp_path):
     """But the blocks that need a package: tests/torch runs those for torch, tests/index those for cudnn-frontend."""
+    if page == "planning-without-a-gpu.md" and raw.version() < FIRST_RELEASE:
+        pytest.skip("the loaded cuDNN has no device profiles")
     assert set(pages.packages(page, gpu=False)) <= {(), ("torch",), ("cudnn",)}
     pages.run(page, tmp_path, gpu=False)
 
@@ -77,6 +81,24 @@ def test_every_preference_policy_and_algorithm_is_listed():
         assert tuple(names.split(", ")) == algorithm_names(operation)
         for name in theano.split(", "):
             assert algorithm_named(operation, name) in algorithm_names(operation)
+
+
+def test_the_profiles_of_the_package_are_listed():
+    text = (DOCS / "planning-without-a-gpu.md").read_text().partition("## Device profiles")[2]
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| .*? \| (.*?) \| (.*?) \|$", text, re.M)
+    profiles = [(name, DeviceProfile.load(name)) for name in DeviceProfile.names()]
+    assert rows == [
+        (name, one.properties["deviceName"], ", ".join(one.set_by_hand) or "none", one.releases)
+        for name, one in profiles
+    ]
+
+
+def test_the_json_of_a_plan_is_described():
+    text = (DOCS / "planning-without-a-gpu.md").read_text().partition("**The text of a plan**")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?`) \|", text, re.M)
+    keys = [key.strip("`") for row in rows for key in row.split(", ")]
+    assert sorted(keys) == sorted(["format", "sha256", *plan_serialization.SerializedPlan._fields])
+    assert f"has format {plan_serialization.FORMAT}:" in text
 
 
 # How the programs are found
@@ -184,7 +206,7 @@ PROFILE = pages.ROOT / "tests" / "data" / "h200-cudnn-9.28.json"
 
 @pytest.mark.skipif(raw.version() != 92800, reason="the page's tables are cuDNN 9.28.0's")
 def test_the_tables_are_what_cudnn_answers(tmp_path):
-    stub_driver.build(tmp_path)
+    (tmp_path / stub_driver.LIBRARY).write_bytes(stub_driver.content())
     text = (pages.ROOT / "docs" / "choosing-algorithms.md").read_text()
     rows = re.findall(r"^\| (\w+) \|(.*?)\| (engine \d+) \| ([\d,]+) \|$", text, re.M)
     questions = [f"{operation} {options.strip(' `')}" for operation, options, _, _ in rows]

@@ -28,7 +28,7 @@ import pytest
 import cudnnpy
 from cudnnpy import _installation, raw
 from cudnnpy._cuda_state import NO_DRIVER
-from cudnnpy.cli.plan import stub_driver
+from cudnnpy._measuring import stub_driver
 
 ROOT = Path(__file__).resolve().parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -94,7 +94,7 @@ def libraries(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     """A folder of the loader whose libcuda.so.1 can be loaded, or cannot, whatever driver this machine has."""
     folder = tmp_path_factory.mktemp("libraries")
     if request.param == "driver":
-        stub_driver.build(folder)
+        (folder / stub_driver.LIBRARY).write_bytes(stub_driver.content())
     else:
         (folder / stub_driver.LIBRARY).write_text("no library\n")
     return folder
@@ -231,7 +231,7 @@ def test_the_wheel_has_the_package_and_nothing_else(files: dict[str, Path]) -> N
     assert {
         "cudnnpy/py.typed",
         "cudnnpy/cli/data/sample.png",
-        "cudnnpy/cli/data/stub_driver.c",
+        "cudnnpy/_planning/device_profiles/h200.json",
         "cudnnpy/raw/_api.pyi",
     } <= wheels[0]
     tables = {f"cudnnpy/_planning/tables/{file.name}" for file in (ROOT / "cudnnpy/_planning/tables").iterdir()}

@@ -43,6 +43,7 @@ ORDER = [
     "_planning",
     "_measuring",
     "_autotune",
+    "_profile_planning",
     "graph",
     "convolution",
     "ops",
@@ -62,6 +63,7 @@ SMALL = {
     "_cuda_state",
     "_cuda_python",
     "_autotune",
+    "_profile_planning",
     "_worker",
     "__main__",
 }

@@ -13,8 +13,8 @@ import pytest
 from offline_profiles import needs_profiles
 from process_groups import has_ended, members_of
 
-from cudnnpy._planning import device_profile
-from cudnnpy.cli.plan.planner_process import PlannerProcess, PlanningError
+from cudnnpy import DeviceProfile
+from cudnnpy._measuring.planner_process import PlannerProcess, PlanningError
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = "forward 8x64x28x28 64x64x3x3 pad=1 float16 channels_last"
@@ -51,7 +51,7 @@ KILL = "os.kill(os.getpid(), signal.SIGSEGV)"
 
 
 def opened(file):
-    return PlannerProcess(device_profile.read(file), stub=True)
+    return PlannerProcess(DeviceProfile.load(file))
 
 
 def test_a_plan_is_an_entry_that_was_not_measured(profile_file):
@@ -145,7 +145,7 @@ COMMAND = """
 import signal, sys
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 from cudnnpy.cli import command
-from cudnnpy.cli.plan import stub_driver
+from cudnnpy._measuring import stub_driver
 stub_driver.has_driver = lambda: False
 sys.exit(command.main(sys.argv[1:]))
 """
@@ -170,7 +170,7 @@ def test_nothing_is_left_of_a_command_that_is_stopped(profile_file, in_child, tm
     monkeypatch.setenv("BEGUN", str(begun))
     monkeypatch.setenv("TMPDIR", str(temporary))
     problems.write_text(f'format = 1\nproblems = ["{TEXT}"]\n')
-    arguments = ["plan", problems, "--device", profile_file(), "-o", tmp_path / "plans.jsonl", "--stub-driver"]
+    arguments = ["plan", problems, "--device", profile_file(), "-o", tmp_path / "plans.jsonl"]
     before = {*tmp_path.iterdir()}
     with subprocess.Popen([sys.executable, "-c", COMMAND, *arguments], start_new_session=True) as process:
         planning = int(begun.read_text())

@@ -1,0 +1,35 @@
+"""The tensors of a call of `plan` or `candidates`: arrays or TensorSpecs, and their device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cudnnpy._core.layouts import TensorSpec, check_spec
+from cudnnpy._memory.arrays import read, spec_of
+from cudnnpy._planning.device_profile import DeviceProfile
+from cudnnpy._profile_planning import check_device
+
+
+def specs_and_device(
+    given: Mapping[str, object], device: int | DeviceProfile | None
+) -> tuple[dict[str, TensorSpec], int | None]:
+    """Return the specs of arrays and TensorSpecs by name, and the ordinal of their device; None if no device is given.
+
+    The ordinal for a profile is 0. Raises TypeError and ValueError for arguments that do not fit together.
+    """
+    specs: dict[str, TensorSpec] = {}
+    devices: dict[str, int] = {}
+    for name, array in given.items():
+        if isinstance(array, TensorSpec):
+            specs[name] = check_spec(name, array)
+        elif array is not None:
+            pointer, signature = read(array, name)
+            devices[name] = signature[3]
+            specs[name] = spec_of(signature, min(pointer & -pointer, 16))
+    check_device(device, devices)
+    if isinstance(device, DeviceProfile):
+        return specs, 0
+    ordinals = set(devices.values()) | ({device} if device is not None else set())
+    if len(ordinals) > 1:
+        raise ValueError(f"device must be the device of the arrays, {devices}; got {device}")
+    return specs, ordinals.pop() if ordinals else None

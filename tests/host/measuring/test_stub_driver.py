@@ -1,0 +1,95 @@
+"""The stub driver: the file that Python writes, that nothing is left of it, and that only a child process loads it."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from messages import says
+from offline_profiles import needs_profiles
+
+from cudnnpy import DeviceProfile, __version__
+from cudnnpy._measuring import process, stub_driver
+from cudnnpy._measuring.planner_process import PlannerProcess
+from cudnnpy.errors import CudnnError
+
+LOAD = """
+import ctypes, os, sys
+ctypes.CDLL(sys.argv[1], os.RTLD_NOW)
+library, text = ctypes.CDLL("libcuda.so.1"), ctypes.c_char_p()
+print(library.cuGetErrorString(100, ctypes.byref(text)), text.value.decode())
+print(*(library[name]() for name in sys.argv[2:]))
+"""
+
+
+def test_it_is_the_driver_of_who_loads_it_and_nothing_in_it_works():
+    file = stub_driver.open_file()
+    others = [name for name in stub_driver._FUNCTIONS if name != "cuGetErrorString"]
+    try:
+        command = [sys.executable, "-c", LOAD, f"/proc/self/fd/{file}", *others]
+        done = subprocess.run(command, pass_fds=[file], capture_output=True, text=True, check=True)
+    finally:
+        os.close(file)
+    assert done.stdout == f"0 this is no driver\n{' '.join(['100'] * 5)}\n"  # no device
+    assert done.stderr == ""
+
+
+def test_its_stack_and_code_cannot_be_written():
+    """Systems that forbid memory that is writable and executable load it, too."""
+    content = stub_driver.content()
+    begin = ctypes.c_uint64.from_buffer_copy(content, 32).value
+    sizes = ctypes.c_uint16 * 2
+    size, count = sizes.from_buffer_copy(content, 54)
+    found = [tuple((ctypes.c_uint32 * 2).from_buffer_copy(content, begin + at * size)) for at in range(count)]
+    assert found == [(1, 5), (1, 6), (2, 6), (0x6474E551, 6)]  # kinds of segments, with read 4, write 2 and execute 1
+
+
+def test_on_another_architecture_it_says_what_is_needed(monkeypatch):
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    message = "NVIDIA's driver (libcuda.so.1) must be installed to plan on aarch64; got none"
+    with pytest.raises(CudnnError, match=says(message)):
+        stub_driver.open_file()
+
+
+# Where it is used
+
+
+@pytest.fixture
+def inherited(monkeypatch):
+    """The files that child processes of Python inherit."""
+    seen = []
+
+    class Started(subprocess.Popen):
+        def __init__(self, command, **options):
+            if command[0] == sys.executable:
+                seen.append([os.fstat(file).st_ino for file in options["pass_fds"]])
+            super().__init__(command, **options)
+
+    monkeypatch.setattr(process.subprocess, "Popen", Started)
+    return seen
+
+
+@needs_profiles
+@pytest.mark.usefixtures("without_driver")
+def test_only_the_child_process_loads_it(profile_file, inherited):
+    files = set(os.listdir("/proc/self/fd"))
+    with PlannerProcess(DeviceProfile.load(profile_file())) as planner:
+        ((inode,),) = inherited
+        assert f" {inode} " in Path(f"/proc/{planner._process._process.pid}/maps").read_text()
+        assert f" {inode} " not in Path("/proc/self/maps").read_text()
+    assert set(os.listdir("/proc/self/fd")) <= files
+
+
+def test_where_there_is_a_driver_it_is_never_made(monkeypatch, profile_file, inherited):
+    monkeypatch.setattr(stub_driver, "has_driver", lambda: True)
+    monkeypatch.setattr(stub_driver, "open_file", lambda: pytest.fail("it was made"))
+    answer = f"assert 'stub' not in input(); print('{json.dumps({'answer': __version__})}', flush=True); input()"
+    monkeypatch.setattr(process, "_command", lambda: [sys.executable, "-c", answer])
+    with PlannerProcess(DeviceProfile.load(profile_file())):
+        assert inherited == [[]]
