@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from cudnnpy import _worker
 from cudnnpy._measuring import search
@@ -31,6 +31,7 @@ from cudnnpy._planning.candidates import Candidate, all_engines, heuristic_candi
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.problem import is_strict
 from cudnnpy._store.entry import StoredCandidate
+from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.lowering import lowerings
 from cudnnpy.handle import Handle, on_device
 
@@ -104,8 +105,8 @@ class SurveyService(Service):
         options = options._replace(tune_seconds=_SECONDS)
         with on_device(0):
             begin(None, 60.0)
-            strict = is_strict(problem, options)
-            candidates = _candidates(list(lowerings(problem, strict)), target, positions)
+            found = list(lowerings(cast("ConvolutionProblem", problem), is_strict(problem, options)))
+            candidates = _candidates(found, target, positions)
             find(problem, options, target, candidates, workspace.free_bytes(0) // 2)
             for candidate in measured.values():
                 self._say({"row": _row(candidate, positions)})  # the finalists' times have changed

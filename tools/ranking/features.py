@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import cast
 
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import are_channels_last
@@ -28,8 +29,8 @@ _MULTIPROCESSORS = 132
 def features(problem: Problem) -> list[list[float]]:
     """Return the features of each candidate of a problem."""
     parsed, options = problem_notation.parse(problem.text)
-    assert isinstance(parsed, Convolution)
-    common = [*_sizes(parsed, is_strict(parsed, options)), *_tiles(parsed)]
+    convolution = cast("Convolution", parsed)
+    common = [*_sizes(convolution, is_strict(parsed, options)), *_tiles(convolution)]
     first: dict[tuple[str, int], int] = {}  # the first position of each engine in its lowering
     for one in sorted((one for one in problem.candidates if one.position >= 0), key=lambda one: one.position):
         first.setdefault((one.lowering, one.engine), one.position)
