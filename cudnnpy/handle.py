@@ -14,7 +14,7 @@ from cudnnpy import raw
 from cudnnpy._core.owned import Owned
 from cudnnpy._cuda_python import cuda_python
 from cudnnpy._fork import in_forked_child
-from cudnnpy._options.checks import error_repr
+from cudnnpy._options.checks import error_repr, is_integer
 from cudnnpy.typing import Device, Stream
 
 # Each cudnnHandle_t whose Handle was garbage collected without close(), by CUDA context. Garbage collection runs at any
@@ -156,7 +156,7 @@ def stream_address(stream: Stream | None) -> int:
             address = getattr(stream, next(names, ""), stream)
             if isinstance(address, c_void_p):
                 address = address.value or 0
-    if isinstance(address, bool) or not hasattr(address, "__index__"):
+    if isinstance(address, bool) or not is_integer(address):
         raise TypeError(
             "stream must be None, an address, or an object with __cuda_stream__; "
             f"got {error_repr(stream)} ({type(stream).__name__})"

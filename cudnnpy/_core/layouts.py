@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from operator import index
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._options.checks import LARGEST, bounded, check_integer, check_shape, error_repr
+from cudnnpy._options.element_types import ELEMENT_NAMES
 from cudnnpy.typing import ElementName
 
 # layout names by rank; NCHW and NHWC are valid for every rank
@@ -21,7 +22,14 @@ CHANNELS_LAST = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
 MEMORY_LAYOUTS = ("C", "channels_last")  # memory formats, whatever the order of the axes
 
 
-class TensorSpec(NamedTuple):
+class _TensorFields(NamedTuple):
+    shape: tuple[int, ...]
+    dtype: ElementName = "float32"
+    strides: tuple[int, ...] | None = None
+    alignment: int = 16
+
+
+class TensorSpec(_TensorFields):
     """Shape, data type, strides and alignment of a tensor: all that planning needs, without memory.
 
     Attributes
@@ -34,12 +42,26 @@ class TensorSpec(NamedTuple):
         The strides in elements. None is packed in C order.
     alignment : int
         The address is a multiple of this number of bytes, a power of two.
+
+    Raises
+    ------
+    TypeError
+        The data type is unknown. The other fields are checked where the tensor is used.
     """
 
-    shape: tuple[int, ...]
-    dtype: ElementName = "float32"
-    strides: tuple[int, ...] | None = None
-    alignment: int = 16
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        shape: tuple[int, ...],
+        dtype: ElementName = "float32",
+        strides: tuple[int, ...] | None = None,
+        alignment: int = 16,
+    ) -> Self:
+        """Check the data type."""
+        if dtype.__class__ is not str or dtype not in ELEMENT_NAMES:
+            dtype = dtype_of(dtype).name
+        return super().__new__(cls, shape, dtype, strides, alignment)
 
 
 def check_spec(name: str, spec: TensorSpec) -> TensorSpec:

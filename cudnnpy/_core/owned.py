@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, TypeVa
 
 from cudnnpy import raw
 from cudnnpy._fork import in_forked_child
+from cudnnpy._options.public_dir import PublicDir
 from cudnnpy.errors import ClosedError, CudnnError
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class _Closed:
         return self if owned is None else owned.pointer
 
 
-class Owned(Generic[PointerT]):
+class Owned(PublicDir, Generic[PointerT]):
     """A C object with one owner.
 
     A subclass names the two C functions, and sets the object up in its constructor::

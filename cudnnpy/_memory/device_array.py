@@ -8,12 +8,13 @@ from cudnnpy._core.dtypes import Dtype, dtype_of, numpy_dtype
 from cudnnpy._core.layouts import MEMORY_LAYOUTS, packed_strides
 from cudnnpy._cuda_python import cuda_python
 from cudnnpy._options.checks import check_option, check_shape
+from cudnnpy._options.public_dir import PublicDir
 from cudnnpy.handle import on_device
 from cudnnpy.typing import Dtype as DtypeArgument
 from cudnnpy.typing import MemoryLayout, Shape, SupportsHandle
 
 
-class DeviceArray:
+class DeviceArray(PublicDir):
     """A plain array in device memory, for programs that use no other array library.
 
     `empty` and `to_device` make one; `to_numpy` copies it to the host. It supports DLPack and, for data types that

@@ -15,7 +15,8 @@ from cudnnpy._launch.launcher import Launcher
 from cudnnpy._launch.plan_cache import DEFAULT_LIMIT
 from cudnnpy._launch.steps import Executable, is_relocatable
 from cudnnpy._options.byte_counts import bytes_text
-from cudnnpy._options.checks import check_integer
+from cudnnpy._options.checks import check_integer, error_repr
+from cudnnpy._options.public_dir import PublicDir
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.gpu_kind import GpuKind, gpu_kind
@@ -43,6 +44,11 @@ _compiled: deque[Executable] = deque(maxlen=DEFAULT_LIMIT)
 
 def executable_of(candidate: Candidate) -> Executable:
     """Return the executable of a planned candidate, whose kernels a captured CUDA graph may launch later."""
+    if not isinstance(candidate, Candidate):
+        raise TypeError(
+            f"candidate must be a planned Candidate; got {error_repr(candidate)}. "
+            'Convolution(...).plan("forward", x, w) makes a plan for arrays'
+        )
     executable = candidate.executable
     if executable is None:
         raise ValueError(
@@ -101,10 +107,11 @@ class _Work:
     check_addresses: AddressCheck
 
 
-class Plan:
+class Plan(PublicDir):
     """One operation planned for one device: the chosen engine, and its execution with raw addresses.
 
-    A plan may be used by several threads: each has its own cuDNN handle. It stays valid as long as it is referenced.
+    `Convolution.plan`, `FusedConvolution.plan` and `Graph.plan` make plans, and `Plan.from_json` reads one. A plan may be used
+    by several threads: each has its own cuDNN handle. It stays valid as long as it is referenced.
     """
 
     problem: Problem  #: the operation, tensors and options that it was planned for

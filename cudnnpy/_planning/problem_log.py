@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from cudnnpy._fork import fork_safe_lock
+from cudnnpy._options.public_dir import PublicDir
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.problem_notation import text_of
@@ -13,7 +14,7 @@ from cudnnpy._planning.problem_notation import text_of
 lock = fork_safe_lock()
 
 
-class ProblemLog:
+class ProblemLog(PublicDir):
     """The problems of a period, each once, in the order of their first calls. The period ends with its ``with`` block.
 
     Every subclass has a list of its open periods.

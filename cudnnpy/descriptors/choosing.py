@@ -242,7 +242,7 @@ def _borrowed(owner: type[_OwnedT], value: object, argument: str) -> _OwnedT:
     pointer = to_c(name, value, argument)
     if not pointer:
         raise (TypeError if value is None else ValueError)(
-            f"{argument} must be a {name} that is not NULL; got {value!r}"
+            f"{argument} must be a {name} that is not NULL; got {error_repr(value)}"
         )
     if isinstance(value, owner):
         return value
