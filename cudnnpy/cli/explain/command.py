@@ -44,7 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="build a stand-in for the CUDA driver for a profile, if there is none",
     )
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument(
+        "--all", action="store_true", help="list every candidate, and every rejected one below its reason"
+    )
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -68,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         from cudnnpy.cli.explain.explanation_text import lines_of
 
-        text_table.show(lines_of(explanation, text_table.width()))
+        text_table.show(lines_of(explanation, text_table.width(), lists_all=options.all))
     return 0 if explanation.choice is not None else 2
 
 
