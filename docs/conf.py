@@ -30,6 +30,9 @@ templates_path = [str(ROOT / "docs" / "_templates")]
 html_theme = "furo"
 html_title = f"cudnnpy {version}"
 html_copy_source = False
+html_static_path = [str(ROOT / "docs" / "_static")]
+html_css_files = ["site.css"]
+smartquotes = False  # quotes and dashes of commands are as typed
 pygments_style = "friendly"
 
 # Pages are Markdown as code hosts show it: anchors of headings as there, and no other syntax.
@@ -48,7 +51,7 @@ default_role = "code"  # `x` in a docstring
 nitpicky = True
 # Without pages: Python, NumPy and the libraries of arrays; C's names, which coverage.md lists; private packages.
 nitpick_ignore_regex = [
-    ("py:.*", r"(?!cudnnpy\b).*|cudnnpy\.(.*\.)?_\w+.*|cudnnpy\.(convolution\.|graph\.|ops\.|raw\.cudnn).*")
+    ("py:.*", r"(?!cudnnpy\b).*|cudnnpy\.(.*\.)?_\w+.*|cudnnpy\.(convolution\.|graph\.|ops\.|raw\.cudnn\w+_t).*")
 ]
 
 # The navigation: (title, pages). The pages themselves have plain links.
@@ -67,9 +70,9 @@ NAVIGATION = {
         "test-your-convolution",
         "errors",
     ],
-    "Understand": ["how-it-works", "known-issues", "benchmarks"],
+    "Understand": ["how-it-works", "known-issues", "benchmarks", "not-here"],
     "Port": ["porting/README"],
-    "Look up": ["api", "notation", "reference/index", "coverage"],
+    "Look up": ["api", "notation", "reference/index", "reference/c/index", "coverage"],
     "Project": ["project/CHANGELOG", "project/CONTRIBUTING", "project/SECURITY", "dev/README"],
 }
 FOLDERS = {
@@ -99,8 +102,15 @@ def _targets() -> dict[str, str]:
     for module in public_api.MODULES:
         for path in public_api.paths(module):
             for name in (path, path.removeprefix("cudnnpy."), path.removeprefix(f"{module}.")):
-                found.setdefault(name, path)
-    return {name: path for name, path in found.items() if name[0].isupper() or "." in name or "_" in name}
+                found.setdefault(name, public_api.page_of(path))
+    for function in cudnnpy.raw.functions():
+        for name in (function, f"raw.{function}", f"cudnnpy.raw.{function}"):
+            found[name] = f"cudnnpy.raw.{function}"
+    return {
+        name: path
+        for name, path in found.items()
+        if name[0].isupper() or "." in name or "_" in name or name.startswith("cudnn")
+    }
 
 
 class LinkNames(SphinxTransform):
@@ -139,7 +149,9 @@ def _homes() -> dict[str, str]:
     found: dict[str, str] = {}
     for path, kind in public_api.objects():
         if inspect.isclass(kind) or inspect.isfunction(kind):
-            found.setdefault(f"{kind.__module__}.{kind.__qualname__}", path)
+            found.setdefault(f"{kind.__module__}.{kind.__qualname__}", public_api.page_of(path))
+            if public_api.page_of(path) != path:
+                found[path] = public_api.page_of(path)
     return found
 
 

@@ -67,6 +67,12 @@ def objects(*chosen: str) -> Iterator[tuple[str, Any]]:
             yield f"{module}.{name}", getattr(import_module(module), name)
 
 
+def page_of(path: str) -> str:
+    """Return the path under which the site has a name: exceptions and their members are those of `cudnnpy.errors`."""
+    name = path.removeprefix("cudnnpy.")
+    return f"cudnnpy.errors.{name}" if name.partition(".")[0] in exported("cudnnpy.errors") else path
+
+
 def paths(*chosen: str) -> Iterator[str]:
     """Yield the dotted path of every public name of the chosen modules, each followed by those of its members."""
     for path, found in objects(*chosen):

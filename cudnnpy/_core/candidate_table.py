@@ -14,8 +14,9 @@ def table(candidates: Iterable[CandidateReport]) -> str:
 
     Parameters
     ----------
-    candidates : iterable of candidates
-        The result of `candidates()`, or the attribute `candidates` of a plan, of an AlgorithmChoice or of a NoAlgorithmError.
+    candidates : iterable of Candidate
+        The result of `Convolution.candidates`, or `Plan.candidates`, `AlgorithmChoice.candidates`,
+        `NoAlgorithmError.candidates`.
 
     Raises
     ------

@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cudnnpy.raw import _api
-from cudnnpy.raw._api import HEADER_VERSION
 from cudnnpy.raw._consistency import version_text
 from cudnnpy.raw._functions import function
 from cudnnpy.raw._library import (
@@ -34,6 +33,9 @@ from cudnnpy.raw._unknown_names import missing
 
 if TYPE_CHECKING:
     from cudnnpy.raw._api import *  # noqa: F403
+
+HEADER_VERSION: str = _api.HEADER_VERSION
+"""The release of cuDNN whose headers the names of this module come from, such as "9.28.0"."""
 
 __all__ = [
     "HEADER_VERSION",
