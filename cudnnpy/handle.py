@@ -50,6 +50,14 @@ class Handle(Owned[raw.cudnnHandle_t]):
     -----
     close() calls cudnnDestroy, which synchronizes the device. The cudnnHandle_t of a Handle that is garbage collected without
     close(), or is in use while it is closed, is reused by the next Handle instead.
+
+    Examples
+    --------
+    >>> # on a GPU
+    >>> import cudnnpy
+    >>> with cudnnpy.Handle() as handle:
+    ...     handle.device
+    0
     """
 
     _create = "cudnnCreate"

@@ -22,6 +22,15 @@ def table(candidates: Iterable[CandidateReport]) -> str:
     ------
     TypeError
         The argument is something else.
+
+    Examples
+    --------
+    >>> # on a GPU
+    >>> import cudnnpy
+    >>> x, w = cudnnpy.TensorSpec((8, 64, 56, 56)), cudnnpy.TensorSpec((64, 64, 3, 3))
+    >>> print(cudnnpy.candidates_table(cudnnpy.Convolution(padding=1).candidates("forward", x, w)))  # doctest: +ELLIPSIS
+      candidate ... left out because
+    ...
     """
     given, candidates = candidates, list(candidates) if isinstance(candidates, Iterable) else [candidates]
     if not all(hasattr(candidate, "rejection_reason") for candidate in candidates):

@@ -47,6 +47,12 @@ class TensorSpec(_TensorFields):
     ------
     TypeError
         The data type is unknown. The other fields are checked where the tensor is used.
+
+    Examples
+    --------
+    >>> import cudnnpy
+    >>> cudnnpy.TensorSpec((8, 64, 56, 56), "float16")
+    TensorSpec(shape=(8, 64, 56, 56), dtype='float16', strides=None, alignment=16)
     """
 
     __slots__ = ()

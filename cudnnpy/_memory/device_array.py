@@ -20,6 +20,14 @@ class DeviceArray(PublicDir):
     `empty` and `to_device` make one; `to_numpy` copies it to the host. It supports DLPack and, for data types that
     NumPy has without extensions, the CUDA Array Interface. The memory is freed with the array, after the work queued on
     the legacy default stream.
+
+    Examples
+    --------
+    >>> # on a GPU
+    >>> import cudnnpy
+    >>> array = cudnnpy.empty((2, 3), "float16")
+    >>> type(array).__name__, array.shape, array.strides
+    ('DeviceArray', (2, 3), (3, 1))
     """
 
     pointer: int  #: the address of the first element
@@ -111,6 +119,13 @@ def empty(
         If the device has too little free memory.
     TypeError, ValueError
         If an argument is invalid.
+
+    Examples
+    --------
+    >>> # on a GPU
+    >>> import cudnnpy
+    >>> cudnnpy.empty((8, 3, 32, 32), "float16", layout="channels_last").strides  # in elements
+    (3072, 1, 96, 3)
     """
     dims = check_shape("shape", shape, low=0)
     check_option("layout", layout, MEMORY_LAYOUTS)

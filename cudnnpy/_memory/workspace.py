@@ -71,6 +71,13 @@ def set_allocator(allocator: Allocator | None) -> None:
     ------
     TypeError
         If the allocator cannot be called.
+
+    Examples
+    --------
+    >>> # on a GPU
+    >>> import cudnnpy
+    >>> cudnnpy.set_allocator(lambda size, device, stream: cudnnpy.empty((size,), "uint8", device=device))
+    >>> cudnnpy.set_allocator(None)  # the default again
     """
     global _allocator, _generation
     if allocator is not None and not callable(allocator):
@@ -137,6 +144,12 @@ def release_workspace(*, captured: bool = False) -> None:
     ----------
     captured : bool
         Whether to free the workspace of captured CUDA graphs, too. These graphs must not be launched again.
+
+    Examples
+    --------
+    >>> # on a GPU
+    >>> import cudnnpy
+    >>> cudnnpy.release_workspace()
     """
     global _generation
     check_flag("captured", captured)

@@ -112,6 +112,15 @@ class Plan(PublicDir):
 
     `Convolution.plan`, `FusedConvolution.plan` and `Graph.plan` make plans, and `Plan.from_json` reads one. A plan may be used
     by several threads: each has its own cuDNN handle. It stays valid as long as it is referenced.
+
+    Examples
+    --------
+    >>> # on a GPU
+    >>> import cudnnpy
+    >>> x, w = cudnnpy.TensorSpec((8, 64, 56, 56)), cudnnpy.TensorSpec((64, 64, 3, 3))
+    >>> plan = cudnnpy.Convolution(padding=1, prefer="no_workspace").plan("forward", x, w)
+    >>> plan.operands, plan.workspace_size
+    (('x', 'w', 'y'), 0)
     """
 
     problem: Problem  #: the operation, tensors and options that it was planned for

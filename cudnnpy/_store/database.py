@@ -49,6 +49,13 @@ class StoreInfo(NamedTuple):
         The size of the file and its journal in bytes.
     set_aside : tuple of str
         The copies of damaged files that are still there, as far as the folder can be listed.
+
+    Examples
+    --------
+    >>> from cudnnpy import store
+    >>> with store.Store("") as choices:
+    ...     choices.info().read_only
+    False
     """
 
     path: str
@@ -83,6 +90,13 @@ class Store(PublicDir):
         `path` is a folder, or a file that is not a store; it is left as it is.
     FileNotFoundError
         `read_only` is True, and there is no file.
+
+    Examples
+    --------
+    >>> from cudnnpy import store
+    >>> with store.Store("") as choices:  # in memory
+    ...     len(choices)
+    0
     """
 
     path: str  #: the file; "" for a store in memory

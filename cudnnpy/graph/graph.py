@@ -66,6 +66,16 @@ class Graph(GraphOperations):
     Notes
     -----
     `Plan.operands` has the tensors in the order of the calls of `tensor`, then of `output`. A copy is independent.
+
+    Examples
+    --------
+    >>> import cudnnpy
+    >>> g = cudnnpy.Graph()
+    >>> x = g.tensor("x", cudnnpy.TensorSpec((8, 64, 56, 56), "float16"))
+    >>> w = g.tensor("w", cudnnpy.TensorSpec((64, 64, 3, 3), "float16"))
+    >>> y = g.output("y", g.pointwise("relu_fwd", g.convolution(x, w, padding=1)))
+    >>> [node.shape for node in g.outputs]  # g.run(x=..., w=...) runs it on a GPU
+    [(8, 64, 56, 56)]
     """
 
     options: PlanningOptions  #: the options in canonical form
