@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,7 @@ def public_name(app: Sphinx, env: Any, node: addnodes.pending_xref, contents: no
     return env.get_domain("py").resolve_xref(env, node["refdoc"], app.builder, "obj", target, node, contents)
 
 
+@cache
 def _homes() -> dict[str, str]:
     found: dict[str, str] = {}
     for path, kind in public_api.objects():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -33,6 +34,7 @@ def modules() -> dict[str, ModuleType]:
     return {name: import_module(name) for name in MODULES}
 
 
+@cache
 def exported(module: str) -> list[str]:
     """Return the public names of a module, except for modules that have an entry above, dunders, and the names of C."""
     found = import_module(module)
