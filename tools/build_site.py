@@ -93,7 +93,8 @@ def reference() -> Files:
     files: Files = {}
     index = ["API reference", "=============", "", ".. toctree::", "   :maxdepth: 1", ""]
     for module, title in public_api.MODULES.items():
-        heading = f"``{module}``: {title[0].lower()}{title[1:]}" if title[1:2].islower() else f"``{module}``: {title}"
+        first, *others = title.split()
+        heading = f"``{module}``: {' '.join([first.lower() if first[1:].islower() else first, *others])}"
         names = [
             f"   {name}"
             for name in public_api.exported(module)
@@ -120,7 +121,8 @@ def build(out: Path, root: Path = ROOT, files: Files | None = None) -> int:
     if files is None:
         files = {**sources(root, tuple(pages(root))), **reference(), **c_pages.pages()}
     folder = out / "source"
-    shutil.rmtree(folder, ignore_errors=True)
+    for stale in (folder, out / "html"):
+        shutil.rmtree(stale, ignore_errors=True)
     for path, content in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
