@@ -12,7 +12,6 @@ from typing import NamedTuple, Self
 
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._options.checks import LARGEST, bounded, check_integer, check_shape, error_repr
-from cudnnpy._options.element_types import ELEMENT_NAMES
 from cudnnpy.typing import ElementName
 
 # layout names by rank; NCHW and NHWC are valid for every rank
@@ -65,9 +64,7 @@ class TensorSpec(_TensorFields):
         alignment: int = 16,
     ) -> Self:
         """Check the data type."""
-        if dtype.__class__ is not str or dtype not in ELEMENT_NAMES:
-            dtype = dtype_of(dtype).name
-        return super().__new__(cls, shape, dtype, strides, alignment)
+        return super().__new__(cls, shape, dtype_of(dtype).name, strides, alignment)
 
 
 def check_spec(name: str, spec: TensorSpec) -> TensorSpec:

@@ -254,7 +254,7 @@ class _Tensors(NamedTuple):
 
 def _tensors(x: object, w: object, convolution: object, y: object) -> _Tensors:
     """Return the descriptors. Raises TypeError or ValueError if they are inconsistent."""
-    owners = (TensorDescriptor, FilterDescriptor, ConvolutionDescriptor, TensorDescriptor)
+    owners: tuple[type[Any], ...] = (TensorDescriptor, FilterDescriptor, ConvolutionDescriptor, TensorDescriptor)
     arguments = zip(owners, (x, w, convolution, y), _Tensors._fields, strict=True)
     tensors = _Tensors(*(_borrowed(owner, value, name) for owner, value, name in arguments))
     x_shape, w_shape, y_shape = tensors.x.shape, tensors.w.shape, tensors.y.shape
