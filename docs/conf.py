@@ -168,9 +168,17 @@ def read_sections(app: Sphinx, what: str, name: str, found: Any, options: Any, l
     lines[:] = NumpyDocstring(lines, SECTIONS).lines()
 
 
+def write_colons(app: Sphinx, doctree: nodes.document) -> None:
+    """Put a colon between a parameter and its description, where Sphinx has two hyphens."""
+    for text in list(doctree.findall(nodes.Text)):
+        if text == " -- ":
+            text.parent.replace(text, nodes.Text(": "))
+
+
 def setup(app: Sphinx) -> None:
     """Connect the above."""
     app.connect("autodoc-process-docstring", read_sections)
     app.connect("source-read", add_navigation)
+    app.connect("doctree-read", write_colons)
     app.connect("missing-reference", public_name)
     app.add_transform(LinkNames)
