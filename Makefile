@@ -105,7 +105,7 @@ style: python
 docs: python
 	@$(ENVIRONMENT) .venv/docs --extras docs --cudnn none
 	@.venv/docs/bin/python -m tools.build_site
-	.venv/docs/bin/python -m pytest --confcutdir=tests/site tests/site
+	PYTHONPATH=tests/shared .venv/docs/bin/python -m pytest --confcutdir=tests/site tests/site
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis edges.png

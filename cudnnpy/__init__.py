@@ -1,4 +1,6 @@
-"""cuDNN from Python: the whole C API (`cudnnpy.raw`), and a small convolution layer on it.
+"""Every function of NVIDIA's cuDNN 9 C API from Python, and a small convolution layer on it with four clear choices.
+
+`raw` is the C API, and `Convolution` the layer. The choices are "fastest", "limited_workspace", "no_workspace", "autotune".
 
 Importing this package loads nothing: neither libcudnn, nor cuda.core, nor NumPy. Names are imported on first use.
 """

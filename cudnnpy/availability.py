@@ -53,6 +53,13 @@ class Library:
     origin : str
         The wheel with its version, "conda", "system", the environment variable that leads to the file, such as
         "LD_LIBRARY_PATH", or "another folder".
+
+    Examples
+    --------
+    >>> from cudnnpy import availability
+    >>> library, *_ = availability.report().libraries
+    >>> library.name
+    'libcudnn.so.9'
     """
 
     name: str
@@ -63,7 +70,16 @@ class Library:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU that this process sees: `memory` is in bytes, `compute_capability` is (major, minor)."""
+    """A GPU that this process sees: `memory` is in bytes, `compute_capability` is (major, minor).
+
+    Examples
+    --------
+    >>> # on a GPU
+    >>> from cudnnpy import availability
+    >>> gpu, *_ = availability.report().gpus
+    >>> gpu.index
+    0
+    """
 
     index: int
     name: str
@@ -89,6 +105,13 @@ class Report:
         The relevant installed packages with their versions: NumPy, packages of CUDA and NVIDIA, the frameworks.
     problems : tuple of str
         Missing or inconsistent parts, each with the remedy. It can be non-empty on a machine where cuDNN can be used.
+
+    Examples
+    --------
+    >>> from cudnnpy import availability
+    >>> report = availability.report()
+    >>> [label for label, _ in report.rows()][:2]
+    ['system', 'Python']
     """
 
     system: str
@@ -134,7 +157,14 @@ class Report:
 
 
 def is_available() -> bool:
-    """Return whether cuDNN can be used: there are a library, a driver and a GPU, and a cuDNN handle can be created."""
+    """Return whether cuDNN can be used: there are a library, a driver and a GPU, and a cuDNN handle can be created.
+
+    Examples
+    --------
+    >>> import cudnnpy
+    >>> cudnnpy.is_available() == (cudnnpy.why_unavailable() is None)
+    True
+    """
     return why_unavailable() is None
 
 
@@ -142,6 +172,13 @@ def why_unavailable() -> str | None:
     """Return why cuDNN cannot be used, with the remedy, or None if it can be used.
 
     The first successful call creates and destroys a cuDNN handle on the current device; later calls return its result.
+
+    Examples
+    --------
+    >>> import cudnnpy
+    >>> reason = cudnnpy.why_unavailable()
+    >>> reason is None or isinstance(reason, str)
+    True
     """
     try:
         _probe()
@@ -151,7 +188,15 @@ def why_unavailable() -> str | None:
 
 
 def report() -> Report:
-    """Return the report of `cudnnpy info`. If nothing is installed, its problems name the missing parts."""
+    """Return the report of `cudnnpy info`. If nothing is installed, its problems name the missing parts.
+
+    Examples
+    --------
+    >>> from cudnnpy import availability
+    >>> report = availability.report()
+    >>> report.system.startswith("Linux")
+    True
+    """
     state = cuda_state()
     cuda_missing = _why_without_cuda(state)
     problems = [cuda_missing] if cuda_missing else []

@@ -80,6 +80,13 @@ class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
         If a value does not fit, or an attribute is missing without which cuDNN would end the process.
     StatusError
         If cuDNN reports an error.
+
+    Examples
+    --------
+    >>> from cudnnpy import backend, raw
+    >>> tensor = backend.Descriptor(raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR)
+    >>> tensor.set(raw.CUDNN_ATTR_TENSOR_DIMENSIONS, (8, 64, 56, 56))
+    >>> tensor.close()
     """
 
     _create = "cudnnBackendCreateDescriptor"

@@ -13,7 +13,7 @@ from typing import Any
 from cudnnpy import raw
 from cudnnpy._core.owned import Owned
 from cudnnpy._cuda_python import cuda_python, without_cuda
-from cudnnpy._options.checks import error_repr
+from cudnnpy._options.checks import error_repr, is_integer
 from cudnnpy._process_state import declare
 from cudnnpy.typing import Device, Stream
 
@@ -51,6 +51,14 @@ class Handle(Owned[raw.cudnnHandle_t]):
     -----
     close() calls cudnnDestroy, which synchronizes the device. The cudnnHandle_t of a Handle that is garbage collected without
     close(), or is in use while it is closed, is reused by the next Handle instead.
+
+    Examples
+    --------
+    >>> # on a GPU
+    >>> import cudnnpy
+    >>> with cudnnpy.Handle() as handle:
+    ...     handle.device
+    0
     """
 
     _create = "cudnnCreate"
@@ -157,7 +165,7 @@ def stream_address(stream: Stream | None) -> int:
             address = getattr(stream, next(names, ""), stream)
             if isinstance(address, c_void_p):
                 address = address.value or 0
-    if isinstance(address, bool) or not hasattr(address, "__index__"):
+    if isinstance(address, bool) or not is_integer(address):
         raise TypeError(
             "stream must be None, an address, or an object with __cuda_stream__; "
             f"got {error_repr(stream)} ({type(stream).__name__})"

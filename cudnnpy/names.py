@@ -42,7 +42,14 @@ _RENAMED = {
 
 
 def short_names(kind: type[_Enum]) -> dict[str, _Enum]:
-    """Return the enumerators of an enum of `cudnnpy.raw` by their short names, in the order of C."""
+    """Return the enumerators of an enum of `cudnnpy.raw` by their short names, in the order of C.
+
+    Examples
+    --------
+    >>> from cudnnpy import names, raw
+    >>> names.short_names(raw.cudnnTensorFormat_t)["nhwc"].name
+    'CUDNN_TENSOR_NHWC'
+    """
     found: dict[str, _Enum] = _short_names(kind)
     return found
 
@@ -58,7 +65,14 @@ def _short_names(kind: type[IntEnum]) -> dict[str, Any]:
 
 
 def short_name(member: IntEnum) -> str:
-    """Return the short name of an enumerator."""
+    """Return the short name of an enumerator.
+
+    Examples
+    --------
+    >>> from cudnnpy import names, raw
+    >>> names.short_name(raw.CUDNN_ACTIVATION_RELU)
+    'relu'
+    """
     return _short_name(member)
 
 
@@ -85,6 +99,12 @@ def enumerator(kind: type[_Enum], value: object, argument: str) -> _Enum:
         If the name is unknown.
     TypeError
         If the value is neither a string nor an enumerator of this enum.
+
+    Examples
+    --------
+    >>> from cudnnpy import names, raw
+    >>> names.enumerator(raw.cudnnActivationMode_t, "relu", "mode").name
+    'CUDNN_ACTIVATION_RELU'
     """
     if isinstance(value, kind):
         return value
@@ -117,6 +137,12 @@ def data_type(dtype: ElementType, argument: str = "dtype") -> raw.cudnnDataType_
         If cuDNN has no such type.
     TypeError
         If the value is not a dtype.
+
+    Examples
+    --------
+    >>> from cudnnpy import names
+    >>> names.data_type("float16").name
+    'CUDNN_DATA_HALF'
     """
     if isinstance(dtype, IntEnum):  # an enumerator has a name, too
         return enumerator(raw.cudnnDataType_t, dtype, argument)

@@ -53,6 +53,13 @@ def open(path: str | os.PathLike[str] | None = None, *, read_only: bool = False)
         `path` is a folder, or a file that is not a store; it is left as it is.
     FileNotFoundError
         `read_only` is True, and there is no file.
+
+    Examples
+    --------
+    >>> from cudnnpy import store
+    >>> with store.open("") as choices:  # in memory
+    ...     choices.info().entries
+    0
     """
     return Store(layers.default_path() if path is None else path, read_only=read_only)
 
@@ -64,6 +71,14 @@ def default() -> Store:
     ------
     ValueError
         `CUDNNPY_STORE` or `CUDNNPY_STORE_LAYERS` names a file that is not a store.
+
+    Examples
+    --------
+    >>> from cudnnpy import store
+    >>> store.use("")
+    >>> store.default().info().path
+    ''
+    >>> store.use(None)
     """
     return layers.current().user
 
@@ -81,6 +96,12 @@ def use(store: str | os.PathLike[str] | Store | None) -> None:
     ------
     TypeError, ValueError
         The path names a folder, or a file that is not a store.
+
+    Examples
+    --------
+    >>> from cudnnpy import store
+    >>> store.use("")  # in memory, for this process
+    >>> store.use(None)  # the default file again
     """
     layers.use(store if store is None or isinstance(store, Store) else Store(store))
 
@@ -104,6 +125,17 @@ def add_layer(path: str | os.PathLike[str]) -> Store:
         The path names a folder, or a file that is not a store.
     FileNotFoundError
         There is no such file.
+
+    Examples
+    --------
+    >>> from cudnnpy import store
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "choices.jsonl")
+    ...     with store.Store("") as choices:
+    ...         choices.export(file)
+    ...     layer = store.add_layer(file)
+    0
     """
     store = Store(path, read_only=True)
     layers.add(store)

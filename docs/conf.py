@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,9 @@ templates_path = [str(ROOT / "docs" / "_templates")]
 html_theme = "furo"
 html_title = f"cudnnpy {version}"
 html_copy_source = False
+html_static_path = [str(ROOT / "docs" / "_static")]
+html_css_files = ["site.css"]
+smartquotes = False  # quotes and dashes of commands are as typed
 pygments_style = "friendly"
 
 # Pages are Markdown as code hosts show it: anchors of headings as there, and no other syntax.
@@ -48,7 +52,7 @@ default_role = "code"  # `x` in a docstring
 nitpicky = True
 # Without pages: Python, NumPy and the libraries of arrays; C's names, which coverage.md lists; private packages.
 nitpick_ignore_regex = [
-    ("py:.*", r"(?!cudnnpy\b).*|cudnnpy\.(.*\.)?_\w+.*|cudnnpy\.(convolution\.|graph\.|ops\.|raw\.cudnn).*")
+    ("py:.*", r"(?!cudnnpy\b).*|cudnnpy\.(.*\.)?_\w+.*|cudnnpy\.(convolution\.|graph\.|ops\.|raw\.cudnn\w+_t).*")
 ]
 
 # The navigation: (title, pages). The pages themselves have plain links.
@@ -68,9 +72,9 @@ NAVIGATION = {
         "test-your-convolution",
         "errors",
     ],
-    "Understand": ["how-it-works", "known-issues", "benchmarks"],
+    "Understand": ["how-it-works", "known-issues", "benchmarks", "not-here"],
     "Port": ["porting/README"],
-    "Look up": ["api", "notation", "reference/index", "coverage"],
+    "Look up": ["api", "notation", "reference/index", "reference/c/index", "coverage"],
     "Project": ["project/CHANGELOG", "project/CONTRIBUTING", "project/SECURITY", "dev/README"],
 }
 FOLDERS = {
@@ -100,8 +104,15 @@ def _targets() -> dict[str, str]:
     for module in public_api.MODULES:
         for path in public_api.paths(module):
             for name in (path, path.removeprefix("cudnnpy."), path.removeprefix(f"{module}.")):
-                found.setdefault(name, path)
-    return {name: path for name, path in found.items() if name[0].isupper() or "." in name or "_" in name}
+                found.setdefault(name, public_api.page_of(path))
+    for function in cudnnpy.raw.functions():
+        for name in (function, f"raw.{function}", f"cudnnpy.raw.{function}"):
+            found[name] = f"cudnnpy.raw.{function}"
+    return {
+        name: path
+        for name, path in found.items()
+        if name[0].isupper() or "." in name or "_" in name or name.startswith("cudnn")
+    }
 
 
 class LinkNames(SphinxTransform):
@@ -136,11 +147,14 @@ def public_name(app: Sphinx, env: Any, node: addnodes.pending_xref, contents: no
     return env.get_domain("py").resolve_xref(env, node["refdoc"], app.builder, "obj", target, node, contents)
 
 
+@cache
 def _homes() -> dict[str, str]:
     found: dict[str, str] = {}
     for path, kind in public_api.objects():
         if inspect.isclass(kind) or inspect.isfunction(kind):
-            found.setdefault(f"{kind.__module__}.{kind.__qualname__}", path)
+            found.setdefault(f"{kind.__module__}.{kind.__qualname__}", public_api.page_of(path))
+            if public_api.page_of(path) != path:
+                found[path] = public_api.page_of(path)
     return found
 
 
@@ -155,9 +169,17 @@ def read_sections(app: Sphinx, what: str, name: str, found: Any, options: Any, l
     lines[:] = NumpyDocstring(lines, SECTIONS).lines()
 
 
+def write_colons(app: Sphinx, doctree: nodes.document) -> None:
+    """Put a colon between a parameter and its description, where Sphinx has two hyphens."""
+    for text in list(doctree.findall(nodes.Text)):
+        if text == " -- ":
+            text.parent.replace(text, nodes.Text(": "))
+
+
 def setup(app: Sphinx) -> None:
     """Connect the above."""
     app.connect("autodoc-process-docstring", read_sections)
     app.connect("source-read", add_navigation)
+    app.connect("doctree-read", write_colons)
     app.connect("missing-reference", public_name)
     app.add_transform(LinkNames)

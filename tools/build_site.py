@@ -20,7 +20,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from tools import public_api
+from tools import c_pages, public_api
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = "docs/"
@@ -93,8 +93,13 @@ def reference() -> Files:
     files: Files = {}
     index = ["API reference", "=============", "", ".. toctree::", "   :maxdepth: 1", ""]
     for module, title in public_api.MODULES.items():
-        heading = f"``{module}``: {title.lower()}" if module != "cudnnpy" else f"``{module}``"
-        names = [f"   {name}" for name in public_api.exported(module)]
+        first, *others = title.split()
+        heading = f"``{module}``: {' '.join([first.lower() if first[1:].islower() else first, *others])}"
+        names = [
+            f"   {name}"
+            for name in public_api.exported(module)
+            if public_api.page_of(f"{module}.{name}") == f"{module}.{name}"
+        ]
         lines = [heading, "=" * len(heading), "", f".. automodule:: {module}", ""]
         lines += [
             f".. currentmodule:: {module}",
@@ -114,9 +119,10 @@ def reference() -> Files:
 def build(out: Path, root: Path = ROOT, files: Files | None = None) -> int:
     """Write the folder of sources and build the site from it; return the exit status of Sphinx."""
     if files is None:
-        files = {**sources(root, tuple(pages(root))), **reference()}
+        files = {**sources(root, tuple(pages(root))), **reference(), **c_pages.pages()}
     folder = out / "source"
-    shutil.rmtree(folder, ignore_errors=True)
+    for stale in (folder, out / "html"):
+        shutil.rmtree(stale, ignore_errors=True)
     for path, content in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)

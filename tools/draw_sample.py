@@ -1,5 +1,7 @@
 """Draw the sample picture that the package carries: `python -m tools.draw_sample` writes cudnnpy/cli/data/sample.png.
 
+It also writes docs/pictures/edges-after.png, its edges, made visible at half their size.
+
 Shapes with sharp and soft borders, gradients (which an edge detector must leave dark) and a word. Every pixel is
 computed here from distances, antialiased over one pixel; Pillow only encodes the file, so that no release of it or of
 a font library changes the picture.
@@ -19,6 +21,7 @@ Point = tuple[float, float]
 
 WIDTH, HEIGHT = 640, 400
 SAMPLE = Path(__file__).resolve().parent.parent / "cudnnpy" / "cli" / "data" / "sample.png"
+EDGES = Path(__file__).resolve().parent.parent / "docs" / "pictures" / "edges-after.png"
 
 Y, X = np.mgrid[0:HEIGHT, 0:WIDTH].astype(np.float64) + 0.5
 
@@ -123,13 +126,27 @@ def draw() -> NDArray[np.uint8]:
     return levels
 
 
+def visible(levels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return a picture whose lines, one pixel wide, can be seen at half its size: each is wider, and dark ones brighter."""
+    padded = np.pad(levels, ((1, 1), (1, 1), (0, 0)))
+    height, width, _ = levels.shape
+    widened = np.max([padded[y : y + height, x : x + width] for y in range(3) for x in range(3)], axis=0)
+    brighter: NDArray[np.uint8] = np.rint(255 * (np.maximum(widened - 3.0, 0) / 252) ** 0.4).astype(np.uint8)
+    return brighter
+
+
 def main() -> None:
-    """Write the picture into the package."""
+    """Write the picture into the package, and its edges into the documentation."""
     from PIL import Image
+
+    from cudnnpy.cli.edges import detector, images
 
     SAMPLE.parent.mkdir(exist_ok=True)
     Image.fromarray(draw()).save(SAMPLE, optimize=True)
-    print(f"wrote {SAMPLE} ({SAMPLE.stat().st_size} bytes)")
+    found = images.to_levels(detector.detect(images.load(SAMPLE), device="cpu").values)
+    Image.fromarray(visible(found)).save(EDGES, optimize=True)
+    for file in (SAMPLE, EDGES):
+        print(f"wrote {file} ({file.stat().st_size} bytes)")
 
 
 if __name__ == "__main__":

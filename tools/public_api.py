@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -33,6 +34,7 @@ def modules() -> dict[str, ModuleType]:
     return {name: import_module(name) for name in MODULES}
 
 
+@cache
 def exported(module: str) -> list[str]:
     """Return the public names of a module, except for modules that have an entry above, dunders, and the names of C."""
     found = import_module(module)
@@ -65,6 +67,12 @@ def objects(*chosen: str) -> Iterator[tuple[str, Any]]:
     for module in chosen or MODULES:
         for name in exported(module):
             yield f"{module}.{name}", getattr(import_module(module), name)
+
+
+def page_of(path: str) -> str:
+    """Return the path under which the site has a name: exceptions and their members are those of `cudnnpy.errors`."""
+    name = path.removeprefix("cudnnpy.")
+    return f"cudnnpy.errors.{name}" if name.partition(".")[0] in exported("cudnnpy.errors") else path
 
 
 def paths(*chosen: str) -> Iterator[str]:

@@ -5,11 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cudnnpy._options.byte_counts import bytes_text
+from cudnnpy._options.checks import error_repr
 from cudnnpy.typing import CandidateReport
 
 
 def table(candidates: Iterable[CandidateReport]) -> str:
-    """Return the candidates as a table: one line for each, with its workspace and its rejection reason."""
+    """Return the candidates as a table: one line for each, with its workspace and its rejection reason.
+
+    Parameters
+    ----------
+    candidates : iterable of Candidate
+        The result of `Convolution.candidates`, or `Plan.candidates`, `AlgorithmChoice.candidates`,
+        `NoAlgorithmError.candidates`.
+
+    Raises
+    ------
+    TypeError
+        The argument is something else.
+
+    Examples
+    --------
+    >>> # on a GPU
+    >>> import cudnnpy
+    >>> x, w = cudnnpy.TensorSpec((8, 64, 56, 56)), cudnnpy.TensorSpec((64, 64, 3, 3))
+    >>> print(cudnnpy.candidates_table(cudnnpy.Convolution(padding=1).candidates("forward", x, w)))  # doctest: +ELLIPSIS
+      candidate ... left out because
+    ...
+    """
+    given, candidates = candidates, list(candidates) if isinstance(candidates, Iterable) else [candidates]
+    if not all(hasattr(candidate, "rejection_reason") for candidate in candidates):
+        expected = "the candidates of a plan, conv.candidates(...) or an error"
+        raise TypeError(f"candidates must be {expected}; got {error_repr(given)}")
     rows = [("candidate", "source", "workspace", "ms", "deterministic", "notes", "left out because")]
     for c in candidates:
         size = "?" if c.workspace_size is None else bytes_text(c.workspace_size)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from cudnnpy import raw
 from cudnnpy._core.owned import Owned, PointerT, created_type
 from cudnnpy._core.values import INTEGERS, MAX_ELEMENTS, enum_of, is_handle, to_c
+from cudnnpy._options.checks import error_repr
 
 # The names of setters. They take the descriptor first (cudnnSetTensor, which fills memory, takes a handle first).
 _SETTER = re.compile(r"cudnn(RNN)?(Set|Restore)")
@@ -86,7 +87,7 @@ class Descriptor(Owned[PointerT]):
         """Return the arguments for C, and the outputs among them: name -> (C type, ctypes object)."""
         if not isinstance(function, str):
             kind = type(function).__name__
-            raise TypeError(f"function must be the name of a C function; got {function!r} ({kind})")
+            raise TypeError(f"function must be the name of a C function; got {error_repr(function)} ({kind})")
         own = _place(function, self._create, type(self).__name__, reads)
         parameters = raw.parameters(function)
         fills = [reads and _is_output(kind, direction) for _name, kind, direction in parameters]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from operator import index
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._options.checks import LARGEST, bounded, check_integer, check_shape, error_repr
@@ -21,7 +21,14 @@ CHANNELS_LAST = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
 MEMORY_LAYOUTS = ("C", "channels_last")  # memory formats, whatever the order of the axes
 
 
-class TensorSpec(NamedTuple):
+class _TensorFields(NamedTuple):
+    shape: tuple[int, ...]
+    dtype: ElementName = "float32"
+    strides: tuple[int, ...] | None = None
+    alignment: int = 16
+
+
+class TensorSpec(_TensorFields):
     """Shape, data type, strides and alignment of a tensor: all that planning needs, without memory.
 
     Attributes
@@ -34,12 +41,30 @@ class TensorSpec(NamedTuple):
         The strides in elements. None is packed in C order.
     alignment : int
         The address is a multiple of this number of bytes, a power of two.
+
+    Raises
+    ------
+    TypeError
+        The data type is unknown. The other fields are checked where the tensor is used.
+
+    Examples
+    --------
+    >>> import cudnnpy
+    >>> cudnnpy.TensorSpec((8, 64, 56, 56), "float16")
+    TensorSpec(shape=(8, 64, 56, 56), dtype='float16', strides=None, alignment=16)
     """
 
-    shape: tuple[int, ...]
-    dtype: ElementName = "float32"
-    strides: tuple[int, ...] | None = None
-    alignment: int = 16
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        shape: tuple[int, ...],
+        dtype: ElementName = "float32",
+        strides: tuple[int, ...] | None = None,
+        alignment: int = 16,
+    ) -> Self:
+        """Check the data type."""
+        return super().__new__(cls, shape, dtype_of(dtype).name, strides, alignment)
 
 
 def check_spec(name: str, spec: TensorSpec) -> TensorSpec:

@@ -74,6 +74,12 @@ def log_to(
     An exception of a handler does not reach cuDNN: `logging` reports it, or else ``sys.unraisablehook``, and Ctrl-C
     interrupts the program after the call. The messages of calls that a handler makes are dropped. The messages end when
     the interpreter begins to exit. A forked child process continues to log as its parent did.
+
+    Examples
+    --------
+    >>> import cudnnpy
+    >>> with cudnnpy.log_to("cudnnpy"):
+    ...     pass  # cuDNN's messages go to logging.getLogger("cudnnpy")
     """
     return _setting.set(_checked(logger, level))
 

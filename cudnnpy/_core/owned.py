@@ -11,6 +11,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, TypeVar
 
 from cudnnpy import raw
+from cudnnpy._options.public_dir import PublicDir
 from cudnnpy._process_state import declare, in_forked_child
 from cudnnpy.errors import ClosedError, CudnnError
 
@@ -103,7 +104,7 @@ class _Closed:
         return self if owned is None else owned.pointer
 
 
-class Owned(Generic[PointerT]):
+class Owned(PublicDir, Generic[PointerT]):
     """A C object with one owner.
 
     A subclass names the two C functions, and sets the object up in its constructor::

@@ -13,7 +13,7 @@ from typing import Any
 
 from cudnnpy import raw
 from cudnnpy._core.owned import Owned
-from cudnnpy._options.checks import error_repr
+from cudnnpy._options.checks import error_repr, is_integer
 from cudnnpy._process_state import process_cache
 from cudnnpy.names import data_type, enumerator
 from cudnnpy.raw import _api
@@ -37,11 +37,11 @@ def integer(value: Any, argument: str, kind: Any = c_int) -> int:
 
 def integers(values: Any, argument: str, length: int | None = None, most: int = MAX_ELEMENTS) -> tuple[int, ...]:
     """Return a tuple of at most `most` C ints, or of exactly `length`, where one integer is repeated."""
-    if length is not None and _is_integer(values):
+    if length is not None and is_integer(values):
         values = (values,) * length
     entries = _sequence(values, argument)
     if len(entries) > most:
-        raise ValueError(f"{argument} must have {most} elements at most; got {len(entries)}, {error_repr(entries)}")
+        raise ValueError(f"{argument} must have {most} elements at most; got {len(entries)}, {error_repr(values)}")
     result = tuple(integer(value, f"{argument}[{at}]") for at, value in enumerate(entries))
     if length is not None and len(result) != length:
         raise ValueError(f"{argument} must be {length} integers; got {error_repr(result)}")
@@ -73,7 +73,7 @@ def to_c(kind: str, value: Any, argument: str) -> Any:
         values = [to_c(base, one, f"{argument}[{at}]") for at, one in enumerate(_sequence(value, argument))]
         return (wanted._type_ * len(values))(*values)
     if wanted is c_void_p:
-        return integer(value, argument, c_size_t) if _is_integer(value) else value
+        return integer(value, argument, c_size_t) if is_integer(value) else value
     if kind.endswith("*"):
         return value
     enum = enum_of(kind)
@@ -120,15 +120,6 @@ def _number(value: Any, argument: str, kind: Any) -> float:
     if math.isinf(kind(number).value) and not (math.isinf(number) and isinstance(value, float)):
         raise ValueError(f"{argument} must be a number that fits {kind.__name__}; got {error_repr(value)}")
     return number
-
-
-def _is_integer(value: Any) -> bool:
-    """Return whether the value is one integer. An array of several numbers has __index__, too."""
-    try:
-        index(value)
-    except TypeError:
-        return False
-    return True
 
 
 def _sequence(values: Any, argument: str) -> tuple[Any, ...]:

@@ -133,7 +133,15 @@ declare(__name__, "arguments_token")
 
 
 def cache_info() -> CacheInfo:
-    """Return the state of the calling thread's plan cache, and of the direct launches of the whole process."""
+    """Return the state of the calling thread's plan cache, and of the direct launches of the whole process.
+
+    Examples
+    --------
+    >>> import cudnnpy
+    >>> cudnnpy.clear_cache()
+    >>> cudnnpy.cache_info().size
+    0
+    """
     cache = plan_cache()
     is_direct_allowed, direct_launches = launcher.are_direct_launches_allowed(), launcher.direct_launch_count()
     return CacheInfo(cache.plans, _limit, cache.misses, cache.evictions, direct_launches, is_direct_allowed)
@@ -143,6 +151,11 @@ def clear_cache() -> None:
     """Evict every plan from the cache of every thread. Work that is queued is not affected.
 
     Other threads do so in their next call. A Plan that the program holds stays as it is.
+
+    Examples
+    --------
+    >>> import cudnnpy
+    >>> cudnnpy.clear_cache()
     """
     global _generation
     _generation += 1
@@ -167,6 +180,13 @@ def set_cache_limit(entries: int | None = None, *, direct: bool | None = None) -
         If the limit is not an integer, or `direct` is not a bool.
     ValueError
         If the limit is less than 1.
+
+    Examples
+    --------
+    >>> import cudnnpy
+    >>> before = cudnnpy.cache_info().limit
+    >>> cudnnpy.set_cache_limit(100)
+    >>> cudnnpy.set_cache_limit(before)
     """
     global _limit
     if entries is not None:

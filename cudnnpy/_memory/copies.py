@@ -42,6 +42,14 @@ def to_device(array: ArrayLike, dtype: DtypeArgument | None = None, *, device: i
         If the device has too little free memory.
     TypeError
         If cuDNN has no such data type.
+
+    Examples
+    --------
+    >>> # on a GPU
+    >>> import numpy as np
+    >>> import cudnnpy
+    >>> cudnnpy.to_device(np.zeros((2, 3)), "float16").shape
+    (2, 3)
     """
     import numpy as np
 
@@ -82,6 +90,14 @@ def to_numpy(array: Array) -> NDArray[Any]:
         If the array is in host memory, or is not an array.
     ValueError
         If a stride is negative.
+
+    Examples
+    --------
+    >>> # on a GPU
+    >>> import numpy as np
+    >>> import cudnnpy
+    >>> cudnnpy.to_numpy(cudnnpy.to_device(np.array([1.0, 2.0], np.float32))).tolist()
+    [1.0, 2.0]
     """
     import numpy as np
 

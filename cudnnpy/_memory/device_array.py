@@ -8,17 +8,26 @@ from cudnnpy._core.dtypes import Dtype, dtype_of, numpy_dtype
 from cudnnpy._core.layouts import MEMORY_LAYOUTS, packed_strides
 from cudnnpy._cuda_python import cuda_python
 from cudnnpy._options.checks import check_option, check_shape
+from cudnnpy._options.public_dir import PublicDir
 from cudnnpy.handle import on_device
 from cudnnpy.typing import Dtype as DtypeArgument
 from cudnnpy.typing import MemoryLayout, Shape, SupportsHandle
 
 
-class DeviceArray:
+class DeviceArray(PublicDir):
     """A plain array in device memory, for programs that use no other array library.
 
     `empty` and `to_device` make one; `to_numpy` copies it to the host. It supports DLPack and, for data types that
     NumPy has without extensions, the CUDA Array Interface. The memory is freed with the array, after the work queued on
     the legacy default stream.
+
+    Examples
+    --------
+    >>> # on a GPU
+    >>> import cudnnpy
+    >>> array = cudnnpy.empty((2, 3), "float16")
+    >>> type(array).__name__, array.shape, array.strides
+    ('DeviceArray', (2, 3), (3, 1))
     """
 
     pointer: int  #: the address of the first element
@@ -109,6 +118,13 @@ def empty(
         If the device has too little free memory.
     TypeError, ValueError
         If an argument is invalid.
+
+    Examples
+    --------
+    >>> # on a GPU
+    >>> import cudnnpy
+    >>> cudnnpy.empty((8, 3, 32, 32), "float16", layout="channels_last").strides  # in elements
+    (3072, 1, 96, 3)
     """
     dims = check_shape("shape", shape, low=0)
     check_option("layout", layout, MEMORY_LAYOUTS)

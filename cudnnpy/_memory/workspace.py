@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from cudnnpy._core.driver import is_capturing, is_stream_or_torch_capturing, relaxed_capture
 from cudnnpy._cuda_python import cuda_python
 from cudnnpy._memory.arrays import read
+from cudnnpy._options.checks import check_flag, error_repr
 from cudnnpy._process_state import declare
 from cudnnpy.handle import on_device
 from cudnnpy.typing import Array, SupportsHandle
@@ -74,10 +75,17 @@ def set_allocator(allocator: Allocator | None) -> None:
     ------
     TypeError
         If the allocator cannot be called.
+
+    Examples
+    --------
+    >>> # on a GPU
+    >>> import cudnnpy
+    >>> cudnnpy.set_allocator(lambda size, device, stream: cudnnpy.empty((size,), "uint8", device=device))
+    >>> cudnnpy.set_allocator(None)  # the default again
     """
     global _allocator, _generation
     if allocator is not None and not callable(allocator):
-        raise TypeError(f"allocator must be a function of (size, device, stream), or None; got {allocator!r}")
+        raise TypeError(f"allocator must be a function of (size, device, stream), or None; got {error_repr(allocator)}")
     _allocator, _generation = allocator, _generation + 1
 
 
@@ -140,8 +148,15 @@ def release_workspace(*, captured: bool = False) -> None:
     ----------
     captured : bool
         Whether to free the workspace of captured CUDA graphs, too. These graphs must not be launched again.
+
+    Examples
+    --------
+    >>> # on a GPU
+    >>> import cudnnpy
+    >>> cudnnpy.release_workspace()
     """
     global _generation
+    check_flag("captured", captured)
     ask_for_memory()
     _generation += 1
     buffers: dict[tuple[int, int, int], Any] = _of_thread.__dict__.pop("buffers", {})

@@ -50,6 +50,14 @@ class ActivationBase(OperationBase):
     Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for unsupported ones. Work
     is queued on `stream`, by default the library's current stream. `cudnnpy.reference` ignores it, computes in float64 and
     rounds once.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cudnnpy import reference
+    >>> x = np.array([[-1.0, 2.0]], np.float32)
+    >>> reference.Activation("relu").forward(x).tolist()
+    [[0.0, 2.0]]
     """
 
     mode: ActivationMode = "relu"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from operator import index
 from typing import Any
 
-from cudnnpy._options.checks import NameT, as_elements, bounded, check_number, check_option, error_repr
+from cudnnpy._options.checks import NameT, as_elements, bounded, check_number, check_option, error_repr, is_integer
 from cudnnpy._options.limits import MAX_AXES
 
 
@@ -44,7 +44,7 @@ def check_axes(given: Any, rank: int) -> tuple[int, ...]:
     if given is None:
         return tuple(range(rank))
     axes = bounded(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else None
-    if axes is None or any(isinstance(axis, bool) or not hasattr(axis, "__index__") for axis in axes):
+    if axes is None or any(isinstance(axis, bool) or not is_integer(axis) for axis in axes):
         raise TypeError(f"axes must be None or a tuple of integers; got {error_repr(given)}")
     if not all(-rank <= axis < rank for axis in axes):
         raise ValueError(
@@ -62,7 +62,7 @@ def check_normalized_shape(given: Any) -> tuple[int, ...]:
         return ()
     sizes = as_elements(given)
     sizes = (given,) if sizes is None else sizes
-    kinds_fit = all(hasattr(size, "__index__") and not isinstance(size, bool) for size in sizes)
+    kinds_fit = all(is_integer(size) and not isinstance(size, bool) for size in sizes)
     if not kinds_fit or not 0 < len(sizes) <= MAX_AXES or any(size < 0 for size in sizes):
         kind = ValueError if kinds_fit else TypeError
         expected = "None, an integer of 0 or more, or a tuple of one or more of them"

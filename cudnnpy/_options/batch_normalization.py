@@ -49,6 +49,16 @@ class BatchNormalizationBase(OperationBase):
     References
     ----------
     Ioffe, Szegedy: Batch Normalization, 2015.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cudnnpy import reference
+    >>> x = np.array([[[[1.0]]], [[[3.0]]]], np.float32)  # two images of one channel
+    >>> scale, bias = np.ones(1, np.float32), np.zeros(1, np.float32)
+    >>> y, mean, inverse = reference.BatchNormalization().forward_training(x, scale, bias)
+    >>> y.round(3).ravel().tolist(), mean.tolist()
+    ([-1.0, 1.0], [2.0])
     """
 
     mode: NormalizationMode = "spatial"

@@ -35,6 +35,15 @@ def error_repr(value: object) -> str:
     return text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[: MAX_SHOWN_CHARACTERS - 3]}..."
 
 
+def is_integer(value: Any) -> bool:
+    """Whether a value is one integer. An array of several numbers has __index__, too."""
+    try:
+        index(value)
+    except TypeError:
+        return False
+    return True
+
+
 def printable(text: str) -> str:
     """A text for a terminal: control characters and lone surrogates are escapes, line breaks stay."""
     escaped = (mark if mark.isprintable() or mark == "\n" else mark.encode("unicode_escape").decode() for mark in text)

@@ -99,6 +99,18 @@ class ConvolutionBase(ConvolutionOptions, ConvolutionMethods):
 
     `cudnnpy.reference` takes NumPy arrays, accumulates in float64 (int8 exactly) and rounds once. It checks the options on
     the choice of an algorithm, which have no effect there, and ignores `stream`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cudnnpy import reference
+    >>> x, w = np.ones((8, 3, 32, 32), np.float32), np.ones((16, 3, 3, 3), np.float32)
+    >>> conv = reference.Convolution(padding=1)  # cudnnpy.Convolution on a GPU
+    >>> y = conv.forward(x, w)
+    >>> y.shape
+    (8, 16, 32, 32)
+    >>> conv.backward_data(y, w, x.shape).shape
+    (8, 3, 32, 32)
     """
 
     def forward(
@@ -296,6 +308,14 @@ class ConvolutionTransposeBase(TransposeOptions, ConvolutionMethods):
     Arrays, streams and errors are as for `Convolution`. A batch of 0 gives empty results; other sizes are 1 or more. If
     `output_padding` reaches the stride, one of the tensors is copied to scratch memory, which `workspace_limit` does not
     count.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cudnnpy import reference
+    >>> x, w = np.ones((1, 16, 8, 8), np.float32), np.ones((16, 4, 2, 2), np.float32)  # w: (C_in, C_out, R, S)
+    >>> reference.ConvolutionTranspose(stride=2).forward(x, w).shape
+    (1, 4, 16, 16)
     """
 
     def forward(

@@ -39,6 +39,14 @@ class DropoutBase(OperationBase):
     Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for unsupported ones. Work
     is queued on `stream`, by default the library's current stream. `cudnnpy.reference` ignores it, computes in float64 and
     rounds once.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cudnnpy import reference
+    >>> y, mask = reference.Dropout(0.5, seed=1).forward(np.ones(1000, np.float32))
+    >>> sorted(set(y.tolist()))  # what stays is divided by 1 - probability
+    [0.0, 2.0]
     """
 
     probability: float = 0.5

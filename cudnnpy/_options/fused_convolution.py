@@ -29,6 +29,15 @@ class FusedConvolutionBase(FusedOptions, OperationBase):
     -----
     Arrays, streams and errors are as for `Convolution`. A batch of 0 gives an empty result; sums over 0 channels in x and w
     are 0. `cudnnpy.reference` computes in float64 and rounds once.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cudnnpy import reference
+    >>> x, w = np.ones((8, 32, 16, 16), np.float16), np.ones((64, 32, 3, 3), np.float16)
+    >>> fused = reference.FusedConvolution(padding=1)
+    >>> fused.forward(x, w, bias=np.full(64, -1, np.float16), activation="relu").shape
+    (8, 64, 16, 16)
     """
 
     def output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:

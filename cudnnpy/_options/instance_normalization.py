@@ -42,6 +42,15 @@ class InstanceNormalizationBase(OperationBase):
     References
     ----------
     Ulyanov, Vedaldi, Lempitsky: Instance Normalization, 2016.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cudnnpy import reference
+    >>> x = np.random.default_rng(0).random((2, 4, 5, 5), np.float32)
+    >>> y = reference.InstanceNormalization().forward_inference(x)
+    >>> bool(abs(y.mean(axis=(2, 3))).max() < 1e-5)
+    True
     """
 
     epsilon: float = 1e-5

@@ -41,6 +41,14 @@ class LayerNormalizationBase(OperationBase):
     References
     ----------
     Ba, Kiros, Hinton: Layer Normalization, 2016.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cudnnpy import reference
+    >>> x = np.array([[1.0, 3.0]], np.float32)
+    >>> reference.LayerNormalization().forward_inference(x, normalized_shape=2).round(3).tolist()
+    [[-1.0, 1.0]]
     """
 
     epsilon: float = 1e-5
@@ -194,6 +202,14 @@ class RMSNormalizationBase(OperationBase):
     References
     ----------
     Zhang, Sennrich: Root Mean Square Layer Normalization, 2019.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cudnnpy import reference
+    >>> x = np.array([[3.0, -3.0]], np.float32)
+    >>> reference.RMSNormalization().forward_inference(x, normalized_shape=2).round(3).tolist()
+    [[1.0, -1.0]]
     """
 
     epsilon: float = 1e-5

@@ -48,6 +48,14 @@ class LocalResponseNormalizationBase(OperationBase):
     ----------
     Krizhevsky, Sutskever, Hinton: ImageNet Classification with Deep Convolutional Neural Networks, 2012, section 3.3;
     except that alpha is divided by size here.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cudnnpy import reference
+    >>> x = np.ones((1, 8, 4, 4), np.float32)
+    >>> reference.LocalResponseNormalization(size=5).forward(x).shape
+    (1, 8, 4, 4)
     """
 
     size: int = 5

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import FrozenInstanceError, fields
 from typing import Any
 
+from cudnnpy._options.public_dir import PublicDir
 
-class ImmutableOptions:
+
+class ImmutableOptions(PublicDir):
     """Options that cannot change, equal by value, hashable, and copied and pickled by value.
 
     A subclass is a frozen dataclass whose fields are the options. `_canonical` brings them to canonical form, and `_derived`

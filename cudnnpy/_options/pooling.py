@@ -54,6 +54,14 @@ class PoolingBase(OperationBase):
     Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for unsupported ones. Work
     is queued on `stream`, by default the library's current stream. `cudnnpy.reference` ignores it, computes in float64 and
     rounds once.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cudnnpy import reference
+    >>> x = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
+    >>> reference.Pooling("max", 2).forward(x).tolist()
+    [[[[5.0, 7.0], [13.0, 15.0]]]]
     """
 
     mode: PoolingMode = "max"

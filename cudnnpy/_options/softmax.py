@@ -45,6 +45,14 @@ class SoftmaxBase(OperationBase):
     Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for unsupported ones. Work
     is queued on `stream`, by default the library's current stream. `cudnnpy.reference` ignores it, computes in float64 and
     rounds once.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cudnnpy import reference
+    >>> x = np.zeros((1, 4), np.float32)
+    >>> reference.Softmax().forward(x).tolist()
+    [[0.25, 0.25, 0.25, 0.25]]
     """
 
     algorithm: SoftmaxAlgorithm = "accurate"

@@ -43,6 +43,12 @@ class Engine(ImmutableOptions):
     ------
     TypeError
         An index or knob is not an int.
+
+    Examples
+    --------
+    >>> import cudnnpy
+    >>> cudnnpy.Convolution(padding=1, algorithm=cudnnpy.Engine(0)).algorithm
+    Engine(0)
     """
 
     index: int
@@ -108,7 +114,17 @@ class Lowering(Protocol):
 
 @dataclass
 class Candidate:
-    """One way to run a problem, with the reason if it is rejected."""
+    """One way to run a problem, with the reason if it is rejected.
+
+    Examples
+    --------
+    >>> # on a GPU
+    >>> import cudnnpy
+    >>> x, w = cudnnpy.TensorSpec((8, 64, 56, 56)), cudnnpy.TensorSpec((64, 64, 3, 3))
+    >>> candidates = cudnnpy.Convolution(padding=1).candidates("forward", x, w)
+    >>> any(not candidate.rejection_reason for candidate in candidates)
+    True
+    """
 
     #: "measured for 128x64x56x56, 64 filters" (the nearest problem of the measurement table, for which it was fast),
     #: "heuristics", "engines" (all engines), "knobs" (autotune) or "legacy" (v7 algorithms)

@@ -16,7 +16,8 @@ from cudnnpy._launch.launcher import Launcher
 from cudnnpy._launch.plan_cache import DEFAULT_LIMIT
 from cudnnpy._launch.steps import Executable, is_relocatable
 from cudnnpy._options.byte_counts import bytes_text
-from cudnnpy._options.checks import check_integer
+from cudnnpy._options.checks import check_integer, error_repr
+from cudnnpy._options.public_dir import PublicDir
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.gpu_kind import GpuKind, gpu_kind
@@ -51,6 +52,11 @@ declare(__name__, "_compiled")
 
 def executable_of(candidate: Candidate) -> Executable:
     """Return the executable of a planned candidate, whose kernels a captured CUDA graph may launch later."""
+    if not isinstance(candidate, Candidate):
+        raise TypeError(
+            f"candidate must be a planned Candidate; got {error_repr(candidate)}. "
+            'Convolution(...).plan("forward", x, w) makes a plan for arrays'
+        )
     executable = candidate.executable
     if executable is None:
         raise ValueError(
@@ -116,10 +122,20 @@ class _Work:
     _planning_ms: float
 
 
-class Plan:
+class Plan(PublicDir):
     """One operation planned for one device: the chosen engine, and its execution with raw addresses.
 
-    A plan may be used by several threads: each has its own cuDNN handle. It stays valid as long as it is referenced.
+    `Convolution.plan`, `FusedConvolution.plan` and `Graph.plan` make plans, and `Plan.from_json` reads one. A plan may be used
+    by several threads: each has its own cuDNN handle. It stays valid as long as it is referenced.
+
+    Examples
+    --------
+    >>> # on a GPU
+    >>> import cudnnpy
+    >>> x, w = cudnnpy.TensorSpec((8, 64, 56, 56)), cudnnpy.TensorSpec((64, 64, 3, 3))
+    >>> plan = cudnnpy.Convolution(padding=1, prefer="no_workspace").plan("forward", x, w)
+    >>> plan.operands, plan.workspace_size
+    (('x', 'w', 'y'), 0)
     """
 
     problem: Problem  #: the operation, tensors and options that it was planned for

@@ -6,6 +6,7 @@ from collections import defaultdict
 from types import TracebackType
 from typing import Self
 
+from cudnnpy._options.public_dir import PublicDir
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.problem_notation import text_of
@@ -17,7 +18,7 @@ _open: defaultdict[type[ProblemLog], list[ProblemLog]] = defaultdict(list)  # by
 declare(__name__, "_open")
 
 
-class ProblemLog:
+class ProblemLog(PublicDir):
     """The problems of a period, each once, in the order of their first calls. The period ends with its ``with`` block.
 
     Every subclass has its own open periods.

@@ -35,6 +35,7 @@ from cudnnpy._planning.problem import Problem
 
 _SHOWN = 60  # characters of a word in a message
 _READ_FOR_ADVICE = 30  # words
+_LISTED_SIZES = re.compile(r"[(\[]*[0-9]+(?:[,*X\u00d7][0-9]+)*[)\],]*")  # 1,3,8,8 and (1, 3, 8, 8), word by word
 _WORD = re.compile(r"#.*|\{|\S+")
 _IN_JSON = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[{}]', re.DOTALL)
 
@@ -249,6 +250,10 @@ def _unknown(kind: ProblemSyntax, word: Token) -> str:
     spelled = word.text.partition("=")[0]
     refused, alone = {**kind.refused, **_REFUSED}, {**kind.words, **_WORDS}
     named = [*kind.values, *kind.aliases, *_VALUES]
+    if _LISTED_SIZES.fullmatch(word.text):
+        sizes = re.findall("[0-9]+", word.text)
+        right = "x".join(sizes) if len(sizes) > 1 else "such as 1x3x8x8"
+        return f"shape must be sizes joined by x, {right[:_SHOWN]}; got {_shown(word.text)}"
     if spelled in refused:
         return f"{spelled} must be {refused[spelled]}; got {_shown(word.text)}"
     if spelled in named:

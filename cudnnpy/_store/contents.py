@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 
+from cudnnpy._options.checks import error_repr
 from cudnnpy._store.entry import SCHEMA, Entry, Fault, Forgotten, Key, canonical, digest_of, without_options
 from cudnnpy._store.table import Row, Table, make_row
 
@@ -134,7 +135,7 @@ def _is_same(fault: Fault, other: Fault) -> bool:
 def row_number(kind: str, key: Key, plan: str = "", environment: str = "") -> int:
     """Return the number of a row about a key, about a plan for it, or about a plan in an environment."""
     if not isinstance(key, Key):
-        raise TypeError(f"key must be a Key; got {key!r}")
+        raise TypeError(f"key must be a Key; got {error_repr(key)}")
     identity = "\n".join((kind, key.digest, digest_of(plan), environment))
     return int(digest_of(identity)[:16], 16) >> 1
 

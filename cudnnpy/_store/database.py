@@ -12,7 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from cudnnpy._options.checks import check_flag, printable
+from cudnnpy._options.checks import check_flag, error_repr, printable
+from cudnnpy._options.public_dir import PublicDir
 from cudnnpy._store import exports
 from cudnnpy._store.contents import ENTRY, FORGOTTEN, Contents, entries_from_rows, entry_from_row
 from cudnnpy._store.entry import Entry, Fault, Forgotten, Key
@@ -48,6 +49,13 @@ class StoreInfo(NamedTuple):
         The size of the file and its journal in bytes.
     set_aside : tuple of str
         The copies of damaged files that are still there, as far as the folder can be listed.
+
+    Examples
+    --------
+    >>> from cudnnpy import store
+    >>> with store.Store("") as choices:
+    ...     choices.info().read_only
+    False
     """
 
     path: str
@@ -61,7 +69,7 @@ class StoreInfo(NamedTuple):
     set_aside: tuple[str, ...]
 
 
-class Store:
+class Store(PublicDir):
     """Tuned choices that outlast a process: entries by their keys, in an SQLite file, an export, or memory.
 
     Any number of processes and threads can use a file at once. A file that cannot be written, because its folder is read
@@ -82,6 +90,13 @@ class Store:
         `path` is a folder, or a file that is not a store; it is left as it is.
     FileNotFoundError
         `read_only` is True, and there is no file.
+
+    Examples
+    --------
+    >>> from cudnnpy import store
+    >>> with store.Store("") as choices:  # in memory
+    ...     len(choices)
+    0
     """
 
     path: str  #: the file; "" for a store in memory
@@ -90,7 +105,7 @@ class Store:
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
         text = os.fspath(path) if isinstance(path, os.PathLike) else path
         if not isinstance(text, str) or "\0" in text:
-            raise TypeError(f"path must be a str or a path; got {path!r}")
+            raise TypeError(f"path must be a str or a path; got {error_repr(path)}")
         self.path = os.path.abspath(os.path.expanduser(text)) if text else ""
         self.read_only = check_flag("read_only", read_only)
         try:
@@ -175,7 +190,7 @@ class Store:
             A field is not valid, or the store is open for reading alone.
         """
         if not isinstance(entry, Entry):
-            raise TypeError(f"entry must be an Entry; got {entry!r}")
+            raise TypeError(f"entry must be an Entry; got {error_repr(entry)}")
         rows = self._writable_rows
         entry = Entry.of(entry.plain())
         is_measured = entry.milliseconds is not None
@@ -303,7 +318,7 @@ class Store:
         rows, checked = self._writable_rows, list[Fault]()
         for fault in faults:
             if not isinstance(fault, Fault):
-                raise TypeError(f"faults must be Faults; got {fault!r}")
+                raise TypeError(f"faults must be Faults; got {error_repr(fault)}")
             checked.append(Fault.of(fault.plain()))
         return rows.change(lambda contents: sum(update(contents, fault) for fault in checked)) if checked else 0
 
@@ -395,7 +410,7 @@ class Store:
             The store is open for reading alone.
         """
         if older_than is not None and not isinstance(older_than, timedelta):
-            raise TypeError(f"older_than must be a timedelta; got {older_than!r}")
+            raise TypeError(f"older_than must be a timedelta; got {error_repr(older_than)}")
         machine, now = this_machine(), datetime.now(UTC)
 
         def is_removed(key: Key, made_at: str) -> bool:

@@ -37,6 +37,13 @@ class Key(NamedTuple):
         The number of its streaming multiprocessors, such as 132.
     cudnn : int
         The release of cuDNN as `raw.version` returns it, such as 91900.
+
+    Examples
+    --------
+    >>> from cudnnpy import store
+    >>> key = store.Key("{}", "{}", "NVIDIA H200", "9.0", 132, 91900)
+    >>> key.gpu
+    'NVIDIA H200'
     """
 
     problem: str
@@ -69,6 +76,12 @@ class StoredCandidate(NamedTuple):
         Whether the result has the same bits every time.
     refused : str
         The rejection reason; "" if the candidate was not rejected.
+
+    Examples
+    --------
+    >>> from cudnnpy import store
+    >>> store.StoredCandidate("engine 1", "heuristics", 0, 0.25, (), True, "").milliseconds
+    0.25
     """
 
     name: str
@@ -109,6 +122,15 @@ class Entry(NamedTuple):
         The versions of the software that made the choice.
     candidates : tuple of StoredCandidate
         The candidates that were considered.
+
+    Examples
+    --------
+    >>> from cudnnpy import store
+    >>> "workspace_size" in store.Entry._fields
+    True
+    >>> with store.Store("") as choices:
+    ...     [(entry.text, entry.milliseconds) for entry in choices]
+    []
     """
 
     key: Key
@@ -170,6 +192,13 @@ class Fault(NamedTuple):
         The version of the CUDA driver. With another driver the fault is not applied.
     made_at : str
         When the fault was found: ISO 8601, in UTC.
+
+    Examples
+    --------
+    >>> from cudnnpy import store
+    >>> with store.Store("") as choices:
+    ...     [(fault.candidate, fault.symptom) for fault in choices.faults()]
+    []
     """
 
     key: Key
@@ -205,6 +234,13 @@ class Forgotten(NamedTuple):
         Why it failed.
     made_at : str
         When it failed: ISO 8601, in UTC.
+
+    Examples
+    --------
+    >>> from cudnnpy import store
+    >>> with store.Store("") as choices:
+    ...     [one.reason for one in choices.forgotten()]
+    []
     """
 
     key: Key

@@ -27,6 +27,10 @@ from cudnnpy._version import __version__
 
 # Commands are imported in `main`, which handles Ctrl-C: their imports take long enough to be interrupted.
 
+_DESCRIPTION = (
+    "Every function of NVIDIA's cuDNN 9 C API from Python, and a small convolution layer on it with four clear choices."
+)
+
 # The module of each command, which has its `add_arguments` and `run`; its help line; its description.
 _COMMANDS = {
     "info": (
@@ -142,7 +146,7 @@ def _one_line_warnings() -> Iterator[None]:
 def _run(arguments: Sequence[str] | None) -> int:
     from cudnnpy.cli import errors
 
-    parser = _Parser(prog="cudnnpy", description="cuDNN from Python.")
+    parser = _Parser(prog="cudnnpy", description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"cudnnpy {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
     for name, (module_name, help_line, description) in _COMMANDS.items():

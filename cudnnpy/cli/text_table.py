@@ -12,7 +12,7 @@ from cudnnpy._options.checks import printable
 from cudnnpy._options.limits import MAX_PRINTED_CHARACTERS
 
 _MIN_WIDTH, _MAX_WIDTH = 60, 200  # columns
-_PIPE_WIDTH = 100  # columns
+_PIPE_WIDTH = 80  # columns
 _GAP = "  "
 _MIN_COLUMN = 10  # characters
 
@@ -25,7 +25,7 @@ class Line(NamedTuple):
 
 
 def width() -> int:
-    """Return the number of columns to fill: the terminal's, $COLUMNS, or 100 in a pipe."""
+    """Return the number of columns to fill: the terminal's, $COLUMNS, or 80 in a pipe."""
     return max(_MIN_WIDTH, min(_MAX_WIDTH, shutil.get_terminal_size((_PIPE_WIDTH, 24)).columns))
 
 

@@ -22,6 +22,12 @@ class OpTensorDescriptor(Descriptor[raw.cudnnOpTensorDescriptor_t]):
         The data type of the computation.
     propagate_nan : bool
         Whether the minimum or maximum of a NaN and a number is NaN.
+
+    Examples
+    --------
+    >>> from cudnnpy.descriptors import OpTensorDescriptor
+    >>> OpTensorDescriptor("add").operation
+    'add'
     """
 
     _create = "cudnnCreateOpTensorDescriptor"
@@ -70,6 +76,12 @@ class ReduceTensorDescriptor(Descriptor[raw.cudnnReduceTensorDescriptor_t]):
         "no_indices", or "flattened_indices" for the positions of minima or maxima.
     indices_type : str or cudnnIndicesType_t
         "32bit_indices", "64bit_indices", "16bit_indices" or "8bit_indices".
+
+    Examples
+    --------
+    >>> from cudnnpy.descriptors import ReduceTensorDescriptor
+    >>> ReduceTensorDescriptor("add").operation
+    'add'
     """
 
     _create = "cudnnCreateReduceTensorDescriptor"

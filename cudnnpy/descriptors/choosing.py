@@ -64,7 +64,17 @@ def permitted_math(dtype: str, *, tf32: bool) -> raw.cudnnMathType_t:
 
 @dataclass(frozen=True)
 class AlgorithmCandidate:
-    """A v7 algorithm with a math type, and the reason if it is rejected. `cudnnpy.candidates_table` shows several."""
+    """A v7 algorithm with a math type, and the reason if it is rejected. `cudnnpy.candidates_table` shows several.
+
+    Examples
+    --------
+    >>> # on a GPU
+    >>> from cudnnpy.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor, choose_algorithm
+    >>> x, w, convolution = TensorDescriptor((8, 64, 28, 28)), FilterDescriptor((64, 64, 3, 3)), ConvolutionDescriptor((1, 1))
+    >>> first, *_ = choose_algorithm("forward", x, w, convolution, x).candidates
+    >>> first.workspace_size >= 0
+    True
+    """
 
     algorithm: Algorithm  #: cuDNN's enumerator
     math_type: raw.cudnnMathType_t  #: the math type that the algorithm requires
@@ -85,7 +95,17 @@ class AlgorithmCandidate:
 
 @dataclass(frozen=True)
 class AlgorithmChoice:
-    """The algorithm that `choose_algorithm` chose. Its math type has been set on the convolution descriptor."""
+    """The algorithm that `choose_algorithm` chose. Its math type has been set on the convolution descriptor.
+
+    Examples
+    --------
+    >>> # on a GPU
+    >>> from cudnnpy.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor, choose_algorithm
+    >>> x, w, convolution = TensorDescriptor((8, 64, 28, 28)), FilterDescriptor((64, 64, 3, 3)), ConvolutionDescriptor((1, 1))
+    >>> choice = choose_algorithm("forward", x, w, convolution, x)
+    >>> choice.algorithm in [candidate.algorithm for candidate in choice.candidates]
+    True
+    """
 
     algorithm: Algorithm  #: cuDNN's enumerator
     math_type: raw.cudnnMathType_t  #: the math type that the algorithm requires
@@ -145,6 +165,14 @@ def choose_algorithm(
         If an argument is invalid, or the descriptors are inconsistent.
     MemoryError, CaptureError
         If "autotune" cannot allocate x, w and y, or a stream is being captured.
+
+    Examples
+    --------
+    >>> # on a GPU
+    >>> from cudnnpy.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor, choose_algorithm
+    >>> x, w, convolution = TensorDescriptor((8, 64, 28, 28)), FilterDescriptor((64, 64, 3, 3)), ConvolutionDescriptor((1, 1))
+    >>> choose_algorithm("forward", x, w, convolution, x, prefer="no_workspace").workspace_size
+    0
     """
     functions = OPERATIONS[check_option("operation", operation, tuple(OPERATIONS))]
     options = {"prefer": prefer, "workspace_limit": workspace_limit, "deterministic": deterministic, "tf32": tf32}
@@ -193,6 +221,14 @@ def workspace_size(
 
     C functions: cudnnGetConvolution...WorkspaceSize. `algorithm` is cuDNN's enumerator or its short name; the other arguments
     and their errors are the same as in `choose_algorithm`. Raises StatusError if cuDNN does not support the algorithm.
+
+    Examples
+    --------
+    >>> # on a GPU
+    >>> from cudnnpy.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor, workspace_size
+    >>> x, w, convolution = TensorDescriptor((8, 64, 28, 28)), FilterDescriptor((64, 64, 3, 3)), ConvolutionDescriptor((1, 1))
+    >>> workspace_size("forward", x, w, convolution, x, "implicit_gemm") >= 0
+    True
     """
     functions = OPERATIONS[check_option("operation", operation, tuple(OPERATIONS))]
     number = enumerator(functions.algorithms, algorithm, "algorithm")
@@ -218,7 +254,7 @@ class _Tensors(NamedTuple):
 
 def _tensors(x: object, w: object, convolution: object, y: object) -> _Tensors:
     """Return the descriptors. Raises TypeError or ValueError if they are inconsistent."""
-    owners = (TensorDescriptor, FilterDescriptor, ConvolutionDescriptor, TensorDescriptor)
+    owners: tuple[type[Any], ...] = (TensorDescriptor, FilterDescriptor, ConvolutionDescriptor, TensorDescriptor)
     arguments = zip(owners, (x, w, convolution, y), _Tensors._fields, strict=True)
     tensors = _Tensors(*(_borrowed(owner, value, name) for owner, value, name in arguments))
     x_shape, w_shape, y_shape = tensors.x.shape, tensors.w.shape, tensors.y.shape
@@ -242,7 +278,7 @@ def _borrowed(owner: type[_OwnedT], value: object, argument: str) -> _OwnedT:
     pointer = to_c(name, value, argument)
     if not pointer:
         raise (TypeError if value is None else ValueError)(
-            f"{argument} must be a {name} that is not NULL; got {value!r}"
+            f"{argument} must be a {name} that is not NULL; got {error_repr(value)}"
         )
     if isinstance(value, owner):
         return value

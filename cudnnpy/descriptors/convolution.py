@@ -34,6 +34,13 @@ class ConvolutionDescriptor(Descriptor[raw.cudnnConvolutionDescriptor_t]):
         The number of groups of channels.
     math_type : str or cudnnMathType_t
         "default_math", "tensor_op_math", "tensor_op_math_allow_conversion" or "fma_math".
+
+    Examples
+    --------
+    >>> from cudnnpy.descriptors import ConvolutionDescriptor
+    >>> convolution = ConvolutionDescriptor((1, 1), stride=2)
+    >>> convolution.padding, convolution.stride
+    ((1, 1), (2, 2))
     """
 
     _create = "cudnnCreateConvolutionDescriptor"

@@ -12,7 +12,15 @@ from cudnnpy.typing import FusedOperations
 
 
 class TensorTransformDescriptor(GeneralDescriptor[raw.cudnnTensorTransformDescriptor_t]):
-    """A transform of cudnnTransformTensorEx: cudnnSetTensorTransformDescriptor, cudnnGetTensorTransformDescriptor."""
+    """A transform of cudnnTransformTensorEx: cudnnSetTensorTransformDescriptor, cudnnGetTensorTransformDescriptor.
+
+    Examples
+    --------
+    >>> from cudnnpy.descriptors import TensorTransformDescriptor
+    >>> with TensorTransformDescriptor() as transform:
+    ...     transform.closed
+    False
+    """
 
     _create = "cudnnCreateTensorTransformDescriptor"
     _destroy = "cudnnDestroyTensorTransformDescriptor"
@@ -20,14 +28,30 @@ class TensorTransformDescriptor(GeneralDescriptor[raw.cudnnTensorTransformDescri
 
 
 class SpatialTransformerDescriptor(GeneralDescriptor[raw.cudnnSpatialTransformerDescriptor_t]):
-    """A spatial transformer: cudnnSetSpatialTransformerNdDescriptor."""
+    """A spatial transformer: cudnnSetSpatialTransformerNdDescriptor.
+
+    Examples
+    --------
+    >>> from cudnnpy.descriptors import SpatialTransformerDescriptor
+    >>> with SpatialTransformerDescriptor() as descriptor:  # descriptor.set("cudnnSet...", ...) sets it
+    ...     descriptor.closed
+    False
+    """
 
     _create = "cudnnCreateSpatialTransformerDescriptor"
     _destroy = "cudnnDestroySpatialTransformerDescriptor"
 
 
 class RNNDescriptor(GeneralDescriptor[raw.cudnnRNNDescriptor_t]):
-    """A recurrent neural network: cudnnSetRNNDescriptor_v8, cudnnGetRNNDescriptor_v8, cudnnRNNSetClip_v9."""
+    """A recurrent neural network: cudnnSetRNNDescriptor_v8, cudnnGetRNNDescriptor_v8, cudnnRNNSetClip_v9.
+
+    Examples
+    --------
+    >>> from cudnnpy.descriptors import RNNDescriptor
+    >>> with RNNDescriptor() as descriptor:  # descriptor.set("cudnnSet...", ...) sets it
+    ...     descriptor.closed
+    False
+    """
 
     _create = "cudnnCreateRNNDescriptor"
     _destroy = "cudnnDestroyRNNDescriptor"
@@ -35,7 +59,15 @@ class RNNDescriptor(GeneralDescriptor[raw.cudnnRNNDescriptor_t]):
 
 
 class RNNDataDescriptor(GeneralDescriptor[raw.cudnnRNNDataDescriptor_t]):
-    """A batch of sequences for a recurrent neural network: cudnnSetRNNDataDescriptor, cudnnGetRNNDataDescriptor."""
+    """A batch of sequences for a recurrent neural network: cudnnSetRNNDataDescriptor, cudnnGetRNNDataDescriptor.
+
+    Examples
+    --------
+    >>> from cudnnpy.descriptors import RNNDataDescriptor
+    >>> with RNNDataDescriptor() as descriptor:  # descriptor.set("cudnnSet...", ...) sets it
+    ...     descriptor.closed
+    False
+    """
 
     _create = "cudnnCreateRNNDataDescriptor"
     _destroy = "cudnnDestroyRNNDataDescriptor"
@@ -43,7 +75,15 @@ class RNNDataDescriptor(GeneralDescriptor[raw.cudnnRNNDataDescriptor_t]):
 
 
 class CTCLossDescriptor(GeneralDescriptor[raw.cudnnCTCLossDescriptor_t]):
-    """A CTC loss: cudnnSetCTCLossDescriptor_v9, cudnnGetCTCLossDescriptor_v9."""
+    """A CTC loss: cudnnSetCTCLossDescriptor_v9, cudnnGetCTCLossDescriptor_v9.
+
+    Examples
+    --------
+    >>> from cudnnpy.descriptors import CTCLossDescriptor
+    >>> with CTCLossDescriptor() as descriptor:  # descriptor.set("cudnnSet...", ...) sets it
+    ...     descriptor.closed
+    False
+    """
 
     _create = "cudnnCreateCTCLossDescriptor"
     _destroy = "cudnnDestroyCTCLossDescriptor"
@@ -51,7 +91,15 @@ class CTCLossDescriptor(GeneralDescriptor[raw.cudnnCTCLossDescriptor_t]):
 
 
 class SeqDataDescriptor(GeneralDescriptor[raw.cudnnSeqDataDescriptor_t]):
-    """A batch of sequences for attention: cudnnSetSeqDataDescriptor, cudnnGetSeqDataDescriptor."""
+    """A batch of sequences for attention: cudnnSetSeqDataDescriptor, cudnnGetSeqDataDescriptor.
+
+    Examples
+    --------
+    >>> from cudnnpy.descriptors import SeqDataDescriptor
+    >>> with SeqDataDescriptor() as descriptor:  # descriptor.set("cudnnSet...", ...) sets it
+    ...     descriptor.closed
+    False
+    """
 
     _create = "cudnnCreateSeqDataDescriptor"
     _destroy = "cudnnDestroySeqDataDescriptor"
@@ -59,7 +107,15 @@ class SeqDataDescriptor(GeneralDescriptor[raw.cudnnSeqDataDescriptor_t]):
 
 
 class AttnDescriptor(GeneralDescriptor[raw.cudnnAttnDescriptor_t]):
-    """Multi-head attention: cudnnSetAttnDescriptor, cudnnGetAttnDescriptor."""
+    """Multi-head attention: cudnnSetAttnDescriptor, cudnnGetAttnDescriptor.
+
+    Examples
+    --------
+    >>> from cudnnpy.descriptors import AttnDescriptor
+    >>> with AttnDescriptor() as descriptor:  # descriptor.set("cudnnSet...", ...) sets it
+    ...     descriptor.closed
+    False
+    """
 
     _create = "cudnnCreateAttnDescriptor"
     _destroy = "cudnnDestroyAttnDescriptor"
@@ -73,14 +129,30 @@ class _FusedOps(GeneralDescriptor[PointerT]):
 
 
 class FusedOpsConstParamPack(_FusedOps[raw.cudnnFusedOpsConstParamPack_t]):
-    """The constant parameters of a fused operation: cudnnSetFusedOpsConstParamPackAttribute."""
+    """The constant parameters of a fused operation: cudnnSetFusedOpsConstParamPackAttribute.
+
+    Examples
+    --------
+    >>> from cudnnpy.descriptors import FusedOpsConstParamPack
+    >>> with FusedOpsConstParamPack("scale_bias_activation_conv_bnstats") as owner:
+    ...     owner.closed
+    False
+    """
 
     _create = "cudnnCreateFusedOpsConstParamPack"
     _destroy = "cudnnDestroyFusedOpsConstParamPack"
 
 
 class FusedOpsVariantParamPack(_FusedOps[raw.cudnnFusedOpsVariantParamPack_t]):
-    """The pointers of a fused operation: cudnnSetFusedOpsVariantParamPackAttribute."""
+    """The pointers of a fused operation: cudnnSetFusedOpsVariantParamPackAttribute.
+
+    Examples
+    --------
+    >>> from cudnnpy.descriptors import FusedOpsVariantParamPack
+    >>> with FusedOpsVariantParamPack("scale_bias_activation_conv_bnstats") as owner:
+    ...     owner.closed
+    False
+    """
 
     _create = "cudnnCreateFusedOpsVariantParamPack"
     _destroy = "cudnnDestroyFusedOpsVariantParamPack"
@@ -90,6 +162,13 @@ class FusedOpsPlan(_FusedOps[raw.cudnnFusedOpsPlan_t]):
     """A fused operation that is ready to run.
 
     get("cudnnMakeFusedOpsPlan", handle, pack) prepares it, and returns the size of its workspace in bytes.
+
+    Examples
+    --------
+    >>> from cudnnpy.descriptors import FusedOpsPlan
+    >>> with FusedOpsPlan("scale_bias_activation_conv_bnstats") as owner:
+    ...     owner.closed
+    False
     """
 
     _create = "cudnnCreateFusedOpsPlan"

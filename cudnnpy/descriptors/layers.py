@@ -29,6 +29,12 @@ class ActivationDescriptor(Descriptor[raw.cudnnActivationDescriptor_t]):
         Whether the ReLU of NaN is NaN.
     swish_beta : float or None
         The beta of the swish. None is C's default.
+
+    Examples
+    --------
+    >>> from cudnnpy.descriptors import ActivationDescriptor
+    >>> ActivationDescriptor("relu").mode
+    'relu'
     """
 
     _create = "cudnnCreateActivationDescriptor"
@@ -89,6 +95,12 @@ class PoolingDescriptor(Descriptor[raw.cudnnPoolingDescriptor_t]):
         The step of the window: one number for all spatial dimensions, or one for each. None is the window.
     propagate_nan : bool
         Whether the maximum over a NaN is NaN.
+
+    Examples
+    --------
+    >>> from cudnnpy.descriptors import PoolingDescriptor
+    >>> PoolingDescriptor("max", (2, 2), stride=2).window
+    (2, 2)
     """
 
     _create = "cudnnCreatePoolingDescriptor"
@@ -156,6 +168,12 @@ class LRNDescriptor(Descriptor[raw.cudnnLRNDescriptor_t]):
         The number of channels in the window.
     alpha, beta, k : float
         The factor of the mean square, the exponent, and the number added before the power.
+
+    Examples
+    --------
+    >>> from cudnnpy.descriptors import LRNDescriptor
+    >>> LRNDescriptor(5).n
+    5
     """
 
     _create = "cudnnCreateLRNDescriptor"
@@ -207,6 +225,13 @@ class DropoutDescriptor(Descriptor[raw.cudnnDropoutDescriptor_t]):
         The seed of the states.
     restore : bool
         Whether to continue with the states of an earlier descriptor instead of seeding them.
+
+    Examples
+    --------
+    >>> # on a GPU
+    >>> from cudnnpy.descriptors import DropoutDescriptor
+    >>> DropoutDescriptor().probability
+    0.0
     """
 
     _create = "cudnnCreateDropoutDescriptor"

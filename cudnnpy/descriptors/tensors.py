@@ -40,6 +40,12 @@ class TensorDescriptor(Descriptor[raw.cudnnTensorDescriptor_t]):
         The strides in elements, one for each dimension. None is packed in `format`.
     format : str, cudnnTensorFormat_t or None
         "nchw" (the default), "nhwc" (channels last in memory; the shape is still N, C, spatial...) or "nchw_vect_c".
+
+    Examples
+    --------
+    >>> from cudnnpy.descriptors import TensorDescriptor
+    >>> TensorDescriptor((8, 3, 32, 32), "float16", format="nhwc").strides
+    (3072, 1, 96, 3)
     """
 
     _create = "cudnnCreateTensorDescriptor"
@@ -112,6 +118,12 @@ class FilterDescriptor(Descriptor[raw.cudnnFilterDescriptor_t]):
         The data type.
     format : str or cudnnTensorFormat_t
         "nchw", "nhwc" or "nchw_vect_c".
+
+    Examples
+    --------
+    >>> from cudnnpy.descriptors import FilterDescriptor
+    >>> FilterDescriptor((64, 3, 7, 7), "float16").shape
+    (64, 3, 7, 7)
     """
 
     _create = "cudnnCreateFilterDescriptor"

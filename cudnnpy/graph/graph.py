@@ -27,6 +27,7 @@ from cudnnpy._core.cache_token import CacheToken
 from cudnnpy._core.layouts import TensorSpec, has_same_layout
 from cudnnpy._launch import dispatch
 from cudnnpy._launch.program import Operand, Program
+from cudnnpy._options.checks import error_repr
 from cudnnpy._options.convolution import TUNE_SECONDS
 from cudnnpy._planning import engines
 from cudnnpy._planning.device_profile import DeviceProfile
@@ -67,6 +68,16 @@ class Graph(GraphOperations):
     Notes
     -----
     `Plan.operands` has the tensors in the order of the calls of `tensor`, then of `output`. A copy is independent.
+
+    Examples
+    --------
+    >>> import cudnnpy
+    >>> g = cudnnpy.Graph()
+    >>> x = g.tensor("x", cudnnpy.TensorSpec((8, 64, 56, 56), "float16"))
+    >>> w = g.tensor("w", cudnnpy.TensorSpec((64, 64, 3, 3), "float16"))
+    >>> y = g.output("y", g.pointwise("relu_fwd", g.convolution(x, w, padding=1)))
+    >>> [node.shape for node in g.outputs]  # g.run(x=..., w=...) runs it on a GPU
+    [(8, 64, 56, 56)]
     """
 
     options: PlanningOptions  #: the options in canonical form
@@ -92,7 +103,9 @@ class Graph(GraphOperations):
 
     def problem(self, device: int = 0, specs: Mapping[str, TensorSpec] | None = None) -> GraphProblem:
         """Return the problem of the graph on a device. `specs` give the alignments of arrays by name."""
-        given = specs or {}
+        given = {} if specs is None else specs
+        if not isinstance(given, Mapping):
+            raise TypeError(f"specs must be a dict of TensorSpecs by name, or None; got {error_repr(given)}")
         return graph_problem(self, device, {name: spec.alignment for name, spec in given.items()})
 
     def plan(self, device: int | DeviceProfile = 0) -> Plan:
@@ -160,10 +173,11 @@ class Graph(GraphOperations):
         TypeError
             A name is missing or unknown, or an argument is not a device array.
         ValueError
-            An array has another shape, dtype or strides than its tensor.
+            The graph has no output, or an array has another shape, dtype or strides than its tensor.
         NoAlgorithmError
             No engine can run the graph; the message has the table of candidates.
         """
+        self._check_outputs()
         inputs = tuple(arrays.pop(node.name, None) for node in self.inputs)
         outs = tuple(arrays.pop(node.name, None) for node in self.outputs)
         missing = [node.name for node, array in zip(self.inputs, inputs, strict=True) if array is None]

@@ -25,6 +25,7 @@ from cudnnpy._core.layouts import (
 )
 from cudnnpy._memory.arrays import read, spec_of
 from cudnnpy._options.checks import check_integer, check_number, error_repr
+from cudnnpy._options.public_dir import PublicDir
 from cudnnpy._planning import engines
 from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy.backend import Descriptor
@@ -76,7 +77,7 @@ class Node:
             raise AttributeError(missing(type(self), name), name=name, obj=self)
 
 
-class GraphTensors:
+class GraphTensors(PublicDir):
     """Tensors and operations, in the order in which they were added."""
 
     compute_dtype: ElementName  #: the data type of intermediate results
@@ -240,7 +241,7 @@ class GraphTensors:
         """Raise TypeError for an argument that is not a node, ValueError for a node of another graph."""
         for name, node in given.items():
             if not isinstance(node, Node):
-                raise TypeError(f"{name} must be a node of this graph; got {node!r}")
+                raise TypeError(f"{name} must be a node of this graph; got {error_repr(node)}")
             if self._by_uid.get(node.uid) is not node:
                 what = f"{node.name!r}, a node" if node.name else f"a node of shape {node.shape}"
                 raise ValueError(f"{name} must be a node of this graph; got {what} of another graph")
@@ -293,10 +294,13 @@ class GraphTensors:
             specs.update(zip(images, normalize_unit_strides(*map(specs.__getitem__, images), last=last), strict=True))
         return specs
 
-    def build_graph(self, target: engines.Target, alignment: Mapping[str, int] | None = None) -> Descriptor:
-        """Return the finalized operation graph. Raises StatusError if cuDNN rejects it."""
+    def _check_outputs(self) -> None:
         if not self.outputs:
             raise ValueError("a graph must have an output; got none. Call output(name, node)")
+
+    def build_graph(self, target: engines.Target, alignment: Mapping[str, int] | None = None) -> Descriptor:
+        """Return the finalized operation graph. Raises StatusError if cuDNN rejects it."""
+        self._check_outputs()
         made: dict[int, Descriptor] = {}
         specs = self.described()
 

@@ -331,7 +331,9 @@ class GraphOperations(GraphTensors):
         if running is None:
             return
         if not isinstance(running, tuple | list) or len(running) != 2:
-            raise TypeError(f"running must be two nodes, the mean and the variance, or None; got {running!r}")
+            raise TypeError(
+                f"running must be two nodes, the mean and the variance, or None; got a {type(running).__name__}"
+            )
         for node in running:
             self._check_nodes(running=node)
 

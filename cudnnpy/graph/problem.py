@@ -10,6 +10,7 @@ from typing import Any
 
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._launch.steps import Executable
+from cudnnpy._options.checks import error_repr
 from cudnnpy._planning.candidates import Candidate, Engine, all_engines, candidate_for_engine, heuristic_candidates
 from cudnnpy._planning.engines import GraphExecutable, Target
 from cudnnpy._planning.issue_conditions import ProblemTraits
@@ -69,7 +70,7 @@ class GraphProblem:
     def forced_candidate(self, options: PlanningOptions, target: Target) -> Candidate:
         """Return the candidate of the Engine `options.algorithm`. Raises ValueError for anything else."""
         if not isinstance(options.algorithm, Engine):
-            raise ValueError(f"algorithm must be a cudnnpy.Engine for a graph; got {options.algorithm!r}")
+            raise ValueError(f"algorithm must be a cudnnpy.Engine for a graph; got {error_repr(options.algorithm)}")
         return candidate_for_engine(GraphLowering(self), target, options.algorithm)
 
     @property

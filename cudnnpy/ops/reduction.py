@@ -63,6 +63,15 @@ def reduce_tensor(
         Arguments do not fit; also for "min", "max" or "amax" over an axis of size 0.
     NotSupportedError
         cuDNN does not support the operation.
+
+    Examples
+    --------
+    >>> # on a GPU
+    >>> import numpy as np
+    >>> import cudnnpy
+    >>> x = cudnnpy.to_device(np.arange(6, dtype=np.float32).reshape(2, 3))
+    >>> cudnnpy.to_numpy(cudnnpy.reduce_tensor(x, "max", axes=(1,))).tolist()
+    [[2.0], [5.0]]
     """
     if axes is not None and type(axes) is not tuple:
         try:

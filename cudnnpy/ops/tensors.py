@@ -83,6 +83,15 @@ def add_tensor(
         Arguments do not fit.
     NotSupportedError
         cuDNN does not support the operation.
+
+    Examples
+    --------
+    >>> # on a GPU
+    >>> import numpy as np
+    >>> import cudnnpy
+    >>> bias, out = (cudnnpy.to_device(np.ones(shape, np.float32)) for shape in ((1, 3, 1, 1), (2, 3, 4, 4)))
+    >>> cudnnpy.add_tensor(bias, out).shape
+    (2, 3, 4, 4)
     """
     return dispatch.run("add_tensor", None, _add, ("a", "b", "out"), (a, b), (out,), stream, alpha, beta)
 
@@ -110,6 +119,15 @@ def scale_tensor(x: ArrayT, alpha: float, out: ArrayT | None = None, stream: Str
     ------
     TypeError, ValueError
         Arguments do not fit.
+
+    Examples
+    --------
+    >>> # on a GPU
+    >>> import numpy as np
+    >>> import cudnnpy
+    >>> x = cudnnpy.to_device(np.array([1.0, 2.0], np.float32))
+    >>> cudnnpy.to_numpy(cudnnpy.scale_tensor(x, 3.0)).tolist()
+    [3.0, 6.0]
     """
     return dispatch.run("scale_tensor", None, _scale, ("x", "out"), (x,), (out,), stream, alpha)
 
@@ -135,6 +153,14 @@ def set_tensor(out: ArrayT, value: float, stream: Stream | None = None) -> Array
     ------
     TypeError, ValueError
         Arguments do not fit.
+
+    Examples
+    --------
+    >>> # on a GPU
+    >>> import numpy as np
+    >>> import cudnnpy
+    >>> cudnnpy.to_numpy(cudnnpy.set_tensor(cudnnpy.empty((2,)), 5.0)).tolist()
+    [5.0, 5.0]
     """
     number = value if value.__class__ is float else check_number("value", value, nan=True)
     # Plans are found by the number's text, since 0.0 equals -0.0 and NaN does not equal itself.
@@ -179,6 +205,15 @@ def transform_tensor(
         Arguments do not fit.
     NotSupportedError
         cuDNN does not support the operation.
+
+    Examples
+    --------
+    >>> # on a GPU
+    >>> import numpy as np
+    >>> import cudnnpy
+    >>> x = cudnnpy.to_device(np.zeros((2, 3, 4, 5), np.float32))
+    >>> cudnnpy.transform_tensor(x, layout="channels_last").strides  # in elements
+    (60, 1, 15, 3)
     """
     name, names = "transform_tensor", ("x", "out")
     return dispatch.run(name, None, _transform, names, (x,), (out,), stream, layout, dtype, alpha, beta)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cudnnpy.raw import _api
-from cudnnpy.raw._api import HEADER_VERSION
 from cudnnpy.raw._consistency import version_text
 from cudnnpy.raw._functions import function
 from cudnnpy.raw._library import (
@@ -34,6 +33,9 @@ from cudnnpy.raw._unknown_names import missing
 
 if TYPE_CHECKING:
     from cudnnpy.raw._api import *  # noqa: F403
+
+HEADER_VERSION: str = _api.HEADER_VERSION
+"""The release of cuDNN whose headers the names of this module come from, such as "9.28.0"."""
 
 __all__ = [
     "HEADER_VERSION",
@@ -61,7 +63,14 @@ _C_NAMES = frozenset(_api.__all__)
 
 
 def functions() -> tuple[str, ...]:
-    """Return the name of every function in the headers that the package was generated from, in their order."""
+    """Return the name of every function in the headers that the package was generated from, in their order.
+
+    Examples
+    --------
+    >>> from cudnnpy import raw
+    >>> "cudnnConvolutionForward" in raw.functions()
+    True
+    """
     return tuple(_api.FUNCTIONS)
 
 
@@ -74,6 +83,12 @@ def parameters(name: str) -> tuple[tuple[str, str, str], ...]:
     ------
     AttributeError
         If the headers do not have the function.
+
+    Examples
+    --------
+    >>> from cudnnpy import raw
+    >>> raw.parameters("cudnnSetStream")
+    (('handle', 'cudnnHandle_t', 'in'), ('streamId', 'cudaStream_t', 'in'))
     """
     return function_info(name)[1]
 
@@ -85,6 +100,12 @@ def since(name: str) -> str | None:
     ------
     AttributeError
         If the headers do not have the name.
+
+    Examples
+    --------
+    >>> from cudnnpy import raw
+    >>> raw.since("cudnnGetExecutionPlanWorkspaceSize")
+    '9.23.0'
     """
     if name in _api.FUNCTIONS:
         return _api.FUNCTIONS[name][3] or None
@@ -104,6 +125,12 @@ def deprecated(name: str) -> tuple[str, ...] | None:
     ------
     AttributeError
         If the headers do not have the name.
+
+    Examples
+    --------
+    >>> from cudnnpy import raw
+    >>> raw.deprecated("cudnnRNNSetClip_v8"), raw.deprecated("cudnnCreate")
+    (('cudnnRNNSetClip_v9',), None)
     """
     if name in _api.FUNCTIONS:
         return _api.FUNCTIONS[name][4]
@@ -112,7 +139,14 @@ def deprecated(name: str) -> tuple[str, ...] | None:
 
 
 def attribute_types(attribute: int) -> tuple[int, ...]:
-    """Return the cudnnBackendAttributeType_t values of a backend attribute, the usual one first."""
+    """Return the cudnnBackendAttributeType_t values of a backend attribute, the usual one first.
+
+    Examples
+    --------
+    >>> from cudnnpy import raw
+    >>> [str(kind.name) for kind in raw.attribute_types(raw.CUDNN_ATTR_TENSOR_DIMENSIONS)]
+    ['CUDNN_TYPE_INT64']
+    """
     return tuple(_api.cudnnBackendAttributeType_t(number) for number in _api.ATTRIBUTE_TYPES[attribute])
 
 

@@ -19,7 +19,14 @@ _AGAIN = "pip install --force-reinstall --no-deps nvidia-cudnn-cu12 (or -cu13)"
 
 
 def version_text(number: int) -> str:
-    """Return a version as text: "9.28.0" for 92800. cuDNN 8 and earlier count differently: "8.9.7" for 8907."""
+    """Return a version as text: "9.28.0" for 92800. cuDNN 8 and earlier count differently: "8.9.7" for 8907.
+
+    Examples
+    --------
+    >>> from cudnnpy import raw
+    >>> raw.version_text(92800)
+    '9.28.0'
+    """
     major = 10000 if number >= 90000 else 1000
     return f"{number // major}.{number % major // 100}.{number % 100}"
 

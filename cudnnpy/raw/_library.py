@@ -65,17 +65,37 @@ def load() -> ctypes.CDLL:
         If no file is found, or the file cannot be loaded.
     LibraryVersionError
         If it is not cuDNN 9, or its files are of different releases.
+
+    Examples
+    --------
+    >>> from cudnnpy import raw
+    >>> raw.load()._name == raw.path()
+    True
     """
     return _load()[0]
 
 
 def path() -> str:
-    """Return the file that libcudnn was loaded from."""
+    """Return the file that libcudnn was loaded from.
+
+    Examples
+    --------
+    >>> from cudnnpy import raw
+    >>> "libcudnn" in raw.path()
+    True
+    """
     return _load()[1]
 
 
 def version() -> int:
-    """Return the version of the loaded libcudnn, as cudnnGetVersion does: 92800 for 9.28.0."""
+    """Return the version of the loaded libcudnn, as cudnnGetVersion does: 92800 for 9.28.0.
+
+    Examples
+    --------
+    >>> from cudnnpy import raw
+    >>> raw.version() >= 90000
+    True
+    """
     return _load()[2]
 
 
@@ -194,7 +214,14 @@ def _not_found(text: str) -> str:
 
 @process_cache
 def ctype(spelling: str) -> Any:
-    """Return the ctypes type of a C type: POINTER(c_int) for `const int[]`, c_void_p for `void *`."""
+    """Return the ctypes type of a C type: POINTER(c_int) for `const int[]`, c_void_p for `void *`.
+
+    Examples
+    --------
+    >>> from cudnnpy import raw
+    >>> raw.ctype("size_t").__name__
+    'c_ulong'
+    """
     name = spelling.replace("const ", "").replace("[]", "*").replace("struct ", "").strip()
     depth = name.count("*")
     name = name.replace("*", "").replace("const", "").strip()
@@ -230,6 +257,12 @@ def prototype(name: str) -> str:
     ------
     AttributeError
         If the headers do not have the function.
+
+    Examples
+    --------
+    >>> from cudnnpy import raw
+    >>> raw.prototype("cudnnDestroy")
+    'cudnnStatus_t cudnnDestroy(cudnnHandle_t handle)'
     """
     returns, parameters, *_ = function_info(name)
     listed = []
@@ -249,6 +282,12 @@ def bound(name: str) -> Callable[..., Any]:
         If the headers do not have the function.
     FunctionNotAvailableError
         If the loaded libcudnn lacks it.
+
+    Examples
+    --------
+    >>> from cudnnpy import raw
+    >>> raw.bound("cudnnGetVersion")() == raw.version()
+    True
     """
     returns, parameters, _header, since, _deprecated = function_info(name)
     library, file, number = _load()
@@ -285,13 +324,28 @@ def check(status: int, function: str = "") -> None:
     ------
     StatusError
         The subclass for this status.
+
+    Examples
+    --------
+    >>> from cudnnpy import raw
+    >>> raw.check(raw.CUDNN_STATUS_SUCCESS)
+    >>> raw.check(raw.CUDNN_STATUS_BAD_PARAM, "cudnnCreate")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    cudnnpy.errors.BadParameterError: ...
     """
     if status:
         raise error_of(status, function)
 
 
 def error_of(status: int, function: str = "") -> CudnnError:
-    """Return the exception for a status, with cuDNN's text for the calling thread's last error."""
+    """Return the exception for a status, with cuDNN's text for the calling thread's last error.
+
+    Examples
+    --------
+    >>> from cudnnpy import raw
+    >>> raw.error_of(raw.CUDNN_STATUS_BAD_PARAM, "cudnnCreate").name
+    'CUDNN_STATUS_BAD_PARAM'
+    """
     number, function = int(status), function or getattr(status, "function", "")
     try:
         name = _api.cudnnStatus_t(number).name
@@ -301,7 +355,14 @@ def error_of(status: int, function: str = "") -> CudnnError:
 
 
 def last_error() -> str:
-    """Return cuDNN's text for the last failed call of this thread, or "" if there is none: cudnnGetLastErrorString."""
+    """Return cuDNN's text for the last failed call of this thread, or "" if there is none: cudnnGetLastErrorString.
+
+    Examples
+    --------
+    >>> from cudnnpy import raw
+    >>> isinstance(raw.last_error(), str)
+    True
+    """
     buffer = ctypes.create_string_buffer(4096)
     try:
         bound("cudnnGetLastErrorString")(buffer, len(buffer))
@@ -322,6 +383,12 @@ def unchecked(name: str) -> Callable[..., int]:
         If the headers do not have the function.
     FunctionNotAvailableError
         If the loaded libcudnn lacks it.
+
+    Examples
+    --------
+    >>> from cudnnpy import raw
+    >>> raw.unchecked("cudnnCreate").restype.__name__
+    'c_int'
     """
     bound(name)  # raises if the headers or the loaded library lack it
     function: Callable[..., int] = load()[name]
@@ -357,6 +424,14 @@ def call(name: str, *arguments: object) -> None:
         If an object is closed.
     AttributeError
         If the headers do not have the function.
+
+    Examples
+    --------
+    >>> from cudnnpy import raw
+    >>> from ctypes import byref
+    >>> tensor = raw.cudnnTensorDescriptor_t()
+    >>> raw.call("cudnnCreateTensorDescriptor", byref(tensor))
+    >>> raw.call("cudnnDestroyTensorDescriptor", tensor)
     """
     try:
         status = checked(name)(*arguments)

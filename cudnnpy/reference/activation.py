@@ -38,6 +38,13 @@ def sigmoid(x: NDArray[ScalarT], out: Array | None = None, alpha: float = 1.0, b
         The type or dtype of an argument is wrong.
     ValueError
         The shape of out is wrong, or it is read-only.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cudnnpy import reference
+    >>> reference.sigmoid(np.zeros(2, np.float32)).tolist()
+    [0.5, 0.5]
     """
     x = _arrays.check_array("x", x, _arrays.FLOATS)
     alpha, beta = check_scales(alpha, beta, out=out)

@@ -49,6 +49,14 @@ def add_tensor(
         The type or dtype of an argument is wrong.
     ValueError
         A shape is wrong, or out is read-only or overlaps an input without being it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cudnnpy import reference
+    >>> bias, out = np.ones((1, 3, 1, 1), np.float32), np.zeros((2, 3, 4, 4), np.float32)
+    >>> float(reference.add_tensor(bias, out).sum())
+    96.0
     """
     a, b = _arrays.check_tensor("a", a, empty="any"), _arrays.check_tensor("b", b, empty="any")
     _arrays.check_same_dtype("a", a, "b", b)
@@ -83,6 +91,13 @@ def scale_tensor(x: Array, alpha: float, out: Array | None = None, stream: objec
         The type or dtype of an argument is wrong.
     ValueError
         A shape is wrong, or out is read-only or overlaps x without being it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cudnnpy import reference
+    >>> reference.scale_tensor(np.array([1.0, 2.0], np.float32), 3.0).tolist()
+    [3.0, 6.0]
     """
     x = _arrays.check_tensor("x", x, empty="any")
     alpha = check_number("alpha", alpha, finite=True)
@@ -108,6 +123,13 @@ def set_tensor(out: Array, value: float, stream: object = None) -> Array:
         The type or dtype of an argument is wrong.
     ValueError
         The shape of out is wrong, or it is read-only.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cudnnpy import reference
+    >>> reference.set_tensor(np.empty(2, np.float32), 5.0).tolist()
+    [5.0, 5.0]
     """
     _arrays.check_tensor("out", out, empty="any")
     value = check_number("value", value, nan=True)
@@ -150,6 +172,14 @@ def transform_tensor(
         The type or dtype of an argument is wrong.
     ValueError
         A shape or layout is wrong, or out is read-only or overlaps x.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cudnnpy import reference
+    >>> x = np.zeros((2, 3, 4, 5), np.float32)
+    >>> reference.transform_tensor(x, layout="channels_last").strides  # in bytes
+    (240, 4, 60, 12)
     """
     x = _arrays.check_tensor("x", x, empty="any")
     if layout is not None:
@@ -249,6 +279,14 @@ def reduce_tensor(
         A wrong type or dtype.
     ValueError
         A wrong op, axis or shape; "min", "max" or "amax" over an axis of size 0; an out that is read-only or overlaps x.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cudnnpy import reference
+    >>> x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    >>> reference.reduce_tensor(x, "max", axes=(1,)).tolist()
+    [[2.0], [5.0]]
     """
     x = _arrays.check_tensor("x", x, empty="any")
     check_option("op", op, (*REDUCTIONS, *ALIASES))

@@ -37,6 +37,15 @@ class Stats(NamedTuple):
         "backward_filter" (gradients with respect to the filter), of convolutions and of transposed convolutions.
     fallbacks : dict of str to int
         The number of calls that PyTorch's own kernels ran, in whole or in part, by reason.
+
+    Examples
+    --------
+    >>> # on a GPU, with torch
+    >>> import torch
+    >>> import cudnnpy.torch
+    >>> cudnnpy.torch.reset_stats()
+    >>> sum(cudnnpy.torch.stats().handled.values())
+    0
     """
 
     handled: dict[str, int]
@@ -47,11 +56,30 @@ def stats() -> Stats:
     """Return the number of operations that ran on cudnnpy, and of fallbacks to PyTorch's kernels by reason.
 
     The numbers count the calls of the process since its start or the last `reset_stats`.
+
+    Examples
+    --------
+    >>> # on a GPU, with torch
+    >>> import torch
+    >>> import cudnnpy.torch
+    >>> cudnnpy.torch.reset_stats()
+    >>> cudnnpy.torch.stats().fallbacks
+    {}
     """
     return Stats(dict(HANDLED), dict(FALLBACKS))
 
 
 def reset_stats() -> None:
-    """Set the numbers that `stats` returns to 0."""
+    """Set the numbers that `stats` returns to 0.
+
+    Examples
+    --------
+    >>> # on a GPU, with torch
+    >>> import torch
+    >>> import cudnnpy.torch
+    >>> cudnnpy.torch.reset_stats()
+    >>> cudnnpy.torch.stats().handled
+    {}
+    """
     HANDLED.update(dict.fromkeys(HANDLED, 0))
     FALLBACKS.clear()

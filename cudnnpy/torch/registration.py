@@ -77,6 +77,16 @@ def enable(
 
     PyTorch does not lock its table of kernels for calls: no other thread may compute a convolution while `enable` or
     `disable` turns them on or off.
+
+    Examples
+    --------
+    >>> # on a GPU, with torch
+    >>> import torch
+    >>> import cudnnpy.torch
+    >>> x, layer = torch.ones(1, 3, 8, 8, device="cuda"), torch.nn.Conv2d(3, 4, 3, device="cuda")
+    >>> with cudnnpy.torch.enable():
+    ...     layer(x).shape
+    torch.Size([1, 4, 6, 6])
     """
     settings = Settings(
         prefer=prefer,
@@ -95,12 +105,31 @@ def disable() -> AbstractContextManager[None]:
     -------
     context manager
         It restores the previous state at the end of a ``with`` block.
+
+    Examples
+    --------
+    >>> # on a GPU, with torch
+    >>> import torch
+    >>> import cudnnpy.torch
+    >>> with cudnnpy.torch.enable(), cudnnpy.torch.disable():
+    ...     cudnnpy.torch.is_enabled()
+    False
     """
     return _setting.set(None)
 
 
 def is_enabled() -> bool:
-    """Return whether convolutions run on cudnnpy."""
+    """Return whether convolutions run on cudnnpy.
+
+    Examples
+    --------
+    >>> # on a GPU, with torch
+    >>> import torch
+    >>> import cudnnpy.torch
+    >>> with cudnnpy.torch.enable():
+    ...     cudnnpy.torch.is_enabled()
+    True
+    """
     return ACTIVE.settings is not None
 
 

@@ -107,10 +107,10 @@ class Browser:
         answer: dict[str, Any] = json.loads(text)
         return answer
 
-    def open(self, file: Path) -> None:
-        """Open a file and wait until it is loaded."""
+    def open(self, file: Path, query: str = "") -> None:
+        """Open a file, with the query of an address, and wait until it is loaded."""
         self.events.clear()
-        self.send("Page.navigate", url=file.as_uri())
+        self.send("Page.navigate", url=f"{file.as_uri()}{query}")
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._next())
 

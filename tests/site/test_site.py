@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import tomllib
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
@@ -14,6 +15,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from sphinx.util.inventory import InventoryFile
 
+import cudnnpy
+from cudnnpy import raw
+from cudnnpy.raw import _api
 from tools import build_site as site
 from tools import public_api
 
@@ -116,8 +120,9 @@ def test_the_landing_page_has_the_images_and_a_way_for_each_kind_of_user(built: 
 
 
 def test_the_reference_has_every_public_name_and_nothing_else(objects: dict[str, str]) -> None:
-    public = {*public_api.MODULES, *public_api.paths()}
-    assert len(public) > 300
+    public = {*public_api.MODULES, *map(public_api.page_of, public_api.paths())}
+    public |= {f"cudnnpy.raw.{name}" for name in raw.functions()}
+    assert len(public) > 500
     assert sorted(public - set(objects)) == []
     ours = {name for name, place in objects.items() if place.startswith("reference/")}
     canonical = {
@@ -138,7 +143,8 @@ def signature(file: Path, path: str) -> str:
 
 @pytest.mark.parametrize("path", [path for path, _ in public_api.objects()])
 def test_a_public_name_has_a_page_with_its_signature_and_types(path: str) -> None:
-    shown = signature(HTML / "reference" / f"{path}.html", path)
+    page = public_api.page_of(path)
+    shown = signature(HTML / "reference" / f"{page}.html", page)
     value: Any = dict(public_api.objects())[path]
     if inspect.isfunction(value):
         annotated = [
@@ -147,6 +153,53 @@ def test_a_public_name_has_a_page_with_its_signature_and_types(path: str) -> Non
         assert [name for name in annotated if not re.search(rf"\b{name}:", shown)] == []
         assert len(annotated) == len(inspect.signature(value).parameters)
         assert "→" in shown, "no type of the result"
+
+
+def test_an_exception_has_one_page(built: dict[Path, Page]) -> None:
+    for name in ("CudnnError", "NoAlgorithmError"):
+        assert [file.name for file in built if file.name.endswith(f".{name}.html")] == [f"cudnnpy.errors.{name}.html"]
+
+
+def test_a_constant_has_a_description_of_its_own(built: dict[Path, Page]) -> None:
+    """Not the docstring of its type."""
+    strange = [str.__doc__, int.__doc__, "PEP 604", "Usage::"]
+    for path, value in public_api.objects():
+        if not inspect.isclass(value) and not callable(value):
+            page = built[HTML / "reference" / f"{public_api.page_of(path)}.html"]
+            assert not any(" ".join((text or "").split())[:40] in " ".join(page.text.split()) for text in strange), path
+
+
+@pytest.mark.parametrize("name", raw.functions())
+def test_a_function_of_c_has_a_page_with_its_facts(built: dict[Path, Page], name: str) -> None:
+    text = " ".join(built[HTML / "reference" / "c" / f"{name}.html"].text.split())
+    assert f"{raw.prototype(name).split('(')[0]}(" in text
+    assert raw.since(name) is None or f"Since cuDNN {raw.since(name)}" in text
+    replacements = raw.deprecated(name)
+    assert ("Deprecated" in text) == (replacements is not None)
+    for replacement in replacements or ():
+        assert f"replaced by {replacements[0]}" in text
+        assert replacement in text
+    for parameter, kind, direction in raw.parameters(name):
+        assert f"{parameter} {' '.join(kind.split())} {direction or 'not stated'}" in text
+    assert text.count("rejected: TypeError for None, ValueError for NULL") == len(_api.NOT_NULL.get(name, ()))
+
+
+def test_titles_keep_the_names_in_them(built: dict[Path, Page]) -> None:
+    text = built[HTML / "reference" / "index.html"].text
+    for title in ("cudnnpy.raw: the C API", "cudnnpy.torch: PyTorch programs", "cudnnpy.errors: exceptions"):
+        assert title in text
+
+
+def test_quotes_and_dashes_are_as_typed(built: dict[Path, Page]) -> None:
+    written = [file.name for file, page in built.items() if re.search("[\u2018\u2019\u201c\u201d\u2013]", page.text)]
+    assert written == []
+
+
+def test_there_is_one_tagline() -> None:
+    text = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["description"]
+    for file in ("README.md", "docs/index.md", "CITATION.cff"):
+        assert text in " ".join((ROOT / file).read_text().replace("`", "").split()), file
+    assert " ".join((cudnnpy.__doc__ or "").split()).startswith(text.partition(":")[0])
 
 
 def test_cs_enumerators_are_in_the_list_of_coverage_alone(built: dict[Path, Page], objects: dict[str, str]) -> None:
@@ -191,8 +244,9 @@ def pages_with(index: dict[str, Any], term: str) -> set[str]:
 def test_a_search_finds_every_public_name(index: dict[str, Any]) -> None:
     found = names(index)
     assert "cudnnpy.Convolution" in found
+    assert [name for name in raw.functions() if f"cudnnpy.raw.{name}" not in found] == []
     assert "cudnnpy.Convolution.forward" in found
-    assert [path for path in public_api.paths() if path not in found] == []
+    assert [path for path in public_api.paths() if public_api.page_of(path) not in found] == []
 
 
 def test_a_search_finds_words_of_the_pages_and_their_titles(index: dict[str, Any]) -> None:

@@ -30,19 +30,48 @@ function percentText(value) {
   return value === null ? "" : `${(100 * value).toFixed(1)} %`;
 }
 
-// Tables. A column has the key of a row's value, a title, `text` for values that are numbers, and what the filter reads.
+function timeText(value) {
+  return value === null ? "planned" : millisecondsText(value);
+}
+
+function countText(value) {
+  return value === null ? "" : String(value);
+}
+
+// Tables. A column has the key of a row's value, a title, `text` for values that are numbers, what the filter reads, and
+// `meaning` for the legend.
 
 const PROBLEM_COLUMNS = [
   { key: "text", title: "Problem", searched: true },
   { key: "gpu", title: "GPU", searched: true },
   { key: "choice", title: "Choice", searched: true },
-  { key: "milliseconds", title: "Time (ms)", text: millisecondsText },
-  { key: "over_heuristics", title: "Over heuristics", text: ratioText },
-  { key: "over_guess", title: "Over first guess", text: ratioText },
+  { key: "milliseconds", title: "Time (ms)", text: timeText, meaning: "the time of the choice on the GPU; planned: chosen without measuring" },
+  {
+    key: "over_heuristics",
+    title: "Over heuristics",
+    text: ratioText,
+    meaning: "the time of the choice over the time of the heuristics' first choice; below 1 is faster",
+  },
+  {
+    key: "over_guess",
+    title: "Over first guess",
+    text: ratioText,
+    meaning: "the time of the choice over the time of the choice of prefer=\"fastest\", which measures nothing",
+  },
   { key: "workspace", title: "Workspace", text: bytesText },
-  { key: "spread", title: "Spread", text: percentText },
-  { key: "error", title: "Error", text: ratioText },
-  { key: "measured", title: "Measured", text: String },
+  {
+    key: "spread",
+    title: "Spread",
+    text: percentText,
+    meaning: "(longest - shortest) / median of the times of the choice",
+  },
+  {
+    key: "error",
+    title: "Error",
+    text: ratioText,
+    meaning: "the largest error of the result against float64, in units of the tolerance; above 1 is wrong",
+  },
+  { key: "measured", title: "Measured", text: countText, meaning: "the number of candidates that were measured" },
 ];
 
 const CANDIDATE_COLUMNS = [
@@ -85,6 +114,13 @@ function filtered(rows, text, columns) {
 function shownColumns(columns, rows, optional) {
   return columns.filter(
     (column) => !optional.includes(column.key) || new Set(rows.map((row) => row[column.key] ?? null)).size > 1,
+  );
+}
+
+/** The columns in which some row has a value, and the time, which says "planned" where there is none. */
+function filledColumns(columns, rows) {
+  return columns.filter(
+    (column) => column.text === timeText || !rows.length || rows.some((row) => !isMissing(row[column.key])),
   );
 }
 
@@ -159,7 +195,7 @@ function describe(candidate) {
 function start(document) {
   const data = JSON.parse(document.getElementById("data").textContent);
   const main = document.getElementById("main");
-  const columns = shownColumns(PROBLEM_COLUMNS, data.problems, ["gpu"]);
+  const columns = filledColumns(shownColumns(PROBLEM_COLUMNS, data.problems, ["gpu"]), data.problems);
 
   function element(name, attributes, ...children) {
     const made = document.createElement(name);
@@ -202,7 +238,7 @@ function start(document) {
         const cells = columns.map((column, number) => {
           const text = column.text ? column.text(row[column.key] ?? null) : String(row[column.key] ?? "");
           if (number === 0) return element("th", { scope: "row" }, firstCell ? firstCell(row, columns.length) : text);
-          return element("td", { class: column.text ? "number" : "" }, text);
+          return element("td", { class: column.text ? "number" : "", "data-title": column.title }, text);
         });
         made.set(row, element("tr", { class: row.roles ? "chosen" : "" }, ...cells));
       }
@@ -236,7 +272,7 @@ function start(document) {
       if (row.detail) row.detail.remove();
       row.detail = row.detail ? null : element("tr", { class: "detail" }, element("td", { colspan: width }));
       if (row.detail) {
-        row.detail.firstChild.append(...detail(problem));
+        row.detail.firstChild.append(element("div", { class: "sheet" }, ...detail(problem)));
         row.after(row.detail);
       }
       button.setAttribute("aria-expanded", String(Boolean(row.detail)));
@@ -247,7 +283,8 @@ function start(document) {
   function detail(problem) {
     const facts = element("dl", {});
     for (const [name, value] of problem.facts) facts.append(element("dt", {}, name), element("dd", {}, value));
-    const candidates = makeTable(problem.candidates, CANDIDATE_COLUMNS, "candidates", "The candidates that were considered");
+    const columns = filledColumns(CANDIDATE_COLUMNS, problem.candidates);
+    const candidates = makeTable(problem.candidates, columns, "candidates", "The candidates that were considered");
     return [facts, plot(problem), candidates];
   }
 
@@ -335,6 +372,11 @@ function start(document) {
   }
 
   main.append(makeTable(data.problems, columns, "problems", "Choose a problem to see its candidates", opener));
+  const terms = element("dl", { class: "terms" });
+  for (const column of columns.filter((one) => one.meaning)) {
+    terms.append(element("dt", {}, column.title), element("dd", {}, column.meaning));
+  }
+  main.append(terms);
   if (data.failed.length) {
     const failed = [
       { key: "text", title: "Problem", searched: true },
@@ -347,6 +389,6 @@ function start(document) {
 
 if (typeof document !== "undefined") start(document);
 if (typeof module !== "undefined") {
-  module.exports = { bytesText, describe, dotsOf, filtered, kindOf, logarithmicAxis, millisecondsText, ratioText };
+  module.exports = { bytesText, describe, dotsOf, filledColumns, filtered, kindOf, logarithmicAxis, millisecondsText, ratioText };
   Object.assign(module.exports, { shownColumns, sizeRungs, sorted, timeRungs });
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,7 @@ from cudnnpy.cli.errors import UsageError
 from cudnnpy.cli.text_table import printed, say
 
 _STREAM = "-"
+_LARGE = 4_000_000  # pixels, which take a second on the CPU
 
 
 def size(text: str) -> int:
@@ -70,17 +73,21 @@ def run(options: argparse.Namespace) -> int:
     else:
         output_files.check_writable(output, overwrite=options.force)
     format = images.format_of(output, options.format or ("png" if to_stream else None))
-    image = _load(options.input)
+    frames: list[int] = []
+    image = _load(options.input, frames.append)
     height, width = image.shape[1:3]
     images.check_format(output, format, width, height)
-    edges = detect(
-        image,
-        device=options.device,
-        sigmoid=options.sigmoid,
-        prefer=options.prefer,
-        workspace_limit=options.workspace_limit,
-    )
-    content = images.encode(output, images.to_levels(edges.values), format)
+    with _Progress(width * height) as progress:
+        edges = detect(
+            image,
+            device=options.device,
+            sigmoid=options.sigmoid,
+            prefer=options.prefer,
+            workspace_limit=options.workspace_limit,
+            on_progress=lambda part: progress.show(f"convolving, {part:.0%}"),
+        )
+        progress.show("writing")
+        content = images.encode(output, images.to_levels(edges.values), format)
     if to_stream:
         # with PYTHONUNBUFFERED, a write to sys.stdout may be partial
         with open(sys.stdout.fileno(), "wb", closefd=False) as stream:
@@ -88,8 +95,31 @@ def run(options: argparse.Namespace) -> int:
     else:
         output_files.write(output, content, overwrite=options.force)
     source = {None: "the sample image", _STREAM: "standard input"}.get(options.input, options.input)
-    _print_summary(f"{output}: the edges of {source}, {width} x {height}", edges, to_stream)
+    part = f"image 1 of {frames[0]} of " if frames else ""
+    _print_summary(f"{output}: the edges of {part}{source}, {width} x {height}", edges, to_stream)
     return 0
+
+
+class _Progress:
+    """A context manager that shows the state of the work on a large image in one line, if stderr is a terminal."""
+
+    def __init__(self, pixels: int) -> None:
+        self._is_shown = pixels >= _LARGE and sys.stderr.isatty()
+
+    def __enter__(self) -> Self:
+        self.show("convolving")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._print("\r\x1b[K")
+
+    def show(self, state: str) -> None:
+        """Replace the line."""
+        self._print(f"\r\x1b[Kcudnnpy edges: {state}")
+
+    def _print(self, text: str) -> None:
+        if self._is_shown:
+            print(text, end="", file=sys.stderr, flush=True)
 
 
 def _check_standard_output(force: bool) -> None:
@@ -99,14 +129,14 @@ def _check_standard_output(force: bool) -> None:
         raise UsageError("standard output is a terminal; redirect it, name a file with -o, or use --force")
 
 
-def _load(source: str | None) -> NDArray[np.float32]:
+def _load(source: str | None, on_frames: Callable[[int], object]) -> NDArray[np.float32]:
     if source != _STREAM:
-        return images.load(images.SAMPLE if source is None else source)
+        return images.load(images.SAMPLE if source is None else source, on_frames=on_frames)
     if sys.stdin is None:
         raise UsageError("standard input is closed")
     if sys.stdin.isatty():
         raise UsageError("standard input is a terminal; redirect it, or name a file")
-    return images.load(sys.stdin.buffer, "standard input")
+    return images.load(sys.stdin.buffer, "standard input", on_frames)
 
 
 def _print_summary(title: str, edges: Edges, to_stream: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -22,6 +23,7 @@ EDGE_KERNEL: NDArray[np.float32] = np.tile(np.array([[1, 1, 1], [1, -8, 1], [1, 
 """(3 output channels, 3 input channels, 3, 3): the sum of a pixel's 8 neighbours minus 8 times the pixel, over all colours.
 """
 
+_PIXELS_AT_ONCE = 1_000_000  # on the CPU
 _KERNEL = np.ascontiguousarray(EDGE_KERNEL.transpose(0, 2, 3, 1))  # in layout "NHWC": (K, R, S, C)
 
 
@@ -59,6 +61,7 @@ def detect(
     sigmoid: bool = False,
     prefer: Preference = "fastest",
     workspace_limit: int | None = None,
+    on_progress: Callable[[float], object] = float,
 ) -> Edges:
     """Convolve an image with EDGE_KERNEL and zero padding. Products are computed in float32 (tf32=False).
 
@@ -72,6 +75,8 @@ def detect(
         Whether the sigmoid is applied to the result.
     prefer, workspace_limit
         How cuDNN's algorithm is chosen, as in `cudnnpy.Convolution`; without effect on the CPU.
+    on_progress : function, optional
+        Called on the CPU with the part of the image that is done, of 0 to 1, after each million pixels.
 
     Raises
     ------
@@ -87,20 +92,29 @@ def detect(
     check_option("device", device, DEVICES)
     canonical({"prefer": prefer, "workspace_limit": workspace_limit})  # also checked for the CPU, which ignores them
     if device == "cpu":
-        return _on_cpu(image, sigmoid)
+        return _on_cpu(image, sigmoid, on_progress)
     why = why_unavailable()
     if why is None:
         return _on_gpu(image, sigmoid, prefer, workspace_limit)
     if device == "cuda":
         raise UnavailableError(why)
-    return _on_cpu(image, sigmoid)._replace(why_no_gpu=why)
+    return _on_cpu(image, sigmoid, on_progress)._replace(why_no_gpu=why)
 
 
-def _on_cpu(image: NDArray[np.float32], sigmoid: bool) -> Edges:
+def _on_cpu(image: NDArray[np.float32], sigmoid: bool, on_progress: Callable[[float], object]) -> Edges:
     start = time.perf_counter()
-    values: NDArray[np.float32] = reference.Convolution(padding=1, layout="NHWC").forward(image, _KERNEL)
-    if sigmoid:
-        reference.sigmoid(values, out=values)
+    height, width = image.shape[1:3]
+    values = np.empty(image.shape, np.float32)
+    rows = max(_PIXELS_AT_ONCE // width, 1)
+    for top in range(0, height, rows):
+        bottom = min(top + rows, height)
+        above, below = min(top, 1), min(height - bottom, 1)  # rows of the image beside the band; zeros elsewhere
+        conv = reference.Convolution(padding=((1 - above, 1 - below), 1), layout="NHWC")
+        band = values[:, top:bottom]
+        band[:] = conv.forward(image[:, top - above : bottom + below], _KERNEL)
+        if sigmoid:
+            band[:] = reference.sigmoid(band)
+        on_progress(bottom / height)
     milliseconds = (time.perf_counter() - start) * 1e3
     return Edges(values, "CPU", "matrix products in NumPy (cudnnpy.reference)", 0, milliseconds)
 

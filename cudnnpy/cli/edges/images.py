@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -32,7 +33,9 @@ def pillow() -> Any:
     return Image
 
 
-def load(source: str | os.PathLike[str] | BinaryIO, name: str | None = None) -> NDArray[np.float32]:
+def load(
+    source: str | os.PathLike[str] | BinaryIO, name: str | None = None, on_frames: Callable[[int], object] = int
+) -> NDArray[np.float32]:
     """Read an image as float32, (1, height, width, 3), scaled so that its smallest value is 0 and its largest 1.
 
     Greyscale (also of 16 bits) is repeated in the three channels, and transparent pixels are blended with white. The camera's
@@ -44,6 +47,8 @@ def load(source: str | os.PathLike[str] | BinaryIO, name: str | None = None) -> 
         The image.
     name : str, optional
         The name of the source in error messages.
+    on_frames : function, optional
+        Called with the number of images of an animation.
 
     Raises
     ------
@@ -59,9 +64,9 @@ def load(source: str | os.PathLike[str] | BinaryIO, name: str | None = None) -> 
             warnings.simplefilter("ignore")
             if isinstance(source, str | os.PathLike):
                 with open(source, "rb") as file:
-                    pixels = _decode(file)
+                    pixels = _decode(file, on_frames)
             else:
-                pixels = _decode(BytesIO(_content(source)))
+                pixels = _decode(BytesIO(_content(source)), on_frames)
         return _normalized(pixels)[np.newaxis]
     except MemoryError:
         raise
@@ -80,7 +85,7 @@ def _content(stream: BinaryIO) -> bytes:
     return content
 
 
-def _decode(file: BinaryIO) -> NDArray[np.float32]:
+def _decode(file: BinaryIO, on_frames: Callable[[int], object]) -> NDArray[np.float32]:
     """Return the colours of an image of any of Pillow's modes as an array (height, width, 3)."""
     from PIL import ImageOps
 
@@ -88,6 +93,8 @@ def _decode(file: BinaryIO) -> NDArray[np.float32]:
     with Image.open(file) as image:
         if 0 in image.size:
             raise UsageError("it has no pixels ({} x {})".format(*image.size))
+        if (frames := _frames(image)) > 1:
+            on_frames(frames)
         image.load()
         ImageOps.exif_transpose(image, in_place=True)
         if image.mode.startswith(("I", "F")):  # wider than 8 bits, which a conversion to RGB would truncate
@@ -96,6 +103,15 @@ def _decode(file: BinaryIO) -> NDArray[np.float32]:
             colours = image.convert("RGBA")
             return np.array(Image.alpha_composite(Image.new("RGBA", image.size, "white"), colours).convert("RGB"), "f4")
         return np.array(image.convert("RGB"), dtype=np.float32)
+
+
+def _frames(image: Any) -> int:
+    """Return the number of images in a file; 1 if only the first can be read."""
+    try:
+        return int(getattr(image, "n_frames", 1))
+    except Exception:  # decoders raise exceptions of any type for damaged files
+        image.seek(0)
+        return 1
 
 
 def _normalized(values: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -132,11 +148,11 @@ def format_of(output: str, requested: str | None) -> str:
     Image.init()
     suffix = Path(output).suffix if requested is None else "." + requested.removeprefix(".")
     format: str = Image.registered_extensions().get(suffix.lower(), "")
+    if not suffix:
+        raise UsageError(f"{output}: the name has no ending to tell the format by; try {output}.png, or --format png")
     if format not in Image.SAVE:
-        ending = (
-            f"format {requested!r}" if requested is not None else f"the ending {suffix!r}" if suffix else "no ending"
-        )
-        raise UsageError(f"{output}: {ending} names no image format that can be written; try png or jpg")
+        given = f"the ending {suffix!r}" if requested is None else f"format {requested!r}"
+        raise UsageError(f"{output}: {given} names no image format that can be written; try png or jpg")
     return format
 
 

@@ -42,7 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stub-driver", action="store_true", help=argparse.SUPPRESS
     )  # always used if there is no driver
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument(
+        "--all", action="store_true", help="list every candidate, and every rejected one below its reason"
+    )
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -63,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         from cudnnpy.cli.explain.explanation_text import lines_of
 
-        text_table.show(lines_of(explanation, text_table.width()))
+        text_table.show(lines_of(explanation, text_table.width(), lists_all=options.all))
     return 0 if explanation.choice is not None else 2
 
 

@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy.cli.explain.explanation import CandidateRow, Explanation, Stored
 from cudnnpy.cli.text_table import Line, labelled, table, wrapped
 
+_NEXT = 5  # candidates in a short report
+_QUANTITY = re.compile(r"\d[\d.,]*(?: bytes| [KMGT]iB)?")
 _RUNTIME_ENGINES = "Engines that are compiled at run time are planned only where the GPU is. One of them may be faster."
 
 
-def lines_of(explanation: Explanation, columns: int) -> Iterator[Line]:
-    """Yield the report of an explanation, none of whose lines is longer than `columns`."""
+def lines_of(explanation: Explanation, columns: int, *, lists_all: bool = False) -> Iterator[Line]:
+    """Yield the report of an explanation, none of whose lines is longer than `columns`.
+
+    It has the choice, the next candidates that can be used, and the number of candidates that each reason rejected; with
+    `lists_all`, every candidate.
+    """
     for line in labelled(list(_head(explanation)), columns):
         yield line._replace(style="bold" if line.text.startswith("choice ") else "")
     usable = [row for row in explanation.candidates if not row.rejected]
     rejected = [row for row in explanation.candidates if row.rejected]
     yield Line("")
-    yield Line(f"candidates that can be used, in ranking order: {len(usable)}", "bold")
-    yield from _table(usable, explanation.choice, columns)
-    yield Line("")
-    yield Line("rejected" if rejected else "rejected: none", "bold")
-    yield from _reasons(rejected, columns)
+    if lists_all:
+        yield Line(f"candidates that can be used, in ranking order: {len(usable)}", "bold")
+        yield from _table(usable, explanation.choice, columns)
+        yield Line("")
+        yield Line("rejected" if rejected else "rejected: none", "bold")
+        yield from _reasons(rejected, columns)
+    else:
+        others = [row for row in usable if row.name != explanation.choice]
+        shown = f"the next {_NEXT} of {len(others)}" if len(others) > _NEXT else f"{len(others) or 'none'}"
+        yield Line(f"other candidates that can be used, in ranking order: {shown}", "bold")
+        if others:
+            yield from _table(others[:_NEXT], None, columns)
+        yield Line("")
+        yield from _reason_counts(rejected, columns)
     if explanation.device.profile is not None:
         yield Line("")
         for part in wrapped(_RUNTIME_ENGINES, columns):
@@ -86,21 +103,44 @@ def _store(stored: Stored, limit: int) -> str:
 
 
 def _table(rows: Sequence[CandidateRow], choice: str | None, columns: int) -> Iterator[Line]:
-    """Yield a table of candidates. The names, sources and notes are wrapped where the columns are too many."""
+    """Yield a table of candidates without its empty columns. The names, sources and notes are wrapped where it is too wide.
+
+    An expected time is relative to the fastest candidate's.
+    """
     if not rows:
         yield Line("  (none)")
         return
-    cells: list[tuple[str, ...]] = [("candidate", "source", "workspace", "time", "agreement", "notes")]
+    cells: list[tuple[str, ...]] = [("candidate", "source", "workspace", "expected", "time", "agreement", "notes")]
     for row in rows:
-        time = "" if row.expected is None else f"estimate {row.expected:.2f}"
-        time = time if row.milliseconds is None else f"{row.milliseconds:.4g} ms"
+        expected = "" if row.expected is None else f"x{row.expected:.2f}"
+        time = "" if row.milliseconds is None else f"{row.milliseconds:.4g} ms"
         size = "?" if row.workspace_size is None else bytes_text(row.workspace_size)
         error = "" if row.error is None else f"{row.error:.3g}"
-        cells.append((row.name, row.source, size, time, error, _notes(row)))
-    if all(row.error is None for row in rows):
-        cells = [(*cell[:-2], cell[-1]) for cell in cells]
+        cells.append((row.name, row.source, size, expected, time, error, _notes(row)))
+    used = [number for number in range(len(cells[0])) if any(cell[number] for cell in cells[1:])]
+    cells = [tuple(cell[number] for number in used) for cell in cells]
     marked = next((number for number, row in enumerate(rows) if row.name == choice), None)
     yield from table(cells, columns, marked=marked)
+
+
+def _reason_counts(rows: Sequence[CandidateRow], columns: int) -> Iterator[Line]:
+    """Yield the number of candidates that each reason rejected. Reasons that differ in quantities are one."""
+    counts, texts = Counter[str](), dict[str, set[str]]()
+    for row in rows:
+        reason = " ".join(row.rejected.split())
+        counts[kind := _QUANTITY.sub("...", reason)] += _engine_count(row)
+        texts.setdefault(kind, set()).add(reason)
+    yield Line(f"rejected: {counts.total()} (--all lists them)" if rows else "rejected: none", "bold")
+    for kind, count in counts.most_common():
+        reason = kind if len(texts[kind]) > 1 else texts[kind].pop()
+        for number, part in enumerate(wrapped(reason, columns - 7)):
+            yield Line(f"{'' if number else count:5}  {part}", "yellow")
+
+
+def _engine_count(row: CandidateRow) -> int:
+    """Return the number of candidates of a row: "engines 4, 16-19" has 5."""
+    ranges = re.findall(r"(\d+)(?:-(\d+))?", row.name) if row.name.startswith("engines ") else []
+    return sum(int(last or first) - int(first) + 1 for first, last in ranges) or 1
 
 
 def _reasons(rows: Sequence[CandidateRow], columns: int) -> Iterator[Line]:
@@ -111,5 +151,6 @@ def _reasons(rows: Sequence[CandidateRow], columns: int) -> Iterator[Line]:
     for reason, names in reasons.items():
         for part in wrapped(reason, columns - 2):
             yield Line(f"  {part}", "yellow")
-        for part in wrapped("; ".join(names), columns - 4):
-            yield Line(f"    {part}", "dim")
+        listed = "; ".join(name if "(" in name else name.replace("engine ", "engine\xa0") for name in names)
+        for part in wrapped(listed, columns - 4):
+            yield Line(f"    {part}".replace("\xa0", " "), "dim")

@@ -71,7 +71,7 @@ def _problem(row: ReportRow) -> dict[str, Any]:
         "workspace": entry.workspace_size,
         "spread": entry.spread,
         "error": entry.error,
-        "measured": len(row.measured),
+        "measured": len(row.measured) or None,
         "facts": list(_facts(row).items()),
         "candidates": [_candidate(row, one) for one in entry.candidates],
     }

@@ -15,8 +15,6 @@ from cudnnpy._store.entry import Entry, StoredCandidate
 from cudnnpy.cli import text_table
 from cudnnpy.cli.text_table import Line
 
-_COLUMNS = ("problem", "choice", "ms", "over heuristics", "workspace")
-
 
 class ReportRow(NamedTuple):
     """One entry, and its candidates with a role; None for an unknown candidate."""
@@ -106,22 +104,36 @@ def gpu_text(entry: Entry) -> str:
 def table(rows: Sequence[ReportRow], columns: int | None = None) -> Iterator[Line]:
     """Return the lines of the table, wrapped to some number of columns if it is given. Several GPUs have a column."""
     with_gpu = len(gpus(rows)) > 1
-    titles = (*_COLUMNS[:1], "gpu", *_COLUMNS[1:]) if with_gpu else _COLUMNS
-    return text_table.table([titles, *(_cells(row, with_gpu) for row in rows)], columns, indent="", numeric=3)
+    with_ratio = any(row.over_heuristics is not None for row in rows)
+    titles = ["problem", *["gpu"] * with_gpu, "choice", "ms", *["over heuristics"] * with_ratio, "workspace"]
+    cells = [titles, *(_cells(row, with_gpu, with_ratio) for row in rows)]
+    return text_table.table(cells, columns, indent="", numeric=2 + with_ratio)
 
 
-def _cells(row: ReportRow, with_gpu: bool) -> tuple[str, ...]:
+def _cells(row: ReportRow, with_gpu: bool, with_ratio: bool) -> list[str]:
     entry = row.entry
-    gpu = (gpu_text(entry),) if with_gpu else ()
-    milliseconds = "" if entry.milliseconds is None else f"{entry.milliseconds:.4f}"
+    milliseconds = "planned" if entry.milliseconds is None else f"{entry.milliseconds:.4f}"
     ratio = "" if row.over_heuristics is None else f"{row.over_heuristics:.3f}"
-    return row.text, *gpu, row.name, milliseconds, ratio, bytes_text(entry.workspace_size)
+    gpu = [gpu_text(entry)] * with_gpu
+    return [row.text, *gpu, row.name, milliseconds, *[ratio] * with_ratio, bytes_text(entry.workspace_size)]
+
+
+def legend(rows: Sequence[ReportRow]) -> list[str]:
+    """Return the lines that explain the columns of the table."""
+    lines = []
+    if any(row.over_heuristics is not None for row in rows):
+        lines.append("over heuristics: the time of the choice over the time of the heuristics' first choice")
+    if any(row.entry.milliseconds is None for row in rows):
+        lines.append("planned: chosen without measuring")
+    return lines
 
 
 def summary(rows: Sequence[ReportRow]) -> str:
     """Return one line with the number of problems and the gain over the heuristics' first choices."""
     ratios = [row.over_heuristics for row in rows if row.over_heuristics]
     count = f"{len(rows)} problem{'s' * (len(rows) != 1)}"
+    planned = sum(row.entry.milliseconds is None for row in rows)
+    count += f", {planned} planned without measuring" if planned else ""
     if not ratios:
         return count
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))

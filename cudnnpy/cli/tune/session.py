@@ -255,13 +255,14 @@ def _report(options: argparse.Namespace, entries: Sequence[Entry], failed: Seque
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     if rows:
         text_table.show(report.table(rows, text_table.width() if is_terminal else None))
-    print(report.summary(rows))
+    for line in (*report.legend(rows), report.summary(rows)):
+        print(line)
     for text, reason in failed:
         _say(f"not tuned: {text}: {reason}")
     if options.output is not None:
         table = "".join(f"{line.text}\n" for line in report.table(rows))
         contents: tuple[str | bytes, ...] = (
-            f"{table}\n{report.summary(rows)}\n",
+            "\n".join([table, *report.legend(rows), report.summary(rows), ""]),
             report.comma_separated(rows),
             plots.pages(rows),
         )

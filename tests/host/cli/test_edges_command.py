@@ -113,7 +113,7 @@ def test_it_says_in_one_line_why_the_gpu_was_not_used(tmp_path, monkeypatch, cap
         (["-o", "x.unknown"], "the ending '.unknown' names no"),
         (["-o", "x.xbm"], "XBM cannot hold an image of 640 x 400"),
         (["-o", "x.psd"], "the ending '.psd' names no"),
-        (["-o", "x"], "no ending names no"),
+        (["-o", "x"], "x: the name has no ending to tell the format by; try x.png, or --format png"),
         (["-o", "x.ico"], "ICO cannot hold an image of 640 x 400"),
         (["-o", "x.icns"], "ICNS cannot hold an image of 640 x 400"),
         (["wide.png", "-o", "x.jpg"], "JPEG cannot hold an image of 66000 x 1: at most 65500"),
@@ -210,7 +210,28 @@ def test_the_commands_options_reach_the_detector(tmp_path, monkeypatch):
     options = ["--device", "cuda", "--sigmoid", "--prefer", "limited_workspace", "--workspace-limit", "64MiB"]
     assert cli.main(["edges", "-o", str(out), *options]) == 0
     expected = {"device": "cuda", "sigmoid": True, "prefer": "limited_workspace", "workspace_limit": 64 * 2**20}
+    assert callable(given_to.pop("on_progress"))
     assert given_to == expected
+
+
+def test_an_animation_says_which_image_is_used(tmp_path, capsys):
+    first, *others = (Image.new("RGB", (5, 4), colour) for colour in ("red", "blue", "green"))
+    first.save(tmp_path / "p.gif", save_all=True, append_images=others)
+    assert cli.main(["edges", str(tmp_path / "p.gif"), "-o", str(tmp_path / "x.png"), "--device", "cpu"]) == 0
+    (line, *_) = capsys.readouterr().out.splitlines()
+    assert line == f"{tmp_path / 'x.png'}: the edges of image 1 of 3 of {tmp_path / 'p.gif'}, 5 x 4"
+
+
+@pytest.mark.parametrize(("large", "is_terminal"), [(1, True), (10**9, True), (1, False)])
+def test_a_large_image_shows_its_progress_on_a_terminal(tmp_path, monkeypatch, capsys, large, is_terminal):
+    monkeypatch.setattr(edges_command, "_LARGE", large)
+    monkeypatch.setattr(detector, "_PIXELS_AT_ONCE", 64_000)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    assert cli.main(["edges", "-o", str(tmp_path / "x.png"), "--device", "cpu"]) == 0
+    states = [part.removeprefix("\x1b[K") for part in capsys.readouterr().err.split("\r")]
+    done = [f"cudnnpy edges: convolving, {part}%" for part in (25, 50, 75, 100)]
+    shown = ["", "cudnnpy edges: convolving", *done, "cudnnpy edges: writing", ""]
+    assert states == (shown if large == 1 and is_terminal else [""])
 
 
 # Overwriting

@@ -86,7 +86,8 @@ def stored(path: str = "user.sqlite") -> dict[str, Any]:
 def test_problems_are_tuned_kept_and_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert tune("problems.toml") == 0
     printed = capsys.readouterr()
-    title, *lines, summary = printed.out.splitlines()
+    title, *lines, legend, summary = printed.out.splitlines()
+    assert legend.startswith("over heuristics: ")
     assert title.split("  ")[0] == "problem"
     assert re.split(r"  +", title) == ["problem", "choice", "ms", "over heuristics", "workspace"]
     assert [re.split(r"  +", line) for line in lines] == [
@@ -177,7 +178,7 @@ def test_a_preference_is_the_limit_that_it_means() -> None:
 def test_each_kind_of_gpu_gets_its_own_choices(capsys: pytest.CaptureFixture[str]) -> None:
     machine = TuningBackend(partial(gpus_of, *KINDS), worker("tune_on_two_kinds"))
     assert tune("problems.toml", machine=machine) == 0
-    title, *lines, _ = capsys.readouterr().out.splitlines()
+    title, *lines, _, _ = capsys.readouterr().out.splitlines()
     assert re.split(r"  +", title)[1] == "gpu"
     assert sorted(re.split(r"  +", line)[1].partition(",")[0] for line in lines) == 3 * ["Stand-in A"] + 3 * [
         "Stand-in B"
@@ -197,7 +198,7 @@ def test_a_problem_that_fails_is_status_1_and_the_others_are_done(capsys: pytest
     printed = capsys.readouterr()
     said = f"cudnnpy tune: not tuned: {PROBLEMS[2]}: the process that measures ended: signal SIGSEGV"
     assert said in printed.err.splitlines()
-    assert len(printed.out.splitlines()) == 4
+    assert len(printed.out.splitlines()) == 5
     assert set(stored()) == set(PROBLEMS[:2])
     assert "the process that measures ended: signal SIGSEGV" in Path("page.html").read_text()
 
@@ -293,11 +294,11 @@ def test_a_report_is_made_from_a_store_without_measuring(capsys: pytest.CaptureF
     for source in ("mine.sqlite", "export.jsonl"):
         assert tune("--report-only", "--store", source, "--html", f"{source}.html", machine=NEVER) == 0
         out = capsys.readouterr().out
-        assert [line.startswith(PROBLEMS[:2]) for line in out.splitlines()] == [False, True, True, False]
+        assert [line.startswith(PROBLEMS[:2]) for line in out.splitlines()] == [False, True, True, False, False]
         assert PROBLEMS[0] in Path(f"{source}.html").read_text()
     assert tune("problems.toml", "--report-only", "--store", "mine.sqlite", machine=NEVER) == 1
     printed = capsys.readouterr()
-    assert len(printed.out.splitlines()) == 4
+    assert len(printed.out.splitlines()) == 5
     assert printed.err == f"cudnnpy tune: not tuned: {PROBLEMS[2]}: not in the store\n"
 
 
@@ -318,7 +319,7 @@ def test_a_report_of_a_file_has_the_order_of_the_file(capsys: pytest.CaptureFixt
     for order in (PROBLEMS, PROBLEMS[::-1]):
         write_problems("problems.toml", *order)
         assert tune("problems.toml", "--report-only", "--store", "mine.sqlite", machine=NEVER) == 0
-        _, *lines, _ = capsys.readouterr().out.splitlines()
+        _, *lines, _, _ = capsys.readouterr().out.splitlines()
         assert [re.split(r"  +", line)[0] for line in lines] == list(order)
 
 
@@ -451,7 +452,7 @@ def test_choices_that_cannot_be_kept_are_told_and_no_success(
     with pytest.warns(RuntimeWarning, match="cannot be used: database or disk is full"):
         assert tune("problems.toml") == 1
     printed = capsys.readouterr()
-    assert len(printed.out.splitlines()) == 1 + len(PROBLEMS) + 1
+    assert len(printed.out.splitlines()) == 1 + len(PROBLEMS) + 2
     (line,) = [line for line in printed.err.splitlines() if line.startswith("cudnnpy tune: ")]
     assert re.fullmatch(r"cudnnpy tune: choices are not stored: .*user.sqlite: database or disk is full", line)
 

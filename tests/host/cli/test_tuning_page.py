@@ -403,6 +403,44 @@ def test_a_page_of_nothing_and_one_of_what_was_not_measured_can_be_shown(window:
     assert "No candidate was measured." in window.value("document.querySelector('.detail').textContent")
 
 
+def test_a_planned_choice_says_so_and_its_empty_columns_are_left_out(window: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "planned.html"
+    made = entry(
+        "forward 1x1", (candidate("engine 1", "heuristics", None, 5),), 0, milliseconds=None, spread=None, error=None
+    )
+    path.write_text(page([row_of(made)]))
+    window.open(path)
+    titles = "[...document.querySelectorAll('thead th')].map((one) => one.textContent)"
+    assert window.value(titles) == ["Problem", "Choice", "Time (ms)", "Workspace"]
+    cells = "[...document.querySelectorAll('tbody td')].map((one) => one.textContent)"
+    assert window.value(cells) == ["engine 1", "planned", "5 bytes"]
+
+
+def test_a_legend_explains_the_columns(shown: Browser) -> None:
+    terms = shown.value("[...document.querySelectorAll('.terms dt')].map((one) => one.textContent)")
+    assert terms == ["Time (ms)", "Over heuristics", "Over first guess", "Spread", "Error", "Measured"]
+    titles = shown.value("[...document.querySelectorAll('thead th')].map((one) => one.textContent)")
+    assert set(terms) <= set(titles)
+    assert shown.value("document.querySelectorAll('.terms dd:empty').length") == 0
+
+
+@pytest.mark.parametrize("width", [400, 1000, 1400])
+def test_details_are_as_wide_as_the_page_and_nothing_is_cut_off(window: Browser, file: Path, width: int) -> None:
+    window.send("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+    try:
+        window.open(file)
+        click(window, ".opener")
+        assert window.value("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
+        box = window.value("document.querySelector('.sheet').getBoundingClientRect().toJSON()")
+        assert box["left"] >= 0
+        assert 0.8 * width < box["width"]
+        assert box["right"] <= width
+        if width == 400:
+            assert window.value("document.querySelector('.scroll').scrollWidth") <= width
+    finally:
+        window.send("Emulation.clearDeviceMetricsOverride")
+
+
 def test_the_failures_are_listed(shown: Browser) -> None:
     text = shown.value("document.querySelector('h2').nextSibling.textContent")
     assert FAILED[0][0] in text

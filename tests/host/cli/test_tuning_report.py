@@ -15,6 +15,7 @@ from cudnnpy.cli.tune.progress import Progress, duration
 from cudnnpy.cli.tune.report import (
     ReportRow,
     comma_separated,
+    legend,
     row_of,
     summary,
     table,
@@ -69,12 +70,23 @@ def test_a_row_without_a_known_choice_is_a_row(plan: str) -> None:
 def test_what_was_not_measured_has_no_time() -> None:
     row = row_of(entry("forward", (candidate("engine 1", "heuristics", None, 2048),), 0, milliseconds=None))
     assert (row.name, row.over_heuristics, row.over_default, row.measured) == ("engine 1", None, None, [])
-    assert re.split(r"  +", text_of(row).splitlines()[1]) == ["forward", "engine 1", "2 KiB"]
-    assert summary([row]) == "1 problem"
+    assert re.split(r"  +", text_of(row).splitlines()[1]) == ["forward", "engine 1", "planned", "2 KiB"]
+    assert re.split(r"  +", text_of(row).splitlines()[0]) == ["problem", "choice", "ms", "workspace"]
+    assert summary([row]) == "1 problem, 1 planned without measuring"
+    assert legend([row]) == ["planned: chosen without measuring"]
     assert pages([row]) == b""
 
 
 # The table
+
+
+def test_the_legend_has_the_words_of_the_table() -> None:
+    planned = row_of(entry("b", (candidate("engine 1", "heuristics", None, 2048),), 0, milliseconds=None))
+    (ratio,) = legend([row_of(entry("a"))])
+    assert ratio == "over heuristics: the time of the choice over the time of the heuristics' first choice"
+    assert legend([row_of(entry("a")), planned]) == [ratio, "planned: chosen without measuring"]
+    assert "planned" in text_of(row_of(entry("a")), planned).splitlines()[2]
+    assert legend([]) == []
 
 
 def test_the_columns_of_the_table_are_aligned() -> None:

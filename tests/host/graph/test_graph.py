@@ -143,7 +143,7 @@ def test_inputs_are_like_arrays_or_specs(stand_in: StandInDevice) -> None:
         (lambda g, x: g.tensor("stream", spec(2)), ValueError, r"name must differ.*; got 'stream'"),
         (lambda g, x: g.tensor("b", spec(2, -1)), ValueError, r"b.shape must be a tuple of sizes.*; got \(2, -1\)"),
         (lambda g, x: g.tensor("b", [1.0]), TypeError, r"b must be a device array .*; got \[1.0\]"),
-        (lambda g, x: g.tensor("b", spec(2, dtype="complex64")), TypeError, r"b\.dtype must .*; got 'complex64'"),
+        (lambda g, x: g.tensor("b", spec(2, dtype="complex64")), TypeError, r"dtype must .*; got 'complex64'"),
         (lambda g, x: g.output("y", x), ValueError, r"node must be the result.*; got x0, which is in memory already"),
         (
             lambda g, x: g.output("y", g.number(1.0)),
@@ -627,7 +627,7 @@ not_a_node = "must be a node of this graph; got"
         (
             lambda g, x, s, v: g.normalization("batch_norm", x, s, s, 0.1, running=s),
             TypeError,
-            r"running must be two nodes, the mean and the variance, or None; got Node\(spec=TensorSpec\(shape=\(1, 6, 1, 1\)",
+            r"running must be two nodes, the mean and the variance, or None; got a Node",
         ),
         (
             lambda g, x, s, v: g.normalization("batch_norm", x, s, s, 0.1, training=1),

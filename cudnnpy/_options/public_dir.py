@@ -1,0 +1,23 @@
+"""The base class of public classes: `dir` lists the public names of a class and of its objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def _public(names: Iterable[str]) -> list[str]:
+    return [name for name in names if not name.startswith("_") or name.endswith("__")]
+
+
+class _PublicDirType(type):
+    def __dir__(cls) -> list[str]:
+        return _public(super().__dir__())
+
+
+class PublicDir(metaclass=_PublicDirType):
+    """A class whose private names, which start with an underscore, are not completed at a prompt."""
+
+    __slots__ = ()
+
+    def __dir__(self) -> list[str]:
+        return _public(super().__dir__())
