@@ -44,6 +44,7 @@ def plan(problem: str, *, device: int | DeviceProfile = 0) -> Plan:
 
     Examples
     --------
+    >>> import cudnnpy
     >>> h200 = cudnnpy.DeviceProfile.load("h200")
     >>> cudnnpy.plan("forward 8x64x28x28 64x64x3x3 pad=1 float16 prefer=no_workspace", device=h200).workspace_size
     0

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from cudnnpy._cuda_state import NO_DRIVER, cuda_problem, has_driver
 from cudnnpy._installation import to_install
+from cudnnpy._options.public_dir import PublicDir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ __all__ = [
 ]
 
 
-class CudnnError(Exception):
+class CudnnError(PublicDir, Exception):
     """The base class of the exceptions of this package. Invalid arguments raise TypeError and ValueError instead.
 
     Copies and pickles keep the message and the attributes, whatever the arguments of the constructor are. An exception

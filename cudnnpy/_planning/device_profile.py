@@ -25,6 +25,7 @@ from typing import Any, Self
 from cudnnpy import raw
 from cudnnpy._options.checks import printable
 from cudnnpy._options.limits import MAX_PROFILE_BYTES
+from cudnnpy._options.public_dir import PublicDir
 from cudnnpy._planning.engines import Target
 from cudnnpy._version import __version__
 from cudnnpy.backend import Descriptor
@@ -80,7 +81,7 @@ class ProfileError(ValueError):
 
 
 @dataclass(frozen=True, repr=False)
-class DeviceProfile:
+class DeviceProfile(PublicDir):
     """The properties of a GPU, with which cuDNN plans without the GPU (since cuDNN 9.8).
 
     `load` reads a profile of the package or of a file, and `of_device` reads a GPU of this machine. `Convolution.plan`,
@@ -88,6 +89,7 @@ class DeviceProfile:
 
     Examples
     --------
+    >>> import cudnnpy
     >>> h200 = cudnnpy.DeviceProfile.load("h200")
     >>> h200.description
     'NVIDIA H200, compute capability 9.0, 132 multiprocessors'

@@ -162,6 +162,9 @@ cudnnpy.store.default()
 cudnnpy.freeze().end()
 cudnnpy.record().end()
 cudnnpy.trace(0)
+cudnnpy.DeviceProfile.load("h200")
+cudnnpy.plan
+cudnnpy.explain
 cudnnpy.CudnnError
 cudnnpy.NoAlgorithmError
 cudnnpy.names.short_names(raw.cudnnActivationMode_t)

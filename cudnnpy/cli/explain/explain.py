@@ -56,6 +56,7 @@ def explain(
 
     Examples
     --------
+    >>> import cudnnpy
     >>> h200 = cudnnpy.DeviceProfile.load("h200")
     >>> cudnnpy.explain("forward 8x64x28x28 64x64x3x3 pad=1 float16", device=h200)["choice"]
     'engine ...'

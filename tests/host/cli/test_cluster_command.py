@@ -70,7 +70,7 @@ def test_the_entries_of_all_workers_are_in_one_store(
     assert tune(scheduler, work) == 0
     assert stored() == sorted(tuned(text, 0, 2.0) for text in PROBLEMS)  # as one process gives them
     printed = capsys.readouterr()
-    assert len(printed.out.splitlines()) == len(PROBLEMS) + 2
+    assert len(printed.out.splitlines()) == len(PROBLEMS) + 3
     assert "[8/8] " in printed.err
     assert re.search("GPU 1 is the one with UUID GPU-1 of worker tcp://", printed.err)
     Path("tries").mkdir()

@@ -308,7 +308,7 @@ def test_a_trace_is_a_file_of_problems(capsys: pytest.CaptureFixture[str]) -> No
     assert tune("trace.txt", "--store", "mine.sqlite") == 0
     capsys.readouterr()
     assert tune("trace.txt", "--report-only", "--store", "mine.sqlite", machine=NEVER) == 0
-    _, *rows, _ = capsys.readouterr().out.splitlines()
+    _, *rows, _, _ = capsys.readouterr().out.splitlines()
     assert [re.split(r"  +", row)[0] for row in rows] == list(PROBLEMS)
 
 

@@ -495,7 +495,7 @@ def test_a_product_is_one_step_whatever_the_factor(shape: Any, kept: Any, pick: 
         assert len(found.steps) == 1
         check(spec, kept, op, alpha, 0.0)
     executable: Any = found.steps[0].executable
-    assert executable._executable.pick == pick
+    assert executable.executable.pick == pick
     misaligned = _by_product(CALL, spec, y._replace(alignment=8), "add", 1.0, 0.0)
     assert misaligned is not None
     assert len(misaligned.steps) == 2

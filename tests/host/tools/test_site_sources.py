@@ -78,4 +78,5 @@ def test_the_reference_has_every_public_module_and_name() -> None:
     for module in public_api.MODULES:
         assert f"   {module}\n" in index
         lines = files[PurePosixPath(f"reference/{module}.rst")].decode().splitlines()
-        assert {f"   {name}" for name in public_api.exported(module)} <= set(lines)
+        elsewhere = set() if module == "cudnnpy.errors" else set(public_api.exported("cudnnpy.errors"))
+        assert {f"   {name}" for name in public_api.exported(module) if name not in elsewhere} <= set(lines)
