@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,6 +60,7 @@ PARTS: dict[str, Part] = {
     "memcheck": Part((), arguments=("-k", "smoke"), before=_SANITIZER, is_long=True),
 }
 ALONE = frozenset({"memory", "cluster", "soak"})
+_SUMMARY_SECONDS = 15.0  # that a part may take to print its failures when it is ended
 
 
 class Result(NamedTuple):
@@ -109,10 +111,13 @@ def run(name: str, out: Path, deadline: float, gpu: str | None) -> Result:
         try:
             status = started.wait(max(deadline - begin, 0.0))
         except subprocess.TimeoutExpired:
-            pass
+            started.send_signal(signal.SIGINT)  # pytest prints the failures so far
+            with suppress(subprocess.TimeoutExpired):
+                started.wait(_SUMMARY_SECONDS)
         finally:
             if status is None:
-                os.killpg(started.pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # all of them have ended
+                    os.killpg(started.pid, signal.SIGKILL)
                 started.wait()
     return Result(name, time.monotonic() - begin, status, summary(log.read_text(encoding="utf-8", errors="replace")))
 

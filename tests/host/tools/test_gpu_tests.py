@@ -68,6 +68,22 @@ def test_a_part_that_is_not_done_in_time_is_ended(
     assert not (tmp_path / "later").exists()
 
 
+def test_a_part_that_is_ended_prints_its_failures_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_up(
+        monkeypatch,
+        long="""
+import time
+print('running', flush=True)
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    print('FAILED tests/gpu/test_it.py::test_this')
+""",
+    )
+    assert gpu_tests.main(["--out", str(tmp_path), "--seconds", "1"]) == 1
+    assert "FAILED tests/gpu/test_it.py::test_this" in (tmp_path / "long.log").read_text()
+
+
 def test_the_sanitizers_errors_are_told() -> None:
     log = "172 passed in 60.00s\n========= ERROR SUMMARY: 0 errors\n"
     assert gpu_tests.summary(log) == "172 passed in 60.00s; ERROR SUMMARY: 0 errors"
