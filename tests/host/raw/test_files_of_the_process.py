@@ -108,6 +108,8 @@ def test_a_part_from_another_folder_is_a_problem(tmp_path: Path) -> None:
 
 def test_a_patch_release_of_a_part_is_a_problem_of_the_report(copy: Path) -> None:
     """cuDNN itself judges at its first call whether it can be used."""
+    if raw.version() < 90100:
+        pytest.skip("cuDNN 9.0 ends the process (SIGABRT) at the first call with such a part")
     part = copy / "libcudnn_adv.so.9"
     part.unlink()
     major, minor = raw.version() // 10000, raw.version() // 100 % 100
