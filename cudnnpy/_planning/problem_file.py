@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from cudnnpy._core.atomic_file import replacing
 from cudnnpy._options.limits import MAX_PROBLEM_FILE_BYTES, MAX_SYNTAX_CHARACTERS
+from cudnnpy._options.suggestions import did_you_mean
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.problem_notation import SYNTAXES, ProblemTextError, parse, parse_plannable, syntax_of, text_of
@@ -180,8 +181,7 @@ def _texts(name: str, source: str) -> list[str]:
         raise ProblemTextError(f"the file must have {example}; got no content", file=name)
     for key in content:
         if key not in _KEYS:
-            guess = get_close_matches(key[:60], _KEYS, 1)
-            advice = f". Did you mean {guess[0]!r}?" if guess else ""
+            advice = did_you_mean(get_close_matches(key[:60], _KEYS, 1))
             raise ProblemTextError(f"the file must have {example}; got the key {key[:60]!r}{advice}", file=name)
     given = content.get("format")
     if type(given) is not int or given != FORMAT:

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 from cudnnpy._options.byte_counts import read_bytes, write_bytes
 from cudnnpy._options.limits import MAX_PROBLEM_CHARACTERS
+from cudnnpy._options.suggestions import did_you_mean
 from cudnnpy._planning.options import PlanningOptions, checked
 from cudnnpy._planning.problem import Problem
 
@@ -220,7 +221,7 @@ def _kind(words: list[Token]) -> tuple[ProblemSyntax, Token]:
         raise ProblemTextError(f"{expected}, with the shapes of x and w; got an empty text", 1)
     near = [(word, get_close_matches(word.text[:_SHOWN], known, 1)) for word in words[:_READ_FOR_ADVICE]]
     word, guess = next((pair for pair in near if pair[1]), (words[0], []))
-    raise ProblemTextError(f"{expected}; got {_shown(word.text)}{_advice(guess)}", word.column)
+    raise ProblemTextError(f"{expected}; got {_shown(word.text)}{did_you_mean(guess)}", word.column)
 
 
 def _take(given: ParsedText, kind: ProblemSyntax, word: Token) -> None:
@@ -262,15 +263,11 @@ def _unknown(kind: ProblemSyntax, word: Token) -> str:
         return f"{spelled} must have no value; got {_shown(word.text)}"
     guess = get_close_matches(spelled[:_SHOWN], [*named, *alone, *refused, *kind.operations], 1)
     expected = "a word of the notation" if guess else f"one of {', '.join([*alone, *(f'{name}=' for name in named)])}"
-    return f"word must be {expected}; got {_shown(word.text)}{_advice(guess)}"
+    return f"word must be {expected}; got {_shown(word.text)}{did_you_mean(guess)}"
 
 
 def _shown(text: str) -> str:
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
-
-
-def _advice(guess: list[str]) -> str:
-    return f". Did you mean {guess[0]!r}?" if guess else ""
 
 
 # Values. A text that is not a value of the type is returned unchanged, and rejected where the value is checked.

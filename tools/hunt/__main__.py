@@ -17,6 +17,7 @@ from cudnnpy._measuring.process import Ended, Message, StartError, WorkerProcess
 from tools.hunt import report
 from tools.hunt.drawing import KINDS, Drawn, draw
 from tools.rows import FileError, Writer
+from tools.threads import run_side_by_side
 
 COMMAND = (sys.executable, "-P", "-m", "tools.hunt.child")
 Start = Callable[[], WorkerProcess]
@@ -189,21 +190,8 @@ def main(arguments: list[str] | None = None, start: Start = _start, facts: Calla
 
 def _run(hunt: Hunt, given: argparse.Namespace, start: Start) -> None:
     """Run problems in several threads, each with a child of its own. The first error of a thread is raised at the end."""
-    end, errors = time.monotonic() + given.seconds, list[BaseException]()
-
-    def run() -> None:
-        try:
-            Runner(hunt, start, end).run()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, daemon=True) for _ in range(given.processes)]  # Ctrl-C ends them
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    end = time.monotonic() + given.seconds
+    run_side_by_side([lambda: Runner(hunt, start, end).run()] * given.processes)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from cudnnpy._measuring.gpus import uuid_of
 from cudnnpy._measuring.process import Ended, Message, WorkerProcess
 from tools.ranking.drawing import draw
 from tools.rows import FileError, Writer, read
+from tools.threads import run_side_by_side
 
 COMMAND = (sys.executable, "-P", "-m", "tools.ranking.child")
 _MAX_ENDS = 12  # of processes for one problem
@@ -103,15 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
     header = {"survey": 1, "seed": given.seed, "cudnn": raw.version_text(raw.version()), "gpu": str(Device(0).name)}
     survey, end = Survey(given.output, header, given.first), time.monotonic() + given.seconds
     os.environ["CUDNNPY_STORE"] = ""
-    threads = [
-        threading.Thread(target=survey.run, args=(uuid, end), daemon=True)
-        for _ in range(given.processes)
-        for uuid in gpus
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_side_by_side([partial(survey.run, uuid, end) for uuid in gpus] * given.processes)
     rows = read(given.output)[1:]
     print(f"{len(rows)} problems, {sum(len(row['rows']) for row in rows)} candidates")
     return 0
