@@ -72,7 +72,7 @@ def trace(level: int = 1, *, file: TextIO | None = None) -> AbstractContextManag
 
     ``cudnnpy tune``, ``cudnnpy plan`` and ``cudnnpy explain`` accept a line or a file of lines as it is. Level 2 delays the
     work of each call by about 0.1 ms, so that the kernels are queued when the first one starts. Replays of CUDA graphs, and
-    calls of `cudnnpy.raw` and `cudnnpy.descriptors`, have no lines; `log_to` has those of C functions.
+    calls of `cudnnpy.raw` and `cudnnpy.descriptors`, have no lines; `log_to` passes on the messages of C functions.
 
     Examples
     --------
