@@ -97,11 +97,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=4, help="children of each GPU, which plan side by side (4)")
     parser.add_argument("-o", "--output", type=Path, default=Path("survey.jsonl"), help="the file (survey.jsonl)")
     given = parser.parse_args(arguments)
-    from cuda.core import Device, system
+    from cuda.core import Device
 
     from cudnnpy import raw
 
-    gpus = [uuid_of(number) for number in range(system.get_num_devices())]
+    gpus = [uuid_of(device.device_id) for device in Device.get_all_devices()]
     header = {"survey": 1, "seed": given.seed, "cudnn": raw.version_text(raw.version()), "gpu": str(Device(0).name)}
     survey, end = Survey(given.output, header, given.first), time.monotonic() + given.seconds
     os.environ["CUDNNPY_STORE"] = ""
