@@ -15,7 +15,7 @@ from tools.benchmark.networks.cells import KINDS, OPERATIONS, Cell
 from tools.ranking.problems import problem_of
 
 LEFT_OUT = catalogue.FILE.with_name("left_out.txt")
-_AROUND = 0.4  # the share of problems that no network has
+AROUND = 0.4  # the share of problems that no network has
 _FACTORS = (0.5, 0.75, 1.0, 1.0, 1.25, 1.5, 2.0)
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _MAX_BYTES, _MAX_MACS = 2 << 30, 1 << 39  # larger problems take seconds each
@@ -34,15 +34,15 @@ def _networks() -> list[Network]:
     return [*catalogue.read(), *catalogue.read(LEFT_OUT)]
 
 
-def draw(seed: int, number: int) -> Drawn:
-    """Return the problem of a number, the same one for the same seed."""
+def draw(seed: int, number: int, around: float = AROUND) -> Drawn:
+    """Return the problem of a number, the same one for the same seed and share of problems around networks' layers."""
     random = Random(f"{seed} {number}")
     networks = _networks()
     while True:
         network = random.choice(networks)
         layer, batch = random.choice(network.layers), random.choice((1, network.batch, network.batch))
         try:
-            if random.random() < _AROUND:
+            if random.random() < around:
                 layer, batch = _around(random, layer), random.choice(_BATCHES)
             cell = Cell(layer, batch, random.choice(KINDS), random.choice(OPERATIONS), (network.name,))
             problem, options = problem_of(cell)

@@ -19,7 +19,7 @@ from typing import Any
 from cudnnpy._measuring.gpu_worker import symptom_of
 from cudnnpy._measuring.gpus import uuid_of
 from cudnnpy._measuring.process import Ended, Message, WorkerProcess
-from tools.ranking.drawing import draw
+from tools.ranking.drawing import AROUND, Drawn, draw
 from tools.rows import FileError, Writer, read
 from tools.threads import run_side_by_side
 
@@ -37,7 +37,7 @@ class Survey:
             raise FileError(f"{file} must be of a survey with {header}; got {rows[0]}: name a new one with -o")
         done = {row["number"] for row in rows[1:]}
         self._numbers = (number for number in count(first) if number not in done)
-        self._writer, self._lock, self.seed = Writer(file), threading.Lock(), header["seed"]
+        self._writer, self._lock, self._draw = Writer(file), threading.Lock(), partial(_drawn, header)
         if not rows:
             self._writer.add(header)
 
@@ -47,7 +47,7 @@ class Survey:
         while time.monotonic() < end:
             with self._lock:
                 number = next(self._numbers)
-            drawn = draw(self.seed, number)
+            drawn = self._draw(number)
             rows: dict[str, list[Any]] = {}
             left_out: dict[str, str] = {}
             begin = time.monotonic()
@@ -74,6 +74,10 @@ class Survey:
         child.end()
 
 
+def _drawn(header: dict[str, Any], number: int) -> Drawn:
+    return draw(header["seed"], number, header["around"])
+
+
 def _noted(rows: dict[str, list[Any]]) -> Any:
     def note(message: Message) -> None:
         if "row" in message:
@@ -94,6 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=600.0, help="after which no problem is begun (600)")
     parser.add_argument("--seed", type=int, default=1, help="draws the problems (1)")
     parser.add_argument("--first", type=int, default=0, help="the number of the first problem (0)")
+    parser.add_argument("--around", type=float, default=AROUND, help=f"the share of drawn layers ({AROUND})")
     parser.add_argument("--processes", type=int, default=4, help="children of each GPU, which plan side by side (4)")
     parser.add_argument("-o", "--output", type=Path, default=Path("survey.jsonl"), help="the file (survey.jsonl)")
     given = parser.parse_args(arguments)
@@ -102,7 +107,8 @@ def main(arguments: list[str] | None = None) -> int:
     from cudnnpy import raw
 
     gpus = [uuid_of(device.device_id) for device in Device.get_all_devices()]
-    header = {"survey": 1, "seed": given.seed, "cudnn": raw.version_text(raw.version()), "gpu": str(Device(0).name)}
+    drawn = {"seed": given.seed, "around": given.around}
+    header = {"survey": 2, **drawn, "cudnn": raw.version_text(raw.version()), "gpu": str(Device(0).name)}
     survey, end = Survey(given.output, header, given.first), time.monotonic() + given.seconds
     os.environ["CUDNNPY_STORE"] = ""
     run_side_by_side([partial(survey.run, uuid, end) for uuid in gpus] * given.processes)

@@ -56,7 +56,7 @@ class Child:
         """Nothing runs."""
 
 
-HEADER = {"survey": 1, "seed": 1, "cudnn": "9.19.0", "gpu": "a GPU"}
+HEADER = {"survey": 2, "seed": 1, "around": 0.4, "cudnn": "9.19.0", "gpu": "a GPU"}
 
 
 def surveyed(file: Path, monkeypatch: pytest.MonkeyPatch, answers: list[Any], count: int = 1) -> list[Any]:
