@@ -229,9 +229,14 @@ class DropoutDescriptor(Descriptor[raw.cudnnDropoutDescriptor_t]):
     Examples
     --------
     >>> # on a GPU
+    >>> import cudnnpy
     >>> from cudnnpy.descriptors import DropoutDescriptor
-    >>> DropoutDescriptor().probability
-    0.0
+    >>> handle = cudnnpy.Handle()
+    >>> size = DropoutDescriptor.needed_states_size(handle)
+    >>> states = cudnnpy.empty((size,), "uint8")
+    >>> dropout = DropoutDescriptor(handle, 0.25, states=states.pointer, states_size=size, seed=7)
+    >>> dropout.get("cudnnGetDropoutDescriptor", handle)["dropout"]
+    0.25
     """
 
     _create = "cudnnCreateDropoutDescriptor"

@@ -161,15 +161,21 @@ def _registered() -> Any:
     from cudnnpy.torch import kernels
 
     library = Library("aten", "IMPL")
-    with warnings.catch_warnings():
-        # PyTorch warns once for each process that a kernel is replaced, which is intended here.
-        warnings.filterwarnings("ignore", "(?s).*overrid", UserWarning)
-        library.impl("_convolution", kernels.convolution, DISPATCH_KEY)
-        library.impl("convolution_backward", kernels.convolution_backward, DISPATCH_KEY)
-        if Recording.is_open():
-            from cudnnpy.torch import host_recording
+    try:
+        with warnings.catch_warnings():
+            # PyTorch warns once for each process that a kernel is replaced, which is intended here.
+            warnings.filterwarnings("ignore", "(?s).*overrid", UserWarning)
+            library.impl("_convolution", kernels.convolution, DISPATCH_KEY)
+            library.impl("convolution_backward", kernels.convolution_backward, DISPATCH_KEY)
+            if Recording.is_open():
+                from cudnnpy.torch import host_recording
 
-            for key in host_recording.KEYS:
-                library.impl("convolution", host_recording.convolution, key)
-                library.impl("convolution_backward", host_recording.convolution_backward, key)
+                for key in host_recording.KEYS:
+                    # Library.impl may reject the key Meta, for which PyTorch has kernels in Python. The table of kernels takes
+                    # another one, and has PyTorch's again when the library is destroyed.
+                    library.m.impl("convolution", key, host_recording.convolution)
+                    library.m.impl("convolution_backward", key, host_recording.convolution_backward)
+    except BaseException:
+        library._destroy()  # the traceback may keep the library alive, and with it the kernels registered so far
+        raise
     return library

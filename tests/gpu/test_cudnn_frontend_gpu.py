@@ -23,7 +23,8 @@ def test_both_sides_compute_the_same(name: str) -> None:
     graph.build([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
     workspace = cudnnpy.empty((max(graph.get_workspace_size(), 1),), "uint8")
     theirs = [cudnnpy.to_device(np.zeros_like(expected)) for expected in operation.expected]  # keeps the memory format
-    given = {tensors[key]: arrays.get(key, array) for key, array in operation.inputs.items()}
+    # Numbers are passed by value, from an address on the host: a NumPy array rejects the stream with which they are asked for.
+    given = {tensors[key]: arrays.get(key, array.ctypes.data) for key, array in operation.inputs.items()}
     graph.execute({**given, **dict(zip(outputs, theirs, strict=True))}, workspace, handle=handle)
     found = [cudnnpy.to_numpy(result) for result in theirs]
     cudnn.destroy_handle(handle)

@@ -78,19 +78,28 @@ def test_the_standard_error_of_a_program_is_a_file_of_problems(level: str, tmp_p
 
 
 def test_gpu_times_are_of_the_work_alone() -> None:
-    """Of a long kernel as events around many launches say, and of a short one less than a launch takes on the host."""
+    """Of a long kernel as events around launches say, and of a short one less than a launch takes on the host.
+
+    The least of several times, since other processes may use the GPU.
+    """
     conv, x, w = cudnnpy.Convolution(padding=1, tf32=False), draw(64, 64, 56, 56), draw(64, 64, 3, 3)
     out = conv.forward(x, w)
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    begin.record()
-    for _ in range(20):
+    for _ in range(8):  # the launches become direct, which takes the host milliseconds
         conv.forward(x, w, out=out)
-    end.record()
-    torch.cuda.synchronize()
-    expected = begin.elapsed_time(end) / 20 * 1e3
+
+    def of_events(count: int = 4) -> float:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        begin.record()
+        for _ in range(count):
+            conv.forward(x, w, out=out)
+        end.record()
+        torch.cuda.synchronize()
+        return begin.elapsed_time(end) / count * 1e3
+
+    expected = min(of_events() for _ in range(10))
     lines = traced(2, lambda: [conv.forward(x, w, out=out) for _ in range(9)])
-    assert sorted(map(microseconds, lines))[4] == pytest.approx(expected, rel=0.3)
+    assert min(map(microseconds, lines)) == pytest.approx(expected, rel=0.3)
     small, result = draw(1, 8, 8, 8), draw(1, 8, 8, 8)
     relu = cudnnpy.Activation("relu")
     lines = [
@@ -104,7 +113,8 @@ def test_gpu_times_are_of_the_work_alone() -> None:
 def test_every_kind_of_call(level: int) -> None:
     x, w, bias = draw(2, 8, 16, 16), draw(8, 8, 3, 3), draw(8)
     conv, graph = cudnnpy.Convolution(padding=1), cudnnpy.Graph()
-    graph.output("y", graph.pointwise("relu_fwd", graph.tensor("x", x)))
+    last = x.half().contiguous(memory_format=torch.channels_last)  # engines for elementwise graphs need it
+    graph.output("y", graph.pointwise("relu_fwd", graph.tensor("x", last)))
     plan = conv.plan("forward", x, w)
     workspace = torch.empty(max(plan.workspace_size, 1), dtype=torch.uint8, device="cuda")
     y = torch.empty(2, 8, 16, 16, device="cuda")
@@ -115,7 +125,7 @@ def test_every_kind_of_call(level: int) -> None:
         conv.backward_data(y, w, x.shape)
         conv.backward_filter(y, x, w.shape)
         conv.backward_bias(y)
-        graph.run(x=x)
+        graph.run(x=last)
         cudnnpy.Softmax().forward(x)
         plan.execute(x.data_ptr(), w.data_ptr(), y.data_ptr(), address, torch.cuda.current_stream().cuda_stream)
 

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch.library import Library
 
 import cudnnpy
 import cudnnpy.torch
 from cudnnpy._planning import problem_file
+from cudnnpy.torch import host_recording
 
 ROOT = Path(__file__).resolve().parents[2]
 FORMATS = (torch.contiguous_format, torch.channels_last)
@@ -114,6 +116,38 @@ def test_nothing_is_recorded_without_a_recording_or_enable_and_everything_is_res
         torch._C._dispatch_dump(f"aten::{name}") for name in ("convolution", "convolution_backward", "_convolution")
     ]
     assert after == before
+
+
+def test_kernels_of_the_meta_device_are_registered_beside_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a torch.library that rejects a second kernel in Python, as PyTorch 2.11's does."""
+    real, kernels = Library.impl, list(torch.library._impls)
+
+    def strict(self: Any, name: str, fn: Any, key: str = "", **options: Any) -> None:
+        if f"aten/{name}/{key}" in torch.library._impls:
+            raise RuntimeError("This is not allowed since there's already a kernel registered from python")
+        real(self, name, fn, key, **options)
+
+    monkeypatch.setattr(Library, "impl", strict)
+    assert "aten/convolution/Meta" in kernels
+    for _ in range(2):
+        with cudnnpy.record() as recording, cudnnpy.torch.enable():
+            step("meta", torch.contiguous_format)
+        assert recording.problems == (*FORWARD, *BACKWARD)
+    assert sorted(torch.library._impls) == sorted(kernels)
+
+
+def test_a_registration_that_fails_leaves_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("_convolution", "convolution", "convolution_backward")
+    before = [torch._C._dispatch_dump(f"aten::{name}") for name in names]
+    with monkeypatch.context() as broken, pytest.raises(RuntimeError, match="NoSuchKey") as raised, cudnnpy.record():
+        broken.setattr(host_recording, "KEYS", ("CPU", "NoSuchKey"))
+        cudnnpy.torch.enable()
+    assert [torch._C._dispatch_dump(f"aten::{name}") for name in names] == before
+    assert not cudnnpy.torch.is_enabled()
+    with cudnnpy.record() as recording, cudnnpy.torch.enable():
+        step("cpu", torch.contiguous_format)
+    assert recording.problems == (*FORWARD, *BACKWARD)
+    assert raised.traceback  # which has referred to the library until here
 
 
 @pytest.mark.parametrize(
