@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from cudnnpy._cuda_python import cuda_python
-from cudnnpy._planning import measurement_table
 from cudnnpy._planning.engines import Target
 from cudnnpy._process_state import process_cache
 
@@ -29,7 +28,21 @@ def gpu_kind(target: Target) -> GpuKind:
         name, multiprocessors = _of_profile(target.profile)
     else:
         name, multiprocessors = ("", 0) if target.handle is None else _of_device(target.handle.device)
-    return GpuKind(name, measurement_table.capability(target), multiprocessors)
+    return GpuKind(name, capability(target), multiprocessors)
+
+
+def capability(target: Target) -> str:
+    """Return the compute capability of the GPU of a target: "9.0"; "" if it is missing in a profile."""
+    if target.profile is not None:
+        number = json.loads(target.profile).get("deviceVer", 0)  # 900
+        return f"{number // 100}.{number % 100 // 10}" if number else ""
+    return "" if target.handle is None else _capability(target.handle.device)
+
+
+@process_cache
+def _capability(device: int) -> str:
+    major, minor = cuda_python("core").Device(device).compute_capability
+    return f"{major}.{minor}"
 
 
 @lru_cache(maxsize=8)

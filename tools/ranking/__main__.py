@@ -2,78 +2,86 @@
 
 python -m tools.ranking.survey --seconds 300 -o survey.jsonl                on GPUs
 python -m tools.ranking --pack survey.jsonl -o tools/ranking/rows/nvidia-h100.jsonl.gz
-python -m tools.ranking                                                     the table, in some minutes
+python -m tools.ranking                                                     the table, in a minute on a GPU
+python -m tools.ranking --write 9.0 9.19 -o cudnnpy/_planning/models        a model for a compute capability and a release
 
-The orders are cuDNN's heuristics, then other engines; and gradient-boosted trees of scikit-learn (not a dependency of any
-extra: pip install scikit-learn), trained on the problems of other networks. The numbers are times over the fastest candidate's:
-of the first candidate, and of the fastest of the first 4, 8 and 16. Candidates of the knob search only count as the fastest.
+The orders are cuDNN's heuristics, and ranking models that are trained on the problems of other networks (PyTorch is not a
+dependency of any extra). The numbers are times over the fastest candidate's: of the first candidate, and of the fastest of the
+first 2, 4, 8 and 16. Candidates of the knob search only count as the fastest.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
 
+from cudnnpy._planning.ranking import Model, file_name
 from tools.ranking import rows
-from tools.ranking.features import ENGINE, features
-from tools.ranking.rows import Problem
+from tools.ranking.dataset import Described, arrays, describe, is_ranked, vocabulary
 
 ROWS = Path(__file__).with_name("rows")
-_FIRST = (1, 4, 8, 16)
-_CLIPPED = 1.2  # the logarithm of a time over the best, from which on it does not matter
-_SLOW = 1.2
-_TREES: dict[str, Any] = {"max_iter": 200, "max_leaf_nodes": 31, "learning_rate": 0.1, "max_bins": 128}
+_FIRST = (1, 2, 4, 8, 16)
+_MOST = 3.0  # larger times over the fastest count as this one in the means
+_SLOW = (1.05, 1.2)
+_NO_KEY = ("", "")
 
 
-def is_ranked(name: str, position: int) -> bool:
-    """Return whether a candidate is a proposal of the heuristics or an engine with its default knobs."""
-    return position >= 0 or "(" not in name
-
-
-def heuristic_scores(problem: Problem) -> np.ndarray:
+def heuristic_scores(one: Described) -> np.ndarray:
     """Return scores that sort the candidates of a problem: the proposals of its lowerings in turn, then other engines."""
-    return np.array([one.position if one.position >= 0 else np.inf for one in problem.candidates])
+    return np.array([each.position if each.position >= 0 else np.inf for each in one.configurations])
 
 
-def model_scores(problems: Sequence[Problem], folds: int) -> list[np.ndarray]:
-    """Return the predicted logarithms of times over the best, each by trees that saw no problem of the network."""
-    from sklearn.ensemble import HistGradientBoostingRegressor
+def logarithms(given: Sequence[Described]) -> np.ndarray:
+    """Return the logarithms of the candidates' times over the fastest one's."""
+    return np.log([each.over_best for one in given for each in one.problem.candidates])
 
-    networks = sorted({problem.network for problem in problems})
+
+def trained(given: Sequence[Described], key: tuple[str, str], epochs: int) -> dict[str, np.ndarray]:
+    """Return the arrays of a model of problems."""
+    from tools.ranking.network import Settings, train
+
+    known = vocabulary(given)
+    found = train(arrays(given, known), logarithms(given), known, Settings(epochs))
+    return {**found, "key": np.array(key)}
+
+
+def model_scores(given: Sequence[Described], folds: int, epochs: int, only: int | None) -> list[np.ndarray | None]:
+    """Return the predictions for problems, each by a model that saw no problem of the network; of one fold, or of all."""
+    networks = sorted({one.problem.network for one in given})
     Random(0).shuffle(networks)
     fold = {network: number % folds for number, network in enumerate(networks)}
-    all_features = [np.array(features(problem), np.float32) for problem in problems]
-    targets = [np.log([one.over_best for one in problem.candidates]).clip(0, _CLIPPED) for problem in problems]
-    scores: list[np.ndarray] = [np.empty(0)] * len(problems)
-    for left_out in range(folds):
-        train = [n for n, problem in enumerate(problems) if fold[problem.network] != left_out]
-        y = np.concatenate([targets[n] for n in train])
-        trees = HistGradientBoostingRegressor(
-            categorical_features=[ENGINE], random_state=0, early_stopping=False, **_TREES
+    scores: list[np.ndarray | None] = [None] * len(given)
+    for left_out in range(folds) if only is None else [only]:
+        model = Model(
+            trained([one for one in given if fold[one.problem.network] != left_out], _NO_KEY, epochs), _NO_KEY
         )
-        trees.fit(np.concatenate([all_features[n] for n in train]), y, sample_weight=np.exp(-y))
-        for n, problem in enumerate(problems):
-            if fold[problem.network] == left_out:
-                scores[n] = trees.predict(all_features[n])
+        for n, one in enumerate(given):
+            if fold[one.problem.network] == left_out:
+                scores[n] = np.array(model.logarithms(one.features, one.configurations))
     return scores
 
 
-def line(name: str, problems: Sequence[Problem], scores: Sequence[np.ndarray]) -> str:
+def line(name: str, given: Sequence[Described], scores: Sequence[np.ndarray | None]) -> str:
     """Return a line of the table for an order."""
+    others = set(vocabulary(given).others)
     found: dict[int, list[float]] = {count: [] for count in _FIRST}
-    for problem, of_problem in zip(problems, scores, strict=True):
-        order = [problem.candidates[n] for n in np.argsort(of_problem, kind="stable")]
-        ranked = [one.over_best for one in order if is_ranked(one.name, one.position)]
-        for count in _FIRST:
-            found[count].append(min(ranked[:count], default=np.nan))
-    means = " | ".join(f"{np.exp(np.nanmean(np.log(found[count]))):.3f}" for count in _FIRST)
-    return f"| {name} | {len(problems):,} | {means} | {100 * np.mean(np.array(found[1]) > _SLOW):.0f} % |"
+    for one, of_problem in zip(given, scores, strict=True):
+        if of_problem is None:
+            continue
+        order = np.argsort(of_problem, kind="stable")
+        ranked = [
+            one.problem.candidates[n].over_best for n in order if is_ranked(one.configurations[n], one.kind, others)
+        ]
+        for count in _FIRST if ranked else ():
+            found[count].append(min(ranked[:count]))
+    means = " | ".join(f"{np.exp(np.mean(np.log(np.minimum(found[count], _MOST)))):.3f}" for count in _FIRST)
+    slow = " | ".join(f"{100 * np.mean(np.array(found[1]) > limit):.0f} %" for limit in _SLOW)
+    return f"| {name} | {len(found[1]):,} | {means} | {slow} | {max(found[1]):.1f} |"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,24 +91,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("files", type=Path, nargs="*", help="compressed rows (those beside the tool)")
     parser.add_argument("--pack", type=Path, nargs="+", metavar="SURVEY", help="write the rows of surveys, and end")
-    parser.add_argument("-o", "--output", type=Path, help="the file that --pack writes")
-    parser.add_argument("--folds", type=int, default=8, help="into which the networks are divided (8)")
+    parser.add_argument("--write", nargs=2, metavar=("CAPABILITY", "RELEASE"), help="write a model, and end")
+    parser.add_argument("-o", "--output", type=Path, help="the file that --pack writes, or the folder of --write")
+    parser.add_argument("--folds", type=int, default=5, help="into which the networks are divided (5)")
+    parser.add_argument("--fold", type=int, help="judge only this one, from 0 on")
+    parser.add_argument("--epochs", type=int, default=50, help="of each training; 0 judges the heuristics only (50)")
     given = parser.parse_args(arguments)
+    if (given.pack or given.write) and given.output is None:
+        parser.error("--pack and --write need -o, for their result")
     if given.pack:
-        if given.output is None:
-            parser.error("--pack needs -o, the file to write")
         print(f"wrote {rows.pack(given.pack, given.output):,} problems")
         return 0
-    problems = list(rows.read(given.files or sorted(ROWS.glob("*.jsonl.gz"))))
-    print("| order | problems | first | best of 4 | of 8 | of 16 | first above 1.2 |\n|---|---|---|---|---|---|---|")
+    problems = describe(rows.read(given.files or sorted(ROWS.glob("*.jsonl.gz"))), os.cpu_count() or 1)
+    if given.write:
+        file = given.output / file_name(*given.write)
+        np.savez_compressed(file, **trained(problems, tuple(given.write), given.epochs))  # type: ignore[arg-type]
+        print(f"wrote {file}, {file.stat().st_size:,} bytes, of {len(problems):,} problems")
+        return 0
+    columns = [*(f"best of {count}" for count in _FIRST), *(f"first above {limit}" for limit in _SLOW)]
+    print(f"| order | problems | {' | '.join(columns)} | worst |\n|{'---|' * (len(columns) + 3)}")
     print(line("heuristics", problems, [heuristic_scores(problem) for problem in problems]), flush=True)
-    try:
-        print(line("trees, networks left out", problems, model_scores(problems, given.folds)))
-    except ModuleNotFoundError as error:
-        print(f"tools.ranking: {error}: pip install scikit-learn", file=sys.stderr)
-        return 1
+    if given.epochs:
+        scores = model_scores(problems, given.folds, given.epochs, given.fold)
+        print(line("model, networks left out", problems, scores), flush=True)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -17,7 +17,7 @@ from cudnnpy._planning.problem_notation import parse_plannable, text_of
 from tools.ranking import __main__ as ranking
 from tools.ranking import rows, survey
 from tools.ranking.drawing import draw
-from tools.ranking.features import features
+
 from tools.ranking.rows import Candidate, Problem
 from tools.rows import FileError
 

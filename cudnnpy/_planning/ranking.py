@@ -1,0 +1,214 @@
+"""The ranking model: predict the times of a problem's candidates, learned from measurements on one kind of GPU.
+
+A model is a file of arrays in the folder `models`, for one architecture of GPUs and one release of cuDNN (major and minor), since
+engines and their speed differ between them. tools/ranking makes it. It is a neural network of four layers:
+
+    candidate's input   the sum of its tokens' vectors (its engine, each knob of it, its lowering), and numbers about its position
+                        among the heuristics' proposals
+    problem's input     the features of the problem, and the position of the first proposal of each engine
+    output              the logarithm of the candidate's time over the fastest one's
+
+Weights and intermediate results are rounded to binary fractions, so that every sum is exact in float64, whatever its order: a
+model ranks alike on every machine.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from cudnnpy import raw
+from cudnnpy._planning.engines import Target
+from cudnnpy._planning.gpu_kind import capability
+
+if TYPE_CHECKING:
+    import numpy as np
+
+FORMAT = 1
+VARIABLE = "CUDNNPY_MODELS"
+WEIGHT_BITS, VALUE_BITS = 10, 8  # of the fractions of weights, and of intermediate results
+FARTHEST = 4.0  # features are clipped to this many standard deviations
+LOWERINGS = ("blocks", "copies", "channels last", "epilogue", "forward")
+NUMBERS = 14  #: the length of a candidate's numbers
+LAYERS = ("problem", "candidate", "second", "third", "last")
+
+_FOLDER = str(Path(__file__).with_name("models"))
+_SPLITS = tuple(
+    int(raw.cudnnBackendKnobType_t[f"CUDNN_KNOB_TYPE_{name}"]) for name in ("SPLIT_K", "SPLIT_K_BUF", "SPLIT_K_SLC")
+)
+
+Token = tuple[int, int, int, int]  # a kind of token, and up to three numbers
+
+
+class Configuration(NamedTuple):
+    """An engine with its knobs (None: its defaults), the suffix of its lowering, and its position.
+
+    The position is the number among the proposals of cuDNN's heuristics for the lowering; -1 for others.
+    """
+
+    engine: int
+    knobs: tuple[tuple[int, int], ...] | None
+    lowering: str
+    position: int = -1
+
+    def tokens(self) -> Iterator[Token]:
+        """Yield the tokens that describe it."""
+        yield 0, self.engine, 0, 0
+        if not self.knobs:
+            yield 1, self.engine, 0, 0
+        for kind, value in self.knobs or ():
+            yield (2, self.engine, kind, value > 0) if kind in _SPLITS else (3, self.engine, kind, value)
+        for name in lowering_names(self.lowering):
+            yield 4, LOWERINGS.index(name), 0, 0
+            yield 5, LOWERINGS.index(name), self.engine, 0
+
+
+def lowering_names(suffix: str) -> list[str]:
+    """Return the names in the suffix of a lowering."""
+    return [name for name in suffix.split(" + ")[1:] if name in LOWERINGS]
+
+
+class Positions:
+    """The positions of a problem's candidates among the heuristics' proposals, and the numbers that describe them."""
+
+    def __init__(self, configurations: Sequence[Configuration]) -> None:
+        self._first: dict[tuple[str, int], int] = {}  # the first position of each engine in its lowering
+        self._top: dict[str, Configuration] = {}
+        proposals = sorted((one for one in configurations if one.position >= 0), key=lambda one: one.position)
+        for one in proposals:
+            self._first.setdefault((one.lowering, one.engine), one.position)
+            if one.position == 0:
+                self._top.setdefault(one.lowering, one)
+        self._count = 1 + max((one.position for one in proposals), default=0)
+        self._lowerings = {name for one in configurations for name in lowering_names(one.lowering)}
+
+    def of_problem(self, engines: Mapping[int, int]) -> list[float]:
+        """Return numbers about the problem. `engines` has an index for each engine that has a number of its own."""
+        found = [0.0] * len(engines)
+        for (lowering, engine), position in self._first.items():
+            if not lowering and engine in engines:
+                found[engines[engine]] = 1 / (1 + position)
+        return [math.log2(self._count), *found, *(float(name in self._lowerings) for name in LOWERINGS)]
+
+    def of(self, one: Configuration) -> list[float]:
+        """Return the numbers of a candidate."""
+        first, top = self._first.get((one.lowering, one.engine)), self._top.get(one.lowering)
+        earlier, equal = 0, 0
+        if first is not None:
+            earlier = sum(low == one.lowering and other < first for (low, _), other in self._first.items())
+        knobs = dict(one.knobs or ())
+        if top is not None and top.engine == one.engine:
+            equal = len(knobs.items() & dict(top.knobs or ()).items())
+        is_proposed = one.position >= 0
+        position = one.position if is_proposed else 0
+        return [
+            not is_proposed,
+            math.log2(1 + position),
+            1 / (1 + position) if is_proposed else 0.0,
+            one.position == 0,
+            first is None,
+            math.log2(1 + (first or 0)),
+            first == 0,
+            earlier / 4,
+            top is None,
+            equal / 4,
+            not knobs,
+            *(math.log2(max(knobs.get(kind, 0), 1)) for kind in _SPLITS),
+        ]
+
+
+class Model:
+    """The model of a file for `key`, a compute capability and a release. Raises ValueError or KeyError if it is not one."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], key: tuple[str, str]) -> None:
+        import numpy as np
+
+        found = int(arrays["format"]), *map(str, arrays["key"])
+        if found != (FORMAT, *key):
+            raise ValueError(f"it must be of format, GPU and cuDNN {(FORMAT, *key)}; got {found}")
+        self._np = np
+        rows = arrays["tokens"].astype(np.int64)
+        self._tokens: dict[Token, int] = {token: n for n, token in enumerate(map(tuple, rows.tolist()))}
+        self._engines = {engine: n for n, engine in enumerate(arrays["engines"].tolist())}
+        self._others = {tuple(row) for row in arrays["others"].tolist()}
+        self._mean, self._scale = (arrays[name].astype(np.float64) for name in ("mean", "scale"))
+        self._vectors = arrays["vectors"] * 2.0**-WEIGHT_BITS
+        self._weights = {name: arrays[name] * 2.0**-WEIGHT_BITS for name in LAYERS}
+        self._biases = {name: arrays[f"{name} bias"] * 2.0**-WEIGHT_BITS for name in LAYERS if name != "candidate"}
+        self._check()
+
+    def _check(self) -> None:
+        width = len(self._biases["problem"])
+        shapes = {
+            "problem": (len(self._mean), width),
+            "candidate": (self._vectors.shape[1] + NUMBERS, width),
+            "second": (width, width),
+            "third": (width, len(self._biases["third"])),
+            "last": (len(self._biases["third"]), 1),
+        }
+        found = {name: self._weights[name].shape for name in LAYERS}
+        if found != shapes or len(self._vectors) != len(self._tokens) or self._mean.shape != self._scale.shape:
+            raise ValueError(f"its layers must have shapes {shapes}; got {found}")
+
+    def is_other(self, kind: int, lowering: str, engine: int) -> bool:
+        """Return whether an engine with default knobs, which the heuristics do not propose, can be the fastest."""
+        return (kind, engine) in self._others and not lowering
+
+    def logarithms(self, features: Sequence[float], configurations: Sequence[Configuration]) -> list[float]:
+        """Return the predicted logarithm of each candidate's time over the fastest one's. NaN is impossible."""
+        np, positions = self._np, Positions(configurations)
+        given = np.array([*features, *positions.of_problem(self._engines)])
+        given = _rounded(np, np.clip((given - self._mean) / self._scale, -FARTHEST, FARTHEST))
+        candidates = np.zeros((len(configurations), self._vectors.shape[1] + NUMBERS))
+        for row, one in zip(candidates, configurations, strict=True):
+            known = [self._tokens[token] for token in one.tokens() if token in self._tokens]
+            row[:-NUMBERS] = self._vectors[known].sum(axis=0)
+            row[-NUMBERS:] = positions.of(one)
+        weights, biases = self._weights, self._biases
+        common = given @ weights["problem"] + biases["problem"]
+        values = _rounded(np, np.maximum(_rounded(np, candidates) @ weights["candidate"] + common, 0))
+        values = values + _rounded(np, np.maximum(values @ weights["second"] + biases["second"], 0))
+        values = _rounded(np, np.maximum(values @ weights["third"] + biases["third"], 0))
+        found = values @ weights["last"] + biases["last"]
+        return [float(value) for value in found[:, 0]]
+
+
+def _rounded(np: object, values: np.ndarray) -> np.ndarray:
+    rounded: np.ndarray = np.rint(values * 2.0**VALUE_BITS) * 2.0**-VALUE_BITS  # type: ignore[attr-defined]
+    return rounded
+
+
+def model_for(target: Target) -> Model | None:
+    """Return the model for the GPU of a target and the loaded cuDNN; None if there is none."""
+    release = ".".join(raw.version_text(raw.version()).split(".")[:2])
+    folder = os.environ.get(VARIABLE, _FOLDER)
+    return _read(folder, capability(target), release) if folder else None
+
+
+def file_name(capability: str, release: str) -> str:
+    """Return the name of the file of a model."""
+    return f"sm-{capability}-cudnn-{release}.npz"
+
+
+@cache
+def _read(folder: str, capability: str, release: str) -> Model | None:
+    """Return a model of a folder; None if there is none, or, with a warning, if it cannot be read."""
+    file = Path(folder, file_name(capability, release))
+    if not file.exists():
+        return None
+    import zipfile
+    import zlib
+
+    import numpy as np
+
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return Model(arrays, (capability, release))
+    except (OSError, ValueError, TypeError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        warnings.warn(f"{file} is not used to choose engines: {type(error).__name__}: {error}"[:400], stacklevel=2)
+        return None

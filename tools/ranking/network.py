@@ -1,0 +1,118 @@
+"""The network of a ranking model in PyTorch: its training, and the arrays of the file that cudnnpy/_planning/ranking.py reads.
+
+Two losses are added: the expected loss of a choice that is drawn by the predictions (the softmax of the candidates of a problem),
+and the weighted square of the error of each logarithm, in which slow candidates count less.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cudnnpy._planning.ranking import FARTHEST, FORMAT, LAYERS, NUMBERS, WEIGHT_BITS
+from tools.ranking.dataset import Arrays, Vocabulary
+
+_VECTOR, _WIDTH = 32, 192  # the lengths of tokens' vectors and of hidden layers
+_BATCH, _RATE, _DECAY = 64, 2e-3, 1e-2
+_SHARPNESS = 8.0  # of the softmax
+_FAR = 1.5  # larger logarithms are reduced to this one
+
+
+class Settings(NamedTuple):
+    """The length of a training, and the first random number."""
+
+    epochs: int = 50
+    seed: int = 0
+
+
+class Network(nn.Module):
+    """The layers of ranking.Model."""
+
+    def __init__(self, problem: int, tokens: int) -> None:
+        super().__init__()
+        self.vectors = nn.EmbeddingBag(1 + tokens, _VECTOR, mode="sum", padding_idx=0)
+        nn.init.normal_(self.vectors.weight, std=0.3)
+        self.problem = nn.Linear(problem, _WIDTH)
+        self.candidate = nn.Linear(_VECTOR + NUMBERS, _WIDTH, bias=False)
+        self.second, self.third = nn.Linear(_WIDTH, _WIDTH), nn.Linear(_WIDTH, _WIDTH // 2)
+        self.last = nn.Linear(_WIDTH // 2, 1)
+
+    def forward(self, problems: Tensor, tokens: Tensor, numbers: Tensor, problem_of: Tensor) -> Tensor:
+        """Return the prediction for each candidate."""
+        candidate = self.candidate(torch.cat([self.vectors(tokens), numbers], 1))
+        found = torch.relu(candidate + self.problem(problems)[problem_of])
+        found = found + torch.relu(self.second(found))
+        found = torch.relu(self.third(found))
+        return self.last(found)[:, 0]  # type: ignore[no-any-return]
+
+
+def train(given: Arrays, logarithms: np.ndarray, known: Vocabulary, settings: Settings) -> dict[str, np.ndarray]:
+    """Return the arrays of a model that is trained on candidates with the logarithms of their times over the fastest one's."""
+    torch.manual_seed(settings.seed)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    mean, scale = given.problems.mean(0), given.problems.std(0) + 1e-3
+    inputs = torch.tensor(((given.problems - mean) / scale).clip(-FARTHEST, FARTHEST), device=device)
+    tokens = torch.tensor(given.tokens.astype(np.int64), device=device)
+    numbers, starts = torch.tensor(given.numbers, device=device), torch.tensor(given.starts, device=device)
+    targets = torch.tensor(logarithms.astype(np.float32), device=device).clamp(max=_FAR)
+    counts = starts[1:] - starts[:-1]
+    network = Network(inputs.shape[1], len(known.tokens)).to(device)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=_DECAY)
+    batches = len(inputs) // _BATCH
+    rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, _RATE, total_steps=settings.epochs * batches + 1)
+    for _ in range(settings.epochs):
+        order = torch.randperm(len(inputs), device=device)
+        for problems in order[: batches * _BATCH].view(batches, _BATCH):
+            count = counts[problems]
+            rows, problem_of = _rows(starts[problems], count)
+            found = network(inputs[problems], tokens[rows], numbers[rows], problem_of)
+            loss = _loss(found, targets[rows], problem_of)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            rate.step()
+    return _arrays_of(network, mean, scale, known)
+
+
+def _rows(starts: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the candidates of a batch of problems, and the number of each one's problem in the batch."""
+    problem_of = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
+    first = torch.cumsum(counts, 0) - counts
+    return torch.arange(len(problem_of), device=counts.device) + (starts - first)[problem_of], problem_of
+
+
+def _loss(found: Tensor, targets: Tensor, problem_of: Tensor) -> Tensor:
+    zeros = torch.zeros(_BATCH, device=found.device)
+    scores = -_SHARPNESS * found
+    largest = torch.full_like(zeros, -1e9).scatter_reduce(0, problem_of, scores.detach(), "amax")
+    exponentials = torch.exp(scores - largest[problem_of])
+    shares = exponentials / zeros.index_add(0, problem_of, exponentials)[problem_of]
+    of_choice = (shares * targets).sum() / _BATCH
+    return of_choice + (torch.exp(-targets) * (found - targets) ** 2).mean()
+
+
+def _arrays_of(network: Network, mean: np.ndarray, scale: np.ndarray, known: Vocabulary) -> dict[str, np.ndarray]:
+    found: dict[str, np.ndarray] = {
+        "format": np.array(FORMAT),
+        "tokens": np.array(sorted(known.tokens, key=lambda token: known.tokens[token]), np.int32),
+        "engines": np.array(sorted(known.engines, key=lambda engine: known.engines[engine]), np.int32),
+        "others": np.array(known.others, np.int32).reshape(-1, 2),
+        "mean": mean.astype(np.float32),
+        "scale": scale.astype(np.float32),
+        "vectors": _fixed(network.vectors.weight[1:]),
+    }
+    for name in LAYERS:
+        layer: Any = getattr(network, name)
+        found[name] = _fixed(layer.weight.T)
+        if layer.bias is not None:
+            found[f"{name} bias"] = _fixed(layer.bias)
+    return found
+
+
+def _fixed(weights: Tensor) -> np.ndarray:
+    """Return weights as whole numbers of 2^-WEIGHT_BITS."""
+    scaled = (weights.detach().cpu().numpy() * 2.0**WEIGHT_BITS).round()
+    return scaled.clip(-(2**15), 2**15 - 1).astype(np.int16)
