@@ -111,6 +111,7 @@ class Arrays(NamedTuple):
     problems: np.ndarray
     tokens: np.ndarray  # of each candidate, 1 + its index; 0 after the last one
     numbers: np.ndarray
+    is_ranked: np.ndarray  # of each candidate, whether planning ranks it
     starts: np.ndarray
 
 
@@ -120,6 +121,7 @@ _MOST_TOKENS = 16
 def arrays(given: Sequence[Described], known: Vocabulary) -> Arrays:
     """Return the inputs of a network for problems."""
     rows, numbers, problems = [], [], []
+    others = set(known.others)
     for one in given:
         positions = Positions(one.configurations)
         problems.append([*one.features, *positions.of_problem(known.engines)])
@@ -132,6 +134,7 @@ def arrays(given: Sequence[Described], known: Vocabulary) -> Arrays:
         np.array(problems, np.float32),
         np.array(rows, np.int16),
         np.array(numbers, np.float32),
+        np.array([is_ranked(each, one.kind, others) for one in given for each in one.configurations]),
         np.cumsum([0, *counts]),
     )
 

@@ -1,7 +1,8 @@
 """The network of a ranking model in PyTorch: its training, and the arrays of the file that cudnnpy/_planning/ranking.py reads.
 
-Two losses are added: the expected loss of a choice that is drawn by the predictions (the softmax of the candidates of a problem),
-and the weighted square of the error of each logarithm, in which slow candidates count less.
+Two losses are added. The first is the expected loss of a choice that is drawn by the predictions: the softmax of the candidates
+of a problem that planning ranks. The second is the weighted square of the error of each logarithm, in which slow candidates
+count less.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ def train(given: Arrays, logarithms: np.ndarray, known: Vocabulary, settings: Se
     tokens = torch.tensor(given.tokens.astype(np.int64), device=device)
     numbers, starts = torch.tensor(given.numbers, device=device), torch.tensor(given.starts, device=device)
     targets = torch.tensor(logarithms.astype(np.float32), device=device).clamp(max=_FAR)
+    is_ranked = torch.tensor(given.is_ranked, device=device)
     counts = starts[1:] - starts[:-1]
     network = Network(inputs.shape[1], len(known.tokens)).to(device)
     optimizer = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=_DECAY)
@@ -69,7 +71,7 @@ def train(given: Arrays, logarithms: np.ndarray, known: Vocabulary, settings: Se
             count = counts[problems]
             rows, problem_of = _rows(starts[problems], count)
             found = network(inputs[problems], tokens[rows], numbers[rows], problem_of)
-            loss = _loss(found, targets[rows], problem_of)
+            loss = _loss(found, targets[rows], is_ranked[rows], problem_of)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
@@ -84,9 +86,9 @@ def _rows(starts: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     return torch.arange(len(problem_of), device=counts.device) + (starts - first)[problem_of], problem_of
 
 
-def _loss(found: Tensor, targets: Tensor, problem_of: Tensor) -> Tensor:
+def _loss(found: Tensor, targets: Tensor, is_ranked: Tensor, problem_of: Tensor) -> Tensor:
     zeros = torch.zeros(_BATCH, device=found.device)
-    scores = -_SHARPNESS * found
+    scores = torch.where(is_ranked, -_SHARPNESS * found, -1e4)
     largest = torch.full_like(zeros, -1e9).scatter_reduce(0, problem_of, scores.detach(), "amax")
     exponentials = torch.exp(scores - largest[problem_of])
     shares = exponentials / zeros.index_add(0, problem_of, exponentials)[problem_of]
