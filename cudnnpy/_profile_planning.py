@@ -66,7 +66,8 @@ def check_device(device: object, arrays: Collection[str] = ()) -> None:
         )
     if isinstance(device, DeviceProfile) and arrays:
         raise TypeError(
-            f"{' and '.join(arrays)} must be TensorSpecs to plan for a device profile; got arrays, which have a device"
+            f"{' and '.join(arrays)} must be TensorSpecs to plan for a device profile; got others. Type "
+            "cudnnpy.TensorSpec(x.shape, dtype), with the strides if they are not packed"
         )
 
 

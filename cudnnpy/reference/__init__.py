@@ -37,3 +37,9 @@ __all__ = [
     "sigmoid",
     "transform_tensor",
 ]
+
+
+def __getattr__(name: str) -> object:
+    from cudnnpy._unknown_names import missing_in_reference
+
+    raise AttributeError(missing_in_reference(name, __all__))
