@@ -73,6 +73,10 @@ _NAMES: dict[str, str] = {
     "the operations are names of the package: type cudnnpy.Convolution, for example": """
         nn functional layers keras nd gluon dnn theano singa mxnet
     """,
+    "type `cudnnpy info` in a shell, or cudnnpy.availability.report()": "info report collect_env show_config",
+    "type `cudnnpy edges` in a shell": "edges edge_detector",
+    'type `cudnnpy tune` in a shell, or the option prefer="autotune" of an operation': "tune",
+    "type `cudnnpy faults` in a shell, or cudnnpy.store.default().faults()": "faults",
     "the C API is a module: type from cudnnpy import raw, and raw.cudnnCreate": "cudnn libcudnn capi bindings",
     "type cudnnpy.to_device(array) for a copy on the GPU, cudnnpy.empty(shape, dtype) for a new array": """
         tensor array asarray zeros ones from_numpy empty_like zeros_like cuda gpuarray copy_to_device

@@ -132,7 +132,7 @@ def plan_for_profile(problem: Problem, options: PlanningOptions, profile: Device
                 raise
             considered = candidates_for_profile(problem, options, profile)
             limit = selection.limit_of(options, profile.memory)
-            raise selection.no_algorithm(problem, options, limit, considered) from None
+            raise selection.no_algorithm(problem, options, limit, considered, is_for_profile=True) from None
     recording.note(problem, options)
     return ProfilePlan(entry, profile)
 

@@ -65,16 +65,18 @@ def read(array: Any, argument: str) -> tuple[int, ArrayMetadata]:
     """Return the address and the metadata of a device array. Raises TypeError, naming the argument, for a host array."""
     pointer, signature = library_of(array, argument).read(array)
     if signature[3] < 0:
-        raise TypeError(_host_array_text(array, argument))
+        raise TypeError(_host_array_text(array, argument, signature))
     return pointer, signature
 
 
-def _host_array_text(array: Any, argument: str) -> str:
+def _host_array_text(array: Any, argument: str, signature: ArrayMetadata) -> str:
     """Return the message for a host array. Without a driver it says so first, and advises no copy."""
     text = f"{argument} must be an array on a CUDA device; got a host array ({_describe(array)})"
     call = "" if type(array).__module__ == "numpy" else numpy_conversion("array", array)
     if not can_load_driver():
-        return f"{NO_DRIVER}. {text}{f'. cudnnpy.reference takes {call}' if call else ''}"
+        shape, _strides, dtype, _device = signature
+        spec = f"cudnnpy.TensorSpec({tuple(shape)}, {str(dtype).removeprefix('torch.')!r})"
+        return f"{NO_DRIVER}. {text}. {f'The reference takes {call}, and a plan' if call else 'A plan takes'} {spec}"
     return (
         f"{text}. Copy it with cudnnpy.to_device(array), or use the reference implementation on the CPU, cudnnpy.reference"
         f"{f', with {call}' if call else ''}"

@@ -127,7 +127,9 @@ def suggest_value(value: str, allowed: Iterable[str]) -> str:
     for accepted, sentence in _VALUES.get(name, {}).items():
         if not accepted or accepted in names:
             return f". {sentence}"
-    return did_you_mean([known for known in names if name and known.startswith(name)] or near(name, names))
+    in_lower_case = {known.lower(): known for known in names}
+    meant = [known for known in in_lower_case if name and known.startswith(name)] or near(name, in_lower_case)
+    return did_you_mean([in_lower_case[known] for known in meant])
 
 
 def near(name: str, known: Iterable[str], count: int = 1) -> list[str]:
@@ -199,12 +201,16 @@ def refuse_call(operation: object, *arguments: object, **options: object) -> NoR
 
 def refuse_attribute(operation: object, name: str) -> NoReturn:
     """Raise the AttributeError of an attribute that an operation lacks: it names the methods."""
-    kind = type(operation)
-    methods = "" if name.startswith("_") else f". Its methods are {_methods(kind)}"
-    raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}{methods}", name=name, obj=operation)
+    kind, advice = type(operation), ""
+    if "workspace" in name and hasattr(kind, "plan"):
+        advice = ': type plan("forward", x, w).workspace_size'
+    elif not name.startswith("_"):
+        advice = f". Its methods are {_methods(kind, 'plan', 'candidates', 'output_shape')}"
+    raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}{advice}", name=name, obj=operation)
 
 
-def _methods(kind: type) -> str:
-    """Return the methods of an operation that compute, as text."""
+def _methods(kind: type, *others: str) -> str:
+    """Return the methods of an operation that compute, and those of the others that it has, as text."""
     methods = [name for name in dir(kind) if name.startswith(("forward", "backward"))]
-    return ", ".join(sorted(methods, key=lambda name: not name.startswith("forward")))
+    methods.sort(key=lambda name: not name.startswith("forward"))
+    return ", ".join([*methods, *(name for name in others if hasattr(kind, name))])

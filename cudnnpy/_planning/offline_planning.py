@@ -45,7 +45,9 @@ def plan_for_profile(text: str, device: DeviceProfile, watch: PlanningHooks = Pl
     considered = survey_offline(problem, options, target, device.memory, watch)
     found = next((candidate for candidate in considered if not candidate.rejection_reason), None)
     if found is None:
-        raise selection.no_algorithm(problem, options, selection.limit_of(options, device.memory), considered)
+        raise selection.no_algorithm(
+            problem, options, selection.limit_of(options, device.memory), considered, is_for_profile=True
+        )
     return entry_of(problem, options, target, Plan(problem, found), considered, complete=True)
 
 

@@ -24,13 +24,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NamedTuple
 
 from cudnnpy._options.byte_counts import read_bytes, write_bytes
 from cudnnpy._options.limits import MAX_PROBLEM_CHARACTERS
-from cudnnpy._options.suggestions import did_you_mean, suggest_value
+from cudnnpy._options.suggestions import did_you_mean, near, suggest_value
 from cudnnpy._planning.options import PlanningOptions, checked
 from cudnnpy._planning.problem import Problem
 
@@ -262,7 +261,7 @@ def _unknown(kind: ProblemSyntax, word: Token) -> str:
         return f"{spelled} must have a value, {spelled}=...; got {_shown(word.text)}"
     if spelled in alone:
         return f"{spelled} must have no value; got {_shown(word.text)}"
-    guess = get_close_matches(spelled[:_SHOWN], [*named, *alone, *refused, *kind.operations], 1)
+    guess = near(spelled, [*named, *alone, *refused, *kind.operations])
     expected = "a word of the notation" if guess else f"one of {', '.join([*alone, *(f'{name}=' for name in named)])}"
     return f"word must be {expected}; got {_shown(word.text)}{did_you_mean(guess)}"
 

@@ -27,6 +27,7 @@ from cudnnpy.handle import Handle
 if TYPE_CHECKING:
     from cudnnpy._planning.stored_tuner import StoredTuner
 
+RUNTIME_ENGINES = "Engines that are compiled at run time are planned only where the GPU is"
 _BEST = 16  # the number of the heuristics' proposals that autotune measures before all engines
 
 
@@ -217,10 +218,12 @@ def survey(problem: Problem, options: PlanningOptions, target: Target, free_byte
 
 
 def no_algorithm(
-    problem: Problem, options: PlanningOptions, limit: int, considered: list[Candidate]
+    problem: Problem, options: PlanningOptions, limit: int, considered: list[Candidate], *, is_for_profile: bool = False
 ) -> NoAlgorithmError:
     """Return the error for a problem that no candidate can run."""
     advice = _advice_on_formats(problem) if problem.operation == "graph" else ""
+    if is_for_profile and any("RUNTIME_PREREQUISITE_MISSING" in one.rejection_reason for one in considered):
+        advice += f"\n  {RUNTIME_ENGINES}. One of them may run it"
     return NoAlgorithmError(str(problem), describe_options(options, limit), table(considered) + advice, considered)
 
 

@@ -97,6 +97,14 @@ def test_wrong_arguments_are_one_line_and_status_2(arguments):
                 "h200, and `cudnnpy device-profile -o FILE` writes that of another GPU, where it is"
             ),
         ),
+        (
+            "explain forward 1x3x8x8 4x3x3x3 --device H200",
+            "cudnnpy explain: H200: ...where it is. Did you mean 'h200'?",
+        ),
+        (
+            "explain forward 1x3x8x8 4x3x3x3 kernel=3",
+            "cudnnpy explain: ...: kernel must be left out: the size of the filter is in the shape of w; got 'kernel=3'",
+        ),
         ("explain fprop 1x3x8x8 4x3x3x3", "cudnnpy explain: column 1: ...; got 'fprop'. Did you mean 'forward'?"),
         (
             "explain wgrad 1x3x8x8 4x3x3x3",

@@ -140,7 +140,8 @@ def test_without_a_driver_nobody_is_sent_to_copy(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(TypeError) as caught:
             call(np.zeros((1, 1, 3, 3), np.float32))
         assert str(caught.value) == (
-            f"{NO_DRIVER}. x must be an array on a CUDA device; got a host array (numpy.ndarray of shape (1, 1, 3, 3))"
+            f"{NO_DRIVER}. x must be an array on a CUDA device; got a host array (numpy.ndarray of shape (1, 1, 3, 3)). "
+            "A plan takes cudnnpy.TensorSpec((1, 1, 3, 3), 'float32')"
         )
         assert "cudnnpy.reference" in NO_DRIVER
 

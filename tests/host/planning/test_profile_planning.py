@@ -178,6 +178,16 @@ def test_a_graph_of_packed_tensors_is_told_the_strides_that_engines_need(h200: D
         packed.plan(h200)
 
 
+def test_a_graph_that_must_be_compiled_is_planned_where_the_gpu_is(h200: DeviceProfile) -> None:
+    made = Graph()
+    made.output("y", made.pointwise("sigmoid_fwd", made.tensor("x", X._replace(strides=(50176, 1, 1792, 64)))))
+    with pytest.raises(NoAlgorithmError) as caught:
+        made.plan(h200)
+    assert str(caught.value).endswith(
+        "\n  Engines that are compiled at run time are planned only where the GPU is. One of them may run it"
+    )
+
+
 @pytest.mark.parametrize("given", ["h200", "a100.json", 0])
 def test_a_name_is_no_profile(given: Any) -> None:
     with pytest.raises(
@@ -219,6 +229,8 @@ def test_arrays_have_a_device_of_their_own(h200: DeviceProfile, stand_in: Any) -
         match=says("x and w must be TensorSpecs to plan for a device profile; got others. Type cudnnpy.TensorSpec("),
     ):
         Convolution(padding=1).plan("forward", Array(2, 4, 6, 6), Array(8, 4, 3, 3), device=h200)
+    with pytest.raises(TypeError, match="w must be a TensorSpec to plan for a device profile; got another object"):
+        Convolution(padding=1).plan("forward", X, Array(64, 64, 3, 3), device=h200)
 
 
 def test_one_process_serves_all_calls_until_another_profile(

@@ -103,6 +103,7 @@ def test_a_name_of_a_seed_has_a_suggestion_and_a_line_on_its_page(page: str) -> 
             "cudaMalloc",
             ": cuDNN ... It is a name of CUDA: type from cuda.bindings import runtime, and runtime.cudaMalloc",
         ),
+        ("info", ": type `cudnnpy info` in a shell, or cudnnpy.availability.report()"),
         ("libcudnn", ": the C API is a module: type from cudnnpy import raw, and raw.cudnnCreate"),
         ("anything_else", ""),
         ("_private", ""),
