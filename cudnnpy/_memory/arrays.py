@@ -76,7 +76,7 @@ def _host_array_text(array: Any, argument: str, signature: ArrayMetadata) -> str
     if not can_load_driver():
         shape, _strides, dtype, _device = signature
         spec = f"cudnnpy.TensorSpec({tuple(shape)}, {str(dtype).removeprefix('torch.')!r})"
-        return f"{NO_DRIVER}. {text}. {f'The reference takes {call}, and a plan' if call else 'A plan takes'} {spec}"
+        return f"{NO_DRIVER}. {text}. A plan takes {spec}{f', and the reference {call}' if call else ''}"
     return (
         f"{text}. Copy it with cudnnpy.to_device(array), or use the reference implementation on the CPU, cudnnpy.reference"
         f"{f', with {call}' if call else ''}"

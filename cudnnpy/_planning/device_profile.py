@@ -26,7 +26,7 @@ from cudnnpy import raw
 from cudnnpy._options.checks import error_repr, printable
 from cudnnpy._options.limits import MAX_PROFILE_BYTES
 from cudnnpy._options.public_dir import PublicDir
-from cudnnpy._options.suggestions import suggest_value
+from cudnnpy._options.suggestions import did_you_mean
 from cudnnpy._planning.engines import Target
 from cudnnpy._version import __version__
 from cudnnpy.backend import Descriptor
@@ -144,7 +144,7 @@ class DeviceProfile(PublicDir):
             raise ProfileError(
                 f"{source}: cannot be read as a device profile: {why}; the package has {', '.join(cls.names())}, and "
                 "`cudnnpy device-profile -o FILE` writes that of another GPU, where it is"
-                f"{suggest_value(source, cls.names())}"
+                f"{did_you_mean([known for known in cls.names() if known == source.lower()])}"
             ) from None
         if len(content) > MAX_PROFILE_BYTES:
             raise ProfileError(f"{source}: a device profile must have {MAX_PROFILE_BYTES} bytes at most; got more")
