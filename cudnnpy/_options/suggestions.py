@@ -127,9 +127,10 @@ def suggest_value(value: str, allowed: Iterable[str]) -> str:
     for accepted, sentence in _VALUES.get(name, {}).items():
         if not accepted or accepted in names:
             return f". {sentence}"
-    in_lower_case = {known.lower(): known for known in names}
-    meant = [known for known in in_lower_case if name and known.startswith(name)] or near(name, in_lower_case)
-    return did_you_mean([in_lower_case[known] for known in meant])
+    in_another_case = [known for known in names if known.lower() == name]
+    return did_you_mean(
+        in_another_case or [known for known in names if name and known.startswith(name)] or near(name, names)
+    )
 
 
 def near(name: str, known: Iterable[str], count: int = 1) -> list[str]:

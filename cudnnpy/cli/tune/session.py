@@ -85,9 +85,8 @@ def _record_only(options: argparse.Namespace) -> int:
     status, requests = problems.record(options.record, options.save)
     count = f"{len(requests)} problem{'s' * (len(requests) != 1)}"
     if not requests:
-        _say(
-            f"{options.save} has no problems: {options.record[0]} planned nothing, by operations or with cudnnpy.torch.enable()"
-        )
+        advice = "PyTorch's convolutions are recorded within enable()"
+        _say(f"{options.save} has no problems: {options.record[0]} planned nothing; {advice}")
         return 1 if status else 0
     _say(
         f"{options.save} has {count}, and none is tuned, since there is no CUDA driver ({stub_driver.LIBRARY}). To plan them: "
