@@ -38,8 +38,10 @@ __all__ = [
     "transform_tensor",
 ]
 
+TYPE_CHECKING = False
+if not TYPE_CHECKING:  # type checkers report unknown names
 
-def __getattr__(name: str) -> object:
-    from cudnnpy._unknown_names import missing_in_reference
+    def __getattr__(name):
+        from cudnnpy._unknown_names import missing_in_reference
 
-    raise AttributeError(missing_in_reference(name, __all__))
+        raise AttributeError(missing_in_reference(name, __all__))
