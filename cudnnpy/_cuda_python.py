@@ -31,6 +31,11 @@ def driver_library() -> Any:
     return library
 
 
+def can_load_driver() -> bool:
+    """Return whether there is a libcuda, or a replacement of it."""
+    return "libcuda" in _replacements or has_driver()
+
+
 @process_cache
 def cuda_python(name: str) -> Any:
     """Return the module cuda.NAME: cuda_python("bindings.driver"). Raises LibraryNotFoundError if it is not installed."""

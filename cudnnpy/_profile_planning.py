@@ -65,8 +65,10 @@ def check_device(device: object, arrays: Collection[str] = ()) -> None:
             f"got {error_repr(device)}. cudnnpy.DeviceProfile.load loads a profile by its name, such as 'h200'"
         )
     if isinstance(device, DeviceProfile) and arrays:
+        expected, given = ("TensorSpecs", "others") if len(arrays) > 1 else ("a TensorSpec", "another object")
         raise TypeError(
-            f"{' and '.join(arrays)} must be TensorSpecs to plan for a device profile; got arrays, which have a device"
+            f"{' and '.join(arrays)} must be {expected} to plan for a device profile; got {given}. Type "
+            "cudnnpy.TensorSpec(x.shape, dtype), with the strides if they are not packed"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from importlib import import_module
 
@@ -69,7 +70,14 @@ _NAMES: dict[str, str] = {
     "cudnnpy has no attention; the functions of cuDNN's attention are in cudnnpy.raw": """
         sdpa scaled_dot_product_attention attention MultiheadAttention
     """,
-    "the operations are names of the package: type cudnnpy.Convolution, for example": "nn functional layers keras",
+    "the operations are names of the package: type cudnnpy.Convolution, for example": """
+        nn functional layers keras nd gluon dnn theano singa mxnet
+    """,
+    "type `cudnnpy info` in a shell, or cudnnpy.availability.report()": "info report collect_env show_config",
+    "type `cudnnpy edges` in a shell": "edges edge_detector",
+    'type `cudnnpy tune` in a shell, or the option prefer="autotune" of an operation': "tune",
+    "type `cudnnpy faults` in a shell, or cudnnpy.store.default().faults()": "faults",
+    "the C API is a module: type from cudnnpy import raw, and raw.cudnnCreate": "cudnn libcudnn capi bindings",
     "type cudnnpy.to_device(array) for a copy on the GPU, cudnnpy.empty(shape, dtype) for a new array": """
         tensor array asarray zeros ones from_numpy empty_like zeros_like cuda gpuarray copy_to_device
     """,
@@ -131,10 +139,20 @@ def missing(name: str, public: Collection[str]) -> str:
     return text if name.startswith("_") else f"{text}{_suggest(name, public)}"
 
 
+def missing_in_reference(name: str, public: Collection[str]) -> str:
+    """Return the message for a name that `cudnnpy.reference` lacks; what to type is a name there if it has it."""
+    text = f"module 'cudnnpy.reference' has no attribute {name!r:.80}"
+    if name.startswith("_"):
+        return text
+    return text + re.sub(rf"\bcudnnpy\.(?=(?:{'|'.join(public)})\b)", "cudnnpy.reference.", _suggest(name, public))
+
+
 def _suggest(name: str, public: Collection[str]) -> str:
     if name in _OWN_IMPORTS:
         return f". It is a module of its own: type import cudnnpy.{name} first"
     plain = _plain(name)
+    if plain.startswith("cuda") and plain != "cuda":
+        return f": {_in_raw(name)}"
     if same := [known for known in public if _plain(known) == plain]:
         return did_you_mean(same)
     for sentence, names in _NAMES.items():

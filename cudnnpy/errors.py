@@ -81,11 +81,14 @@ class LibraryNotFoundError(LibraryError):
     """libcudnn, or a library that it needs, is not found or cannot be loaded."""
 
     def __init__(self, reason: str, advice: str = "") -> None:
+        self._of_cudnn = f"{reason.rstrip('.')}. {advice}"  # the message for what needs no driver
         if not advice:
-            advice = f"Install cuDNN: {to_install()}; or name a file: CUDNNPY_LIBRARY=..."
-            if not has_driver():
-                reason = f"{NO_DRIVER}. Descriptors and `cudnnpy plan` need no driver, but cuDNN: {reason}"
-        super().__init__(f"{reason.rstrip('.')}. {advice}")
+            self._of_cudnn += f"Install cuDNN: {to_install()}; or name a file: CUDNNPY_LIBRARY=..."
+        needs_cudnn_alone = not advice and not has_driver()
+        without = (
+            f"{NO_DRIVER}. Descriptors and `cudnnpy plan` need no driver, but cuDNN: " if needs_cudnn_alone else ""
+        )
+        super().__init__(f"{without}{self._of_cudnn}")
 
 
 class LibraryVersionError(LibraryError):

@@ -45,7 +45,7 @@ class TensorSpec(_TensorFields):
     Raises
     ------
     TypeError
-        The data type is unknown. The other fields are checked where the tensor is used.
+        The shape is not a sequence, or the data type is unknown. The other fields are checked where the tensor is used.
 
     Examples
     --------
@@ -63,7 +63,10 @@ class TensorSpec(_TensorFields):
         strides: tuple[int, ...] | None = None,
         alignment: int = 16,
     ) -> Self:
-        """Check the data type."""
+        """Check the data type, and that the shape is a sequence."""
+        given: object = shape
+        if not isinstance(given, Sequence) or isinstance(given, str):
+            raise TypeError(f"shape must be a tuple of sizes, such as (8, 64, 56, 56); got {error_repr(shape)}")
         return super().__new__(cls, shape, dtype_of(dtype).name, strides, alignment)
 
 

@@ -13,7 +13,6 @@ from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Self
 
-from cudnnpy._core.candidate_table import table
 from cudnnpy._measuring import stub_driver
 from cudnnpy._measuring.process import Ended, StartError, WorkerProcess
 from cudnnpy._planning import problem_notation, recording, selection
@@ -132,8 +131,8 @@ def plan_for_profile(problem: Problem, options: PlanningOptions, profile: Device
             if error.kind != NoAlgorithmError.__name__:
                 raise
             considered = candidates_for_profile(problem, options, profile)
-            wanted = selection.describe_options(options, selection.limit_of(options, profile.memory))
-            raise NoAlgorithmError(str(problem), wanted, table(considered), considered) from None
+            limit = selection.limit_of(options, profile.memory)
+            raise selection.no_algorithm(problem, options, limit, considered, is_for_profile=True) from None
     recording.note(problem, options)
     return ProfilePlan(entry, profile)
 

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 from cudnnpy._core.dtypes import Dtype, dtype_of, numpy_dtype
 from cudnnpy._core.layouts import TensorSpec, has_same_layout, stride_order
-from cudnnpy._cuda_python import cuda_python, without_cuda
+from cudnnpy._cuda_python import can_load_driver, cuda_python, without_cuda
+from cudnnpy._cuda_state import NO_DRIVER
 from cudnnpy._memory.device_array import DeviceArray, allocate, empty
 from cudnnpy._memory.streams import synchronize
 from cudnnpy._options.array_conversions import numpy_conversion
@@ -64,13 +65,22 @@ def read(array: Any, argument: str) -> tuple[int, ArrayMetadata]:
     """Return the address and the metadata of a device array. Raises TypeError, naming the argument, for a host array."""
     pointer, signature = library_of(array, argument).read(array)
     if signature[3] < 0:
-        call = "" if type(array).__module__ == "numpy" else numpy_conversion("array", array)
-        raise TypeError(
-            f"{argument} must be an array on a CUDA device; got a host array ({_describe(array)}). Copy it with "
-            "cudnnpy.to_device(array), or use the reference implementation on the CPU, cudnnpy.reference"
-            f"{f', with {call}' if call else ''}"
-        )
+        raise TypeError(_host_array_text(array, argument, signature))
     return pointer, signature
+
+
+def _host_array_text(array: Any, argument: str, signature: ArrayMetadata) -> str:
+    """Return the message for a host array. Without a driver it says so first, and advises no copy."""
+    text = f"{argument} must be an array on a CUDA device; got a host array ({_describe(array)})"
+    call = "" if type(array).__module__ == "numpy" else numpy_conversion("array", array)
+    if not can_load_driver():
+        shape, _strides, dtype, _device = signature
+        spec = f"cudnnpy.TensorSpec({tuple(shape)}, {str(dtype).removeprefix('torch.')!r})"
+        return f"{NO_DRIVER}. {text}. A plan takes {spec}{f', and the reference {call}' if call else ''}"
+    return (
+        f"{text}. Copy it with cudnnpy.to_device(array), or use the reference implementation on the CPU, cudnnpy.reference"
+        f"{f', with {call}' if call else ''}"
+    )
 
 
 def spec_of(signature: ArrayMetadata, alignment: int = 16) -> TensorSpec:
@@ -102,8 +112,17 @@ def _find_library(array: Any, argument: str) -> ArrayLibrary:
         return _OTHER
     raise TypeError(
         f"{argument} must be a device array (PyTorch, CuPy, JAX, Numba, cudnnpy.to_device(...), or anything with "
-        f"__dlpack__ or __cuda_array_interface__); got {array!r:.60}"
+        f"__dlpack__ or __cuda_array_interface__); got {array!r:.60}{_suggest_spec(array)}"
     )
+
+
+def _suggest_spec(given: Any) -> str:
+    """Return the end of the error for a TensorSpec where memory is needed, or for a shape where only the memory is not."""
+    if isinstance(given, TensorSpec):
+        return ". A TensorSpec has no memory: it is for plan, candidates and Graph.tensor"
+    if isinstance(given, tuple | list) and given and all(type(size) is int for size in given):
+        return f". To plan without an array, pass cudnnpy.TensorSpec({tuple(given)!r:.60}, dtype)"
+    return ""
 
 
 # Every other library, through StridedMemoryView

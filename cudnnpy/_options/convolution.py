@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, get_args
 
 from cudnnpy._options.algorithms import SupportsExecute, SupportsKnobs, check_algorithm
+from cudnnpy._options.byte_counts import read_bytes
 from cudnnpy._options.checks import (
     check_flag,
     check_integer,
@@ -36,6 +37,8 @@ TUNE_SECONDS = 2.0  # the most that "autotune" takes for one problem, by default
 
 def _workspace_limit(value: Any) -> int | None:
     expected = "a number of bytes, 0 or more, or None"
+    if isinstance(value, str) and (count := read_bytes(value)) is not None:
+        raise TypeError(f"workspace_limit must be {expected}; got {error_repr(value)}, which is {count}")
     return None if value is None else check_integer("workspace_limit", value, 0, expected=expected)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 from cudnnpy._options.checks import check_shape
 from cudnnpy._options.convolution import ConvolutionOptions, TransposeOptions
 from cudnnpy._options.options_base import ImmutableOptions
-from cudnnpy._options.suggestions import refuse_call
+from cudnnpy._options.suggestions import refuse_attribute, refuse_call
 from cudnnpy.typing import Array, ArrayT, ConvolutionActivation, ConvolutionOperation, Shape, Stream
 
 
@@ -30,6 +30,7 @@ class ConvolutionMethods(ImmutableOptions):
 
     if not TYPE_CHECKING:  # type checkers report the call
         __call__ = refuse_call
+        __getattr__ = refuse_attribute
 
 
 class ConvolutionBase(ConvolutionOptions, ConvolutionMethods):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cudnnpy._options.options_base import ImmutableOptions
-from cudnnpy._options.suggestions import refuse_call
+from cudnnpy._options.suggestions import refuse_attribute, refuse_call
 
 
 class OperationBase(ImmutableOptions):
@@ -25,5 +25,6 @@ class OperationBase(ImmutableOptions):
     _forward_inference: ClassVar[Callable[..., Any]]
     _backward: ClassVar[Callable[..., Any]]
 
-    if not TYPE_CHECKING:  # type checkers report the call
+    if not TYPE_CHECKING:  # type checkers report the call and the attribute
         __call__ = refuse_call
+        __getattr__ = refuse_attribute

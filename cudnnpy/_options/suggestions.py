@@ -100,6 +100,21 @@ _VALUES: dict[str, dict[str, str]] = {
         "NHWC": "Axes (N, H, W, C) are 'NHWC'; axes (N, C, H, W) that are channels last in memory need no option"
     },
     "channels_first": {"NCHW": "Axes (N, C, H, W) are 'NCHW'"},
+    **{
+        name: {ours: f"Did you mean {ours!r}?"}
+        for ours, names in (
+            ("forward", ("fwd", "fprop", "conv", "conv2d", "conv_fprop")),
+            ("backward_data", ("bwd_data", "bprop", "dgrad", "conv_dgrad", "gradi", "backward_input", "backward_x")),
+            ("backward_filter", ("bwd_filter", "wgrad", "conv_wgrad", "gradw", "backward_weight", "backward_w")),
+        )
+        for name in names
+    },
+    "gelu": {"clipped_relu": "A gelu is an operation of graphs: cudnnpy.Graph().pointwise('gelu_fwd', x)"},
+    "leaky_relu": {
+        "clipped_relu": "A leaky relu is an operation of graphs: "
+        "cudnnpy.Graph().pointwise('relu_fwd', x, how={'relu_lower_clip_slope': slope})"
+    },
+    **{name: {"int8x4": f"The memory format is format={name!r}, or strides="} for name in ("nhwc", "nchw")},
     "silu": {"swish": "Did you mean 'swish'?", "swish_fwd": "Did you mean 'swish_fwd'?"},
     "mean": {"avg": "Did you mean 'avg'?"},
 }
@@ -112,7 +127,10 @@ def suggest_value(value: str, allowed: Iterable[str]) -> str:
     for accepted, sentence in _VALUES.get(name, {}).items():
         if not accepted or accepted in names:
             return f". {sentence}"
-    return did_you_mean([known for known in names if name and known.startswith(name)] or near(name, names))
+    in_another_case = [known for known in names if known.lower() == name]
+    return did_you_mean(
+        in_another_case or [known for known in names if name and known.startswith(name)] or near(name, names)
+    )
 
 
 def near(name: str, known: Iterable[str], count: int = 1) -> list[str]:
@@ -161,8 +179,13 @@ def _check_arguments(options_class: type, given: tuple[Any, ...], options: dict[
             ) from None
 
 
+def our_option(option: str) -> str:
+    """Return our name of another library's option, or ""."""
+    return _OPTIONS.get(option, "")
+
+
 def _suggest_option(option: str, names: list[str]) -> str:
-    ours = _OPTIONS.get(option)
+    ours = our_option(option)
     if ours in names:
         unit = ", in bytes" if ours == "workspace_limit" else ""
         return f". Did you mean {ours}={unit}?"
@@ -174,8 +197,21 @@ def _suggest_option(option: str, names: list[str]) -> str:
 def refuse_call(operation: object, *arguments: object, **options: object) -> NoReturn:
     """Raise the TypeError of a call of an operation itself, which layers of frameworks permit: it names the methods."""
     kind = type(operation)
+    raise TypeError(f"a call of {kind.__name__} must name a method ({_methods(kind)}); got a call of the object itself")
+
+
+def refuse_attribute(operation: object, name: str) -> NoReturn:
+    """Raise the AttributeError of an attribute that an operation lacks: it names the methods."""
+    kind, advice = type(operation), ""
+    if "workspace" in name and hasattr(kind, "plan"):
+        advice = ': type plan("forward", x, w).workspace_size'
+    elif not name.startswith("_"):
+        advice = f". Its methods are {_methods(kind, 'plan', 'candidates', 'output_shape')}"
+    raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}{advice}", name=name, obj=operation)
+
+
+def _methods(kind: type, *others: str) -> str:
+    """Return the methods of an operation that compute, and those of the others that it has, as text."""
     methods = [name for name in dir(kind) if name.startswith(("forward", "backward"))]
     methods.sort(key=lambda name: not name.startswith("forward"))
-    raise TypeError(
-        f"a call of {kind.__name__} must name a method ({', '.join(methods)}); got a call of the object itself"
-    )
+    return ", ".join([*methods, *(name for name in others if hasattr(kind, name))])

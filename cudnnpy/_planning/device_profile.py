@@ -23,13 +23,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from cudnnpy import raw
-from cudnnpy._options.checks import printable
+from cudnnpy._options.checks import error_repr, printable
 from cudnnpy._options.limits import MAX_PROFILE_BYTES
 from cudnnpy._options.public_dir import PublicDir
+from cudnnpy._options.suggestions import did_you_mean
 from cudnnpy._planning.engines import Target
 from cudnnpy._version import __version__
 from cudnnpy.backend import Descriptor
-from cudnnpy.errors import StatusError
+from cudnnpy.errors import LibraryNotFoundError, StatusError
 from cudnnpy.handle import on_device
 
 FORMAT = 1
@@ -96,12 +97,19 @@ class DeviceProfile(PublicDir):
     """
 
     text: str = field(repr=False)  #: the properties as cuDNN's JSON
-    cudnn: (
-        int | None
-    )  #: the release of cuDNN that must be loaded to plan for it, such as 92800; None for any that accepts it
-    source: str  #: the name or the file that it was loaded from, or "GPU 0"
+    #: the release of cuDNN that must be loaded to plan for it, such as 92800; None for any that accepts it
+    cudnn: int | None = None
+    source: str = "text"  #: the name or the file that it was loaded from, or "GPU 0"
     set_by_hand: tuple[str, ...] = ()  #: the properties that were not read from a GPU, by cuDNN's names
     releases: str = ""  #: the releases of cuDNN that the profile was tried with, as text; "" if they are not known
+
+    def __post_init__(self) -> None:
+        """Raise TypeError for a name or a file in place of the properties."""
+        if not isinstance(self.text, str) or not self.text.startswith("{"):
+            raise TypeError(
+                f"text must be the properties as cuDNN's JSON; got {error_repr(self.text)}. cudnnpy.DeviceProfile.load loads a "
+                "profile by its name, such as 'h200', or from a file"
+            )
 
     def __repr__(self) -> str:
         return f"<DeviceProfile {self.source}: {self.description}>"
@@ -134,7 +142,9 @@ class DeviceProfile(PublicDir):
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise ProfileError(
-                f"{source}: cannot be read as a device profile: {why}; the package has {', '.join(cls.names())}"
+                f"{source}: cannot be read as a device profile: {why}; the package has {', '.join(cls.names())}, and "
+                "`cudnnpy device-profile -o FILE` writes that of another GPU, where it is"
+                f"{did_you_mean([known for known in cls.names() if known == source.lower()])}"
             ) from None
         if len(content) > MAX_PROFILE_BYTES:
             raise ProfileError(f"{source}: a device profile must have {MAX_PROFILE_BYTES} bytes at most; got more")
@@ -159,8 +169,8 @@ class DeviceProfile(PublicDir):
         StatusError
             cuDNN fails, for example without a driver.
         """
-        check_release()
         with on_device(device):
+            check_release()
             found = Descriptor(raw.CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, {raw.CUDNN_ATTR_DEVICEPROP_DEVICE_ID: device})
             text, source = str(found[raw.CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION]), f"GPU {device}"
         return cls(cls._parsed(text, source).text, raw.version(), source)
@@ -273,11 +283,15 @@ def _keys_text(missing: list[str], unknown: list[str]) -> str:
 
 
 def check_release() -> None:
-    """Raise ProfileError if the loaded cuDNN has no device profiles."""
-    if raw.version() < FIRST_RELEASE:
+    """Raise ProfileError if the loaded cuDNN has no device profiles, or if there is none; a driver is not needed."""
+    try:
+        release = raw.version()
+    except LibraryNotFoundError as error:
+        raise ProfileError(f"planning for a device profile needs cuDNN, and no driver: {error._of_cudnn}") from error
+    if release < FIRST_RELEASE:
         raise ProfileError(
             f"cuDNN must be {raw.version_text(FIRST_RELEASE)} or newer for device profiles; got "
-            f"{raw.version_text(raw.version())}, which is loaded: install a newer nvidia-cudnn-cu12 or nvidia-cudnn-cu13"
+            f"{raw.version_text(release)}, which is loaded: install a newer nvidia-cudnn-cu12 or nvidia-cudnn-cu13"
         )
 
 

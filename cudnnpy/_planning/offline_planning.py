@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from cudnnpy._core.candidate_table import table
 from cudnnpy._launch.steps import Executable
 from cudnnpy._planning import device_profile, problem_notation, selection
 from cudnnpy._planning.candidate_filter import try_plan
@@ -21,7 +20,6 @@ from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.stored_choice import entry_of
 from cudnnpy._store.entry import Entry
-from cudnnpy.errors import NoAlgorithmError
 
 
 class PlanningHooks(NamedTuple):
@@ -47,8 +45,9 @@ def plan_for_profile(text: str, device: DeviceProfile, watch: PlanningHooks = Pl
     considered = survey_offline(problem, options, target, device.memory, watch)
     found = next((candidate for candidate in considered if not candidate.rejection_reason), None)
     if found is None:
-        wanted = selection.describe_options(options, selection.limit_of(options, device.memory))
-        raise NoAlgorithmError(str(problem), wanted, table(considered), considered)
+        raise selection.no_algorithm(
+            problem, options, selection.limit_of(options, device.memory), considered, is_for_profile=True
+        )
     return entry_of(problem, options, target, Plan(problem, found), considered, complete=True)
 
 

@@ -188,7 +188,8 @@ def _texts(name: str, source: str) -> list[str]:
         newer = type(given) is int and given > FORMAT
         advice = ". A newer version of cudnnpy wrote the file: update cudnnpy" if newer else ""
         raise ProblemTextError(
-            f"format must be {FORMAT}; got {'none' if given is None else str(given)[:60]}{advice}", file=name
+            f"format must be {FORMAT}; got {f'none: type format = {FORMAT}' if given is None else str(given)[:60]}{advice}",
+            file=name,
         )
     return _strings(name, content.get("problems"))
 
@@ -198,7 +199,12 @@ def _not_toml(name: str, error: Exception) -> ProblemTextError:
     place = re.search(r" \(at line (\d+), column (\d+)\)", said)
     line, column = map(int, place.groups()) if place else (None, None)
     said = " ".join(said.replace(place.group(), "").split()) if place else " ".join(said.split())
-    return ProblemTextError(f"the file must be TOML; got another text: {said[:200]}", column, line, name)
+    return ProblemTextError(
+        f'the file must be TOML; got another text: {said[:200]}. It begins with format = {FORMAT} and problems = ["..."]',
+        column,
+        line,
+        name,
+    )
 
 
 def _strings(name: str, given: Any) -> list[str]:

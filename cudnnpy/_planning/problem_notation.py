@@ -24,13 +24,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NamedTuple
 
 from cudnnpy._options.byte_counts import read_bytes, write_bytes
 from cudnnpy._options.limits import MAX_PROBLEM_CHARACTERS
-from cudnnpy._options.suggestions import did_you_mean
+from cudnnpy._options.suggestions import did_you_mean, near, suggest_value
 from cudnnpy._planning.options import PlanningOptions, checked
 from cudnnpy._planning.problem import Problem
 
@@ -219,9 +218,9 @@ def _kind(words: list[Token]) -> tuple[ProblemSyntax, Token]:
         raise ProblemTextError(f"operation must be given once; got {second.text!r} after {first.text!r}", second.column)
     if not words:
         raise ProblemTextError(f"{expected}, with the shapes of x and w; got an empty text", 1)
-    near = [(word, get_close_matches(word.text[:_SHOWN], known, 1)) for word in words[:_READ_FOR_ADVICE]]
-    word, guess = next((pair for pair in near if pair[1]), (words[0], []))
-    raise ProblemTextError(f"{expected}; got {_shown(word.text)}{did_you_mean(guess)}", word.column)
+    advice = [(word, suggest_value(word.text, known)) for word in words[:_READ_FOR_ADVICE]]
+    word, guess = next((pair for pair in advice if pair[1]), (words[0], ""))
+    raise ProblemTextError(f"{expected}; got {_shown(word.text)}{guess}", word.column)
 
 
 def _take(given: ParsedText, kind: ProblemSyntax, word: Token) -> None:
@@ -249,19 +248,20 @@ def _take(given: ParsedText, kind: ProblemSyntax, word: Token) -> None:
 def _unknown(kind: ProblemSyntax, word: Token) -> str:
     """Return why a word is not part of the notation."""
     spelled = word.text.partition("=")[0]
-    refused, alone = {**kind.refused, **_REFUSED}, {**kind.words, **_WORDS}
+    refused = {name.lower(): expected for name, expected in {**kind.refused, **_REFUSED}.items()}
+    alone = {**kind.words, **_WORDS}
     named = [*kind.values, *kind.aliases, *_VALUES]
     if _LISTED_SIZES.fullmatch(word.text):
         sizes = re.findall("[0-9]+", word.text)
         right = "x".join(sizes) if len(sizes) > 1 else "such as 1x3x8x8"
         return f"shape must be sizes joined by x, {right[:_SHOWN]}; got {_shown(word.text)}"
-    if spelled in refused:
-        return f"{spelled} must be {refused[spelled]}; got {_shown(word.text)}"
+    if spelled.lower() in refused:
+        return f"{spelled} must be {refused[spelled.lower()]}; got {_shown(word.text)}"
     if spelled in named:
         return f"{spelled} must have a value, {spelled}=...; got {_shown(word.text)}"
     if spelled in alone:
         return f"{spelled} must have no value; got {_shown(word.text)}"
-    guess = get_close_matches(spelled[:_SHOWN], [*named, *alone, *refused, *kind.operations], 1)
+    guess = near(spelled, [*named, *alone, *refused, *kind.operations])
     expected = "a word of the notation" if guess else f"one of {', '.join([*alone, *(f'{name}=' for name in named)])}"
     return f"word must be {expected}; got {_shown(word.text)}{did_you_mean(guess)}"
 

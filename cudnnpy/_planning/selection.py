@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from cudnnpy._core.candidate_table import table
+from cudnnpy._core.layouts import are_channels_last, channels_last_strides
 from cudnnpy._memory import workspace as memory
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._planning import recording
@@ -26,6 +27,7 @@ from cudnnpy.handle import Handle
 if TYPE_CHECKING:
     from cudnnpy._planning.stored_tuner import StoredTuner
 
+RUNTIME_ENGINES = "Engines that are compiled at run time are planned only where the GPU is"
 _BEST = 16  # the number of the heuristics' proposals that autotune measures before all engines
 
 
@@ -123,7 +125,7 @@ def choose(
             if found is None and (with_fault := faults.keys() - rejected.keys()):
                 found = first(one for one in ranked_candidates(problem, options, target) if one.name in with_fault)
     if found is None:
-        raise NoAlgorithmError(str(problem), describe_options(options, limit), table(tried), tried)
+        raise no_algorithm(problem, options, limit, tried)
     return found, tried
 
 
@@ -213,6 +215,32 @@ def survey(problem: Problem, options: PlanningOptions, target: Target, free_byte
     for _ in planned_candidates(ranked, problem, options, limit, found, left_out):
         pass
     return found
+
+
+def no_algorithm(
+    problem: Problem, options: PlanningOptions, limit: int, considered: list[Candidate], *, is_for_profile: bool = False
+) -> NoAlgorithmError:
+    """Return the error for a problem that no candidate can run."""
+    advice = _advice_on_formats(problem) if problem.operation == "graph" else ""
+    if is_for_profile and any("RUNTIME_PREREQUISITE_MISSING" in one.rejection_reason for one in considered):
+        advice += f"\n  {RUNTIME_ENGINES}. One of them may run it"
+    return NoAlgorithmError(str(problem), describe_options(options, limit), table(considered) + advice, considered)
+
+
+def _advice_on_formats(problem: Problem) -> str:
+    """Return the line about tensors that are not channels last, which the engines of most graphs need; "" if all are."""
+    others = {
+        name: channels_last_strides(spec.shape)
+        for name, spec in zip(problem.operands, problem.specs, strict=True)
+        if len(spec.shape) > 3 and not are_channels_last(spec)
+    }
+    if not others:
+        return ""
+    name, strides = next(iter(others.items()))
+    return (
+        f"\n  Engines for most graphs need tensors that are channels last in memory; {', '.join(others)} "
+        f"{'is' if len(others) == 1 else 'are'} not. The strides of {name} would be {strides}"
+    )
 
 
 def describe_options(options: PlanningOptions, limit: int) -> str:

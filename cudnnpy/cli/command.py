@@ -144,6 +144,7 @@ def _one_line_warnings() -> Iterator[None]:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    from cudnnpy._options.suggestions import did_you_mean, near
     from cudnnpy.cli import errors
 
     parser = _Parser(prog="cudnnpy", description=_DESCRIPTION)
@@ -154,8 +155,18 @@ def _run(arguments: Sequence[str] | None) -> int:
         module = import_module(f"cudnnpy.cli.{module_name}")
         module.add_arguments(command)
         command.set_defaults(run=module.run, command=f"cudnnpy {name}")
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given and not given[0].startswith("-") and given[0] not in _COMMANDS:
+        guess = did_you_mean(near(given[0], _COMMANDS))
+        names = ", ".join(_COMMANDS)
+        return _fail(2, f"command must be one of {names}; got {given[0]!r:.60}{guess} (see cudnnpy --help)")
     try:
-        options = parser.parse_args(arguments)
+        options, unknown = parser.parse_known_args(given)
+        if unknown:
+            advice = getattr(options, "advice_on_unknown", "")
+            name = getattr(options, "command", "cudnnpy")
+            text = " ".join(" ".join(unknown).split())
+            return _fail(2, f"unrecognized arguments: {text}{advice} (see {name} --help)", name)
     except SystemExit as ended:  # after --help, --version, or a wrong argument
         return ended.code if isinstance(ended.code, int) else 0
     if "run" not in options:

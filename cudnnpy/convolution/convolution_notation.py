@@ -320,6 +320,9 @@ def kind(read: Callable[[ParsedText, int], AnyProblem]) -> ProblemSyntax:
             **dict.fromkeys(("NWC", "NHWC", "NDHWC"), _LAST),
             **dict.fromkeys(("NCW", "NCHW", "NCDHW"), "left out, or written as packed"),
             **{name: f"written as pad={name}" for name in PADDINGS},
+            **dict.fromkeys(
+                ("kernel", "kernel_size", "window"), "left out: the size of the filter is in the shape of w"
+            ),
         },
         words_of,
         read,

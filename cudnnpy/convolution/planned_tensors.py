@@ -19,6 +19,7 @@ def specs_and_device(
     """
     specs: dict[str, TensorSpec] = {}
     devices: dict[str, int] = {}
+    check_device(device, [name for name, array in given.items() if not isinstance(array, TensorSpec | None)])
     for name, array in given.items():
         if isinstance(array, TensorSpec):
             specs[name] = check_spec(name, array)
@@ -26,7 +27,6 @@ def specs_and_device(
             pointer, signature = read(array, name)
             devices[name] = signature[3]
             specs[name] = spec_of(signature, min(pointer & -pointer, 16))
-    check_device(device, devices)
     if isinstance(device, DeviceProfile):
         return specs, 0
     ordinals = set(devices.values()) | ({device} if device is not None else set())

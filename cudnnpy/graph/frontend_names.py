@@ -1,6 +1,15 @@
-"""The error for a name that Graph or Node lacks and cudnn-frontend's pygraph or tensor has: what to type instead."""
+"""The errors for names and keywords of cudnn-frontend's pygraph and tensors that Graph and Node lack: what to type instead."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from inspect import CO_VARKEYWORDS, isfunction
+from typing import Any, TypeVar
+
+from cudnnpy._options.suggestions import near, our_option
+
+_ClassT = TypeVar("_ClassT", bound=type)
 
 _PLAN = "type plan = g.plan(), or g.run(...), which plans at the first call"
 _OUTPUT = 'type g.output("y", node, dtype=, strides=)'
@@ -64,6 +73,79 @@ _SENTENCES: dict[str, str] = {
     **dict.fromkeys(("set_output", "set_data_type", "set_dim", "set_stride", "set_name"), _OUTPUT),
     "get_dim": "type node.shape",
 }
+
+# Keywords of pygraph, its tensors and operations -> our arguments, if the method has them.
+_ARGUMENTS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("image", "input", "input0"), ("x", "a")),
+    **dict.fromkeys(("weight", "filter"), ("w", "scale")),
+    **dict.fromkeys(("input1", "other", "B"), ("b",)),
+    **dict.fromkeys(("loss", "grad"), ("dy", "x")),
+    "A": ("a",),
+    "mask": ("t",),
+    "mode": ("op",),
+    **dict.fromkeys(("axis", "dim", "dims"), ("axes",)),
+    **dict.fromkeys(("intermediate_data_type", "compute_data_type"), ("compute_dtype",)),
+    "data_type": ("dtype",),
+    "norm_forward_phase": ("training",),
+    **dict.fromkeys(("in_running_mean", "in_running_var"), ("running",)),
+    "momentum": ("average_factor",),
+    "inv_variance": ("inverse",),
+    "tensor": ("node",),
+}
+_SPEC = "Type g.tensor(name, cudnnpy.TensorSpec(shape, dtype, strides)), or g.tensor(name, array)"
+_PADDING = "Type padding=((before, after), ...), with a pair for each axis"
+_KEYWORDS: dict[str, str] = {
+    **dict.fromkeys(("dim", "shape", "stride", "strides", "data_type", "dtype", "array"), _SPEC),
+    **dict.fromkeys(("pre_padding", "post_padding"), _PADDING),
+    "io_data_type": "Tensors have their data types, and an output its own: g.output(name, node, dtype=)",
+    **dict.fromkeys(("intermediate_data_type", "compute_data_type"), "Type cudnnpy.Graph(compute_dtype=)"),
+    "is_virtual": "A result is virtual unless it is an output: g.output(name, node)",
+    "is_pass_by_value": "Type g.number(value, rank)",
+    "uid": "An operand is known by its name",
+    "name": "Inputs and outputs have names: g.tensor(name, array), g.output(name, node)",
+    "handle": "Each thread has a handle for each device",
+    **dict.fromkeys(
+        ("negative_slope", "lower_clip", "upper_clip", "swish_beta", "elu_alpha", "softplus_beta"),
+        'Type how={"relu_lower_clip_slope": slope}, or another parameter of the mode',
+    ),
+}
+
+
+def with_frontend_keywords(graph_class: _ClassT) -> _ClassT:
+    """Make the methods that build a graph explain unknown keywords, such as those of cudnn-frontend."""
+    for name, method in list(vars(graph_class).items()):
+        is_public = name == "__init__" or not name.startswith("_")
+        if is_public and isfunction(method) and not method.__code__.co_flags & CO_VARKEYWORDS:
+            setattr(graph_class, name, _explaining(method))
+    return graph_class
+
+
+def _explaining(method: Callable[..., Any]) -> Callable[..., Any]:
+    code = method.__code__
+    known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+
+    @wraps(method)
+    def call(*given: Any, **named: Any) -> Any:
+        try:
+            return method(*given, **named)
+        except TypeError:
+            unknown = next((name for name in named if name not in known), None)
+            if unknown is None:
+                raise
+            called = "Graph" if method.__name__ == "__init__" else f"Graph.{method.__name__}"
+            raise TypeError(
+                f"an argument of {called} must be one of {', '.join(known)}; got {unknown!r:.80}{_suggest(unknown, known)}"
+            ) from None
+
+    return call
+
+
+def _suggest(unknown: str, known: tuple[str, ...]) -> str:
+    """Return the end of the error for an unknown keyword."""
+    ours = [name for name in (*_ARGUMENTS.get(unknown, ()), our_option(unknown)) if name in known]
+    if not ours and unknown in _KEYWORDS:
+        return f". {_KEYWORDS[unknown]}"
+    return "".join(f". Did you mean {name}=?" for name in (ours or near(unknown, known))[:1])
 
 
 def missing(kind: type, name: str) -> str:

@@ -35,6 +35,7 @@ from cudnnpy._planning.options import PlanningOptions, checked
 from cudnnpy._planning.plan import Plan, executable_of
 from cudnnpy._planning.selection import plan_for, ranked_candidates
 from cudnnpy._profile_planning import check_device, plan_for_profile
+from cudnnpy.graph.frontend_names import with_frontend_keywords
 from cudnnpy.graph.nodes import canonical_spec
 from cudnnpy.graph.operations import GraphOperations
 from cudnnpy.graph.problem import GraphProblem, graph_problem
@@ -42,6 +43,7 @@ from cudnnpy.handle import Handle, on_device
 from cudnnpy.typing import ArrayT, Dtype, Preference, Stream
 
 
+@with_frontend_keywords
 class Graph(GraphOperations):
     """An operation graph with planning options.
 
@@ -73,8 +75,8 @@ class Graph(GraphOperations):
     --------
     >>> import cudnnpy
     >>> g = cudnnpy.Graph()
-    >>> x = g.tensor("x", cudnnpy.TensorSpec((8, 64, 56, 56), "float16"))
-    >>> w = g.tensor("w", cudnnpy.TensorSpec((64, 64, 3, 3), "float16"))
+    >>> x = g.tensor("x", cudnnpy.TensorSpec((8, 64, 56, 56), "float16", (200704, 1, 3584, 64)))  # channels last
+    >>> w = g.tensor("w", cudnnpy.TensorSpec((64, 64, 3, 3), "float16", (576, 1, 192, 64)))
     >>> y = g.output("y", g.pointwise("relu_fwd", g.convolution(x, w, padding=1)))
     >>> [node.shape for node in g.outputs]  # g.run(x=..., w=...) runs it on a GPU
     [(8, 64, 56, 56)]

@@ -29,7 +29,7 @@ from cudnnpy._options.public_dir import PublicDir
 from cudnnpy._planning import engines
 from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy.backend import Descriptor
-from cudnnpy.graph.frontend_names import missing
+from cudnnpy.graph.frontend_names import missing, with_frontend_keywords
 from cudnnpy.typing import Array, Dtype, ElementName
 
 _MOST_AXES = 8  # of a tensor (CUDNN_DIM_MAX)
@@ -77,6 +77,7 @@ class Node:
             raise AttributeError(missing(type(self), name), name=name, obj=self)
 
 
+@with_frontend_keywords
 class GraphTensors(PublicDir):
     """Tensors and operations, in the order in which they were added."""
 

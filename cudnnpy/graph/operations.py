@@ -11,6 +11,7 @@ from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, packed_strides, with_channels_last_strides
 from cudnnpy._options.checks import check_flag, check_number, check_padding, expand_per_axis
 from cudnnpy.graph.argument_checks import check_statistic, checked_axes, checked_how, each_axis
+from cudnnpy.graph.frontend_names import with_frontend_keywords
 from cudnnpy.graph.nodes import GraphTensors, Node, TypedValue
 from cudnnpy.graph.shape_inference import broadcast, convolved, share, statistics
 from cudnnpy.names import enumerator
@@ -27,6 +28,7 @@ _BINARY = {"add", "add_square", "div", "max", "min", "mod", "mul", "pow", "sub",
 _BINARY |= {"cmp_eq", "cmp_neq", "cmp_gt", "cmp_ge", "cmp_lt", "cmp_le", "logical_and", "logical_or"}
 
 
+@with_frontend_keywords
 class GraphOperations(GraphTensors):
     """Tensors, and the operations that compute them.
 

@@ -37,9 +37,19 @@ def refusing(name: str, function: Callable[..., Any], bound: Callable[[str], Cal
         try:
             return function(*arguments)
         except ctypes.ArgumentError as error:
-            raise ctypes.ArgumentError(f"{name}: {error}. The function is {function.__doc__}") from None
+            advice = _advice_on_numbers(name, arguments)
+            raise ctypes.ArgumentError(f"{name}: {error}. The function is {function.__doc__}{advice}") from None
 
     return checked
+
+
+def _advice_on_numbers(name: str, arguments: tuple[Any, ...]) -> str:
+    """Return the end of the error for a number where C takes the address of one, such as alpha; "" without one."""
+    parameters = _api.FUNCTIONS[name][1]
+    for value, (parameter, kind, _direction) in zip(arguments, parameters, strict=True):
+        if isinstance(value, float) and kind == "const void *":
+            return f". {parameter} is the address of a number: byref(c_float({value})), or byref(c_double({value})) for float64"
+    return ""
 
 
 def refuse_null(name: str, at: int, value: Any) -> None:

@@ -37,3 +37,11 @@ __all__ = [
     "sigmoid",
     "transform_tensor",
 ]
+
+TYPE_CHECKING = False
+if not TYPE_CHECKING:  # type checkers report unknown names
+
+    def __getattr__(name):
+        from cudnnpy._unknown_names import missing_in_reference
+
+        raise AttributeError(missing_in_reference(name, __all__))

@@ -20,6 +20,9 @@ a problem is an operation, its shapes and the options that differ from the defau
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to a parser."""
+    parser.set_defaults(
+        advice_on_unknown="; an option of the problem is a word without dashes, such as workspace_limit=64MiB"
+    )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument(
@@ -58,7 +61,8 @@ def run(options: argparse.Namespace) -> int:
     from cudnnpy.cli.explain import explain
 
     if is_ordinal:
-        explanation = explain.on_gpu(text, int(options.device), options.prefer, measure=options.measure)
+        advice = "; to plan without a GPU, name a device profile, such as --device h200"
+        explanation = explain.on_gpu(text, int(options.device), options.prefer, measure=options.measure, advice=advice)
     else:
         explanation = explain.for_profile(text, DeviceProfile.load(options.device), options.prefer)
     if options.json:

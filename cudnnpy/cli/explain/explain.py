@@ -86,13 +86,16 @@ def _measurer(device: int) -> Measurer:
     return Tuner(device)
 
 
-def on_gpu(text: str, device: int, prefer: Preference | None, *, measure: bool) -> Explanation:
-    """Return the explanation of the choice for a GPU of this machine; with `measure`, candidates are run on it."""
+def on_gpu(text: str, device: int, prefer: Preference | None, *, measure: bool, advice: str = "") -> Explanation:
+    """Return the explanation of the choice for a GPU of this machine; with `measure`, candidates are run on it.
+
+    `advice` ends the error for a GPU that is not here.
+    """
     from cudnnpy._memory import workspace
     from cudnnpy.handle import Handle, on_device
 
     problem, options = _parsed(text, prefer, device)
-    devices.check_ordinal(device, "; to plan without a GPU, name a device profile, such as --device h200")
+    devices.check_ordinal(device, advice)
     with on_device(device):
         target, free = Target(Handle.default(device)), workspace.free_bytes(device)
         entry = _measured(problem, options, target, free, _measurer(device)) if measure else None

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from cudnnpy._options.byte_counts import bytes_text
+from cudnnpy._planning.selection import RUNTIME_ENGINES
 from cudnnpy.cli.explain.explanation import CandidateRow, Explanation, Stored
 from cudnnpy.cli.text_table import Line, labelled, table, wrapped
 
 _NEXT = 5  # candidates in a short report
 _QUANTITY = re.compile(r"\d[\d.,]*(?: bytes| [KMGT]iB)?")
-_RUNTIME_ENGINES = "Engines that are compiled at run time are planned only where the GPU is. One of them may be faster."
 
 
 def lines_of(explanation: Explanation, columns: int, *, lists_all: bool = False) -> Iterator[Line]:
@@ -42,7 +42,7 @@ def lines_of(explanation: Explanation, columns: int, *, lists_all: bool = False)
         yield from _reason_counts(rejected, columns)
     if explanation.device.profile is not None:
         yield Line("")
-        for part in wrapped(_RUNTIME_ENGINES, columns):
+        for part in wrapped(f"{RUNTIME_ENGINES}. One of them may be faster.", columns):
             yield Line(part)
 
 

@@ -17,8 +17,13 @@ if TYPE_CHECKING:
     from cudnnpy._store.entry import Entry
 
 
+# The end of the errors for a problem in place of the file.
+_OF_ONE_PROBLEM = "; a file of problems must be named, and cudnnpy explain takes a problem itself"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to a parser."""
+    parser.set_defaults(advice_on_unknown=_OF_ONE_PROBLEM)
     parser.add_argument("problems", metavar="PROBLEMS.toml", help="the file of problems")
     parser.add_argument(
         "--device", required=True, metavar="PROFILE", help="the device profile: a name, such as h200, or a file"
@@ -40,7 +45,10 @@ def run(options: argparse.Namespace) -> int:
     if options.output == "-":
         raise UsageError("-: plans must be written to a file; got standard output")
     output_files.check_writable(options.output, overwrite=options.force)
-    requests, errors = problem_file.read_with_errors(options.problems)
+    try:
+        requests, errors = problem_file.read_with_errors(options.problems)
+    except FileNotFoundError:
+        raise UsageError(f"{options.problems}: No such file or directory{_OF_ONE_PROBLEM}") from None
     profile = DeviceProfile.load(options.device)
     device_profile.check_release()
     for error in errors:

@@ -22,8 +22,8 @@ def run(options: argparse.Namespace) -> int:
     from cudnnpy.cli import devices, output_files
 
     output_files.check_writable(options.output, overwrite=options.force)
-    device_profile.check_release()
     devices.check_ordinal(options.device)
+    device_profile.check_release()
     profile = DeviceProfile.of_device(options.device)
     assert profile.cudnn is not None
     output_files.write(options.output, profile.to_json())

@@ -55,7 +55,7 @@ def run(options: argparse.Namespace, backend: TuningBackend | None = None) -> in
         workers: LocalWorkers | DaskCluster
         if options.dask is None:
             try:
-                gpus = _gpus(options.gpus, backend, is_recorded=options.record is not None)
+                gpus = _gpus(options.gpus, backend, options.record)
             except UnavailableError:
                 if options.save is None or stub_driver.has_driver():
                     raise
@@ -84,6 +84,10 @@ def _record_only(options: argparse.Namespace) -> int:
     """Run a program on a machine without a driver, write the file of its problems, and return the program's exit status."""
     status, requests = problems.record(options.record, options.save)
     count = f"{len(requests)} problem{'s' * (len(requests) != 1)}"
+    if not requests:
+        advice = "PyTorch's convolutions are recorded within enable()"
+        _say(f"{options.save} has no problems: {options.record[0]} planned nothing; {advice}")
+        return 1 if status else 0
     _say(
         f"{options.save} has {count}, and none is tuned, since there is no CUDA driver ({stub_driver.LIBRARY}). To plan them: "
         f"cudnnpy plan {options.save} --device h200 -o plans.jsonl"
@@ -126,12 +130,16 @@ def _check_outputs(options: argparse.Namespace) -> None:
             output_files.check_writable(path, overwrite=options.force)
 
 
-def _gpus(ordinals: Sequence[int] | None, backend: TuningBackend, *, is_recorded: bool) -> list[TuningGpu]:
-    """Return the GPUs of some ordinals, or all GPUs."""
+def _gpus(
+    ordinals: Sequence[int] | None, backend: TuningBackend, recorded: Sequence[str] | None = None
+) -> list[TuningGpu]:
+    """Return the GPUs of some ordinals, or all GPUs. `recorded` is a program with its arguments."""
     try:
         gpus = backend.gpus()
     except (UnavailableError, LibraryNotFoundError) as error:
-        listing = "; with --save, --record lists the problems of a program" if is_recorded else ""
+        listing = "; with --save, --record lists the problems of a program" if recorded else ""
+        if recorded and "--save" in recorded:
+            listing = "; --save must be before --record, whose program takes all words after its name"
         raise UnavailableError(f"{error}; cudnnpy plan chooses without a GPU{listing}") from None
     ordinals = range(len(gpus)) if ordinals is None else ordinals
     for device in ordinals:

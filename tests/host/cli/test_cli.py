@@ -55,8 +55,72 @@ def test_wrong_arguments_are_one_line_and_status_2(arguments):
     done = command(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
-    assert done.stderr.startswith("cudnnpy: ")
+    assert done.stderr.startswith(f"cudnnpy{' info' * (arguments[0] == 'info')}: ")
     assert done.stderr.endswith(" --help)\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ("edge", "cudnnpy: command must be one of info, ...; got 'edge'. Did you mean 'edges'? (see cudnnpy --help)"),
+        ("help", "cudnnpy: command must be one of info, ...; got 'help' (see cudnnpy --help)"),
+        (
+            "device_profile",
+            "cudnnpy: command ...; got 'device_profile'. Did you mean 'device-profile'? (see ...)",
+        ),
+        (
+            "explain forward 1x3x8x8 4x3x3x3 --workspace-limit 64MiB",
+            (
+                "cudnnpy explain: unrecognized arguments: --workspace-limit 64MiB; an option of the problem is a word without "
+                "dashes, such as workspace_limit=64MiB (see cudnnpy explain --help)"
+            ),
+        ),
+        (
+            "plan forward 1x3x8x8 4x3x3x3 --device h200 -o plans.jsonl",
+            (
+                "cudnnpy plan: unrecognized arguments: 1x3x8x8 4x3x3x3; a file of problems must be named, and cudnnpy explain "
+                "takes a problem itself (see cudnnpy plan --help)"
+            ),
+        ),
+        (
+            "plan none.toml --device h200 -o plans.jsonl",
+            "cudnnpy plan: none.toml: No such file or directory; a file of problems must be named, and cudnnpy explain ...",
+        ),
+        (
+            "plan none.toml --device a100 -o plans.jsonl",
+            "cudnnpy plan: none.toml: No such file or directory; ...",
+        ),
+        (
+            "explain forward 1x3x8x8 4x3x3x3 --device a100",
+            (
+                "cudnnpy explain: a100: cannot be read as a device profile: No such file or directory; the package has h100, "
+                "h200, and `cudnnpy device-profile -o FILE` writes that of another GPU, where it is"
+            ),
+        ),
+        (
+            "explain forward 1x3x8x8 4x3x3x3 --device H200",
+            "cudnnpy explain: H200: ...where it is. Did you mean 'h200'?",
+        ),
+        (
+            "explain forward 1x3x8x8 4x3x3x3 kernel=3",
+            "cudnnpy explain: ...: kernel must be left out: the size of the filter is in the shape of w; got 'kernel=3'",
+        ),
+        ("explain fprop 1x3x8x8 4x3x3x3", "cudnnpy explain: column 1: ...; got 'fprop'. Did you mean 'forward'?"),
+        (
+            "explain wgrad 1x3x8x8 4x3x3x3",
+            "cudnnpy explain: column 1: ...; got 'wgrad'. Did you mean 'backward_filter'?",
+        ),
+        (
+            "explain forward 1x3x8x8 4x3x3x3 nhwc",
+            "cudnnpy explain: ...: nhwc must be written as channels_last, with ...'nhwc'",
+        ),
+    ],
+)
+def test_what_people_type_is_told_what_to_type(monkeypatch, tmp_path, capsys, arguments, error):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(arguments.split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(re.escape(error).replace(re.escape("..."), ".*"), line), line
 
 
 PRINTING = [

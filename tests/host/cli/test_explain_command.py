@@ -18,6 +18,7 @@ from messages import says
 from offline_profiles import needs_profiles
 from planning import DATA
 
+import cudnnpy
 from cudnnpy import DeviceProfile, raw
 from cudnnpy._measuring import planner_process
 from cudnnpy._measuring.planner_process import PlannerProcess
@@ -678,3 +679,12 @@ def test_a_candidate_with_a_fault_is_better_than_none(capsys, monkeypatch):
     on_a_gpu(monkeypatch, reasons=("needs 9 bytes, the limit is 0 bytes", reason))
     assert why(capsys)[::2] == ("engine 2", f"no other candidate can be used, in spite of its fault: {reason}")
     assert seen == {}
+
+
+def test_in_python_the_advice_is_no_option_of_the_command(monkeypatch, capsys):
+    monkeypatch.setattr(devices, "why_unavailable", lambda: "no GPU")
+    with pytest.raises(devices.UnavailableError, match=r"^no GPU$"):
+        cudnnpy.explain("forward 1x3x8x8 4x3x3x3")
+    assert command.main(["explain", "forward", "1x3x8x8", "4x3x3x3"]) == 2
+    said = "no GPU; to plan without a GPU, name a device profile, such as --device h200"
+    assert capsys.readouterr().err == f"cudnnpy explain: {said}\n"

@@ -638,6 +638,22 @@ def test_without_a_gpu_a_recording_says_how_to_list_the_problems(capsys: pytest.
     assert capsys.readouterr().err == f"cudnnpy tune: {said}\n"
 
 
+@pytest.mark.usefixtures("on_path")
+def test_save_after_the_program_is_told_to_stand_before_it(capsys: pytest.CaptureFixture[str]) -> None:
+    write_program("program.py", PROBLEMS[0])
+    assert tune("--record", "program.py", "--save", "saved.toml", machine=NEVER._replace(gpus=no_gpus)) == 2
+    said = "--save must be before --record, whose program takes all words after its name"
+    assert capsys.readouterr().err == f"cudnnpy tune: there is no GPU; cudnnpy plan chooses without a GPU; {said}\n"
+
+
+@pytest.mark.usefixtures("on_path", "without_driver")
+def test_a_program_that_plans_nothing_is_not_sent_to_plan(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("program.py").write_text("print('nothing')\n")
+    assert tune("--save", "saved.toml", "--record", "program.py", machine=NEVER._replace(gpus=no_gpus)) == 0
+    said = "program.py planned nothing; PyTorch's convolutions are recorded within enable()"
+    assert capfd.readouterr().err.splitlines()[-1] == f"cudnnpy tune: saved.toml has no problems: {said}"
+
+
 # Ctrl-C
 
 INTERRUPTED = """

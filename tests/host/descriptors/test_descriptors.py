@@ -412,3 +412,9 @@ def test_an_array_argument_is_copied() -> None:
     for shape in ([1, 2, 3, 4, 5], np.array([1, 2, 3, 4, 5]), range(1, 6)):
         with TensorDescriptor(shape) as made:
             assert made.shape == (1, 2, 3, 4, 5)
+
+
+def test_a_format_in_place_of_the_data_type_is_told_its_keyword() -> None:
+    with pytest.raises(ValueError, match=r"got 'NHWC'\. The memory format is format='nhwc', or strides=$"):
+        TensorDescriptor((1, 3, 8, 8), "NHWC")
+    assert TensorDescriptor((1, 3, 8, 8), format="nhwc").shape == (1, 3, 8, 8)

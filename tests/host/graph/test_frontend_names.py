@@ -52,6 +52,57 @@ def test_what_a_sentence_names_exists(graph: tuple[cudnnpy.Graph, Any], sentence
         g.pointwise(mode, *[x] * count)
 
 
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (
+            lambda g, x: cudnnpy.Graph(io_data_type="half"),
+            "Graph must be one of compute_dtype, prefer, ...; got 'io_data_type'. Tensors",
+        ),
+        (
+            lambda g, x: cudnnpy.Graph(compute_data_type="half"),
+            "...; got 'compute_data_type'. Did you mean compute_dtype=?",
+        ),
+        (
+            lambda g, x: g.tensor(dim=(2, 8, 6, 6), stride=(288, 1, 48, 8), data_type="half"),
+            "Graph.tensor must be one of name, like; got 'dim'. Type g.tensor(name, cudnnpy.TensorSpec(shape, ",
+        ),
+        (
+            lambda g, x: g.tensor("y", x.spec, is_virtual=True),
+            "...; got 'is_virtual'. A result is virtual unless it is an output",
+        ),
+        (lambda g, x: g.convolution(image=x, weight=x), "Graph.convolution must ...; got 'image'. Did you mean x=?"),
+        (lambda g, x: g.convolution(x, weight=x), "...; got 'weight'. Did you mean w=?"),
+        (lambda g, x: g.convolution(x, x, pre_padding=1), "...; got 'pre_padding'. Did you mean padding=?"),
+        (lambda g, x: g.pointwise("relu_fwd", input=x), "...; got 'input'. Did you mean x=?"),
+        (lambda g, x: g.pointwise("relu_fwd", x, negative_slope=0.1), "...; got 'negative_slope'. Type how="),
+        (lambda g, x: g.reduction(x, mode="add"), "...; got 'mode'. Did you mean op=?"),
+        (lambda g, x: g.reduction("add", x, axis=1), "...; got 'axis'. Did you mean axes=?"),
+        (lambda g, x: g.matmul(A=x, B=x), "Graph.matmul must be one of a, b; got 'A'. Did you mean a=?"),
+        (
+            lambda g, x: g.normalization("rms_norm", x, x, None, 1e-5, momentum=1),
+            "...; got 'momentum'. Did you mean average_factor=?",
+        ),
+        (lambda g, x: g.output("y", x, data_type="half"), "...; got 'data_type'. Did you mean dtype=?"),
+        (lambda g, x: g.convolution(x, x, paddng=1), "...; got 'paddng'. Did you mean padding=?"),
+        (lambda g, x: g.plan(anything=1), "Graph.plan must be one of device; got 'anything'"),
+    ],
+)
+def test_a_keyword_says_what_to_type(graph: tuple[cudnnpy.Graph, Any], call: Any, error: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        call(*graph)
+    expected = f"an argument of {error}" if not error.startswith("...") else error
+    assert re.match(re.escape(expected).replace(re.escape("..."), ".*"), str(caught.value)), caught.value
+
+
+def test_other_errors_of_a_call_stay(graph: tuple[cudnnpy.Graph, Any]) -> None:
+    g, x = graph
+    with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'w'"):
+        g.convolution(x)
+    with pytest.raises(TypeError, match="w must be a node of this graph; got 1"):
+        g.convolution(x, w=1)
+
+
 def test_other_names_are_those_of_any_object(graph: tuple[cudnnpy.Graph, Any]) -> None:
     g, x = graph
     for of in (g, x):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import Any
@@ -13,6 +14,8 @@ import cudnnpy
 from cudnnpy import Convolution, TensorSpec
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import packed_strides
+from cudnnpy._cuda_python import replaced
+from cudnnpy._cuda_state import NO_DRIVER
 from cudnnpy._memory import arrays, device_array
 from cudnnpy._memory.arrays import ArrayLibrary, library_of, read, spec_of
 from cudnnpy._memory.device_array import DeviceArray
@@ -102,7 +105,7 @@ def test_what_is_no_array_is_refused_by_name(given_: Any) -> None:
 
 @pytest.mark.parametrize("array", [np.zeros((2, 3)), np.zeros((2, 3), np.float16).T], ids=["numpy", "numpy view"])
 def test_a_host_array_is_refused_with_the_two_ways_on(array: Any) -> None:
-    with pytest.raises(TypeError) as caught:
+    with replaced(libcuda=object()), pytest.raises(TypeError) as caught:
         read(array, "x")
     text = str(caught.value)
     assert f"x must be an array on a CUDA device; got a host array ({type(array).__module__.split('.')[0]}." in text
@@ -124,8 +127,51 @@ def test_a_host_array_is_refused_with_the_two_ways_on(array: Any) -> None:
     ],
 )
 def test_every_operation_refuses_host_arrays(call: Any) -> None:
-    with pytest.raises(TypeError, match=r"must be an array on a CUDA device; got a host array .*cudnnpy.to_device"):
+    with (
+        replaced(libcuda=object()),
+        pytest.raises(TypeError, match=r"must be an array on a CUDA device; got a host array .*cudnnpy.to_device"),
+    ):
         call(np.zeros((1, 1, 3, 3), np.float32))
+
+
+def test_without_a_driver_nobody_is_sent_to_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cudnnpy._memory.arrays.can_load_driver", lambda: False)
+    for call in (lambda a: Convolution().forward(a, a), lambda a: Convolution().plan("forward", a, a)):
+        with pytest.raises(TypeError) as caught:
+            call(np.zeros((1, 1, 3, 3), np.float32))
+        assert str(caught.value) == (
+            f"{NO_DRIVER}. x must be an array on a CUDA device; got a host array (numpy.ndarray of shape (1, 1, 3, 3)). "
+            "A plan takes cudnnpy.TensorSpec((1, 1, 3, 3), 'float32')"
+        )
+        assert "cudnnpy.reference" in NO_DRIVER
+
+
+# What has no memory
+
+
+def test_a_tensor_spec_is_for_plans() -> None:
+    with pytest.raises(
+        TypeError, match=r"x must be a device array .* A TensorSpec has no memory: it is for plan, cand"
+    ):
+        Convolution().forward(TensorSpec((1, 1, 3, 3)), TensorSpec((1, 1, 3, 3)))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 3, 3), [1, 1, 3, 3]])
+def test_a_shape_is_told_how_to_plan(shape: Any) -> None:
+    with pytest.raises(
+        TypeError, match=r"To plan without an array, pass cudnnpy\.TensorSpec\(\(1, 1, 3, 3\), dtype\)$"
+    ):
+        Convolution().plan("forward", shape, shape)
+    with pytest.raises(TypeError, match=r"got \[0\.5\]$"):
+        read([0.5], "x")
+
+
+@pytest.mark.parametrize(("shape", "shown"), [(3, "3"), ("8x3", "'8x3'"), (np.zeros(2), "an array (numpy.ndarray of")])
+def test_the_shape_of_a_tensor_spec_is_a_tuple(shape: Any, shown: str) -> None:
+    with pytest.raises(
+        TypeError, match=re.escape(f"shape must be a tuple of sizes, such as (8, 64, 56, 56); got {shown}")
+    ):
+        TensorSpec(shape)
 
 
 # Our own

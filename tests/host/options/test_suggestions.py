@@ -104,6 +104,9 @@ def test_the_formula_of_target_shape() -> None:
     [
         (lambda n: n.Convolution(mode="cross"), "Did you mean 'cross_correlation'?"),
         (lambda n: n.Convolution(mode="conv"), "Did you mean 'convolution'?"),
+        (lambda n: n.Convolution(layout="nhwc"), "Did you mean 'NHWC'?"),
+        (lambda n: n.Activation("gelu"), "cudnnpy.Graph().pointwise('gelu_fwd', x)"),
+        (lambda n: n.Activation("leaky_relu"), "how={'relu_lower_clip_slope': slope})"),
         (lambda n: n.Pooling("average"), "Did you mean 'average_include_padding' or 'average_exclude_padding'?"),
         (lambda n: n.Pooling("avg"), "Did you mean 'average_include_padding' or 'average_exclude_padding'?"),
         (lambda n: n.BatchNormalization("per-activation"), "Did you mean 'per_activation'?"),
@@ -185,3 +188,32 @@ def library(package: str, dtype: str = "float32", **attributes: Any) -> Any:
 )
 def test_the_conversion_of_another_librarys_array(array: Any, call: str) -> None:
     assert numpy_conversion("x", array) == call
+
+
+def test_an_attribute_that_an_operation_lacks_names_its_methods() -> None:
+    for package in (cudnnpy, reference):
+        conv = package.Convolution(padding=1)
+        for name in ("backward", "backward_weight", "apply"):
+            with pytest.raises(AttributeError) as caught:
+                getattr(conv, name)
+            methods = "forward, backward_bias, backward_data, backward_filter"
+            methods += ", plan, candidates, output_shape" if package is cudnnpy else ", output_shape"
+            assert str(caught.value) == f"'Convolution' object has no attribute {name!r}. Its methods are {methods}"
+        with pytest.raises(AttributeError, match=r"Its methods are forward_inference, forward_training, backward$"):
+            package.BatchNormalization().forward
+        with pytest.raises(AttributeError, match=r"has no attribute '_private'$"):
+            conv._private
+        assert not hasattr(conv, "backward")
+    for name in ("workspace_size", "get_workspace"):
+        with pytest.raises(AttributeError, match=rf"has no attribute '{name}': type plan\("):
+            getattr(cudnnpy.Convolution(), name)
+
+
+def test_a_limit_as_text_is_told_its_bytes() -> None:
+    for text, count in (("64MiB", 1 << 26), ("1 GB", 10**9)):
+        with pytest.raises(
+            TypeError, match=rf"workspace_limit must be a number of bytes, .*; got '{text}', which is {count}$"
+        ):
+            cudnnpy.Convolution(workspace_limit=text)
+    with pytest.raises(TypeError, match=r"got 'much'$"):
+        cudnnpy.Convolution(workspace_limit="much")

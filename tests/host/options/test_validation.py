@@ -191,9 +191,9 @@ def test_nan_is_a_number_where_that_is_said() -> None:
 @pytest.mark.parametrize("layout", ["nchw", "CHWN", "", None, 4, ["NCHW"]])
 def test_other_layouts_are_refused(layout: Any) -> None:
     kind = ValueError if isinstance(layout, str) else TypeError
-    names = "'NCW', 'NCHW', 'NCDHW', 'NWC', 'NHWC', 'NDHWC'"
+    names, guess = "'NCW', 'NCHW', 'NCDHW', 'NWC', 'NHWC', 'NDHWC'", ". Did you mean 'NCHW'?" * (layout == "nchw")
     for make in (check_layout, lambda layout: Softmax(layout=layout), lambda layout: Pooling(layout=layout)):
-        with pytest.raises(kind, match="^" + re.escape(f"layout must be one of {names}; got {layout!r}") + "$"):
+        with pytest.raises(kind, match="^" + re.escape(f"layout must be one of {names}; got {layout!r}{guess}") + "$"):
             make(layout)
 
 

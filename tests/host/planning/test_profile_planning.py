@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import re
 import threading
 from typing import Any
 
@@ -157,6 +158,44 @@ def test_without_an_engine_the_table_says_why(h200: DeviceProfile) -> None:
     assert recording.problems == ()
 
 
+def test_a_graph_of_packed_tensors_is_told_the_strides_that_engines_need(h200: DeviceProfile) -> None:
+    def graph(*strides: Any) -> cudnnpy.Graph:
+        g = cudnnpy.Graph()
+        shapes = zip(((8, 64, 28, 28), (64, 64, 3, 3)), strides or (None, None), strict=True)
+        x, w = (
+            g.tensor(name, TensorSpec(shape, "float16", stride))
+            for name, (shape, stride) in zip("xw", shapes, strict=True)
+        )
+        g.output("y", g.convolution(x, w, padding=1))
+        return g
+
+    last = ((50176, 1, 1792, 64), (576, 1, 192, 64))
+    assert graph(*last).plan(h200).profile is h200
+    advice = "need tensors that are channels last in memory; x, y are not. The strides of x would be "
+    packed = cudnnpy.Graph()
+    packed.output("y", packed.pointwise("relu_fwd", packed.tensor("x", TensorSpec((8, 64, 28, 28)))))
+    with pytest.raises(NoAlgorithmError, match=re.escape(f"{advice}{last[0]}")):
+        packed.plan(h200)
+
+
+def test_a_graph_that_must_be_compiled_is_planned_where_the_gpu_is(h200: DeviceProfile) -> None:
+    made = Graph()
+    made.output("y", made.pointwise("sigmoid_fwd", made.tensor("x", X._replace(strides=(50176, 1, 1792, 64)))))
+    with pytest.raises(NoAlgorithmError) as caught:
+        made.plan(h200)
+    assert str(caught.value).endswith(
+        "\n  Engines that are compiled at run time are planned only where the GPU is. One of them may run it"
+    )
+
+
+@pytest.mark.parametrize("given", ["h200", "a100.json", 0])
+def test_a_name_is_no_profile(given: Any) -> None:
+    with pytest.raises(
+        TypeError, match=r"text must be the properties .*; got .*\. cudnnpy\.DeviceProfile\.load loads a prof"
+    ):
+        DeviceProfile(given)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -185,8 +224,13 @@ def test_arguments_that_do_not_fit(h200: DeviceProfile, call: Any, message: str)
 def test_arrays_have_a_device_of_their_own(h200: DeviceProfile, stand_in: Any) -> None:
     from stand_in_device import Array
 
-    with pytest.raises(TypeError, match=says("x and w must be TensorSpecs to plan for a device profile; got arrays")):
+    with pytest.raises(
+        TypeError,
+        match=says("x and w must be TensorSpecs to plan for a device profile; got others. Type cudnnpy.TensorSpec("),
+    ):
         Convolution(padding=1).plan("forward", Array(2, 4, 6, 6), Array(8, 4, 3, 3), device=h200)
+    with pytest.raises(TypeError, match="w must be a TensorSpec to plan for a device profile; got another object"):
+        Convolution(padding=1).plan("forward", X, Array(64, 64, 3, 3), device=h200)
 
 
 def test_one_process_serves_all_calls_until_another_profile(

@@ -118,12 +118,14 @@ def install_line(bare: tuple[Path, Path]) -> str:
     return f"pip install 'cudnnpy[cu12] @ {bare[1].as_uri()}' (for a driver of CUDA 12; with cu13 in place of cu12"
 
 
-def test_a_host_array_is_refused_as_one(answers: dict[str, list[list[str]]]) -> None:
+def test_a_host_array_is_refused_as_one(libraries: Path, answers: dict[str, list[list[str]]]) -> None:
+    """Without a driver nobody is sent to copy it."""
     assert len(answers["host"]) > 20
     for use, kind, message in answers["host"]:
         assert kind == "TypeError", (use, message)
         assert "must be an array on a CUDA device; got a host array" in message, use
-        assert "cudnnpy.to_device(array)" in message, use
+        assert ("cudnnpy.to_device(array)" in message) == has_driver(libraries), use
+        assert message.startswith(NO_DRIVER) != has_driver(libraries), use
         assert "cudnnpy.reference" in message, use
 
 
@@ -204,6 +206,22 @@ def test_commands_for_a_gpu_say_first_that_there_is_no_driver(
     else:
         assert done.stderr.startswith(f"cudnnpy {command[0]}: {NO_DRIVER}")
         assert "pip install" not in done.stderr
+
+
+def test_planning_says_that_it_needs_cudnn_and_a_profile_that_it_needs_the_gpu(
+    bare: tuple[Path, Path], libraries: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "problems.toml").write_text('format = 1\nproblems = ["forward 1x3x8x8 4x3x3x3"]\n')
+    program = bare[0].with_name("cudnnpy")
+    for command in ("plan problems.toml -o plans.jsonl", "explain forward 1x3x8x8 4x3x3x3"):
+        done = run(program, *command.split(), "--device", "h200", cwd=tmp_path, check=False, libraries=libraries)
+        start = f"cudnnpy {command.split()[0]}: planning for a device profile needs cuDNN, and no driver: libcudnn"
+        assert (done.returncode, done.stderr.startswith(start)) == (2, True), done.stderr
+        assert install_line(bare) in done.stderr
+    done = run(program, "device-profile", "-o", "gpu.json", cwd=tmp_path, check=False, libraries=libraries)
+    assert done.returncode == 2
+    if not has_driver(libraries):
+        assert done.stderr == f"cudnnpy device-profile: {NO_DRIVER}\n"
 
 
 # What the files hold

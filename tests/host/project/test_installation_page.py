@@ -21,6 +21,7 @@ import cudnnpy
 from cudnnpy import _cuda_python, availability, errors, raw
 from cudnnpy._core.dtypes import numpy_dtype
 from cudnnpy._cuda_state import cuda_problem
+from cudnnpy._planning import device_profile
 from cudnnpy.availability import Library
 from cudnnpy.cli.edges import images
 from cudnnpy.raw import _library
@@ -76,6 +77,8 @@ def library_messages(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[str]:
 
     patch.setattr(cuda.pathfinder, "load_nvidia_dynamic_lib", no_cublas)
     yield message(_library._find_and_load)
+    patch.setattr(raw, "version", _library._find_and_load)
+    yield message(device_profile.check_release)
     text = folder / "libcudnn.so.9"
     text.write_text("no library\n")
     patch.setattr(cuda.pathfinder, "load_nvidia_dynamic_lib", lambda name: SimpleNamespace(abs_path=str(text)))
@@ -128,6 +131,7 @@ def file_messages(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def package_messages(patch: pytest.MonkeyPatch) -> Iterator[str]:
     """Of packages that are not installed."""
+    patch.setattr("cudnnpy._memory.arrays.can_load_driver", lambda: True)
     yield message(cudnnpy.Convolution().forward, np.zeros((1, 3, 8, 8)), np.zeros((4, 3, 3, 3)))
     for name in ("cuda.core", "PIL", "ml_dtypes"):
         patch.setitem(sys.modules, name, None)

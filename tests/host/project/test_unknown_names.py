@@ -99,6 +99,12 @@ def test_a_name_of_a_seed_has_a_suggestion_and_a_line_on_its_page(page: str) -> 
         ("CUDNN_TENSOR_NHWC", ": type cudnnpy.raw.CUDNN_TENSOR_NHWC"),
         ("cudnnCreat", ": cuDNN ... has no 'cudnnCreat'. Did you mean 'cudnnCreate'?"),
         ("cudnnSetRNNDescriptor_v6", ": cuDNN 9 has no cudnnSetRNNDescriptor_v6: call cudnnSetRNNDescriptor_v8, ..."),
+        (
+            "cudaMalloc",
+            ": cuDNN ... It is a name of CUDA: type from cuda.bindings import runtime, and runtime.cudaMalloc",
+        ),
+        ("info", ": type `cudnnpy info` in a shell, or cudnnpy.availability.report()"),
+        ("libcudnn", ": the C API is a module: type from cudnnpy import raw, and raw.cudnnCreate"),
         ("anything_else", ""),
         ("_private", ""),
         ("__wrapped__", ""),
@@ -109,6 +115,19 @@ def test_other_names(name: str, ending: str) -> None:
     text = message(name)
     assert text.startswith(before)
     assert text.endswith(after) if "..." in ending else text == ending
+
+
+def test_the_reference_names_its_own_classes() -> None:
+    for name, ending in (
+        ("conv2d", ": type cudnnpy.reference.Convolution(padding=, stride=, dilation=, groups=).forward(x, w, bias)"),
+        ("ConvHandle", ": type cudnnpy.reference.Convolution(padding=, stride=), which computes with NumPy"),
+        ("Convolutoin", ". Did you mean 'Convolution'?"),
+        ("to_device", ""),
+        ("_private", ""),
+    ):
+        with pytest.raises(AttributeError) as caught:
+            getattr(cudnnpy.reference, name)
+        assert str(caught.value) == f"module 'cudnnpy.reference' has no attribute {name!r}{ending}"
 
 
 def test_a_long_name_is_shortened() -> None:

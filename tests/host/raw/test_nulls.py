@@ -146,6 +146,15 @@ def test_a_wrong_argument_is_told_with_the_prototype() -> None:
     assert str(called.value) == str(raised.value)
 
 
+def test_a_number_for_an_address_is_told_how_to_pass_it() -> None:
+    handle = ctypes.cast(16, raw.cudnnHandle_t)  # ctypes refuses the call before C sees it
+    expected = (
+        r"\. alpha is the address of a number: byref\(c_float\(1\.5\)\), or byref\(c_double\(1\.5\)\) for float64$"
+    )
+    with descriptors.TensorDescriptor((1, 3, 8, 8)) as x, pytest.raises(ctypes.ArgumentError, match=expected):
+        raw.cudnnScaleTensor(handle, x, 16, 1.5)
+
+
 def test_functions_keep_their_descriptions() -> None:
     assert raw.cudnnGetTensorSizeInBytes.__doc__.startswith(raw.prototype("cudnnGetTensorSizeInBytes"))
     assert raw.cudnnGetConvolutionGroupCount.__name__ == "cudnnGetConvolutionGroupCount"
