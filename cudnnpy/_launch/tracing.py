@@ -61,8 +61,8 @@ def trace(level: int = 1, *, file: TextIO | None = None) -> AbstractContextManag
 
     - the problem in the notation, with its options, then ``#`` and the engine with its knobs, or the C function. An operation
       without a choice, such as pooling, begins with ``#``, and has its operands and its C functions;
-    - the source of the choice: ``heuristics``, ``engines``, ``knobs``, ``legacy``, ``measured for ...`` (the table of
-      measurements), ``from the store (...)``, ``autotune (...)``, or ``algorithm=``;
+    - the source of the choice: ``ranking``, ``heuristics``, ``engines``, ``knobs``, ``legacy``, ``from the store (...)``,
+      ``autotune (...)``, or ``algorithm=``;
     - the workspace;
     - ``planned in ... ms`` in the first line of a plan;
     - the host time in microseconds: of a call on arrays from its beginning, with planning, until the work is queued; of

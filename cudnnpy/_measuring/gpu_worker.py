@@ -48,6 +48,7 @@ class GpuWorker:
         limit: int | None = None,
         left_out: Mapping[str, str] | None = None,
         deadline: float = math.inf,
+        thorough: bool = False,
     ) -> Measurement:
         """Measure a problem, and return its choice and the faults that were found.
 
@@ -63,6 +64,8 @@ class GpuWorker:
             The rejection reasons of candidates that are not to run, by name.
         deadline : float
             The time of time.monotonic() at which the best candidate so far is returned.
+        thorough : bool
+            Whether all candidates are measured, and not only until several in a row gain nothing.
 
         Returns
         -------
@@ -76,7 +79,7 @@ class GpuWorker:
         StartError
             No process could be started.
         """
-        found = _Search(self, text, seconds, limit, dict(left_out or {}), deadline).run()
+        found = _Search(self, text, seconds, limit, dict(left_out or {}), deadline, thorough).run()
         if found.entry is None:
             return found
         return found._replace(entry=found.entry._replace(tune_seconds=seconds))  # the last process had a part of them
@@ -165,10 +168,17 @@ class _Search:
     """The search for the fastest candidate of one problem, with a new process after each that ended."""
 
     def __init__(
-        self, worker: GpuWorker, text: str, seconds: float, limit: int | None, left_out: dict[str, str], deadline: float
+        self,
+        worker: GpuWorker,
+        text: str,
+        seconds: float,
+        limit: int | None,
+        left_out: dict[str, str],
+        deadline: float,
+        thorough: bool,
     ) -> None:
         self._worker, self._text, self._limit, self._deadline = worker, text, limit, deadline
-        self._left_out, self._end = left_out, time.monotonic() + seconds
+        self._left_out, self._end, self._thorough = left_out, time.monotonic() + seconds, thorough
         self._rows: list[Message] = []
         self._best: Measurement | None = None
         self._suspects: list[Ended] = []
@@ -203,6 +213,7 @@ class _Search:
             "limit": self._limit,
             "left_out": self._left_out,
             "known": self._rows,
+            "thorough": self._thorough,
         }
 
     def _note(self, message: Message) -> None:

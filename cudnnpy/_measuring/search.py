@@ -1,6 +1,7 @@
 """Choose a candidate by measurement (prefer="autotune"): bench.py runs, times and verifies candidates on the GPU.
 
-The candidates come in tuning order (selection.py), then the best engines with other knobs (knob_search.py).
+The candidates come in tuning order (selection.py), then the best engines with other knobs (knob_search.py). Candidates with a
+predicted time are measured until several in a row gain nothing.
 
 - Time: candidates that may take long are measured last, if they fit into the remaining time. An engine that is far from the
   fastest is not tried with other knobs or in other lowerings.
@@ -19,12 +20,12 @@ from itertools import chain
 
 from cudnnpy._measuring.bench import HOPELESS, Bench, milliseconds
 from cudnnpy._measuring.guarded_memory import STREAM
-from cudnnpy._measuring.knob_search import other_knobs
+from cudnnpy._measuring.knob_search import GAIN, other_knobs
 from cudnnpy._measuring.verification import PLANNING_SECONDS
 from cudnnpy._measuring.watch import SILENT, Watch
 from cudnnpy._memory import workspace as memory
 from cudnnpy._options.byte_counts import bytes_text
-from cudnnpy._planning.candidate_filter import try_plan
+from cudnnpy._planning.candidate_filter import UNPROMISING, try_plan
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
@@ -32,6 +33,8 @@ from cudnnpy._planning.problem import Problem
 from cudnnpy._store.entry import StoredCandidate
 from cudnnpy.handle import Handle, in_use
 
+# Candidates in a row without a gain, after which others with a predicted time are not measured (docs/dev/ranking.md).
+_PATIENCE = 8
 _NOISE = 1.01  # times whose ratio is at most this are equal
 _PROMISING = 8  # the first candidates, which are measured however long they, or others of their engines, may take
 _LATE = 0.05  # seconds; a candidate that may take longer is measured last
@@ -61,6 +64,8 @@ class Search:
         The rejection reasons of candidates that must not run, by their names, including ones with knobs from the knob search.
     guarded : bool
         Whether candidates first run between unmapped addresses.
+    thorough : bool
+        Whether all candidates are measured, and not only until several in a row gain nothing.
     """
 
     is_complete = False  #: whether the last search measured every candidate that it should
@@ -74,8 +79,9 @@ class Search:
         known: Mapping[str, StoredCandidate] | None = None,
         left_out: Mapping[str, str] | None = None,
         guarded: bool = True,
+        thorough: bool = False,
     ) -> None:
-        self._handle, self._watch, self._guarded = handle, watch, guarded
+        self._handle, self._watch, self._guarded, self._thorough = handle, watch, guarded, thorough
         self._known, self._left_out = known or {}, left_out or {}
 
     def __call__(
@@ -117,6 +123,7 @@ class Search:
         self.is_complete = self.was_memory_limited = False
         most = _largest_workspace(problem, options)
         search = _Progress(problem, options, limit, most, self._watch, self._known, self._left_out)
+        search.patience = sys.maxsize if self._thorough else _PATIENCE
         with closing(self._bench(problem, options, min(limit, most))) as search.bench:
             search.measure_all(candidates, target)
             winner = _winner(search.bench.finalists(search.right(), search.default), search.default)
@@ -130,6 +137,7 @@ class _Progress:
     """The progress of a search: the measured candidates and the remaining time."""
 
     bench: Bench
+    patience = _PATIENCE
 
     def __init__(
         self,
@@ -149,6 +157,7 @@ class _Progress:
         self._fastest: dict[tuple[int, str], float] = {}  # the shortest milliseconds, by engine and lowering
         self._products = math.prod(problem.specs[-1].shape) * problem.reduction_length
         self.default: Candidate | None = None
+        self._stale = 0  # the number of measured candidates since the last gain
         self._scarce = 0  # the number of candidates that ran out of memory
         self.is_complete = True  # until a candidate lacks time or memory
 
@@ -158,6 +167,8 @@ class _Progress:
         for number, candidate in enumerate(candidates):
             if not self.has_time():
                 self.skip(candidate)
+            elif self.should_stop(candidate):
+                candidate.rejection_reason = candidate.rejection_reason or UNPROMISING
             elif self.should_defer(candidate, is_promising := number < _PROMISING):
                 late.append(candidate)
             else:
@@ -172,6 +183,10 @@ class _Progress:
                 self.measure(candidate)
             else:
                 self.skip(candidate)
+
+    def should_stop(self, candidate: Candidate) -> bool:
+        """Return whether a candidate is not measured, since the better ones by the predicted times gained nothing."""
+        return candidate.expected is not None and self._stale >= self.patience
 
     def right(self) -> list[Candidate]:
         """Return the candidates that ran and were not found to be wrong."""
@@ -225,6 +240,7 @@ class _Progress:
 
     def _note_time(self, candidate: Candidate) -> None:
         engine = _engine_of(candidate)
+        self._stale = 0 if milliseconds(candidate) * GAIN < self._best else self._stale + 1
         self._ran.append(candidate)
         self._fastest[engine] = min(milliseconds(candidate), self._fastest.get(engine, math.inf))
 

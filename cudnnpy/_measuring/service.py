@@ -81,7 +81,9 @@ class Service:
         problem, options, limit = _parsed(request)
         known = {row["name"]: StoredCandidate(**{**row, "notes": tuple(row["notes"])}) for row in request["known"]}
         options = options._replace(tune_seconds=request["seconds"])
-        return _plain(self._measurer().measure(problem, options, limit, request["left_out"], known))
+        return _plain(
+            self._measurer().measure(problem, options, limit, request["left_out"], known, request["thorough"])
+        )
 
     def _try(self, request: Mapping[str, Any]) -> str | None:
         problem, options, limit = _parsed(request)

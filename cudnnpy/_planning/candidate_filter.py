@@ -17,6 +17,10 @@ Symptom = Literal["context lost", "limit exceeded", "access outside", "wrong res
 SYMPTOMS: tuple[Symptom, ...] = get_args(Symptom)
 
 
+#: the rejection reason of a candidate that autotune leaves out by its predicted time
+UNPROMISING = "not measured: the ranking expects that it is slower"
+
+
 class FoundFault(NamedTuple):
     """A fault of a candidate that repeated alone in a fresh process."""
 

@@ -126,8 +126,8 @@ class Candidate:
     True
     """
 
-    #: "measured for 128x64x56x56, 64 filters" (the nearest problem of the measurement table, for which it was fast),
-    #: "heuristics", "engines" (all engines), "knobs" (autotune) or "legacy" (v7 algorithms)
+    #: "ranking" (the model of measurements), "heuristics", "engines" (all engines), "knobs" (autotune) or "legacy"
+    #: (v7 algorithms)
     source: str
     name: str  #: the engine with its knobs, or the v7 algorithm
     notes: tuple[str, ...]  #: cuDNN's numerical notes
@@ -145,7 +145,7 @@ class Candidate:
     #: the largest error of its result, relative to float64 or another candidate, in units of the tolerance; None if it was not
     #: compared
     error: float | None = None
-    #: the expected time relative to the fastest, from measurements of the nearest problems; None without a measurement table
+    #: the time over the fastest candidate's that the ranking model predicts; None without a model
     expected: float | None = None
     plan: Descriptor | None = field(default=None, repr=False)  #: the execution plan of an engine compiled at run time
     executable: Executable | None = field(default=None, repr=False)

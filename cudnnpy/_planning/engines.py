@@ -6,6 +6,7 @@ The operations of a graph are created by cudnnpy.graph and convolution/operation
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from ctypes import Array, byref, c_int32, c_int64, c_void_p
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, TypeVar, cast
@@ -142,15 +143,9 @@ def _notes(engine: Descriptor, attribute: int, enum: Any, prefix: str) -> tuple[
     return tuple(sorted(names))
 
 
-def _configuration(descriptor: Descriptor, engine: Descriptor, knobs: Any, target: Target) -> EngineConfiguration:
-    return EngineConfiguration(*_described(engine, knobs), descriptor, target)
-
-
-def _described(engine: Descriptor, knobs: Any) -> tuple[int, Any, tuple[str, ...], tuple[str, ...]]:
-    """Return the fields of a configuration that describe its engine."""
+def _described(engine: Descriptor) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the numerical and the behavior notes of an engine."""
     return (
-        int(engine[raw.CUDNN_ATTR_ENGINE_GLOBAL_INDEX]),
-        knobs,
         _notes(engine, raw.CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, raw.cudnnBackendNumericalNote_t, "CUDNN_NUMERICAL_NOTE_"),
         _notes(engine, raw.CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, raw.cudnnBackendBehaviorNote_t, "CUDNN_BEHAVIOR_NOTE_"),
     )
@@ -159,18 +154,18 @@ def _described(engine: Descriptor, knobs: Any) -> tuple[int, Any, tuple[str, ...
 def heuristics(graph: Descriptor, target: Target) -> Iterator[EngineConfiguration]:
     """Yield the proposals of cuDNN's heuristics, best first: mode A, then the fallback mode. A mode that fails is skipped."""
     seen = set()
+    reader = target.memoize("reader", make=_ConfigurationReader)
     for mode in (raw.CUDNN_HEUR_MODE_A, raw.CUDNN_HEUR_MODE_FALLBACK):
         try:
             found = target.memoize("heuristics", graph, mode, make=partial(_proposals, graph, target, mode))
         except StatusError:
             continue
         for descriptor in found:
-            (engine,) = descriptor.children(raw.CUDNN_ATTR_ENGINECFG_ENGINE, raw.CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1)
-            index = int(engine[raw.CUDNN_ATTR_ENGINE_GLOBAL_INDEX])
-            configuration = _configuration(descriptor, engine, _knobs(descriptor, graph, target, index), target)
-            if (configuration.engine, configuration.knobs) not in seen:
-                seen.add((configuration.engine, configuration.knobs))
-                yield configuration
+            index, knobs = reader.read(descriptor)
+            if (index, knobs) not in seen:
+                seen.add((index, knobs))
+                notes = target.memoize("notes", graph, index, make=partial(_described, reader.engine))
+                yield EngineConfiguration(index, knobs, *notes, descriptor, target)
 
 
 def _proposals(graph: Descriptor, target: Target, mode: int) -> list[Descriptor]:
@@ -185,22 +180,37 @@ def _proposals(graph: Descriptor, target: Target, mode: int) -> list[Descriptor]
     return answer.children(raw.CUDNN_ATTR_ENGINEHEUR_RESULTS, raw.CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)
 
 
-def _knobs(configuration: Descriptor, graph: Descriptor, target: Target, index: int) -> tuple[tuple[int, int], ...]:
-    """Return the knobs of a configuration, with their values."""
-    try:
-        count = len(knob_ranges(graph, target, index))
-    except StatusError:  # an engine that the heuristics return but that cannot be created by its index
-        count = int(raw.CUDNN_KNOB_TYPE_COUNTS)
-    return _choices(configuration, count)
+class _ConfigurationReader:
+    """Reads configurations into descriptors that are made once: new ones for each take 25 times as long."""
 
+    def __init__(self, knobs: int = int(raw.CUDNN_KNOB_TYPE_COUNTS)) -> None:
+        self.engine = Descriptor(raw.CUDNN_BACKEND_ENGINE_DESCRIPTOR)
+        self._choices = [Descriptor(raw.CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR) for _ in range(knobs)]
+        self._engines = (c_void_p * 1)(self.engine.address)
+        self._addresses = (c_void_p * len(self._choices))(*(choice.address for choice in self._choices))
+        self._count, self._number, self._type = c_int64(), c_int64(), c_int32()
+        self._get = raw.unchecked("cudnnBackendGetAttribute")
 
-def _choices(configuration: Descriptor, count: int) -> tuple[tuple[int, int], ...]:
-    """Return the at most `count` knobs of a configuration that have a choice, with their values."""
-    choices = configuration.children(
-        raw.CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, raw.CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, count
-    )
-    pairs = ((c[raw.CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE], c[raw.CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE]) for c in choices)
-    return tuple(sorted(pairs))
+    def read(self, configuration: Descriptor) -> tuple[int, tuple[tuple[int, int], ...]]:
+        """Return the index of the engine, which `engine` is then, and the knobs that have a choice, with their values."""
+        number, kind = self._number, self._type
+        self._read(configuration, raw.CUDNN_ATTR_ENGINECFG_ENGINE, raw.CUDNN_TYPE_BACKEND_DESCRIPTOR, self._engines)
+        self._read(self.engine, raw.CUDNN_ATTR_ENGINE_GLOBAL_INDEX, raw.CUDNN_TYPE_INT64, number)
+        index = number.value
+        choices = raw.CUDNN_ATTR_ENGINECFG_KNOB_CHOICES
+        self._read(configuration, choices, raw.CUDNN_TYPE_BACKEND_DESCRIPTOR, self._addresses)
+        pairs = []
+        for choice in self._choices[: self._count.value]:
+            self._read(choice, raw.CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, raw.CUDNN_TYPE_KNOB_TYPE, kind)
+            self._read(choice, raw.CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, raw.CUDNN_TYPE_INT64, number)
+            pairs.append((kind.value, number.value))
+        return index, tuple(sorted(pairs))
+
+    def _read(self, given: Descriptor, attribute: int, kind: int, elements: Any) -> None:
+        most = len(elements) if isinstance(elements, Array) else 1
+        status = self._get(given.pointer, attribute, kind, most, byref(self._count), byref(elements))
+        if status:
+            raw.check(status, "cudnnBackendGetAttribute")
 
 
 def engine_count(graph: Descriptor) -> int:
@@ -245,8 +255,8 @@ def engine(
         {raw.CUDNN_ATTR_ENGINECFG_ENGINE: found, raw.CUDNN_ATTR_ENGINECFG_KNOB_CHOICES: choices or None},
     )
     pairs = tuple(sorted((knobs or {}).items())) or None
-    number, _, numerical, behavior = target.memoize("notes", graph, index, make=lambda: _described(found, None))
-    return EngineConfiguration(number, pairs, numerical, behavior, descriptor, target)
+    notes = target.memoize("notes", graph, index, make=partial(_described, found))
+    return EngineConfiguration(index, pairs, *notes, descriptor, target)
 
 
 def engines(
@@ -316,7 +326,7 @@ class GraphExecutable:
         )
         (found,) = configuration.children(raw.CUDNN_ATTR_ENGINECFG_ENGINE, raw.CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1)
         ranges, texture = _ranges(found), int(raw.CUDNN_KNOB_TYPE_USE_TEX)
-        return texture not in ranges or dict(_choices(configuration, len(ranges))).get(texture) == 0
+        return texture not in ranges or dict(_ConfigurationReader(len(ranges)).read(configuration)[1]).get(texture) == 0
 
     def to_json(self) -> str:
         """Return the plan as cuDNN serializes it."""

@@ -148,8 +148,7 @@ class Plan(PublicDir):
     entry: Entry | None = None
     executable: Executable  #: the executable of a launch
     workspace_size: int  #: in bytes
-    #: the source of the candidate: "heuristics", "engines", "knobs", "legacy", or a problem of the measurement table
-    #: ("measured for 128x64x56x56, 64 filters")
+    #: the source of the candidate: "ranking", "heuristics", "engines", "knobs" or "legacy"
     source: str
     name: str  #: the engine with its knobs, or the v7 algorithm
     engine: Engine | None  #: the engine, which `algorithm=` takes; None for a v7 algorithm

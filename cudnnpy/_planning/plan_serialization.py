@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 from cudnnpy import raw
 from cudnnpy._options.limits import MAX_KNOBS, MAX_PLAN_CHARACTERS
-from cudnnpy._planning import measurement_table
 from cudnnpy._planning.candidates import Candidate, Engine, Lowering, configured
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.gpu_kind import GpuKind, gpu_kind
@@ -30,7 +29,7 @@ from cudnnpy._planning.untrusted_json import LIMIT, integers, parse_json
 from cudnnpy.errors import LibraryVersionError
 
 FORMAT = 5
-_SOURCES = ("heuristics", "engines", "knobs", "legacy")
+_SOURCES = ("ranking", "heuristics", "engines", "knobs", "legacy")
 _TYPES: dict[str, tuple[type, ...]] = {
     "cudnn": (int,),
     "gpu": (str,),
@@ -107,7 +106,7 @@ def deserialize(text: str) -> SerializedPlan:
         if type(fields[name]) not in types:
             raise invalid_text(f"{name!r} is a {type(fields[name]).__name__}")
     content = SerializedPlan(**fields)
-    if content.source not in _SOURCES and not measurement_table.is_source(content.source):
+    if content.source not in _SOURCES:
         raise invalid_text(f"its source is {content.source[:60]!r}, which proposes no plans")
     if (content.engine is None) == (content.algorithm is None):
         raise invalid_text("it must have either an engine or an algorithm")

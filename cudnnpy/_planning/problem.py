@@ -81,10 +81,6 @@ class Problem(Protocol):
         """Whether finite inputs give finite results, so that a candidate with other results is wrong."""
 
     @property
-    def proposals_suffice(self) -> bool:
-        """Whether engines that the heuristics do not propose are hardly ever the fastest, so that tuning omits them."""
-
-    @property
     def value_ranges(self) -> tuple[Values, ...]:
         """The distribution of each operand's values in a measurement, in the order of `specs`."""
 
@@ -107,7 +103,7 @@ class Problem(Protocol):
         """Return the same problem with 16-byte alignment of every tensor, to compare problems regardless of addresses."""
 
     def proposed_candidates(self, options: PlanningOptions, target: Target) -> Iterable[Candidate]:
-        """Return the ranked candidates: the measurement table's and the heuristics' proposals, by expected speed."""
+        """Return the ranked candidates: by predicted times, or the heuristics' proposals in their order."""
 
     def engines(self, target: Target) -> Iterable[Candidate]:
         """Return every engine with its default knobs."""

@@ -1,10 +1,10 @@
 """The ranking model: predict the times of a problem's candidates, learned from measurements on one kind of GPU.
 
-A model is a file of arrays in the folder `models`, for one architecture of GPUs and one release of cuDNN (major and minor), since
-engines and their speed differ between them. tools/ranking makes it. It is a neural network of four layers:
+A model is a file of arrays in the folder `models`, for one architecture of GPUs and one release of cuDNN (major and minor),
+since engines and their speed differ between them. tools/ranking makes it. It is a neural network of four layers:
 
-    candidate's input   the sum of its tokens' vectors (its engine, each knob of it, its lowering), and numbers about its position
-                        among the heuristics' proposals
+    candidate's input   the sum of its tokens' vectors (its engine, each knob of it, its lowering), and numbers about its
+                        position among the heuristics' proposals
     problem's input     the features of the problem, and the position of the first proposal of each engine
     output              the logarithm of the candidate's time over the fastest one's
 
@@ -17,19 +17,23 @@ from __future__ import annotations
 import math
 import os
 import warnings
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import numpy as np
 
 from cudnnpy import raw
+from cudnnpy._planning.candidates import Candidate, Engine, Lowering, candidate_for_engine, heuristic_candidates
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.gpu_kind import capability
 
-if TYPE_CHECKING:
-    import numpy as np
-
 FORMAT = 1
+SOURCE = "ranking"  #: the source of candidates with a predicted time
 VARIABLE = "CUDNNPY_MODELS"
 WEIGHT_BITS, VALUE_BITS = 10, 8  # of the fractions of weights, and of intermediate results
 FARTHEST = 4.0  # features are clipped to this many standard deviations
@@ -126,16 +130,13 @@ class Model:
     """The model of a file for `key`, a compute capability and a release. Raises ValueError or KeyError if it is not one."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray], key: tuple[str, str]) -> None:
-        import numpy as np
-
         found = int(arrays["format"]), *map(str, arrays["key"])
         if found != (FORMAT, *key):
             raise ValueError(f"it must be of format, GPU and cuDNN {(FORMAT, *key)}; got {found}")
-        self._np = np
         rows = arrays["tokens"].astype(np.int64)
         self._tokens: dict[Token, int] = {token: n for n, token in enumerate(map(tuple, rows.tolist()))}
         self._engines = {engine: n for n, engine in enumerate(arrays["engines"].tolist())}
-        self._others = {tuple(row) for row in arrays["others"].tolist()}
+        self._others = [tuple(row) for row in arrays["others"].tolist()]
         self._mean, self._scale = (arrays[name].astype(np.float64) for name in ("mean", "scale"))
         self._vectors = arrays["vectors"] * 2.0**-WEIGHT_BITS
         self._weights = {name: arrays[name] * 2.0**-WEIGHT_BITS for name in LAYERS}
@@ -154,16 +155,18 @@ class Model:
         found = {name: self._weights[name].shape for name in LAYERS}
         if found != shapes or len(self._vectors) != len(self._tokens) or self._mean.shape != self._scale.shape:
             raise ValueError(f"its layers must have shapes {shapes}; got {found}")
+        if not (np.isfinite(self._mean).all() and (self._scale > 0).all() and np.isfinite(self._scale).all()):
+            raise ValueError("its means and scales must be finite numbers")
 
-    def is_other(self, kind: int, lowering: str, engine: int) -> bool:
-        """Return whether an engine with default knobs, which the heuristics do not propose, can be the fastest."""
-        return (kind, engine) in self._others and not lowering
+    def others(self, kind: int) -> list[int]:
+        """Return the engines that can be the fastest with their default knobs, although the heuristics omit them."""
+        return [engine for number, engine in self._others if number == kind]
 
     def logarithms(self, features: Sequence[float], configurations: Sequence[Configuration]) -> list[float]:
         """Return the predicted logarithm of each candidate's time over the fastest one's. NaN is impossible."""
-        np, positions = self._np, Positions(configurations)
+        positions = Positions(configurations)
         given = np.array([*features, *positions.of_problem(self._engines)])
-        given = _rounded(np, np.clip((given - self._mean) / self._scale, -FARTHEST, FARTHEST))
+        given = _rounded(np.clip((given - self._mean) / self._scale, -FARTHEST, FARTHEST))
         candidates = np.zeros((len(configurations), self._vectors.shape[1] + NUMBERS))
         for row, one in zip(candidates, configurations, strict=True):
             known = [self._tokens[token] for token in one.tokens() if token in self._tokens]
@@ -171,16 +174,44 @@ class Model:
             row[-NUMBERS:] = positions.of(one)
         weights, biases = self._weights, self._biases
         common = given @ weights["problem"] + biases["problem"]
-        values = _rounded(np, np.maximum(_rounded(np, candidates) @ weights["candidate"] + common, 0))
-        values = values + _rounded(np, np.maximum(values @ weights["second"] + biases["second"], 0))
-        values = _rounded(np, np.maximum(values @ weights["third"] + biases["third"], 0))
+        values = _rounded(np.maximum(_rounded(candidates) @ weights["candidate"] + common, 0))
+        values = values + _rounded(np.maximum(values @ weights["second"] + biases["second"], 0))
+        values = _rounded(np.maximum(values @ weights["third"] + biases["third"], 0))
         found = values @ weights["last"] + biases["last"]
         return [float(value) for value in found[:, 0]]
 
 
-def _rounded(np: object, values: np.ndarray) -> np.ndarray:
-    rounded: np.ndarray = np.rint(values * 2.0**VALUE_BITS) * 2.0**-VALUE_BITS  # type: ignore[attr-defined]
+def _rounded(values: np.ndarray) -> np.ndarray:
+    rounded: np.ndarray = np.rint(values * 2.0**VALUE_BITS) * 2.0**-VALUE_BITS
     return rounded
+
+
+def ranked(
+    model: Model, features: Sequence[float], kind: int, lowerings: Sequence[Lowering], target: Target, strict: bool
+) -> list[Candidate]:
+    """Return the proposals of the heuristics for each lowering, and other engines, by their predicted times.
+
+    `strict`: float32 is multiplied as float32, not as tf32. Rejected candidates come last, in the heuristics' order.
+    """
+    usable: dict[str, tuple[Candidate, Configuration]] = {}
+    rejected: list[Candidate] = []
+    for lowering in lowerings:
+        proposals = enumerate(heuristic_candidates(lowering, target))
+        others = ((-1, candidate_for_engine(lowering, target, Engine(index))) for index in model.others(kind))
+        for position, one in chain(proposals, () if lowering.suffix else others):
+            is_compiled = position < 0 and one.compiled_at_run_time
+            if one.engine is None or one.rejection_reason or is_compiled or (strict and one.uses_tf32):
+                rejected.append(one)
+            else:
+                knobs = tuple(sorted((int(knob), value) for knob, value in dict(one.engine.knobs or ()).items()))
+                found = Configuration(one.engine.index, knobs or None, lowering.suffix, position)
+                usable.setdefault(one.name, (one, found))
+    candidates = [one for one, _ in usable.values()]
+    configurations = [configuration for _, configuration in usable.values()]
+    logarithms = model.logarithms(features, configurations) if configurations else []
+    for one, logarithm in zip(candidates, logarithms, strict=True):
+        one.source, one.expected = SOURCE, max(1.0, math.exp(logarithm))
+    return [*sorted(candidates, key=lambda one: one.expected or math.inf), *rejected]
 
 
 def model_for(target: Target) -> Model | None:
@@ -201,13 +232,8 @@ def _read(folder: str, capability: str, release: str) -> Model | None:
     file = Path(folder, file_name(capability, release))
     if not file.exists():
         return None
-    import zipfile
-    import zlib
-
-    import numpy as np
-
     try:
-        with np.load(file, allow_pickle=False) as arrays:
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             return Model(arrays, (capability, release))
     except (OSError, ValueError, TypeError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         warnings.warn(f"{file} is not used to choose engines: {type(error).__name__}: {error}"[:400], stacklevel=2)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from cudnnpy._planning.stored_tuner import StoredTuner
 
 RUNTIME_ENGINES = "Engines that are compiled at run time are planned only where the GPU is"
-_BEST = 16  # the number of the heuristics' proposals that autotune measures before all engines
 
 
 def limit_of(options: PlanningOptions, free_bytes: int) -> int:
@@ -129,42 +128,31 @@ def choose(
     return found, tried
 
 
-def tuning_order(problem: Problem, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
-    """Yield the candidates that autotune measures, in an order that suits a short `tune_seconds`.
+def tuning_order(
+    problem: Problem, options: PlanningOptions, target: Target, *, thorough: bool = False
+) -> Iterator[Candidate]:
+    """Yield the candidates that autotune measures. The caller measures each before it takes the next.
 
-    The caller measures each before it takes the next. The order is:
-
-    - the default choice: the first candidate that can be used;
-    - the best proposals of the heuristics;
-    - every engine with its default knobs, since the heuristics omit some fast ones;
-    - the other proposals;
-    - C functions, if no engine could be used.
-
-    Of the orders that were tried on a survey of 1,816 convolutions of networks on an H200, none loses less if the time is used
-    up. Engines that are compiled at run time are measured only where the heuristics propose them: another one took 15 s to
-    plan, and none was the fastest for any of 84 problems. Where the proposals suffice (Problem.proposals_suffice) the other
-    engines are measured only if no proposal could be used.
+    The first one that can be used is the default choice. Where a ranking model orders the candidates (Candidate.expected), the
+    engines that it does not rank come only with `thorough`, or if no candidate could be used. C functions come only then.
     """
-    ranked = list(_distinct(problem.proposed_candidates(options, target)))
-    names = {candidate.name for candidate in ranked}
-    engines = (candidate for candidate in problem.engines(target) if candidate.name not in names)
-    has_guess = False
+    names: set[str] = set()
+    is_ranked = has_guess = False
 
     def noted(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
-        nonlocal has_guess
+        nonlocal is_ranked, has_guess
         for candidate in candidates:
-            yield candidate
-            has_guess = has_guess or not candidate.rejection_reason
+            if candidate.name not in names:
+                names.add(candidate.name)
+                yield candidate
+                is_ranked = is_ranked or candidate.expected is not None
+                has_guess = has_guess or not candidate.rejection_reason
 
-    while ranked and not (has_guess and len(names) - len(ranked) >= _BEST):
-        yield from noted([ranked.pop(0)])
-    if not problem.proposals_suffice:
-        yield from noted(engines)
-    yield from noted(ranked)
+    yield from noted(problem.proposed_candidates(options, target))
+    if thorough or not (is_ranked and has_guess):
+        yield from noted(problem.engines(target))
     if not has_guess:
-        yield from noted(engines)  # empty if they were measured before
-    if not has_guess:
-        yield from problem.functions(options, target)
+        yield from noted(problem.functions(options, target))
 
 
 def plan_for(

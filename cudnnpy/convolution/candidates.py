@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice
 from typing import Self
 
 from cudnnpy._launch.steps import Executable
 from cudnnpy._options.algorithms import algorithm_named, algorithm_names
 from cudnnpy._options.checks import error_repr
-from cudnnpy._planning import known_issues, measurement_table
+from cudnnpy._planning import known_issues, ranking
 from cudnnpy._planning.candidates import (
     Candidate,
     Engine,
@@ -22,11 +21,11 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Read, Values, is_strict, values_of
 from cudnnpy._planning.problem_notation import ParsedText, text_of
-from cudnnpy.convolution import convolution_notation, heuristic_overrides, legacy
+from cudnnpy.convolution import convolution_notation, legacy
 from cudnnpy.convolution.float64_elements import float64_elements
 from cudnnpy.convolution.lowering import ConvolutionLowering, lowerings
 from cudnnpy.convolution.problem import Problem
-from cudnnpy.convolution.table_features import features
+from cudnnpy.convolution.ranking_features import features, kind_number
 
 _NO_COPIES = "needs copies, which int8 and float8 tensors cannot have"
 _NO_LOWERING = {
@@ -46,14 +45,6 @@ class ConvolutionProblem(Problem):
 
     def __str__(self) -> str:
         return text_of(self)
-
-    @property
-    def proposals_suffice(self) -> bool:
-        """Whether it is depthwise with two spatial axes and a filter of 7 x 7 at most, as in a survey.
-
-        There the other engines gained 0.4 % in the mean, and single runs took up to seconds.
-        """
-        return self.is_depthwise and len(self.w.shape) == 4 and max(self.w.shape[2:]) <= 7
 
     @property
     def has_finite_results(self) -> bool:
@@ -84,19 +75,19 @@ class ConvolutionProblem(Problem):
         return self._replace(**{name: spec and spec._replace(alignment=16) for name, spec in tensors.items()})
 
     def proposed_candidates(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
-        """Yield the measurement table's candidates, then the proposals of cuDNN's heuristics for each lowering.
+        """Yield the candidates of the ranking model by the predicted times, or else the proposals of cuDNN's heuristics.
 
-        The best proposal of each lowering comes before the others, since autotune may have no time for all. A lowering whose
-        engines with tensor cores are rejected comes after one that can use them.
+        Without a model the best proposal of each lowering comes before the others. A lowering whose engines with tensor cores
+        are rejected comes after one that can use them.
         """
         strict = is_strict(self, options)
         found = sorted(lowerings(self, strict), key=lambda one: known_issues.rejects_tensor_cores(one.traits))
-        known = measurement_table.candidates(features(self, strict), found, target)
-        rankings = [_proposals(lowering, strict, target) for lowering in found]
-        for candidate in chain(known, _best_of_each_first(rankings)):
-            if candidate.engine == heuristic_overrides.ENGINE_0:
-                yield from _instead_of_plain(self, found, target)
-            yield candidate
+        model = ranking.model_for(target)
+        known = None if model is None else features(self, strict)
+        if model is None or known is None:
+            yield from _best_of_each_first([heuristic_candidates(lowering, target) for lowering in found])
+        else:
+            yield from ranking.ranked(model, known, kind_number(self, strict), found, target, strict)
 
     def engines(self, target: Target) -> Iterator[Candidate]:
         """Yield every engine for every lowering. Engines that are compiled at run time are rejected (see _NOT_PROPOSED)."""
@@ -127,37 +118,15 @@ class ConvolutionProblem(Problem):
         raise TypeError(f"algorithm must be a v7 algorithm's name, a cudnnpy.Engine or a Plan; got {error_repr(given)}")
 
 
-def _proposals(lowering: ConvolutionLowering, strict: bool, target: Target) -> Iterator[Candidate]:
-    """Yield the proposals of cuDNN's heuristics for a lowering, in the order of heuristic_overrides.py."""
-    if heuristic_overrides.is_for_winograd(lowering.part, strict):
-        yield from (candidate for candidate in all_engines(lowering, target) if "winograd" in candidate.notes)
-    if heuristic_overrides.is_for_plain_engine(lowering.part):
-        plain_engine = candidate_for_engine(lowering, target, heuristic_overrides.ENGINE_0)
-        yield from [plain_engine] if not plain_engine.rejection_reason else []
-    yield from heuristic_overrides.apply_overrides(lowering.part, strict, heuristic_candidates(lowering, target))
-
-
-def _instead_of_plain(problem: Problem, found: list[ConvolutionLowering], target: Target) -> Iterator[Candidate]:
-    """Yield candidates faster than engine 0. Engines that are compiled at run time must be proposed by the heuristics."""
-    for lowering in heuristic_overrides.instead_of_plain(problem, found):
-        if lowering.flipped_forward:
-            yield candidate_for_engine(lowering, target, heuristic_overrides.ENGINE_0)
-        else:
-            compiled = (
-                candidate for candidate in heuristic_candidates(lowering, target) if candidate.compiled_at_run_time
-            )
-            yield from islice(compiled, 1)
-
-
-def _best_of_each_first(rankings: list[Iterator[Candidate]]) -> Iterator[Candidate]:
-    """Yield candidates up to the first usable one of each ranking, then the others. The caller plans each of them."""
-    for ranking in rankings:
-        for candidate in ranking:
+def _best_of_each_first(proposals: list[Iterator[Candidate]]) -> Iterator[Candidate]:
+    """Yield candidates up to the first usable one of each lowering, then the others. The caller plans each of them."""
+    for of_lowering in proposals:
+        for candidate in of_lowering:
             yield candidate
             if not candidate.rejection_reason:
                 break
-    for ranking in rankings:
-        yield from ranking
+    for of_lowering in proposals:
+        yield from of_lowering
 
 
 def _read(given: ParsedText, device: int) -> ConvolutionProblem:

@@ -20,7 +20,7 @@ _MAX_TWOS = 7
 def features(problem: Problem, strict: bool) -> list[float] | None:
     """Return the features of a problem; None for a kind of problem that the model does not know.
 
-    It knows packed and aligned tensors of one data type and one memory format, without an activation or scales.
+    It knows packed and aligned tensors of one data type and one memory format, without scales. An activation counts as a bias.
     `strict`: float32 is multiplied as float32, not as tf32.
     """
     x, w, y, g = problem.x, problem.w, problem.y, problem.geometry
@@ -28,7 +28,7 @@ def features(problem: Problem, strict: bool) -> list[float] | None:
     is_known = (
         orders
         and {x.dtype, w.dtype, y.dtype} == {x.dtype} <= set(_DTYPES)
-        and (problem.alpha, problem.beta, problem.activation) == (1.0, 0.0, None)
+        and (problem.alpha, problem.beta) == (1.0, 0.0)
         and problem.mode == "cross_correlation"
         and problem.compute_dtype == "float32"
         and g.pre_padding == g.post_padding
@@ -51,7 +51,8 @@ def _kind(problem: Problem, strict: bool) -> Iterator[float]:
     yield from (problem.x.dtype == dtype for dtype in _DTYPES)
     yield from (strict, are_channels_last(problem.x, problem.y))
     yield from (problem.axes == axes for axes in (1, 2, 3))
-    yield from (problem.bias is not None, problem.is_depthwise, problem.groups > 1)
+    is_fused = (problem.bias, problem.activation) != (None, None)
+    yield from (is_fused, problem.is_depthwise, problem.groups > 1)
 
 
 def _sizes(problem: Problem) -> Iterator[float]:

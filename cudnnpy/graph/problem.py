@@ -41,7 +41,6 @@ class GraphProblem:
     beta: float = 0.0
     kind: str = "graph"
     has_finite_results: bool = False  # operations such as a division give infinities
-    proposals_suffice: bool = False
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, GraphProblem) and (self.device, self.to_dict()) == (other.device, other.to_dict())

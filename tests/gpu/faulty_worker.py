@@ -78,8 +78,8 @@ def planted(fault: str, problem: ConvolutionProblem) -> Candidate:
 def main(faults: list[str]) -> None:
     real, forced = selection.tuning_order, ConvolutionProblem.forced_candidate
 
-    def tuning_order(problem: Any, options: Any, target: Any) -> Iterator[Candidate]:
-        candidates = real(problem, options, target)
+    def tuning_order(problem: Any, options: Any, target: Any, **given: Any) -> Iterator[Candidate]:
+        candidates = real(problem, options, target, **given)
         for candidate in candidates:
             yield candidate
             if not candidate.rejection_reason:

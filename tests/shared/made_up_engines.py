@@ -115,7 +115,6 @@ class MadeUp:
     compute_dtype: str = "float32"
     reduction_length: int = 9
     has_finite_results: bool = True
-    proposals_suffice: bool = False
 
     @property
     def value_ranges(self) -> tuple[Values, ...]:

@@ -20,10 +20,10 @@ needs_profiles = pytest.mark.skipif(
 
 @pytest.fixture
 def without_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As on a machine without a driver, with no store and no table of measurements, and with a planner of its own."""
+    """As on a machine without a driver, with no store and no ranking model, and with a planner of its own."""
     planner_process.end_process()
     monkeypatch.setattr(stub_driver, "has_driver", lambda: False)
-    monkeypatch.setenv("CUDNNPY_TABLES", "")
+    monkeypatch.setenv("CUDNNPY_MODELS", "")
     monkeypatch.setenv("CUDNNPY_STORE", "")
     yield
     planner_process.end_process()

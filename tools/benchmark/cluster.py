@@ -20,12 +20,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from cudnnpy import store as stores
 from cudnnpy._planning import problem_file
-from tools.measured.survey import write_problems
+from tools.ranking.drawing import draw
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs" / "examples" / "data_parallel.py"
@@ -215,6 +216,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     (given.out / "cluster.json").write_text(json.dumps(run.rows, indent=1))
     print("\n".join(summary(run.rows, count)))
     return 0 if all(row.get("status", 0) in (0, 130) for row in run.rows.values()) else 1
+
+
+def write_problems(path: Path, count: int, seed: int) -> int:
+    """Write a file of problems that a seed draws from the benchmark's networks; return how many."""
+    texts = dict.fromkeys(draw(seed, number, around=0.0).text for number in range(2 * count))
+    distinct = list(islice(texts, count))
+    problem_file.write(path, distinct)
+    return len(distinct)
 
 
 def parts(run: Run) -> list[Callable[[], None]]:

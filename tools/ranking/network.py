@@ -29,7 +29,7 @@ class Settings(NamedTuple):
     seed: int = 0
 
 
-class Network(nn.Module):
+class Network(nn.Module):  # type: ignore[misc]  # PyTorch is not in the environment of the checks
     """The layers of ranking.Model."""
 
     def __init__(self, problem: int, tokens: int) -> None:
@@ -47,7 +47,7 @@ class Network(nn.Module):
         found = torch.relu(candidate + self.problem(problems)[problem_of])
         found = found + torch.relu(self.second(found))
         found = torch.relu(self.third(found))
-        return self.last(found)[:, 0]  # type: ignore[no-any-return]
+        return self.last(found)[:, 0]
 
 
 def train(given: Arrays, logarithms: np.ndarray, known: Vocabulary, settings: Settings) -> dict[str, np.ndarray]:
@@ -73,7 +73,7 @@ def train(given: Arrays, logarithms: np.ndarray, known: Vocabulary, settings: Se
             found = network(inputs[problems], tokens[rows], numbers[rows], problem_of)
             loss = _loss(found, targets[rows], is_ranked[rows], problem_of)
             optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             rate.step()
     return _arrays_of(network, mean, scale, known)
@@ -117,4 +117,5 @@ def _arrays_of(network: Network, mean: np.ndarray, scale: np.ndarray, known: Voc
 def _fixed(weights: Tensor) -> np.ndarray:
     """Return weights as whole numbers of 2^-WEIGHT_BITS."""
     scaled = (weights.detach().cpu().numpy() * 2.0**WEIGHT_BITS).round()
-    return scaled.clip(-(2**15), 2**15 - 1).astype(np.int16)
+    fixed: np.ndarray = scaled.clip(-(2**15), 2**15 - 1).astype(np.int16)
+    return fixed

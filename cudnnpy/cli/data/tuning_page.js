@@ -175,7 +175,7 @@ function dotsOf(problem) {
 
 function kindOf(candidate) {
   if (candidate.refused) return "wrong";
-  return ["heuristics", "engines", "knobs", "legacy"].includes(candidate.source) ? candidate.source : "measured";
+  return ["heuristics", "engines", "knobs", "legacy"].includes(candidate.source) ? candidate.source : "ranking";
 }
 
 function describe(candidate) {
@@ -353,7 +353,7 @@ function start(document) {
 
   function legend(dots) {
     const texts = {
-      measured: "measured for a near problem",
+      ranking: "ranking",
       heuristics: "heuristics",
       engines: "every engine",
       knobs: "other knobs",

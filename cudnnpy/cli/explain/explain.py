@@ -192,8 +192,8 @@ def _why_default(row: CandidateRow, rows: Sequence[CandidateRow], options: Plann
     """Return why a candidate is the default choice, and why no stored choice is taken."""
     before = next(number for number, other in enumerate(rows) if other is row)
     passed = f", after {before} that {'was' if before == 1 else 'were'} rejected" if before else ""
-    if row.source.startswith("measured for "):
-        why = f"it was among the fastest for a near problem ({row.source.removeprefix('measured for ')}){passed}"
+    if row.source == "ranking":
+        why = f"the ranking predicts the shortest time for it{passed}"
     elif row.source == "heuristics":
         why = f"the first of cuDNN's heuristics that can be used{passed}"
     elif row.source == "legacy":

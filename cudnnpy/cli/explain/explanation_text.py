@@ -85,7 +85,7 @@ def _time(explanation: Explanation, chosen: CandidateRow | None, stored: Stored 
 
 
 def _estimate(expected: float) -> str:
-    return f"estimated from near problems: {expected:.2f} of the fastest one's"
+    return f"predicted by the ranking: {expected:.2f} of the fastest one's"
 
 
 def _agreement(error: float | None) -> str:

@@ -53,6 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         help=f"the time limit of one problem (default: its tune_seconds in the file, otherwise {TUNE_SECONDS:g})",
     )
+    parser.add_argument(
+        "--thorough",
+        action="store_true",
+        help="measure all candidates within the time limit, not only until several in a row gain nothing",
+    )
     parser.add_argument("-o", "--output", metavar="FOLDER", help="write table.txt, table.csv and plots.pdf there")
     parser.add_argument("--html", metavar="PAGE.html", help="write a page with tables to sort and filter, and plots")
     parser.add_argument("--force", action="store_true", help="overwrite existing files")

@@ -198,6 +198,7 @@ class DaskCluster:
             gpu.gpu.uuid,
             task.job.seconds,
             [*task.job.known, *task.faults],
+            task.job.thorough,
             key=f"cudnnpy tune-{task.job.text[:_MAX_NAME]}{retry} {self._name}.{next(self._numbers)}",
             workers=[gpu.address],
             allow_other_workers=False,

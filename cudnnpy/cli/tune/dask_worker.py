@@ -43,7 +43,9 @@ class WorkerTask(Protocol):
     def cudnn(self) -> int:
         """Return the release of cuDNN that this process has."""
 
-    def tune(self, text: str, gpu: str, tune_seconds: float, known: Sequence[FoundFault]) -> Measurement:
+    def tune(
+        self, text: str, gpu: str, tune_seconds: float, known: Sequence[FoundFault], thorough: bool
+    ) -> Measurement:
         """Measure a problem on the GPU of a UUID. Candidates with known faults are not run."""
 
 
@@ -58,11 +60,13 @@ class TuneHere:
         """Return the release of cuDNN that this process has."""
         return raw.version()
 
-    def tune(self, text: str, gpu: str, tune_seconds: float, known: Sequence[FoundFault]) -> Measurement:
+    def tune(
+        self, text: str, gpu: str, tune_seconds: float, known: Sequence[FoundFault], thorough: bool
+    ) -> Measurement:
         """Measure a problem. Raises ValueError and StartError."""
         if gpu not in _gpu_workers:
             _gpu_workers[gpu] = GpuWorker(gpu)
-        return tune_on(_gpu_workers[gpu], text, tune_seconds, known)
+        return tune_on(_gpu_workers[gpu], text, tune_seconds, known, thorough)
 
 
 def announce(task: WorkerTask) -> dict[str, Any]:
@@ -85,14 +89,20 @@ def announce(task: WorkerTask) -> dict[str, Any]:
 
 
 def tune(
-    task: WorkerTask, process: str, text: str, gpu: str, tune_seconds: float, known: Sequence[FoundFault]
+    task: WorkerTask,
+    process: str,
+    text: str,
+    gpu: str,
+    tune_seconds: float,
+    known: Sequence[FoundFault],
+    thorough: bool,
 ) -> Answer:
     """Tune a problem. `process` is the process that announced the GPU."""
     if process != _process():
         return Answer(Measurement(None), is_restarted=True)
     with _tune_lock:
         try:
-            return Answer(task.tune(text, gpu, tune_seconds, known))
+            return Answer(task.tune(text, gpu, tune_seconds, known, thorough))
         except Exception as error:  # a ValueError is caused by the problem, on every GPU
             return Answer(Measurement(None, first_line(error)), is_final=isinstance(error, ValueError))
 

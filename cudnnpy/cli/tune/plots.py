@@ -15,9 +15,9 @@ from cudnnpy.cli.tune.report import ReportRow, gpu_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# The colour and the legend of each source of candidates. Other sources are the measurement table.
+# The colour and the legend of each source of candidates.
 _SOURCES = {
-    "measured": ("tab:green", "measured for a near problem"),
+    "ranking": ("tab:green", "ranking"),
     "heuristics": ("tab:blue", "heuristics"),
     "engines": ("tab:gray", "every engine"),
     "knobs": ("tab:purple", "other knobs"),
@@ -70,8 +70,8 @@ def plot(row: ReportRow) -> Figure:
 
 
 def source_of(candidate: StoredCandidate) -> str:
-    """Return the source of a candidate: "heuristics", "engines", "knobs", "legacy" or "measured"."""
-    return candidate.source if candidate.source in _SOURCES else "measured"
+    """Return the source of a candidate; "ranking" for one that another version of cudnnpy stored."""
+    return candidate.source if candidate.source in _SOURCES else "ranking"
 
 
 def _places(candidates: Sequence[StoredCandidate]) -> tuple[list[int], list[float]]:

@@ -66,7 +66,9 @@ def _status_text(status: int) -> str:
     return f"signal {-status}" if status < 0 else f"exit status {status}"
 
 
-def jobs_of(requests: Sequence[ListedProblem], kinds: Iterable[str], seconds: float | None) -> list[Job]:
+def jobs_of(
+    requests: Sequence[ListedProblem], kinds: Iterable[str], seconds: float | None, thorough: bool = False
+) -> list[Job]:
     """Return one job for each problem and GPU kind, with the longest time limit of its requests or the one that is passed."""
     jobs: dict[Key, Job] = {}
     for request in requests:
@@ -74,5 +76,5 @@ def jobs_of(requests: Sequence[ListedProblem], kinds: Iterable[str], seconds: fl
         for kind in kinds:
             key = tune_problem.key_for(request.problem, request.options, kind)
             if key not in jobs or jobs[key].seconds < limit:
-                jobs[key] = Job(choice_text(request.problem, request.options), limit, kind, key)
+                jobs[key] = Job(choice_text(request.problem, request.options), limit, kind, key, thorough)
     return list(jobs.values())

@@ -15,7 +15,7 @@ from cudnnpy import store as stores
 from cudnnpy._measuring import stub_driver
 from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._planning import problem_file
-from cudnnpy._planning.candidate_filter import FoundFault, Symptom
+from cudnnpy._planning.candidate_filter import UNPROMISING, FoundFault, Symptom
 from cudnnpy._planning.problem_file import ListedProblem
 from cudnnpy._store import exports
 from cudnnpy._store.database import Store, why_in_memory
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace, backend: TuningBackend | None = None) -> in
             status, requests = _read(options.problems)
         else:
             status, requests = problems.record(options.record, options.save)
-        jobs = problems.jobs_of(requests, dict.fromkeys(kinds), options.seconds)
+        jobs = problems.jobs_of(requests, dict.fromkeys(kinds), options.seconds, options.thorough)
         entries, failed = _tune(workers, jobs, store)
         _report(options, entries, failed)
         lost = why_in_memory(store)
@@ -183,17 +183,24 @@ def _check_writable(name: str, path: Path) -> None:
 
 
 def _stored(store: Store, job: Job) -> Entry | None:
-    """Return the measured entry of a job; None if there is none, or if an incomplete search may now take longer."""
+    """Return the measured entry of a job; None if there is none, or if a search may now take longer or measure more."""
     entry = store.get(job.key)
     if entry is None or entry.milliseconds is None or not (entry.complete or entry.tune_seconds >= job.seconds):
         return None
-    return entry
+    return None if job.thorough and not _is_thorough(entry) else entry
+
+
+def _is_thorough(entry: Entry) -> bool:
+    return all(candidate.refused != UNPROMISING for candidate in entry.candidates)
 
 
 def _put(store: Store, entry: Entry) -> Entry:
-    """Store an entry and return the current one. An entry of a longer search replaces an incomplete one."""
+    """Store an entry and return the current one. An entry of a longer or more thorough search replaces it."""
     current = store.get(entry.key)
-    is_replaced = current is not None and not current.complete and current.tune_seconds < entry.tune_seconds
+    is_replaced = current is not None and (
+        (not current.complete and current.tune_seconds < entry.tune_seconds)
+        or (not _is_thorough(current) and _is_thorough(entry))
+    )
     return store.put(entry, replace=is_replaced)
 
 

@@ -39,6 +39,8 @@ class Job(NamedTuple):
         The GPU kind to tune it on.
     key : Key
         The key of its entry.
+    thorough : bool
+        Whether all candidates are measured, and not only until several in a row gain nothing.
     known : tuple of FoundFault
         Faults of its candidates, which are not run again with the same driver.
     """
@@ -47,6 +49,7 @@ class Job(NamedTuple):
     seconds: float
     kind: str
     key: Key
+    thorough: bool = False
     known: tuple[FoundFault, ...] = ()
 
 
@@ -68,7 +71,9 @@ class LostDevice(NamedTuple):
     reason: str
 
 
-def tune_on(worker: GpuWorker, text: str, seconds: float, known: Sequence[FoundFault] = ()) -> Measurement:
+def tune_on(
+    worker: GpuWorker, text: str, seconds: float, known: Sequence[FoundFault] = (), thorough: bool = False
+) -> Measurement:
     """Measure a problem on a GPU, as soon as no other process of the user measures there.
 
     Without a choice there is one retry in a new process, because the previous problem may have been the cause.
@@ -77,7 +82,7 @@ def tune_on(worker: GpuWorker, text: str, seconds: float, known: Sequence[FoundF
     ----------
     worker : GpuWorker
         The worker of the GPU.
-    text, seconds, known
+    text, seconds, known, thorough
         The fields of a Job.
 
     Returns
@@ -95,17 +100,17 @@ def tune_on(worker: GpuWorker, text: str, seconds: float, known: Sequence[FoundF
     while not worker.is_stopped:
         with gpu_lock(worker.uuid, time.monotonic() + _POLL_SECONDS) as is_held:
             if is_held:
-                return _measured(worker, text, seconds, known)
+                return _measured(worker, text, seconds, known, thorough)
     raise StartError("stopped")
 
 
-def _measured(worker: GpuWorker, text: str, seconds: float, known: Sequence[FoundFault]) -> Measurement:
+def _measured(worker: GpuWorker, text: str, seconds: float, known: Sequence[FoundFault], thorough: bool) -> Measurement:
     driver = stored_choice.driver()
     left_out = {fault.candidate: _reason(fault) for fault in known if fault.driver == driver}
     faults: tuple[FoundFault, ...] = ()
     for _ in range(_TRIES):
         deadline = time.monotonic() + EXTRA_SECONDS + 10 * seconds
-        measurement = worker.measure(text, seconds, left_out=left_out, deadline=deadline)
+        measurement = worker.measure(text, seconds, left_out=left_out, deadline=deadline, thorough=thorough)
         faults += measurement.faults
         if measurement.entry is not None:
             break

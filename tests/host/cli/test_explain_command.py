@@ -24,9 +24,7 @@ from cudnnpy._measuring import planner_process
 from cudnnpy._measuring.planner_process import PlannerProcess
 from cudnnpy._planning.candidate_filter import FoundFault, Measurement
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.measurement_table import Configuration, file_name
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.problem import is_strict
 from cudnnpy._planning.problem_notation import parse, text_of
 from cudnnpy._planning.stored_choice import choice_text, environment_of
 from cudnnpy._store import exports
@@ -36,12 +34,11 @@ from cudnnpy.cli import command, devices, text_table
 from cudnnpy.cli.explain import explain as explain_module
 from cudnnpy.cli.explain import explanation, explanation_text
 from cudnnpy.cli.explain.explanation import CandidateRow, Explanation, Gpu, Stored
-from cudnnpy.convolution.table_features import features
 from cudnnpy.graph import Graph
-from tools.measured import write
-from tools.measured.rows import Row as TableRow
+from tests.shared import made_up_models
 
 ROOT = Path(__file__).resolve().parents[3]
+FEATURES = 75 + 1 + 5  # of a convolution, and of proposals without engines of their own
 TEXT = "forward 128x64x56x56 64x64x3x3 pad=1 float16 channels_last"
 
 offline = [needs_profiles, pytest.mark.usefixtures("without_driver")]
@@ -198,25 +195,17 @@ class TestForAProfile:
     def test_what_a_table_of_measurements_expects_is_marked_as_an_estimate(self, explain, monkeypatch, tmp_path):
         usable = [one for one in json.loads(explain(TEXT, "--json"))["candidates"] if not one["rejected"]]
         fast = next(one for one in usable if one["source"] == "engines" and not one["knobs"])
-        problem, options = parse(TEXT)
-        described = features(problem, is_strict(problem, options))
-        slow = Configuration("", usable[0]["engine"], None)
-        row = TableRow(
-            "a", described, frozenset({"a"}), {Configuration("", fast["engine"], None): 1.0, slow: 3.0}, slow
-        )
         release = ".".join(raw.version_text(raw.version()).split(".")[:2])
-        folder = tmp_path / "tables"
-        folder.mkdir()
-        (folder / file_name("9.0", release)).write_text(write.table([row], "9.0", release))
-        monkeypatch.setenv("CUDNNPY_TABLES", str(folder))
+        made_up_models.write(tmp_path, ("9.0", release), fast["engine"], FEATURES)
+        monkeypatch.setenv("CUDNNPY_MODELS", str(tmp_path))
         planner_process.end_process()  # the next one sees the folder
         found = json.loads(explain(TEXT, "--json"))
         first = found["candidates"][0]
         assert (first["name"], first["expected"], first["milliseconds"]) == (fast["name"], 1.0, None)
         assert found["choice"] == first["name"]
-        assert found["why"] == "it was among the fastest for a near problem (128x64x56x56, 64 filters)"
+        assert found["why"] == "the ranking predicts the shortest time for it"
         text = explain(TEXT, "--all")
-        assert re.search(r"^time +not measured; estimated from near problems: 1\.00 of the fastest one's$", text, re.M)
+        assert re.search(r"^time +not measured; predicted by the ranking: 1\.00 of the fastest one's$", text, re.M)
         assert re.search(r"^\* engine .* x1\.00\b", text, re.M)
 
 
@@ -488,7 +477,7 @@ def test_a_note_tells_what_is_not_deterministic():
 def test_long_words_fit_too(columns):
     stored = Stored("user", made_up_entries.entry(TEXT), "engine 3")
     lines = report(
-        row(1, source="measured for 128x64x56x56, 64 filters", notes=tuple(f"a_long_note_{n}" for n in range(9))),
+        row(1, source="ranking", notes=tuple(f"a_long_note_{n}" for n in range(9))),
         row(2, rejected="x" * 300),
         columns=columns,
         problem="graph {" + '"key":[1,2],' * 60 + "}",

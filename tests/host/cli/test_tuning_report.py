@@ -47,7 +47,7 @@ def test_the_choice_is_the_candidate_of_the_plan() -> None:
 
 def test_the_heuristics_choice_is_the_first_of_theirs_that_ran_and_is_right() -> None:
     found = (
-        candidate("engine 7", "measured for 8x8x8x8, 8 filters", 0.4),
+        candidate("engine 7", "ranking", 0.4),
         candidate("engine 1", "heuristics", None, None, refused="not supported here: 3000"),
         candidate("engine 2", "heuristics", 0.1, refused="wrong result: off by 1"),
         candidate("engine 3", "heuristics", 0.8),

@@ -587,19 +587,3 @@ def test_a_dtype_means_the_same_by_each_of_its_names(name: Any) -> None:
     )
     assert ours == same
     assert is_strict(ours, ConvolutionOptions(tf32=False))
-
-
-@pytest.mark.parametrize(
-    ("x", "w", "groups", "expected"),
-    [
-        ((2, 8, 9, 9), (8, 1, 3, 3), 8, True),
-        ((2, 8, 9, 9), (8, 1, 9, 9), 8, False),
-        ((2, 8, 9, 9), (8, 4, 3, 3), 2, False),
-        ((2, 8, 9), (8, 1, 3), 8, False),
-        ((2, 8, 9, 9, 9), (8, 1, 3, 3, 3), 8, False),
-    ],
-)
-def test_tuning_keeps_to_the_proposals_where_that_was_surveyed(x: Any, w: Any, groups: int, expected: bool) -> None:
-    operation = Operation(ConvolutionOptions(groups=groups))
-    problem = operation.problem("forward", TensorSpec(x, "float16"), TensorSpec(w, "float16"))
-    assert problem.proposals_suffice is expected

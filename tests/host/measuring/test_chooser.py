@@ -338,18 +338,6 @@ def test_an_engine_compiled_at_run_time_is_measured_among_the_first_proposals_al
     assert "engine 9" in cudnn.measured
 
 
-def test_where_the_proposals_suffice_no_other_engine_is_measured(cudnn: Cudnn) -> None:
-    asked, options = MadeUp(proposals_suffice=True), PlanningOptions(prefer="autotune")
-    cudnn.add(Made(1), Made(2))
-    cudnn.add(Made(3, lambda knobs: 0.1), propose=False)
-    measured = tuner().measure(asked, options, LOTS, {})
-    assert {name.removesuffix(" + blocks") for name in cudnn.measured} == {"engine 1", "engine 2"}
-    assert measured.entry is not None
-    cudnn.proposed.clear()
-    tuner().measure(asked, options, LOTS, {})
-    assert "engine 3" in cudnn.measured
-
-
 def test_other_knobs_of_an_engine_that_is_far_from_the_fastest_are_not_measured(cudnn: Cudnn) -> None:
     cudnn.add(Made(1, lambda knobs: 1.0), Made(2, lambda knobs: 4.1), Made(3, lambda knobs: 3.9), Made(4))
     cudnn.proposed += [(index, {SPLIT: number}) for index in (2, 3) for number in range(1, 9)]

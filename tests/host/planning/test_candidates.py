@@ -16,7 +16,6 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.selection import choose, survey
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.heuristic_overrides import is_for_winograd
 from cudnnpy.convolution.lowering import ConvolutionLowering
 from cudnnpy.convolution.problem import make_problem
 from cudnnpy.errors import NoAlgorithmError, StatusError
@@ -97,27 +96,6 @@ def test_large_depthwise_images_are_copied_to_channels_last(
     copied = ["engine 9 + channels last"] * is_proposed
     names = [candidate.name for candidate in asked.proposed_candidates(PlanningOptions(), ON_A_GPU)]
     assert names[: len(copied + flipped) + 1] == [*copied, *flipped, "engine 0"]
-
-
-@pytest.mark.parametrize(
-    ("x", "w", "strict", "operation", "first"),
-    [
-        ((2, 64, 9, 9), (64, 64, 3, 3), True, "forward", True),
-        ((2, 64, 9, 9), (64, 64, 3, 3), True, "backward_data", True),
-        ((2, 64, 9, 9), (64, 64, 3, 3), True, "backward_filter", False),
-        ((1, 64, 9, 9), (64, 64, 3, 3), True, "forward", False),
-        ((2, 64, 9, 9), (64, 64, 3, 3), False, "forward", False),
-        ((2, 32, 9, 9), (64, 32, 3, 3), True, "forward", False),
-        ((2, 64, 9, 9), (64, 64, 5, 3), True, "forward", False),
-    ],
-)
-def test_winograd_engines_are_asked_first_where_they_were_measured_to_be_fast(
-    x: tuple[int, ...], w: tuple[int, ...], strict: bool, operation: str, first: bool
-) -> None:
-    y = (x[0], w[0], *(size - taps + 1 for size, taps in zip(x[2:], w[2:], strict=True)))
-    tensors = (TensorSpec(shape, "float32") for shape in (x, w, y))
-    asked = ConvolutionProblem(*make_problem(ConvolutionOptions(), operation, *tensors))
-    assert is_for_winograd(asked, strict) == first
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,210 @@
+"""The ranking model: its file, its predictions, and the order of candidates."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cudnnpy import raw
+from cudnnpy._planning import ranking
+from cudnnpy._planning.candidates import Candidate, Engine, rejected
+from cudnnpy._planning.engines import Target
+from cudnnpy._planning.ranking import Configuration, Model, Positions
+from tests.shared import made_up_models
+from tools.ranking import dataset, rows
+from tools.ranking.__main__ import ROWS
+
+RELEASE = ".".join(raw.version_text(raw.version()).split(".")[:2])
+KEY = ("9.0", RELEASE)
+GPU = Target(profile='{"deviceVer": 900}')
+FEATURES = 6  # of a problem without others: of the proposals
+(SHIPPED,) = Path(ranking.__file__).with_name("models").glob("*.npz")
+TILE, SPLIT = (int(raw.cudnnBackendKnobType_t[f"CUDNN_KNOB_TYPE_{name}"]) for name in ("TILE_SIZE", "SPLIT_K"))
+
+
+def shipped() -> Model:
+    capability, release = SHIPPED.stem.removeprefix("sm-").split("-cudnn-")
+    with np.load(SHIPPED, allow_pickle=False) as arrays:
+        return Model(arrays, (capability, release))
+
+
+def described(step: int) -> list[dataset.Described]:
+    return dataset.describe(list(rows.read([ROWS / "nvidia-h100.jsonl.gz"]))[::step], 1)
+
+
+# The predictions
+
+
+def test_the_model_of_the_package_is_small_and_better_than_the_heuristics_on_measured_problems() -> None:
+    assert SHIPPED.stat().st_size <= 300_000
+    model, of_model, of_heuristics = shipped(), [], []
+    for one in described(20):
+        found = model.logarithms(one.features, one.configurations)
+        assert all(map(math.isfinite, found))
+        ranked = [
+            (value, each.position, candidate.over_best)
+            for value, each, candidate in zip(found, one.configurations, one.problem.candidates, strict=True)
+            if each.position >= 0
+        ]
+        if ranked:
+            of_model.append(math.log(min(ranked)[2]))
+            of_heuristics.append(math.log(min(ranked, key=lambda row: row[1])[2]))
+    assert np.mean(of_model) < 0.6 * np.mean(of_heuristics)
+
+
+def test_predictions_do_not_depend_on_the_order_of_sums() -> None:
+    """Each sum is exact: a permutation of a layer's units gives the same bits."""
+    capability, release = SHIPPED.stem.removeprefix("sm-").split("-cudnn-")
+    with np.load(SHIPPED, allow_pickle=False) as file:
+        arrays = dict(file)
+    order = np.random.default_rng(1).permutation(arrays["second"].shape[0])
+    other = {**arrays, "candidate": arrays["candidate"][:, order], "problem": arrays["problem"][:, order]}
+    other |= {"problem bias": arrays["problem bias"][order], "second bias": arrays["second bias"][order]}
+    other |= {"second": arrays["second"][order][:, order], "third": arrays["third"][order]}
+    one, another = Model(arrays, (capability, release)), Model(other, (capability, release))
+    for problem in described(60):
+        expected = one.logarithms(problem.features, problem.configurations)
+        assert another.logarithms(problem.features, problem.configurations) == expected
+
+
+def test_absurd_features_and_unknown_engines_give_finite_predictions() -> None:
+    (one,) = described(100000)
+    absurd = [1e300 if n % 2 else -1e300 for n in range(len(one.features))]
+    unknown = Configuration(9999, ((SPLIT, 2**31 - 1), (TILE, -5)), " + blocks + epilogue", 10**6)
+    assert all(map(math.isfinite, shipped().logarithms(absurd, [*one.configurations, unknown])))
+
+
+def test_tokens_of_a_configuration() -> None:
+    assert list(Configuration(3, None, "", 0).tokens()) == [(0, 3, 0, 0), (1, 3, 0, 0)]
+    found = set(Configuration(3, ((SPLIT, 7), (TILE, 2)), " + channels last", 0).tokens())
+    assert found == {(0, 3, 0, 0), (2, 3, SPLIT, True), (3, 3, TILE, 2), (4, 2, 0, 0), (5, 2, 3, 0)}
+
+
+def test_numbers_of_positions() -> None:
+    first, second = Configuration(3, ((TILE, 2),), "", 0), Configuration(4, None, "", 1)
+    third, other = Configuration(3, ((TILE, 5),), "", 2), Configuration(5, ((SPLIT, 8),), "", -1)
+    positions = Positions([first, second, third, other])
+    assert positions.of_problem({3: 0, 4: 1, 5: 2}) == [math.log2(3), 1.0, 0.5, 0.0, *[0.0] * 5]
+    assert positions.of(first) == [False, 0.0, 1.0, True, False, 0.0, True, 0.0, False, 0.25, False, 0.0, 0.0, 0.0]
+    assert positions.of(second)[1:3] == [1.0, 0.5]
+    assert positions.of(second)[7] == 0.25  # another engine comes earlier
+    assert positions.of(third)[5:7] == [0.0, True]  # the engine's first proposal is the very first
+    assert positions.of(third)[9] == 0.0  # with other knobs than the first
+    assert positions.of(other)[:5] == [True, 0.0, 0.0, False, True]
+    assert positions.of(other)[-3:] == [3.0, 0.0, 0.0]
+
+
+# The file
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CUDNNPY_MODELS", str(tmp_path))
+    return tmp_path
+
+
+def test_a_model_is_for_one_architecture_and_release(folder: Path) -> None:
+    assert ranking.model_for(GPU) is None
+    made_up_models.write(folder, KEY, 7, FEATURES)
+    ranking._read.cache_clear()
+    assert ranking.model_for(GPU) is not None
+    assert ranking.model_for(Target(profile='{"deviceVer": 800}')) is None
+    assert ranking.model_for(Target(profile="{}")) is None
+
+
+def test_without_a_folder_no_model_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDNNPY_MODELS", "")
+    assert ranking.model_for(GPU) is None
+
+
+def damaged(file: Path, how: str) -> None:
+    content = file.read_bytes()
+    arrays = made_up_models.arrays(KEY, 7, FEATURES)
+    if how == "cut":
+        file.write_bytes(content[: len(content) // 2])
+    elif how == "changed":
+        middle = content.index(b"vectors")
+        file.write_bytes(content[: middle + 60] + b"\\0\\1\\2\\3" + content[middle + 64 :])
+    elif how == "text":
+        file.write_text("a model")
+    elif how == "empty":
+        file.write_bytes(b"")
+    elif how == "pickled":
+        np.savez(file, **{**arrays, "mean": np.array([{}], object)})
+    elif how == "another release":
+        made_up_models.write(file.parent, ("9.0", "8.9"), 7, FEATURES).rename(file)
+    elif how == "another format":
+        np.savez(file, **{**arrays, "format": np.array(99)})
+    elif how == "no layer":
+        np.savez(file, **{name: value for name, value in arrays.items() if name != "third"})
+    elif how == "another shape":
+        np.savez(file, **{**arrays, "second": np.zeros((2, 1), np.int16)})
+    elif how == "NaN":
+        np.savez(file, **{**arrays, "mean": np.full(FEATURES, np.nan, np.float32)})
+
+
+HOW = (
+    "cut",
+    "changed",
+    "text",
+    "empty",
+    "pickled",
+    "another release",
+    "another format",
+    "no layer",
+    "another shape",
+    "NaN",
+)
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_bad_file_gives_one_warning_and_the_order_of_the_heuristics(folder: Path, how: str) -> None:
+    file = made_up_models.write(folder, KEY, 7, FEATURES)
+    damaged(file, how)
+    with pytest.warns(UserWarning, match=f"{file.name} is not used to choose engines") as warned:
+        assert ranking.model_for(GPU) is None
+    assert len(warned) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ranking.model_for(GPU) is None
+
+
+# The order
+
+
+def candidate(index: int, *notes: str, compiled: bool = False, refused: str = "") -> Candidate:
+    found = Candidate("heuristics", f"engine {index}", notes, True, lambda: None, compiled)  # type: ignore[arg-type, return-value]
+    found.engine, found.rejection_reason = Engine(index), refused
+    return found
+
+
+def ordered(monkeypatch: pytest.MonkeyPatch, proposed: list[Candidate], other: Candidate, strict: bool = False) -> Any:
+    monkeypatch.setattr(ranking, "heuristic_candidates", lambda lowering, target: iter(proposed))
+    monkeypatch.setattr(ranking, "candidate_for_engine", lambda lowering, target, engine: other)
+    model = Model(made_up_models.arrays(KEY, 7, FEATURES), KEY)
+    return ranking.ranked(model, [], 0, [SimpleNamespace(suffix="")], GPU, strict)  # type: ignore[list-item]
+
+
+def test_the_fastest_predicted_candidate_is_first_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = ordered(monkeypatch, [candidate(1), candidate(2)], candidate(7))
+    assert [one.name for one in found] == ["engine 7", "engine 1", "engine 2"]
+    assert {one.source for one in found} == {"ranking"}
+    assert [one.expected for one in found] == pytest.approx([1.0, math.exp(0.5), math.exp(0.5)])
+
+
+def test_rejected_candidates_are_last_and_have_no_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    proposed = [candidate(7, refused="gives NaN"), candidate(1), rejected("heuristics", "graph", "not supported")]
+    found = ordered(monkeypatch, proposed, candidate(3, compiled=True))  # which the heuristics do not propose
+    assert [one.name for one in found] == ["engine 1", "engine 7", "graph", "engine 3"]
+    assert [one.expected is None for one in found] == [False, True, True, True]
+
+
+def test_in_strict_float32_engines_of_tf32_have_no_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = ordered(monkeypatch, [candidate(7, "tensor_core"), candidate(1)], candidate(2), strict=True)
+    assert [one.name for one in found] == ["engine 1", "engine 2", "engine 7"]
