@@ -8,6 +8,10 @@ WITHOUT_GPU := tests/host tests/fuzz
 # Of the tests that need no GPU, and of the breaks, so many run side by side.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$((n < 8 ? n : 8)))
 IN_PARALLEL = -n $(JOBS) --dist loadfile
+# One thread of linear algebra in each of them.
+export OPENBLAS_NUM_THREADS ?= 1
+# The tests start some thousand interpreters, of which each would compile what it imports.
+export PYTHONDONTWRITEBYTECODE =
 # For fuzz: how long each campaign runs.
 SECONDS ?= 300
 HOST = .venv/$(shell $(PYTHON) -c 'import sys; print("{}.{}".format(*sys.version_info))')-$(CUDNN)
