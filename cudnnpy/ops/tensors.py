@@ -40,13 +40,14 @@ from cudnnpy._launch.steps import (
     OperandAddress,
     Step,
     copy,
+    op_tensor,
     scaling_arguments,
     tensor_descriptor,
 )
+from cudnnpy._options.arguments import check_scales
 from cudnnpy._options.checks import check_number, check_option, error_repr
-from cudnnpy.descriptors import OpTensorDescriptor
 from cudnnpy.graph.graph import Graph
-from cudnnpy.typing import Array, ArrayT, Dtype, MemoryLayout, Stream
+from cudnnpy.typing import Array, ArrayT, Dtype, ElementName, MemoryLayout, Stream
 
 
 def add_tensor(
@@ -227,29 +228,13 @@ def _add(call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpe
         raise ValueError(f"a must have shape {b.shape}, as b, or 1 for any of its sizes; got shape {a.shape}")
     c = resolve_output(call, "out", b.shape, b.dtype, b)
     operands = check_no_overlaps(call, (Operand("a", a), Operand("b", b), Operand("out", c, True, ("a", "b"))))
-    one, two = scaling_arguments(alpha, beta, b.dtype)
+    check_scales(alpha, beta)
     if not byte_extent(c):
         return Program("sum", call.device, operands, []), [c]
     step = _sum_by_graph(call, a, b, c) if (alpha, beta) == (1.0, 1.0) else None
     if step is None:
-        add = OpTensorDescriptor(
-            "add", compute_dtype="float64" if b.dtype == "float64" else "float32", propagate_nan=True
-        )
-        zero = scaling_arguments(0.0, 0.0, b.dtype)[0]
-        function = FunctionCall(
-            "cudnnOpTensor",
-            add,
-            two,
-            tensor_descriptor(b),
-            OperandAddress(1),
-            one,
-            tensor_descriptor(a),
-            OperandAddress(0),
-            zero,
-            tensor_descriptor(c),
-            OperandAddress(2),
-        )
-        step = Step(function, (0, 1, 2))
+        dtype: ElementName = "float64" if b.dtype == "float64" else "float32"
+        step = Step(op_tensor("add", dtype, (b, 1), (a, 0), (c, 2), factors=(beta, alpha, 0.0)), (0, 1, 2))
     return Program("sum", call.device, operands, [step]), [c]
 
 
