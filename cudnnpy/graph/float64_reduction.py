@@ -12,12 +12,7 @@ from __future__ import annotations
 
 from cudnnpy._core.layouts import TensorSpec, packed_strides
 from cudnnpy._launch.step_builder import StepBuilder, Tensor
-from cudnnpy._launch.steps import (
-    FunctionCall,
-    OffsetExecutable,
-    StepSequence,
-    op_tensor,
-)
+from cudnnpy._launch.steps import FunctionCall, OffsetExecutable, StepSequence, op_tensor
 from cudnnpy.graph.pooling_reduction import average_by_pooling
 from cudnnpy.typing import TensorOperation
 
