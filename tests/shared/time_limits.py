@@ -11,10 +11,10 @@ import faulthandler
 import math
 import os
 import signal
-import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic  # not one that a test replaces
 
 import pytest
 
@@ -55,7 +55,7 @@ def _watch(limit: float) -> None:
     That takes a thread and a millisecond, so one thread is for all tests of a tenth of the limit, and has that much more time.
     """
     global _watched
-    now = time.monotonic()
+    now = monotonic()
     if not math.isfinite(limit):
         faulthandler.cancel_dump_traceback_later()
         _watched = (limit, now)
