@@ -94,7 +94,8 @@ def add_tensor(
     >>> cudnnpy.add_tensor(bias, out).shape
     (2, 3, 4, 4)
     """
-    return dispatch.run("add_tensor", None, _add, ("a", "b", "out"), (a, b), (out,), stream, alpha, beta)
+    result: ArrayT = dispatch.run("add_tensor", None, _add, ("a", "b", "out"), (a, b), (out,), stream, alpha, beta)
+    return result
 
 
 def scale_tensor(x: ArrayT, alpha: float, out: ArrayT | None = None, stream: Stream | None = None) -> ArrayT:
@@ -130,7 +131,8 @@ def scale_tensor(x: ArrayT, alpha: float, out: ArrayT | None = None, stream: Str
     >>> cudnnpy.to_numpy(cudnnpy.scale_tensor(x, 3.0)).tolist()
     [3.0, 6.0]
     """
-    return dispatch.run("scale_tensor", None, _scale, ("x", "out"), (x,), (out,), stream, alpha)
+    result: ArrayT = dispatch.run("scale_tensor", None, _scale, ("x", "out"), (x,), (out,), stream, alpha)
+    return result
 
 
 def set_tensor(out: ArrayT, value: float, stream: Stream | None = None) -> ArrayT:
@@ -165,7 +167,8 @@ def set_tensor(out: ArrayT, value: float, stream: Stream | None = None) -> Array
     """
     number = value if value.__class__ is float else check_number("value", value, nan=True)
     # Plans are found by the number's text, since 0.0 equals -0.0 and NaN does not equal itself.
-    return dispatch.run("set_tensor", None, _set, ("out", "out"), (out,), (out,), stream, number.hex())
+    result: ArrayT = dispatch.run("set_tensor", None, _set, ("out", "out"), (out,), (out,), stream, number.hex())
+    return result
 
 
 def transform_tensor(
@@ -217,7 +220,8 @@ def transform_tensor(
     (60, 1, 15, 3)
     """
     name, names = "transform_tensor", ("x", "out")
-    return dispatch.run(name, None, _transform, names, (x,), (out,), stream, layout, dtype, alpha, beta)
+    result: ArrayT = dispatch.run(name, None, _transform, names, (x,), (out,), stream, layout, dtype, alpha, beta)
+    return result
 
 
 def _add(call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
