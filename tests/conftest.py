@@ -50,19 +50,18 @@ def initial_state(request: pytest.FixtureRequest) -> Iterator[None]:
     reset("cudnnpy._store" if GPU_FOLDER in request.path.parents else "cudnnpy")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def few_objects() -> None:
-    """Let garbage collection pass over the tests and over what earlier files left: some tests collect dozens of times."""
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.hookimpl(tryfirst=True)  # before `-m gpu` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test under tests/gpu as one that needs a GPU."""
     for item in items:
         if GPU_FOLDER in item.path.parents:
             item.add_marker(pytest.mark.gpu)
+
+
+def pytest_collection_finish() -> None:
+    """Let garbage collection pass over the tests themselves: they are many, and some tests collect dozens of times."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
