@@ -8,6 +8,10 @@ WITHOUT_GPU := tests/host tests/fuzz
 # Of the tests that need no GPU, and of the breaks, so many run side by side.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$((n < 8 ? n : 8)))
 IN_PARALLEL = -n $(JOBS) --dist loadfile
+# Each of these processes has one thread of linear algebra.
+ONE_THREAD = OPENBLAS_NUM_THREADS=1
+# The tests start some thousand interpreters, of which each would compile what it imports.
+export PYTHONDONTWRITEBYTECODE =
 # For fuzz: how long each campaign runs.
 SECONDS ?= 300
 HOST = .venv/$(shell $(PYTHON) -c 'import sys; print("{}.{}".format(*sys.version_info))')-$(CUDNN)
@@ -48,7 +52,7 @@ test: test-environment
 	.venv/test/bin/python -m pytest $(ARGS)
 else
 test: test-environment
-	.venv/test/bin/python -m pytest $(IN_PARALLEL) $(WITHOUT_GPU)
+	$(ONE_THREAD) .venv/test/bin/python -m pytest $(IN_PARALLEL) $(WITHOUT_GPU)
 	.venv/test/bin/python -m pytest tests/gpu
 endif
 
@@ -64,7 +68,7 @@ test-torch-if-possible: python
 
 test-host: python
 	@$(ENVIRONMENT) $(HOST) --extras test --cudnn $(CUDNN) --tested
-	$(HOST)/bin/python -m pytest $(or $(ARGS),$(IN_PARALLEL) $(WITHOUT_GPU))
+	$(ONE_THREAD) $(HOST)/bin/python -m pytest $(or $(ARGS),$(IN_PARALLEL) $(WITHOUT_GPU))
 
 test-oldest:
 	@$(MAKE) --no-print-directory test-host CUDNN=oldest

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, overload
+from typing import Any, NamedTuple, Protocol
 
 from cudnnpy._core.cache_token import CacheToken
 from cudnnpy._core.driver import check_not_capturing, is_stream_or_torch_capturing
@@ -43,7 +43,7 @@ from cudnnpy._memory.workspace import (
 )
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.handle import on_device, stream_address
-from cudnnpy.typing import ArrayT, Stream
+from cudnnpy.typing import Stream
 
 
 class Specs(dict[str, TensorSpec]):
@@ -181,51 +181,6 @@ def _own_address(array: Any) -> int:
     return int(array.pointer)
 
 
-# For type checkers: a result has the type of the first input. A Graph may have more results than are typed here.
-@overload
-def run(
-    operation: str,
-    owner: Owner | None,
-    prepare: Prepare,
-    names: tuple[str, ...],
-    inputs: tuple[ArrayT, *tuple[Any, ...]],
-    outs: tuple[Any],
-    stream: Stream | None,
-    *arguments: Any,
-) -> ArrayT: ...
-@overload
-def run(
-    operation: str,
-    owner: Owner | None,
-    prepare: Prepare,
-    names: tuple[str, ...],
-    inputs: tuple[ArrayT, *tuple[Any, ...]],
-    outs: tuple[Any, Any],
-    stream: Stream | None,
-    *arguments: Any,
-) -> tuple[ArrayT, ArrayT]: ...
-@overload
-def run(
-    operation: str,
-    owner: Owner | None,
-    prepare: Prepare,
-    names: tuple[str, ...],
-    inputs: tuple[ArrayT, *tuple[Any, ...]],
-    outs: tuple[Any, Any, Any],
-    stream: Stream | None,
-    *arguments: Any,
-) -> tuple[ArrayT, ArrayT, ArrayT]: ...
-@overload
-def run(
-    operation: str,
-    owner: Owner | None,
-    prepare: Prepare,
-    names: tuple[str, ...],
-    inputs: tuple[Any, ...],
-    outs: tuple[Any, ...],
-    stream: Stream | None,
-    *arguments: Any,
-) -> Any: ...
 def run(
     operation: str,
     owner: Owner | None,

@@ -110,14 +110,8 @@ class InstanceNormalizationBase(OperationBase):
 
         Parameters
         ----------
-        x : array
-            (N, C, spatial...), or (N, spatial..., C) with layout "NHWC".
-        scale, bias : array, optional
-            (C,).
-        out : array, optional
-            y, of x's shape and dtype.
-        stream : stream, optional
-            Where the work is queued.
+        x, scale, bias, out, stream
+            As for `forward_training`.
 
         Returns
         -------

@@ -108,16 +108,8 @@ class LayerNormalizationBase(OperationBase):
 
         Parameters
         ----------
-        x : array
-            (..., normalized axes...).
-        scale, bias : array, optional
-            Of the shape of the normalized axes.
-        out : array, optional
-            y, of x's shape and dtype.
-        stream : stream, optional
-            Where the work is queued.
-        normalized_shape : int or tuple of ints, optional
-            The sizes of the normalized axes; may be None if there is a scale or a bias.
+        x, scale, bias, out, stream, normalized_shape
+            As for `forward_training`.
 
         Returns
         -------
@@ -266,16 +258,8 @@ class RMSNormalizationBase(OperationBase):
 
         Parameters
         ----------
-        x : array
-            (..., normalized axes...).
-        scale : array, optional
-            Of the shape of the normalized axes.
-        out : array, optional
-            y, of x's shape and dtype.
-        stream : stream, optional
-            Where the work is queued.
-        normalized_shape : int or tuple of ints, optional
-            The sizes of the normalized axes; may be None if there is a scale.
+        x, scale, out, stream, normalized_shape
+            As for `forward_training`.
 
         Returns
         -------

@@ -29,19 +29,14 @@ def epilogue(
     if bias is not None:
         shape = (1, y.shape[1], *(1 for _ in y.shape[2:]))
         row = tensor_descriptor(TensorSpec(shape, bias.dtype, packed_strides(shape)))
-        steps.append(
-            Step(FunctionCall("cudnnAddTensor", one, row, OperandAddress(1), one, d, OperandAddress(0)), places)
-        )
+        add = FunctionCall("cudnnAddTensor", one, row, OperandAddress(1), one, d, OperandAddress(0))
+        steps.append(Step(add, places))
     if activation is not None:
         beta = 1.0 if activation == "swish" else None
         mode = enumerator(raw.cudnnActivationMode_t, activation, "activation")
         how = ActivationDescriptor(mode, coefficient=1.0, propagate_nan=True, swish_beta=beta)
-        steps.append(
-            Step(
-                FunctionCall("cudnnActivationForward", how, one, d, OperandAddress(0), zero, d, OperandAddress(0)),
-                places,
-            )
-        )
+        activate = FunctionCall("cudnnActivationForward", how, one, d, OperandAddress(0), zero, d, OperandAddress(0))
+        steps.append(Step(activate, places))
     return steps
 
 

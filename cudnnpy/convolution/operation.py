@@ -114,7 +114,7 @@ class Operation:
         stream: Stream | None,
     ) -> ArrayT:
         """Run an operation on two arrays; return `out` or a new array of the first one's library."""
-        return dispatch.run(
+        result: ArrayT = dispatch.run(
             operation,
             self,
             self._prepared_by,
@@ -128,11 +128,13 @@ class Operation:
             beta,
             *(shape or ()),
         )
+        return result
 
     def run_bias(self, dy: ArrayT, out: ArrayT | None, alpha: float, beta: float, stream: Stream | None) -> ArrayT:
         """Run backward_bias, whose input is dy; return `out` or a new array of dy's library."""
         owner, prepare = self._bias_gradient, BiasGradient._prepare
-        return dispatch.run("backward_bias", owner, prepare, ("dy", "out"), (dy,), (out,), stream, alpha, beta)
+        db: ArrayT = dispatch.run("backward_bias", owner, prepare, ("dy", "out"), (dy,), (out,), stream, alpha, beta)
+        return db
 
     # Set-up, once for each signature
 

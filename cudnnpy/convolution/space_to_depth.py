@@ -91,16 +91,8 @@ class Transform:
             self.direction,
         )
         one, beta = scaling_arguments(1.0, self.beta, self.whole.dtype)
-        return FunctionCall(
-            "cudnnTransformTensorEx",
-            how,
-            one,
-            tensor_descriptor(x),
-            OperandAddress(0),
-            beta,
-            tensor_descriptor(y),
-            OperandAddress(1),
-        )
+        tensors = one, tensor_descriptor(x), OperandAddress(0), beta, tensor_descriptor(y), OperandAddress(1)
+        return FunctionCall("cudnnTransformTensorEx", how, *tensors)
 
     def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> Callable[[], int]:
         """Return the launch on these addresses."""

@@ -7,14 +7,9 @@ enumerators of cudnnpy.raw, and are read back as short names. Values that C chec
 BadParameterError or NotSupportedError.
 """
 
-from cudnnpy.descriptors.arithmetic import (
-    OpTensorDescriptor,
-    ReduceTensorDescriptor,
-)
+from cudnnpy.descriptors.arithmetic import OpTensorDescriptor, ReduceTensorDescriptor
 from cudnnpy.descriptors.choosing import AlgorithmCandidate, AlgorithmChoice, choose_algorithm, workspace_size
-from cudnnpy.descriptors.convolution import (
-    ConvolutionDescriptor,
-)
+from cudnnpy.descriptors.convolution import ConvolutionDescriptor
 from cudnnpy.descriptors.general import (
     AttnDescriptor,
     CTCLossDescriptor,
@@ -27,16 +22,8 @@ from cudnnpy.descriptors.general import (
     SpatialTransformerDescriptor,
     TensorTransformDescriptor,
 )
-from cudnnpy.descriptors.layers import (
-    ActivationDescriptor,
-    DropoutDescriptor,
-    LRNDescriptor,
-    PoolingDescriptor,
-)
-from cudnnpy.descriptors.tensors import (
-    FilterDescriptor,
-    TensorDescriptor,
-)
+from cudnnpy.descriptors.layers import ActivationDescriptor, DropoutDescriptor, LRNDescriptor, PoolingDescriptor
+from cudnnpy.descriptors.tensors import FilterDescriptor, TensorDescriptor
 
 __all__ = [
     "ActivationDescriptor",

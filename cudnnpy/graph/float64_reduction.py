@@ -10,21 +10,11 @@ as long as PyTorch. It is fast only for a single result. The steps here take 1.7
 
 from __future__ import annotations
 
-from typing import Any
-
 from cudnnpy._core.layouts import TensorSpec, packed_strides
 from cudnnpy._launch.step_builder import StepBuilder, Tensor
-from cudnnpy._launch.steps import (
-    Executable,
-    FunctionCall,
-    OffsetExecutable,
-    OperandAddress,
-    StepSequence,
-    scaling_arguments,
-    tensor_descriptor,
-)
-from cudnnpy.descriptors import OpTensorDescriptor
+from cudnnpy._launch.steps import FunctionCall, OffsetExecutable, StepSequence, op_tensor
 from cudnnpy.graph.pooling_reduction import average_by_pooling
+from cudnnpy.typing import TensorOperation
 
 SHORTEST = 512  # elements of an axis from which the launches of the halves take less time than cudnnReduceTensor
 _ITEM = 8  # bytes
@@ -64,7 +54,7 @@ def _extrema(sizes: tuple[int, int, int], op: str) -> StepSequence:
             target = buffers[-1]
         there = _packed(outer, half, inner)
         here = there._replace(strides=(size * inner, inner, 1, 1))
-        larger = _binary("min" if op == "min" else "max", here, there)
+        larger = op_tensor("min" if op == "min" else "max", "float64", (here, 0), (here, 1), (there, 2))
         builder.add(OffsetExecutable(larger, (0, (size - half) * inner * _ITEM, 0)), source, source, target)
         source, size = target, half
     return builder.sequence()
@@ -89,42 +79,13 @@ def _packed(*sizes: int) -> TensorSpec:
     return TensorSpec((*sizes, 1), "float64", packed_strides((*sizes, 1)))
 
 
-def _each(op: str, sizes: tuple[int, int, int], factor: float) -> FunctionCall:
+def _each(op: TensorOperation, sizes: tuple[int, int, int], factor: float) -> FunctionCall:
     """Return the call that computes op(x, factor * x) of each element."""
-    (one, zero), (scale, _) = scaling_arguments(1.0, 0.0, "float64"), scaling_arguments(factor, 0.0, "float64")
-    d = tensor_descriptor(_packed(*sizes))
-    return FunctionCall(
-        "cudnnOpTensor", _how(op), one, d, OperandAddress(0), scale, d, OperandAddress(0), zero, d, OperandAddress(1)
-    )
-
-
-def _binary(op: str, x: TensorSpec, y: TensorSpec) -> Executable:
-    """Return the executable of y = op(one, other) for two tensors with the strides of x."""
-    one, zero = scaling_arguments(1.0, 0.0, "float64")
-    d = tensor_descriptor(x)
-    return FunctionCall(
-        "cudnnOpTensor",
-        _how(op),
-        one,
-        d,
-        OperandAddress(0),
-        one,
-        d,
-        OperandAddress(1),
-        zero,
-        tensor_descriptor(y),
-        OperandAddress(2),
-    )
+    x = _packed(*sizes)
+    return op_tensor(op, "float64", (x, 0), (x, 0), (x, 1), factors=(1.0, factor, 0.0))
 
 
 def _root(outer: int, inner: int) -> FunctionCall:
     """Return the call that computes the square root of each element, in place."""
-    one, zero = scaling_arguments(1.0, 0.0, "float64")
-    d = tensor_descriptor(TensorSpec((outer, inner, 1, 1), "float64", (inner, 1, 1, 1)))
-    return FunctionCall(
-        "cudnnOpTensor", _how("sqrt"), one, d, OperandAddress(0), zero, d, OperandAddress(0), zero, d, OperandAddress(1)
-    )
-
-
-def _how(op: Any) -> OpTensorDescriptor:
-    return OpTensorDescriptor(op, compute_dtype="float64", propagate_nan=True)
+    x = TensorSpec((outer, inner, 1, 1), "float64", (inner, 1, 1, 1))
+    return op_tensor("sqrt", "float64", (x, 0), (x, 0), (x, 1), factors=(1.0, 0.0, 0.0))

@@ -15,14 +15,7 @@ from cudnnpy.graph.frontend_names import with_frontend_keywords
 from cudnnpy.graph.nodes import GraphTensors, Node, TypedValue
 from cudnnpy.graph.shape_inference import broadcast, convolved, share, statistics
 from cudnnpy.names import enumerator
-from cudnnpy.typing import (
-    ConvolutionMode,
-    GraphNormalization,
-    PerAxis,
-    PointwiseMode,
-    ReduceOperation,
-    ResampleMode,
-)
+from cudnnpy.typing import ConvolutionMode, GraphNormalization, PerAxis, PointwiseMode, ReduceOperation, ResampleMode
 
 _BINARY = {"add", "add_square", "div", "max", "min", "mod", "mul", "pow", "sub", "atan2", "floor_mod"}
 _BINARY |= {"cmp_eq", "cmp_neq", "cmp_gt", "cmp_ge", "cmp_lt", "cmp_le", "logical_and", "logical_or"}

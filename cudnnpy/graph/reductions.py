@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from ctypes import byref, c_size_t
-from typing import Any
 
 from cudnnpy import raw
 from cudnnpy._core.layouts import (
@@ -43,17 +42,18 @@ from cudnnpy._launch.steps import (
     Step,
     StepSequence,
     copy,
+    op_tensor,
     scaling_arguments,
     tensor_descriptor,
 )
-from cudnnpy.descriptors import OpTensorDescriptor, ReduceTensorDescriptor
+from cudnnpy.descriptors import ReduceTensorDescriptor
 from cudnnpy.graph.float64_reduction import reduce_float64
 from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.matmul_reduction import MatmulSum
 from cudnnpy.graph.pooling_reduction import FULL, average_by_pooling
 from cudnnpy.handle import Handle
 from cudnnpy.names import enumerator
-from cudnnpy.typing import ElementName
+from cudnnpy.typing import ElementName, TensorOperation
 
 REDUCTIONS = ("add", "avg", "mul", "min", "max", "amax", "norm1", "norm2", "mul_no_zeros")
 ALIASES = {"sum": "add", "mean": "avg"}
@@ -196,14 +196,15 @@ def _by_function(device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: floa
     if is_copied:
         source, target = (builder.scratch(to_packed(spec, "float32")) for spec in (x, y))
         builder.copy(builder.operands["x"], source)
-    a, b = scaling_arguments(1.0 if is_copied else alpha, 0.0 if is_copied else beta, kind)
+    factors = (1.0, 0.0) if is_copied else (alpha, beta)
     if x.shape == y.shape:  # reduction-of-one-shape in docs/known-issues.md
         absolute = op in ("norm1", "norm2", "amax")
-        builder.add(_element_by_element(source.spec, target.spec, absolute, a, b), source, target)
+        builder.add(_element_by_element(source.spec, target.spec, absolute, *factors), source, target)
     else:
         one, two = map(tensor_descriptor, normalize_unit_strides(source.spec, target.spec))
         size = c_size_t()
         raw.call("cudnnGetReductionWorkspaceSize", Handle.default(device), how, one, two, byref(size))
+        a, b = scaling_arguments(*factors, kind)
         function = FunctionCall(
             "cudnnReduceTensor", how, None, 0, WORKSPACE, size.value, a, one, OperandAddress(0), b, two, OperandAddress(1),
             workspace_size=size.value,
@@ -214,28 +215,14 @@ def _by_function(device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: floa
     return builder.sequence()
 
 
-def _element_by_element(x: TensorSpec, y: TensorSpec, absolute: bool, a: Any, b: Any) -> FunctionCall:
+def _element_by_element(x: TensorSpec, y: TensorSpec, absolute: bool, alpha: float, beta: float) -> FunctionCall:
     """Return the reduction over axes of size 1: a copy, or absolute values as max(x, -x)."""
     if not absolute:
-        return copy(x, y, a.value, b.value)
+        return copy(x, y, alpha, beta)
     kind: ElementName = "float64" if x.dtype == "float64" else "float32"
     # alpha * max(x, -x) = max(alpha * x, -alpha * x), or the minimum for a negative alpha: inputs are scaled first
-    larger = OpTensorDescriptor("max" if a.value >= 0 else "min", compute_dtype=kind, propagate_nan=True)
-    minus = type(a)(-a.value)
-    d = tensor_descriptor(x)
-    return FunctionCall(
-        "cudnnOpTensor",
-        larger,
-        a,
-        d,
-        OperandAddress(0),
-        minus,
-        d,
-        OperandAddress(0),
-        b,
-        tensor_descriptor(y),
-        OperandAddress(1),
-    )
+    op: TensorOperation = "max" if alpha >= 0 else "min"
+    return op_tensor(op, kind, (x, 0), (x, 0), (y, 1), factors=(alpha, -alpha, beta))
 
 
 def _by_pooling(
@@ -319,28 +306,10 @@ def _by_graphs(device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float,
 def _add_scaling(builder: StepBuilder, op: str, sums: Tensor, y: Tensor, alpha: float, beta: float) -> None:
     """Add the steps from float32 sums to y: the root for a norm2, the factors, and y's dtype and strides."""
     if op == "norm2":
-        root = OpTensorDescriptor("sqrt", compute_dtype="float32", propagate_nan=True)
-        one, zero = scaling_arguments(1.0, 0.0, "float32")
         direct = y.spec.dtype == "float32" and (alpha, beta) == (1.0, 0.0)
         result = y if direct else sums
-        d, to = tensor_descriptor(sums.spec), tensor_descriptor(result.spec)
-        builder.add(
-            FunctionCall(
-                "cudnnOpTensor",
-                root,
-                one,
-                d,
-                OperandAddress(0),
-                zero,
-                d,
-                OperandAddress(0),
-                zero,
-                to,
-                OperandAddress(1),
-            ),
-            sums,
-            result,
-        )
+        root = op_tensor("sqrt", "float32", (sums.spec, 0), (sums.spec, 0), (result.spec, 1), factors=(1.0, 0.0, 0.0))
+        builder.add(root, sums, result)
         if direct:
             return
     builder.copy(sums, y, alpha, beta)

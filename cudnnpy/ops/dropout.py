@@ -51,21 +51,10 @@ class Dropout(DropoutBase, DeviceOperation):
         if not byte_extent(y):  # no random numbers are drawn
             return Program("dropout", call.device, operands, []), [y, reserve]
         required_specs = *_rows(x, y), reserve
-        one, two, _ = map(_row, required_specs)
-        function = (
-            "cudnnDropoutForward",
-            self._descriptor(call),
-            one,
-            OperandAddress(0),
-            two,
-            OperandAddress(1),
-            OperandAddress(2),
-            reserve.shape[0],
-        )
-        return with_conversion_copies("dropout", call.device, operands, FunctionCall(*function), required_specs), [
-            y,
-            reserve,
-        ]
+        how, one, two, _ = self._descriptor(call), *map(_row, required_specs)
+        tensors = one, OperandAddress(0), two, OperandAddress(1), OperandAddress(2)
+        function = FunctionCall("cudnnDropoutForward", how, *tensors, reserve.shape[0])
+        return with_conversion_copies("dropout", call.device, operands, function, required_specs), [y, reserve]
 
     def _backward(self, call: Call) -> tuple[Program, list[TensorSpec]]:
         dy = check_input(call, "dy", empty=True)
@@ -82,16 +71,8 @@ class Dropout(DropoutBase, DeviceOperation):
             return Program("dropout gradient", call.device, operands, []), [dx]
         one, three = _rows(dy, dx)
         required_specs = one, reserve, three
-        function = FunctionCall(
-            "cudnnDropoutBackward",
-            self._descriptor(call),
-            _row(one),
-            OperandAddress(0),
-            _row(three),
-            OperandAddress(2),
-            OperandAddress(1),
-            size,
-        )
+        tensors = _row(one), OperandAddress(0), _row(three), OperandAddress(2), OperandAddress(1)
+        function = FunctionCall("cudnnDropoutBackward", self._descriptor(call), *tensors, size)
         return with_conversion_copies("dropout gradient", call.device, operands, function, required_specs), [dx]
 
 

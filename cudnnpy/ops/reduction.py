@@ -81,9 +81,10 @@ def reduce_tensor(
     if axes == ():
         raise ValueError("axes must be one axis or more, each once, or None for all; got ()")
     name, names = "reduce_tensor", ("x", "out")
-    return dispatch.run(
+    y: ArrayT = dispatch.run(
         name, None, _prepare, names, (x,), (out,), stream, op, alpha, beta, deterministic, *(axes or ())
     )
+    return y
 
 
 def _prepare(

@@ -40,13 +40,14 @@ from cudnnpy._launch.steps import (
     OperandAddress,
     Step,
     copy,
+    op_tensor,
     scaling_arguments,
     tensor_descriptor,
 )
+from cudnnpy._options.arguments import check_scales
 from cudnnpy._options.checks import check_number, check_option, error_repr
-from cudnnpy.descriptors import OpTensorDescriptor
 from cudnnpy.graph.graph import Graph
-from cudnnpy.typing import Array, ArrayT, Dtype, MemoryLayout, Stream
+from cudnnpy.typing import Array, ArrayT, Dtype, ElementName, MemoryLayout, Stream
 
 
 def add_tensor(
@@ -93,7 +94,8 @@ def add_tensor(
     >>> cudnnpy.add_tensor(bias, out).shape
     (2, 3, 4, 4)
     """
-    return dispatch.run("add_tensor", None, _add, ("a", "b", "out"), (a, b), (out,), stream, alpha, beta)
+    result: ArrayT = dispatch.run("add_tensor", None, _add, ("a", "b", "out"), (a, b), (out,), stream, alpha, beta)
+    return result
 
 
 def scale_tensor(x: ArrayT, alpha: float, out: ArrayT | None = None, stream: Stream | None = None) -> ArrayT:
@@ -129,7 +131,8 @@ def scale_tensor(x: ArrayT, alpha: float, out: ArrayT | None = None, stream: Str
     >>> cudnnpy.to_numpy(cudnnpy.scale_tensor(x, 3.0)).tolist()
     [3.0, 6.0]
     """
-    return dispatch.run("scale_tensor", None, _scale, ("x", "out"), (x,), (out,), stream, alpha)
+    result: ArrayT = dispatch.run("scale_tensor", None, _scale, ("x", "out"), (x,), (out,), stream, alpha)
+    return result
 
 
 def set_tensor(out: ArrayT, value: float, stream: Stream | None = None) -> ArrayT:
@@ -164,7 +167,8 @@ def set_tensor(out: ArrayT, value: float, stream: Stream | None = None) -> Array
     """
     number = value if value.__class__ is float else check_number("value", value, nan=True)
     # Plans are found by the number's text, since 0.0 equals -0.0 and NaN does not equal itself.
-    return dispatch.run("set_tensor", None, _set, ("out", "out"), (out,), (out,), stream, number.hex())
+    result: ArrayT = dispatch.run("set_tensor", None, _set, ("out", "out"), (out,), (out,), stream, number.hex())
+    return result
 
 
 def transform_tensor(
@@ -216,7 +220,8 @@ def transform_tensor(
     (60, 1, 15, 3)
     """
     name, names = "transform_tensor", ("x", "out")
-    return dispatch.run(name, None, _transform, names, (x,), (out,), stream, layout, dtype, alpha, beta)
+    result: ArrayT = dispatch.run(name, None, _transform, names, (x,), (out,), stream, layout, dtype, alpha, beta)
+    return result
 
 
 def _add(call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
@@ -227,29 +232,13 @@ def _add(call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpe
         raise ValueError(f"a must have shape {b.shape}, as b, or 1 for any of its sizes; got shape {a.shape}")
     c = resolve_output(call, "out", b.shape, b.dtype, b)
     operands = check_no_overlaps(call, (Operand("a", a), Operand("b", b), Operand("out", c, True, ("a", "b"))))
-    one, two = scaling_arguments(alpha, beta, b.dtype)
+    check_scales(alpha, beta)
     if not byte_extent(c):
         return Program("sum", call.device, operands, []), [c]
     step = _sum_by_graph(call, a, b, c) if (alpha, beta) == (1.0, 1.0) else None
     if step is None:
-        add = OpTensorDescriptor(
-            "add", compute_dtype="float64" if b.dtype == "float64" else "float32", propagate_nan=True
-        )
-        zero = scaling_arguments(0.0, 0.0, b.dtype)[0]
-        function = FunctionCall(
-            "cudnnOpTensor",
-            add,
-            two,
-            tensor_descriptor(b),
-            OperandAddress(1),
-            one,
-            tensor_descriptor(a),
-            OperandAddress(0),
-            zero,
-            tensor_descriptor(c),
-            OperandAddress(2),
-        )
-        step = Step(function, (0, 1, 2))
+        dtype: ElementName = "float64" if b.dtype == "float64" else "float32"
+        step = Step(op_tensor("add", dtype, (b, 1), (a, 0), (c, 2), factors=(beta, alpha, 0.0)), (0, 1, 2))
     return Program("sum", call.device, operands, [step]), [c]
 
 

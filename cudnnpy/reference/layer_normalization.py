@@ -10,15 +10,7 @@ from numpy.typing import NDArray
 from cudnnpy._options.layer_normalization import LayerNormalizationBase, RMSNormalizationBase
 from cudnnpy._options.normalization import parameter_dtypes, statistics_dtype
 from cudnnpy.reference import _arrays
-from cudnnpy.reference._moments import (
-    check_affine,
-    check_out,
-    check_parameter,
-    gradient,
-    mean_square,
-    moments,
-    spread,
-)
+from cudnnpy.reference._moments import check_affine, check_out, check_parameter, gradient, mean_square, moments, spread
 from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation
 
 Array: TypeAlias = NDArray[Any]

@@ -1,9 +1,11 @@
 """What the tests without a GPU share."""
 
+import gc
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
 from stand_in_device import stand_in
 from stand_in_driver import cuda_driver
 from stand_in_graphs import graphs
@@ -26,3 +28,13 @@ if find_spec("cudnnpy._measuring") is not None:  # a copy of the core has none (
 
 # The package works without the folder of direct launches, and so do its other tests.
 collect_ignore_glob = [] if find_spec("cudnnpy._launch.direct") else ["*test_direct_launch*.py", "*test_relocation*.py"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_objects() -> None:
+    """Let garbage collection pass over what earlier files left, since some tests collect dozens of times.
+
+    Not in tests/gpu: a cycle that holds memory of the GPU would never be freed.
+    """
+    gc.collect()
+    gc.freeze()

@@ -14,6 +14,7 @@ import signal
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic  # not one that a test replaces
 
 import pytest
 
@@ -21,6 +22,7 @@ VARIABLE = "CUDNNPY_TEST_SECONDS"
 _SECONDS = 300.0
 _OF_FOLDERS = {"gpu": 1200.0, "index": 1800.0}
 _stderr = 2  # that of the process, whatever pytest captures
+_watched = (0.0, 0.0)  # the limit of the thread that ends the process, and when it began
 
 
 class TimeLimitError(BaseException):
@@ -47,9 +49,25 @@ def pytest_configure() -> None:
     _stderr = os.dup(2)
 
 
+def _watch(limit: float) -> None:
+    """Have the process ended where tests of this limit wait in C.
+
+    That takes a thread and a millisecond, so one thread is for all tests of a tenth of the limit, and has that much more time.
+    """
+    global _watched
+    now = monotonic()
+    if not math.isfinite(limit):
+        faulthandler.cancel_dump_traceback_later()
+        _watched = (limit, now)
+    elif _watched[0] != limit or now > _watched[1] + limit / 10:
+        faulthandler.dump_traceback_later(1.6 * limit, exit=True, file=_stderr)
+        _watched = (limit, now)
+
+
 @contextmanager
 def _limited(path: Path) -> Iterator[None]:
     limit = seconds(folder_of(path))
+    _watch(limit)
     if not math.isfinite(limit):
         yield
         return
@@ -58,13 +76,11 @@ def _limited(path: Path) -> Iterator[None]:
         raise TimeLimitError(f"longer than {limit:g} s, the limit of a test ({VARIABLE})")
 
     before = signal.signal(signal.SIGALRM, end)
-    faulthandler.dump_traceback_later(1.5 * limit, exit=True, file=_stderr)
     signal.setitimer(signal.ITIMER_REAL, limit, limit / 10)  # again, since the clean-up may wait, too
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        faulthandler.cancel_dump_traceback_later()
         signal.signal(signal.SIGALRM, before)
 
 

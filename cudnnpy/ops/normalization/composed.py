@@ -18,8 +18,15 @@ from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, packed_strides
 from cudnnpy._launch.program import Operand
 from cudnnpy._launch.step_builder import StepBuilder, Tensor
-from cudnnpy._launch.steps import FunctionCall, OperandAddress, StepSequence, scaling_arguments, tensor_descriptor
-from cudnnpy.descriptors import OpTensorDescriptor, TensorDescriptor
+from cudnnpy._launch.steps import (
+    FunctionCall,
+    OperandAddress,
+    StepSequence,
+    op_tensor,
+    scaling_arguments,
+    tensor_descriptor,
+)
+from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.graph.reductions import reduction
 from cudnnpy.typing import ElementName, TensorOperation
 
@@ -60,21 +67,8 @@ class _Composition(StepBuilder):
     def combine(self, op: TensorOperation, a: Tensor, b: Tensor, result: Tensor, factor: float = 1.0) -> Tensor:
         """Add a step: result = a op factor * b, with b broadcast. result may be a, but not b."""
         assert result.address_index != b.address_index
-        how = OpTensorDescriptor(op, compute_dtype=self.dtype, propagate_nan=True)
-        one, zero = scaling_arguments(1.0, 0.0, self.dtype)
-        other = scaling_arguments(factor, 0.0, self.dtype)[0]
-        tensors = (
-            one,
-            tensor_descriptor(a.spec),
-            OperandAddress(0),
-            other,
-            tensor_descriptor(b.spec),
-            OperandAddress(1),
-            zero,
-            tensor_descriptor(result.spec),
-            OperandAddress(2),
-        )
-        self.add(FunctionCall("cudnnOpTensor", how, *tensors), a, b, result)
+        tensors = (a.spec, 0), (b.spec, 1), (result.spec, 2)
+        self.add(op_tensor(op, self.dtype, *tensors, factors=(1.0, factor, 0.0)), a, b, result)
         return result
 
     def reduce(self, op: str, x: Tensor, result: Tensor) -> Tensor:

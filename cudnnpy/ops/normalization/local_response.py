@@ -32,17 +32,9 @@ class LocalResponseNormalization(LocalResponseNormalizationBase, DeviceOperation
         if 0 in x.shape:
             return Program("local response", call.device, operands, []), results
         required_specs = _for_functions(x), _for_functions(y)
-        one, two = map(tensor_descriptor, required_specs)
+        how, one, two = self._descriptor(), *map(tensor_descriptor, required_specs)
         function = FunctionCall(
-            "cudnnLRNCrossChannelForward",
-            self._descriptor(),
-            _MODE,
-            a,
-            one,
-            OperandAddress(0),
-            b,
-            two,
-            OperandAddress(1),
+            "cudnnLRNCrossChannelForward", how, _MODE, a, one, OperandAddress(0), b, two, OperandAddress(1)
         )
         program = with_conversion_copies("local response", call.device, operands, function, required_specs, beta)
         return program, results

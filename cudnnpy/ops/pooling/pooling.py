@@ -131,15 +131,8 @@ class Pooling(PoolingBase, DeviceOperation):
             return gradient(self.mode, axes, call.device, operands, alpha, beta), results
         if self._averages_whole_images(axes) and len(x.shape) == 4 and is_packed(dx) and is_packed(dy):
             each = scaling_arguments(alpha / math.prod(axis.size for axis in axes), beta, x.dtype)[0]
-            function = FunctionCall(
-                "cudnnAddTensor",
-                each,
-                tensor_descriptor(dy),
-                OperandAddress(0),
-                b,
-                tensor_descriptor(dx),
-                OperandAddress(1),
-            )
+            one, two = tensor_descriptor(dy), tensor_descriptor(dx)
+            function = FunctionCall("cudnnAddTensor", each, one, OperandAddress(0), b, two, OperandAddress(1))
             return Program("pooling gradient", call.device, operands, [Step(function, (0, 3))]), results
         required_specs = [dy, with_strides_of(x, dx), with_strides_of(y, dy), dx]
         can_copy = call.workspace_cap is None  # otherwise memory does not suffice for the copies
@@ -148,20 +141,8 @@ class Pooling(PoolingBase, DeviceOperation):
         how = descriptor(self.mode, axes)
         one, two, three, four = map(tensor_descriptor, map(_in_one_batch, required_specs))
         # A graph is not used: resample-gradient in docs/known-issues.md.
-        function = FunctionCall(
-            "cudnnPoolingBackward",
-            how,
-            a,
-            three,
-            OperandAddress(2),
-            one,
-            OperandAddress(0),
-            two,
-            OperandAddress(1),
-            b,
-            four,
-            OperandAddress(3),
-        )
+        tensors = three, OperandAddress(2), one, OperandAddress(0), two, OperandAddress(1)
+        function = FunctionCall("cudnnPoolingBackward", how, a, *tensors, b, four, OperandAddress(3))
         program = with_conversion_copies("pooling gradient", call.device, operands, function, required_specs, beta)
         return program, results
 

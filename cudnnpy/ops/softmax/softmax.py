@@ -97,18 +97,8 @@ class Softmax(SoftmaxBase, DeviceOperation):
         kind = short_names(cudnnSoftmaxAlgorithm_t)[self.algorithm], mode
         a, b = scaling_arguments(alpha, 0.0, spec.dtype)
         if gradient:
-            return FunctionCall(
-                "cudnnSoftmaxBackward",
-                *kind,
-                a,
-                tensor,
-                OperandAddress(1),
-                tensor,
-                OperandAddress(0),
-                b,
-                tensor,
-                OperandAddress(2),
-            )
+            tensors = tensor, OperandAddress(1), tensor, OperandAddress(0), b, tensor, OperandAddress(2)
+            return FunctionCall("cudnnSoftmaxBackward", *kind, a, *tensors)
         return FunctionCall("cudnnSoftmaxForward", *kind, a, tensor, OperandAddress(0), b, tensor, OperandAddress(1))
 
     def _forward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:

@@ -16,7 +16,7 @@ import pytest
 import sample_graphs
 from messages import says
 from offline_profiles import needs_profiles
-from planning import DATA
+from planning import DATA, profile
 
 import cudnnpy
 from cudnnpy import DeviceProfile, raw
@@ -209,16 +209,23 @@ class TestForAProfile:
         assert re.search(r"^\* engine .* x1\.00\b", text, re.M)
 
 
+@pytest.fixture(scope="module")
+def planned():
+    """Two choices for the problem, by the heuristics alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDNNPY_TABLES", "")
+        with PlannerProcess(DeviceProfile.load(profile())) as planner:
+            return planner.plan(TEXT), planner.plan(f"{TEXT} prefer=no_workspace")
+
+
 class TestTheStore:
     """What a store has for the problem, made of what is planned for the profile."""
 
     pytestmark = offline
 
     @pytest.fixture
-    def stored(self, profile_file, monkeypatch, tmp_path):
-        with PlannerProcess(DeviceProfile.load(profile_file())) as planner:
-            entry = planner.plan(TEXT)
-            other = planner.plan(f"{TEXT} prefer=no_workspace")
+    def stored(self, planned, monkeypatch, tmp_path):
+        entry, other = planned
         measured = [one._replace(milliseconds=0.25 + at / 100) for at, one in enumerate(entry.candidates)]
         entry = other._replace(
             key=entry.key,

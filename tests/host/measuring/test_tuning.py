@@ -60,6 +60,9 @@ class Device(Memory):
         clocks = SimpleNamespace(perf_counter=lambda: 0.0, monotonic=lambda: self.clock / 1e3)
         for module in (bench, timing):
             monkeypatch.setattr(module, "time", clocks)
+        monkeypatch.setattr(
+            timing, "_FILL_GB_S", 1.0
+        )  # as fast as memory of a GPU it would be filled millions of times
 
     @contextmanager
     def temporary(self, device: int, stream: int) -> Iterator[None]:

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -37,6 +38,8 @@ def loaded(name: str) -> ModuleType:
 
 problems, judge = loaded("known_issue_problems"), loaded("test_known_issues")
 FIRST = {name: trials[0] for name, trials in problems.TRIALS.items() if isinstance(trials[0], problems.Convolved)}
+# Its batch of 32 takes the host 20 seconds, and the comparison does not depend on it.
+FIRST["depthwise-endless"] = replace(FIRST["depthwise-endless"], x_shape=(1, 48, 160, 160))
 
 
 @pytest.mark.parametrize("issue", ISSUES, ids=lambda issue: issue.id)

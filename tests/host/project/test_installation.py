@@ -18,7 +18,6 @@ import tarfile
 import tomllib
 import venv
 import zipfile
-from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -57,36 +56,23 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"sdist": sdist, "wheel": wheel, "wheel of the sdist": next(again.glob("*.whl"))}
 
 
-Environment = Callable[[Path], Path]
-
-
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """Makes an environment with a wheel and what it needs, nothing else; gives its python."""
-
-    def install(wheel: Path) -> Path:
-        folder = tmp_path_factory.mktemp("environment")
-        venv.create(folder, symlinks=True)
-        packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder), "platbase": str(folder)}))
-        for name in ("numpy", "cuda-pathfinder", "platformdirs"):
-            found = metadata.distribution(name)
-            for file in found.files or ():
-                source = Path(str(found.locate_file(file)))
-                if ".." not in file.parts and source.is_file() and source.suffix != ".pyc":
-                    (packages / file).parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copy(source, packages / file)
-        python = folder / "bin" / "python"
-        run(*PIP, "--python", python, "install", *OFFLINE, wheel)
-        run(*PIP, "--python", python, "check")  # these three are all that it asks for
-        return python
-
-    return install
-
-
-@pytest.fixture(scope="module", params=["wheel", "wheel of the sdist"])
-def bare(request: pytest.FixtureRequest, files: dict[str, Path], installed: Environment) -> tuple[Path, Path]:
-    """The python of a bare environment, and the file that was installed there."""
-    return installed(files[request.param]), files[request.param]
+def bare(files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The python of an environment with a wheel and what it needs, nothing else; and the wheel."""
+    folder, wheel = tmp_path_factory.mktemp("environment"), files["wheel"]
+    venv.create(folder, symlinks=True)
+    packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder), "platbase": str(folder)}))
+    for name in ("numpy", "cuda-pathfinder", "platformdirs"):
+        found = metadata.distribution(name)
+        for file in found.files or ():
+            source = Path(str(found.locate_file(file)))
+            if ".." not in file.parts and source.is_file() and source.suffix != ".pyc":
+                (packages / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(source, packages / file)
+    python = folder / "bin" / "python"
+    run(*PIP, "--python", python, "install", *OFFLINE, wheel)
+    run(*PIP, "--python", python, "check")  # these three are all that it asks for
+    return python, wheel
 
 
 @pytest.fixture(scope="module", params=["no driver", "driver"])
@@ -242,19 +228,24 @@ def test_the_sdist_has_every_file_of_the_repository(files: dict[str, Path]) -> N
 
 
 def test_the_wheel_has_the_package_and_nothing_else(files: dict[str, Path]) -> None:
-    wheels = [set(zipfile.ZipFile(files[name]).namelist()) for name in ("wheel", "wheel of the sdist")]
-    assert wheels[0] == wheels[1]
-    tops = {name.partition("/")[0] for name in wheels[0]}
+    """The sdist gives the same wheel, byte for byte, so that one of them is installed here."""
+    contents = []
+    for name in ("wheel", "wheel of the sdist"):
+        with zipfile.ZipFile(files[name]) as wheel:
+            contents.append({file: wheel.read(file) for file in wheel.namelist()})
+    assert contents[0] == contents[1]
+    names = contents[0].keys()
+    tops = {name.partition("/")[0] for name in names}
     assert tops == {"cudnnpy", f"cudnnpy-{cudnnpy.__version__}.dist-info"}
     assert {
         "cudnnpy/py.typed",
         "cudnnpy/cli/data/sample.png",
         "cudnnpy/_planning/device_profiles/h200.json",
         "cudnnpy/raw/_api.pyi",
-    } <= wheels[0]
+    } <= names
     tables = {f"cudnnpy/_planning/tables/{file.name}" for file in (ROOT / "cudnnpy/_planning/tables").iterdir()}
     assert tables
-    assert tables <= wheels[0]
+    assert tables <= names
 
 
 def test_the_metadata(files: dict[str, Path]) -> None:

@@ -1,25 +1,18 @@
-"""The package without the folder of direct launches: it works, its tests pass, and cuDNN launches every plan."""
+"""The package without the folder of direct launches works; test_core_alone.py runs the tests of launches without it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-from package_copies import copied, run, run_tests
+from package_copies import copied, run
 
 
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """The package and its tests in a folder, without direct launches."""
-    return copied(tmp_path, "_launch/direct")
-
-
-def test_the_tests_of_launches_pass_without_it(copy: Path) -> None:
-    """Those of direct launches are left out (conftest.py)."""
+def test_it_works_and_its_tests_are_left_out(tmp_path: Path) -> None:
+    """conftest.py leaves them out."""
+    copy = copied(tmp_path, "_launch/direct")
     found = run(copy, "-c", "import cudnnpy; print(cudnnpy.__file__); print(cudnnpy.cache_info())")
     assert str(copy) in found
     assert "direct_launches=0" in found
-    run_tests(copy, "launcher", "operation", "plan_cache", "variant_packs", "steps")
     assert "no tests collected" in run(
         copy, "-c", "import pytest; print(pytest.main(['-q', '--co', 'tests/host/launch/test_direct_launch.py']))"
     )
