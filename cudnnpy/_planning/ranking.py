@@ -155,8 +155,11 @@ class Model:
         found = {name: self._weights[name].shape for name in LAYERS}
         if found != shapes or len(self._vectors) != len(self._tokens) or self._mean.shape != self._scale.shape:
             raise ValueError(f"its layers must have shapes {shapes}; got {found}")
-        if not (np.isfinite(self._mean).all() and (self._scale > 0).all() and np.isfinite(self._scale).all()):
-            raise ValueError("its means and scales must be finite numbers")
+        given = np.array([self._mean, self._scale])
+        if not (np.isfinite(given).all() and (given[1] > 0).all()):
+            raise ValueError(
+                f"its means and scales must be finite, and scales above 0; got {given.min()} to {given.max()}"
+            )
 
     def others(self, kind: int) -> list[int]:
         """Return the engines that can be the fastest with their default knobs, although the heuristics omit them."""
@@ -218,7 +221,7 @@ def model_for(target: Target) -> Model | None:
     """Return the model for the GPU of a target and the loaded cuDNN; None if there is none."""
     release = ".".join(raw.version_text(raw.version()).split(".")[:2])
     folder = os.environ.get(VARIABLE, _FOLDER)
-    return _read(folder, capability(target), release) if folder else None
+    return _read(folder, capability(target), release) if folder and _has_any(folder, release) else None
 
 
 def file_name(capability: str, release: str) -> str:
@@ -227,14 +230,20 @@ def file_name(capability: str, release: str) -> str:
 
 
 @cache
+def _has_any(folder: str, release: str) -> bool:
+    """Return whether a folder has a model for a release, so that the capability of the GPU matters."""
+    return any(Path(folder).glob(file_name("*", release)))
+
+
+@cache
 def _read(folder: str, capability: str, release: str) -> Model | None:
     """Return a model of a folder; None if there is none, or, with a warning, if it cannot be read."""
     file = Path(folder, file_name(capability, release))
-    if not file.exists():
-        return None
     try:
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             return Model(arrays, (capability, release))
+    except FileNotFoundError:
+        return None
     except (OSError, ValueError, TypeError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         warnings.warn(f"{file} is not used to choose engines: {type(error).__name__}: {error}"[:400], stacklevel=2)
         return None

@@ -213,7 +213,7 @@ class TestForAProfile:
 def planned():
     """Two choices for the problem, by the heuristics alone."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CUDNNPY_TABLES", "")
+        patch.setenv("CUDNNPY_MODELS", "")
         with PlannerProcess(DeviceProfile.load(profile())) as planner:
             return planner.plan(TEXT), planner.plan(f"{TEXT} prefer=no_workspace")
 
@@ -452,7 +452,7 @@ def report(*rows, columns=100, lists_all=True, **facts):
 
 def test_an_estimate_is_marked_as_one():
     lines = report(row(1, expected=1.04), row(2, milliseconds=0.5))
-    assert "time       not measured; estimated from near problems: 1.04 of the fastest one's" in lines
+    assert "time       not measured; predicted by the ranking: 1.04 of the fastest one's" in lines
     assert any(re.search(r"^\* engine 1 .* x1\.04 +tensor_core$", line) for line in lines)
     assert any(re.search(r"^  engine 2 .* 0\.5 ms  tensor_core$", line) for line in lines)
 

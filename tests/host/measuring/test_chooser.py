@@ -103,7 +103,7 @@ def test_the_search_of_knobs_ends_when_many_in_a_row_are_not_faster(cudnn: Cudnn
     cudnn.add(*(Made(number, lambda knobs: 1.0, ranges=few, default={SPLIT: 1}) for number in (1, 2, 3)))
     tuned()
     others = [name for name in cudnn.measured if "split_k" in name and "split_k=1)" not in name]
-    assert len(others) == knob_search._PATIENCE < 3 * 11
+    assert len(others) == knob_search.PATIENCE < 3 * 11
     cudnn.measured.clear()
     cudnn.engines[3].time = lambda knobs: 1.0 - 0.03 * knobs.get(SPLIT, 0)
     assert dict(tuned().engine.knobs) == {SPLIT: 12}  # type: ignore[union-attr,arg-type]

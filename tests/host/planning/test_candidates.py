@@ -81,23 +81,6 @@ def test_an_engine_that_compiles_at_run_time_runs_only_where_the_heuristics_prop
     assert choose(asked, options, ON_A_GPU, 1 << 30)[0].name == "engine 5"
 
 
-@pytest.mark.parametrize("operation", ["forward", "backward_data"])
-@pytest.mark.parametrize("is_proposed", [True, False])
-def test_large_depthwise_images_are_copied_to_channels_last(
-    cudnn: Any, monkeypatch: pytest.MonkeyPatch, operation: str, is_proposed: bool
-) -> None:
-    """For the engine that the heuristics propose and that is compiled at run time, whatever its number is."""
-    monkeypatch.setenv("CUDNNPY_TABLES", "")  # no measurements: their key asks the GPU
-    cudnn.proposed = [configuration(0), configuration(3), *[configuration(9, compiled=True)] * is_proposed]
-    image, filters = (64, 96, 32, 32), (96, 1, 5, 5)
-    tensors = (TensorSpec(shape, "float32") for shape in (image, filters, image))
-    asked = ConvolutionProblem(*make_problem(ConvolutionOptions(padding=2, groups=96), operation, *tensors))
-    flipped = ["engine 0 + forward"] * (operation == "backward_data")
-    copied = ["engine 9 + channels last"] * is_proposed
-    names = [candidate.name for candidate in asked.proposed_candidates(PlanningOptions(), ON_A_GPU)]
-    assert names[: len(copied + flipped) + 1] == [*copied, *flipped, "engine 0"]
-
-
 @pytest.mark.parametrize(
     ("numbers", "text"),
     [([3], "3"), ([3, 4], "3-4"), ([1, 2, 3, 7], "1-3, 7"), ([0, 2, 4, 5], "0, 2, 4-5"), ([], "")],

@@ -243,9 +243,9 @@ def test_the_wheel_has_the_package_and_nothing_else(files: dict[str, Path]) -> N
         "cudnnpy/_planning/device_profiles/h200.json",
         "cudnnpy/raw/_api.pyi",
     } <= names
-    tables = {f"cudnnpy/_planning/tables/{file.name}" for file in (ROOT / "cudnnpy/_planning/tables").iterdir()}
-    assert tables
-    assert tables <= names
+    models = {f"cudnnpy/_planning/models/{file.name}" for file in (ROOT / "cudnnpy/_planning/models").iterdir()}
+    assert models
+    assert models <= names
 
 
 def test_the_metadata(files: dict[str, Path]) -> None:

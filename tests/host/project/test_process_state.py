@@ -30,6 +30,7 @@ MEMOS = {
     "_launch.direct.relocation_writer._maker",
     "_measuring.random_operands.numbers",
     "_planning.gpu_kind._of_profile",
+    "_planning.ranking._has_any",
     "_planning.ranking._read",
     "backend._known",
     "names._short_name",
