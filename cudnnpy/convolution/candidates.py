@@ -81,7 +81,7 @@ class ConvolutionProblem(Problem):
         are rejected comes after one that can use them.
         """
         strict = is_strict(self, options)
-        found = sorted(lowerings(self, strict), key=lambda one: known_issues.rejects_tensor_cores(one.traits))
+        found = sorted(lowerings(self), key=lambda one: known_issues.rejects_tensor_cores(one.traits))
         model = ranking.model_for(target)
         known = None if model is None else features(self, strict)
         if model is None or known is None:

@@ -40,11 +40,10 @@ from cudnnpy.convolution import operation_graph
 from cudnnpy.convolution.convolution_notation import words_of
 from cudnnpy.convolution.epilogue import epilogue
 from cudnnpy.convolution.problem import Problem, in_agreement
-from cudnnpy.convolution.space_to_depth import SpaceToDepth, can_transform, is_promising, with_space_to_depth
+from cudnnpy.convolution.space_to_depth import SpaceToDepth, can_transform, with_space_to_depth
 
 _MOST = 1 << 30  # maximum of elements of a tensor that is copied to another memory format: cuDNN counts in 32 bits
 _IMAGE_AXES = 2  # maximum of spatial axes; with three, depthwise convolutions run on other kernels
-_MANY_RESULTS = 1 << 20  # elements of a result above which fusing slows down a depthwise convolution in float32
 _ROLES = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y", "bias": "bias"}
 
 
@@ -111,13 +110,8 @@ class ConvolutionLowering(NamedTuple):
         return plan if self.is_whole or self.flipped_forward else _steps(self, plan, target)
 
 
-def lowerings(problem: Problem, strict: bool = False) -> Iterator[ConvolutionLowering]:
-    """Yield the lowerings of a problem, by ascending number of launches; space-to-depth is first where it is promising.
-
-    Copies to channels last come last, since only a measurement shows whether they are faster.
-
-    `strict`: float32 is multiplied as float32, not as tf32.
-    """
+def lowerings(problem: Problem) -> Iterator[ConvolutionLowering]:
+    """Yield the lowerings of a problem, by ascending number of launches; then others, which a ranking or measurement selects."""
     plain = problem._replace(bias=None, activation=None, beta=0.0)
     result = _ROLES[problem.operands[-1]]
     plain = plain._replace(**{result: _packed(getattr(plain, result))})  # type: ignore[arg-type]
@@ -132,8 +126,6 @@ def lowerings(problem: Problem, strict: bool = False) -> Iterator[ConvolutionLow
         plain = _padded(plain)
     packed = plain._replace(x=_packed(plain.x), w=_packed(plain.w), y=_packed(plain.y))
     tried = [problem, plain, packed] if in_one else [plain, packed]
-    if in_one and _is_slow_fused(problem):
-        tried = [plain, packed, problem]
     parts = dict.fromkeys(map(in_agreement, tried))
     found = [
         ConvolutionLowering(problem, part, _padding(problem) if part.x.shape != problem.x.shape else None)
@@ -143,7 +135,7 @@ def lowerings(problem: Problem, strict: bool = False) -> Iterator[ConvolutionLow
         found = [
             lowering for lowering in found if not any(_needs_scratch(lowering, name) for name in lowering.part.operands)
         ]
-    yield from (space_to_depth + found if is_promising(problem, strict) else found + space_to_depth)
+    yield from found + space_to_depth
     forward = _as_forward(problem)
     if forward is not None:
         yield ConvolutionLowering(problem, in_agreement(forward), flipped_forward=True)
@@ -201,22 +193,6 @@ def _as_forward(problem: Problem) -> Problem | None:
         geometry=g._replace(pre_padding=before, post_padding=after),
         mode="convolution" if problem.mode == "cross_correlation" else "cross_correlation",
     )
-
-
-def _is_slow_fused(problem: Problem) -> bool:
-    """Return whether a plan with a fused bias or activation is slow, for depthwise convolutions.
-
-    Channels last, the engines for them do not fuse: on an H200 with cuDNN 9.19 a plan without fusion and an epilogue take 0.08
-    to 1.06 of the time, 0.28 in the geometric mean. Channels first, fusing slows float32 down with one or two spatial axes. For
-    1.6 million results or more, a plan without fusion and an epilogue take 0.74 to 0.88 of the time (9 problems); for 0.1
-    million 1.49.
-    """
-    is_plain = problem.bias is None and problem.activation is None
-    if is_plain or not problem.is_depthwise:
-        return False
-    is_large = math.prod(problem.y.shape) >= _MANY_RESULTS
-    is_slowed = is_large and problem.x.dtype == "float32" and problem.axes <= _IMAGE_AXES
-    return is_slowed or are_channels_last(problem.x, problem.y)
 
 
 def _padded(problem: Problem) -> Problem:

@@ -127,24 +127,3 @@ def with_space_to_depth(problem: Problem) -> tuple[Problem, SpaceToDepth, SpaceT
     of_w = SpaceToDepth(no_padding, tuple(rest), g.stride)
     part = problem._replace(x=of_x.of(x), w=of_w.of(w), geometry=Geometry(no_padding, no_padding, one, one))
     return part, of_x, of_w
-
-
-def is_promising(problem: Problem, strict: bool) -> bool:
-    """Return whether this lowering is tried first, as measured. `strict`: float32 is multiplied as float32, not as tf32.
-
-    On an H200 with cuDNN 9.19 it takes 0.31 of the time of the default choice without it (geometric mean over 59 problems of
-    networks). In strict float32 it takes 1.2 times as long. With three spatial axes, where cudnnTransformTensorEx is slow, it
-    takes 4.5 times as long, except for the gradient with respect to patches.
-    """
-    x, w = problem.x, problem.w
-    gradient, is_wide = problem.operation == "backward_data", min(w.shape[2:]) > 3
-    has_patches = w.shape[2:] == problem.geometry.stride  # without overlap: a matrix product
-    if x.dtype == "float64" or strict:
-        return False
-    if len(x.shape) > 4:
-        return gradient and has_patches
-    if gradient or has_patches:
-        return True
-    if problem.operation == "forward":
-        return is_wide and x.dtype != "float16"
-    return x.dtype == "bfloat16"

@@ -29,7 +29,6 @@ from cudnnpy._memory import workspace
 from cudnnpy._planning import problem_notation
 from cudnnpy._planning.candidates import Candidate, all_engines, heuristic_candidates
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.problem import is_strict
 from cudnnpy._store.entry import StoredCandidate
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.lowering import lowerings
@@ -105,7 +104,7 @@ class SurveyService(Service):
         options = options._replace(tune_seconds=_SECONDS)
         with on_device(0):
             begin(None, 60.0)
-            found = list(lowerings(cast("ConvolutionProblem", problem), is_strict(problem, options)))
+            found = list(lowerings(cast("ConvolutionProblem", problem)))
             candidates = _candidates(found, target, positions)
             find(problem, options, target, candidates, workspace.free_bytes(0) // 2)
             for candidate in measured.values():
