@@ -111,7 +111,7 @@ class ConvolutionLowering(NamedTuple):
 
 
 def lowerings(problem: Problem) -> Iterator[ConvolutionLowering]:
-    """Yield the lowerings of a problem, by ascending number of launches; then others, which a ranking or measurement selects."""
+    """Yield the lowerings of a problem, by ascending number of launches; then others, for rankings and measurements."""
     plain = problem._replace(bias=None, activation=None, beta=0.0)
     result = _ROLES[problem.operands[-1]]
     plain = plain._replace(**{result: _packed(getattr(plain, result))})  # type: ignore[arg-type]

@@ -52,7 +52,8 @@ def test_tuning_is_summarized(tmp_path: Path) -> None:
     assert Rows([tmp_path / "t.jsonl"]).rows
 
 
-def test_a_survey_is_made_into_a_table(tmp_path: Path) -> None:
-    words = ("--seconds", "25", "--tune-seconds", "0.3", "--count", "8")
-    assert "problems" in run("tools.measured.survey", str(tmp_path), *words)
-    assert (tmp_path / "0.jsonl").stat().st_size > 1000
+def test_a_survey_has_rows_that_are_judged(tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    assert "candidates" in run("tools.ranking.survey", "-o", str(file), "--seconds", "20", "--processes", "2")
+    run("tools.ranking", "--pack", str(file), "-o", str(tmp_path / "r.jsonl.gz"))
+    assert "| heuristics | " in run("tools.ranking", str(tmp_path / "r.jsonl.gz"), "--epochs", "0")

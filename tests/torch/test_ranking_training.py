@@ -1,0 +1,32 @@
+"""The training of a ranking model in PyTorch, and its arrays in NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cudnnpy._planning.ranking import Model
+from tools.ranking import rows
+from tools.ranking.__main__ import ROWS, heuristic_scores, line, trained
+from tools.ranking.dataset import describe
+
+KEY = ("9.0", "9.19")
+
+
+def test_a_trained_model_ranks_better_than_the_heuristics() -> None:
+    problems = list(rows.read([ROWS / "nvidia-h100.jsonl.gz"]))[::3]
+    given = describe(problems, 1)
+    model = Model(trained(given, KEY, epochs=4), KEY)
+    scores = [np.array(model.logarithms(one.features, one.configurations)) for one in given]
+
+    def first(found: list[np.ndarray]) -> float:
+        return float(line("an order", given, found).split(" | ")[2])
+
+    excess = first([heuristic_scores(one) for one in given]) - 1.0
+    assert first(scores) - 1.0 < 0.8 * excess
+
+
+def test_the_same_seed_gives_the_same_model() -> None:
+    given = describe(list(rows.read([ROWS / "nvidia-h100.jsonl.gz"]))[:130], 1)
+    one, other = (trained(given, KEY, epochs=1) for _ in range(2))
+    assert one.keys() == other.keys()
+    assert all(np.array_equal(one[name], other[name]) for name in one)
