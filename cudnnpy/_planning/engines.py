@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from ctypes import Array, byref, c_int32, c_int64, c_void_p
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any, TypeVar, cast
 
 from cudnnpy import raw
@@ -20,6 +20,7 @@ from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle
 
 T = TypeVar("T")
+_MORE_KNOBS = 16  # for which room is made at a time; engines have 10 at most
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,7 @@ def engine_name(index: int, knobs: tuple[tuple[int, int], ...] | None) -> str:
     return f"engine {index} ({', '.join(f'{knob_name(kind)}={value}' for kind, value in knobs)})"
 
 
+@cache
 def knob_name(kind: int) -> str:
     """Return the name of a knob: "tile_size"."""
     try:
@@ -183,11 +185,11 @@ def _proposals(graph: Descriptor, target: Target, mode: int) -> list[Descriptor]
 class _ConfigurationReader:
     """Reads configurations into descriptors that are made once: new ones for each take 25 times as long."""
 
-    def __init__(self, knobs: int = int(raw.CUDNN_KNOB_TYPE_COUNTS)) -> None:
+    def __init__(self) -> None:
         self.engine = Descriptor(raw.CUDNN_BACKEND_ENGINE_DESCRIPTOR)
-        self._choices = [Descriptor(raw.CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR) for _ in range(knobs)]
+        self._choices: list[Descriptor] = []
         self._engines = (c_void_p * 1)(self.engine.address)
-        self._addresses = (c_void_p * len(self._choices))(*(choice.address for choice in self._choices))
+        self._make_room()
         self._count, self._number, self._type = c_int64(), c_int64(), c_int32()
         self._get = raw.unchecked("cudnnBackendGetAttribute")
 
@@ -199,12 +201,19 @@ class _ConfigurationReader:
         index = number.value
         choices = raw.CUDNN_ATTR_ENGINECFG_KNOB_CHOICES
         self._read(configuration, choices, raw.CUDNN_TYPE_BACKEND_DESCRIPTOR, self._addresses)
+        while self._count.value >= len(self._choices):  # there may be more: cuDNN does not tell the number before
+            self._make_room()
+            self._read(configuration, choices, raw.CUDNN_TYPE_BACKEND_DESCRIPTOR, self._addresses)
         pairs = []
         for choice in self._choices[: self._count.value]:
             self._read(choice, raw.CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, raw.CUDNN_TYPE_KNOB_TYPE, kind)
             self._read(choice, raw.CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, raw.CUDNN_TYPE_INT64, number)
             pairs.append((kind.value, number.value))
         return index, tuple(sorted(pairs))
+
+    def _make_room(self) -> None:
+        self._choices += [Descriptor(raw.CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR) for _ in range(_MORE_KNOBS)]
+        self._addresses = (c_void_p * len(self._choices))(*(choice.address for choice in self._choices))
 
     def _read(self, given: Descriptor, attribute: int, kind: int, elements: Any) -> None:
         most = len(elements) if isinstance(elements, Array) else 1
@@ -326,7 +335,7 @@ class GraphExecutable:
         )
         (found,) = configuration.children(raw.CUDNN_ATTR_ENGINECFG_ENGINE, raw.CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1)
         ranges, texture = _ranges(found), int(raw.CUDNN_KNOB_TYPE_USE_TEX)
-        return texture not in ranges or dict(_ConfigurationReader(len(ranges)).read(configuration)[1]).get(texture) == 0
+        return texture not in ranges or dict(_ConfigurationReader().read(configuration)[1]).get(texture) == 0
 
     def to_json(self) -> str:
         """Return the plan as cuDNN serializes it."""

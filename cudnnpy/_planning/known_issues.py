@@ -15,6 +15,7 @@ If a measurement shows that a release does not have an issue, its `assumed` ends
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from cudnnpy import raw
@@ -340,17 +341,18 @@ ISSUES: tuple[Issue, ...] = (
 
 def _found(traits: ProblemTraits, engine: int, notes: Collection[str], remedy: Remedy) -> Issue | None:
     """Return the first issue with a remedy that an engine of the loaded release has for a problem."""
-    release = raw.version()
-    for issue in ISSUES:
-        if (
-            issue.remedy == remedy
-            and traits.operation in issue.operations
-            and issue.is_of(engine, notes)
-            and issue.condition(traits)
-            and issue.is_in(release)
-        ):
-            return issue
-    return None
+    found = _issues_of(traits, raw.version())
+    return next((issue for issue in found if issue.remedy == remedy and issue.is_of(engine, notes)), None)
+
+
+@lru_cache(maxsize=8)  # many candidates of a few problems
+def _issues_of(traits: ProblemTraits, release: int) -> list[Issue]:
+    """Return the issues that engines of a release have for a problem."""
+    return [
+        issue
+        for issue in ISSUES
+        if traits.operation in issue.operations and issue.condition(traits) and issue.is_in(release)
+    ]
 
 
 def rejection(traits: ProblemTraits, engine: int, notes: Collection[str]) -> str:
@@ -379,9 +381,4 @@ def is_deterministic(traits: ProblemTraits, engine: int, notes: Collection[str])
 
 def remedies(traits: ProblemTraits) -> frozenset[Remedy]:
     """Return the remedies of the issues that any engine may have for a problem. The lowerings apply them."""
-    release = raw.version()
-    return frozenset(
-        issue.remedy
-        for issue in ISSUES
-        if traits.operation in issue.operations and issue.condition(traits) and issue.is_in(release)
-    )
+    return frozenset(issue.remedy for issue in _issues_of(traits, raw.version()))

@@ -19,9 +19,10 @@ import os
 import warnings
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,15 +33,19 @@ from cudnnpy._planning.candidates import Candidate, Engine, Lowering, candidate_
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.gpu_kind import capability
 
-FORMAT = 1
+FORMAT = 2
 SOURCE = "ranking"  #: the source of candidates with a predicted time
 VARIABLE = "CUDNNPY_MODELS"
 WEIGHT_BITS, VALUE_BITS = 10, 8  # of the fractions of weights, and of intermediate results
 FARTHEST = 4.0  # features are clipped to this many standard deviations
 LOWERINGS = ("blocks", "copies", "channels last", "epilogue", "forward")
 NUMBERS = 14  #: the length of a candidate's numbers
+GRAPHS = ("forward", "backward_data", "backward_filter")
+ENGINES = 1000  # more than a kind of graph has
 LAYERS = ("problem", "candidate", "second", "third", "last")
 
+# Releases with the same proposals for GPUs of compute capability 9.0 as the one that a model is for (docs/dev/ranking.md).
+_SAME_PROPOSALS = dict.fromkeys((*(f"9.{minor}" for minor in range(12, 19)), "9.20"), "9.19")
 _FOLDER = str(Path(__file__).with_name("models"))
 _SPLITS = tuple(
     int(raw.cudnnBackendKnobType_t[f"CUDNN_KNOB_TYPE_{name}"]) for name in ("SPLIT_K", "SPLIT_K_BUF", "SPLIT_K_SLC")
@@ -50,7 +55,7 @@ Token = tuple[int, int, int, int]  # a kind of token, and up to three numbers
 
 
 class Configuration(NamedTuple):
-    """An engine with its knobs (None: its defaults), the suffix of its lowering, and its position.
+    """An engine (engine_number) with its knobs (None: its defaults), the suffix of its lowering, and its position.
 
     The position is the number among the proposals of cuDNN's heuristics for the lowering; -1 for others.
     """
@@ -72,6 +77,14 @@ class Configuration(NamedTuple):
             yield 5, LOWERINGS.index(name), self.engine, 0
 
 
+def engine_number(index: int, operation: str, is_fused: bool) -> int:
+    """Return the number of an engine among all kinds of graphs, since each kind counts its engines by itself.
+
+    The kinds are the operations, each by itself and fused with a bias or an activation.
+    """
+    return index + ENGINES * (GRAPHS.index(operation) + len(GRAPHS) * is_fused)
+
+
 def lowering_names(suffix: str) -> list[str]:
     """Return the names in the suffix of a lowering."""
     return [name for name in suffix.split(" + ")[1:] if name in LOWERINGS]
@@ -82,10 +95,15 @@ class Positions:
 
     def __init__(self, configurations: Sequence[Configuration]) -> None:
         self._first: dict[tuple[str, int], int] = {}  # the first position of each engine in its lowering
+        self._earlier: dict[tuple[str, int], int] = {}  # the number of engines with an earlier one
         self._top: dict[str, Configuration] = {}
+        engines = Counter[str]()
         proposals = sorted((one for one in configurations if one.position >= 0), key=lambda one: one.position)
         for one in proposals:
-            self._first.setdefault((one.lowering, one.engine), one.position)
+            key = one.lowering, one.engine
+            if key not in self._first:
+                self._first[key], self._earlier[key] = one.position, engines[one.lowering]
+                engines[one.lowering] += 1
             if one.position == 0:
                 self._top.setdefault(one.lowering, one)
         self._count = 1 + max((one.position for one in proposals), default=0)
@@ -102,13 +120,9 @@ class Positions:
     def of(self, one: Configuration) -> list[float]:
         """Return the numbers of a candidate."""
         first, top = self._first.get((one.lowering, one.engine)), self._top.get(one.lowering)
-        earlier, equal = 0, 0
-        if first is not None:
-            earlier = sum(low == one.lowering and other < first for (low, _), other in self._first.items())
-        knobs = dict(one.knobs or ())
+        is_proposed, knobs, equal = one.position >= 0, dict(one.knobs or ()), 0
         if top is not None and top.engine == one.engine:
             equal = len(knobs.items() & dict(top.knobs or ()).items())
-        is_proposed = one.position >= 0
         position = one.position if is_proposed else 0
         return [
             not is_proposed,
@@ -118,7 +132,7 @@ class Positions:
             first is None,
             math.log2(1 + (first or 0)),
             first == 0,
-            earlier / 4,
+            self._earlier.get((one.lowering, one.engine), 0) / 4,
             top is None,
             equal / 4,
             not knobs,
@@ -138,7 +152,8 @@ class Model:
         self._engines = {engine: n for n, engine in enumerate(arrays["engines"].tolist())}
         self._others = [tuple(row) for row in arrays["others"].tolist()]
         self._mean, self._scale = (arrays[name].astype(np.float64) for name in ("mean", "scale"))
-        self._vectors = arrays["vectors"] * 2.0**-WEIGHT_BITS
+        vectors = arrays["vectors"]
+        self._vectors = np.vstack([vectors, np.zeros_like(vectors[:1])]) * 2.0**-WEIGHT_BITS
         self._weights = {name: arrays[name] * 2.0**-WEIGHT_BITS for name in LAYERS}
         self._biases = {name: arrays[f"{name} bias"] * 2.0**-WEIGHT_BITS for name in LAYERS if name != "candidate"}
         self._check()
@@ -153,7 +168,7 @@ class Model:
             "last": (len(self._biases["third"]), 1),
         }
         found = {name: self._weights[name].shape for name in LAYERS}
-        if found != shapes or len(self._vectors) != len(self._tokens) or self._mean.shape != self._scale.shape:
+        if found != shapes or len(self._vectors) != len(self._tokens) + 1 or self._mean.shape != self._scale.shape:
             raise ValueError(f"its layers must have shapes {shapes}; got {found}")
         given = np.array([self._mean, self._scale])
         if not (np.isfinite(given).all() and (given[1] > 0).all()):
@@ -170,11 +185,11 @@ class Model:
         positions = Positions(configurations)
         given = np.array([*features, *positions.of_problem(self._engines)])
         given = _rounded(np.clip((given - self._mean) / self._scale, -FARTHEST, FARTHEST))
-        candidates = np.zeros((len(configurations), self._vectors.shape[1] + NUMBERS))
-        for row, one in zip(candidates, configurations, strict=True):
-            known = [self._tokens[token] for token in one.tokens() if token in self._tokens]
-            row[:-NUMBERS] = self._vectors[known].sum(axis=0)
-            row[-NUMBERS:] = positions.of(one)
+        absent = len(self._tokens)  # the last vector, which is zero
+        tokens = [[absent, *(self._tokens.get(token, absent) for token in one.tokens())] for one in configurations]
+        starts = list(accumulate(map(len, tokens), initial=0))[:-1]
+        vectors = np.add.reduceat(self._vectors[list(chain.from_iterable(tokens))], starts)
+        candidates = np.hstack([vectors, [positions.of(one) for one in configurations]])
         weights, biases = self._weights, self._biases
         common = given @ weights["problem"] + biases["problem"]
         values = _rounded(np.maximum(_rounded(candidates) @ weights["candidate"] + common, 0))
@@ -207,7 +222,8 @@ def ranked(
                 rejected.append(one)
             else:
                 knobs = tuple(sorted((int(knob), value) for knob, value in dict(one.engine.knobs or ()).items()))
-                found = Configuration(one.engine.index, knobs or None, lowering.suffix, position)
+                number = engine_number(one.engine.index, lowering.traits.operation, bool(lowering.traits.fused))
+                found = Configuration(number, knobs or None, lowering.suffix, position)
                 usable.setdefault(one.name, (one, found))
     candidates = [one for one, _ in usable.values()]
     configurations = [configuration for _, configuration in usable.values()]
@@ -220,6 +236,7 @@ def ranked(
 def model_for(target: Target) -> Model | None:
     """Return the model for the GPU of a target and the loaded cuDNN; None if there is none."""
     release = ".".join(raw.version_text(raw.version()).split(".")[:2])
+    release = _SAME_PROPOSALS.get(release, release)
     folder = os.environ.get(VARIABLE, _FOLDER)
     return _read(folder, capability(target), release) if folder and _has_any(folder, release) else None
 

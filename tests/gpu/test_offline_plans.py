@@ -216,7 +216,7 @@ def test_a_profile_and_the_gpu_itself_have_the_same_heuristics(
     here = explained(capsys, text)["candidates"]
     there = explained(capsys, text, "--device", str(profile_file))["candidates"]
     names = {one["name"] for one in here}
-    proposed = [one["name"] for one in there if one["source"] == "heuristics" and not one["rejected"]]
+    proposed = [one["name"] for one in there if one["source"] in ("heuristics", "ranking") and not one["rejected"]]
     assert proposed
     assert set(proposed) <= names
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -11,7 +11,9 @@ from made_up_engines import LOTS, TARGET, Cudnn, Made, MadeUp, tuner, unstored
 from cudnnpy import Engine, Plan, raw
 from cudnnpy._measuring import knob_search, search
 from cudnnpy._planning import selection
+from cudnnpy._planning.candidate_filter import UNPROMISING
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy.errors import NoAlgorithmError
@@ -37,6 +39,15 @@ def considered(**options: Any) -> tuple[Candidate, list[Candidate]]:
     there = unstored(ASKED, asked)
     found, tried = selection.choose(ASKED, asked, TARGET, LOTS, tuner=there)
     return found, there.considered() or tried
+
+
+class Ranked(MadeUp):
+    """The same with predicted times, in the order of the proposals."""
+
+    def proposed_candidates(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
+        for number, candidate in enumerate(super().proposed_candidates(options, target)):
+            candidate.expected = 1.0 + number
+            yield candidate
 
 
 # The four preferences
@@ -336,6 +347,34 @@ def test_an_engine_compiled_at_run_time_is_measured_among_the_first_proposals_al
     cudnn.proposed = [(9, {}), *((index, {}) for index in range(1, 9))]
     tuned()
     assert "engine 9" in cudnn.measured
+
+
+def engines_of(cudnn: Cudnn, thorough: bool) -> tuple[list[str], set[str]]:
+    """Measure a problem with a ranking; return the names of measured candidates, and the rejection reasons of the others."""
+    cudnn.measured.clear()
+    entry = tuner().measure(Ranked(), PlanningOptions(prefer="autotune"), LOTS, {}, thorough=thorough).entry
+    assert entry is not None
+    assert entry.complete
+    return cudnn.measured, {one.refused for one in entry.candidates if one.milliseconds is None}
+
+
+def test_with_a_ranking_the_search_ends_when_several_in_a_row_are_not_faster(cudnn: Cudnn) -> None:
+    cudnn.add(*(Made(number, lambda knobs: 1.0) for number in range(1, 30)))
+    cudnn.add(Made(40, lambda knobs: 0.5), propose=False)
+    measured, reasons = engines_of(cudnn, thorough=False)
+    assert measured == [f"engine {number}" for number in range(1, 1 + 1 + search._PATIENCE)]
+    assert reasons == {UNPROMISING}
+    cudnn.engines[8].time = lambda knobs: 0.9  # a gain within the patience
+    measured, _ = engines_of(cudnn, thorough=False)
+    assert measured == [f"engine {number}" for number in range(1, 1 + 8 + search._PATIENCE)]
+
+
+def test_a_thorough_search_measures_every_engine(cudnn: Cudnn) -> None:
+    cudnn.add(*(Made(number, lambda knobs: 1.0) for number in range(1, 30)))
+    cudnn.add(Made(40, lambda knobs: 0.5), propose=False)
+    measured, reasons = engines_of(cudnn, thorough=True)
+    assert {*(f"engine {number}" for number in range(1, 30)), "engine 40"} <= set(measured)
+    assert UNPROMISING not in reasons
 
 
 def test_other_knobs_of_an_engine_that_is_far_from_the_fastest_are_not_measured(cudnn: Cudnn) -> None:

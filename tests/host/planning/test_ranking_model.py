@@ -118,6 +118,22 @@ def test_a_model_is_for_one_architecture_and_release(folder: Path) -> None:
     assert ranking.model_for(Target(profile="{}")) is None
 
 
+@pytest.mark.parametrize(
+    ("version", "is_used"), [(91100, False), (91200, True), (91902, True), (92000, True), (92100, False)]
+)
+def test_the_model_of_the_package_serves_the_releases_that_propose_alike(
+    monkeypatch: pytest.MonkeyPatch, version: int, is_used: bool
+) -> None:
+    monkeypatch.setattr(ranking.raw, "version", lambda: version)
+    assert (ranking.model_for(GPU) is not None) == is_used
+
+
+def test_kinds_of_graphs_count_their_engines_apart() -> None:
+    kinds = [(operation, fused) for operation in ranking.GRAPHS for fused in (False, True)]
+    assert len({ranking.engine_number(62, *kind) for kind in kinds}) == len(kinds)
+    assert {ranking.engine_number(62, *kind) % ranking.ENGINES for kind in kinds} == {62}
+
+
 def test_without_a_folder_no_model_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDNNPY_MODELS", "")
     assert ranking.model_for(GPU) is None
@@ -188,7 +204,8 @@ def ordered(monkeypatch: pytest.MonkeyPatch, proposed: list[Candidate], other: C
     monkeypatch.setattr(ranking, "heuristic_candidates", lambda lowering, target: iter(proposed))
     monkeypatch.setattr(ranking, "candidate_for_engine", lambda lowering, target, engine: other)
     model = Model(made_up_models.arrays(KEY, 7, FEATURES), KEY)
-    return ranking.ranked(model, [], 0, [SimpleNamespace(suffix="")], GPU, strict)  # type: ignore[list-item]
+    lowering: Any = SimpleNamespace(suffix="", traits=SimpleNamespace(operation="forward", fused=frozenset()))
+    return ranking.ranked(model, [], 0, [lowering], GPU, strict)
 
 
 def test_the_fastest_predicted_candidate_is_first_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
