@@ -29,9 +29,11 @@ from typing import NamedTuple
 import numpy as np
 
 from cudnnpy import raw
+from cudnnpy._planning import known_issues
 from cudnnpy._planning.candidates import Candidate, Engine, Lowering, candidate_for_engine, heuristic_candidates
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.gpu_kind import capability
+from cudnnpy._planning.issue_conditions import ProblemTraits
 
 FORMAT = 2
 SOURCE = "ranking"  #: the source of candidates with a predicted time
@@ -44,8 +46,8 @@ GRAPHS = ("forward", "backward_data", "backward_filter")
 ENGINES = 1000  # more than a kind of graph has
 LAYERS = ("problem", "candidate", "second", "third", "last")
 
-# Releases with the same proposals for GPUs of compute capability 9.0 as the one that a model is for (docs/dev/ranking.md).
-_SAME_PROPOSALS = dict.fromkeys((*(f"9.{minor}" for minor in range(12, 19)), "9.20"), "9.19")
+# Releases with the same engines for GPUs of compute capability 9.0 as the one that a model is for (docs/dev/ranking.md).
+_SAME_ENGINES = {f"9.{minor}": "9.19" for minor in range(12, 29)}
 _FOLDER = str(Path(__file__).with_name("models"))
 _SPLITS = tuple(
     int(raw.cudnnBackendKnobType_t[f"CUDNN_KNOB_TYPE_{name}"]) for name in ("SPLIT_K", "SPLIT_K_BUF", "SPLIT_K_SLC")
@@ -177,8 +179,12 @@ class Model:
             )
 
     def others(self, kind: int) -> list[int]:
-        """Return the engines that can be the fastest with their default knobs, although the heuristics omit them."""
+        """Return the numbers of engines that can be the fastest with default knobs, although the heuristics omit them."""
         return [engine for number, engine in self._others if number == kind]
+
+    def knows(self, one: Configuration) -> bool:
+        """Return whether the model was trained on the engine of a configuration."""
+        return next(one.tokens()) in self._tokens
 
     def logarithms(self, features: Sequence[float], configurations: Sequence[Configuration]) -> list[float]:
         """Return the predicted logarithm of each candidate's time over the fastest one's. NaN is impossible."""
@@ -209,36 +215,55 @@ def ranked(
 ) -> list[Candidate]:
     """Return the proposals of the heuristics for each lowering, and other engines, by their predicted times.
 
-    `strict`: float32 is multiplied as float32, not as tf32. Rejected candidates come last, in the heuristics' order.
+    `strict`: float32 is multiplied as float32, not as tf32. Engines that the model does not know and rejected candidates come
+    last, in the heuristics' order.
     """
     usable: dict[str, tuple[Candidate, Configuration]] = {}
+    unknown: list[Candidate] = []
     rejected: list[Candidate] = []
     for lowering in lowerings:
+        traits, suffix = lowering.traits, lowering.suffix
+        graph = engine_number(0, traits.operation, bool(traits.fused))
+        others = [] if suffix else [number - graph for number in model.others(kind) if 0 <= number - graph < ENGINES]
         proposals = enumerate(heuristic_candidates(lowering, target))
-        others = ((-1, candidate_for_engine(lowering, target, Engine(index))) for index in model.others(kind))
-        for position, one in chain(proposals, () if lowering.suffix else others):
-            is_compiled = position < 0 and one.compiled_at_run_time
-            if one.engine is None or one.rejection_reason or is_compiled or (strict and one.uses_tf32):
+        for position, one in chain(
+            proposals, ((-1, candidate_for_engine(lowering, target, Engine(index))) for index in others)
+        ):
+            if one.engine is None or one.rejection_reason or (strict and one.uses_tf32):
                 rejected.append(one)
-            else:
+            elif position >= 0 or not must_be_proposed(one, traits):
                 knobs = tuple(sorted((int(knob), value) for knob, value in dict(one.engine.knobs or ()).items()))
-                number = engine_number(one.engine.index, lowering.traits.operation, bool(lowering.traits.fused))
-                found = Configuration(number, knobs or None, lowering.suffix, position)
-                usable.setdefault(one.name, (one, found))
+                found = Configuration(graph + one.engine.index, knobs or None, suffix, position)
+                if model.knows(found):
+                    usable.setdefault(one.name, (one, found))
+                else:
+                    unknown.append(one)
     candidates = [one for one, _ in usable.values()]
     configurations = [configuration for _, configuration in usable.values()]
     logarithms = model.logarithms(features, configurations) if configurations else []
+    order = sorted(range(len(candidates)), key=lambda number: logarithms[number])
     for one, logarithm in zip(candidates, logarithms, strict=True):
         one.source, one.expected = SOURCE, max(1.0, math.exp(logarithm))
-    return [*sorted(candidates, key=lambda one: one.expected or math.inf), *rejected]
+    return [*(candidates[number] for number in order), *unknown, *rejected]
+
+
+def must_be_proposed(one: Candidate, traits: ProblemTraits) -> bool:
+    """Return whether a candidate may be used only if the heuristics propose it."""
+    assert one.engine is not None
+    index = one.engine.index
+    return one.compiled_at_run_time or known_issues.requires_heuristics_proposal(traits, index, one.notes)
 
 
 def model_for(target: Target) -> Model | None:
     """Return the model for the GPU of a target and the loaded cuDNN; None if there is none."""
-    release = ".".join(raw.version_text(raw.version()).split(".")[:2])
-    release = _SAME_PROPOSALS.get(release, release)
-    folder = os.environ.get(VARIABLE, _FOLDER)
+    folder, release = os.environ.get(VARIABLE, _FOLDER), model_release()
     return _read(folder, capability(target), release) if folder and _has_any(folder, release) else None
+
+
+def model_release() -> str:
+    """Return the release of cuDNN whose models serve the loaded one: "9.19"."""
+    release = ".".join(raw.version_text(raw.version()).split(".")[:2])
+    return _SAME_ENGINES.get(release, release)
 
 
 def file_name(capability: str, release: str) -> str:

@@ -149,7 +149,7 @@ def candidate_of(entry: Entry, problem: Problem, options: PlanningOptions, targe
     if (
         candidate.lowering is not None
         and candidate.engine is not None
-        and candidate.source not in ("heuristics", "knobs")
+        and candidate.source not in ("ranking", "heuristics", "knobs")
     ):
         facts, index = candidate.lowering.traits, candidate.engine.index
         if known_issues.requires_heuristics_proposal(facts, index, candidate.notes):

@@ -71,7 +71,9 @@ class MadeUp(NamedTuple):
             return file.read_text() == str(os.getpid())  # asked again
         return True
 
-    def tune(self, text: str, gpu: str, tune_seconds: float, known: Sequence[FoundFault]) -> Measurement:
+    def tune(
+        self, text: str, gpu: str, tune_seconds: float, known: Sequence[FoundFault], thorough: bool
+    ) -> Measurement:
         device = int(gpu.removeprefix("GPU-"))
         earlier = self.tries(text)
         file = Path(self.folder, f"{text[:60]}.{device}.{os.getpid()}.{uuid4().hex[:6]}")
@@ -131,7 +133,9 @@ class Planned(NamedTuple):
     def cudnn(self) -> int:
         return raw.version()
 
-    def tune(self, text: str, gpu: str, tune_seconds: float, known: Sequence[FoundFault]) -> Measurement:
+    def tune(
+        self, text: str, gpu: str, tune_seconds: float, known: Sequence[FoundFault], thorough: bool
+    ) -> Measurement:
         Path(self.folder, f"{uuid4().hex}.try").touch()
         if text == self.poison:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -162,7 +166,9 @@ class ForProfile(NamedTuple):
     def cudnn(self) -> int:
         return raw.version()
 
-    def tune(self, text: str, gpu: str, tune_seconds: float, known: Sequence[FoundFault]) -> Measurement:
+    def tune(
+        self, text: str, gpu: str, tune_seconds: float, known: Sequence[FoundFault], thorough: bool
+    ) -> Measurement:
         from cudnnpy._planning.engines import Target
         from cudnnpy._planning.plan import Plan
         from cudnnpy._planning.problem_notation import parse
@@ -183,6 +189,6 @@ class ForProfile(NamedTuple):
 if __name__ == "__main__":  # in one process: PROFILE TEXT ... -> a line of JSON for each entry
     work = ForProfile("", Path(sys.argv[1]).read_text())
     for text in sys.argv[2:]:
-        entry = work.tune(text, "GPU-0", 2.0, ()).entry
+        entry = work.tune(text, "GPU-0", 2.0, (), False).entry
         assert entry is not None
         print(json.dumps(entry.plain()))

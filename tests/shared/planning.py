@@ -82,7 +82,7 @@ def planning_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return {
         **os.environ,
         "LD_LIBRARY_PATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("LD_LIBRARY_PATH")])),
-        "CUDNNPY_MODELS": "",  # the order is that of the heuristics; test_measured.py has tables of its own
+        "CUDNNPY_MODELS": "",  # the order is that of the heuristics
         "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]),
     }
 

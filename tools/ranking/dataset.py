@@ -12,7 +12,7 @@ import numpy as np
 from cudnnpy import raw
 from cudnnpy._planning import problem_notation
 from cudnnpy._planning.problem import is_strict
-from cudnnpy._planning.ranking import ENGINES, Configuration, Positions, Token, engine_number, lowering_names
+from cudnnpy._planning.ranking import Configuration, Positions, Token, engine_number, lowering_names
 from cudnnpy.convolution.problem import Problem as Convolution
 from cudnnpy.convolution.ranking_features import features, kind_number
 from tools.ranking.rows import Candidate, Problem
@@ -87,7 +87,7 @@ def _others(given: Sequence[Described], kind: int) -> list[int]:
             times = np.log([candidate.over_best for candidate in one.problem.candidates]).clip(0, _FAR)
             pairs = list(zip(one.configurations, times, strict=True))
             fastest.append(min((time for each, time in pairs if each.position >= 0), default=_FAR))
-            found.append({each.engine % ENGINES: time for each, time in pairs if is_other(each)})
+            found.append({each.engine: time for each, time in pairs if is_other(each)})
     chosen: list[int] = []
     candidates = {engine for times in found for engine in times}
     while candidates:
@@ -145,4 +145,4 @@ def arrays(given: Sequence[Described], known: Vocabulary) -> Arrays:
 
 def is_ranked(one: Configuration, kind: int, others: set[tuple[int, int]]) -> bool:
     """Return whether planning ranks a candidate: a proposal, or another engine of the vocabulary with default knobs."""
-    return one.position >= 0 or (is_other(one) and (kind, one.engine % ENGINES) in others)
+    return one.position >= 0 or (is_other(one) and (kind, one.engine) in others)

@@ -95,7 +95,7 @@ def tune(
     gpu: str,
     tune_seconds: float,
     known: Sequence[FoundFault],
-    thorough: bool,
+    thorough: bool = False,
 ) -> Answer:
     """Tune a problem. `process` is the process that announced the GPU."""
     if process != _process():

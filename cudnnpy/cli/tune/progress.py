@@ -84,8 +84,8 @@ def text_of(report: Result | LostDevice) -> str:
 
 
 def _choice(entry: Entry) -> str:
-    ratio = row_of(entry).over_heuristics
-    gain = "" if ratio is None else f" ({ratio:.3f} of the heuristics' choice)"
+    ratio = row_of(entry).over_default
+    gain = "" if ratio is None else f" ({ratio:.3f} of the default choice)"
     return "not measured" if entry.milliseconds is None else f"{entry.milliseconds:.4f} ms{gain}"
 
 

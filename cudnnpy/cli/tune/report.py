@@ -104,8 +104,8 @@ def gpu_text(entry: Entry) -> str:
 def table(rows: Sequence[ReportRow], columns: int | None = None) -> Iterator[Line]:
     """Return the lines of the table, wrapped to some number of columns if it is given. Several GPUs have a column."""
     with_gpu = len(gpus(rows)) > 1
-    with_ratio = any(row.over_heuristics is not None for row in rows)
-    titles = ["problem", *["gpu"] * with_gpu, "choice", "ms", *["over heuristics"] * with_ratio, "workspace"]
+    with_ratio = any(row.over_default is not None for row in rows)
+    titles = ["problem", *["gpu"] * with_gpu, "choice", "ms", *["over default"] * with_ratio, "workspace"]
     cells = [titles, *(_cells(row, with_gpu, with_ratio) for row in rows)]
     return text_table.table(cells, columns, indent="", numeric=2 + with_ratio)
 
@@ -113,7 +113,7 @@ def table(rows: Sequence[ReportRow], columns: int | None = None) -> Iterator[Lin
 def _cells(row: ReportRow, with_gpu: bool, with_ratio: bool) -> list[str]:
     entry = row.entry
     milliseconds = "planned" if entry.milliseconds is None else f"{entry.milliseconds:.4f}"
-    ratio = "" if row.over_heuristics is None else f"{row.over_heuristics:.3f}"
+    ratio = "" if row.over_default is None else f"{row.over_default:.3f}"
     gpu = [gpu_text(entry)] * with_gpu
     return [row.text, *gpu, row.name, milliseconds, *[ratio] * with_ratio, bytes_text(entry.workspace_size)]
 
@@ -121,16 +121,18 @@ def _cells(row: ReportRow, with_gpu: bool, with_ratio: bool) -> list[str]:
 def legend(rows: Sequence[ReportRow]) -> list[str]:
     """Return the lines that explain the columns of the table."""
     lines = []
-    if any(row.over_heuristics is not None for row in rows):
-        lines.append("over heuristics: the time of the choice over the time of the heuristics' first choice")
+    if any(row.over_default is not None for row in rows):
+        lines.append(
+            "over default: the time of the choice over the time of the default choice, which needs no measuring"
+        )
     if any(row.entry.milliseconds is None for row in rows):
         lines.append("planned: chosen without measuring")
     return lines
 
 
 def summary(rows: Sequence[ReportRow]) -> str:
-    """Return one line with the number of problems and the gain over the heuristics' first choices."""
-    ratios = [row.over_heuristics for row in rows if row.over_heuristics]
+    """Return one line with the number of problems and the gain over the default choices."""
+    ratios = [row.over_default for row in rows if row.over_default]
     count = f"{len(rows)} problem{'s' * (len(rows) != 1)}"
     planned = sum(row.entry.milliseconds is None for row in rows)
     count += f", {planned} planned without measuring" if planned else ""
@@ -138,14 +140,11 @@ def summary(rows: Sequence[ReportRow]) -> str:
         return count
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     times = [
-        (row.entry.milliseconds or 0.0, row.heuristics.milliseconds or 0.0)
-        for row in rows
-        if row.heuristics is not None
+        (row.entry.milliseconds or 0.0, row.default.milliseconds or 0.0) for row in rows if row.default is not None
     ]
     chosen, first = (sum(column) for column in zip(*times, strict=True))
     return (
-        f"{count}; over the heuristics' first choice: {mean:.3f} in the geometric mean, "
-        f"{chosen:.4g} ms of {first:.4g} ms in all"
+        f"{count}; over the default choice: {mean:.3f} in the geometric mean, {chosen:.4g} ms of {first:.4g} ms in all"
     )
 
 

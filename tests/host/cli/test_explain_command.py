@@ -22,6 +22,7 @@ import cudnnpy
 from cudnnpy import DeviceProfile, raw
 from cudnnpy._measuring import planner_process
 from cudnnpy._measuring.planner_process import PlannerProcess
+from cudnnpy._planning import ranking
 from cudnnpy._planning.candidate_filter import FoundFault, Measurement
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.options import PlanningOptions
@@ -192,11 +193,10 @@ class TestForAProfile:
         (line,) = capsys.readouterr().err.splitlines()
         assert "must have the keys memoryBusWidth; got none of these; cuDNN 9.28.0" in line
 
-    def test_what_a_table_of_measurements_expects_is_marked_as_an_estimate(self, explain, monkeypatch, tmp_path):
+    def test_a_predicted_time_is_marked_as_one(self, explain, monkeypatch, tmp_path):
         usable = [one for one in json.loads(explain(TEXT, "--json"))["candidates"] if not one["rejected"]]
         fast = next(one for one in usable if one["source"] == "engines" and not one["knobs"])
-        release = ".".join(raw.version_text(raw.version()).split(".")[:2])
-        made_up_models.write(tmp_path, ("9.0", release), fast["engine"], FEATURES)
+        made_up_models.write(tmp_path, ("9.0", ranking.model_release()), fast["engine"], FEATURES)
         monkeypatch.setenv("CUDNNPY_MODELS", str(tmp_path))
         planner_process.end_process()  # the next one sees the folder
         found = json.loads(explain(TEXT, "--json"))

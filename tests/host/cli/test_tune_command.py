@@ -87,19 +87,16 @@ def test_problems_are_tuned_kept_and_reported(capsys: pytest.CaptureFixture[str]
     assert tune("problems.toml") == 0
     printed = capsys.readouterr()
     title, *lines, legend, summary = printed.out.splitlines()
-    assert legend.startswith("over heuristics: ")
+    assert legend.startswith("over default: ")
     assert title.split("  ")[0] == "problem"
-    assert re.split(r"  +", title) == ["problem", "choice", "ms", "over heuristics", "workspace"]
+    assert re.split(r"  +", title) == ["problem", "choice", "ms", "over default", "workspace"]
     assert [re.split(r"  +", line) for line in lines] == [
         [text, "engine 5 + copies", "0.2500", "0.500", "1 MiB"] for text in PROBLEMS
     ]
-    assert (
-        summary
-        == "3 problems; over the heuristics' first choice: 0.500 in the geometric mean, 0.75 ms of 1.5 ms in all"
-    )
+    assert summary == "3 problems; over the default choice: 0.500 in the geometric mean, 0.75 ms of 1.5 ms in all"
     noted = printed.err.splitlines()
     assert [line.partition("]")[0] for line in noted] == ["[1/3", "[2/3", "[3/3"]
-    assert all("0.2500 ms (0.500 of the heuristics' choice), GPU 0, " in line for line in noted)
+    assert all("0.2500 ms (0.500 of the default choice), GPU 0, " in line for line in noted)
     assert [" left" in line for line in noted] == [True, True, False]
     assert set(stored()) == set(PROBLEMS)
     assert sorted(path.name for path in Path().iterdir() if "sqlite" not in path.name) == ["problems.toml"]
@@ -223,7 +220,7 @@ def test_faults_are_stored_and_not_run_again(
         for entry in list(store):
             store.forget(entry.key, "again")
     assert tune("problems.toml", machine=faulty) == 0
-    assert "fault" not in capsys.readouterr().err
+    assert "for faults" not in capsys.readouterr().err
     with stores.open("user.sqlite") as store:
         assert store.faults() == faults
 

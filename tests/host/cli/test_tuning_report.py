@@ -83,7 +83,7 @@ def test_what_was_not_measured_has_no_time() -> None:
 def test_the_legend_has_the_words_of_the_table() -> None:
     planned = row_of(entry("b", (candidate("engine 1", "heuristics", None, 2048),), 0, milliseconds=None))
     (ratio,) = legend([row_of(entry("a"))])
-    assert ratio == "over heuristics: the time of the choice over the time of the heuristics' first choice"
+    assert ratio == "over default: the time of the choice over the time of the default choice, which needs no measuring"
     assert legend([row_of(entry("a")), planned]) == [ratio, "planned: chosen without measuring"]
     assert "planned" in text_of(row_of(entry("a")), planned).splitlines()[2]
     assert legend([]) == []
@@ -100,9 +100,7 @@ def test_the_columns_of_the_table_are_aligned() -> None:
 
 def test_the_summary_is_of_the_problems_that_can_be_compared() -> None:
     rows = [row_of(entry("a")), row_of(entry("b", chosen=0)), row_of(entry("c", CANDIDATES[2:4], 0))]
-    assert summary(rows) == (
-        "3 problems; over the heuristics' first choice: 0.707 in the geometric mean, 0.75 ms of 1 ms in all"
-    )
+    assert summary(rows) == ("3 problems; over the default choice: 0.794 in the geometric mean, 1 ms of 1.25 ms in all")
 
 
 def test_csv_has_any_text_in_one_field() -> None:
@@ -160,7 +158,7 @@ def test_progress_is_a_line_for_each_problem_where_there_is_no_terminal(monkeypa
         for report in REPORTS:
             shown.show(report)
     assert stream.getvalue().splitlines() == [
-        "[1/3] forward 1x1: 0.2500 ms (0.500 of the heuristics' choice), GPU 1, 4.2 s; 60 s left",
+        "[1/3] forward 1x1: 0.2500 ms (0.500 of the default choice), GPU 1, 4.2 s; 60 s left",
         "GPU 0 is left out: RuntimeError: fell off the bus",
         "[2/3] forward 2x2: not tuned: the worker was ended by SIGSEGV; 45 s left",
     ]

@@ -46,6 +46,7 @@ def configuration(engine: int, *notes: str, compiled: bool = False) -> Any:
 def cudnn(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What cuDNN proposes, and all of its engines, for any problem, beside no v7 algorithm; plans need no workspace."""
     offers = SimpleNamespace(proposed=[], all=[])
+    monkeypatch.setenv("CUDNNPY_MODELS", "")  # a model is looked up by the GPU
     monkeypatch.setattr(ConvolutionLowering, "build_graph", lambda *_: None)
     monkeypatch.setattr(
         ConvolutionLowering, "executable", lambda self, plan, target: SimpleNamespace(plan=plan, workspace_size=0)

@@ -209,7 +209,7 @@ SIDES: dict[str, tuple[int, tuple[str, ...], list[Asked], list[Asked]]] = {
 @pytest.fixture(autouse=True)
 def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Candidate]]:
     """Whatever the problem, the heuristics propose one engine: its candidates, in every lowering."""
-    monkeypatch.setenv("CUDNNPY_MODELS", "")  # no measurements: their key asks the GPU
+    monkeypatch.setenv("CUDNNPY_MODELS", "")  # a model is looked up by the GPU
 
     def candidates_of(asked: Asked, engine: int, *notes: str) -> list[Candidate]:
         found = SimpleNamespace(

@@ -15,13 +15,13 @@ from cudnnpy import raw
 from cudnnpy._planning import ranking
 from cudnnpy._planning.candidates import Candidate, Engine, rejected
 from cudnnpy._planning.engines import Target
+from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy._planning.ranking import Configuration, Model, Positions
 from tests.shared import made_up_models
 from tools.ranking import dataset, rows
 from tools.ranking.__main__ import ROWS
 
-RELEASE = ".".join(raw.version_text(raw.version()).split(".")[:2])
-KEY = ("9.0", RELEASE)
+KEY = ("9.0", ranking.model_release())
 GPU = Target(profile='{"deviceVer": 900}')
 FEATURES = 6  # of a problem without others: of the proposals
 (SHIPPED,) = Path(ranking.__file__).with_name("models").glob("*.npz")
@@ -119,9 +119,9 @@ def test_a_model_is_for_one_architecture_and_release(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "is_used"), [(91100, False), (91200, True), (91902, True), (92000, True), (92100, False)]
+    ("version", "is_used"), [(91100, False), (91200, True), (91902, True), (92800, True), (92900, False)]
 )
-def test_the_model_of_the_package_serves_the_releases_that_propose_alike(
+def test_the_model_of_the_package_serves_releases_with_the_same_engines(
     monkeypatch: pytest.MonkeyPatch, version: int, is_used: bool
 ) -> None:
     monkeypatch.setattr(ranking.raw, "version", lambda: version)
@@ -203,8 +203,11 @@ def candidate(index: int, *notes: str, compiled: bool = False, refused: str = ""
 def ordered(monkeypatch: pytest.MonkeyPatch, proposed: list[Candidate], other: Candidate, strict: bool = False) -> Any:
     monkeypatch.setattr(ranking, "heuristic_candidates", lambda lowering, target: iter(proposed))
     monkeypatch.setattr(ranking, "candidate_for_engine", lambda lowering, target, engine: other)
-    model = Model(made_up_models.arrays(KEY, 7, FEATURES), KEY)
-    lowering: Any = SimpleNamespace(suffix="", traits=SimpleNamespace(operation="forward", fused=frozenset()))
+    arrays = made_up_models.arrays(KEY, 7, FEATURES)
+    tokens = [(0, index, 0, 0) for index in (7, 1, 2)]  # engine 3 is unknown
+    vectors = np.concatenate([arrays["vectors"], np.zeros((2, 1), np.int16)])
+    model = Model({**arrays, "tokens": np.array(tokens), "vectors": vectors}, KEY)
+    lowering: Any = SimpleNamespace(suffix="", traits=ProblemTraits("forward"))
     return ranking.ranked(model, [], 0, [lowering], GPU, strict)
 
 
@@ -218,8 +221,17 @@ def test_the_fastest_predicted_candidate_is_first_with_its_time(monkeypatch: pyt
 def test_rejected_candidates_are_last_and_have_no_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
     proposed = [candidate(7, refused="gives NaN"), candidate(1), rejected("heuristics", "graph", "not supported")]
     found = ordered(monkeypatch, proposed, candidate(3, compiled=True))  # which the heuristics do not propose
-    assert [one.name for one in found] == ["engine 1", "engine 7", "graph", "engine 3"]
-    assert [one.expected is None for one in found] == [False, True, True, True]
+    assert [one.name for one in found] == ["engine 1", "engine 7", "graph"]
+    assert [one.expected is None for one in found] == [False, True, True]
+
+
+def test_engines_that_the_model_does_not_know_follow_in_the_order_of_the_heuristics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = ordered(monkeypatch, [candidate(4), candidate(3), candidate(1), candidate(5, refused="no")], candidate(7))
+    assert [one.name for one in found] == ["engine 7", "engine 1", "engine 4", "engine 3", "engine 5"]
+    assert [one.expected is None for one in found] == [False, False, True, True, True]
+    assert [one.source for one in found] == ["ranking", "ranking", *["heuristics"] * 3]
 
 
 def test_in_strict_float32_engines_of_tf32_have_no_position(monkeypatch: pytest.MonkeyPatch) -> None:
