@@ -230,7 +230,7 @@ def ranked(
             proposals, ((-1, candidate_for_engine(lowering, target, Engine(index))) for index in others)
         ):
             if one.engine is None or one.rejection_reason or (strict and one.uses_tf32):
-                rejected.append(one)
+                rejected += [one] if position >= 0 else []  # the others are among all engines (Problem.engines)
             elif position >= 0 or not must_be_proposed(one, traits):
                 knobs = tuple(sorted((int(knob), value) for knob, value in dict(one.engine.knobs or ()).items()))
                 found = Configuration(graph + one.engine.index, knobs or None, suffix, position)
