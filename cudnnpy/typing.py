@@ -262,7 +262,7 @@ class CandidateReport(Protocol):
 
     @property
     def source(self) -> str:
-        """Where the candidate comes from: "heuristics", "engines", "legacy" or "saved"."""
+        """Where the candidate comes from: "ranking", "heuristics", "engines", "knobs", "legacy" or "saved"."""
         ...
 
     @property

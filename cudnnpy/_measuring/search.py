@@ -20,7 +20,7 @@ from itertools import chain
 
 from cudnnpy._measuring.bench import HOPELESS, Bench, milliseconds
 from cudnnpy._measuring.guarded_memory import STREAM
-from cudnnpy._measuring.knob_search import GAIN, other_knobs
+from cudnnpy._measuring.knob_search import GAIN, PATIENCE, other_knobs
 from cudnnpy._measuring.verification import PLANNING_SECONDS
 from cudnnpy._measuring.watch import SILENT, Watch
 from cudnnpy._memory import workspace as memory
@@ -33,8 +33,6 @@ from cudnnpy._planning.problem import Problem
 from cudnnpy._store.entry import StoredCandidate
 from cudnnpy.handle import Handle, in_use
 
-# Candidates in a row without a gain, after which others with a predicted time are not measured (docs/dev/ranking.md).
-_PATIENCE = 8
 _NOISE = 1.01  # times whose ratio is at most this are equal
 _PROMISING = 8  # the first candidates, which are measured however long they, or others of their engines, may take
 _LATE = 0.05  # seconds; a candidate that may take longer is measured last
@@ -123,7 +121,7 @@ class Search:
         self.is_complete = self.was_memory_limited = False
         most = _largest_workspace(problem, options)
         search = _Progress(problem, options, limit, most, self._watch, self._known, self._left_out)
-        search.patience = sys.maxsize if self._thorough else _PATIENCE
+        search.patience = sys.maxsize if self._thorough else PATIENCE
         with closing(self._bench(problem, options, min(limit, most))) as search.bench:
             search.measure_all(candidates, target)
             winner = _winner(search.bench.finalists(search.right(), search.default), search.default)
@@ -137,7 +135,7 @@ class _Progress:
     """The progress of a search: the measured candidates and the remaining time."""
 
     bench: Bench
-    patience = _PATIENCE
+    patience = PATIENCE  # of candidates with a predicted time
 
     def __init__(
         self,

@@ -211,7 +211,7 @@ def refuse_attribute(operation: object, name: str) -> NoReturn:
 
 
 def _methods(kind: type, *others: str) -> str:
-    """Return the methods of an operation that compute, and those of the others that it has, as text."""
+    """Return the names of the methods that compute, and of `others` that the operation has, as text."""
     methods = [name for name in dir(kind) if name.startswith(("forward", "backward"))]
     methods.sort(key=lambda name: not name.startswith("forward"))
     return ", ".join([*methods, *(name for name in others if hasattr(kind, name))])

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -231,9 +231,9 @@ def ranked(
         ):
             if one.engine is None or one.rejection_reason or (strict and one.uses_tf32):
                 rejected += [one] if position >= 0 else []  # the others are among all engines (Problem.engines)
-            elif position >= 0 or not must_be_proposed(one, traits):
-                knobs = tuple(sorted((int(knob), value) for knob, value in dict(one.engine.knobs or ()).items()))
-                found = Configuration(graph + one.engine.index, knobs or None, suffix, position)
+            elif position >= 0 or not _must_be_proposed(one, traits):
+                knobs = cast("tuple[tuple[int, int], ...] | None", one.engine.knobs)  # in its canonical form
+                found = Configuration(graph + one.engine.index, knobs, suffix, position)
                 if model.knows(found):
                     usable.setdefault(one.name, (one, found))
                 else:
@@ -247,7 +247,7 @@ def ranked(
     return [*(candidates[number] for number in order), *unknown, *rejected]
 
 
-def must_be_proposed(one: Candidate, traits: ProblemTraits) -> bool:
+def _must_be_proposed(one: Candidate, traits: ProblemTraits) -> bool:
     """Return whether a candidate may be used only if the heuristics propose it."""
     assert one.engine is not None
     index = one.engine.index

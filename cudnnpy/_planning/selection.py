@@ -136,23 +136,19 @@ def tuning_order(
     The first one that can be used is the default choice. Where a ranking model orders the candidates (Candidate.expected), the
     engines that it does not rank come only with `thorough`, or if no candidate could be used. C functions come only then.
     """
-    names: set[str] = set()
     is_ranked = has_guess = False
 
-    def noted(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
-        nonlocal is_ranked, has_guess
-        for candidate in candidates:
-            if candidate.name not in names:
-                names.add(candidate.name)
-                yield candidate
-                is_ranked = is_ranked or candidate.expected is not None
-                has_guess = has_guess or not candidate.rejection_reason
+    def all_candidates() -> Iterator[Candidate]:
+        yield from problem.proposed_candidates(options, target)
+        if thorough or not (is_ranked and has_guess):
+            yield from problem.engines(target)
+        if not has_guess:
+            yield from problem.functions(options, target)
 
-    yield from noted(problem.proposed_candidates(options, target))
-    if thorough or not (is_ranked and has_guess):
-        yield from noted(problem.engines(target))
-    if not has_guess:
-        yield from noted(problem.functions(options, target))
+    for candidate in _distinct(all_candidates()):
+        yield candidate
+        is_ranked = is_ranked or candidate.expected is not None
+        has_guess = has_guess or not candidate.rejection_reason
 
 
 def plan_for(

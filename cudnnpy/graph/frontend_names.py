@@ -112,7 +112,7 @@ _KEYWORDS: dict[str, str] = {
 
 
 def with_frontend_keywords(graph_class: _ClassT) -> _ClassT:
-    """Make the methods that build a graph explain unknown keywords, such as those of cudnn-frontend."""
+    """Make the methods of a class explain unknown keywords, such as cudnn-frontend's."""
     for name, method in list(vars(graph_class).items()):
         is_public = name == "__init__" or not name.startswith("_")
         if is_public and isfunction(method) and not method.__code__.co_flags & CO_VARKEYWORDS:

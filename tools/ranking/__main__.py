@@ -43,10 +43,10 @@ def logarithms(given: Sequence[Described]) -> np.ndarray:
 
 def trained(given: Sequence[Described], key: tuple[str, str], epochs: int) -> dict[str, np.ndarray]:
     """Return the arrays of a model of problems."""
-    from tools.ranking.network import Settings, train
+    from tools.ranking.network import train
 
     known = vocabulary(given)
-    found = train(arrays(given, known), logarithms(given), known, Settings(epochs))
+    found = train(arrays(given, known), logarithms(given), known, epochs)
     return {**found, "key": np.array(key)}
 
 

@@ -61,7 +61,7 @@ def describe(problems: Iterable[Problem], processes: int) -> list[Described]:
 
 
 class Vocabulary(NamedTuple):
-    """The tokens and engines that a model knows, and the other engines that it ranks, by kind of problem."""
+    """The tokens and engines of a model, each with its index, in ascending order; and the other engines, by kind of problem."""
 
     tokens: dict[Token, int]
     engines: dict[int, int]

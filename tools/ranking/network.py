@@ -7,7 +7,7 @@ count less.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,13 +20,6 @@ _VECTOR, _WIDTH = 32, 192  # the lengths of tokens' vectors and of hidden layers
 _BATCH, _RATE, _DECAY = 64, 2e-3, 1e-2
 _SHARPNESS = 8.0  # of the softmax
 _FAR = 1.5  # larger logarithms are reduced to this one
-
-
-class Settings(NamedTuple):
-    """The length of a training, and the first random number."""
-
-    epochs: int = 50
-    seed: int = 0
 
 
 class Network(nn.Module):  # type: ignore[misc]  # PyTorch is not in the environment of the checks
@@ -50,9 +43,9 @@ class Network(nn.Module):  # type: ignore[misc]  # PyTorch is not in the environ
         return self.last(found)[:, 0]
 
 
-def train(given: Arrays, logarithms: np.ndarray, known: Vocabulary, settings: Settings) -> dict[str, np.ndarray]:
+def train(given: Arrays, logarithms: np.ndarray, known: Vocabulary, epochs: int) -> dict[str, np.ndarray]:
     """Return the arrays of a model that is trained on candidates with the logarithms of their times over the fastest one's."""
-    torch.manual_seed(settings.seed)
+    torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     mean, scale = given.problems.mean(0), given.problems.std(0) + 1e-3
     inputs = torch.tensor(((given.problems - mean) / scale).clip(-FARTHEST, FARTHEST), device=device)
@@ -64,8 +57,8 @@ def train(given: Arrays, logarithms: np.ndarray, known: Vocabulary, settings: Se
     network = Network(inputs.shape[1], len(known.tokens)).to(device)
     optimizer = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=_DECAY)
     batches = len(inputs) // _BATCH
-    rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, _RATE, total_steps=settings.epochs * batches + 1)
-    for _ in range(settings.epochs):
+    rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, _RATE, total_steps=epochs * batches + 1)
+    for _ in range(epochs):
         order = torch.randperm(len(inputs), device=device)
         for problems in order[: batches * _BATCH].view(batches, _BATCH):
             count = counts[problems]
@@ -99,8 +92,8 @@ def _loss(found: Tensor, targets: Tensor, is_ranked: Tensor, problem_of: Tensor)
 def _arrays_of(network: Network, mean: np.ndarray, scale: np.ndarray, known: Vocabulary) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {
         "format": np.array(FORMAT),
-        "tokens": np.array(sorted(known.tokens, key=lambda token: known.tokens[token]), np.int32),
-        "engines": np.array(sorted(known.engines, key=lambda engine: known.engines[engine]), np.int32),
+        "tokens": np.array(list(known.tokens), np.int32),
+        "engines": np.array(list(known.engines), np.int32),
         "others": np.array(known.others, np.int32).reshape(-1, 2),
         "mean": mean.astype(np.float32),
         "scale": scale.astype(np.float32),

@@ -19,7 +19,7 @@ from typing import Any
 from cudnnpy._measuring.gpu_worker import symptom_of
 from cudnnpy._measuring.gpus import uuid_of
 from cudnnpy._measuring.process import Ended, Message, WorkerProcess
-from tools.ranking.drawing import AROUND, Drawn, draw
+from tools.ranking.drawing import AROUND, draw
 from tools.rows import FileError, Writer, read
 from tools.threads import run_side_by_side
 
@@ -37,7 +37,8 @@ class Survey:
             raise FileError(f"{file} must be of a survey with {header}; got {rows[0]}: name a new one with -o")
         done = {row["number"] for row in rows[1:]}
         self._numbers = (number for number in count(first) if number not in done)
-        self._writer, self._lock, self._draw = Writer(file), threading.Lock(), partial(_drawn, header)
+        self._writer, self._lock = Writer(file), threading.Lock()
+        self._draw = partial(draw, header["seed"], around=header["around"])
         if not rows:
             self._writer.add(header)
 
@@ -72,10 +73,6 @@ class Survey:
                     {**drawn._asdict(), "seconds": seconds, "error": error[:200], "rows": list(rows.values())}
                 )
         child.end()
-
-
-def _drawn(header: dict[str, Any], number: int) -> Drawn:
-    return draw(header["seed"], number, header["around"])
 
 
 def _noted(rows: dict[str, list[Any]]) -> Any:

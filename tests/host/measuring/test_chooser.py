@@ -362,11 +362,11 @@ def test_with_a_ranking_the_search_ends_when_several_in_a_row_are_not_faster(cud
     cudnn.add(*(Made(number, lambda knobs: 1.0) for number in range(1, 30)))
     cudnn.add(Made(40, lambda knobs: 0.5), propose=False)
     measured, reasons = engines_of(cudnn, thorough=False)
-    assert measured == [f"engine {number}" for number in range(1, 1 + 1 + search._PATIENCE)]
+    assert measured == [f"engine {number}" for number in range(1, 1 + 1 + knob_search.PATIENCE)]
     assert reasons == {UNPROMISING}
     cudnn.engines[8].time = lambda knobs: 0.9  # a gain within the patience
     measured, _ = engines_of(cudnn, thorough=False)
-    assert measured == [f"engine {number}" for number in range(1, 1 + 8 + search._PATIENCE)]
+    assert measured == [f"engine {number}" for number in range(1, 1 + 8 + knob_search.PATIENCE)]
 
 
 def test_a_thorough_search_measures_every_engine(cudnn: Cudnn) -> None:
