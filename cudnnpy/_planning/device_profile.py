@@ -143,7 +143,7 @@ class DeviceProfile(PublicDir):
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise ProfileError(
                 f"{source}: cannot be read as a device profile: {why}; the package has {', '.join(cls.names())}, and "
-                "`cudnnpy device-profile -o FILE`, on another GPU's machine, writes its profile"
+                "`cudnnpy device-profile -o FILE` writes the profile of another GPU, where it is"
                 f"{did_you_mean([known for known in cls.names() if known == source.lower()])}"
             ) from None
         if len(content) > MAX_PROFILE_BYTES:

@@ -94,7 +94,7 @@ def test_wrong_arguments_are_one_line_and_status_2(arguments):
             "explain forward 1x3x8x8 4x3x3x3 --device a100",
             (
                 "cudnnpy explain: a100: cannot be read as a device profile: No such file or directory; the package has h100, "
-                "h200, and `cudnnpy device-profile -o FILE`, on another GPU's machine, writes its profile"
+                "h200, and `cudnnpy device-profile -o FILE` writes the profile of another GPU, where it is"
             ),
         ),
         (
