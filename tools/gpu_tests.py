@@ -131,7 +131,9 @@ def summary(log: str) -> str:
 
 
 def gpus() -> list[str]:
-    """Return the numbers of the GPUs, or nothing if there is one or nvidia-smi is missing."""
+    """Return the GPUs of CUDA_VISIBLE_DEVICES or, without it, of nvidia-smi; nothing if there is one or none."""
+    if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        return visible.split(",")
     if shutil.which("nvidia-smi") is None:
         return []
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout.splitlines()

@@ -36,17 +36,12 @@ def heuristic_scores(one: Described) -> np.ndarray:
     return np.array([each.position if each.position >= 0 else np.inf for each in one.configurations])
 
 
-def logarithms(given: Sequence[Described]) -> np.ndarray:
-    """Return the logarithms of the candidates' times over the fastest one's."""
-    return np.log([each.over_best for one in given for each in one.problem.candidates])
-
-
 def trained(given: Sequence[Described], key: tuple[str, str], epochs: int) -> dict[str, np.ndarray]:
     """Return the arrays of a model of problems."""
     from tools.ranking.network import train
 
     known = vocabulary(given)
-    found = train(arrays(given, known), logarithms(given), known, epochs)
+    found = train(arrays(given, known), known, epochs)
     return {**found, "key": np.array(key)}
 
 
@@ -67,11 +62,11 @@ def model_scores(given: Sequence[Described], folds: int, epochs: int, only: int 
 
 
 def line(name: str, given: Sequence[Described], scores: Sequence[np.ndarray | None]) -> str:
-    """Return a line of the table for an order."""
+    """Return a line of the table for an order, judged by the problems with times of all candidates."""
     others = set(vocabulary(given).others)
     found: dict[int, list[float]] = {count: [] for count in _FIRST}
     for one, of_problem in zip(given, scores, strict=True):
-        if of_problem is None:
+        if of_problem is None or not one.is_complete:
             continue
         order = np.argsort(of_problem, kind="stable")
         ranked = [

@@ -1,9 +1,10 @@
 """`python -P -m tools.ranking.child`: the process that measures the candidates of a survey.
 
 It is the measuring process (cudnnpy._worker) with one more request, "survey". It has "text", "left_out" with the rejection
-reasons of candidates that must not run, and "known" with the milliseconds and the workspace of earlier candidates. Every
-candidate is a message {"row": [name, position, milliseconds, workspace, notes, rejection reason]}. The position is its number
-among the proposals of cuDNN's heuristics for its lowering; -1 for others.
+reasons of candidates that must not run, "known" with the milliseconds and the workspace of earlier candidates, and "most": how
+many candidates are measured, 0 for all. They are the first ones by the ranking model, and drawn ones.
+Every candidate is a message {"row": [name, position, milliseconds, workspace, notes, rejection reason]}. The position is its
+number among the proposals of cuDNN's heuristics for its lowering; -1 for others.
 
 Children of one GPU plan side by side. A lock of the GPU is held while a candidate runs.
 """
@@ -12,11 +13,12 @@ from __future__ import annotations
 
 import fcntl
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path
+from random import Random
 from typing import IO, Any, cast
 
 from cudnnpy import _worker
@@ -26,16 +28,22 @@ from cudnnpy._measuring.gpus import uuid_of
 from cudnnpy._measuring.service import Say, Service
 from cudnnpy._measuring.watch import Watch
 from cudnnpy._memory import workspace
-from cudnnpy._planning import problem_notation
+from cudnnpy._planning import problem_notation, ranking
 from cudnnpy._planning.candidates import Candidate, all_engines, heuristic_candidates
 from cudnnpy._planning.engines import Target
+from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.problem import is_strict
 from cudnnpy._store.entry import StoredCandidate
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.lowering import lowerings
+from cudnnpy.convolution.ranking_features import features
 from cudnnpy.handle import Handle, on_device
+from tools.ranking import rows
+from tools.ranking.dataset import configuration
 
 _SECONDS = 3.0  # of measuring one problem; candidates that may take long come last
 _WAIT_SECONDS = 120.0  # for the GPU's lock
+_DRAWN = 4  # one of so many chosen candidates is drawn
 
 
 @cache
@@ -106,9 +114,39 @@ class SurveyService(Service):
             begin(None, 60.0)
             found = list(lowerings(cast("ConvolutionProblem", problem)))
             candidates = _candidates(found, target, positions)
+            if most := request["most"]:
+                candidates = self._chosen(list(candidates), problem, options, target, positions, most)
             find(problem, options, target, candidates, workspace.free_bytes(0) // 2)
             for candidate in measured.values():
                 self._say({"row": _row(candidate, positions)})  # the finalists' times have changed
+
+    def _chosen(
+        self,
+        candidates: Sequence[Candidate],
+        problem: Any,
+        options: PlanningOptions,
+        target: Target,
+        positions: Mapping[str, int],
+        most: int,
+    ) -> Iterator[Candidate]:
+        """Yield the first candidates by the ranking model, and drawn others; all of them without a model of the problem."""
+        strict = is_strict(problem, options)
+        model, known = ranking.model_for(target), features(problem, strict)
+        usable = [one for one in candidates if not (one.rejection_reason or (strict and one.uses_tf32))]
+        if model is None or known is None or len(usable) <= most:
+            yield from candidates
+            return
+        described = [configuration(rows.Candidate(one.name, positions[one.name], 1.0), problem) for one in usable]
+        logarithms = model.logarithms(known, described)
+        order = sorted(range(len(usable)), key=lambda number: logarithms[number])
+        count = most - most // _DRAWN
+        chosen = {*order[:count], *Random(str(problem)).sample(order[count:], most // _DRAWN)}
+        for number in order:
+            if number in chosen:
+                yield usable[number]
+            else:
+                usable[number].rejection_reason = rows.NOT_CHOSEN
+                self._say({"row": _row(usable[number], positions)})
 
 
 def _row(candidate: Candidate, positions: Mapping[str, int]) -> list[Any]:

@@ -30,6 +30,16 @@ class Described(NamedTuple):
     kind: int
     configurations: list[Configuration]
 
+    @property
+    def times(self) -> np.ndarray:
+        """The time of each candidate over the fastest one's; NaN for candidates that were not chosen to be measured."""
+        return np.array([candidate.over_best for candidate in self.problem.candidates])
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every candidate was measured."""
+        return not np.isnan(self.times).any()
+
 
 def configuration(one: Candidate, problem: Convolution) -> Configuration:
     """Return the configuration of a row."""
@@ -83,8 +93,8 @@ def _others(given: Sequence[Described], kind: int) -> list[int]:
     """Return the engines of a kind that shorten the time of the fastest candidate where the heuristics do not propose them."""
     fastest, found = [], []  # logarithms: of the fastest proposal, and of each other engine
     for one in given:
-        if one.kind == kind:
-            times = np.log([candidate.over_best for candidate in one.problem.candidates]).clip(0, _FAR)
+        if one.kind == kind and one.is_complete:
+            times = np.log(one.times).clip(0, _FAR)
             pairs = list(zip(one.configurations, times, strict=True))
             fastest.append(min((time for each, time in pairs if each.position >= 0), default=_FAR))
             found.append({each.engine: time for each, time in pairs if is_other(each)})
@@ -110,12 +120,16 @@ def is_other(one: Configuration) -> bool:
 
 
 class Arrays(NamedTuple):
-    """The inputs of a network: of each problem, and of each candidate. `starts` has each problem's first candidate."""
+    """The inputs of a network: of each problem, and of each candidate that was measured.
+
+    `starts` has each problem's first candidate.
+    """
 
     problems: np.ndarray
     tokens: np.ndarray  # of each candidate, 1 + its index; 0 after the last one
     numbers: np.ndarray
     is_ranked: np.ndarray  # of each candidate, whether planning ranks it
+    logarithms: np.ndarray  # of each candidate's time over the fastest one's
     starts: np.ndarray
 
 
@@ -124,21 +138,25 @@ _MOST_TOKENS = 16
 
 def arrays(given: Sequence[Described], known: Vocabulary) -> Arrays:
     """Return the inputs of a network for problems."""
-    rows, numbers, problems = [], [], []
+    rows, numbers, problems, ranked, times, counts = [], [], [], [], [], []
     others = set(known.others)
     for one in given:
         positions = Positions(one.configurations)
         problems.append([*one.features, *positions.of_problem(known.engines)])
-        for each in one.configurations:
+        measured = np.flatnonzero(~np.isnan(one.times))
+        for each in (one.configurations[number] for number in measured):
             found = [1 + known.tokens[token] for token in each.tokens() if token in known.tokens]
             rows.append((found + [0] * _MOST_TOKENS)[:_MOST_TOKENS])
             numbers.append(positions.of(each))
-    counts = [len(one.configurations) for one in given]
+            ranked.append(is_ranked(each, one.kind, others))
+        times += [one.times[measured]]
+        counts.append(len(measured))
     return Arrays(
         np.array(problems, np.float32),
         np.array(rows, np.int16),
         np.array(numbers, np.float32),
-        np.array([is_ranked(each, one.kind, others) for one in given for each in one.configurations]),
+        np.array(ranked),
+        np.log(np.concatenate(times)),
         np.cumsum([0, *counts]),
     )
 

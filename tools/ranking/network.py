@@ -43,15 +43,15 @@ class Network(nn.Module):  # type: ignore[misc]  # PyTorch is not in the environ
         return self.last(found)[:, 0]
 
 
-def train(given: Arrays, logarithms: np.ndarray, known: Vocabulary, epochs: int) -> dict[str, np.ndarray]:
-    """Return the arrays of a model that is trained on candidates with the logarithms of their times over the fastest one's."""
+def train(given: Arrays, known: Vocabulary, epochs: int) -> dict[str, np.ndarray]:
+    """Return the arrays of a model that is trained on candidates."""
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     mean, scale = given.problems.mean(0), given.problems.std(0) + 1e-3
     inputs = torch.tensor(((given.problems - mean) / scale).clip(-FARTHEST, FARTHEST), device=device)
     tokens = torch.tensor(given.tokens.astype(np.int64), device=device)
     numbers, starts = torch.tensor(given.numbers, device=device), torch.tensor(given.starts, device=device)
-    targets = torch.tensor(logarithms.astype(np.float32), device=device).clamp(max=_FAR)
+    targets = torch.tensor(given.logarithms.astype(np.float32), device=device).clamp(max=_FAR)
     is_ranked = torch.tensor(given.is_ranked, device=device)
     counts = starts[1:] - starts[:-1]
     network = Network(inputs.shape[1], len(known.tokens)).to(device)

@@ -31,13 +31,13 @@ _PROBLEM_SECONDS = 60.0
 class Survey:
     """The problems that are left, and the file. Threads share it."""
 
-    def __init__(self, file: Path, header: dict[str, Any], first: int) -> None:
+    def __init__(self, file: Path, header: dict[str, Any], first: int, most: int = 0) -> None:
         rows = read(file)
         if rows and rows[0] != header:
             raise FileError(f"{file} must be of a survey with {header}; got {rows[0]}: name a new one with -o")
         done = {row["number"] for row in rows[1:]}
         self._numbers = (number for number in count(first) if number not in done)
-        self._writer, self._lock = Writer(file), threading.Lock()
+        self._writer, self._lock, self._most = Writer(file), threading.Lock(), most
         self._draw = partial(draw, header["seed"], around=header["around"])
         if not rows:
             self._writer.add(header)
@@ -54,7 +54,13 @@ class Survey:
             begin = time.monotonic()
             for _ in range(_MAX_ENDS):
                 known = {name: row[2:4] for name, row in rows.items() if row[2] is not None}
-                request = {"do": "survey", "text": drawn.text, "left_out": left_out, "known": known}
+                request = {
+                    "do": "survey",
+                    "text": drawn.text,
+                    "left_out": left_out,
+                    "known": known,
+                    "most": self._most,
+                }
                 answer = child.ask(request, min(begin + _PROBLEM_SECONDS, end + 10.0), _noted(rows))
                 if not isinstance(answer, Ended):
                     error = str(answer.get("error", ""))
@@ -97,6 +103,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="the number of the first problem (0)")
     parser.add_argument("--around", type=float, default=AROUND, help=f"the share of drawn layers ({AROUND})")
     parser.add_argument("--processes", type=int, default=4, help="children of each GPU, which plan side by side (4)")
+    parser.add_argument(
+        "--most", type=int, default=0, help="candidates of a problem, by the ranking and drawn (0: all)"
+    )
     parser.add_argument("-o", "--output", type=Path, default=Path("survey.jsonl"), help="the file (survey.jsonl)")
     given = parser.parse_args(arguments)
     from cuda.core import Device
@@ -106,7 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
     gpus = [uuid_of(device.device_id) for device in Device.get_all_devices()]
     drawn = {"seed": given.seed, "around": given.around}
     header = {"survey": 2, **drawn, "cudnn": raw.version_text(raw.version()), "gpu": str(Device(0).name)}
-    survey, end = Survey(given.output, header, given.first), time.monotonic() + given.seconds
+    survey, end = Survey(given.output, header, given.first, given.most), time.monotonic() + given.seconds
     os.environ["CUDNNPY_STORE"] = ""
     run_side_by_side([partial(survey.run, uuid, end) for uuid in gpus] * given.processes)
     rows = read(given.output)[1:]
