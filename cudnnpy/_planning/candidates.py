@@ -153,7 +153,7 @@ class Candidate:
     @property
     def uses_tf32(self) -> bool:
         """Whether float32 inputs are rounded to tf32 (or less) before they are multiplied."""
-        return not {"tensor_core", "down_convert_inputs"}.isdisjoint(self.notes)
+        return uses_tf32(self.notes)
 
     @property
     def is_conventional(self) -> bool:
@@ -175,6 +175,11 @@ class Candidate:
             else:
                 self.workspace_size = self.executable.workspace_size
         return self.executable
+
+
+def uses_tf32(notes: tuple[str, ...]) -> bool:
+    """Return whether an engine with these notes rounds float32 inputs to tf32 (or less) before it multiplies them."""
+    return not {"tensor_core", "down_convert_inputs"}.isdisjoint(notes)
 
 
 def _made_elsewhere() -> Executable:
@@ -217,10 +222,15 @@ def heuristic_candidates(lowering: Lowering, target: Target) -> Iterator[Candida
     try:
         graph = lowering.build_graph(target)
     except StatusError as error:
-        yield rejected("heuristics", f"graph{lowering.suffix}", unsupported(error))
+        yield rejected_graph(lowering, error)
         return
     for configuration in heuristics(graph, target):
         yield from_configuration(lowering, target, "heuristics", configuration)
+
+
+def rejected_graph(lowering: Lowering, error: StatusError) -> Candidate:
+    """Return the candidate of a lowering whose graph cuDNN rejects."""
+    return rejected("heuristics", f"graph{lowering.suffix}", unsupported(error))
 
 
 def all_engines(lowering: Lowering, target: Target) -> Iterator[Candidate]:

@@ -6,6 +6,7 @@ The operations of a graph are created by cudnnpy.graph and convolution/operation
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from copy import copy
 from ctypes import Array, byref, c_int32, c_int64, c_void_p
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
@@ -46,7 +47,7 @@ class Target:
         return self._descriptor[0]
 
     def memoize(self, *key: Hashable, make: Callable[[], T]) -> T:
-        """Return the result of `make`, which is called once for each key. A StatusError that it raises is raised again."""
+        """Return the result of `make`, which is called once for each key. A copy of a StatusError that it raises is raised."""
         if key not in self._shared:
             try:
                 self._shared[key] = make()
@@ -54,7 +55,7 @@ class Target:
                 self._shared[key] = error.with_traceback(None)
         found = self._shared[key]
         if isinstance(found, StatusError):
-            raise found.with_traceback(None)  # the earlier call's traceback refers to its objects
+            raise copy(found)  # the traceback of a raised error refers to the callers' objects, such as arrays
         return cast(T, found)
 
 
@@ -277,7 +278,7 @@ def engines(
             found = engine(graph, target, index)
         except StatusError as error:
             if errors is not None:
-                errors[index] = error
+                errors[index] = error.with_traceback(None)
             continue
         yield found
 

@@ -20,20 +20,29 @@ import warnings
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
 from cudnnpy import raw
 from cudnnpy._planning import known_issues
-from cudnnpy._planning.candidates import Candidate, Engine, Lowering, candidate_for_engine, heuristic_candidates
-from cudnnpy._planning.engines import Target
+from cudnnpy._planning.candidates import (
+    Candidate,
+    Engine,
+    Lowering,
+    candidate_for_engine,
+    from_configuration,
+    rejected_graph,
+    uses_tf32,
+)
+from cudnnpy._planning.engines import Target, heuristics
 from cudnnpy._planning.gpu_kind import capability
 from cudnnpy._planning.issue_conditions import ProblemTraits
+from cudnnpy.errors import StatusError
 
 FORMAT = 2
 SOURCE = "ranking"  #: the source of candidates with a predicted time
@@ -212,46 +221,62 @@ def _rounded(values: np.ndarray) -> np.ndarray:
 
 def ranked(
     model: Model, features: Sequence[float], kind: int, lowerings: Sequence[Lowering], target: Target, strict: bool
-) -> list[Candidate]:
-    """Return the proposals of the heuristics for each lowering, and other engines, by their predicted times.
+) -> Iterator[Candidate]:
+    """Yield the proposals of the heuristics for each lowering, and other engines, by their predicted times.
 
     `strict`: float32 is multiplied as float32, not as tf32. Engines that the model does not know and rejected candidates come
-    last, in the heuristics' order.
+    last, in the heuristics' order. A candidate is made when its turn comes, since a plan needs only the first ones.
     """
-    usable: dict[str, tuple[Candidate, Configuration]] = {}
-    unknown: list[Candidate] = []
-    rejected: list[Candidate] = []
+    usable: dict[Configuration, Callable[[], Candidate]] = {}
+    unknown: list[Callable[[], Candidate]] = []
+    rejected: list[Callable[[], Candidate]] = []
     for lowering in lowerings:
         traits, suffix = lowering.traits, lowering.suffix
+        try:
+            proposals = list(heuristics(lowering.build_graph(target), target))
+        except StatusError as error:
+            rejected.append(partial(rejected_graph, lowering, error.with_traceback(None)))
+            continue
         graph = engine_number(0, traits.operation, bool(traits.fused))
-        others = [] if suffix else [number - graph for number in model.others(kind) if 0 <= number - graph < ENGINES]
-        proposals = enumerate(heuristic_candidates(lowering, target))
-        for position, one in chain(
-            proposals, ((-1, candidate_for_engine(lowering, target, Engine(index))) for index in others)
-        ):
-            if one.engine is None or one.rejection_reason or (strict and one.uses_tf32):
-                rejected += [one] if position >= 0 else []  # the others are among all engines (Problem.engines)
-            elif position >= 0 or not _must_be_proposed(one, traits):
-                knobs = cast("tuple[tuple[int, int], ...] | None", one.engine.knobs)  # in its canonical form
-                found = Configuration(graph + one.engine.index, knobs, suffix, position)
-                if model.knows(found):
-                    usable.setdefault(one.name, (one, found))
-                else:
-                    unknown.append(one)
-    candidates = [one for one, _ in usable.values()]
-    configurations = [configuration for _, configuration in usable.values()]
-    logarithms = model.logarithms(features, configurations) if configurations else []
-    order = sorted(range(len(candidates)), key=lambda number: logarithms[number])
-    for one, logarithm in zip(candidates, logarithms, strict=True):
-        one.source, one.expected = SOURCE, max(1.0, math.exp(logarithm))
-    return [*(candidates[number] for number in order), *unknown, *rejected]
+        is_usable = cache(partial(_is_usable, traits, target, strict))
+        for position, proposal in enumerate(proposals):
+            found = Configuration(graph + proposal.engine, proposal.knobs or None, suffix, position)
+            make = partial(from_configuration, lowering, target, "heuristics", proposal)
+            if not is_usable(proposal.engine, proposal.notes):
+                rejected.append(make)
+            elif model.knows(found):
+                usable[found] = make
+            else:
+                unknown.append(make)
+        proposed = {found._replace(position=-1) for found in usable}
+        for number in () if suffix else model.others(kind):
+            found = Configuration(number, None, suffix)
+            if 0 <= number - graph < ENGINES and found not in proposed:
+                usable[found] = partial(candidate_for_engine, lowering, target, Engine(number - graph))
+    configurations = list(usable)
+    logarithms = model.logarithms(features, configurations) if usable else []
+    for logarithm, number in sorted(zip(logarithms, range(len(usable)), strict=True)):
+        found = configurations[number]
+        one = usable[found]()
+        if found.position >= 0 or _may_be_used(one, strict):
+            one.source, one.expected = SOURCE, max(1.0, math.exp(logarithm))
+            yield one
+    for make_other in (*unknown, *rejected):
+        yield make_other()
 
 
-def _must_be_proposed(one: Candidate, traits: ProblemTraits) -> bool:
-    """Return whether a candidate may be used only if the heuristics propose it."""
-    assert one.engine is not None
-    index = one.engine.index
-    return one.compiled_at_run_time or known_issues.requires_heuristics_proposal(traits, index, one.notes)
+def _is_usable(traits: ProblemTraits, target: Target, strict: bool, engine: int, notes: tuple[str, ...]) -> bool:
+    """Return whether the notes of a proposed engine permit its use (as from_configuration judges)."""
+    is_absent = target.profile is not None and "runtime_compilation" in notes
+    return not (is_absent or (strict and uses_tf32(notes)) or known_issues.rejection(traits, engine, notes))
+
+
+def _may_be_used(one: Candidate, strict: bool) -> bool:
+    """Return whether an engine may be used that the heuristics do not propose."""
+    if one.rejection_reason or one.lowering is None or one.engine is None or (strict and one.uses_tf32):
+        return False  # it is among all engines (Problem.engines)
+    must_be_proposed = known_issues.requires_heuristics_proposal(one.lowering.traits, one.engine.index, one.notes)
+    return not (one.compiled_at_run_time or must_be_proposed)
 
 
 def model_for(target: Target) -> Model | None:

@@ -6,6 +6,7 @@ each line on standard output its answer: {"answer": ...}, or {"error": type, "te
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
@@ -106,6 +107,24 @@ def survey(request: dict[str, Any]) -> Any:
     operation, problem = problem_of(request)
     found = selection.survey(problem, operation.planning, TARGET, request.get("free", 1 << 37))
     return [described(candidate) for candidate in found]
+
+
+def tracebacks(request: dict[str, Any]) -> int:
+    """How many exceptions with a traceback are left of planning twice, until garbage collection."""
+    operation, problem = problem_of(request)
+    models = os.environ.pop("CUDNNPY_MODELS", None)
+    target = engines_of.Target(profile=TARGET.profile)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(2):
+            selection.choose(problem, operation.planning, target, 1 << 37)
+            selection.survey(problem, operation.planning, target, 1 << 37)
+        return sum(isinstance(one, BaseException) and one.__traceback__ is not None for one in gc.get_objects())
+    finally:
+        gc.enable()
+        if models is not None:
+            os.environ["CUDNNPY_MODELS"] = models
 
 
 class Bench:
@@ -362,6 +381,7 @@ REQUESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     function.__name__: function
     for function in (
         survey,
+        tracebacks,
         choose,
         cudnn_plan,
         load,

@@ -153,6 +153,12 @@ def test_the_librarys_reason_is_in_the_exception(plan: Planner) -> None:
 
 
 @every_problem
+def test_planning_leaves_no_traceback(plan: Planner, name: str) -> None:
+    """Its frames would keep the arrays of the callers until garbage collection."""
+    assert plan("tracebacks", **PROBLEMS[name]) == 0
+
+
+@every_problem
 def test_every_candidate_is_listed_once_and_planned_or_refused(plan: Planner, name: str) -> None:
     rows = plan("survey", **PROBLEMS[name])
     assert len(usable(rows)) >= 2

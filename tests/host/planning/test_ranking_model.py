@@ -13,10 +13,11 @@ import pytest
 
 from cudnnpy import raw
 from cudnnpy._planning import ranking
-from cudnnpy._planning.candidates import Candidate, Engine, rejected
+from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy._planning.ranking import Configuration, Model, Positions
+from cudnnpy.errors import NotSupportedError
 from tests.shared import made_up_models
 from tools.ranking import dataset, rows
 from tools.ranking.__main__ import ROWS
@@ -194,46 +195,86 @@ def test_a_bad_file_gives_one_warning_and_the_order_of_the_heuristics(folder: Pa
 # The order
 
 
-def candidate(index: int, *notes: str, compiled: bool = False, refused: str = "") -> Candidate:
-    found = Candidate("heuristics", f"engine {index}", notes, True, lambda: None, compiled)  # type: ignore[arg-type, return-value]
-    found.engine, found.rejection_reason = Engine(index), refused
+REFUSED = "gives NaN"
+
+
+def proposal(index: int, *notes: str) -> Any:
+    return SimpleNamespace(engine=index, knobs=(), notes=notes)
+
+
+def made(index: int, notes: tuple[str, ...]) -> Candidate:
+    found = Candidate("heuristics", f"engine {index}", notes, True, lambda: None, "runtime_compilation" in notes)  # type: ignore[arg-type, return-value]
+    found.engine, found.rejection_reason = Engine(index), REFUSED if "faulty" in notes else ""
+    found.lowering = SimpleNamespace(suffix="", traits=ProblemTraits("forward"))  # type: ignore[assignment]
     return found
 
 
-def ordered(monkeypatch: pytest.MonkeyPatch, proposed: list[Candidate], other: Candidate, strict: bool = False) -> Any:
-    monkeypatch.setattr(ranking, "heuristic_candidates", lambda lowering, target: iter(proposed))
-    monkeypatch.setattr(ranking, "candidate_for_engine", lambda lowering, target, engine: other)
+def ordered(
+    monkeypatch: pytest.MonkeyPatch, proposed: list[Any], other: Any, strict: bool = False, graph: Any = None
+) -> Any:
+    monkeypatch.setattr(ranking, "heuristics", lambda graph, target: iter(proposed))
+    monkeypatch.setattr(
+        ranking, "from_configuration", lambda lowering, target, source, found: made(found.engine, found.notes)
+    )
+    monkeypatch.setattr(
+        ranking, "candidate_for_engine", lambda lowering, target, engine: made(other.engine, other.notes)
+    )
+    monkeypatch.setattr(
+        ranking.known_issues, "rejection", lambda traits, engine, notes: REFUSED if "faulty" in notes else ""
+    )
     arrays = made_up_models.arrays(KEY, 7, FEATURES)
     tokens = [(0, index, 0, 0) for index in (7, 1, 2)]  # engine 3 is unknown
     vectors = np.concatenate([arrays["vectors"], np.zeros((2, 1), np.int16)])
     model = Model({**arrays, "tokens": np.array(tokens), "vectors": vectors}, KEY)
-    lowering: Any = SimpleNamespace(suffix="", traits=ProblemTraits("forward"))
+    lowering: Any = SimpleNamespace(
+        suffix="", traits=ProblemTraits("forward"), build_graph=graph or (lambda target: None)
+    )
     return ranking.ranked(model, [], 0, [lowering], GPU, strict)
 
 
 def test_the_fastest_predicted_candidate_is_first_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = ordered(monkeypatch, [candidate(1), candidate(2)], candidate(7))
+    found = list(ordered(monkeypatch, [proposal(1), proposal(2)], proposal(7)))
     assert [one.name for one in found] == ["engine 7", "engine 1", "engine 2"]
     assert {one.source for one in found} == {"ranking"}
     assert [one.expected for one in found] == pytest.approx([1.0, math.exp(0.5), math.exp(0.5)])
 
 
-def test_rejected_candidates_are_last_and_have_no_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
-    proposed = [candidate(7, refused="gives NaN"), candidate(1), rejected("heuristics", "graph", "not supported")]
-    found = ordered(monkeypatch, proposed, candidate(3, compiled=True))  # which the heuristics do not propose
-    assert [one.name for one in found] == ["engine 1", "engine 7", "graph"]
-    assert [one.expected is None for one in found] == [False, True, True]
+@pytest.mark.parametrize("note", ["runtime_compilation", "faulty"])
+def test_rejected_candidates_are_last_and_other_engines_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, note: str
+) -> None:
+    found = list(ordered(monkeypatch, [proposal(2, "faulty"), proposal(1)], proposal(7, note)))
+    assert [one.name for one in found] == ["engine 1", "engine 2"]
+    assert [one.expected is None for one in found] == [False, True]
+
+
+def test_a_graph_that_cudnn_rejects_is_a_rejected_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rejects(target: Any) -> Any:
+        raise NotSupportedError("cudnnBackendFinalize", 3000, "CUDNN_STATUS_NOT_SUPPORTED")
+
+    (found,) = ordered(monkeypatch, [proposal(1)], proposal(7), graph=rejects)
+    assert (found.name, found.expected) == ("graph", None)
+    assert found.rejection_reason.startswith("not supported here: CUDNN_STATUS_NOT_SUPPORTED")
+
+
+def test_candidates_are_made_when_their_turn_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = ordered(monkeypatch, [proposal(1), proposal(2)], proposal(7))
+    names: list[int] = []
+    monkeypatch.setattr(ranking, "from_configuration", lambda *given: names.append(given[-1].engine))
+    assert next(found).name == "engine 7"
+    assert names == []
 
 
 def test_engines_that_the_model_does_not_know_follow_in_the_order_of_the_heuristics(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = ordered(monkeypatch, [candidate(4), candidate(3), candidate(1), candidate(5, refused="no")], candidate(7))
+    given = [proposal(4), proposal(3), proposal(1), proposal(5, "faulty")]
+    found = list(ordered(monkeypatch, given, proposal(7)))
     assert [one.name for one in found] == ["engine 7", "engine 1", "engine 4", "engine 3", "engine 5"]
     assert [one.expected is None for one in found] == [False, False, True, True, True]
     assert [one.source for one in found] == ["ranking", "ranking", *["heuristics"] * 3]
 
 
 def test_in_strict_float32_engines_of_tf32_have_no_position(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = ordered(monkeypatch, [candidate(7, "tensor_core"), candidate(1)], candidate(2), strict=True)
-    assert [one.name for one in found] == ["engine 1", "engine 2", "engine 7"]
+    found = ordered(monkeypatch, [proposal(2, "tensor_core"), proposal(1)], proposal(7, "tensor_core"), strict=True)
+    assert [one.name for one in found] == ["engine 1", "engine 2"]
