@@ -2,8 +2,8 @@
 
 networks/left_out.txt has the convolutions, in all kinds of arithmetic and directions, in an order drawn by the seed.
 Each is tuned with an empty store; the chosen plan runs 100 times at varied addresses, its results are compared, and it is
-timed beside torch. Rows are lines of FILE: the same command continues an earlier run. A problem whose process ends or hangs
-is a failed row, and another process continues.
+timed beside torch and the choice of "fastest". Rows are lines of FILE: the same command continues an earlier run. A problem
+whose process ends or hangs is a failed row, and another process continues.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ TUNE_SECONDS = 2.0  # the default of cudnnpy.Convolution
 TIMING_SECONDS, MOST, LEAST = 0.2, 15, 3
 FLOAT64, TORCH = "float64", "torch"
 FLOAT64_FLOP = 1e10  # up to here a problem is computed in float64
+CHOICES = ("fastest", "autotune")
 SLOWER = 1.05  # than torch: listed
 WRONG = {"wrong": "gave a wrong result", "changed": "changed bytes that are not their result"}
 SYMPTOMS = ("context lost", "limit exceeded", "access outside", "wrong result", "process ended")
@@ -63,10 +64,13 @@ def measure(torch: Any, cell: Cell, row: dict[str, Any], tune_seconds: float, ti
     torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = cell.kind.tf32, False
     row.update(facts(cell))
     sets = operands(torch, cell)
+    guess, seconds = timed_plan(torch, cell, sets[0], prefer="fastest")  # before there is a stored choice
     plan = tune(torch, cell, sets[0], row, tune_seconds)
+    row["plan_s"]["fastest"], row["plans"]["fastest"] = seconds, plan_facts(guess)
     expected, row["reference"] = reference(torch, cell, sets[0])
-    workspace = torch.empty(max(plan.workspace_size, 1), device=sets[0].out.device, dtype=torch.uint8)
-    calls = [plan_call(torch, cell, o, plan, workspace) for o in sets]
+    size = max(plan.workspace_size, guess.workspace_size, 1)
+    workspace = torch.empty(size, device=sets[0].out.device, dtype=torch.uint8)
+    calls, guesses = ([plan_call(torch, cell, o, one, workspace) for o in sets] for one in (plan, guess))
     off = difference(torch, calls[0](), expected)
     if row["reference"] == TORCH and not off.within(cell.kind):
         expected, row["reference"] = exact(torch, cell, sets[0]), FLOAT64
@@ -87,7 +91,9 @@ def measure(torch: Any, cell: Cell, row: dict[str, Any], tune_seconds: float, ti
     if timing_seconds:
         torch.backends.cudnn.benchmark = True
         theirs = [torch_call(torch, cell, o) for o in sets]
-        times = times_in_turns(torch, {"torch": theirs, "autotune": calls}, MOST, LEAST, Budget(timing_seconds))
+        times = times_in_turns(
+            torch, {"torch": theirs, "autotune": calls, "fastest": guesses}, MOST, LEAST, Budget(timing_seconds)
+        )
         row["ms"] = {name: summary(measured) for name, measured in times.items()}
 
 
@@ -215,16 +221,18 @@ def by_groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _ratios(rows: Sequence[Row]) -> list[str]:
-    """Return autotune over torch by kind and group, and the slow cells."""
-    timed = [row for row in rows if "kind" in row and ratio(row, "autotune") is not None]
-    found = ["autotune over torch; shares are of cells of 20 us or more"]
-    for kind in KINDS:
-        of_kind = [row for row in timed if row["kind"] == kind.name]
-        for name, members in {"all": of_kind, **by_groups(of_kind)}.items():
-            if over := spread(members, "autotune"):
-                found.append(f"    {kind.name}, {name}: {over}")
+    """Return the choices' times over torch's by kind and group, and the cells in which autotune is slow."""
+    found = ["over torch; shares are of cells of 20 us or more"]
+    for who in CHOICES:
+        timed = [row for row in rows if "kind" in row and ratio(row, who) is not None]
+        for kind in KINDS:
+            of_kind = [row for row in timed if row["kind"] == kind.name]
+            for name, members in {"all": of_kind, **by_groups(of_kind)}.items():
+                if over := spread(members, who):
+                    found.append(f"    {who}, {kind.name}, {name}: {over}")
+    timed = [row for row in rows if ratio(row, "autotune") is not None]
     slow = [pair for pair in slowest(timed, "autotune", len(timed)) if pair[0] > SLOWER]
-    found.append(f"above {SLOWER}: {len(slow)}")
+    found.append(f"autotune above {SLOWER}: {len(slow)}")
     return found + [f"    {value:.2f}: {row['name']}: {row['plans']['autotune']['name']}" for value, row in slow[:40]]
 
 

@@ -86,9 +86,9 @@ def test_the_summary_counts_each_failure_once() -> None:
         "plans run at varied addresses: 5, 500 runs, fewest 100",
         "seconds to tune, depthwise: 1 problems, median 0.50, most 0.50",
         "seconds to tune, grouped: 1 problems, median 7.50, most 7.50",
-        "    fp16 NHWC, all: 3 rows, mean 0.679, 33.3% above the limit, worst 1.250",
-        "    fp16 NHWC, grouped: 1 rows, mean 1.250, 100.0% above the limit, worst 1.250",
-        "above 1.05: 1",
+        "    autotune, fp16 NHWC, all: 3 rows, mean 0.679, 33.3% above the limit, worst 1.250",
+        "    autotune, fp16 NHWC, grouped: 1 rows, mean 1.250, 100.0% above the limit, worst 1.250",
+        "autotune above 1.05: 1",
         "rejected: 10",
         "faults stored: 1",
     ):
