@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol
@@ -274,12 +275,14 @@ def from_configuration(lowering: Lowering, target: Target, source: str, found: E
     what = lowering.traits, found.engine, found.notes
 
     def make() -> Executable:
-        plan = candidate.plan or found.finalize()
-        candidate.plan = plan if compiled else None
+        owner = candidate()
+        plan = (owner and owner.plan) or found.finalize()
+        if owner is not None:
+            owner.plan = plan if compiled else None
         return lowering.executable(plan, target)
 
     absent = "compiled at run time: needs the GPU itself" if compiled and target.profile is not None else ""
-    candidate = Candidate(
+    made = Candidate(
         source,
         found.name + lowering.suffix,
         found.numerical_notes,
@@ -290,7 +293,8 @@ def from_configuration(lowering: Lowering, target: Target, source: str, found: E
         lowering=lowering,
         rejection_reason=absent or known_issues.rejection(*what),
     )
-    return candidate
+    candidate = weakref.ref(made)  # a reference cycle would keep the plan until garbage collection
+    return made
 
 
 def rejected(source: str, name: str, reason: str) -> Candidate:

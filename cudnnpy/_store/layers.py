@@ -1,7 +1,4 @@
-"""The layers of stores in which a process looks for an entry: the user's store, then the files of applications.
-
-The measurements that the package brings are not a layer. They are ranked by distance to a problem, not found by a key.
-"""
+"""The layers of stores in which a process looks for an entry: the user's store, then the files of applications."""
 
 from __future__ import annotations
 

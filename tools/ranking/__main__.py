@@ -23,6 +23,7 @@ import numpy as np
 from cudnnpy._planning.ranking import Model, file_name
 from tools.ranking import rows
 from tools.ranking.dataset import Described, arrays, describe, is_ranked, vocabulary
+from tools.ranking.drawing import OF_NO_NETWORK
 
 ROWS = Path(__file__).with_name("rows")
 _FIRST = (1, 2, 4, 8, 16)
@@ -47,16 +48,16 @@ def trained(given: Sequence[Described], key: tuple[str, str], epochs: int) -> di
 
 def model_scores(given: Sequence[Described], folds: int, epochs: int, only: int | None) -> list[np.ndarray | None]:
     """Return the predictions for problems, each by a model that saw no problem of the network; of one fold, or of all."""
-    networks = sorted({one.problem.network for one in given})
+    networks = sorted({one.problem.network for one in given} - {OF_NO_NETWORK})  # whose problems are trained on always
     Random(0).shuffle(networks)
     fold = {network: number % folds for number, network in enumerate(networks)}
     scores: list[np.ndarray | None] = [None] * len(given)
     for left_out in range(folds) if only is None else [only]:
         model = Model(
-            trained([one for one in given if fold[one.problem.network] != left_out], _NO_KEY, epochs), _NO_KEY
+            trained([one for one in given if fold.get(one.problem.network) != left_out], _NO_KEY, epochs), _NO_KEY
         )
         for n, one in enumerate(given):
-            if fold[one.problem.network] == left_out:
+            if fold.get(one.problem.network) == left_out:
                 scores[n] = np.array(model.logarithms(one.features, one.configurations))
     return scores
 

@@ -38,7 +38,7 @@ class Survey:
         done = {row["number"] for row in rows[1:]}
         self._numbers = (number for number in count(first) if number not in done)
         self._writer, self._lock, self._most = Writer(file), threading.Lock(), most
-        self._draw = partial(draw, header["seed"], around=header["around"])
+        self._draw = partial(draw, header["seed"], around=header["around"], free=header["free"])
         if not rows:
             self._writer.add(header)
 
@@ -101,7 +101,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=600.0, help="after which no problem is begun (600)")
     parser.add_argument("--seed", type=int, default=1, help="draws the problems (1)")
     parser.add_argument("--first", type=int, default=0, help="the number of the first problem (0)")
-    parser.add_argument("--around", type=float, default=AROUND, help=f"the share of drawn layers ({AROUND})")
+    parser.add_argument("--around", type=float, default=AROUND, help=f"the share of layers around networks' ({AROUND})")
+    parser.add_argument("--free", type=float, default=0.0, help="the share of layers of no network (0)")
     parser.add_argument("--processes", type=int, default=4, help="children of each GPU, which plan side by side (4)")
     parser.add_argument(
         "--most", type=int, default=0, help="candidates of a problem, by the ranking and drawn (0: all)"
@@ -113,7 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
     from cudnnpy import raw
 
     gpus = [uuid_of(device.device_id) for device in Device.get_all_devices()]
-    drawn = {"seed": given.seed, "around": given.around}
+    drawn = {"seed": given.seed, "around": given.around, "free": given.free}
     header = {"survey": 2, **drawn, "cudnn": raw.version_text(raw.version()), "gpu": str(Device(0).name)}
     survey, end = Survey(given.output, header, given.first, given.most), time.monotonic() + given.seconds
     os.environ["CUDNNPY_STORE"] = ""

@@ -14,10 +14,10 @@ import pytest
 from cudnnpy._core.layouts import byte_extent
 from cudnnpy._measuring.process import Ended
 from cudnnpy._planning.problem_notation import parse_plannable, text_of
-from cudnnpy._planning.ranking import NUMBERS
+from cudnnpy._planning.ranking import NUMBERS, Positions
 from tools.ranking import __main__ as ranking
 from tools.ranking import dataset, rows, survey
-from tools.ranking.drawing import draw
+from tools.ranking.drawing import OF_NO_NETWORK, draw
 from tools.ranking.rows import Candidate, Problem
 from tools.rows import FileError
 
@@ -34,6 +34,15 @@ def test_a_seed_draws_the_same_problems_which_can_be_planned() -> None:
         assert text_of(problem, options) == one.text
         assert sum(map(byte_extent, problem.specs)) <= 2 << 30
     assert {one.text.split()[0] for one in drawn} == {"forward", "backward_data", "backward_filter"}
+
+
+def test_problems_of_no_network_can_be_planned_too_and_are_told_apart() -> None:
+    drawn = [draw(1, number, free=0.5) for number in range(200)]
+    free = [one for one in drawn if one.network == OF_NO_NETWORK]
+    assert 60 < len(free) < 140
+    problems = [parse_plannable(one.text)[0] for one in free]
+    assert {len(problem.specs[0].shape) for problem in problems} == {3, 4, 5}
+    assert sum(" groups=" in one.text for one in free) > 20
 
 
 # The survey
@@ -56,7 +65,7 @@ class Child:
         """Nothing runs."""
 
 
-HEADER = {"survey": 2, "seed": 1, "around": 0.4, "cudnn": "9.19.0", "gpu": "a GPU"}
+HEADER = {"survey": 2, "seed": 1, "around": 0.4, "free": 0.0, "cudnn": "9.19.0", "gpu": "a GPU"}
 
 
 def surveyed(file: Path, monkeypatch: pytest.MonkeyPatch, answers: list[Any], count: int = 1) -> list[Any]:
@@ -138,9 +147,27 @@ def test_every_candidate_of_the_rows_has_finite_features() -> None:
     assert np.isfinite(found.problems).all()
     assert np.isfinite(found.numbers).all()
     assert found.problems.shape == (len(problems), 75 + 1 + len(known.engines) + 5)
-    assert found.numbers.shape == (sum(len(one.candidates) for one in problems), NUMBERS)
+    measured = sum(not math.isnan(candidate.over_best) for one in problems for candidate in one.candidates)
+    assert found.numbers.shape == (measured, NUMBERS)
+    assert np.isfinite(found.logarithms).all()
     assert found.starts[-1] == len(found.tokens) == len(found.is_ranked)
     assert (found.tokens > 0).any(axis=1).mean() > 0.9
+
+
+def test_candidates_that_were_not_chosen_have_positions_and_no_time(tmp_path: Path) -> None:
+    other = "engine 4 (tile_size=1, stages=3)"
+    file = packed(
+        tmp_path, [other, 0, None, 0, [], rows.NOT_CHOSEN], [FAST, 1, 0.1, 0, [], ""], [SLOW, -1, 0.2, 0, [], ""]
+    )
+    (problem,) = rows.read([file])
+    assert [(one.name, one.position) for one in problem.candidates] == [(other, 0), (FAST, 1), (SLOW, -1)]
+    assert [one.over_best for one in problem.candidates] == pytest.approx([math.nan, 1.0, 2.0], nan_ok=True)
+    one = described(*problem.candidates)
+    assert not one.is_complete
+    found = dataset.arrays([one], dataset.vocabulary([one]))
+    assert found.logarithms.tolist() == pytest.approx([0.0, math.log(2.0)])
+    assert found.numbers[0].tolist() == Positions(one.configurations).of(one.configurations[1])
+    assert "| 0 |" in ranking.line("given", [one, described(Candidate("engine 1", 0, 1.0))], [np.arange(3.0), None])
 
 
 def test_engines_that_the_heuristics_omit_are_ranked_where_they_are_faster() -> None:
