@@ -167,7 +167,8 @@ def test_candidates_that_were_not_chosen_have_positions_and_no_time(tmp_path: Pa
     found = dataset.arrays([one], dataset.vocabulary([one]))
     assert found.logarithms.tolist() == pytest.approx([0.0, math.log(2.0)])
     assert found.numbers[0].tolist() == Positions(one.configurations).of(one.configurations[1])
-    assert "| 0 |" in ranking.line("given", [one, described(Candidate("engine 1", 0, 1.0))], [np.arange(3.0), None])
+    complete = described(Candidate("engine 1", 0, 1.0))
+    assert "| 1 | 1.000 " in ranking.line("given", [one, complete], [np.arange(3.0), np.arange(1.0)])
 
 
 def test_engines_that_the_heuristics_omit_are_ranked_where_they_are_faster() -> None:
