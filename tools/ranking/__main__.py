@@ -2,7 +2,7 @@
 
 python -m tools.ranking.survey --seconds 300 -o survey.jsonl                on GPUs
 python -m tools.ranking --pack survey.jsonl -o tools/ranking/rows/nvidia-h100.jsonl.gz
-python -m tools.ranking                                                     the table, in a minute on a GPU
+python -m tools.ranking                                                     the table, in some minutes on a GPU
 python -m tools.ranking --write 9.0 9.19 -o cudnnpy/_planning/models        a model for a compute capability and a release
 
 The orders are cuDNN's heuristics, and ranking models that are trained on the problems of other networks (PyTorch is not a
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", "--output", type=Path, help="the file that --pack writes, or the folder of --write")
     parser.add_argument("--folds", type=int, default=5, help="into which the networks are divided (5)")
     parser.add_argument("--fold", type=int, help="judge only this one, from 0 on")
-    parser.add_argument("--epochs", type=int, default=50, help="of each training; 0 judges the heuristics only (50)")
+    parser.add_argument("--epochs", type=int, default=80, help="of each training; 0 judges the heuristics only (80)")
     given = parser.parse_args(arguments)
     if (given.pack or given.write) and given.output is None:
         parser.error("--pack and --write need -o, for their result")

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 NOT_CHOSEN = "not chosen"  #: the rejection reason of such a candidate
+LIMIT_EXCEEDED = "fault: limit exceeded"  #: the rejection reason of a candidate that ran too long
+_FAR_AT_LIMIT = 50  # times as long as the fastest one, or more than 0.5 s
 _FAR = re.compile(r"not measured: engine \d+ took ([\d.e+]+) times as long")
 _NAME = re.compile(r"engine (\d+)(?: \((.*)\))?(.*)")
 
@@ -80,6 +82,8 @@ def _packed(row: list[Any]) -> tuple[str, int, float | str | None] | None:
         return name, position, float(f"{ms:.4g}")
     if reason == NOT_CHOSEN:
         return name, position, None
+    if reason == LIMIT_EXCEEDED:
+        return name, position, f"{_FAR_AT_LIMIT}x"
     far = _FAR.match(reason)
     return (name, position, f"{far[1]}x") if far and _NAME.fullmatch(name) else None
 
