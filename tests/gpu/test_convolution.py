@@ -283,22 +283,6 @@ def test_a_plan_as_text(operation: str, algorithm: str | None) -> None:
     assert_same(out, right)
 
 
-def test_a_plan_in_blocks_of_pixels_survives_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what goes before and after it."""
-    monkeypatch.setattr(space_to_depth, "_LARGE", 0)
-    how: dict[str, Any] = {"padding": 3, "stride": 2}
-    x_shape, w_shape, y_shape = (4, 3, 22, 20), (16, 3, 7, 7), (4, 16, 11, 10)
-    dy, w = whole_numbers(*y_shape, seed=1), whole_numbers(*w_shape, seed=2)
-    plan = Convolution(**how).plan("backward_data", dy, w, x_shape)
-    assert plan.name.endswith(" + blocks")
-    again = Plan.from_json(plan.to_json())
-    assert (again.name, again.engine, again.workspace_size) == (plan.name, plan.engine, plan.workspace_size)
-    out = torch.full(x_shape, torch.nan, device="cuda")
-    addresses, _space = plan_addresses(again, dy, w, out)
-    again.execute(*addresses)
-    assert_same(out, exact_result("backward_data", dy, w, x_shape, **how))
-
-
 def check_candidates(
     ending: str, how: dict[str, Any], operation: Any, given: tuple[Any, ...], right: np.ndarray
 ) -> None:
@@ -315,6 +299,16 @@ def check_candidates(
             addresses, _space = plan_addresses(one, *given[:2], out)
             one.execute(*addresses)
             assert_same(out, right)
+
+
+def test_plans_in_blocks_of_pixels_are_right_and_survive_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the transformations before and after them."""
+    monkeypatch.setattr(space_to_depth, "_LARGE", 0)
+    how: dict[str, Any] = {"padding": 3, "stride": 2}
+    x_shape, w_shape, y_shape = (4, 3, 22, 20), (16, 3, 7, 7), (4, 16, 11, 10)
+    dy, w = whole_numbers(*y_shape, seed=1), whole_numbers(*w_shape, seed=2)
+    right = exact_result("backward_data", dy, w, x_shape, **how)
+    check_candidates("blocks", how, "backward_data", (dy, w, x_shape), right)
 
 
 @pytest.mark.parametrize(("dtype", "groups"), [("float16", 1), ("bfloat16", 2), ("float32", 16)])
