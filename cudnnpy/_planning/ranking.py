@@ -48,6 +48,7 @@ FORMAT = 2
 SOURCE = "ranking"  #: the source of candidates with a predicted time
 VARIABLE = "CUDNNPY_MODELS"
 WEIGHT_BITS, VALUE_BITS = 10, 8  # of the fractions of weights, and of intermediate results
+_MAX_PRODUCTS = 1 << 18  # of a matrix product; OpenBLAS computes larger ones with several threads
 FARTHEST = 4.0  # features are clipped to this many standard deviations
 LOWERINGS = ("blocks", "copies", "channels last", "epilogue", "forward")
 NUMBERS = 14  #: the length of a candidate's numbers
@@ -207,11 +208,17 @@ class Model:
         candidates = np.hstack([vectors, [positions.of(one) for one in configurations]])
         weights, biases = self._weights, self._biases
         common = given @ weights["problem"] + biases["problem"]
-        values = _rounded(np.maximum(_rounded(candidates) @ weights["candidate"] + common, 0))
-        values = values + _rounded(np.maximum(values @ weights["second"] + biases["second"], 0))
-        values = _rounded(np.maximum(values @ weights["third"] + biases["third"], 0))
+        values = _rounded(np.maximum(_product(_rounded(candidates), weights["candidate"]) + common, 0))
+        values = values + _rounded(np.maximum(_product(values, weights["second"]) + biases["second"], 0))
+        values = _rounded(np.maximum(_product(values, weights["third"]) + biases["third"], 0))
         found = values @ weights["last"] + biases["last"]
         return [float(value) for value in found[:, 0]]
+
+
+def _product(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return a matrix product that OpenBLAS computes without threads, which wait for each other on a busy machine."""
+    step = max(1, _MAX_PRODUCTS // weights.size)
+    return np.concatenate([values[start : start + step] @ weights for start in range(0, len(values), step)])
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:
