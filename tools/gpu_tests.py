@@ -131,7 +131,7 @@ def summary(log: str) -> str:
 
 
 def gpus() -> list[str]:
-    """Return the GPUs of CUDA_VISIBLE_DEVICES or, without it, of nvidia-smi; nothing if there is one or none."""
+    """Return the GPUs that CUDA_VISIBLE_DEVICES names; without it, the numbers of several GPUs, or nothing."""
     if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
         return visible.split(",")
     if shutil.which("nvidia-smi") is None:

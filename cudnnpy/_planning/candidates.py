@@ -275,10 +275,10 @@ def from_configuration(lowering: Lowering, target: Target, source: str, found: E
     what = lowering.traits, found.engine, found.notes
 
     def make() -> Executable:
-        owner = candidate()
-        plan = (owner and owner.plan) or found.finalize()
-        if owner is not None:
-            owner.plan = plan if compiled else None
+        one = candidate()  # a weak reference: a cycle would keep the plan until garbage collection
+        plan = (one and one.plan) or found.finalize()
+        if one is not None:
+            one.plan = plan if compiled else None
         return lowering.executable(plan, target)
 
     absent = "compiled at run time: needs the GPU itself" if compiled and target.profile is not None else ""
@@ -293,7 +293,7 @@ def from_configuration(lowering: Lowering, target: Target, source: str, found: E
         lowering=lowering,
         rejection_reason=absent or known_issues.rejection(*what),
     )
-    candidate = weakref.ref(made)  # a reference cycle would keep the plan until garbage collection
+    candidate = weakref.ref(made)
     return made
 
 

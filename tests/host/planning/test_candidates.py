@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -109,3 +111,17 @@ def test_a_plan_that_a_child_compiled_is_not_compiled_again(cudnn: Any) -> None:
     assert [one.prepare().plan for one in (five, six, seven)] == ["compiled elsewhere", 6, 7]  # type: ignore[union-attr]
     assert [one.plan for one in (five, six, seven)] == ["compiled elsewhere", 6, None]
     assert pickle.loads(pickle.dumps(six)).plan is None
+
+
+def test_a_planned_candidate_is_freed_with_its_last_reference(cudnn: Any) -> None:
+    """With its plan, and without garbage collection."""
+    cudnn.proposed = [configuration(5)]
+    (one,) = candidates.heuristic_candidates(next(iter(problem().lowerings())), ON_A_GPU)
+    one.prepare()
+    candidate = weakref.ref(one)
+    gc.disable()
+    try:
+        del one
+        assert candidate() is None
+    finally:
+        gc.enable()

@@ -95,3 +95,8 @@ def test_other_arguments_are_refused(tmp_path: Path, bad: list[str], capsys: pyt
         gpu_tests.main(["--out", str(tmp_path / "logs"), *bad])
     assert "must be" in capsys.readouterr().err
     assert not (tmp_path / "logs").exists()
+
+
+def test_the_gpus_are_those_that_the_caller_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    assert gpu_tests.gpus() == ["2", "3"]
