@@ -67,8 +67,10 @@ class AddressPlan:
     ],
 )
 def test_a_choice_runs_at_varied_addresses(spoil: str, error: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def convolution(prefer: str, tf32: bool, tune_seconds: float, **options: Any) -> Any:
-        assert (prefer, tune_seconds) == ("autotune", 0.25)
+    asked: list[tuple[str, float | None]] = []
+
+    def convolution(prefer: str, tf32: bool, tune_seconds: float | None = None, **options: Any) -> Any:
+        asked.append((prefer, tune_seconds))
 
         def plan(operation: str, first: Any, second: Any, shape: Any, bias: Any, out: Any) -> AddressPlan:
             return AddressPlan(options, (first, second, bias, out), spoil)
@@ -86,6 +88,8 @@ def test_a_choice_runs_at_varied_addresses(spoil: str, error: str | None, monkey
             tuning.measure(torch, cell, row, 0.25, 0.0)
     finally:
         torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = before
+    assert asked == [("fastest", None), ("autotune", 0.25)]  # before there is a stored choice, and then tuned
+    assert {*row["plan_s"]} == {*row["plans"]} == {"fastest", "autotune"}
     assert (row["reference"], row["runs"]["count"]) == ("float64", tuning.RUNS)
     assert (row["candidates"], row["timed"]) == (3, 1)
     assert row["rejected"] == {"context lost": 1, "needs N bytes": 1}
