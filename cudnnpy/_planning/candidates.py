@@ -281,7 +281,6 @@ def from_configuration(lowering: Lowering, target: Target, source: str, found: E
             one.plan = plan if compiled else None
         return lowering.executable(plan, target)
 
-    absent = "compiled at run time: needs the GPU itself" if compiled and target.profile is not None else ""
     made = Candidate(
         source,
         found.name + lowering.suffix,
@@ -291,10 +290,17 @@ def from_configuration(lowering: Lowering, target: Target, source: str, found: E
         compiled_at_run_time=compiled,
         engine=Engine(found.engine, found.knobs, **lowering.lowering_options),
         lowering=lowering,
-        rejection_reason=absent or known_issues.rejection(*what),
+        rejection_reason=rejection(target, *what),
     )
     candidate = weakref.ref(made)
     return made
+
+
+def rejection(target: Target, traits: ProblemTraits, engine: int, notes: tuple[str, ...]) -> str:
+    """Return the reason to reject an engine with these notes before it is planned; "" if there is none."""
+    if "runtime_compilation" in notes and target.profile is not None:
+        return "compiled at run time: needs the GPU itself"
+    return known_issues.rejection(traits, engine, notes)
 
 
 def rejected(source: str, name: str, reason: str) -> Candidate:

@@ -37,11 +37,11 @@ from cudnnpy._planning.candidates import (
     candidate_for_engine,
     from_configuration,
     rejected_graph,
+    rejection,
     uses_tf32,
 )
 from cudnnpy._planning.engines import Target, heuristics
 from cudnnpy._planning.gpu_kind import capability
-from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy.errors import StatusError
 
 FORMAT = 2
@@ -245,11 +245,11 @@ def ranked(
             rejected.append(partial(rejected_graph, lowering, error.with_traceback(None)))
             continue
         graph = engine_number(0, traits.operation, bool(traits.fused))
-        is_usable = cache(partial(_is_usable, traits, target, strict))
+        rejection_of = cache(partial(rejection, target, traits))
         for position, proposal in enumerate(proposals):
             found = Configuration(graph + proposal.engine, proposal.knobs or None, suffix, position)
             make = partial(from_configuration, lowering, target, "heuristics", proposal)
-            if not is_usable(proposal.engine, proposal.notes):
+            if (strict and uses_tf32(proposal.notes)) or rejection_of(proposal.engine, proposal.notes):
                 rejected.append(make)
             elif model.knows(found):
                 usable[found] = make
@@ -270,12 +270,6 @@ def ranked(
             yield one
     for make_other in (*unknown, *rejected):
         yield make_other()
-
-
-def _is_usable(traits: ProblemTraits, target: Target, strict: bool, engine: int, notes: tuple[str, ...]) -> bool:
-    """Return whether the notes of a proposed engine permit its use (as from_configuration judges)."""
-    is_absent = target.profile is not None and "runtime_compilation" in notes
-    return not (is_absent or (strict and uses_tf32(notes)) or known_issues.rejection(traits, engine, notes))
 
 
 def _may_be_used(one: Candidate, strict: bool) -> bool:
