@@ -104,12 +104,14 @@ class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
         # Elements that C may point to, by attribute: the last accepted and the last rejected ones
         self._held: dict[int, list[tuple[Any, ...]]] = {}
         self._pointers: dict[int, tuple[Any, ...]] = {}  # closed or not, these C objects outlive this one
+        if attributes is None:
+            self._create_object(self._kind)
+            return
         with self._created(self._kind):
-            if attributes is not None:
-                for attribute, value in attributes.items():
-                    if value is not None:
-                        self.set(attribute, value)
-                self.finalize()
+            for attribute, value in attributes.items():
+                if value is not None:
+                    self.set(attribute, value)
+            self.finalize()
 
     @property
     def kind(self) -> int:
@@ -344,6 +346,10 @@ def _as_values(name: str, kind: int, value: Any) -> tuple[tuple[Any, ...], list[
 
     Raises TypeError or ValueError, naming the attribute, for elements that C cannot take.
     """
+    if kind == raw.CUDNN_TYPE_INT64:  # sizes and strides, for which the general rules below take twice as long
+        plain = value if type(value) is tuple else (value,)
+        if len(plain) <= _MOST_ELEMENTS and all(type(element) is int and element >> 63 in (0, -1) for element in plain):
+            return plain, list(plain)
     wanted = raw.cudnnBackendAttributeType_t(kind).name
     if kind == raw.CUDNN_TYPE_CHAR:
         if not isinstance(value, str):

@@ -129,18 +129,21 @@ class Owned(PublicDir, Generic[PointerT]):
 
         `arguments` are the create function's arguments except the address of the new handle.
         """
-        pointer = self._new(*arguments)
-        self._life = _Lifetime(pointer, self)
-        _alive.add(self._life)
-        # ctypes takes this attribute without running Python code, which Ctrl-C could interrupt.
-        self._pointer = self._as_parameter_ = pointer
-        del pointer
+        self._create_object(*arguments)
         try:
             yield
         except BaseException:
             with suppress(CudnnError):
                 self.close()
             raise
+
+    def _create_object(self, *arguments: Any) -> None:
+        """Create the C object, which needs no set-up."""
+        pointer = self._new(*arguments)
+        self._life = _Lifetime(pointer, self)
+        _alive.add(self._life)
+        # ctypes takes this attribute without running Python code, which Ctrl-C could interrupt.
+        self._pointer = self._as_parameter_ = pointer
 
     def _new(self, *arguments: Any) -> Any:
         at, kind = created_type(self._create)

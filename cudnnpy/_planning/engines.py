@@ -5,9 +5,10 @@ The operations of a graph are created by cudnnpy.graph and convolution/operation
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from copy import copy
-from ctypes import Array, byref, c_int32, c_int64, c_void_p
+from ctypes import byref, c_int32, c_int64, c_void_p
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from typing import Any, TypeVar, cast
@@ -16,6 +17,7 @@ from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._planning.variant_pack import VariantPacks
+from cudnnpy._process_state import declare
 from cudnnpy.backend import Descriptor
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle
@@ -157,7 +159,7 @@ def _described(engine: Descriptor) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def heuristics(graph: Descriptor, target: Target) -> Iterator[EngineConfiguration]:
     """Yield the proposals of cuDNN's heuristics, best first: mode A, then the fallback mode. A mode that fails is skipped."""
     seen = set()
-    reader = target.memoize("reader", make=_ConfigurationReader)
+    reader = _configuration_reader()
     for mode in (raw.CUDNN_HEUR_MODE_A, raw.CUDNN_HEUR_MODE_FALLBACK):
         try:
             found = target.memoize("heuristics", graph, mode, make=partial(_proposals, graph, target, mode))
@@ -184,43 +186,60 @@ def _proposals(graph: Descriptor, target: Target, mode: int) -> list[Descriptor]
 
 
 class _ConfigurationReader:
-    """Reads configurations into descriptors that are made once: new ones for each take 25 times as long."""
+    """Reads configurations into descriptors that are made once in a thread: new ones for each take 25 times as long."""
 
     def __init__(self) -> None:
         self.engine = Descriptor(raw.CUDNN_BACKEND_ENGINE_DESCRIPTOR)
-        self._choices: list[Descriptor] = []
         self._engines = (c_void_p * 1)(self.engine.address)
+        self._choices: list[Descriptor] = []
         self._make_room()
-        self._count, self._number, self._type = c_int64(), c_int64(), c_int32()
+        self._count, self._number, self._kind = c_int64(), c_int64(), c_int32()
+        self._count_at, self._number_at, self._kind_at = map(byref, (self._count, self._number, self._kind))
         self._get = raw.unchecked("cudnnBackendGetAttribute")
 
     def read(self, configuration: Descriptor) -> tuple[int, tuple[tuple[int, int], ...]]:
         """Return the index of the engine, which `engine` is then, and the knobs that have a choice, with their values."""
-        number, kind = self._number, self._type
-        self._read(configuration, raw.CUDNN_ATTR_ENGINECFG_ENGINE, raw.CUDNN_TYPE_BACKEND_DESCRIPTOR, self._engines)
-        self._read(self.engine, raw.CUDNN_ATTR_ENGINE_GLOBAL_INDEX, raw.CUDNN_TYPE_INT64, number)
+        read, number, kind = self._read, self._number, self._kind
+        descriptors, int64 = raw.CUDNN_TYPE_BACKEND_DESCRIPTOR, raw.CUDNN_TYPE_INT64
+        read(configuration.pointer, raw.CUDNN_ATTR_ENGINECFG_ENGINE, descriptors, 1, self._engines)
+        read(self.engine.pointer, raw.CUDNN_ATTR_ENGINE_GLOBAL_INDEX, int64, 1, self._number_at)
         index = number.value
-        choices = raw.CUDNN_ATTR_ENGINECFG_KNOB_CHOICES
-        self._read(configuration, choices, raw.CUDNN_TYPE_BACKEND_DESCRIPTOR, self._addresses)
+        self._read_choices(configuration)
         while self._count.value >= len(self._choices):  # there may be more: cuDNN does not tell the number before
             self._make_room()
-            self._read(configuration, choices, raw.CUDNN_TYPE_BACKEND_DESCRIPTOR, self._addresses)
+            self._read_choices(configuration)
         pairs = []
-        for choice in self._choices[: self._count.value]:
-            self._read(choice, raw.CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, raw.CUDNN_TYPE_KNOB_TYPE, kind)
-            self._read(choice, raw.CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, raw.CUDNN_TYPE_INT64, number)
+        for choice in self._pointers[: self._count.value]:
+            read(choice, raw.CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, raw.CUDNN_TYPE_KNOB_TYPE, 1, self._kind_at)
+            read(choice, raw.CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, int64, 1, self._number_at)
             pairs.append((kind.value, number.value))
         return index, tuple(sorted(pairs))
 
     def _make_room(self) -> None:
         self._choices += [Descriptor(raw.CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR) for _ in range(_MORE_KNOBS)]
+        self._pointers = [choice.pointer for choice in self._choices]
         self._addresses = (c_void_p * len(self._choices))(*(choice.address for choice in self._choices))
 
-    def _read(self, given: Descriptor, attribute: int, kind: int, elements: Any) -> None:
-        most = len(elements) if isinstance(elements, Array) else 1
-        status = self._get(given.pointer, attribute, kind, most, byref(self._count), byref(elements))
-        if status:
+    def _read_choices(self, configuration: Descriptor) -> None:
+        attribute, kind = raw.CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, raw.CUDNN_TYPE_BACKEND_DESCRIPTOR
+        self._read(configuration.pointer, attribute, kind, len(self._choices), self._addresses)
+
+    def _read(self, pointer: Any, attribute: int, kind: int, most: int, elements: Any) -> None:
+        if status := self._get(pointer, attribute, kind, most, self._count_at, elements):
             raw.check(status, "cudnnBackendGetAttribute")
+
+
+_of_thread = threading.local()  # .reader
+
+declare(__name__, "_of_thread")
+
+
+def _configuration_reader() -> _ConfigurationReader:
+    """Return the calling thread's reader. In a forked child, which cannot use the parent's, it is a new one."""
+    reader: _ConfigurationReader | None = _of_thread.__dict__.get("reader")
+    if reader is None or reader.engine.closed:
+        reader = _of_thread.reader = _ConfigurationReader()
+    return reader
 
 
 def engine_count(graph: Descriptor) -> int:
@@ -336,7 +355,7 @@ class GraphExecutable:
         )
         (found,) = configuration.children(raw.CUDNN_ATTR_ENGINECFG_ENGINE, raw.CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1)
         ranges, texture = _ranges(found), int(raw.CUDNN_KNOB_TYPE_USE_TEX)
-        return texture not in ranges or dict(_ConfigurationReader().read(configuration)[1]).get(texture) == 0
+        return texture not in ranges or dict(_configuration_reader().read(configuration)[1]).get(texture) == 0
 
     def to_json(self) -> str:
         """Return the plan as cuDNN serializes it."""

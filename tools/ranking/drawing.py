@@ -74,6 +74,8 @@ def _free(random: Random) -> Layer:
     elif sort < 0.55:
         groups = random.choice((*_GROUPS, channels))
         channels, filters = (groups * max(1, count // groups) for count in (channels, filters))
+    elif sort < 0.65:  # an image
+        channels = random.choice((1, 2, 3, 3, 4))
 
     def each(draw: Callable[[], int], same: float) -> tuple[int, ...]:
         return (draw(),) * axes if random.random() < same else tuple(draw() for _ in range(axes))
