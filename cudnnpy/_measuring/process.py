@@ -1,6 +1,7 @@
 """Start a child process that measures or plans, send it requests, and end it at a time limit.
 
-In both directions a message is a line of JSON. Before each step that may crash or hang the child reports the step's time limit
+The child's standard input and output are one of two connected sockets, since calls of a socket have time limits. In both
+directions a message is a line of JSON. Before each step that may crash or hang the child reports the step's time limit
 in seconds. If no message follows within the limit, the parent ends the child. The child ends with its parent
 (end_with_parent.py) and after a period without requests.
 """
@@ -11,8 +12,8 @@ import contextlib
 import json
 import math
 import os
-import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,15 +21,17 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from cudnnpy._process_state import declare, in_forked_child
 from cudnnpy._version import __version__
 from cudnnpy.raw import _library
 
-_START_SECONDS = 60.0  # for Python, cuDNN and the CUDA context; some 1.5 s on an idle machine
-_STEP_SECONDS = 30.0  # the limit of a step for which the child has reported none
+# The limit of a step for which the child has reported none. The first one is its start: Python, cuDNN and the CUDA context take
+# some 1.5 s on an idle machine.
+_STEP_SECONDS = 30.0
 _END_SECONDS = 10.0  # to wait for a killed process, for which the GPU may still work
+_LONGEST_SECONDS = 1e6  # that a call of a socket may take
 _MAX_LINE_BYTES = 64 << 20
 _MAX_LAST_WORDS_BYTES = 4096
 # The libraries that cuDNN loads besides its own files, in an order in which they can be loaded.
@@ -91,24 +94,25 @@ class WorkerProcess:
         self, opening: Mapping[str, Any], *, inherited: Sequence[int] = (), command: Sequence[str] | None = None
     ) -> None:
         self._lines, self._received, self._closed = list[bytes](), b"", False
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        try:
-            self._process = subprocess.Popen(
-                _command() if command is None else list(command),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                pass_fds=tuple(inherited),
-                env=_environment(opening.get("gpu")),
-                bufsize=0,
-                start_new_session=True,  # Ctrl-C in a terminal is for the caller, which ends the child
-            )
-        except (OSError, ValueError) as error:
-            self._errors.close()
-            raise StartError(f"no process could be started: {' '.join(str(error).split())}") from None
+        with contextlib.ExitStack() as files:
+            try:
+                self._errors = files.enter_context(tempfile.TemporaryFile())
+                self._socket, of_child = map(files.enter_context, socket.socketpair())
+                self._process = subprocess.Popen(
+                    _command() if command is None else list(command),
+                    stdin=of_child.fileno(),
+                    stdout=of_child.fileno(),
+                    stderr=self._errors,
+                    pass_fds=tuple(inherited),
+                    env=_environment(opening.get("gpu")),
+                    start_new_session=True,  # Ctrl-C in a terminal is for the caller, which ends the child
+                )
+            except (OSError, ValueError) as error:
+                raise StartError(f"no process could be started: {' '.join(str(error).split())}") from None
+            of_child.close()
+            self._files = files.pop_all()
         _alive.add(self)
-        opened = {"do": "open", "version": __version__, "libraries": _loaded_libraries(), **opening}
-        answer = self.ask(opened, time.monotonic() + _START_SECONDS)
+        answer = self.ask({"do": "open", "version": __version__, "libraries": _loaded_libraries(), **opening})
         if isinstance(answer, Ended):
             raise StartError(f"the process that measures and plans ended when it started: {answer.how}")
         if "error" in answer or answer["answer"] != __version__:
@@ -148,7 +152,8 @@ class WorkerProcess:
         step: Message = {}
         until = time.monotonic() + _STEP_SECONDS
         try:
-            self._send(json.dumps(request).encode() + b"\n", min(until, deadline))
+            self._limit(min(until, deadline))
+            self._socket.sendall(json.dumps(request).encode() + b"\n")
             while time.monotonic() < deadline:
                 message = self._message(min(until, deadline))
                 until = time.monotonic() + _STEP_SECONDS
@@ -163,10 +168,8 @@ class WorkerProcess:
         except TimeoutError:
             cause: Cause = "deadline" if deadline <= until else "limit"
             self.end(0.0 if cause == "deadline" else min(_END_SECONDS, deadline - time.monotonic()))
-            return Ended(
-                cause, "it was ended at the " + ("deadline" if cause == "deadline" else "limit"), *_begun(step)
-            )
-        except _EndOfProcessError:
+            return Ended(cause, f"it was ended at the {cause}", *_begun(step))
+        except ConnectionError:
             return Ended("ended", self._last_words(), *_begun(step))
         except (ValueError, TypeError, KeyError) as error:
             self.end()
@@ -182,10 +185,7 @@ class WorkerProcess:
         self._closed = True
         _alive.discard(self)
         self._process.kill()
-        for stream in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError):
-                stream.close()  # type: ignore[union-attr]
-        self._errors.close()
+        self._files.close()
         try:
             self._process.wait(max(seconds, 0.0))
         except subprocess.TimeoutExpired:  # another thread waits, so that no zombie stays
@@ -200,34 +200,15 @@ class WorkerProcess:
         """Close the files of a process in a forked child, which is not its parent."""
         self._closed = True
         self._process.returncode = 0  # it is not waited for
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
-            with contextlib.suppress(OSError):
-                stream.close()  # type: ignore[union-attr]
-
-    def _send(self, line: bytes, until: float) -> None:
-        """Write a line, also if the process reads slowly. Raises TimeoutError and _EndOfProcessError."""
-        stream = self._process.stdin
-        assert stream is not None
-        os.set_blocking(stream.fileno(), False)
-        left = memoryview(line)
-        while left:
-            _wait(stream.fileno(), select.POLLOUT, until)
-            try:
-                left = left[os.write(stream.fileno(), left) :]
-            except BlockingIOError:
-                continue
-            except OSError:
-                raise _EndOfProcessError from None
+        self._files.close()
 
     def _message(self, until: float) -> Message:
-        """Return the next message. Raises TimeoutError, _EndOfProcessError, and ValueError for an invalid message."""
-        stream = self._process.stdout
-        assert stream is not None
+        """Return the next message. Raises TimeoutError, ConnectionError, and ValueError for an invalid message."""
         while not self._lines:
-            _wait(stream.fileno(), select.POLLIN, until)
-            part = os.read(stream.fileno(), 1 << 16)
+            self._limit(until)
+            part = self._socket.recv(1 << 16)
             if not part:
-                raise _EndOfProcessError
+                raise ConnectionError("the process has ended, or closed its output")
             *self._lines, self._received = (self._received + part).split(b"\n")
             if len(self._received) > _MAX_LINE_BYTES:
                 raise ValueError(f"a line must have at most {_MAX_LINE_BYTES} bytes; got more")
@@ -235,6 +216,10 @@ class WorkerProcess:
         if not isinstance(message, dict):
             raise ValueError(f"a message must be an object; got {type(message).__name__}")
         return message
+
+    def _limit(self, until: float) -> None:
+        """Set the time limit of the next call of the socket. A call that need not wait succeeds even after the limit."""
+        self._socket.settimeout(min(max(until - time.monotonic(), 0.001), _LONGEST_SECONDS))
 
     def _last_words(self) -> str:
         """Wait for the end of a process; return its exit status with the last line of its standard error, as text."""
@@ -253,10 +238,6 @@ class WorkerProcess:
 
 def _begun(step: Message) -> tuple[str, Message]:
     return str(step.get("begin", "")), step
-
-
-class _EndOfProcessError(Exception):
-    """The process has ended, or closed its output."""
 
 
 _alive: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
@@ -306,15 +287,6 @@ def _loaded_libraries() -> list[str]:
         found = {name: file for file in files for name in _CUDA_LIBRARIES if os.path.basename(file).startswith(name)}
         return [found[name] for name in _CUDA_LIBRARIES if name in found]
     return []
-
-
-def _wait(file: int, event: int, until: float) -> None:
-    """Wait until a file can be read or written. Raises TimeoutError."""
-    ready = select.poll()
-    ready.register(file, event)
-    seconds = until - time.monotonic()
-    if not (ready.poll(0) or (seconds > 0 and ready.poll(None if seconds == math.inf else math.ceil(1e3 * seconds)))):
-        raise TimeoutError
 
 
 def _signal_name(number: int) -> str:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from cudnnpy._core.caller_warning import warn
 from cudnnpy._core.driver import is_stream_idle
 from cudnnpy._measuring import gpus
 from cudnnpy._measuring.gpu_lock import gpu_lock
@@ -26,7 +27,6 @@ from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.stored_choice import choice_text
 from cudnnpy._process_state import declare, fork_safe_lock
 from cudnnpy._store.entry import Entry
-from cudnnpy._store.file_errors import warn
 from cudnnpy.handle import Handle, on_device
 
 VARIABLE = "CUDNNPY_MEASURE_IN"

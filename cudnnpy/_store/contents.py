@@ -4,23 +4,83 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
 
 from cudnnpy._options.checks import error_repr
 from cudnnpy._store.entry import SCHEMA, Entry, Fault, Forgotten, Key, canonical, digest_of, without_options
-from cudnnpy._store.table import Row, Table, make_row
+from cudnnpy._store.sqlite import TABLE_NAME, CorruptFileError
+
+if TYPE_CHECKING:
+    import sqlite3
 
 ENTRY, FORGOTTEN, CHECKED, FAULT = "entry", "forgotten", "checked", "fault"  # kinds of rows
+SELECT_ROWS = f"SELECT number, kind, schema, content, checksum FROM {TABLE_NAME}"
+INSERT_ROW = f"INSERT OR REPLACE INTO {TABLE_NAME} VALUES (?, ?, ?, ?, ?)"
 _AFTER_CANDIDATES = '","complete":'  # in the canonical JSON of an entry
 
 
-class Contents(Table):
-    """The contents of a store within one transaction. Without a connection it is empty."""
+class Row(NamedTuple):
+    """A row of the table. In a damaged file its values may be of any type; then the checksum does not hold."""
+
+    number: int  # 63 bits of a digest that identifies the row
+    kind: str
+    schema: int  # the version of the content
+    content: str
+    checksum: str
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether the checksum holds."""
+        return self.checksum == _checksum(*self[:4])
+
+
+def _checksum(number: int, kind: str, schema: int, content: str) -> str:
+    return digest_of(f"{number}\n{kind}\n{schema}\n{content}")
+
+
+class Contents:
+    """The contents of a store within one transaction. Without a connection it is empty.
+
+    Methods raise CorruptFileError for a row whose checksum does not hold.
+    """
+
+    def __init__(self, connection: sqlite3.Connection | None = None) -> None:
+        self._connection = connection
+
+    # Rows
+
+    def get(self, kind: str, key: Key, plan: str = "", environment: str = "") -> Row | None:
+        """Return the row about a key, about a plan for it, or about a plan in an environment; None if there is none."""
+        rows = self._select("number = ?", row_number(kind, key, plan, environment))
+        return rows[0] if rows else None
+
+    def all(self, kind: str) -> list[Row]:
+        """Return the rows of a kind, in the order of their numbers."""
+        return self._select("kind = ? ORDER BY number", kind)
+
+    def put(self, content: str, kind: str, key: Key, plan: str = "", environment: str = "") -> None:
+        """Add a row about a key, about a plan for it, or about a plan in an environment, in place of an earlier one."""
+        assert self._connection is not None
+        values = row_number(kind, key, plan, environment), kind, SCHEMA, content
+        self._connection.execute(INSERT_ROW, (*values, _checksum(*values)))
+
+    def _remove(self, row: Row) -> None:
+        assert self._connection is not None
+        self._connection.execute(f"DELETE FROM {TABLE_NAME} WHERE number = ?", [row.number])
+
+    def _select(self, where: str, value: int | str) -> list[Row]:
+        if self._connection is None:
+            return []
+        rows = [*map(Row._make, self._connection.execute(f"{SELECT_ROWS} WHERE {where}", [value]))]
+        if not all(row.is_intact for row in rows):
+            raise CorruptFileError
+        return rows
 
     # Entries
 
     def entry(self, key: Key, *, without_candidates: bool = False) -> Entry | None:
         """Return the entry of a key; None if there is none, or if its plan failed."""
-        entry = entry_from_row(self.get(row_number(ENTRY, key)), without_candidates=without_candidates)
+        entry = entry_from_row(self.get(ENTRY, key), without_candidates=without_candidates)
         return None if entry is None or entry.key != key or self.is_forgotten(key, entry.plan) else entry
 
     def put_entry(self, entry: Entry, replaces: Callable[[Entry], bool]) -> Entry | None:
@@ -30,28 +90,27 @@ class Contents(Table):
             return current
         if self.is_forgotten(entry.key, entry.plan):
             return None
-        self.put(row_from_entry(entry))
+        self.put(content_of(entry), ENTRY, entry.key)
         return entry
 
     # Plans that were tried
 
     def forget(self, key: Key, reason: str, made_at: str, plan: str | None) -> None:
         """Mark a plan as failed, by default the one of the entry, and remove the entry if it has this plan."""
-        number = row_number(ENTRY, key)
-        entry = entry_from_row(self.get(number))
+        row = self.get(ENTRY, key)
+        entry = entry_from_row(row)
         if plan is None:
             if entry is None:
                 return
             plan = entry.plan
-        if entry is not None and entry.plan == plan:
-            self.remove(number)
+        if row is not None and entry is not None and entry.plan == plan:
+            self._remove(row)
         failed = Forgotten(key, "" if entry is None else entry.text, digest_of(plan), reason, made_at)
-        content = canonical({**failed._asdict(), "key": key._asdict()})
-        self.put(make_row(row_number(FORGOTTEN, key, plan), FORGOTTEN, content))
+        self.put(canonical({**failed._asdict(), "key": key._asdict()}), FORGOTTEN, key, plan)
 
     def is_forgotten(self, key: Key, plan: str) -> bool:
         """Return whether a plan failed."""
-        return self.get(row_number(FORGOTTEN, key, plan)) is not None
+        return self.get(FORGOTTEN, key, plan) is not None
 
     def forgotten(self) -> list[Forgotten]:
         """Return the plans that failed."""
@@ -60,20 +119,18 @@ class Contents(Table):
 
     def is_checked(self, key: Key, environment: str, plan: str | None) -> bool:
         """Return whether a plan, by default the one of the entry, was marked as checked in an environment."""
-        number = self._check_number(key, environment, plan)
-        return number is not None and self.get(number) is not None
+        plan = self._plan_of(key) if plan is None else plan
+        return plan is not None and self.get(CHECKED, key, plan, environment) is not None
 
     def mark_checked(self, key: Key, environment: str, plan: str | None) -> None:
         """Mark a plan, by default the one of the entry, as checked in an environment."""
-        number = self._check_number(key, environment, plan)
-        if number is not None:
-            self.put(make_row(number, CHECKED, canonical({"key": key.digest, "environment": environment})))
+        plan = self._plan_of(key) if plan is None else plan
+        if plan is not None:
+            self.put(canonical({"key": key.digest, "environment": environment}), CHECKED, key, plan, environment)
 
-    def _check_number(self, key: Key, environment: str, plan: str | None) -> int | None:
-        if plan is None:
-            entry = self.entry(key, without_candidates=True)
-            plan = None if entry is None else entry.plan
-        return None if plan is None else row_number(CHECKED, key, plan, environment)
+    def _plan_of(self, key: Key) -> str | None:
+        entry = self.entry(key, without_candidates=True)
+        return None if entry is None else entry.plan
 
     # Faults
 
@@ -83,7 +140,7 @@ class Contents(Table):
 
     def faults_of(self, key: Key) -> tuple[Fault, ...]:
         """Return the faults of the problem of a key, whatever its options."""
-        return _faults_from_row(self.get(_faults_number(key)))
+        return _faults_from_row(self.get(FAULT, without_options(key)))
 
     def add_fault(self, fault: Fault) -> bool:
         """Add a fault, and return True, unless there is one with its candidate, symptom and driver."""
@@ -102,7 +159,7 @@ class Contents(Table):
         return len(remaining) < len(faults)
 
     def _put_faults(self, key: Key, faults: Iterable[Fault]) -> None:
-        self.put(make_row(_faults_number(key), FAULT, canonical([fault.plain() for fault in faults])))
+        self.put(canonical([fault.plain() for fault in faults]), FAULT, without_options(key))
 
     # Pruning
 
@@ -116,14 +173,14 @@ class Contents(Table):
         for row in self.all(ENTRY):
             entry = entry_from_row(row)
             if stale if entry is None else is_removed(entry.key, entry.made_at):
-                removed.append(row.number)
+                removed.append(row)
             elif entry is not None:
                 remaining.add(entry.key.digest)
         if forgotten:
-            removed += [row.number for row in self.all(FORGOTTEN)]
-        marks = [row.number for row in self.all(CHECKED) if json.loads(row.content).get("key") not in remaining]
-        for number in (*removed, *marks):
-            self.remove(number)
+            removed += self.all(FORGOTTEN)
+        marks = [row for row in self.all(CHECKED) if json.loads(row.content).get("key") not in remaining]
+        for row in (*removed, *marks):
+            self._remove(row)
         faults = [fault for fault in self.faults() if is_removed(fault.key, fault.made_at)]
         return len(removed) + sum(map(self.remove_fault, faults))
 
@@ -140,15 +197,10 @@ def row_number(kind: str, key: Key, plan: str = "", environment: str = "") -> in
     return int(digest_of(identity)[:16], 16) >> 1
 
 
-def _faults_number(key: Key) -> int:
-    return row_number(FAULT, without_options(key))
-
-
-def row_from_entry(entry: Entry) -> Row:
-    """Return the row of an entry. Its candidates are nested JSON text, which most readers skip."""
+def content_of(entry: Entry) -> str:
+    """Return the content of the row of an entry. Its candidates are nested JSON text, which most readers skip."""
     plain = entry.plain()
-    content = canonical({**plain, "candidates": canonical(plain["candidates"])})
-    return make_row(row_number(ENTRY, entry.key), ENTRY, content)
+    return canonical({**plain, "candidates": canonical(plain["candidates"])})
 
 
 def entry_from_row(row: Row | None, *, without_candidates: bool = False) -> Entry | None:

@@ -17,9 +17,9 @@ from cudnnpy._options.public_dir import PublicDir
 from cudnnpy._store import exports
 from cudnnpy._store.contents import ENTRY, FORGOTTEN, Contents, entries_from_rows, entry_from_row
 from cudnnpy._store.entry import Entry, Fault, Forgotten, Key
-from cudnnpy._store.fallback import FallbackRows
-from cudnnpy._store.file_errors import ForeignFileError, LockedError
 from cudnnpy._store.machine import this_machine
+from cudnnpy._store.sqlite import ForeignFileError, LockedError
+from cudnnpy._store.sqlite_file import SqliteFile
 from cudnnpy.errors import ClosedError
 
 _ENTRIES_PER_TRANSACTION = 100
@@ -113,42 +113,40 @@ class Store(PublicDir):
         except UnicodeEncodeError:
             raise ValueError(f"path must be a name in the encoding of the file system; got {path!r}") from None
         self._closed = False
-        self._fallback = FallbackRows()
         # SQLite's journal is beside the file that a link names.
-        self._file = os.path.realpath(self.path) if self.path else ""
-        if self._file:
-            self._open(self._file)
+        self._real_path = os.path.realpath(self.path) if self.path else ""
+        self._open(self._real_path)
 
     def _open(self, path: str) -> None:
-        if self.read_only and not os.path.exists(path):
+        if path and self.read_only and not os.path.exists(path):
             raise FileNotFoundError(errno.ENOENT, "no such store", self.path)
         if os.path.exists(path) and not os.path.isfile(path):
             kind = "folder" if os.path.isdir(path) else "device"
             raise ValueError(f"path must be a file; got {self.path}, a {kind}. Name a file in it, such as store.sqlite")
         try:
-            self._fallback = FallbackRows(path, read_only=self.read_only)
+            self._file = SqliteFile(path, read_only=self.read_only)
         except ForeignFileError:
             if not exports.is_export(Path(path)):
                 raise ValueError(
                     f"path must be a store, or a file that does not exist yet; got {self.path}, a file of another kind. "
                     "Name another file"
                 ) from None
-            content = exports.read_with_warning(Path(path))
-            self.read_only = False
-            self._adopt(content.entries, content.faults)
+            export = exports.read(Path(path))
+            self.read_only, self._file = False, SqliteFile()
+            self._adopt(*export)
             self.read_only = True
 
     def __repr__(self) -> str:
         return f"<Store {self.path or 'in memory'}{', read only' if self.read_only else ''}>"
 
     @property
-    def _rows(self) -> FallbackRows:
+    def _rows(self) -> SqliteFile:
         if self._closed:
             raise ClosedError(f"{self!r} is used after close()")
-        return self._fallback
+        return self._file
 
     @property
-    def _writable_rows(self) -> FallbackRows:
+    def _writable_rows(self) -> SqliteFile:
         if self.read_only:
             raise ValueError(f"store must be open for writing to be changed; got {self!r}")
         return self._rows
@@ -161,7 +159,7 @@ class Store(PublicDir):
         With `without_candidates` its candidates are not read, which takes half the time.
         """
         with contextlib.suppress(LockedError):
-            return self._rows.read(
+            return self._rows.run(
                 lambda contents: contents.entry(key, without_candidates=without_candidates), waits=False
             )
         return None
@@ -201,11 +199,11 @@ class Store(PublicDir):
         current = self.get(entry.key)  # so that nobody waits for a change that changes nothing
         if current is not None and not replaces(current):
             return current
-        return rows.change(lambda contents: contents.put_entry(entry, replaces)) or entry
+        return rows.run(lambda contents: contents.put_entry(entry, replaces), writes=True) or entry
 
     def __iter__(self) -> Iterator[Entry]:
         """Iterate over the entries of the present schema, in the order of their keys."""
-        rows = self._rows.read(lambda contents: (contents.all(ENTRY), contents.all(FORGOTTEN)))
+        rows = self._rows.run(lambda contents: (contents.all(ENTRY), contents.all(FORGOTTEN)))
         return iter(entries_from_rows(*rows))  # parsed while the file is not locked
 
     def __len__(self) -> int:
@@ -228,17 +226,17 @@ class Store(PublicDir):
         plan : str, optional
             The serialized plan, by default the one of the entry. An entry with another plan stays.
         """
-        made_at = datetime.now(UTC).isoformat(timespec="seconds")
-        self._writable_rows.change(lambda contents: contents.forget(key, printable(str(reason)), made_at, plan))
+        text, made_at = printable(str(reason)), datetime.now(UTC).isoformat(timespec="seconds")
+        self._writable_rows.run(lambda contents: contents.forget(key, text, made_at, plan), writes=True)
 
     def forgotten(self) -> list[Forgotten]:
         """Return the plans that failed, each with its reason."""
-        return self._rows.read(lambda contents: contents.forgotten())
+        return self._rows.run(lambda contents: contents.forgotten())
 
     def is_forgotten(self, key: Key, plan: str) -> bool:
         """Return whether a serialized plan failed for a key. It counts as failed while another process locks the file."""
         try:
-            return self._rows.read(lambda contents: contents.is_forgotten(key, plan), waits=False)
+            return self._rows.run(lambda contents: contents.is_forgotten(key, plan), waits=False)
         except LockedError:
             return True
 
@@ -255,23 +253,23 @@ class Store(PublicDir):
             The serialized plan, by default the one of the entry.
         """
         with contextlib.suppress(LockedError):
-            return self._rows.read(lambda contents: contents.is_checked(key, environment, plan), waits=False)
+            return self._rows.run(lambda contents: contents.is_checked(key, environment, plan), waits=False)
         return False
 
     def mark_checked(self, key: Key, environment: str, *, plan: str | None = None) -> None:
         """Mark the plan of a key as right in an environment, where it ran. The parameters are the same as for is_checked."""
-        self._writable_rows.change(lambda contents: contents.mark_checked(key, environment, plan))
+        self._writable_rows.run(lambda contents: contents.mark_checked(key, environment, plan), writes=True)
 
     # Faults of candidates
 
     def faults(self) -> list[Fault]:
         """Return the faults of all problems."""
-        return self._rows.read(lambda contents: contents.faults())
+        return self._rows.run(lambda contents: contents.faults())
 
     def faults_of(self, key: Key) -> list[Fault]:
         """Return the faults of the problem of a key, whatever its options; none while another process locks the file."""
         with contextlib.suppress(LockedError):
-            return list(self._rows.read(lambda contents: contents.faults_of(key), waits=False))
+            return list(self._rows.run(lambda contents: contents.faults_of(key), waits=False))
         return []
 
     def add_faults(self, faults: Iterable[Fault]) -> int:
@@ -320,7 +318,9 @@ class Store(PublicDir):
             if not isinstance(fault, Fault):
                 raise TypeError(f"faults must be Faults; got {error_repr(fault)}")
             checked.append(Fault.of(fault.plain()))
-        return rows.change(lambda contents: sum(update(contents, fault) for fault in checked)) if checked else 0
+        return (
+            rows.run(lambda contents: sum(update(contents, fault) for fault in checked), writes=True) if checked else 0
+        )
 
     # Whole stores
 
@@ -362,8 +362,7 @@ class Store(PublicDir):
         OSError
             The file cannot be read.
         """
-        content = exports.read_with_warning(Path(path).expanduser())
-        return self._adopt(content.entries, content.faults)
+        return self._adopt(*exports.read(Path(path).expanduser()))
 
     def merge(self, other: Store | str | os.PathLike[str]) -> int:
         """Add the entries and faults of another store, as `load` does for an export.
@@ -386,7 +385,7 @@ class Store(PublicDir):
         entries, count = [*entries], 0
         for start in range(0, len(entries), _ENTRIES_PER_TRANSACTION):
             part = entries[start : start + _ENTRIES_PER_TRANSACTION]
-            count += self._writable_rows.change(partial(_put_all, entries=part))
+            count += self._writable_rows.run(partial(_put_all, entries=part), writes=True)
         return count
 
     def prune(self, *, older_than: timedelta | None = None, stale: bool = True, forgotten: bool = False) -> int:
@@ -417,34 +416,36 @@ class Store(PublicDir):
             is_old = older_than is not None and now - datetime.fromisoformat(made_at) > older_than
             return is_old or (stale and not machine.accepts(key))
 
-        return self._writable_rows.change(lambda contents: contents.prune(is_removed, stale=stale, forgotten=forgotten))
+        return self._writable_rows.run(
+            lambda contents: contents.prune(is_removed, stale=stale, forgotten=forgotten), writes=True
+        )
 
     def info(self) -> StoreInfo:
         """Return the state of the store."""
-        entry_rows, forgotten, faults = self._rows.read(
+        entry_rows, forgotten, faults = self._rows.run(
             lambda contents: (contents.all(ENTRY), len(contents.all(FORGOTTEN)), len(contents.faults()))
         )
         machine = this_machine()
         usable = sum(entry is not None and machine.accepts(entry.key) for entry in map(entry_from_row, entry_rows))
-        folder, name = os.path.split(self._file)
+        folder, name = os.path.split(self._real_path)
         names: list[str] = []
         with contextlib.suppress(OSError):  # a folder that may not be listed
             names = sorted(os.listdir(folder))
         return StoreInfo(
             self.path,
             self.read_only,
-            self._fallback.memory_reason,
+            self._file.memory_reason,
             usable,
             len(entry_rows) - usable,
             forgotten,
             faults,
-            sum(map(_size, (self._file, f"{self._file}-journal"))),
+            sum(map(_size, (self._real_path, f"{self._real_path}-journal"))),
             tuple(os.path.join(folder, file) for file in names if name and file.startswith(f"{name}.damaged-")),
         )
 
     def close(self) -> None:
         """End the use of the store. Nothing remains to be written: each change is on the disk when its call returns."""
-        self._closed, self._fallback = True, FallbackRows()
+        self._closed, self._file = True, SqliteFile()
 
     def __enter__(self) -> Store:
         return self
@@ -457,7 +458,7 @@ class Store(PublicDir):
 
 def why_in_memory(store: Store) -> str:
     """Return why new choices stay in the memory of this process; "" if they are written. It reads no entries."""
-    return store._fallback.memory_reason
+    return store._file.memory_reason
 
 
 def is_blank(store: Store) -> bool:
@@ -467,7 +468,7 @@ def is_blank(store: Store) -> bool:
 
 def look_up(store: Store, key: Key) -> tuple[Entry | None, tuple[Fault, ...]]:
     """Return the entry of a key without its candidates, and the faults of its problem. Raises LockedError."""
-    return store._rows.read(
+    return store._rows.run(
         lambda contents: (contents.entry(key, without_candidates=True), contents.faults_of(key)), waits=False
     )
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from cudnnpy._options.checks import error_repr
 
@@ -16,8 +16,7 @@ from cudnnpy._options.checks import error_repr
 SCHEMA = 1
 _MAX_INTEGER = (1 << 63) - 1
 
-_T = TypeVar("_T")
-_Fields = dict[str, Callable[[str, Any], Any]]  # the names of the fields, each with its check
+_Check = Callable[[str, Any], Any]  # returns a JSON value as a field of a name, or raises ValueError
 
 
 class Key(NamedTuple):
@@ -170,7 +169,8 @@ class Entry(NamedTuple):
         ValueError
             A field is missing, unknown or of another type.
         """
-        return _build(cls, "entry", plain, _ENTRY)
+        entry: Entry = _ENTRY("entry", plain)
+        return entry
 
 
 class Fault(NamedTuple):
@@ -216,7 +216,8 @@ class Fault(NamedTuple):
     @classmethod
     def of(cls, plain: Mapping[str, object]) -> Fault:
         """Return the fault of a JSON object from `plain`. Raises ValueError for a field that is not valid."""
-        return _build(cls, "fault", plain, _FAULT)
+        fault: Fault = _FAULT("fault", plain)
+        return fault._replace(key=without_options(fault.key))
 
 
 class Forgotten(NamedTuple):
@@ -265,18 +266,6 @@ def digest_of(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _build(make: Callable[..., _T], name: str, value: Any, fields: _Fields) -> _T:
-    """Return an object of the fields of a JSON object, after the check of each."""
-    if not isinstance(value, Mapping) or value.keys() != fields.keys():
-        actual = sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
-        raise ValueError(f"{name} must be an object of {', '.join(fields)}; got {str(actual)[:200]}")
-    return make(**{field: check(f"{name}.{field}", value[field]) for field, check in fields.items()})
-
-
-def _candidate(name: str, value: Any) -> StoredCandidate:
-    return _build(StoredCandidate, name, value, _CANDIDATE)
-
-
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value.isprintable():
         raise ValueError(f"{name} must be a str without control characters; got {error_repr(value)}")
@@ -301,22 +290,6 @@ def _flag(name: str, value: Any) -> bool:
     return value
 
 
-def _or_none(check: Callable[[str, Any], _T], name: str, value: Any) -> _T | None:
-    return None if value is None else check(name, value)
-
-
-def _items(check: Callable[[str, Any], _T], name: str, value: Any) -> tuple[_T, ...]:
-    if not isinstance(value, list):
-        raise ValueError(f"{name} must be a list; got {error_repr(value)}")
-    return tuple(check(f"{name}[{index}]", item) for index, item in enumerate(value))
-
-
-def _texts_by_name(name: str, value: Any) -> dict[str, str]:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{name} must be an object of strings; got {error_repr(value)}")
-    return {_text(name, key): _text(name, text) for key, text in value.items()}
-
-
 def _moment(name: str, value: Any) -> str:
     try:
         if datetime.fromisoformat(_text(name, value)).utcoffset() == timedelta(0):
@@ -326,45 +299,41 @@ def _moment(name: str, value: Any) -> str:
     raise ValueError(f"{name} must be a time in UTC such as '2026-01-31T12:00:00+00:00'; got {error_repr(value)}")
 
 
-_KEY: _Fields = {
-    "problem": _text,
-    "options": _text,
-    "gpu": _text,
-    "capability": _text,
-    "multiprocessors": _integer,
-    "cudnn": _integer,
-}
-_CANDIDATE: _Fields = {
-    "name": _text,
-    "source": _text,
-    "workspace_size": partial(_or_none, _integer),
-    "milliseconds": partial(_or_none, _number),
-    "notes": partial(_items, _text),
-    "deterministic": _flag,
-    "refused": _text,
-}
+def _texts_by_name(name: str, value: Any) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name} must be an object of strings; got {error_repr(value)}")
+    return {_text(name, key): _text(name, text) for key, text in value.items()}
 
 
-def _key(name: str, value: Any) -> Key:
-    return _build(Key, name, value, _KEY)
+def _or_none(check: _Check, name: str, value: Any) -> Any:
+    return None if value is None else check(name, value)
 
 
-_FAULT: _Fields = {
-    "key": lambda name, value: without_options(_key(name, value)),
-    **dict.fromkeys(("text", "candidate", "symptom", "detail", "driver"), _text),
-    "made_at": _moment,
-}
-_ENTRY: _Fields = {
-    "key": _key,
-    "text": _text,
-    "plan": _text,
-    "milliseconds": partial(_or_none, _number),
-    "spread": partial(_or_none, _number),
-    "error": partial(_or_none, _number),
-    "workspace_size": _integer,
-    "tune_seconds": _number,
-    "complete": _flag,
-    "made_at": _moment,
-    "made_with": _texts_by_name,
-    "candidates": partial(_items, _candidate),
-}
+def _items(check: _Check, name: str, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise ValueError(f"{name} must be a list; got {error_repr(value)}")
+    return tuple(check(f"{name}[{index}]", item) for index, item in enumerate(value))
+
+
+def _record(make: type, checks: Mapping[str, _Check], name: str, value: Any) -> Any:
+    if not isinstance(value, Mapping) or value.keys() != checks.keys():
+        actual = sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
+        raise ValueError(f"{name} must be an object of {', '.join(checks)}; got {str(actual)[:200]}")
+    return make(**{field: check(f"{name}.{field}", value[field]) for field, check in checks.items()})
+
+
+def _check_of(annotation: Any) -> _Check:
+    """Return the function that checks a JSON value, and returns it as the annotated type."""
+    simple: dict[Any, _Check] = {str: _text, int: _integer, float: _number, bool: _flag, dict[str, str]: _texts_by_name}
+    if annotation in simple:
+        return simple[annotation]
+    first = next(iter(get_args(annotation)), None)
+    if first is not None:
+        return partial(_items if get_origin(annotation) is tuple else _or_none, _check_of(first))
+    checks = {field: _check_of(type_) for field, type_ in get_type_hints(annotation).items()}
+    if "made_at" in checks:
+        checks["made_at"] = _moment
+    return partial(_record, annotation, checks)
+
+
+_ENTRY, _FAULT = _check_of(Entry), _check_of(Fault)

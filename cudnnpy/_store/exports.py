@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cudnnpy._core.atomic_file import replacing
+from cudnnpy._core.caller_warning import warn
 from cudnnpy._options.limits import MAX_EXPORT_HEADER_CHARACTERS, MAX_EXPORT_LINE_CHARACTERS
 from cudnnpy._store.entry import Entry, Fault, canonical, digest_of
-from cudnnpy._store.file_errors import warn
 
 FORMAT = 2
 KIND = "cudnnpy store"
@@ -28,44 +28,42 @@ _NAMES: dict[type, str] = {Entry: "entry", Fault: "fault"}  # names of the conte
 
 
 class Export(NamedTuple):
-    """The entries and faults of an export, and the number of its damaged or missing lines."""
+    """The entries and faults of an export."""
 
     entries: list[Entry]
     faults: list[Fault]
-    damaged: int
 
 
 def write(path: Path, entries: Iterable[Entry], faults: Iterable[Fault] = ()) -> int:
     """Write an export atomically. Return the number of entries. Raises OSError."""
-    ordered = sorted(entries, key=lambda entry: entry.key)
+    ordered, sorted_faults = sorted(entries, key=lambda entry: entry.key), sorted(faults)
     with replacing(path) as partial, partial.open("x", encoding="ascii", newline="\n") as stream:
-        for line in _lines(ordered, sorted(faults)):
-            stream.write(f"{line}\n")
+        header = {"kind": KIND, "format": FORMAT, "entries": len(ordered), "faults": len(sorted_faults)}
+        stream.write(f"{canonical(header)}\n")
+        contents: list[Entry | Fault] = [*ordered, *sorted_faults]
+        for content in contents:
+            text = canonical(content.plain())
+            stream.write(f'{{"checksum":"{digest_of(text)}","{_NAMES[type(content)]}":{text}}}\n')
         stream.flush()
         os.fsync(stream.fileno())
     return len(ordered)
 
 
-def read(path: Path, name: str = "path") -> Export:
-    """Return the content of an export; of two entries for one key, the last. A line that is too long is damaged.
+def read(path: Path) -> Export:
+    """Return the content of an export; of two entries for one key, the last. Lines that are damaged give one warning.
 
-    Raises ValueError for a file that is not an export, or one of another format. Raises OSError.
+    Raises ValueError for a file that is not an export, or one of another format. Raises OSError. A line that is too long counts
+    as damaged.
     """
     with path.open(encoding="utf-8", errors="replace", newline="\n") as stream:
-        count = _count(stream.readline(MAX_EXPORT_HEADER_CHARACTERS), path, name)
+        count = _count(stream.readline(MAX_EXPORT_HEADER_CHARACTERS), path)
         lines = [_content(line) for line in iter(partial(stream.readline, MAX_EXPORT_LINE_CHARACTERS), "")]
     entries = [content for content in lines if isinstance(content, Entry)]
     faults = [content for content in lines if isinstance(content, Fault)]
     damaged = max(len(lines), count) - len(entries) - len(faults)
-    return Export([*{entry.key: entry for entry in entries}.values()], faults, damaged)
-
-
-def read_with_warning(path: Path) -> Export:
-    """Return the content of an export, as `read` does, with a warning if lines are damaged."""
-    export = read(path)
-    if export.damaged:
-        warn(f"{path} has {export.damaged} damaged or missing lines, which are left out; its other lines are used")
-    return export
+    if damaged:
+        warn(f"{path} has {damaged} damaged or missing lines, which are left out; its other lines are used")
+    return Export([*{entry.key: entry for entry in entries}.values()], faults)
 
 
 def is_export(path: Path) -> bool:
@@ -77,14 +75,6 @@ def is_export(path: Path) -> bool:
         return False
 
 
-def _lines(entries: list[Entry], faults: list[Fault]) -> Iterator[str]:
-    yield canonical({"kind": KIND, "format": FORMAT, "entries": len(entries), "faults": len(faults)})
-    contents: tuple[Entry | Fault, ...] = (*entries, *faults)
-    for content in contents:
-        text = canonical(content.plain())
-        yield f'{{"checksum":"{digest_of(text)}","{_NAMES[type(content)]}":{text}}}'
-
-
 def _header(line: str) -> dict[str, Any] | None:
     try:
         header = json.loads(line)
@@ -93,14 +83,14 @@ def _header(line: str) -> dict[str, Any] | None:
     return header if isinstance(header, dict) and header.get("kind") == KIND else None
 
 
-def _count(line: str, path: Path, name: str) -> int:
+def _count(line: str, path: Path) -> int:
     """Return the number of entries and faults that a header announces."""
     header = _header(line)
     if header is None:
-        raise ValueError(f"{name} must be an export of a store, whose first line names it; got {path}, another file")
+        raise ValueError(f"path must be an export of a store, whose first line names it; got {path}, another file")
     if header.get("format") not in (1, FORMAT):
         raise ValueError(
-            f"{name} must be an export of format {FORMAT}; got format {header.get('format')!r} in {path}. Export it again "
+            f"path must be an export of format {FORMAT}; got format {header.get('format')!r} in {path}. Export it again "
             "with this release of cudnnpy, or import it with the release that wrote it"
         )
     counts = header.get("entries"), header.get("faults")

@@ -12,7 +12,7 @@ from cudnnpy._options.checks import printable
 from cudnnpy._process_state import declare, fork_safe_lock
 from cudnnpy._store.database import Store, is_blank, look_up
 from cudnnpy._store.entry import Entry, Fault, Key, without_options
-from cudnnpy._store.file_errors import LockedError
+from cudnnpy._store.sqlite import LockedError
 
 VARIABLE, LAYERS_VARIABLE = "CUDNNPY_STORE", "CUDNNPY_STORE_LAYERS"
 PREFERENCES_VARIABLE = "CUDNNPY_STORED_CHOICES"
@@ -52,10 +52,10 @@ class Layers:
         self._all = [(USER, store) for store in own]
         self._all += [(f"application {store.path}", store) for store in applications]
 
-    def get(self, key: Key, *, without_candidates: bool = False) -> LayerEntry | None:
+    def get(self, key: Key) -> LayerEntry | None:
         """Return the entry of a key in the first layer that has one whose plan did not fail here: see Store.get."""
         for layer, store in self._all:
-            entry = store.get(key, without_candidates=without_candidates)
+            entry = store.get(key)
             if entry is not None and not self._is_forgotten(entry, store):
                 return LayerEntry(entry, layer, store)
         return None

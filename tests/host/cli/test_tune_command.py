@@ -29,7 +29,7 @@ from cudnnpy._measuring import gpu_worker
 from cudnnpy._planning import problem_file, stored_choice
 from cudnnpy._planning.candidate_filter import FoundFault, Measurement
 from cudnnpy._planning.device_profile import FIRST_RELEASE
-from cudnnpy._store import sqlite_file, table
+from cudnnpy._store import sqlite
 from cudnnpy.availability import UnavailableError
 from cudnnpy.cli import command, errors
 from cudnnpy.cli.tune import command as tune_command
@@ -419,9 +419,9 @@ def test_a_warning_is_one_line_without_code(folder: Path) -> None:
 def write_newer(path: str) -> None:
     """A store as a later release may make it."""
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"PRAGMA application_id = {table.APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {table.TABLE_VERSION + 1}")
-        connection.execute(f"CREATE TABLE {table.TABLE_NAME} (number INTEGER PRIMARY KEY, more TEXT)")
+        connection.execute(f"PRAGMA application_id = {sqlite.APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {sqlite.TABLE_VERSION + 1}")
+        connection.execute(f"CREATE TABLE {sqlite.TABLE_NAME} (number INTEGER PRIMARY KEY, more TEXT)")
 
 
 @pytest.mark.parametrize(("path", "words"), [("", "must name a file"), (".", ": path must be a file; got ")])
@@ -438,14 +438,14 @@ def test_a_store_of_the_environment_is_named_so(
 def test_choices_that_cannot_be_kept_are_told_and_no_success(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    connect = sqlite_file.connect
+    connect = sqlite.connect
 
     def full(path: str, *mode: str) -> sqlite3.Connection:
         if path:
             raise sqlite3.OperationalError("database or disk is full")
         return connect(path, *mode)
 
-    monkeypatch.setattr(sqlite_file, "connect", full)
+    monkeypatch.setattr(sqlite, "connect", full)
     with pytest.warns(RuntimeWarning, match="cannot be used: database or disk is full"):
         assert tune("problems.toml") == 1
     printed = capsys.readouterr()

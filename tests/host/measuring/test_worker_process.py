@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -65,11 +66,9 @@ def test_answers_come_after_the_messages_on_their_way(worker: WorkerProcess) -> 
         ("print('no JSON', flush=True)", "it answered nonsense"),
         ("say([1])", "it answered nonsense: a message must be an object; got list"),
         ("say({'begin': 'b', 'seconds': 'long'})", "it answered nonsense"),
-        ("os.close(1); time.sleep(60)", "signal SIGKILL"),
     ],
 )
-def test_a_process_that_ends_names_what_had_begun(code: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "_END_SECONDS", 1.0)
+def test_a_process_that_ends_names_what_had_begun(code: str, how: str) -> None:
     worker = child()
     ended = asked(worker, f"say({{'begin': 'engine 3', 'seconds': 30, 'engine': [3]}}); {code}")
     assert isinstance(ended, Ended)
@@ -112,9 +111,60 @@ def test_messages_do_not_put_the_deadline_off() -> None:
     assert asked(child(), code, seconds=0.5).cause == "deadline"
 
 
-def test_a_process_that_reads_nothing_is_ended() -> None:
-    worker = child()
-    assert worker.ask({"code": "time.sleep(600)", "rest": "x" * (1 << 20)}, time.monotonic() + 0.5).cause == "deadline"  # type: ignore[union-attr]
+DEAF = f"""
+import os, sys, time
+sys.stdin.readline()
+print('{{"answer": "{__version__}"}}', flush=True)
+"""
+
+
+@pytest.mark.parametrize("size", [1, 8 << 20])
+@pytest.mark.parametrize(
+    ("reads", "cause"), [("", "deadline"), ("os.read(0, 10)", "deadline"), ("os.read(0, 10); os._exit(3)", "ended")]
+)
+def test_a_process_that_stops_reading_is_ended(reads: str, cause: str, size: int) -> None:
+    """Whether or not the request is longer than a socket holds."""
+    worker, before = child(f"{DEAF}{reads}\ntime.sleep(600)"), time.monotonic()
+    ended = worker.ask({"rest": "x" * size}, before + 0.5)
+    assert isinstance(ended, Ended)
+    assert (ended.cause, ended.how) == (cause, "exit status 3" if cause == "ended" else "it was ended at the deadline")
+    assert time.monotonic() - before < 10
+    assert not worker.is_alive
+
+
+def test_a_process_that_reads_slowly_gets_no_more_time() -> None:
+    worker, before = child(f"{DEAF}while os.read(0, 1 << 16): time.sleep(0.05)"), time.monotonic()
+    assert worker.ask({"rest": "x" * (32 << 20)}, before + 0.5).cause == "deadline"  # type: ignore[union-attr]
+    assert time.monotonic() - before < 10
+
+
+def test_a_process_that_closes_its_output_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, or at the limit where a thread of it still waits for the end of its parent."""
+    monkeypatch.setattr(process, "_END_SECONDS", 1.0)
+    close = "os.close(0); os.close(1); time.sleep(600)"
+    assert asked(child(f"{DEAF}{close}"), "") == Ended("ended", "signal SIGKILL")
+    ended = asked(child(), f"say({{'begin': 'engine 3', 'seconds': 0.3}}); {close}")
+    assert (ended.cause, ended.begun) == ("limit", "engine 3")
+
+
+def test_half_a_message_is_waited_for_as_long_as_a_whole_one() -> None:
+    half = "sys.stdout.write('{\"answer\": '); sys.stdout.flush()"
+    ended = asked(child(), f"say({{'begin': 'engine 3', 'seconds': 0.3}}); {half}; time.sleep(600)")
+    assert (ended.cause, ended.begun) == ("limit", "engine 3")
+    assert asked(child(), f"{half}; time.sleep(600)", seconds=0.3).cause == "deadline"
+    drip = "while True: sys.stdout.write(' '); sys.stdout.flush(); time.sleep(0.01)"
+    assert asked(child(), drip, seconds=0.5).cause == "deadline"
+    assert asked(child(), f"{half}; time.sleep(0.1); print(7, end='}}\\n', flush=True)") == {"answer": 7}
+    assert asked(child(), f"{half}; os._exit(3)").how == "exit status 3"
+
+
+def test_a_message_has_a_greatest_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_MAX_LINE_BYTES", 1 << 20)
+    ended = asked(child(), "print('x' * (3 << 20), end='', flush=True); time.sleep(600)", seconds=10)
+    assert (ended.cause, ended.how) == (
+        "ended",
+        "it answered nonsense: a line must have at most 1048576 bytes; got more",
+    )
 
 
 @pytest.mark.parametrize(
@@ -137,6 +187,18 @@ def test_a_process_that_does_not_start_says_why(code: str, said: str) -> None:
 def test_a_program_that_is_missing_is_an_error_of_starting() -> None:
     with pytest.raises(StartError, match=r"no process could be started: .*nowhere"):
         WorkerProcess({}, command=["/nowhere/python"])
+
+
+def test_a_program_without_free_file_descriptors_starts_nothing() -> None:
+    limits, free = resource.getrlimit(resource.RLIMIT_NOFILE), os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, limits[1]))
+    try:
+        with pytest.raises(StartError, match=r"no process could be started: .*Too many open files"):
+            child()
+        os.close(os.dup(0))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from cudnnpy import raw
 from cudnnpy import store as public
 from cudnnpy._store import database, machine
 from cudnnpy._store import entry as entries
-from cudnnpy._store.contents import row_from_entry
+from cudnnpy._store.contents import ENTRY, content_of
 from cudnnpy._store.machine import Machine
 from cudnnpy.errors import ClosedError
 from cudnnpy.store import Entry, Forgotten, Key, Store, StoredCandidate
@@ -215,7 +215,7 @@ def test_a_plan_that_failed_is_not_kept_again(store: Store) -> None:
 def test_an_entry_whose_plan_failed_is_not_found(store: Store) -> None:
     """As in a file with a page of long ago."""
     store.forget(key(), "it failed", plan=entry().plan)
-    store._rows.change(lambda contents: contents.put(row_from_entry(entry())))
+    store._rows.run(lambda contents: contents.put(content_of(entry()), ENTRY, key()), writes=True)
     assert (store.get(key()), [*store]) == (None, [])
     assert store.put(entry(plan="another")) == store.get(key()) == entry(plan="another")
 

@@ -15,9 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored import entry, key
 
-from cudnnpy._store import sqlite_file
-from cudnnpy._store.contents import row_from_entry
-from cudnnpy._store.table import was_store
+from cudnnpy._store import contents, repair
 from cudnnpy.store import Entry, Store
 
 COUNT = 60
@@ -169,7 +167,7 @@ def test_whatever_is_damaged_a_store_works(
             content[page : page + PAGE] = (
                 bytes(PAGE) if kind == "zero" else bytes((value * n) % 251 for n in range(PAGE))
             )
-    if not was_store(bytes(content[:kept])):
+    if not repair.was_store(bytes(content[:kept])):
         return
     opened(tmp_path_factory.mktemp("damaged") / "store.sqlite", bytes(content[:kept]))
 
@@ -219,7 +217,7 @@ def test_replaced_and_removed_plans_are_overwritten(tmp_path: Path) -> None:
 
 
 def row_number(number: int) -> int:
-    return row_from_entry(entry(number)).number
+    return contents.row_number(contents.ENTRY, key(number))
 
 
 @pytest.mark.parametrize(
@@ -291,8 +289,20 @@ def test_a_file_that_another_process_replaced_is_not_replaced_again(
 ) -> None:
     path = tmp_path / "store.sqlite"
     path.write_bytes(whole[:size])
-    sqlite_file.SqliteRows(str(path))._repair()
+    assert repair.set_aside(str(path)) is None
     assert path.read_bytes() == whole[:size]
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_file_that_another_process_repairs_meanwhile_is_not_replaced(
+    tmp_path: Path, whole: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite does not lock a file whose header is damaged: a process looks again once it has the other lock."""
+    path = tmp_path / "store.sqlite"
+    path.write_bytes(bytes(100) + whole[100:])
+    monkeypatch.setattr(repair.fcntl, "flock", lambda *_: path.write_bytes(whole))
+    assert repair.set_aside(str(path)) is None
+    assert path.read_bytes() == whole
     assert [*tmp_path.iterdir()] == [path]
 
 
@@ -305,7 +315,7 @@ def test_a_file_that_cannot_be_replaced_is_read(tmp_path: Path, whole: bytes, mo
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(sqlite_file.shutil, "copyfileobj", full)
+    monkeypatch.setattr(repair.shutil, "copyfileobj", full)
     with pytest.warns(RuntimeWarning, match="cannot be used: it is damaged and cannot be replaced"):
         found = [*(store := Store(path))]
     assert len(found) > COUNT // 2

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 from stored import entry, fault, key
 
-from cudnnpy._store import sqlite_file, table
-from cudnnpy._store.file_errors import FileUnavailableError
+from cudnnpy._store import sqlite, sqlite_file
+from cudnnpy._store.sqlite import FileUnavailableError
 from cudnnpy.store import Store
 
 
@@ -72,7 +72,7 @@ AS_NOBODY = """
 import os, sys, warnings
 sys.path[:0] = {path!r}
 from stored import entry, key
-from cudnnpy._store import machine, sqlite_file
+from cudnnpy._store import machine, repair
 from cudnnpy.store import Store
 machine.this_machine()
 warnings.simplefilter("always")
@@ -228,7 +228,7 @@ def test_an_error_of_sqlite_leaves_memory(
     store = Store(tmp_path / "store.sqlite")
     store.put(entry(0))
     with monkeypatch.context() as patch:
-        patch.setattr(sqlite_file.sqlite3, "connect", partial(sqlite3.connect, factory=Failing))
+        patch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Failing))
         store = Store(tmp_path / "store.sqlite")
         check_memory_alone(store, text, 0)
     assert [*Store(tmp_path / "store.sqlite")] == [entry(0)]
@@ -250,18 +250,18 @@ def test_a_disk_that_is_full_from_the_start_leaves_memory(tmp_path: Path) -> Non
 
 def test_threads_that_meet_a_full_disk_at_once_share_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, both = Store(tmp_path / "store.sqlite"), threading.Barrier(2)
-    run = sqlite_file.SqliteRows.run
+    run_once = sqlite_file.SqliteFile._run_once
 
-    def full(self: sqlite_file.SqliteRows, *work: Any, **options: Any) -> Any:
-        if self.path:
+    def full(self: sqlite_file.SqliteFile, *work: Any) -> Any:
+        if not self.memory_reason:
             both.wait(60)
             raise FileUnavailableError("the disk is full")
-        return run(self, *work, **options)
+        return run_once(self, *work)
 
     def put(number: int) -> None:
         store.put(entry(number))
 
-    monkeypatch.setattr(sqlite_file.SqliteRows, "run", full)
+    monkeypatch.setattr(sqlite_file.SqliteFile, "_run_once", full)
     with one_warning("the disk is full"), ThreadPoolExecutor(2) as pool:
         list(pool.map(put, range(2)))
     assert [*store] == [entry(0), entry(1)]
@@ -356,12 +356,12 @@ def test_a_warning_that_is_made_an_error_leaves_a_store_that_works(
 # Files
 
 
-@pytest.mark.parametrize("definition", ["CREATE TABLE of_a_newer_release (x)", table._DEFINITION])
+@pytest.mark.parametrize("definition", ["CREATE TABLE of_a_newer_release (x)", sqlite.DEFINITION])
 def test_a_file_of_a_newer_release_is_left_as_it_is(tmp_path: Path, definition: str) -> None:
     path = tmp_path / "store.sqlite"
     with connected(path) as connection:
-        connection.execute(f"PRAGMA application_id = {table.APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {table.TABLE_VERSION + 1}")
+        connection.execute(f"PRAGMA application_id = {sqlite.APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {sqlite.TABLE_VERSION + 1}")
         connection.execute(definition)
     before = path.read_bytes()
     with one_warning("it was made by a newer release of cudnnpy"):

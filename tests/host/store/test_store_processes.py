@@ -125,7 +125,7 @@ def work(connection):
     inside.set()
     time.sleep(0.3)
     ended.append(True)
-thread = threading.Thread(target=store._rows.change, args=[work])
+thread = threading.Thread(target=store._rows.run, args=[work], kwargs={{"writes": True}})
 thread.start()
 inside.wait()
 child = os.fork()
@@ -179,8 +179,8 @@ def test_a_process_with_another_schema_shares_the_file(tmp_path: Path) -> None:
     program = f"""
 import sys
 sys.path[:0] = {sys.path!r}
-from cudnnpy._store import contents, entry as module, table
-module.SCHEMA = contents.SCHEMA = table.SCHEMA = 2
+from cudnnpy._store import contents, entry as module
+module.SCHEMA = contents.SCHEMA = 2
 from stored import entry, key
 from cudnnpy.store import Store
 store = Store({store.path!r})

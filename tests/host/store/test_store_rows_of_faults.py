@@ -16,7 +16,8 @@ from messages import says
 from stored import CUDNN, GPU, entry, fault, key
 
 from cudnnpy import store as public
-from cudnnpy._store import database, sqlite_file
+from cudnnpy._store import database, sqlite
+from cudnnpy._store.contents import FAULT
 from cudnnpy._store.layers import Layers
 from cudnnpy._store.machine import Machine
 from cudnnpy.store import Store
@@ -69,12 +70,8 @@ def test_what_is_no_fault_is_refused(store: Store, wrong: Any, error: type[Excep
 
 
 def test_a_row_whose_content_is_no_list_of_faults_has_none(store: Store) -> None:
-    from cudnnpy._store.contents import FAULT, row_number
-    from cudnnpy._store.table import make_row
-
     for content in ("{}", "[1]", '[{"key":{}}]', "null", "[" * 100_000):
-        row = make_row(row_number(FAULT, key()), FAULT, content)
-        store._rows.change(lambda contents, row=row: contents.put(row))  # type: ignore[misc]
+        store._rows.run(lambda contents, content=content: contents.put(content, FAULT, key()), writes=True)  # type: ignore[misc]
         assert store.faults_of(key()) == store.faults() == []
     assert store.add_faults([fault()]) == 1
     assert store.faults() == [fault()]
@@ -145,8 +142,8 @@ def test_a_look_up_reads_a_store_in_one_transaction(tmp_path: Path, monkeypatch:
     store = Store(tmp_path / "store.sqlite")
     store.put(entry(1))
     connections: list[str] = []
-    connect = sqlite_file.connect
-    monkeypatch.setattr(sqlite_file, "connect", lambda path, *mode: connections.append(path) or connect(path, *mode))
+    connect = sqlite.connect
+    monkeypatch.setattr(sqlite, "connect", lambda path, *mode: connections.append(path) or connect(path, *mode))
     found, faults = Layers(store).look_up(key(1))
     assert found is not None
     assert (found.entry.plan, faults) == (entry(1).plan, ())
@@ -154,7 +151,7 @@ def test_a_look_up_reads_a_store_in_one_transaction(tmp_path: Path, monkeypatch:
 
 
 def test_a_store_that_is_not_there_is_neither_made_nor_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cudnnpy._store.fallback._backend", lambda *_, **__: pytest.fail("SQLite is imported"))
+    monkeypatch.setattr(sqlite, "connect", lambda *_: pytest.fail("SQLite is imported"))
     for path in ("", tmp_path / "folder" / "store.sqlite"):
         layers = Layers(Store(path))
         assert layers.is_blank
@@ -186,8 +183,8 @@ def test_a_look_up_in_locked_files_ends_with_the_first(tmp_path: Path) -> None:
     layers = Layers(stores[0], stores[1:])
     with closing(sqlite3.connect(paths[0], isolation_level=None)) as locked:
         locked.execute("BEGIN EXCLUSIVE")
-        read = stores[1]._fallback.read
-        stores[1]._fallback.read = lambda *work, **how: waits.append("read") or read(*work, **how)  # type: ignore[method-assign]
+        run = stores[1]._file.run
+        stores[1]._file.run = lambda *work, **how: waits.append("run") or run(*work, **how)  # type: ignore[method-assign]
         assert layers.look_up(key(1)) == (None, ())
         assert (waits, stores[0].faults_of(key(1))) == ([], [])
     assert layers.look_up(key(1)).faults == (fault(1), fault(1))

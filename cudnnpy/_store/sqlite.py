@@ -1,0 +1,103 @@
+"""Connect to the database of a store: the definition of its table, and SQLite's errors as errors of this package.
+
+SQLite is imported with the first connection, since this takes a while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    import sqlite3
+
+TABLE_NAME = "cudnnpy_rows"
+APPLICATION_ID = 0x63754E50  # "cuNP", which SQLite's header has for the application that owns the file
+TABLE_VERSION = 1  # SQLite's user_version. The content of rows has a version of its own, entry.SCHEMA
+DEFINITION = (
+    f"CREATE TABLE {TABLE_NAME} (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, schema INTEGER NOT NULL, "
+    "content TEXT NOT NULL, checksum TEXT NOT NULL)"
+)
+_BUSY_SECONDS = 0.05  # how long SQLite waits for a lock
+
+
+class FileUnavailableError(Exception):
+    """A file cannot be used. The text is the reason."""
+
+
+class CorruptFileError(FileUnavailableError):
+    """A file is damaged."""
+
+    def __init__(self) -> None:
+        super().__init__("it is damaged and cannot be replaced")
+
+
+class ForeignFileError(FileUnavailableError):
+    """A file is not a store."""
+
+    def __init__(self) -> None:
+        super().__init__("it is now a file of another kind")
+
+
+class LockedError(Exception):
+    """Another process locks a file for longer than the caller waits."""
+
+
+def connect(path: str, mode: str = "rw") -> sqlite3.Connection:
+    """Return a connection to a file, which is opened for reading if it cannot be written. "" is a database in memory."""
+    import sqlite3
+
+    uri = f"file://{quote(os.fsencode(path))}?mode={mode}" if path else ":memory:"
+    connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection.text_factory = lambda text: text.decode(errors="replace")
+    return connection
+
+
+@contextlib.contextmanager
+def translated_errors() -> Iterator[None]:
+    """Raise SQLite's errors, and errors of the file system in a repair, as the errors of this package."""
+    import sqlite3
+
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary code; 0 for an error of Python's module
+        if code == sqlite3.SQLITE_BUSY:
+            raise LockedError from error
+        is_damaged = code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+        raise (CorruptFileError() if is_damaged else FileUnavailableError(str(error))) from error
+    except BlockingIOError as error:
+        raise LockedError from error
+    except OSError as error:
+        raise CorruptFileError from error
+
+
+def has_table(connection: sqlite3.Connection) -> bool:
+    """Return whether a database has the table; False for an empty one.
+
+    Raises CorruptFileError, FileUnavailableError for a newer version, or ForeignFileError. A database with anything beside
+    the table, such as a trigger, is not a store.
+    """
+    (application,), (version,) = (
+        connection.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
+    )
+    if application == APPLICATION_ID and version > TABLE_VERSION:
+        raise FileUnavailableError("it was made by a newer release of cudnnpy")
+    objects = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
+    if objects == [("table", TABLE_NAME, DEFINITION)]:
+        return True
+    if objects or application not in (0, APPLICATION_ID):
+        raise ForeignFileError
+    if application == APPLICATION_ID:
+        raise CorruptFileError  # the definition of its table is lost
+    return False
+
+
+def create_table(connection: sqlite3.Connection) -> None:
+    """Make the table, within a transaction."""
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {TABLE_VERSION}")
+    connection.execute(DEFINITION)
