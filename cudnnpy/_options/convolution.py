@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 from cudnnpy._options.algorithms import SupportsExecute, SupportsKnobs, check_algorithm
+from cudnnpy._options.base import Options
 from cudnnpy._options.byte_counts import read_bytes
 from cudnnpy._options.checks import (
     check_flag,
@@ -19,7 +20,6 @@ from cudnnpy._options.checks import (
     error_repr,
 )
 from cudnnpy._options.element_types import element_name
-from cudnnpy._options.options_base import ImmutableOptions
 from cudnnpy._options.suggestions import suggest_value, with_suggestions
 from cudnnpy.typing import ConvolutionMode, PaddingName, Policy, Preference
 
@@ -95,7 +95,7 @@ def limit_of_preference(prefer: str, limit: int | None) -> int | None:
 
 @with_suggestions
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ConvolutionOptions(ImmutableOptions):
+class ConvolutionOptions(Options):
     """The options of Convolution."""
 
     padding: Padding = 0
@@ -112,6 +112,11 @@ class ConvolutionOptions(ImmutableOptions):
     algorithm: ConvolutionAlgorithm | SupportsKnobs | SupportsExecute | None = None
     policy: Policy = "on_shape_change"
     tune_seconds: float = TUNE_SECONDS
+
+    @property
+    def options(self) -> Self:
+        """The options in canonical form: the object itself."""
+        return self
 
     def _canonical(self) -> dict[str, Any]:
         return canonical(self._fields())
@@ -132,7 +137,7 @@ class TransposeOptions(ConvolutionOptions):
 
 @with_suggestions
 @dataclass(frozen=True, kw_only=True)
-class FusedOptions(ImmutableOptions):
+class FusedOptions(Options):
     """The options of FusedConvolution."""
 
     padding: Padding = 0

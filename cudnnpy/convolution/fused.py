@@ -20,7 +20,6 @@ from cudnnpy._launch.device_operation import DeviceOperation
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.operands import check_input, check_no_overlaps, logical, logical_like, logical_result, packed_like
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
-from cudnnpy._launch.step_builder import StepBuilder
 from cudnnpy._memory.device_array import current_device
 from cudnnpy._options.arguments import check_activation
 from cudnnpy._options.checks import check_shape, is_channels_last
@@ -31,6 +30,7 @@ from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.selection import plan_for
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.planned_tensors import specs_and_device
+from cudnnpy.convolution.zero_channels import program_on_zeros, zeros_for
 from cudnnpy.graph.activations import activated
 from cudnnpy.graph.graph import Graph
 from cudnnpy.typing import Array, FusedActivation, Shape
@@ -120,7 +120,7 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
             return Program("convolution of empty tensors", call.device, operands, []), results
         has_channels = byte_extent(x) > 0
         if not has_channels:  # zeros in scratch memory replace x and w
-            x, w, geometry = ask.zeros_for(_last(y), x.dtype)
+            x, w, geometry = zeros_for(_last(y), x.dtype)
             operands = [Operand("x", x), Operand("w", w), *operands[2:]]
         wanted = _specs_of_engines(operands)
         graph = self._graph(operands, wanted, geometry, activation)
@@ -132,12 +132,7 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
         program = with_conversion_copies(plan.name, call.device, operands, plan.executable, wanted, plan=plan)
         if has_channels:
             return program, results
-        builder = StepBuilder({operand.name: operand.spec for operand in given_operands})
-        replaced = builder.scratch(x), builder.scratch(w)
-        for tensor in replaced:
-            builder.clear(tensor)
-        builder.add(program.executable, *replaced, *[*builder.operands.values()][2:])
-        return builder.program(plan.name, call.device, given_operands, plan), results
+        return program_on_zeros(plan.name, call.device, given_operands, (x, w), program.executable, plan), results
 
     def _operands(self, call: Call, options: ConvolutionOptions) -> list[Operand]:
         """Check the arrays of a call; return x, w, the optional ones and out, in logical order."""

@@ -18,7 +18,6 @@ from cudnnpy._core.layouts import (
     in_layout,
     is_format_ambiguous,
     normalize_unit_strides,
-    result_strides,
 )
 from cudnnpy._options.arguments import check_activation, check_scales
 from cudnnpy._options.checks import (
@@ -74,11 +73,13 @@ def geometry(options: ConvolutionOptions, x_spatial: Sequence[int], w_spatial: S
     return Geometry(tuple(p[0] for p in pairs), tuple(p[1] for p in pairs), stride, dilation)
 
 
-def given_shape(name: str, shape: Any, of_out: Any) -> Any:
-    """Return the given shape, or else the shape of the given result. Raises TypeError if both are None."""
-    if shape is None and of_out is None:
+def result_shape(name: str, shape: Any, out: TensorSpec | None) -> Any:
+    """Return the given shape of a gradient, or else the shape of `out`. Raises TypeError if both are None."""
+    if shape is not None:
+        return shape
+    if out is None:
         raise TypeError(f"{name} must be the shape of the result where out is None; got None")
-    return of_out if shape is None else shape
+    return out.shape
 
 
 def output_shape(options: ConvolutionOptions, x_shape: Sequence[int], w_shape: Sequence[int]) -> tuple[int, ...]:
@@ -268,15 +269,6 @@ def result_in_layout(options: ConvolutionOptions, result: TensorSpec, *tensors: 
     if is_format_ambiguous(*tensors):
         (result,) = normalize_unit_strides(result, last=is_channels_last(options.layout))
     return in_layout(result, is_channels_last(options.layout))
-
-
-def zeros_for(y: TensorSpec, dtype: ElementName) -> tuple[TensorSpec, TensorSpec, Geometry]:
-    """Return x, w and geometry of a convolution of zeros with y's shape, with a filter of size 1 and 16 bytes of channels."""
-    channels, taps = 16 // dtype_of(dtype).itemsize, (1,) * len(y.shape[2:])
-    shapes = (y.shape[0], channels, *y.shape[2:]), (y.shape[1], channels, *taps)
-    x, w = (canonical(TensorSpec(shape, dtype, result_strides(shape, y)), "zeros") for shape in shapes)
-    none = (0,) * len(taps)
-    return x, w, Geometry(none, none, taps, taps)
 
 
 def in_agreement(problem: Problem) -> Problem:
