@@ -57,16 +57,15 @@ class LocalMeasurer:
         limit: int,
         left_out: Mapping[str, str],
         known: Mapping[str, StoredCandidate] | None = None,
-        thorough: bool = False,
     ) -> Measurement:
         """Measure the candidates of a problem within a workspace limit, except the ones in `left_out`.
 
-        `known` has the measurements of an earlier process. `thorough`: whether all candidates are measured (Search).
+        `known` has the measurements of an earlier process.
         """
         considered: list[Candidate] = []
 
         def ordered() -> Iterator[Candidate]:
-            for candidate in tuning_order(problem, options, self._target, thorough=thorough):
+            for candidate in tuning_order(problem, options, self._target):
                 considered.append(candidate)
                 yield candidate
 
@@ -82,9 +81,7 @@ class LocalMeasurer:
 
         self._watch.begin(None, _PLANNING_SECONDS)
         watch = self._watch._replace(best=report)
-        search = Search(
-            self._handle, watch=watch, known=known, left_out=left_out, guarded=self._guarded, thorough=thorough
-        )
+        search = Search(self._handle, watch=watch, known=known, left_out=left_out, guarded=self._guarded)
         try:
             choice = search(problem, options, self._target, ordered(), limit)
             if choice is None:

@@ -80,10 +80,8 @@ class Service:
     def _measure(self, request: Mapping[str, Any]) -> Any:
         problem, options, limit = _parsed(request)
         known = {row["name"]: StoredCandidate(**{**row, "notes": tuple(row["notes"])}) for row in request["known"]}
-        options = options._replace(tune_seconds=request["seconds"])
-        return _plain(
-            self._measurer().measure(problem, options, limit, request["left_out"], known, request["thorough"])
-        )
+        options = options._replace(tune_seconds=request["seconds"], thorough=request["thorough"])
+        return _plain(self._measurer().measure(problem, options, limit, request["left_out"], known))
 
     def _try(self, request: Mapping[str, Any]) -> str | None:
         problem, options, limit = _parsed(request)

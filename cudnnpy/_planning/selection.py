@@ -128,19 +128,17 @@ def choose(
     return found, tried
 
 
-def tuning_order(
-    problem: Problem, options: PlanningOptions, target: Target, *, thorough: bool = False
-) -> Iterator[Candidate]:
+def tuning_order(problem: Problem, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
     """Yield the candidates that autotune measures. The caller measures each before it takes the next.
 
     The first one that can be used is the default choice. Where a ranking model orders the candidates (Candidate.expected), the
-    engines that it does not rank come only with `thorough`, or if no candidate could be used. C functions come only then.
+    engines that it does not rank come only with `options.thorough`, or if no candidate could be used. C functions come only then.
     """
     is_ranked = has_guess = False
 
     def all_candidates() -> Iterator[Candidate]:
         yield from problem.proposed_candidates(options, target)
-        if thorough or not (is_ranked and has_guess):
+        if options.thorough or not (is_ranked and has_guess):
             yield from problem.engines(target)
         if not has_guess:
             yield from problem.functions(options, target)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast, get_args
 
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import (
@@ -31,9 +31,9 @@ from cudnnpy._options.checks import (
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy.typing import ConvolutionMode, ElementName
+from cudnnpy.typing import ConvolutionMode, ConvolutionOperation, ElementName
 
-OPERATIONS = ("forward", "backward_data", "backward_filter")
+OPERATIONS: tuple[ConvolutionOperation, ...] = get_args(ConvolutionOperation)
 ACTIVATIONS = ("identity", "relu", "sigmoid", "tanh", "elu", "swish")
 _OPERANDS = {"forward": ("x", "w", "y"), "backward_data": ("dy", "w", "dx"), "backward_filter": ("dy", "x", "dw")}
 INPUTS = {operation: names[:2] for operation, names in _OPERANDS.items()}  # in the order of a call's arguments
@@ -41,7 +41,7 @@ INPUTS = {operation: names[:2] for operation, names in _OPERANDS.items()}  # in 
 
 def planning_options(options: ConvolutionOptions) -> PlanningOptions:
     """Return the part of the options that the choice of a plan depends on."""
-    return PlanningOptions(*(getattr(options, name) for name in PlanningOptions._fields))
+    return PlanningOptions(*(getattr(options, name) for name in PlanningOptions._fields if name != "thorough"))
 
 
 class Geometry(NamedTuple):

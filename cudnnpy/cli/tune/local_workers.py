@@ -78,7 +78,7 @@ class LocalWorkers:
                     break
                 begin = time.monotonic()
                 try:
-                    measurement = tune_on(worker, job.text, job.seconds, job.known, job.thorough)
+                    measurement = tune_on(worker, job)
                 except StartError as error:
                     queue.appendleft(job)
                     self._reports.put(LostDevice(device, first_line(error)))
