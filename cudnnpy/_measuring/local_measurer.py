@@ -8,9 +8,10 @@ from contextlib import suppress
 
 from cudnnpy._measuring.search import Search
 from cudnnpy._measuring.watch import SILENT, Watch
-from cudnnpy._planning.candidate_filter import Measurement, try_plan
+from cudnnpy._planning.candidate_filter import try_plan
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target, save_plan
+from cudnnpy._planning.measurement import Measurement
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
@@ -25,7 +26,7 @@ _PLANNING_SECONDS = 30.0  # for the heuristics, until the first candidate is pla
 
 
 class LocalMeasurer:
-    """A measurer that runs candidates in this process (candidate_filter.Measurer).
+    """A measurer that runs candidates in this process (measurement.Measurer).
 
     Parameters
     ----------

@@ -25,9 +25,10 @@ from cudnnpy._measuring.verification import PLANNING_SECONDS
 from cudnnpy._measuring.watch import SILENT, Watch
 from cudnnpy._memory import workspace as memory
 from cudnnpy._options.byte_counts import bytes_text
-from cudnnpy._planning.candidate_filter import UNPROMISING, try_plan
+from cudnnpy._planning.candidate_filter import try_plan
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
+from cudnnpy._planning.measurement import UNPROMISING
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._store.entry import StoredCandidate

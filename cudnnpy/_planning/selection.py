@@ -14,9 +14,10 @@ from cudnnpy._core.layouts import are_channels_last, channels_last_strides
 from cudnnpy._memory import workspace as memory
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._planning import recording
-from cudnnpy._planning.candidate_filter import Measurer, try_plan
+from cudnnpy._planning.candidate_filter import try_plan
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
+from cudnnpy._planning.measurement import Measurer
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
@@ -132,7 +133,8 @@ def tuning_order(problem: Problem, options: PlanningOptions, target: Target) -> 
     """Yield the candidates that autotune measures. The caller measures each before it takes the next.
 
     The first one that can be used is the default choice. Where a ranking model orders the candidates (Candidate.expected), the
-    engines that it does not rank come only with `options.thorough`, or if no candidate could be used. C functions come only then.
+    engines that it does not rank come only with `options.thorough`, or if no candidate could be used. C functions come only
+    if none could.
     """
     is_ranked = has_guess = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cudnnpy._autotune import measurer_for
+from cudnnpy._child_process import candidates_for_profile, measurer_for, plan_for_profile
 from cudnnpy._core.driver import check_not_capturing
 from cudnnpy._core.layouts import TensorSpec, byte_extent, from_logical, to_logical
 from cudnnpy._launch.device_operation import DeviceOperation
@@ -26,7 +26,6 @@ from cudnnpy._planning.measurement_freeze import is_frozen
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.selection import plan_for, survey
-from cudnnpy._profile_planning import candidates_for_profile, plan_for_profile
 from cudnnpy.convolution.bias_gradient import bias_gradient
 from cudnnpy.convolution.call_problem import problem_of_call
 from cudnnpy.convolution.candidates import ConvolutionProblem

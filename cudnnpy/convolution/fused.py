@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cudnnpy._autotune import measurer_for
+from cudnnpy._child_process import measurer_for
 from cudnnpy._core.layouts import (
     TensorSpec,
     at_least_4d,

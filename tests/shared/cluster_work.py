@@ -18,7 +18,7 @@ from distributed import get_worker
 
 import cudnnpy
 from cudnnpy import raw
-from cudnnpy._planning.candidate_filter import FoundFault, Measurement
+from cudnnpy._planning.measurement import FoundFault, Measurement
 from cudnnpy._store.entry import Entry, Key
 from cudnnpy.cli.tune import dask_worker
 from cudnnpy.cli.tune.tune_problem import Job, TuningGpu

@@ -22,7 +22,7 @@ from uuid import uuid4
 
 from cudnnpy import raw
 from cudnnpy._installation import with_extra
-from cudnnpy._planning.candidate_filter import FoundFault, Measurement
+from cudnnpy._planning.measurement import FoundFault, Measurement
 from cudnnpy._version import __version__
 from cudnnpy.cli.tune import dask_worker
 from cudnnpy.cli.tune.cluster_workers import ClusterError, DaskGpu, WorkerRegistry

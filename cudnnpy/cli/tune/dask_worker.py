@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from cudnnpy import raw
 from cudnnpy._measuring.gpu_worker import GpuWorker
-from cudnnpy._planning.candidate_filter import Measurement
+from cudnnpy._planning.measurement import Measurement
 from cudnnpy._process_state import declare
 from cudnnpy._version import __version__
 from cudnnpy.cli.tune.tune_problem import Job, TuningGpu, first_line, tune_on, tuning_gpus

@@ -12,8 +12,8 @@ from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._measuring.gpus import uuid_of
 from cudnnpy._measuring.process import StartError
 from cudnnpy._planning import stored_choice
-from cudnnpy._planning.candidate_filter import FoundFault, Measurement
 from cudnnpy._planning.engines import Target
+from cudnnpy._planning.measurement import FoundFault, Measurement
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._store.entry import Entry, Key

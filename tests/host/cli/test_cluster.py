@@ -25,7 +25,7 @@ from stand_in_tuning import worker
 
 import cudnnpy
 from cudnnpy import raw
-from cudnnpy._planning.candidate_filter import Measurement
+from cudnnpy._planning.measurement import Measurement
 from cudnnpy._store.entry import Entry, Key
 from cudnnpy.cli.tune import dask_cluster, dask_worker
 from cudnnpy.cli.tune.cluster_workers import ClusterError

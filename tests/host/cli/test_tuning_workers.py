@@ -16,7 +16,7 @@ from stand_in_tuning import gpus_of, worker
 
 from cudnnpy._measuring.process import StartError
 from cudnnpy._planning import stored_choice
-from cudnnpy._planning.candidate_filter import FoundFault, Measurement
+from cudnnpy._planning.measurement import FoundFault, Measurement
 from cudnnpy.cli.tune import tune_problem
 from cudnnpy.cli.tune.local_workers import LocalWorkers
 from cudnnpy.cli.tune.tune_problem import LostDevice, Result, TuningGpu, tune_on

@@ -11,9 +11,9 @@ from made_up_engines import LOTS, TARGET, Cudnn, Made, MadeUp, tuner, unstored
 from cudnnpy import Engine, Plan, raw
 from cudnnpy._measuring import knob_search, search
 from cudnnpy._planning import selection
-from cudnnpy._planning.candidate_filter import UNPROMISING
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
+from cudnnpy._planning.measurement import UNPROMISING
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy.errors import NoAlgorithmError

@@ -21,8 +21,8 @@ from cudnnpy._launch.steps import Executable
 from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._memory import arrays
 from cudnnpy._planning import selection, stored_choice
-from cudnnpy._planning.candidate_filter import Measurement
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.measurement import Measurement
 from cudnnpy._planning.selection import choose
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.typing import Preference
@@ -186,7 +186,7 @@ def test_every_operation_with_a_choice_of_engines_plans_by_the_same_functions() 
         "convolution/convolution.py",
         "convolution/fused.py",
         "graph/graph.py",
-        "_profile_planning.py",
+        "_child_process.py",
     }
     measuring = {name for name in callers if "measurer_for(" in (PACKAGE / name).read_text()}
     assert measuring == callers - {"_planning/selection.py"}
