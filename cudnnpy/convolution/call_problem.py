@@ -12,7 +12,7 @@ from cudnnpy._options.arguments import check_no_beta
 from cudnnpy._options.checks import check_shape, error_repr, is_channels_last
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.problem import make_problem, output_shape, result_shape
+from cudnnpy.convolution.problem import OPERANDS, ROLES, make_problem, output_shape, result_shape
 
 
 def problem_of_call(
@@ -51,15 +51,11 @@ def problem_of_call(
         result = TensorSpec(expected, dtype, result_strides(expected, *like, last=call.suggests_channels_last))
     elif result.shape != expected:
         raise ValueError(f"out must have shape {expected} (logical order); got shape {result.shape}")
-    tensors = {
-        "forward": (one, two, result),
-        "backward_data": (result, two, one),
-        "backward_filter": (two, result, one),
-    }[operation]
+    roles = (ROLES[name] for name in OPERANDS[operation])
     problem = make_problem(
         options,
         operation,
-        *tensors,
+        **dict(zip(roles, (one, two, result), strict=True)),
         alpha=alpha,
         beta=beta,
         bias=call.specs.get("bias"),

@@ -39,12 +39,11 @@ from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import operation_graph
 from cudnnpy.convolution.convolution_notation import words_of
 from cudnnpy.convolution.epilogue import epilogue
-from cudnnpy.convolution.problem import Problem, in_agreement
+from cudnnpy.convolution.problem import ROLES, Problem, in_agreement
 from cudnnpy.convolution.space_to_depth import SpaceToDepth, can_transform, with_space_to_depth
 
 _MOST = 1 << 30  # maximum of elements of a tensor that is copied to another memory format: cuDNN counts in 32 bits
 _IMAGE_AXES = 2  # maximum of spatial axes; with three, depthwise convolutions run on other kernels
-_ROLES = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y", "bias": "bias"}
 
 
 class ConvolutionLowering(NamedTuple):
@@ -69,13 +68,17 @@ class ConvolutionLowering(NamedTuple):
         """The suffix of candidates' names, which lists the conversions around the plan."""
         if self.flipped_forward:
             return " + forward"
+        end = " + epilogue" if self.has_epilogue else ""
         if self.channels_last_copies:  # the suffix implies "copies"
-            finished = (self.whole.bias, self.whole.activation) != (self.part.bias, self.part.activation)
-            return " + channels last" + (" + epilogue" if finished else "")
+            return f" + channels last{end}"
         blocks = " + blocks" if self.space_to_depth else ""
-        copies = any(_needs_scratch(self, n) for n in self.part.operands if not (blocks and _ROLES[n] in ("x", "w")))
-        finished = (self.whole.bias, self.whole.activation) != (self.part.bias, self.part.activation)
-        return blocks + (" + copies" if copies else "") + (" + epilogue" if finished else "")
+        copies = any(_needs_scratch(self, n) for n in self.part.operands if not (blocks and ROLES[n] in ("x", "w")))
+        return blocks + (" + copies" if copies else "") + end
+
+    @property
+    def has_epilogue(self) -> bool:
+        """Whether the bias or the activation is applied after the plan."""
+        return (self.whole.bias, self.whole.activation) != (self.part.bias, self.part.activation)
 
     @property
     def space_to_depth(self) -> bool:
@@ -113,7 +116,7 @@ class ConvolutionLowering(NamedTuple):
 def lowerings(problem: Problem) -> Iterator[ConvolutionLowering]:
     """Yield the lowerings of a problem, by ascending number of launches; then others, for rankings and measurements."""
     plain = problem._replace(bias=None, activation=None, beta=0.0)
-    result = _ROLES[problem.operands[-1]]
+    result = ROLES[problem.operands[-1]]
     plain = plain._replace(**{result: _packed(getattr(plain, result))})  # type: ignore[arg-type]
     remedies = known_issues.remedies(problem.traits)
     in_one = problem.operation == "forward" and problem.beta == 0.0 and plain.y == problem.y
@@ -220,7 +223,7 @@ def _packed(spec: TensorSpec) -> TensorSpec:
 
 def _needs_scratch(lowering: ConvolutionLowering, name: str) -> bool:
     """Return whether the plan takes an operand in scratch memory: for another memory format or shape, or for beta."""
-    role = _ROLES[name]
+    role = ROLES[name]
     accumulates = name == lowering.part.operands[-1] and lowering.whole.beta != lowering.part.beta
     return accumulates or getattr(lowering.whole, role) != getattr(lowering.part, role)
 
@@ -241,7 +244,7 @@ def _steps(lowering: ConvolutionLowering, plan: Executable, target: Target) -> S
     for name in part.operands:
         if not _needs_scratch(lowering, name):
             continue
-        role, place, is_result = _ROLES[name], places[name], name == part.operands[-1]
+        role, place, is_result = ROLES[name], places[name], name == part.operands[-1]
         spec, inside = getattr(whole, role), getattr(part, role)
         used[name] = room(inside)
         transform = {"x": lowering.x_transform, "w": lowering.w_transform}.get(role)
@@ -261,7 +264,7 @@ def _steps(lowering: ConvolutionLowering, plan: Executable, target: Target) -> S
             before.append(
                 Step(copy(spec, inside) if transform is None else transform.to_depth(spec), (place, used[name]))
             )
-    if (whole.bias, whole.activation) != (part.bias, part.activation):
+    if lowering.has_epilogue:
         result = tuple(places[name] for name in (whole.operands[-1], "bias") if name in places)
         after += epilogue(whole.specs[-1], whole.bias, whole.activation, target, result)
     step = Step(plan, tuple(used[name] for name in part.operands))

@@ -35,8 +35,17 @@ from cudnnpy.typing import ConvolutionMode, ConvolutionOperation, ElementName
 
 OPERATIONS: tuple[ConvolutionOperation, ...] = get_args(ConvolutionOperation)
 ACTIVATIONS = ("identity", "relu", "sigmoid", "tanh", "elu", "swish")
-_OPERANDS = {"forward": ("x", "w", "y"), "backward_data": ("dy", "w", "dx"), "backward_filter": ("dy", "x", "dw")}
-INPUTS = {operation: names[:2] for operation, names in _OPERANDS.items()}  # in the order of a call's arguments
+OPERANDS = {"forward": ("x", "w", "y"), "backward_data": ("dy", "w", "dx"), "backward_filter": ("dy", "x", "dw")}
+INPUTS = {operation: names[:2] for operation, names in OPERANDS.items()}  # in the order of a call's arguments
+ROLES = {
+    "x": "x",
+    "dx": "x",
+    "w": "w",
+    "dw": "w",
+    "y": "y",
+    "dy": "y",
+    "bias": "bias",
+}  # of operands: fields of a Problem
 
 
 def planning_options(options: ConvolutionOptions) -> PlanningOptions:
@@ -139,15 +148,13 @@ class Problem(NamedTuple):
     @property
     def operands(self) -> tuple[str, ...]:
         """The names of the tensors in the order of the addresses of a plan; the result is the last."""
-        *inputs, result = _OPERANDS[self.operation]
+        *inputs, result = OPERANDS[self.operation]
         return (*inputs, result) if self.bias is None else (*inputs, "bias", result)
 
     @property
     def specs(self) -> tuple[TensorSpec, ...]:
         """The specs of the tensors, in the order of `operands`."""
-        x, w, y = self.x, self.w, self.y
-        by_name = {"x": x, "dx": x, "w": w, "dw": w, "y": y, "dy": y, "bias": self.bias}
-        return tuple(spec for name in self.operands if (spec := by_name[name]) is not None)
+        return tuple(getattr(self, ROLES[name]) for name in self.operands)
 
     @property
     def traits(self) -> ProblemTraits:
@@ -220,20 +227,17 @@ def make_problem(
     `called` are the names of the two inputs in error messages, if they differ from the operation's.
     """
     expected = output_shape(options, x.shape, w.shape)
-    names = {"forward": ("x", "w", "out"), "backward_data": ("out", "w", "dy"), "backward_filter": ("x", "out", "dy")}[
-        operation
-    ]
-    if tuple(y.shape) != expected:
-        raise ValueError(f"{names[2]} must have shape {expected} (logical order); got shape {tuple(y.shape)}")
-    inputs = {"forward": (x, w), "backward_data": (y, w), "backward_filter": (y, x)}[operation]
-    first, second = inputs
+    roles = [ROLES[name] for name in OPERANDS[operation]]
     one, two = called or INPUTS[operation]
+    names, tensors = dict(zip(roles, (one, two, "out"), strict=True)), {"x": x, "w": w, "y": y}
+    first, second, result = (tensors[role] for role in roles)
+    if tuple(y.shape) != expected:
+        raise ValueError(f"{names['y']} must have shape {expected} (logical order); got shape {tuple(y.shape)}")
     if first.dtype != second.dtype:
         raise TypeError(f"{two} must be {first.dtype}, as {one}; got {second.dtype}")
     if first.dtype in ("int32", "uint8"):
         raise TypeError(f"{one} must be of a floating-point type, or int8; got {first.dtype}")
-    result = {"forward": y, "backward_data": x, "backward_filter": w}[operation]
-    x, w, y = canonical(x, names[0]), canonical(w, names[1]), canonical(y, names[2])
+    x, w, y = (canonical(spec, names[role]) for role, spec in tensors.items())
     _check_result_dtype(operation, first.dtype, result.dtype)
     for name, given in (("bias", bias), ("activation", activation)):
         if given is not None and operation == "backward_filter":
