@@ -21,7 +21,7 @@ from cudnnpy._options.checks import (
 )
 from cudnnpy._options.element_types import element_name
 from cudnnpy._options.suggestions import suggest_value, with_suggestions
-from cudnnpy.typing import ConvolutionMode, PaddingName, Policy, Preference
+from cudnnpy.typing import ConvolutionMode, ElementName, PaddingName, Policy, Preference
 
 if TYPE_CHECKING:
     from cudnnpy.typing import ComputeDtype, ConvolutionAlgorithm, Layout, Padding, PerAxis
@@ -81,6 +81,22 @@ def canonical(options: dict[str, Any]) -> dict[str, Any]:
     Raises TypeError for an option of another type, ValueError for one that is out of range.
     """
     return {name: _CANONICAL[name](value) for name, value in options.items() if name in _CANONICAL}
+
+
+def compute_dtype_for(given: Any, dtype: str) -> ElementName:
+    """Return the dtype in which products of a dtype are summed: the given one, or a default.
+
+    The default is float64 for float64, int32 for int8, and otherwise float32. Raises ValueError for one that cuDNN lacks.
+    """
+    allowed: dict[str, tuple[ElementName, ...]] = {
+        "float64": ("float64",),
+        "int8": ("int32", "float32"),
+        "float16": ("float32", "float16"),
+    }
+    dtypes = allowed.get(dtype, ("float32",))
+    if given is not None and given not in dtypes:
+        raise ValueError(f"compute_dtype must be {' or '.join(map(repr, dtypes))} for {dtype}; got {error_repr(given)}")
+    return given or dtypes[0]
 
 
 def limit_of_preference(prefer: str, limit: int | None) -> int | None:

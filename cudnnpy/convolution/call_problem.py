@@ -8,11 +8,11 @@ from cudnnpy._core.layouts import CHANNELS_FIRST, TensorSpec, canonical, result_
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.operands import in_logical_order
 from cudnnpy._options.algorithms import algorithm_named
-from cudnnpy._options.arguments import check_no_beta
+from cudnnpy._options.arguments import check_no_beta, gradient_shape
 from cudnnpy._options.checks import check_shape, error_repr, is_channels_last
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.problem import OPERANDS, ROLES, make_problem, output_shape, result_shape
+from cudnnpy.convolution.problem import OPERANDS, ROLES, make_problem, output_shape
 
 
 def problem_of_call(
@@ -43,7 +43,7 @@ def problem_of_call(
         expected = output_shape(options, one.shape, two.shape)
     else:
         name = "x_shape" if operation == "backward_data" else "w_shape"
-        given = check_shape(name, result_shape(name, shape, out), len(one.shape), low=0)
+        given = check_shape(name, gradient_shape(name, shape, out and out.shape), len(one.shape), low=0)
         expected = to_logical(given, is_channels_last(options.layout))
     if result is None:
         dtype = "int32" if one.dtype == "int8" else one.dtype

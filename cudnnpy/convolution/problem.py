@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast, get_args
+from typing import NamedTuple, TypeAlias, get_args
 
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import (
@@ -28,11 +28,12 @@ from cudnnpy._options.checks import (
     expand_per_axis,
     is_channels_last,
 )
-from cudnnpy._options.convolution import ConvolutionOptions
+from cudnnpy._options.convolution import ConvolutionOptions, FusedOptions, compute_dtype_for
 from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.typing import ConvolutionMode, ConvolutionOperation, ElementName
 
+GeometryOptions: TypeAlias = ConvolutionOptions | FusedOptions
 OPERATIONS: tuple[ConvolutionOperation, ...] = get_args(ConvolutionOperation)
 ACTIVATIONS = ("identity", "relu", "sigmoid", "tanh", "elu", "swish")
 OPERANDS = {"forward": ("x", "w", "y"), "backward_data": ("dy", "w", "dx"), "backward_filter": ("dy", "x", "dw")}
@@ -62,7 +63,7 @@ class Geometry(NamedTuple):
     dilation: tuple[int, ...]
 
 
-def geometry(options: ConvolutionOptions, x_spatial: Sequence[int], w_spatial: Sequence[int]) -> Geometry:
+def geometry(options: GeometryOptions, x_spatial: Sequence[int], w_spatial: Sequence[int]) -> Geometry:
     """Return the padding, stride and dilation for each spatial axis of the given sizes."""
     rank = len(x_spatial)
     stride = expand_per_axis("stride", options.stride, rank)
@@ -82,16 +83,7 @@ def geometry(options: ConvolutionOptions, x_spatial: Sequence[int], w_spatial: S
     return Geometry(tuple(p[0] for p in pairs), tuple(p[1] for p in pairs), stride, dilation)
 
 
-def result_shape(name: str, shape: Any, out: TensorSpec | None) -> Any:
-    """Return the given shape of a gradient, or else the shape of `out`. Raises TypeError if both are None."""
-    if shape is not None:
-        return shape
-    if out is None:
-        raise TypeError(f"{name} must be the shape of the result where out is None; got None")
-    return out.shape
-
-
-def output_shape(options: ConvolutionOptions, x_shape: Sequence[int], w_shape: Sequence[int]) -> tuple[int, ...]:
+def output_shape(options: GeometryOptions, x_shape: Sequence[int], w_shape: Sequence[int]) -> tuple[int, ...]:
     """Return the logical shape of y for the logical shapes of x and w. Raises ValueError for shapes that do not fit.
 
     Each spatial size is floor((x + padding before + padding after - dilation * (w - 1) - 1) / stride) + 1. The batch size
@@ -194,20 +186,6 @@ class Problem(NamedTuple):
         return self.y.shape[0] * math.prod(self.y.shape[2:])
 
 
-def compute_dtype(options: ConvolutionOptions, dtype: str) -> ElementName:
-    """Return the dtype in which products are summed: by default float64 for float64, int32 for int8, otherwise float32."""
-    others: dict[str, ElementName] = {"float64": "float64", "int8": "int32"}
-    given = cast(ElementName, options.compute_dtype or others.get(dtype, "float32"))
-    allowed = {"float64": ("float64",), "int8": ("int32", "float32"), "float16": ("float32", "float16")}.get(
-        dtype, ("float32",)
-    )
-    if given not in allowed:
-        raise ValueError(
-            f"compute_dtype must be {' or '.join(map(repr, allowed))} for {dtype}; got {error_repr(given)}"
-        )
-    return given
-
-
 def make_problem(
     options: ConvolutionOptions,
     operation: str,
@@ -254,7 +232,7 @@ def make_problem(
             geometry(options, x.shape[2:], w.shape[2:]),
             options.groups,
             options.mode,
-            compute_dtype(options, first.dtype),
+            compute_dtype_for(options.compute_dtype, first.dtype),
             float(alpha),
             float(beta),
             None if bias is None else bias._replace(strides=(1,)),
@@ -264,7 +242,7 @@ def make_problem(
     )
 
 
-def result_in_layout(options: ConvolutionOptions, result: TensorSpec, *tensors: TensorSpec) -> TensorSpec:
+def result_in_layout(options: GeometryOptions, result: TensorSpec, *tensors: TensorSpec) -> TensorSpec:
     """Return a new result in the axis order of the arrays.
 
     If the memory formats of all tensors are ambiguous, a problem uses the one in which cuDNN is fast; the result gets the

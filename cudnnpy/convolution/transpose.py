@@ -9,13 +9,14 @@ from cudnnpy._core.layouts import CHANNELS_FIRST, TensorSpec, from_logical, to_l
 from cudnnpy._launch.device_operation import DeviceOperation
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.program import Program
+from cudnnpy._options.arguments import gradient_shape
 from cudnnpy._options.checks import check_layout_rank, check_shape, expand_per_axis, is_channels_last
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._options.convolution_methods import ConvolutionTransposeBase
 from cudnnpy._planning.plan import Plan
 from cudnnpy.convolution.bias_gradient import bias_gradient
 from cudnnpy.convolution.convolution import Convolution, check_forced
-from cudnnpy.convolution.problem import geometry, result_shape
+from cudnnpy.convolution.problem import geometry
 from cudnnpy.convolution.zero_extension import prepare_extended, surplus_of
 from cudnnpy.typing import Shape
 
@@ -53,8 +54,8 @@ class ConvolutionTranspose(ConvolutionTransposeBase, DeviceOperation):
     def _backward_filter(
         self, call: Call, alpha: float, beta: float, *w_shape: int
     ) -> tuple[Plan | Program, list[TensorSpec]]:
-        x_shape, given = call.specs["x"].shape, result_shape("w_shape", w_shape or None, call.specs.get("out"))
-        w_shape = check_shape("w_shape", given, len(x_shape))
+        x_shape, out = call.specs["x"].shape, call.specs.get("out")
+        w_shape = check_shape("w_shape", gradient_shape("w_shape", w_shape or None, out and out.shape), len(x_shape))
         self._check_dy(call.specs["dy"].shape, x_shape, w_shape)
         return self._prepare(call, w_shape, "backward_filter", None, alpha, beta, w_shape)
 

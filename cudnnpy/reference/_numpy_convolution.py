@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from cudnnpy._options.arguments import check_activation, check_scales
-from cudnnpy._options.convolution import ConvolutionOptions
+from cudnnpy._options.arguments import check_activation, check_scales, gradient_shape
+from cudnnpy._options.convolution import ConvolutionOptions, compute_dtype_for
 from cudnnpy.reference import _arrays, _geometry
 from cudnnpy.reference._geometry import Geometry, Shape
 from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation
@@ -58,7 +58,7 @@ class NumpyConvolution(ConvolutionOptions, NumpyOperation):
         x, w = (_arrays.check_array(name, arrays[name], dtypes) for name in ("x", "w"))
         bias, out = arrays["bias"], arrays["out"]
         _arrays.check_same_dtype("w", w, "x", x)
-        self._check_compute_dtype(x.dtype.name)
+        compute_dtype_for(self.compute_dtype, x.dtype.name)
         geometry, y_shape = self._shapes(x.shape, w.shape, "x.shape", "w.shape")
         alpha, beta = check_scales(alpha, beta, out=out)
         act = ACTIVATIONS[check_activation(activation, tuple(ACTIVATIONS)) or "identity"]
@@ -87,7 +87,7 @@ class NumpyConvolution(ConvolutionOptions, NumpyOperation):
     def _backward_filter(self, arrays: Arrays, alpha: float, beta: float, *w_shape: int) -> list[Array]:
         dy, x = self._check_pair(arrays, "x")
         out = arrays["out"]
-        w_shape = _geometry.shape("w_shape", shape_or_outs("w_shape", w_shape, out), self._may_be_empty[1])
+        w_shape = self._gradient_shape("w_shape", w_shape, out, self._may_be_empty[1])
         geometry = self._check_dy(dy, x.shape, w_shape, "x.shape", "w_shape")
         alpha, beta = check_scales(alpha, beta, out=out)
         if out is not None:
@@ -129,22 +129,20 @@ class NumpyConvolution(ConvolutionOptions, NumpyOperation):
             )
         return array
 
-    def _check_compute_dtype(self, dtype: str) -> None:
-        allowed = {"float64": ("float64",), "int8": ("int32", "float32"), "float16": ("float32", "float16")}
-        if self.compute_dtype is not None and self.compute_dtype not in allowed.get(dtype, ("float32",)):
-            expected = " or ".join(map(repr, allowed.get(dtype, ("float32",))))
-            raise ValueError(f"compute_dtype must be {expected} for {dtype}; got {self.compute_dtype!r}")
-
     def _check_pair(self, arrays: Arrays, name: str) -> tuple[Array, Array]:
         """Check dy and the other input of a gradient, and return both."""
         dy, array = (_arrays.check_array(each, arrays[each], _arrays.FLOATS) for each in ("dy", name))
         _arrays.check_same_dtype(name, array, "dy", dy)
-        self._check_compute_dtype(dy.dtype.name)
+        compute_dtype_for(self.compute_dtype, dy.dtype.name)
         return dy, array
 
     def _x_shape(self, dy: Array, w: Array, x_shape: Shape, out: Array | None) -> Shape:
         """Return the shape of the gradient with respect to x: x_shape, or out's."""
-        return _geometry.shape("x_shape", shape_or_outs("x_shape", x_shape, out), self._may_be_empty[0])
+        return self._gradient_shape("x_shape", x_shape, out, self._may_be_empty[0])
+
+    def _gradient_shape(self, name: str, shape: Shape, out: Array | None, empty: Shape) -> Shape:
+        of_out = None if out is None else _arrays.check_array("out", out, _arrays.FLOATS).shape
+        return _geometry.shape(name, gradient_shape(name, shape or None, of_out), empty)
 
     @property
     def _may_be_empty(self) -> tuple[Shape, Shape]:
@@ -194,12 +192,3 @@ def _result_dtypes(dtype: str) -> tuple[str, ...]:
     if dtype in _arrays.FLOAT8:
         return (*_arrays.FLOAT8_RESULTS, dtype)
     return (dtype,)
-
-
-def shape_or_outs(name: str, shape: Shape, out: Array | None) -> Shape:
-    """Return the shape of a gradient: the given one, or out's. Raise TypeError if there is neither."""
-    if shape:
-        return shape
-    if out is None:
-        raise TypeError(f"{name} must be the shape of the result where out is None; got None")
-    return _arrays.check_array("out", out, _arrays.FLOATS).shape
