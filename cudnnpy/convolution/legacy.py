@@ -11,14 +11,14 @@ from cudnnpy._core.layouts import TensorSpec, is_packed, packed_strides, with_tw
 from cudnnpy._launch.steps import tensor_descriptor
 from cudnnpy.convolution.problem import ROLES, Problem
 from cudnnpy.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor
-from cudnnpy.descriptors.choosing import OPERATIONS, permitted_math
+from cudnnpy.descriptors.choosing import FUNCTIONS, permitted_math
 from cudnnpy.handle import Handle
 from cudnnpy.names import short_names
 
 
 def is_deterministic(operation: str, name: str) -> bool:
     """Return whether an algorithm gives bitwise the same result every time."""
-    return name not in OPERATIONS[operation].nondeterministic
+    return name not in FUNCTIONS[operation].nondeterministic
 
 
 class LegacyExecutable:
@@ -30,7 +30,7 @@ class LegacyExecutable:
     def __init__(self, problem: Problem, name: str, strict: bool, handle: Handle | None) -> None:
         if handle is None:
             raise ValueError("the v7 functions need a GPU")
-        self._operation = OPERATIONS[problem.operation]
+        self._operation = FUNCTIONS[problem.operation]
         self.strict = strict
         g = problem.geometry
         if g.pre_padding != g.post_padding:
