@@ -16,7 +16,6 @@ from cudnnpy._launch.program import Operand, Program
 from cudnnpy._memory import workspace as memory
 from cudnnpy._memory.arrays import library_of
 from cudnnpy._memory.device_array import current_device
-from cudnnpy._options.algorithms import check_algorithm
 from cudnnpy._options.checks import check_option, check_shape, error_repr, is_channels_last
 from cudnnpy._options.convolution_methods import ConvolutionBase
 from cudnnpy._planning.candidates import Candidate, Engine
@@ -253,8 +252,7 @@ def _kind(problem: ConvolutionProblem) -> tuple[str, bool, str | None]:
 
 
 def check_forced(given: object) -> None:
-    """Raise TypeError or ValueError unless it is None, a v7 algorithm's name, an Engine or the plan of a convolution."""
-    check_algorithm(given)
+    """Raise TypeError unless a checked `algorithm` is None, a name, an Engine or the plan of a convolution."""
     if not (given is None or isinstance(given, str | Engine | Plan)):
         raise TypeError(f"algorithm must be a v7 algorithm's name, a cudnnpy.Engine or a Plan; got {error_repr(given)}")
     if isinstance(given, Plan) and given.problem.kind != "convolution":
