@@ -49,7 +49,7 @@ _LAZY = {
     "is_available": "availability",
     "log_to": "_core.logging_bridge",
     "names": "",
-    "plan": "_profile_planning",
+    "plan": "_child_process",
     "raw": "",
     "record": "_planning.recording",
     "reduce_tensor": "ops.reduction",

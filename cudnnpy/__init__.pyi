@@ -1,5 +1,5 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:478b39ca1dca321ff1676b9c2572fdaea0298887670bb88b6844db90ccba5991
+# seal: sha256:4309a3ed6b7740957d090f065dced28db8320eec0bb19c8be9db059fce70c302
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors
@@ -8,6 +8,7 @@ from cudnnpy import raw as raw
 from cudnnpy import reference as reference
 from cudnnpy import store as store
 from cudnnpy import workspace as workspace
+from cudnnpy._child_process import plan as plan
 from cudnnpy._core.candidate_table import table as candidates_table
 from cudnnpy._core.layouts import TensorSpec as TensorSpec
 from cudnnpy._core.logging_bridge import log_to as log_to
@@ -27,7 +28,6 @@ from cudnnpy._planning.device_profile import DeviceProfile as DeviceProfile
 from cudnnpy._planning.measurement_freeze import freeze as freeze
 from cudnnpy._planning.plan import Plan as Plan
 from cudnnpy._planning.recording import record as record
-from cudnnpy._profile_planning import plan as plan
 from cudnnpy._version import __version__ as __version__
 from cudnnpy.availability import is_available as is_available
 from cudnnpy.availability import why_unavailable as why_unavailable

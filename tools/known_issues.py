@@ -103,7 +103,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "an address that is not a multiple of 16",
         "illegal access; the context is lost",
         "`cudnnReduceTensor` or a graph",
-        "convolution/operation.py",
+        "convolution/bias_gradient.py",
         "tests/gpu/test_convolution.py::test_bias_gradients_of_large_tensors_go_another_way",
     ),
     Avoided(

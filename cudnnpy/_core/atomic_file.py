@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -29,3 +30,14 @@ def replacing(target: Path) -> Iterator[Path]:
         os.replace(partial, target)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file in one step. The mode of a replaced file stays, and a symbolic link is followed."""
+    target = Path(os.path.realpath(path))
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+    with replacing(target) as partial:
+        partial.touch(0o666 if mode is None else 0o600)  # the content of a private file is never public
+        partial.write_bytes(content)
+        if mode is not None:
+            partial.chmod(mode)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakValueDictionary
 
-from cudnnpy._options.options_base import ImmutableOptions
 from cudnnpy._process_state import declare
 
 
@@ -36,15 +35,3 @@ def cache_token(kind: type, *values: Any) -> CacheToken:
     """
     key = kind, values, tuple(map(type, values))
     return _of_values.setdefault(key, CacheToken())
-
-
-class TokenizedOptions(ImmutableOptions):
-    """Options with a cache token: objects of one class with equal options share the token, and so they share plans."""
-
-    _token: CacheToken
-
-    def _derived(self) -> dict[str, Any]:
-        return {**super()._derived(), "_token": self._make_token()}
-
-    def _make_token(self) -> CacheToken:
-        return cache_token(type(self), *self._fields().values())

@@ -171,12 +171,10 @@ class StepSequence:
         The executables, in order.
     scratch : sequence of int
         The sizes of the parts of scratch memory in bytes. They come first in the workspace; the steps share the rest.
-    main : Executable or None
-        The executable that the others prepare or complete, if there is one.
     """
 
-    def __init__(self, steps: Sequence[Step], scratch: Sequence[int] = (), main: Executable | None = None) -> None:
-        self.steps, self.scratch, self.main = steps, scratch, main
+    def __init__(self, steps: Sequence[Step], scratch: Sequence[int] = ()) -> None:
+        self.steps, self.scratch = steps, scratch
         self._parts = [aligned_size(size) for size in scratch]
         shared = max((step.executable.workspace_size for step in steps), default=0)
         self.workspace_size = sum(self._parts) + shared

@@ -11,7 +11,7 @@ from typing import Any
 
 from cudnnpy._measuring.process import Ended, Message, StartError, WorkerProcess
 from cudnnpy._options.checks import printable
-from cudnnpy._planning.candidate_filter import FoundFault, Measurement, Symptom
+from cudnnpy._planning.measurement import FoundFault, Measurement, Symptom
 from cudnnpy._planning.stored_choice import driver
 from cudnnpy._store.entry import Entry, StoredCandidate
 

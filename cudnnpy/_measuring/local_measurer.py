@@ -8,9 +8,10 @@ from contextlib import suppress
 
 from cudnnpy._measuring.search import Search
 from cudnnpy._measuring.watch import SILENT, Watch
-from cudnnpy._planning.candidate_filter import Measurement, try_plan
+from cudnnpy._planning.candidate_filter import try_plan
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target, save_plan
+from cudnnpy._planning.measurement import Measurement
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
@@ -25,7 +26,7 @@ _PLANNING_SECONDS = 30.0  # for the heuristics, until the first candidate is pla
 
 
 class LocalMeasurer:
-    """A measurer that runs candidates in this process (candidate_filter.Measurer).
+    """A measurer that runs candidates in this process (measurement.Measurer).
 
     Parameters
     ----------
@@ -57,16 +58,15 @@ class LocalMeasurer:
         limit: int,
         left_out: Mapping[str, str],
         known: Mapping[str, StoredCandidate] | None = None,
-        thorough: bool = False,
     ) -> Measurement:
         """Measure the candidates of a problem within a workspace limit, except the ones in `left_out`.
 
-        `known` has the measurements of an earlier process. `thorough`: whether all candidates are measured (Search).
+        `known` has the measurements of an earlier process.
         """
         considered: list[Candidate] = []
 
         def ordered() -> Iterator[Candidate]:
-            for candidate in tuning_order(problem, options, self._target, thorough=thorough):
+            for candidate in tuning_order(problem, options, self._target):
                 considered.append(candidate)
                 yield candidate
 
@@ -82,9 +82,7 @@ class LocalMeasurer:
 
         self._watch.begin(None, _PLANNING_SECONDS)
         watch = self._watch._replace(best=report)
-        search = Search(
-            self._handle, watch=watch, known=known, left_out=left_out, guarded=self._guarded, thorough=thorough
-        )
+        search = Search(self._handle, watch=watch, known=known, left_out=left_out, guarded=self._guarded)
         try:
             choice = search(problem, options, self._target, ordered(), limit)
             if choice is None:

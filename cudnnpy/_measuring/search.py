@@ -25,9 +25,10 @@ from cudnnpy._measuring.verification import PLANNING_SECONDS
 from cudnnpy._measuring.watch import SILENT, Watch
 from cudnnpy._memory import workspace as memory
 from cudnnpy._options.byte_counts import bytes_text
-from cudnnpy._planning.candidate_filter import UNPROMISING, try_plan
+from cudnnpy._planning.candidate_filter import try_plan
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
+from cudnnpy._planning.measurement import UNPROMISING
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._store.entry import StoredCandidate
@@ -62,8 +63,6 @@ class Search:
         The rejection reasons of candidates that must not run, by their names, including ones with knobs from the knob search.
     guarded : bool
         Whether candidates first run between unmapped addresses.
-    thorough : bool
-        Whether all candidates are measured, and not only until several in a row gain nothing.
     """
 
     is_complete = False  #: whether the last search measured every candidate that it should
@@ -77,9 +76,8 @@ class Search:
         known: Mapping[str, StoredCandidate] | None = None,
         left_out: Mapping[str, str] | None = None,
         guarded: bool = True,
-        thorough: bool = False,
     ) -> None:
-        self._handle, self._watch, self._guarded, self._thorough = handle, watch, guarded, thorough
+        self._handle, self._watch, self._guarded = handle, watch, guarded
         self._known, self._left_out = known or {}, left_out or {}
 
     def __call__(
@@ -121,7 +119,6 @@ class Search:
         self.is_complete = self.was_memory_limited = False
         most = _largest_workspace(problem, options)
         search = _Progress(problem, options, limit, most, self._watch, self._known, self._left_out)
-        search.patience = sys.maxsize if self._thorough else PATIENCE
         with closing(self._bench(problem, options, min(limit, most))) as search.bench:
             search.measure_all(candidates, target)
             winner = _winner(search.bench.finalists(search.right(), search.default), search.default)
@@ -135,7 +132,6 @@ class _Progress:
     """The progress of a search: the measured candidates and the remaining time."""
 
     bench: Bench
-    patience = PATIENCE  # of candidates with a predicted time
 
     def __init__(
         self,
@@ -184,7 +180,7 @@ class _Progress:
 
     def should_stop(self, candidate: Candidate) -> bool:
         """Return whether a candidate is not measured, since the better ones by the predicted times gained nothing."""
-        return candidate.expected is not None and self._stale >= self.patience
+        return candidate.expected is not None and self._stale >= PATIENCE and not self._options.thorough
 
     def right(self) -> list[Candidate]:
         """Return the candidates that ran and were not found to be wrong."""

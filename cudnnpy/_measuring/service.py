@@ -15,9 +15,9 @@ from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._measuring.watch import Watch
 from cudnnpy._memory import workspace
 from cudnnpy._planning import device_profile, offline_planning, problem_notation
-from cudnnpy._planning.candidate_filter import Measurement
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.device_profile import DeviceProfile
+from cudnnpy._planning.measurement import Measurement
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.stored_choice import row_of
@@ -80,10 +80,8 @@ class Service:
     def _measure(self, request: Mapping[str, Any]) -> Any:
         problem, options, limit = _parsed(request)
         known = {row["name"]: StoredCandidate(**{**row, "notes": tuple(row["notes"])}) for row in request["known"]}
-        options = options._replace(tune_seconds=request["seconds"])
-        return _plain(
-            self._measurer().measure(problem, options, limit, request["left_out"], known, request["thorough"])
-        )
+        options = options._replace(tune_seconds=request["seconds"], thorough=request["thorough"])
+        return _plain(self._measurer().measure(problem, options, limit, request["left_out"], known))
 
     def _try(self, request: Mapping[str, Any]) -> str | None:
         problem, options, limit = _parsed(request)
@@ -99,22 +97,21 @@ class Service:
 
     def _plan(self, request: Mapping[str, Any]) -> Any:
         assert self._profile is not None
-        return offline_planning.plan_for_profile(request["text"], self._profile, self._offline_watch(request)).plain()
+        return offline_planning.plan_for_profile(
+            request["text"], self._profile, self._announce, request["left_out"]
+        ).plain()
 
     def _survey(self, request: Mapping[str, Any]) -> Any:
         assert self._profile is not None
         problem, options = problem_notation.parse(request["text"])
         target = device_profile.target_of(self._profile)
         found = offline_planning.survey_offline(
-            problem, options, target, self._profile.memory, self._offline_watch(request)
+            problem, options, target, self._profile.memory, self._announce, request["left_out"]
         )
         return [offline_planning.row(candidate) for candidate in found]
 
-    def _offline_watch(self, request: Mapping[str, Any]) -> offline_planning.PlanningHooks:
-        def begin(name: str) -> None:
-            self._say({"begin": name, "seconds": _PLANNING_SECONDS})
-
-        return offline_planning.PlanningHooks(begin, request["left_out"])
+    def _announce(self, candidate: str) -> None:
+        self._say({"begin": candidate, "seconds": _PLANNING_SECONDS})
 
 
 def _parsed(request: Mapping[str, Any]) -> tuple[Problem, PlanningOptions, int]:

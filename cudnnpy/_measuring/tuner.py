@@ -21,7 +21,7 @@ from cudnnpy._measuring.gpu_worker import GpuWorker, MeasureError
 from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._measuring.process import StartError, why_no_interpreter
 from cudnnpy._memory import workspace
-from cudnnpy._planning.candidate_filter import Measurement
+from cudnnpy._planning.measurement import Measurement
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.stored_choice import choice_text
@@ -45,7 +45,7 @@ class _NotMeasuredError(Exception):
 
 
 class Tuner:
-    """The Measurer of programs (candidate_filter.Measurer), for calls on a device and a stream.
+    """The Measurer of programs (measurement.Measurer), for calls on a device and a stream.
 
     A call takes at most 2 * tune_seconds + 3 s. It waits for the work on the stream first. A call measures nothing if it has to
     wait too long for the stream, or for another call that measures on the GPU.

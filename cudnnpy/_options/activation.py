@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from cudnnpy._options.base import Operation
 from cudnnpy._options.checks import check_number, check_option
-from cudnnpy._options.operation_base import OperationBase
 from cudnnpy._options.suggestions import with_suggestions
 from cudnnpy.typing import ActivationMode, Array, ArrayT, Stream
 
@@ -15,7 +15,7 @@ MODES: tuple[ActivationMode, ...] = get_args(ActivationMode)
 
 @with_suggestions
 @dataclass(frozen=True)
-class ActivationBase(OperationBase):
+class ActivationBase(Operation):
     """An elementwise activation and its gradient.
 
     ============  ======================================  ===================================

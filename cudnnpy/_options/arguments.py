@@ -39,6 +39,13 @@ def should_compute_bias(bias: object, scale: object) -> bool:
     return scale is not None if bias is None else bias
 
 
+def gradient_shape(name: str, shape: Any, of_out: Any) -> Any:
+    """Return the given shape of a gradient, or else the shape of `out`. Raises TypeError if there is neither."""
+    if shape is None and of_out is None:
+        raise TypeError(f"{name} must be the shape of the result where out is None; got None")
+    return of_out if shape is None else shape
+
+
 def check_axes(given: Any, rank: int) -> tuple[int, ...]:
     """Axes of an array of `rank` axes, counted from the first; None is all of them."""
     if given is None:

@@ -6,9 +6,9 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, get_args
 
 from cudnnpy._options.arguments import should_compute_bias
+from cudnnpy._options.base import Operation
 from cudnnpy._options.checks import check_layout, check_option
 from cudnnpy._options.normalization import check_epsilon, unpack_gradients
-from cudnnpy._options.operation_base import OperationBase
 from cudnnpy._options.suggestions import with_suggestions
 from cudnnpy.typing import Array, ArrayT, Layout, NormalizationActivation, NormalizationMode, Stream
 
@@ -17,7 +17,7 @@ NORMALIZATION_MODES: tuple[NormalizationMode, ...] = get_args(NormalizationMode)
 
 @with_suggestions
 @dataclass(frozen=True)
-class BatchNormalizationBase(OperationBase):
+class BatchNormalizationBase(Operation):
     """Batch normalization and its gradients, on arrays of 2 to 5 axes.
 
     Parameters

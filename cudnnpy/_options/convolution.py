@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 from cudnnpy._options.algorithms import SupportsExecute, SupportsKnobs, check_algorithm
+from cudnnpy._options.base import Options
 from cudnnpy._options.byte_counts import read_bytes
 from cudnnpy._options.checks import (
     check_flag,
@@ -19,9 +20,8 @@ from cudnnpy._options.checks import (
     error_repr,
 )
 from cudnnpy._options.element_types import element_name
-from cudnnpy._options.options_base import ImmutableOptions
 from cudnnpy._options.suggestions import suggest_value, with_suggestions
-from cudnnpy.typing import ConvolutionMode, PaddingName, Policy, Preference
+from cudnnpy.typing import ConvolutionMode, ElementName, PaddingName, Policy, Preference
 
 if TYPE_CHECKING:
     from cudnnpy.typing import ComputeDtype, ConvolutionAlgorithm, Layout, Padding, PerAxis
@@ -83,6 +83,22 @@ def canonical(options: dict[str, Any]) -> dict[str, Any]:
     return {name: _CANONICAL[name](value) for name, value in options.items() if name in _CANONICAL}
 
 
+def compute_dtype_for(given: Any, dtype: str) -> ElementName:
+    """Return the dtype in which products of a dtype are summed: the given one, or a default.
+
+    The default is float64 for float64, int32 for int8, and otherwise float32. Raises ValueError for one that cuDNN lacks.
+    """
+    allowed: dict[str, tuple[ElementName, ...]] = {
+        "float64": ("float64",),
+        "int8": ("int32", "float32"),
+        "float16": ("float32", "float16"),
+    }
+    dtypes = allowed.get(dtype, ("float32",))
+    if given is not None and given not in dtypes:
+        raise ValueError(f"compute_dtype must be {' or '.join(map(repr, dtypes))} for {dtype}; got {error_repr(given)}")
+    return given or dtypes[0]
+
+
 def limit_of_preference(prefer: str, limit: int | None) -> int | None:
     """Return the largest workspace that a preference permits, in bytes; None if it permits any.
 
@@ -95,7 +111,7 @@ def limit_of_preference(prefer: str, limit: int | None) -> int | None:
 
 @with_suggestions
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ConvolutionOptions(ImmutableOptions):
+class ConvolutionOptions(Options):
     """The options of Convolution."""
 
     padding: Padding = 0
@@ -112,6 +128,11 @@ class ConvolutionOptions(ImmutableOptions):
     algorithm: ConvolutionAlgorithm | SupportsKnobs | SupportsExecute | None = None
     policy: Policy = "on_shape_change"
     tune_seconds: float = TUNE_SECONDS
+
+    @property
+    def options(self) -> Self:
+        """The options in canonical form: the object itself."""
+        return self
 
     def _canonical(self) -> dict[str, Any]:
         return canonical(self._fields())
@@ -132,7 +153,7 @@ class TransposeOptions(ConvolutionOptions):
 
 @with_suggestions
 @dataclass(frozen=True, kw_only=True)
-class FusedOptions(ImmutableOptions):
+class FusedOptions(Options):
     """The options of FusedConvolution."""
 
     padding: Padding = 0

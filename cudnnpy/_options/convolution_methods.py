@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self, SupportsIndex
+from typing import SupportsIndex
 
+from cudnnpy._options.base import Operation
 from cudnnpy._options.checks import check_shape
 from cudnnpy._options.convolution import ConvolutionOptions, TransposeOptions
-from cudnnpy._options.options_base import ImmutableOptions
-from cudnnpy._options.suggestions import refuse_attribute, refuse_call
-from cudnnpy.typing import Array, ArrayT, ConvolutionActivation, ConvolutionOperation, Shape, Stream
+from cudnnpy.typing import Array, ArrayT, ConvolutionActivation, Shape, Stream
 
 
-class ConvolutionMethods(ImmutableOptions):
-    """The implementations behind the methods of Convolution and ConvolutionTranspose, which take their arguments."""
-
-    _forward: Callable[..., Any]
-    _backward_data: Callable[..., Any]
-    _backward_filter: Callable[..., Any]
-    _backward_bias: Callable[..., Any]
-
-    @property
-    def options(self) -> Self:
-        """The options in canonical form: the object itself."""
-        return self
-
-    def _output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
-        raise NotImplementedError
-
-    if not TYPE_CHECKING:  # type checkers report the call
-        __call__ = refuse_call
-        __getattr__ = refuse_attribute
-
-
-class ConvolutionBase(ConvolutionOptions, ConvolutionMethods):
+class ConvolutionBase(ConvolutionOptions, Operation):
     """A convolution over 1, 2 or 3 spatial axes and its gradients.
 
     An object has the geometry and the choice of algorithms, and no weights. It is immutable, and may be shared by threads.
@@ -152,7 +129,8 @@ class ConvolutionBase(ConvolutionOptions, ConvolutionMethods):
         array
             `out`, or a new array of x's library, dtype (int32 for int8) and memory format.
         """
-        y: ArrayT = self._run_operation("forward", x, w, None, bias, activation, out, alpha, beta, stream)
+        implementation, names, inputs = type(self)._forward, ("x", "w", "bias", "out"), (x, w, bias)
+        y: ArrayT = self._run("forward", self, implementation, names, inputs, (out,), stream, activation, alpha, beta)
         return y
 
     def backward_data(
@@ -186,7 +164,10 @@ class ConvolutionBase(ConvolutionOptions, ConvolutionMethods):
             `out`, or a new array of shape x_shape, of dy's library, dtype and memory format.
         """
         shape = x_shape if isinstance(x_shape, tuple) and x_shape else _shape_argument("x_shape", x_shape)
-        dx: ArrayT = self._run_operation("backward_data", dy, w, shape, None, None, out, alpha, beta, stream)
+        implementation, names = type(self)._backward_data, ("dy", "w", "out")
+        dx: ArrayT = self._run(
+            "backward_data", self, implementation, names, (dy, w), (out,), stream, alpha, beta, *shape
+        )
         return dx
 
     def backward_filter(
@@ -220,7 +201,10 @@ class ConvolutionBase(ConvolutionOptions, ConvolutionMethods):
             `out`, or a new array of shape w_shape, of dy's library, dtype and memory format.
         """
         shape = w_shape if isinstance(w_shape, tuple) and w_shape else _shape_argument("w_shape", w_shape)
-        dw: ArrayT = self._run_operation("backward_filter", dy, x, shape, None, None, out, alpha, beta, stream)
+        implementation, names = type(self)._backward_filter, ("dy", "x", "out")
+        dw: ArrayT = self._run(
+            "backward_filter", self, implementation, names, (dy, x), (out,), stream, alpha, beta, *shape
+        )
         return dw
 
     def backward_bias(
@@ -248,7 +232,8 @@ class ConvolutionBase(ConvolutionOptions, ConvolutionMethods):
         array
             `out`, or a new array of shape (K,), of dy's library and dtype.
         """
-        db: ArrayT = self._backward_bias(dy, out, alpha, beta, stream)
+        implementation, names = type(self)._backward_bias, ("dy", "out")
+        db: ArrayT = self._run("backward_bias", self, implementation, names, (dy,), (out,), stream, alpha, beta)
         return db
 
     def output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
@@ -257,27 +242,11 @@ class ConvolutionBase(ConvolutionOptions, ConvolutionMethods):
         Each spatial size is floor((x + padding before + padding after - dilation * (w - 1) - 1) / stride) + 1. Raises
         TypeError and ValueError for shapes that do not fit together.
         """
-        return self._output_shape(x_shape, w_shape)
-
-    def _run_operation(
-        self,
-        operation: ConvolutionOperation,
-        first: Any,
-        second: Any,
-        shape: Shape | None,
-        bias: Any,
-        activation: ConvolutionActivation | None,
-        out: Any,
-        *more: Any,
-    ) -> Any:
-        """Run an operation on two arrays. `shape` is the shape of a gradient; `more` are alpha, beta and the stream."""
-        if operation == "forward":
-            return self._forward(first, second, bias, activation, out, *more)
-        implementation = self._backward_data if operation == "backward_data" else self._backward_filter
-        return implementation(first, second, shape, out, *more)
+        shape: tuple[int, ...] = self._output_shape(x_shape, w_shape)
+        return shape
 
 
-class ConvolutionTransposeBase(TransposeOptions, ConvolutionMethods):
+class ConvolutionTransposeBase(TransposeOptions, Operation):
     """The transpose of a `Convolution` with the same options, and its gradients.
 
     forward is the convolution's backward_data, and backward_data its forward. Filters are the filters of the convolution that
@@ -356,7 +325,8 @@ class ConvolutionTransposeBase(TransposeOptions, ConvolutionMethods):
         array
             `out`, or a new array of x's library, dtype and memory format.
         """
-        y: ArrayT = self._forward(x, w, bias, activation, out, alpha, beta, stream)
+        implementation, names, inputs = type(self)._forward, ("x", "w", "bias", "out"), (x, w, bias)
+        y: ArrayT = self._run("forward", self, implementation, names, inputs, (out,), stream, activation, alpha, beta)
         return y
 
     def backward_data(
@@ -389,7 +359,11 @@ class ConvolutionTransposeBase(TransposeOptions, ConvolutionMethods):
         array
             `out`, or a new array of x's shape, of dy's library, dtype and memory format.
         """
-        dx: ArrayT = self._backward_data(dy, w, x_shape, out, alpha, beta, stream)
+        shape = x_shape if isinstance(x_shape, tuple) and x_shape else _shape_argument("x_shape", x_shape)
+        implementation, names = type(self)._backward_data, ("dy", "w", "out")
+        dx: ArrayT = self._run(
+            "backward_data", self, implementation, names, (dy, w), (out,), stream, alpha, beta, *shape
+        )
         return dx
 
     def backward_filter(
@@ -422,7 +396,12 @@ class ConvolutionTransposeBase(TransposeOptions, ConvolutionMethods):
         array
             `out`, or a new array of shape w_shape, of x's library, dtype and memory format.
         """
-        dw: ArrayT = self._backward_filter(dy, x, w_shape, out, alpha, beta, stream)
+        shape = w_shape if isinstance(w_shape, tuple) and w_shape else _shape_argument("w_shape", w_shape)
+        # In the order of the operands: x is the gradient with respect to the result of the convolution that is transposed.
+        implementation, names = type(self)._backward_filter, ("x", "dy", "out")
+        dw: ArrayT = self._run(
+            "backward_filter", self, implementation, names, (x, dy), (out,), stream, alpha, beta, *shape
+        )
         return dw
 
     def backward_bias(
@@ -437,7 +416,8 @@ class ConvolutionTransposeBase(TransposeOptions, ConvolutionMethods):
 
         Parameters and result are as for `Convolution.backward_bias`.
         """
-        db: ArrayT = self._backward_bias(dy, out, alpha, beta, stream)
+        implementation, names = type(self)._backward_bias, ("dy", "out")
+        db: ArrayT = self._run("backward_bias", self, implementation, names, (dy,), (out,), stream, alpha, beta)
         return db
 
     def output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
@@ -445,13 +425,18 @@ class ConvolutionTransposeBase(TransposeOptions, ConvolutionMethods):
 
         Raises TypeError and ValueError for shapes that do not fit together.
         """
-        return self._output_shape(x_shape, w_shape)
+        shape: tuple[int, ...] = self._output_shape(x_shape, w_shape)
+        return shape
 
 
-def _shape_argument(name: str, shape: Shape | None) -> tuple[SupportsIndex, ...] | None:
-    """Return the shape of a gradient as a tuple, whose elements the implementation checks, or None; ValueError for ()."""
-    if shape is not None and not isinstance(shape, tuple):
-        shape = check_shape(name, shape, low=0)
-    if shape == ():
+def _shape_argument(name: str, shape: Shape | None) -> tuple[SupportsIndex, ...]:
+    """Return the shape of a gradient as a tuple, whose elements the implementation checks; () for None.
+
+    Raises ValueError for an empty shape.
+    """
+    if shape is None:
+        return ()
+    sizes = shape if isinstance(shape, tuple) else check_shape(name, shape, low=0)
+    if not sizes:
         raise ValueError(f"{name} must be a tuple of 3, 4 or 5 sizes; got ()")
-    return shape
+    return sizes

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from cudnnpy._options.base import Operation
 from cudnnpy._options.checks import check_integer, check_number
-from cudnnpy._options.operation_base import OperationBase
 from cudnnpy._options.suggestions import with_suggestions
 from cudnnpy.typing import Array, ArrayT, Stream
 
 
 @with_suggestions
 @dataclass(frozen=True)
-class DropoutBase(OperationBase):
+class DropoutBase(Operation):
     """Dropout, which sets random elements to 0 and divides the others by 1 - probability, and its gradient.
 
     The object holds the state of its random numbers, and forward changes it: the same seed and the same calls give the same

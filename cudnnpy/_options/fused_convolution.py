@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from cudnnpy._options.base import Operation
 from cudnnpy._options.convolution import FusedOptions
-from cudnnpy._options.operation_base import OperationBase
 from cudnnpy.typing import Array, ArrayT, FusedActivation, Shape, Stream
 
 _NAMES = ("x", "w", "scale", "bias", "residual", "out")
 
 
-class FusedConvolutionBase(FusedOptions, OperationBase):
+class FusedConvolutionBase(FusedOptions, Operation):
     """activation(scale * convolution(x, w) + bias + residual) in one launch.
 
     On a GPU, engines that fuse take float16 and bfloat16, and float32 as tf32, channels last in memory. Tensors in another
@@ -45,10 +45,8 @@ class FusedConvolutionBase(FusedOptions, OperationBase):
 
         Raises TypeError and ValueError for shapes that do not fit together.
         """
-        return self._output_shape(x_shape, w_shape)
-
-    def _output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
-        raise NotImplementedError
+        shape: tuple[int, ...] = self._output_shape(x_shape, w_shape)
+        return shape
 
     def forward(
         self,

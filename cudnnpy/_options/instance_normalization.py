@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
+from cudnnpy._options.base import Operation
 from cudnnpy._options.checks import check_layout
 from cudnnpy._options.normalization import check_epsilon, run_backward
-from cudnnpy._options.operation_base import OperationBase
 from cudnnpy._options.suggestions import with_suggestions
 from cudnnpy.typing import Array, ArrayT, Layout, Stream
 
 
 @with_suggestions
 @dataclass(frozen=True)
-class InstanceNormalizationBase(OperationBase):
+class InstanceNormalizationBase(Operation):
     """Instance normalization, of each channel of each n over its spatial axes, and its gradients.
 
     Parameters

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
 from cudnnpy._options.arguments import check_normalized_shape
+from cudnnpy._options.base import Operation
 from cudnnpy._options.normalization import GRADIENTS, check_epsilon, run_backward, unpack_gradients
-from cudnnpy._options.operation_base import OperationBase
 from cudnnpy._options.suggestions import with_suggestions
 from cudnnpy.typing import Array, ArrayT, Shape, Stream
 
 
 @with_suggestions
 @dataclass(frozen=True)
-class LayerNormalizationBase(OperationBase):
+class LayerNormalizationBase(Operation):
     """Layer normalization over the last axes of x, and its gradients, on arrays of 1 to 5 axes.
 
     scale and bias have the shape of the normalized axes; without both, `normalized_shape` has their sizes.
@@ -167,7 +167,7 @@ class LayerNormalizationBase(OperationBase):
 
 @with_suggestions
 @dataclass(frozen=True)
-class RMSNormalizationBase(OperationBase):
+class RMSNormalizationBase(Operation):
     """RMS normalization over the last axes of x, scale * x / sqrt(mean(x * x) + epsilon), and its gradients.
 
     scale has the shape of the normalized axes; without one, `normalized_shape` has their sizes.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
+from cudnnpy._options.base import Operation
 from cudnnpy._options.checks import check_integer, check_layout, check_number
-from cudnnpy._options.operation_base import OperationBase
 from cudnnpy._options.suggestions import with_suggestions
 from cudnnpy.typing import Array, ArrayT, Layout, Stream
 
@@ -17,7 +17,7 @@ LRN_SMALLEST_BETA, LRN_SMALLEST_K = 0.01, 1e-5
 
 @with_suggestions
 @dataclass(frozen=True)
-class LocalResponseNormalizationBase(OperationBase):
+class LocalResponseNormalizationBase(Operation):
     """y = x / (k + alpha / size * s) ** beta and its gradient, where s is the sum of x * x over nearby channels.
 
     Parameters

@@ -6,8 +6,8 @@ from collections.abc import Container
 from typing import Any, cast
 
 from cudnnpy._options.arguments import should_compute_bias
+from cudnnpy._options.base import Operation
 from cudnnpy._options.checks import check_number
-from cudnnpy._options.operation_base import OperationBase
 from cudnnpy.typing import ElementName
 
 # (whether dscale is computed, whether dbias is) -> the names of the results after dx
@@ -59,7 +59,7 @@ def unpack_gradients(results: Any, *computed: bool) -> Any:
 
 
 def run_backward(
-    name: str, operation: OperationBase, inputs: tuple[Any, ...], out: Any, stream: Any, bias: bool | None
+    name: str, operation: Operation, inputs: tuple[Any, ...], out: Any, stream: Any, bias: bool | None
 ) -> Any:
     """Run a gradient on (dy, x, scale, mean, inverse_variance); return (dx, dscale, dbias), None where not computed."""
     scale = inputs[2]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, get_args
 
+from cudnnpy._options.base import Operation
 from cudnnpy._options.checks import check_flag, check_layout, check_option, check_per_axis, check_shape, expand_per_axis
-from cudnnpy._options.operation_base import OperationBase
 from cudnnpy._options.suggestions import with_suggestions
 from cudnnpy.typing import Array, ArrayT, CudnnPoolingMode, Layout, PerAxis, PoolingMode, Shape, Stream
 
@@ -20,7 +20,7 @@ Each = tuple[int, ...]
 
 @with_suggestions
 @dataclass(frozen=True)
-class PoolingBase(OperationBase):
+class PoolingBase(Operation):
     """Pooling over 1, 2 or 3 spatial axes and its gradient.
 
     Parameters
@@ -93,10 +93,8 @@ class PoolingBase(OperationBase):
         the last window would start at size + padding or later. Raises TypeError and ValueError for a shape that does not
         fit the options.
         """
-        return self._output_shape(check_shape("x_shape", x_shape, low=0))
-
-    def _output_shape(self, x_shape: tuple[int, ...]) -> tuple[int, ...]:
-        raise NotImplementedError
+        shape: tuple[int, ...] = self._output_shape(check_shape("x_shape", x_shape, low=0))
+        return shape
 
     def forward(
         self,

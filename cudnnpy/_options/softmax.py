@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, get_args
 
+from cudnnpy._options.base import Operation
 from cudnnpy._options.checks import check_layout, check_option
-from cudnnpy._options.operation_base import OperationBase
 from cudnnpy._options.suggestions import with_suggestions
 from cudnnpy.typing import Array, ArrayT, Layout, SoftmaxAlgorithm, SoftmaxMode, Stream
 
@@ -16,7 +16,7 @@ SOFTMAX_MODES: tuple[SoftmaxMode, ...] = get_args(SoftmaxMode)
 
 @with_suggestions
 @dataclass(frozen=True)
-class SoftmaxBase(OperationBase):
+class SoftmaxBase(Operation):
     """The softmax exp(x) / sum(exp(x)) or its logarithm, and its gradient, on arrays of 2 to 5 axes.
 
     Parameters

@@ -8,9 +8,9 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol
 
 from cudnnpy._launch.steps import Executable
+from cudnnpy._options.base import Options
 from cudnnpy._options.checks import bounded, check_flag, error_repr
 from cudnnpy._options.limits import MAX_KNOBS
-from cudnnpy._options.options_base import ImmutableOptions
 from cudnnpy._planning import known_issues
 from cudnnpy._planning.engines import EngineConfiguration, Target, engine, engine_name, engines, heuristics
 from cudnnpy._planning.issue_conditions import ProblemTraits
@@ -22,7 +22,7 @@ LOWERING_OPTIONS = ("space_to_depth", "channels_last_copies", "flipped_forward")
 
 
 @dataclass(frozen=True, repr=False)
-class Engine(ImmutableOptions):
+class Engine(Options):
     """An engine of the graph API, which the option `algorithm` forces.
 
     Parameters

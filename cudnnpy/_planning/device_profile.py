@@ -28,6 +28,7 @@ from cudnnpy._options.limits import MAX_PROFILE_BYTES
 from cudnnpy._options.public_dir import PublicDir
 from cudnnpy._options.suggestions import did_you_mean
 from cudnnpy._planning.engines import Target
+from cudnnpy._planning.gpu_kind import gpu_kind
 from cudnnpy._version import __version__
 from cudnnpy.backend import Descriptor
 from cudnnpy.errors import LibraryNotFoundError, StatusError
@@ -207,11 +208,7 @@ class DeviceProfile(PublicDir):
     @property
     def description(self) -> str:
         """The name, the compute capability and the number of multiprocessors of the GPU, as text."""
-        found = self.properties
-        major, minor = divmod(found["deviceVer"] // 10, 10)
-        return (
-            f"{found['deviceName']}, compute capability {major}.{minor}, {found['multiProcessorCount']} multiprocessors"
-        )
+        return str(gpu_kind(Target(profile=self.text)))
 
     @property
     def memory(self) -> int:

@@ -1,15 +1,14 @@
 """Plan for a device profile instead of a GPU (`cudnnpy plan`, `cudnnpy explain --device`).
 
-Every candidate is planned, which takes milliseconds. cuDNN may end the process while it plans one of them. `PlanningHooks`
-announces each candidate, so that another process can exclude it.
+Every candidate is planned, which takes milliseconds. cuDNN may end the process while it plans one of them: each candidate is
+announced before, so that another process can leave it out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from cudnnpy._launch.steps import Executable
 from cudnnpy._planning import device_profile, problem_notation, selection
 from cudnnpy._planning.candidate_filter import try_plan
 from cudnnpy._planning.candidates import Candidate, detached_candidate
@@ -22,27 +21,18 @@ from cudnnpy._planning.stored_choice import entry_of
 from cudnnpy._store.entry import Entry
 
 
-class PlanningHooks(NamedTuple):
-    """Hooks of offline planning.
-
-    `begin` is called with a candidate's name before cuDNN plans it, and with "" for a step that does not concern one candidate.
-    `left_out` maps the names of excluded candidates to rejection reasons.
-    """
-
-    begin: Callable[[str], None] = lambda name: None
-    left_out: Mapping[str, str] = {}
-
-
-def plan_for_profile(text: str, device: DeviceProfile, watch: PlanningHooks = PlanningHooks()) -> Entry:  # noqa: B008
+def plan_for_profile(
+    text: str, device: DeviceProfile, announce: Callable[[str], object], left_out: Mapping[str, str]
+) -> Entry:
     """Return the choice for a problem in the notation, with all candidates, for the GPU of a profile.
 
-    Nothing is measured: the entry's `milliseconds` and `error` are None. Raises ProblemTextError (a ValueError) if the text
-    cannot be parsed, ProfileError if the loaded cuDNN does not accept the profile, and NoAlgorithmError, with the table of
-    candidates, if none can be used.
+    Nothing is measured: the entry's `milliseconds` and `error` are None. `announce` and `left_out` are as for `survey_offline`.
+    Raises ProblemTextError (a ValueError) if the text cannot be parsed, ProfileError if the loaded cuDNN does not accept the
+    profile, and NoAlgorithmError, with the table of candidates, if none can be used.
     """
     problem, options = problem_notation.parse(text)
     target = device_profile.target_of(device)
-    considered = survey_offline(problem, options, target, device.memory, watch)
+    considered = survey_offline(problem, options, target, device.memory, announce, left_out)
     found = next((candidate for candidate in considered if not candidate.rejection_reason), None)
     if found is None:
         raise selection.no_algorithm(
@@ -56,16 +46,24 @@ def survey_offline(
     options: PlanningOptions,
     target: Target,
     free_bytes: int,
-    watch: PlanningHooks = PlanningHooks(),  # noqa: B008
+    announce: Callable[[str], object],
+    left_out: Mapping[str, str],
 ) -> list[Candidate]:
-    """Return every candidate, planned if the options permit it, otherwise with the rejection reason."""
-    watch.begin("")
-    found = list(_watched(selection.ranked_candidates(problem, options, target), watch))
+    """Return every candidate, planned if the options permit it, otherwise with the rejection reason.
+
+    `announce` is called with the name of each candidate before it is planned, and with "" before and after all of them.
+    `left_out` maps the names of candidates that are not planned to rejection reasons.
+    """
+    announce("")
+    candidates = list(selection.ranked_candidates(problem, options, target))
     limit = selection.limit_of(options, free_bytes)
-    for candidate in found:
+    for candidate in candidates:
+        candidate.rejection_reason = candidate.rejection_reason or left_out.get(candidate.name, "")
+        if not candidate.rejection_reason:
+            announce(candidate.name)
         try_plan(candidate, problem, options, limit)
-    watch.begin("")
-    return found
+    announce("")
+    return candidates
 
 
 def row(candidate: Candidate) -> dict[str, Any]:
@@ -100,18 +98,3 @@ def candidate_of_row(plain: dict[str, Any]) -> Candidate:
     )
     candidate.expected = plain["expected"]
     return candidate
-
-
-def _watched(candidates: Iterator[Candidate], watch: PlanningHooks) -> Iterator[Candidate]:
-    for candidate in candidates:
-        candidate.rejection_reason = candidate.rejection_reason or watch.left_out.get(candidate.name, "")
-        candidate.make = _announced(candidate.name, candidate.make, watch)
-        yield candidate
-
-
-def _announced(name: str, make: Callable[[], Executable], watch: PlanningHooks) -> Callable[[], Executable]:
-    def announced() -> Executable:
-        watch.begin(name)
-        return make()
-
-    return announced

@@ -9,7 +9,11 @@ from cudnnpy.typing import Policy, Preference
 
 
 class PlanningOptions(NamedTuple):
-    """How a plan is chosen. `algorithm` forces an Engine, a Plan or an algorithm that the problem knows by name."""
+    """How a plan is chosen. `algorithm` forces an Engine, a Plan or an algorithm that the problem knows by name.
+
+    `thorough`: autotune measures all candidates, and not only until several in a row gain nothing. It is an option of
+    `cudnnpy tune` alone, and no part of a text.
+    """
 
     prefer: Preference = "fastest"
     workspace_limit: int | None = None
@@ -18,6 +22,7 @@ class PlanningOptions(NamedTuple):
     algorithm: Any = None
     policy: Policy = "on_shape_change"
     tune_seconds: float = TUNE_SECONDS
+    thorough: bool = False
 
 
 def with_limit(options: PlanningOptions) -> PlanningOptions:

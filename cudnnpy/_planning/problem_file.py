@@ -12,7 +12,6 @@ be other lines between them, since the file may have been the standard error of 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -23,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cudnnpy._core.atomic_file import replacing
+from cudnnpy._core.atomic_file import replace_file
 from cudnnpy._options.limits import MAX_PROBLEM_FILE_BYTES, MAX_SYNTAX_CHARACTERS
 from cudnnpy._options.suggestions import did_you_mean
 from cudnnpy._planning.options import PlanningOptions
@@ -130,22 +129,17 @@ def write(path: str | os.PathLike[str], texts: Iterable[str]) -> None:
     lines = "".join(f"    {_toml(text)},\n" for text in known)
     content = f"{_HEADER}format = {FORMAT}\nproblems = [\n{lines}]\n"
     try:
-        _replace(Path(path), content)
+        _replace(Path(path), content.encode())
     except OSError as error:
         raise type(error)(error.errno, error.strerror, os.fspath(path)) from None
 
 
-def _replace(target: Path, content: str) -> None:
-    """Write a file by replacing it, with its mode if it exists; a pipe, a device or a file without a name is written to."""
+def _replace(target: Path, content: bytes) -> None:
+    """Write a file by replacing it; a pipe, a device or a file without a name is written to."""
     if target.exists() and not (target.is_file() and target.stat().st_nlink):
-        target.write_text(content, encoding="utf-8")
-        return
-    target = Path(os.path.realpath(target))
-    with replacing(target) as partial:
-        with partial.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(content)
-        with contextlib.suppress(FileNotFoundError):
-            partial.chmod(target.stat().st_mode & 0o7777)
+        target.write_bytes(content)
+    else:
+        replace_file(target, content)
 
 
 def _source(name: str) -> str:

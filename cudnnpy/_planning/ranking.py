@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 
@@ -43,6 +43,7 @@ from cudnnpy._planning.candidates import (
 from cudnnpy._planning.engines import Target, heuristics
 from cudnnpy._planning.gpu_kind import capability
 from cudnnpy.errors import StatusError
+from cudnnpy.typing import ConvolutionOperation
 
 FORMAT = 2
 SOURCE = "ranking"  #: the source of candidates with a predicted time
@@ -52,7 +53,7 @@ _MAX_PRODUCTS = 1 << 18  # of a matrix product; OpenBLAS computes larger ones wi
 FARTHEST = 4.0  # features are clipped to this many standard deviations
 LOWERINGS = ("blocks", "copies", "channels last", "epilogue", "forward")
 NUMBERS = 14  #: the length of a candidate's numbers
-GRAPHS = ("forward", "backward_data", "backward_filter")
+OPERATIONS: tuple[str, ...] = get_args(ConvolutionOperation)
 ENGINES = 1000  # more than a kind of graph has
 LAYERS = ("problem", "candidate", "second", "third", "last")
 
@@ -94,7 +95,7 @@ def engine_number(index: int, operation: str, is_fused: bool) -> int:
 
     The kinds are the operations, each by itself and fused with a bias or an activation.
     """
-    return index + ENGINES * (GRAPHS.index(operation) + len(GRAPHS) * is_fused)
+    return index + ENGINES * (OPERATIONS.index(operation) + len(OPERATIONS) * is_fused)
 
 
 def lowering_names(suffix: str) -> list[str]:

@@ -14,9 +14,10 @@ from cudnnpy._core.layouts import are_channels_last, channels_last_strides
 from cudnnpy._memory import workspace as memory
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._planning import recording
-from cudnnpy._planning.candidate_filter import Measurer, try_plan
+from cudnnpy._planning.candidate_filter import try_plan
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
+from cudnnpy._planning.measurement import Measurer
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
@@ -128,19 +129,18 @@ def choose(
     return found, tried
 
 
-def tuning_order(
-    problem: Problem, options: PlanningOptions, target: Target, *, thorough: bool = False
-) -> Iterator[Candidate]:
+def tuning_order(problem: Problem, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
     """Yield the candidates that autotune measures. The caller measures each before it takes the next.
 
     The first one that can be used is the default choice. Where a ranking model orders the candidates (Candidate.expected), the
-    engines that it does not rank come only with `thorough`, or if no candidate could be used. C functions come only then.
+    engines that it does not rank come only with `options.thorough`, or if no candidate could be used. C functions come only
+    if none could.
     """
     is_ranked = has_guess = False
 
     def all_candidates() -> Iterator[Candidate]:
         yield from problem.proposed_candidates(options, target)
-        if thorough or not (is_ranked and has_guess):
+        if options.thorough or not (is_ranked and has_guess):
             yield from problem.engines(target)
         if not has_guess:
             yield from problem.functions(options, target)

@@ -14,9 +14,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 from cudnnpy._planning import measurement_freeze, stored_choice
-from cudnnpy._planning.candidate_filter import Measurement, Measurer, try_plan
+from cudnnpy._planning.candidate_filter import try_plan
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target, load_plan
+from cudnnpy._planning.measurement import Measurement, Measurer
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._store.entry import Entry, Key

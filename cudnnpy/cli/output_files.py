@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from cudnnpy._core.atomic_file import replacing
+from cudnnpy._core.atomic_file import replace_file
 from cudnnpy.cli.errors import UsageError
 
 
@@ -56,12 +55,7 @@ def write(path: str | os.PathLike[str], content: str | bytes, *, overwrite: bool
     try:
         target.parent.mkdir(exist_ok=True)
         check_writable(path, overwrite=overwrite)
-        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
-        with replacing(target) as partial:
-            partial.touch(0o666 if mode is None else 0o600)  # the content of a private file is never public
-            partial.write_bytes(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
-            if mode is not None:
-                partial.chmod(mode)
+        replace_file(target, content.encode(errors="backslashreplace") if isinstance(content, str) else content)
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {_reason(error)}") from None
 

@@ -48,7 +48,7 @@ from cudnnpy._core.layouts import (
     is_format_ambiguous,
     packed_strides,
 )
-from cudnnpy._options.convolution import MODES, PADDINGS, ConvolutionOptions
+from cudnnpy._options.convolution import MODES, PADDINGS, ConvolutionOptions, compute_dtype_for
 from cudnnpy._options.element_types import ALIASES, ELEMENT_NAMES
 from cudnnpy._planning.problem import Problem as AnyProblem
 from cudnnpy._planning.problem_notation import (
@@ -65,7 +65,6 @@ from cudnnpy.convolution.problem import (
     OPERATIONS,
     Problem,
     bias_dtype,
-    compute_dtype,
     in_agreement,
     make_problem,
     output_shape,
@@ -123,7 +122,7 @@ def _words_of_types(problem: Problem) -> list[str]:
         words.append(dtype)
     if problem.y.dtype != _result_dtype(problem.operation, dtype):
         words.append(f"y.dtype={problem.y.dtype}")
-    if problem.compute_dtype != compute_dtype(ConvolutionOptions(), dtype):
+    if problem.compute_dtype != compute_dtype_for(None, dtype):
         words.append(f"compute_dtype={problem.compute_dtype}")
     return words
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cudnnpy._autotune import measurer_for
+from cudnnpy._child_process import measurer_for
 from cudnnpy._core.layouts import (
     TensorSpec,
     at_least_4d,
@@ -20,17 +20,16 @@ from cudnnpy._launch.device_operation import DeviceOperation
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.operands import check_input, check_no_overlaps, logical, logical_like, logical_result, packed_like
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
-from cudnnpy._launch.step_builder import StepBuilder
 from cudnnpy._memory.device_array import current_device
 from cudnnpy._options.arguments import check_activation
 from cudnnpy._options.checks import check_shape, is_channels_last
-from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._options.fused_convolution import FusedConvolutionBase
 from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.selection import plan_for
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.planned_tensors import specs_and_device
+from cudnnpy.convolution.zero_channels import program_on_zeros, zeros_for
 from cudnnpy.graph.activations import activated
 from cudnnpy.graph.graph import Graph
 from cudnnpy.typing import Array, FusedActivation, Shape
@@ -44,14 +43,10 @@ _NAMES = ("x", "w", *_PARAMETERS, "residual", "out")
 class FusedConvolution(FusedConvolutionBase, DeviceOperation):
     uses_suggested_format = True  # for a result, if the memory formats of x and w are ambiguous (dispatch.Owner)
 
-    def _plain_options(self) -> ConvolutionOptions:
-        return ConvolutionOptions(**self._fields())
-
     def _output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
-        options = self._plain_options()
-        last = is_channels_last(options.layout)
+        last = is_channels_last(self.layout)
         shapes = [to_logical(check_shape(n, s, low=0), last) for n, s in (("x_shape", x_shape), ("w_shape", w_shape))]
-        return from_logical(ask.output_shape(options, *shapes), last)
+        return from_logical(ask.output_shape(self, *shapes), last)
 
     def plan(
         self,
@@ -90,9 +85,8 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
         """
         given = dict(zip(_NAMES, (x, w, scale, bias, residual, out), strict=True))
         specs, ordinal = specs_and_device(given, device)
-        options = self._plain_options()
         check_activation(activation, ACTIVATIONS)
-        operands = self._operands(Call(Specs(specs), {}, ordinal or 0, 0, {}), options)
+        operands = self._operands(Call(Specs(specs), {}, ordinal or 0, 0, {}))
         if empty := [operand.name for operand in operands if not byte_extent(operand.spec)]:
             raise ValueError(f"a planned problem must have elements; got none in {', '.join(empty)}")
         wanted = _specs_of_engines(operands)
@@ -103,24 +97,23 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
                     f"{operand.spec.strides} and an alignment of {operand.spec.alignment} (logical order). Pass strides, or "
                     "use layout='NHWC'"
                 )
-        geometry = ask.geometry(options, operands[0].spec.shape[2:], operands[1].spec.shape[2:])
+        geometry = ask.geometry(self, operands[0].spec.shape[2:], operands[1].spec.shape[2:])
         graph = self._graph(operands, wanted, geometry, activation)
         if isinstance(device, DeviceProfile):
             return graph.plan(device)
         return graph.plan(current_device() if ordinal is None else ordinal)
 
     def _forward(self, call: Call, activation: str | None) -> tuple[Program, list[TensorSpec]]:
-        options = self._plain_options()
         check_activation(activation, ACTIVATIONS)
-        operands = given_operands = self._operands(call, options)
+        operands = given_operands = self._operands(call)
         x, w, y = (operands[at].spec for at in (0, 1, -1))
-        geometry = ask.geometry(options, x.shape[2:], w.shape[2:])
-        results = [ask.result_in_layout(options, y, x, w, y)]
+        geometry = ask.geometry(self, x.shape[2:], w.shape[2:])
+        results = [ask.result_in_layout(self, y, x, w, y)]
         if not byte_extent(y):
             return Program("convolution of empty tensors", call.device, operands, []), results
         has_channels = byte_extent(x) > 0
         if not has_channels:  # zeros in scratch memory replace x and w
-            x, w, geometry = ask.zeros_for(_last(y), x.dtype)
+            x, w, geometry = zeros_for(_last(y), x.dtype)
             operands = [Operand("x", x), Operand("w", w), *operands[2:]]
         wanted = _specs_of_engines(operands)
         graph = self._graph(operands, wanted, geometry, activation)
@@ -132,20 +125,15 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
         program = with_conversion_copies(plan.name, call.device, operands, plan.executable, wanted, plan=plan)
         if has_channels:
             return program, results
-        builder = StepBuilder({operand.name: operand.spec for operand in given_operands})
-        replaced = builder.scratch(x), builder.scratch(w)
-        for tensor in replaced:
-            builder.clear(tensor)
-        builder.add(program.executable, *replaced, *[*builder.operands.values()][2:])
-        return builder.program(plan.name, call.device, given_operands, plan), results
+        return program_on_zeros(plan.name, call.device, given_operands, (x, w), program.executable, plan), results
 
-    def _operands(self, call: Call, options: ConvolutionOptions) -> list[Operand]:
+    def _operands(self, call: Call) -> list[Operand]:
         """Check the arrays of a call; return x, w, the optional ones and out, in logical order."""
         x = logical(call, "x", self.layout, dtypes=DTYPES, empty=True)
         w = logical(call, "w", self.layout, dtypes=DTYPES, empty=True)
         if w.dtype != x.dtype:
             raise TypeError(f"w must be {x.dtype}, as x; got {w.dtype}")
-        shape = ask.output_shape(options, x.shape, w.shape)
+        shape = ask.output_shape(self, x.shape, w.shape)
         order = TensorSpec(shape, x.dtype, result_strides(shape, x, w, last=call.suggests_channels_last))
         y = logical_result(call, "out", shape, order, self.layout)
         operands = [Operand("x", x), Operand("w", w)]

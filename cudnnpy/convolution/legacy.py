@@ -9,16 +9,16 @@ from functools import partial
 from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, is_packed, packed_strides, with_two_spatial_axes
 from cudnnpy._launch.steps import tensor_descriptor
-from cudnnpy.convolution.problem import Problem
+from cudnnpy.convolution.problem import ROLES, Problem
 from cudnnpy.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor
-from cudnnpy.descriptors.choosing import OPERATIONS, permitted_math
+from cudnnpy.descriptors.choosing import FUNCTIONS, permitted_math
 from cudnnpy.handle import Handle
 from cudnnpy.names import short_names
 
 
 def is_deterministic(operation: str, name: str) -> bool:
     """Return whether an algorithm gives bitwise the same result every time."""
-    return name not in OPERATIONS[operation].nondeterministic
+    return name not in FUNCTIONS[operation].nondeterministic
 
 
 class LegacyExecutable:
@@ -30,7 +30,7 @@ class LegacyExecutable:
     def __init__(self, problem: Problem, name: str, strict: bool, handle: Handle | None) -> None:
         if handle is None:
             raise ValueError("the v7 functions need a GPU")
-        self._operation = OPERATIONS[problem.operation]
+        self._operation = FUNCTIONS[problem.operation]
         self.strict = strict
         g = problem.geometry
         if g.pre_padding != g.post_padding:
@@ -51,8 +51,7 @@ class LegacyExecutable:
             math_type=permitted_math(problem.x.dtype, tf32=not strict),
         )
         self._tensors = [tensors[role] for role in self._operation.operands]
-        roles = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y"}
-        given = [roles[operand] for operand in problem.operands if operand != "bias"]
+        given = [ROLES[operand] for operand in problem.operands if operand != "bias"]
         self._positions = tuple(given.index(role) for role in self._operation.operands)
         self._algorithm = short_names(self._operation.algorithms)[name]
         size = c_size_t()

@@ -19,18 +19,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import (
     TensorSpec,
     are_channels_last,
-    byte_extent,
     channels_last_strides,
     is_dense,
     result_strides,
 )
-from cudnnpy._launch.steps import Executable, Step, StepSequence, copy
+from cudnnpy._launch.step_builder import StepBuilder, Tensor
+from cudnnpy._launch.steps import Executable, StepSequence
 from cudnnpy._planning import known_issues
 from cudnnpy._planning.candidates import LOWERING_OPTIONS
 from cudnnpy._planning.engines import GraphExecutable, Target
@@ -38,13 +39,12 @@ from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import operation_graph
 from cudnnpy.convolution.convolution_notation import words_of
-from cudnnpy.convolution.epilogue import epilogue
-from cudnnpy.convolution.problem import Problem, in_agreement
+from cudnnpy.convolution.epilogue import add_epilogue
+from cudnnpy.convolution.problem import ROLES, Problem, in_agreement
 from cudnnpy.convolution.space_to_depth import SpaceToDepth, can_transform, with_space_to_depth
 
 _MOST = 1 << 30  # maximum of elements of a tensor that is copied to another memory format: cuDNN counts in 32 bits
 _IMAGE_AXES = 2  # maximum of spatial axes; with three, depthwise convolutions run on other kernels
-_ROLES = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y", "bias": "bias"}
 
 
 class ConvolutionLowering(NamedTuple):
@@ -69,13 +69,17 @@ class ConvolutionLowering(NamedTuple):
         """The suffix of candidates' names, which lists the conversions around the plan."""
         if self.flipped_forward:
             return " + forward"
+        end = " + epilogue" if self.has_epilogue else ""
         if self.channels_last_copies:  # the suffix implies "copies"
-            finished = (self.whole.bias, self.whole.activation) != (self.part.bias, self.part.activation)
-            return " + channels last" + (" + epilogue" if finished else "")
+            return f" + channels last{end}"
         blocks = " + blocks" if self.space_to_depth else ""
-        copies = any(_needs_scratch(self, n) for n in self.part.operands if not (blocks and _ROLES[n] in ("x", "w")))
-        finished = (self.whole.bias, self.whole.activation) != (self.part.bias, self.part.activation)
-        return blocks + (" + copies" if copies else "") + (" + epilogue" if finished else "")
+        copies = any(_needs_scratch(self, n) for n in self.part.operands if not (blocks and ROLES[n] in ("x", "w")))
+        return blocks + (" + copies" if copies else "") + end
+
+    @property
+    def has_epilogue(self) -> bool:
+        """Whether the bias or the activation is applied after the plan."""
+        return (self.whole.bias, self.whole.activation) != (self.part.bias, self.part.activation)
 
     @property
     def space_to_depth(self) -> bool:
@@ -113,7 +117,7 @@ class ConvolutionLowering(NamedTuple):
 def lowerings(problem: Problem) -> Iterator[ConvolutionLowering]:
     """Yield the lowerings of a problem, by ascending number of launches; then others, for rankings and measurements."""
     plain = problem._replace(bias=None, activation=None, beta=0.0)
-    result = _ROLES[problem.operands[-1]]
+    result = ROLES[problem.operands[-1]]
     plain = plain._replace(**{result: _packed(getattr(plain, result))})  # type: ignore[arg-type]
     remedies = known_issues.remedies(problem.traits)
     in_one = problem.operation == "forward" and problem.beta == 0.0 and plain.y == problem.y
@@ -220,7 +224,7 @@ def _packed(spec: TensorSpec) -> TensorSpec:
 
 def _needs_scratch(lowering: ConvolutionLowering, name: str) -> bool:
     """Return whether the plan takes an operand in scratch memory: for another memory format or shape, or for beta."""
-    role = _ROLES[name]
+    role = ROLES[name]
     accumulates = name == lowering.part.operands[-1] and lowering.whole.beta != lowering.part.beta
     return accumulates or getattr(lowering.whole, role) != getattr(lowering.part, role)
 
@@ -228,41 +232,31 @@ def _needs_scratch(lowering: ConvolutionLowering, name: str) -> bool:
 def _steps(lowering: ConvolutionLowering, plan: Executable, target: Target) -> StepSequence:
     """Return the steps of a lowering: copies of inputs to scratch memory, the plan, a copy of its result, the epilogue."""
     whole, part = lowering.whole, lowering.part
-    places = {name: at for at, name in enumerate(whole.operands)}
-    used = dict(places)
-    scratch: list[int] = []
-    before: list[Step] = []
-    after: list[Step] = []
-
-    def room(spec: TensorSpec) -> int:
-        scratch.append(byte_extent(spec))
-        return len(places) + len(scratch) - 1
-
+    builder = StepBuilder(dict(zip(whole.operands, whole.specs, strict=True)))
+    transforms = {"x": lowering.x_transform, "w": lowering.w_transform}
+    chains: dict[str, list[Tensor]] = {}  # from each operand to the tensor in scratch memory that the plan takes
     for name in part.operands:
-        if not _needs_scratch(lowering, name):
-            continue
-        role, place, is_result = _ROLES[name], places[name], name == part.operands[-1]
-        spec, inside = getattr(whole, role), getattr(part, role)
-        used[name] = room(inside)
-        transform = {"x": lowering.x_transform, "w": lowering.w_transform}.get(role)
-        if transform is not None and not can_transform(spec):  # first copied to a packed tensor
-            between = _transformable(spec)
-            place = room(between)
-            if is_result:
-                after.append(Step(copy(between, spec, beta=whole.beta), (place, places[name])))
+        chain = chains[name] = [builder.operands[name]]
+        if _needs_scratch(lowering, name):
+            if transforms.get(ROLES[name]) is not None and not can_transform(chain[0].spec):  # first a packed tensor
+                chain.append(builder.scratch(_transformable(chain[0].spec)))
+            chain.append(builder.scratch(getattr(part, ROLES[name])))
+    *inputs, result = part.operands
+    for name in inputs:
+        for source, copied in pairwise(chains[name]):
+            transform = transforms.get(ROLES[name]) if copied is chains[name][-1] else None
+            if transform is None:
+                builder.copy(source, copied)
             else:
-                before.append(Step(copy(spec, between), (places[name], place)))
-            spec = between
-        beta = whole.beta if place == places[name] else 0.0
-        if is_result:
-            back = copy(inside, spec, beta=beta) if transform is None else transform.to_space(spec, beta)
-            after.insert(0, Step(back, (used[name], place)))
+                builder.add(transform.to_depth(source.spec), source, copied)
+    builder.add(plan, *(chain[-1] for chain in chains.values()))
+    for copied, source in reversed([*pairwise(chains[result])]):
+        transform = transforms.get(ROLES[result]) if source is chains[result][-1] else None
+        beta = whole.beta if copied is chains[result][0] else 0.0
+        if transform is None:
+            builder.copy(source, copied, beta=beta)
         else:
-            before.append(
-                Step(copy(spec, inside) if transform is None else transform.to_depth(spec), (place, used[name]))
-            )
-    if (whole.bias, whole.activation) != (part.bias, part.activation):
-        result = tuple(places[name] for name in (whole.operands[-1], "bias") if name in places)
-        after += epilogue(whole.specs[-1], whole.bias, whole.activation, target, result)
-    step = Step(plan, tuple(used[name] for name in part.operands))
-    return StepSequence([*before, step, *after], scratch, plan)
+            builder.add(transform.to_space(copied.spec, beta), source, copied)
+    if lowering.has_epilogue:
+        add_epilogue(builder, builder.operands[result], builder.operands.get("bias"), whole.activation, target)
+    return builder.sequence()

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
-
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, result_strides, with_channels_last_strides, with_two_spatial_axes
-from cudnnpy._planning.engines import Target, graph_of
-from cudnnpy._planning.engines import tensor as plain_tensor
+from cudnnpy._planning.engines import Target, graph_of, tensor
 from cudnnpy.backend import Descriptor
-from cudnnpy.convolution.problem import Problem
+from cudnnpy.convolution.problem import ROLES, Problem
 from cudnnpy.typing import ElementName
 
 _MODES = {"cross_correlation": raw.CUDNN_CROSS_CORRELATION, "convolution": raw.CUDNN_CONVOLUTION}
@@ -34,79 +30,46 @@ _OPERATIONS = {
         "DY",
     ),
 }
-X, W, Y, BIAS, CONVOLVED, BIASED = 1, 2, 3, 4, 5, 6  # unique ids of the tensors in a graph
-_UIDS = {"x": X, "dx": X, "w": W, "dw": W, "y": Y, "dy": Y, "bias": BIAS, "convolved": CONVOLVED}
+# The unique ids of the tensors in a graph; "biased" is the result before the activation.
+_UIDS = {"x": 1, "w": 2, "y": 3, "bias": 4, "convolved": 5, "biased": 6}
 
 
 def uids(operands: tuple[str, ...]) -> tuple[int, ...]:
     """Return the unique ids of operands by name."""
-    return tuple(_UIDS[name] for name in operands)
+    return tuple(_UIDS[ROLES.get(name, name)] for name in operands)
 
 
-def spatial(values: tuple[int, ...], first: int) -> tuple[int, ...]:
-    """Return the values for at least two spatial axes; `first` is the value of an added axis."""
-    return (first, *values) if len(values) == 1 else values
-
-
-class Pointwise(NamedTuple):
-    """An elementwise operation after a convolution: the unique ids of its operands x and optionally b, and of its result y."""
-
-    mode: int
-    x: int
-    y: int
-    b: int | None = None
-
-
-class GraphDescription(NamedTuple):
-    """A problem's graph as plain data, from which the graph is built.
-
-    `tensors` are by unique id, with at least two spatial axes; those in `virtual` exist only between two operations.
-    `convolved` is the id of the convolution's result, and `wide` the dtype in which later operations are computed.
-    """
-
-    tensors: dict[int, TensorSpec]
-    virtual: frozenset[int]
-    convolved: int
-    pointwise: tuple[Pointwise, ...]
-    wide: ElementName
-
-
-def describe_graph(problem: Problem) -> GraphDescription:
-    """Return the graph of a problem as data: the convolution, then its bias and activation."""
-    x, w, y, wide = problem.x, problem.w, problem.y, _wide(problem.compute_dtype)
+def operation_graph(problem: Problem, target: Target) -> Descriptor:
+    """Return the finalized operation graph of a problem: the convolution, then its bias and activation."""
+    x, w, y = problem.x, problem.w, problem.y
     if problem.bias is None and problem.activation is None:
-        return GraphDescription(
-            {X: _with_two_spatial_axes(x), W: _with_two_spatial_axes(w), Y: _with_two_spatial_axes(y)},
-            frozenset(),
-            Y,
-            (),
-            wide,
-        )
+        return graph_of([_convolution(problem, _tensor("x", x), _tensor("w", w), _tensor("y", y))], target)
     x, w, y = with_channels_last_strides(x, w, y)
-    after = _epilogue(y._replace(dtype=wide), y, problem.bias, problem.activation, wide)
-    return after._replace(
-        tensors={X: _with_two_spatial_axes(x), W: _with_two_spatial_axes(w), **after.tensors},
-        virtual=after.virtual | {CONVOLVED},
-    )
+    wide = _wide(problem.compute_dtype)
+    convolved = _tensor("convolved", y._replace(dtype=wide), virtual=True)
+    convolution = _convolution(problem, _tensor("x", x), _tensor("w", w), convolved)
+    return graph_of([convolution, *_epilogue(convolved, y, problem.bias, problem.activation, wide)], target)
+
+
+def epilogue_graph(y: TensorSpec, bias: TensorSpec | None, activation: str | None, target: Target) -> Descriptor:
+    """Return the operation graph of a bias and an activation on a convolution's result in memory, in place."""
+    return graph_of(_epilogue(_tensor("convolved", y), y, bias, activation, _wide(y.dtype)), target)
 
 
 def _epilogue(
-    last: TensorSpec, y: TensorSpec, bias: TensorSpec | None, activation: str | None, wide: ElementName
-) -> GraphDescription:
-    """Return the operations of a bias and an activation on `last`, the convolution's result, which may be virtual."""
-    tensors, virtual, pointwise, at = {CONVOLVED: _with_two_spatial_axes(last)}, set(), [], CONVOLVED
+    last: Descriptor, y: TensorSpec, bias: TensorSpec | None, activation: str | None, wide: ElementName
+) -> list[Descriptor]:
+    """Return the operations of a bias and an activation on `last`, the convolution's result, computed in the dtype `wide`."""
+    result, operations = _tensor("y", y), []
     if bias is not None:
         shape = (1, y.shape[1], *(1 for _ in y.shape[2:]))
-        tensors[BIAS] = _with_two_spatial_axes(bias._replace(shape=shape, strides=result_strides(shape, y)))
-        if activation is not None:
-            tensors[BIASED] = _with_two_spatial_axes(y._replace(dtype=wide))
-            virtual.add(BIASED)
-        pointwise.append(Pointwise(raw.CUDNN_POINTWISE_ADD, at, BIASED if activation else Y, BIAS))
-        at = BIASED
+        row = _tensor("bias", bias._replace(shape=shape, strides=result_strides(shape, y)))
+        biased = result if activation is None else _tensor("biased", y._replace(dtype=wide), virtual=True)
+        operations.append(_pointwise(raw.CUDNN_POINTWISE_ADD, wide, last, biased, row))
+        last = biased
     if activation is not None:
-        pointwise.append(Pointwise(_ACTIVATIONS[activation], at, Y))
-    tensors[Y] = _with_two_spatial_axes(y)
-    return GraphDescription(tensors, frozenset(virtual), CONVOLVED, tuple(pointwise), wide)
+        operations.append(_pointwise(_ACTIVATIONS[activation], wide, last, result))
+    return operations
 
 
 def _wide(dtype: ElementName) -> ElementName:
@@ -114,28 +77,10 @@ def _wide(dtype: ElementName) -> ElementName:
     return "float64" if dtype == "float64" else "float32"
 
 
-def _with_two_spatial_axes(spec: TensorSpec) -> TensorSpec:
-    """Return the tensor with at least two spatial axes."""
+def _tensor(name: str, spec: TensorSpec, *, virtual: bool = False) -> Descriptor:
+    """Return the descriptor of a tensor, with at least two spatial axes. A virtual one is between two operations."""
     shape, strides = with_two_spatial_axes(spec)
-    return spec._replace(shape=shape, strides=strides)
-
-
-def operation_graph(problem: Problem, target: Target) -> Descriptor:
-    """Return the finalized operation graph of a problem."""
-    what = describe_graph(problem)
-    tensors = _tensors(what)
-    first = _convolution(problem, tensors[X], tensors[W], tensors[what.convolved])
-    return graph_of([first, *_pointwise(what, tensors)], target)
-
-
-def epilogue_graph(y: TensorSpec, bias: TensorSpec | None, activation: str | None, target: Target) -> Descriptor:
-    """Return the operation graph of a bias and an activation on a convolution's result in memory, in place."""
-    what = _epilogue(y, y, bias, activation, _wide(y.dtype))
-    return graph_of(_pointwise(what, _tensors(what)), target)
-
-
-def _tensors(what: GraphDescription) -> dict[int, Descriptor]:
-    return {uid: plain_tensor(uid, spec, virtual=uid in what.virtual) for uid, spec in what.tensors.items()}
+    return tensor(_UIDS[name], spec._replace(shape=shape, strides=strides), virtual=virtual)
 
 
 def _convolution(problem: Problem, x: Descriptor, w: Descriptor, y: Descriptor) -> Descriptor:
@@ -146,10 +91,10 @@ def _convolution(problem: Problem, x: Descriptor, w: Descriptor, y: Descriptor) 
             raw.CUDNN_ATTR_CONVOLUTION_COMP_TYPE: dtype_of(problem.compute_dtype).number,
             raw.CUDNN_ATTR_CONVOLUTION_CONV_MODE: _MODES[problem.mode],
             raw.CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS: max(len(g.stride), 2),
-            raw.CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS: spatial(g.pre_padding, 0),
-            raw.CUDNN_ATTR_CONVOLUTION_POST_PADDINGS: spatial(g.post_padding, 0),
-            raw.CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES: spatial(g.stride, 1),
-            raw.CUDNN_ATTR_CONVOLUTION_DILATIONS: spatial(g.dilation, 1),
+            raw.CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS: _spatial(g.pre_padding, 0),
+            raw.CUDNN_ATTR_CONVOLUTION_POST_PADDINGS: _spatial(g.post_padding, 0),
+            raw.CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES: _spatial(g.stride, 1),
+            raw.CUDNN_ATTR_CONVOLUTION_DILATIONS: _spatial(g.dilation, 1),
         },
     )
     kind, part, *names = _OPERATIONS[problem.operation]
@@ -165,22 +110,23 @@ def _convolution(problem: Problem, x: Descriptor, w: Descriptor, y: Descriptor) 
     return operation
 
 
-def _pointwise(what: GraphDescription, tensors: Mapping[int, Descriptor]) -> list[Descriptor]:
-    return [
-        Descriptor(
-            raw.CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR,
-            {
-                raw.CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR: Descriptor(
-                    raw.CUDNN_BACKEND_POINTWISE_DESCRIPTOR,
-                    {
-                        raw.CUDNN_ATTR_POINTWISE_MODE: node.mode,
-                        raw.CUDNN_ATTR_POINTWISE_MATH_PREC: dtype_of(what.wide).number,
-                    },
-                ),
-                raw.CUDNN_ATTR_OPERATION_POINTWISE_XDESC: tensors[node.x],
-                raw.CUDNN_ATTR_OPERATION_POINTWISE_BDESC: None if node.b is None else tensors[node.b],
-                raw.CUDNN_ATTR_OPERATION_POINTWISE_YDESC: tensors[node.y],
-            },
-        )
-        for node in what.pointwise
-    ]
+def _pointwise(mode: int, dtype: ElementName, x: Descriptor, y: Descriptor, b: Descriptor | None = None) -> Descriptor:
+    """Return an elementwise operation on x, and optionally b, with the result y."""
+    how = Descriptor(
+        raw.CUDNN_BACKEND_POINTWISE_DESCRIPTOR,
+        {raw.CUDNN_ATTR_POINTWISE_MODE: mode, raw.CUDNN_ATTR_POINTWISE_MATH_PREC: dtype_of(dtype).number},
+    )
+    return Descriptor(
+        raw.CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR,
+        {
+            raw.CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR: how,
+            raw.CUDNN_ATTR_OPERATION_POINTWISE_XDESC: x,
+            raw.CUDNN_ATTR_OPERATION_POINTWISE_BDESC: b,
+            raw.CUDNN_ATTR_OPERATION_POINTWISE_YDESC: y,
+        },
+    )
+
+
+def _spatial(values: tuple[int, ...], first: int) -> tuple[int, ...]:
+    """Return the values for at least two spatial axes; `first` is the value of an added axis."""
+    return (first, *values) if len(values) == 1 else values

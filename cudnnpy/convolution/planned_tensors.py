@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cudnnpy._child_process import check_device
 from cudnnpy._core.layouts import TensorSpec, check_spec
 from cudnnpy._memory.arrays import read, spec_of
 from cudnnpy._planning.device_profile import DeviceProfile
-from cudnnpy._profile_planning import check_device
 
 
 def specs_and_device(

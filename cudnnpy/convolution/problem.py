@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, TypeAlias, get_args
 
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import (
@@ -18,7 +18,6 @@ from cudnnpy._core.layouts import (
     in_layout,
     is_format_ambiguous,
     normalize_unit_strides,
-    result_strides,
 )
 from cudnnpy._options.arguments import check_activation, check_scales
 from cudnnpy._options.checks import (
@@ -29,20 +28,30 @@ from cudnnpy._options.checks import (
     expand_per_axis,
     is_channels_last,
 )
-from cudnnpy._options.convolution import ConvolutionOptions
+from cudnnpy._options.convolution import ConvolutionOptions, FusedOptions, compute_dtype_for
 from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy.typing import ConvolutionMode, ElementName
+from cudnnpy.typing import ConvolutionMode, ConvolutionOperation, ElementName
 
-OPERATIONS = ("forward", "backward_data", "backward_filter")
+GeometryOptions: TypeAlias = ConvolutionOptions | FusedOptions
+OPERATIONS: tuple[ConvolutionOperation, ...] = get_args(ConvolutionOperation)
 ACTIVATIONS = ("identity", "relu", "sigmoid", "tanh", "elu", "swish")
-_OPERANDS = {"forward": ("x", "w", "y"), "backward_data": ("dy", "w", "dx"), "backward_filter": ("dy", "x", "dw")}
-INPUTS = {operation: names[:2] for operation, names in _OPERANDS.items()}  # in the order of a call's arguments
+OPERANDS = {"forward": ("x", "w", "y"), "backward_data": ("dy", "w", "dx"), "backward_filter": ("dy", "x", "dw")}
+INPUTS = {operation: names[:2] for operation, names in OPERANDS.items()}  # in the order of a call's arguments
+ROLES = {
+    "x": "x",
+    "dx": "x",
+    "w": "w",
+    "dw": "w",
+    "y": "y",
+    "dy": "y",
+    "bias": "bias",
+}  # of operands: fields of a Problem
 
 
 def planning_options(options: ConvolutionOptions) -> PlanningOptions:
     """Return the part of the options that the choice of a plan depends on."""
-    return PlanningOptions(*(getattr(options, name) for name in PlanningOptions._fields))
+    return PlanningOptions(*(getattr(options, name) for name in PlanningOptions._fields if name != "thorough"))
 
 
 class Geometry(NamedTuple):
@@ -54,7 +63,7 @@ class Geometry(NamedTuple):
     dilation: tuple[int, ...]
 
 
-def geometry(options: ConvolutionOptions, x_spatial: Sequence[int], w_spatial: Sequence[int]) -> Geometry:
+def geometry(options: GeometryOptions, x_spatial: Sequence[int], w_spatial: Sequence[int]) -> Geometry:
     """Return the padding, stride and dilation for each spatial axis of the given sizes."""
     rank = len(x_spatial)
     stride = expand_per_axis("stride", options.stride, rank)
@@ -74,14 +83,7 @@ def geometry(options: ConvolutionOptions, x_spatial: Sequence[int], w_spatial: S
     return Geometry(tuple(p[0] for p in pairs), tuple(p[1] for p in pairs), stride, dilation)
 
 
-def given_shape(name: str, shape: Any, of_out: Any) -> Any:
-    """Return the given shape, or else the shape of the given result. Raises TypeError if both are None."""
-    if shape is None and of_out is None:
-        raise TypeError(f"{name} must be the shape of the result where out is None; got None")
-    return of_out if shape is None else shape
-
-
-def output_shape(options: ConvolutionOptions, x_shape: Sequence[int], w_shape: Sequence[int]) -> tuple[int, ...]:
+def output_shape(options: GeometryOptions, x_shape: Sequence[int], w_shape: Sequence[int]) -> tuple[int, ...]:
     """Return the logical shape of y for the logical shapes of x and w. Raises ValueError for shapes that do not fit.
 
     Each spatial size is floor((x + padding before + padding after - dilation * (w - 1) - 1) / stride) + 1. The batch size
@@ -138,15 +140,13 @@ class Problem(NamedTuple):
     @property
     def operands(self) -> tuple[str, ...]:
         """The names of the tensors in the order of the addresses of a plan; the result is the last."""
-        *inputs, result = _OPERANDS[self.operation]
+        *inputs, result = OPERANDS[self.operation]
         return (*inputs, result) if self.bias is None else (*inputs, "bias", result)
 
     @property
     def specs(self) -> tuple[TensorSpec, ...]:
         """The specs of the tensors, in the order of `operands`."""
-        x, w, y = self.x, self.w, self.y
-        by_name = {"x": x, "dx": x, "w": w, "dw": w, "y": y, "dy": y, "bias": self.bias}
-        return tuple(spec for name in self.operands if (spec := by_name[name]) is not None)
+        return tuple(getattr(self, ROLES[name]) for name in self.operands)
 
     @property
     def traits(self) -> ProblemTraits:
@@ -186,20 +186,6 @@ class Problem(NamedTuple):
         return self.y.shape[0] * math.prod(self.y.shape[2:])
 
 
-def compute_dtype(options: ConvolutionOptions, dtype: str) -> ElementName:
-    """Return the dtype in which products are summed: by default float64 for float64, int32 for int8, otherwise float32."""
-    others: dict[str, ElementName] = {"float64": "float64", "int8": "int32"}
-    given = cast(ElementName, options.compute_dtype or others.get(dtype, "float32"))
-    allowed = {"float64": ("float64",), "int8": ("int32", "float32"), "float16": ("float32", "float16")}.get(
-        dtype, ("float32",)
-    )
-    if given not in allowed:
-        raise ValueError(
-            f"compute_dtype must be {' or '.join(map(repr, allowed))} for {dtype}; got {error_repr(given)}"
-        )
-    return given
-
-
 def make_problem(
     options: ConvolutionOptions,
     operation: str,
@@ -219,20 +205,17 @@ def make_problem(
     `called` are the names of the two inputs in error messages, if they differ from the operation's.
     """
     expected = output_shape(options, x.shape, w.shape)
-    names = {"forward": ("x", "w", "out"), "backward_data": ("out", "w", "dy"), "backward_filter": ("x", "out", "dy")}[
-        operation
-    ]
-    if tuple(y.shape) != expected:
-        raise ValueError(f"{names[2]} must have shape {expected} (logical order); got shape {tuple(y.shape)}")
-    inputs = {"forward": (x, w), "backward_data": (y, w), "backward_filter": (y, x)}[operation]
-    first, second = inputs
+    roles = [ROLES[name] for name in OPERANDS[operation]]
     one, two = called or INPUTS[operation]
+    names, tensors = dict(zip(roles, (one, two, "out"), strict=True)), {"x": x, "w": w, "y": y}
+    first, second, result = (tensors[role] for role in roles)
+    if tuple(y.shape) != expected:
+        raise ValueError(f"{names['y']} must have shape {expected} (logical order); got shape {tuple(y.shape)}")
     if first.dtype != second.dtype:
         raise TypeError(f"{two} must be {first.dtype}, as {one}; got {second.dtype}")
     if first.dtype in ("int32", "uint8"):
         raise TypeError(f"{one} must be of a floating-point type, or int8; got {first.dtype}")
-    result = {"forward": y, "backward_data": x, "backward_filter": w}[operation]
-    x, w, y = canonical(x, names[0]), canonical(w, names[1]), canonical(y, names[2])
+    x, w, y = (canonical(spec, names[role]) for role, spec in tensors.items())
     _check_result_dtype(operation, first.dtype, result.dtype)
     for name, given in (("bias", bias), ("activation", activation)):
         if given is not None and operation == "backward_filter":
@@ -249,7 +232,7 @@ def make_problem(
             geometry(options, x.shape[2:], w.shape[2:]),
             options.groups,
             options.mode,
-            compute_dtype(options, first.dtype),
+            compute_dtype_for(options.compute_dtype, first.dtype),
             float(alpha),
             float(beta),
             None if bias is None else bias._replace(strides=(1,)),
@@ -259,7 +242,7 @@ def make_problem(
     )
 
 
-def result_in_layout(options: ConvolutionOptions, result: TensorSpec, *tensors: TensorSpec) -> TensorSpec:
+def result_in_layout(options: GeometryOptions, result: TensorSpec, *tensors: TensorSpec) -> TensorSpec:
     """Return a new result in the axis order of the arrays.
 
     If the memory formats of all tensors are ambiguous, a problem uses the one in which cuDNN is fast; the result gets the
@@ -268,15 +251,6 @@ def result_in_layout(options: ConvolutionOptions, result: TensorSpec, *tensors: 
     if is_format_ambiguous(*tensors):
         (result,) = normalize_unit_strides(result, last=is_channels_last(options.layout))
     return in_layout(result, is_channels_last(options.layout))
-
-
-def zeros_for(y: TensorSpec, dtype: ElementName) -> tuple[TensorSpec, TensorSpec, Geometry]:
-    """Return x, w and geometry of a convolution of zeros with y's shape, with a filter of size 1 and 16 bytes of channels."""
-    channels, taps = 16 // dtype_of(dtype).itemsize, (1,) * len(y.shape[2:])
-    shapes = (y.shape[0], channels, *y.shape[2:]), (y.shape[1], channels, *taps)
-    x, w = (canonical(TensorSpec(shape, dtype, result_strides(shape, y)), "zeros") for shape in shapes)
-    none = (0,) * len(taps)
-    return x, w, Geometry(none, none, taps, taps)
 
 
 def in_agreement(problem: Problem) -> Problem:

@@ -2,83 +2,90 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields
 from typing import Any
 
-from cudnnpy._core.layouts import CHANNELS_FIRST, from_logical, to_logical
-from cudnnpy._memory.arrays import read
+from cudnnpy._core.layouts import CHANNELS_FIRST, TensorSpec, from_logical, to_logical
+from cudnnpy._launch.device_operation import DeviceOperation
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.program import Program
+from cudnnpy._options.arguments import gradient_shape
 from cudnnpy._options.checks import check_layout_rank, check_shape, expand_per_axis, is_channels_last
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._options.convolution_methods import ConvolutionTransposeBase
-from cudnnpy.convolution import problem as ask
-from cudnnpy.convolution.layer_base import Layer
-from cudnnpy.convolution.operation import TRANSPOSE_INPUT_NAMES, Operation
-from cudnnpy.convolution.zero_extension import ZeroExtended, surplus_of
-from cudnnpy.typing import Array, ConvolutionActivation, Shape, Stream
+from cudnnpy._planning.plan import Plan
+from cudnnpy.convolution.bias_gradient import bias_gradient
+from cudnnpy.convolution.convolution import Convolution, check_forced
+from cudnnpy.convolution.problem import geometry
+from cudnnpy.convolution.zero_extension import prepare_extended, surplus_of
+from cudnnpy.typing import Shape
 
-_MOST_KNOWN = 1000  # pairs of shapes in the cache of operations
+# The names of the arrays in place of the two inputs of each operation of the convolution that is transposed.
+INPUT_NAMES = {"forward": ("dy", "w"), "backward_data": ("x", "w"), "backward_filter": ("x", "dy")}
 
 
-class ConvolutionTranspose(ConvolutionTransposeBase, Layer):
-    _operations: dict[Any, Operation]  # by padding and surplus
-    _known: dict[Any, tuple[Operation, tuple[int, ...]]]  # by the shapes of x and w
+class ConvolutionTranspose(ConvolutionTransposeBase, DeviceOperation):
+    uses_suggested_format = True  # as for Convolution
+
+    _convolutions: dict[Any, Convolution]  # which it transposes, by their padding
 
     def _derived(self) -> dict[str, Any]:
-        return {**super()._derived(), "_operations": {}, "_known": {}}
+        check_forced(self.algorithm)
+        return {**super()._derived(), "_convolutions": {}}
+
+    # Set-up, once for each call signature
 
     def _forward(
-        self,
-        x: Array,
-        w: Array,
-        bias: Array | None,
-        activation: ConvolutionActivation | None,
-        out: Array | None,
-        alpha: float,
-        beta: float,
-        stream: Stream | None,
-    ) -> Array:
-        operation, y_shape = self._behind(_shape(x, "x"), _shape(w, "w"))
-        return operation.run("backward_data", x, w, y_shape, bias, activation, out, alpha, beta, stream)
+        self, call: Call, activation: str | None, alpha: float, beta: float
+    ) -> tuple[Plan | Program, list[TensorSpec]]:
+        w_shape = call.specs["w"].shape
+        y_shape = self.output_shape(call.specs["x"].shape, w_shape)
+        return self._prepare(call, w_shape, "backward_data", activation, alpha, beta, y_shape)
 
     def _backward_data(
-        self,
-        dy: Array,
-        w: Array,
-        x_shape: Shape | None,
-        out: Array | None,
-        alpha: float,
-        beta: float,
-        stream: Stream | None,
-    ) -> Array:
-        filters, of_dy = _shape(w, "w"), _shape(dy, "dy")
-        if x_shape is None:
-            x_shape = self._input_shape(of_dy, filters) if out is None else _shape(out, "out")
-        x_shape = check_shape("x_shape", x_shape, len(filters), low=0)
-        operation, wanted = self._behind(x_shape, filters)
-        if of_dy != wanted:
-            raise ValueError(f"dy must have shape {wanted}, the result's for x of shape {x_shape}; got shape {of_dy}")
-        return operation.run("forward", dy, w, None, None, None, out, alpha, beta, stream)
+        self, call: Call, alpha: float, beta: float, *x_shape: int
+    ) -> tuple[Plan | Program, list[TensorSpec]]:
+        dy_shape, w_shape, out = call.specs["dy"].shape, call.specs["w"].shape, call.specs.get("out")
+        if not x_shape:
+            x_shape = self._input_shape(dy_shape, w_shape) if out is None else out.shape
+        self._check_dy(dy_shape, check_shape("x_shape", x_shape, len(w_shape), low=0), w_shape)
+        return self._prepare(call, w_shape, "forward", None, alpha, beta)
 
     def _backward_filter(
-        self,
-        dy: Array,
-        x: Array,
-        w_shape: Shape | None,
-        out: Array | None,
-        alpha: float,
-        beta: float,
-        stream: Stream | None,
-    ) -> Array:
-        given = _wanted("w_shape", w_shape, out)
-        filters = check_shape("w_shape", given, len(_shape(x, "x")))
-        operation, wanted = self._behind(_shape(x, "x"), filters)
-        if _shape(dy, "dy") != wanted:
-            raise ValueError(f"dy must have shape {wanted}; got shape {_shape(dy, 'dy')}")
-        return operation.run("backward_filter", x, dy, filters, None, None, out, alpha, beta, stream)
+        self, call: Call, alpha: float, beta: float, *w_shape: int
+    ) -> tuple[Plan | Program, list[TensorSpec]]:
+        x_shape, out = call.specs["x"].shape, call.specs.get("out")
+        w_shape = check_shape("w_shape", gradient_shape("w_shape", w_shape or None, out and out.shape), len(x_shape))
+        self._check_dy(call.specs["dy"].shape, x_shape, w_shape)
+        return self._prepare(call, w_shape, "backward_filter", None, alpha, beta, w_shape)
 
-    def _backward_bias(self, dy: Array, out: Array | None, alpha: float, beta: float, stream: Stream | None) -> Array:
-        if not self._operations:
-            self._operations[None] = Operation(self._plain_options())
-        return next(iter(self._operations.values())).run_bias(dy, out, alpha, beta, stream)
+    def _backward_bias(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
+        return bias_gradient(self, call, alpha, beta)
+
+    def _prepare(
+        self, call: Call, w_shape: tuple[int, ...], operation: str, *arguments: Any
+    ) -> tuple[Plan | Program, list[TensorSpec]]:
+        """Plan an operation of the convolution that is transposed. `arguments` are as for Convolution._prepare."""
+        convolution, surplus = self._transposed(w_shape), surplus_of(self, len(w_shape) - 2)
+        if any(surplus):
+            return prepare_extended(convolution, surplus, call, operation, INPUT_NAMES[operation], *arguments)
+        return convolution._prepare(call, operation, INPUT_NAMES[operation], *arguments)
+
+    def _transposed(self, w_shape: tuple[int, ...]) -> Convolution:
+        """Return the convolution that this object transposes for filters of a shape, with explicit padding."""
+        padding = self._axes(to_logical(w_shape, is_channels_last(self.layout))[2:])[0]
+        found = self._convolutions.get(padding)
+        if found is None:
+            options = {option.name: getattr(self, option.name) for option in fields(ConvolutionOptions)}
+            found = self._convolutions[padding] = Convolution(**{**options, "padding": padding})
+        return found
+
+    def _check_dy(self, dy_shape: tuple[int, ...], x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> None:
+        expected = self.output_shape(x_shape, w_shape)
+        if dy_shape != expected:
+            raise ValueError(
+                f"dy must have shape {expected}, the result's for x of shape {x_shape}; got shape {dy_shape}"
+            )
 
     def _output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
         last = is_channels_last(self.layout)
@@ -139,32 +146,5 @@ class ConvolutionTranspose(ConvolutionTransposeBase, Layer):
             total = [max(d * (k - 1) + 1 - s, 0) for k, s, d in zip(kernel, stride, dilation, strict=True)]
             return tuple((t // 2, t - t // 2) for t in total), stride, dilation, extra
         # the sizes of x only matter for "same"
-        spatial = ask.geometry(self, kernel, kernel)
+        spatial = geometry(self, kernel, kernel)
         return tuple(zip(spatial.pre_padding, spatial.post_padding, strict=True)), stride, dilation, extra
-
-    def _behind(self, x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> tuple[Operation, tuple[int, ...]]:
-        """Return the convolution that this object transposes, with explicit padding, and the shape of y."""
-        found = self._known.get((x_shape, w_shape))
-        if found is None:
-            y_shape = self.output_shape(x_shape, w_shape)
-            kernel = to_logical(w_shape, is_channels_last(self.layout))[2:]
-            pairs, surplus = self._axes(kernel)[0], surplus_of(self, len(kernel))
-            operation = self._operations.get((pairs, surplus))
-            if operation is None:
-                options = replace(self._plain_options(), padding=pairs)
-                operation = (
-                    ZeroExtended(options, surplus) if any(surplus) else Operation(options, TRANSPOSE_INPUT_NAMES)
-                )
-                self._operations[pairs, surplus] = operation
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            found = self._known[x_shape, w_shape] = operation, y_shape
-        return found
-
-
-def _wanted(name: str, shape: Shape | None, out: Array | None) -> Any:
-    return ask.given_shape(name, shape, _shape(out, "out") if shape is None and out is not None else None)
-
-
-def _shape(array: Array, name: str) -> tuple[int, ...]:
-    return tuple(read(array, name)[1][0])

@@ -35,7 +35,7 @@ _OwnedT = TypeVar("_OwnedT", bound=Owned[Any])
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
-class Operation(NamedTuple):
+class ConvolutionFunctions(NamedTuple):
     """The C functions of a convolution operation."""
 
     direction: str  # in the names of the functions
@@ -48,10 +48,10 @@ class Operation(NamedTuple):
         return name.format(self.direction)
 
 
-OPERATIONS = {
-    "forward": Operation("Forward", raw.cudnnConvolutionFwdAlgo_t, "xwy"),
-    "backward_data": Operation("BackwardData", raw.cudnnConvolutionBwdDataAlgo_t, "wyx", "0"),
-    "backward_filter": Operation("BackwardFilter", raw.cudnnConvolutionBwdFilterAlgo_t, "xyw", "03"),
+FUNCTIONS = {
+    "forward": ConvolutionFunctions("Forward", raw.cudnnConvolutionFwdAlgo_t, "xwy"),
+    "backward_data": ConvolutionFunctions("BackwardData", raw.cudnnConvolutionBwdDataAlgo_t, "wyx", "0"),
+    "backward_filter": ConvolutionFunctions("BackwardFilter", raw.cudnnConvolutionBwdFilterAlgo_t, "xyw", "03"),
 }
 
 
@@ -174,7 +174,7 @@ def choose_algorithm(
     >>> choose_algorithm("forward", x, w, convolution, x, prefer="no_workspace").workspace_size
     0
     """
-    functions = OPERATIONS[check_option("operation", operation, tuple(OPERATIONS))]
+    functions = FUNCTIONS[check_option("operation", operation, tuple(FUNCTIONS))]
     options = {"prefer": prefer, "workspace_limit": workspace_limit, "deterministic": deterministic, "tf32": tf32}
     limit = limit_of_preference(prefer, canonical(options)["workspace_limit"])
     for name, value in (("arrays", arrays), ("workspace", workspace)):
@@ -230,7 +230,7 @@ def workspace_size(
     >>> workspace_size("forward", x, w, convolution, x, "implicit_gemm") >= 0
     True
     """
-    functions = OPERATIONS[check_option("operation", operation, tuple(OPERATIONS))]
+    functions = FUNCTIONS[check_option("operation", operation, tuple(FUNCTIONS))]
     number = enumerator(functions.algorithms, algorithm, "algorithm")
     tensors = _tensors(x, w, convolution, y)
     (target, device), size = _handle(handle), c_size_t()
@@ -246,7 +246,7 @@ class _Tensors(NamedTuple):
     convolution: ConvolutionDescriptor
     y: TensorDescriptor
 
-    def ordered(self, functions: Operation) -> tuple[Any, Any, ConvolutionDescriptor, Any]:
+    def ordered(self, functions: ConvolutionFunctions) -> tuple[Any, Any, ConvolutionDescriptor, Any]:
         """Return the descriptors in the order of C."""
         first, second, last = (getattr(self, role) for role in functions.operands)
         return first, second, self.convolution, last
@@ -297,7 +297,7 @@ def _handle(value: object) -> tuple[Handle, int | None]:
 
 
 def _results(
-    name: str, functions: Operation, handle: Handle, *arguments: Any, memory: tuple[Any, ...] = ()
+    name: str, functions: ConvolutionFunctions, handle: Handle, *arguments: Any, memory: tuple[Any, ...] = ()
 ) -> list[Any]:
     """Return the structs that a Get or Find function fills in."""
     count = c_int()
@@ -308,12 +308,18 @@ def _results(
     return filled
 
 
-def _heuristics(functions: Operation, handle: Handle, tensors: _Tensors) -> list[Any]:
+def _heuristics(functions: ConvolutionFunctions, handle: Handle, tensors: _Tensors) -> list[Any]:
     return _results("cudnnGetConvolution{}Algorithm_v7", functions, handle, *tensors.ordered(functions))
 
 
 def _search(
-    functions: Operation, handle: Handle, tensors: _Tensors, device: int, limit: int | None, arrays: Any, workspace: Any
+    functions: ConvolutionFunctions,
+    handle: Handle,
+    tensors: _Tensors,
+    device: int,
+    limit: int | None,
+    arrays: Any,
+    workspace: Any,
 ) -> list[Any]:
     """Return cuDNN's measurements of all algorithms. Allocated memory is freed with its owner, on return."""
     stream = handle.stream
@@ -365,7 +371,7 @@ def _array_memory(array: Any, argument: str, device: int, min_size: int = 0) -> 
 
 
 def _candidate(
-    functions: Operation, result: Any, permitted: raw.cudnnMathType_t, deterministic: bool, limit: int | None
+    functions: ConvolutionFunctions, result: Any, permitted: raw.cudnnMathType_t, deterministic: bool, limit: int | None
 ) -> AlgorithmCandidate:
     """Return a result of Get or Find as a candidate, with its rejection reason."""
     reason, algorithm, math_type = "", functions.algorithms(result.algo), raw.cudnnMathType_t(result.mathType)

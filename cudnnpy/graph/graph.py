@@ -22,7 +22,7 @@ from copy import deepcopy
 from itertools import islice
 from typing import Self
 
-from cudnnpy._autotune import measurer_for
+from cudnnpy._child_process import check_device, measurer_for, plan_for_profile
 from cudnnpy._core.cache_token import CacheToken
 from cudnnpy._core.layouts import TensorSpec, has_same_layout
 from cudnnpy._launch import dispatch
@@ -34,7 +34,6 @@ from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.options import PlanningOptions, checked
 from cudnnpy._planning.plan import Plan, executable_of
 from cudnnpy._planning.selection import plan_for, ranked_candidates
-from cudnnpy._profile_planning import check_device, plan_for_profile
 from cudnnpy.graph.frontend_names import with_frontend_keywords
 from cudnnpy.graph.nodes import canonical_spec
 from cudnnpy.graph.operations import GraphOperations

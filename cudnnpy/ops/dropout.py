@@ -24,11 +24,8 @@ class Dropout(DropoutBase, DeviceOperation):
     _states: dict[int, tuple[Any, DropoutDescriptor]]
 
     def _derived(self) -> dict[str, Any]:
-        return {**super()._derived(), "_states": {}}
-
-    def _make_token(self) -> CacheToken:
-        """A new identity for each object, since plans contain the state of its random numbers."""
-        return CacheToken()
+        # Each object has a cache token of its own, since plans contain the state of its random numbers.
+        return {"_token": CacheToken(), "_states": {}}
 
     def _descriptor(self, call: Call) -> DropoutDescriptor:
         held = self._states.get(call.device)

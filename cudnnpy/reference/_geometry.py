@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from cudnnpy._options.checks import check_layout_rank, check_shape, expand_per_axis
+from cudnnpy._options.checks import check_channels, check_layout_rank, check_shape, expand_per_axis
 from cudnnpy._options.convolution import ConvolutionOptions as Options
 
 if TYPE_CHECKING:
@@ -56,13 +56,7 @@ class Geometry:
 def convolution(options: Options, x_shape: Shape, w_shape: Shape) -> Geometry:
     """Geometry of the convolution of x (N, C, spatial...) with w (K, C / groups, spatial...)."""
     rank = _spatial_rank(options, x_shape, w_shape)
-    if x_shape[1] != w_shape[1] * options.groups:
-        raise ValueError(
-            f"x must have {w_shape[1] * options.groups} channels, {w_shape[1]} in each of {options.groups} group(s) of w; "
-            f"got {x_shape[1]}"
-        )
-    if w_shape[0] % options.groups:
-        raise ValueError(f"groups must divide the {w_shape[0]} output channels of w; got {options.groups}")
+    check_channels(x_shape, w_shape, options.groups)
     stride, dilation = _each(options, "stride", rank), _each(options, "dilation", rank)
     sizes, kernel = x_shape[2:], w_shape[2:]
     reach = _reach(kernel, dilation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cudnnpy._options.options_base import ImmutableOptions
+from cudnnpy._options.base import Options
 
 
 class Arrays(dict[str, Any]):
@@ -15,7 +15,7 @@ class Arrays(dict[str, Any]):
         return None
 
 
-class NumpyOperation(ImmutableOptions):
+class NumpyOperation(Options):
     """An operation whose implementations compute on NumPy arrays.
 
     They take the arrays by name and the arguments of the method, and return the results.

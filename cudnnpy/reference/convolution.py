@@ -5,10 +5,10 @@ from __future__ import annotations
 from cudnnpy._options.convolution_methods import ConvolutionBase
 from cudnnpy.reference import _geometry, _products
 from cudnnpy.reference._geometry import Geometry, Shape
-from cudnnpy.reference._operation import Float64, Operation
+from cudnnpy.reference._numpy_convolution import Float64, NumpyConvolution
 
 
-class Convolution(ConvolutionBase, Operation):
+class Convolution(ConvolutionBase, NumpyConvolution):
     _channels_may_be_empty = True
 
     def _geometry(self, x_shape: Shape, w_shape: Shape) -> Geometry:

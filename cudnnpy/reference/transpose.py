@@ -5,16 +5,15 @@ from __future__ import annotations
 from cudnnpy._options.convolution_methods import ConvolutionTransposeBase
 from cudnnpy.reference import _geometry, _products
 from cudnnpy.reference._geometry import Geometry, Shape
-from cudnnpy.reference._operation import Array, Float64, Operation
-from cudnnpy.typing import Shape as ShapeArgument
+from cudnnpy.reference._numpy_convolution import Array, Float64, NumpyConvolution
 
 
-class ConvolutionTranspose(ConvolutionTransposeBase, Operation):
+class ConvolutionTranspose(ConvolutionTransposeBase, NumpyConvolution):
     def _geometry(self, x_shape: Shape, w_shape: Shape) -> Geometry:
         return _geometry.transpose(self, self.output_padding, x_shape, w_shape)
 
-    def _x_shape(self, dy: Array, w: Array, x_shape: ShapeArgument | None, out: Array | None) -> Shape:
-        if x_shape is not None or out is not None:
+    def _x_shape(self, dy: Array, w: Array, x_shape: Shape, out: Array | None) -> Shape:
+        if x_shape or out is not None:
             return super()._x_shape(dy, w, x_shape, out)
         dy_shape = self._first(_geometry.shape("dy.shape", dy.shape, (0,)))
         w_shape = self._first(_geometry.shape("w.shape", w.shape))

@@ -16,9 +16,10 @@ from cudnnpy._launch.launcher import Launcher
 from cudnnpy._launch.plan_cache import plan_cache
 from cudnnpy._memory.arrays import ArrayMetadata, library_of, read
 from cudnnpy._planning import recording
+from cudnnpy.convolution.call_problem import problem_of_call
 from cudnnpy.convolution.convolution import Convolution
-from cudnnpy.convolution.operation import Operation
-from cudnnpy.convolution.transpose import ConvolutionTranspose
+from cudnnpy.convolution.problem import INPUTS
+from cudnnpy.convolution.transpose import INPUT_NAMES, ConvolutionTranspose
 from cudnnpy.errors import CaptureError, NoAlgorithmError, StatusError
 from cudnnpy.handle import on_device
 from cudnnpy.torch import fallback_stats
@@ -81,7 +82,7 @@ def plan_and_cache(key: tuple[Any, ...], plan: Callable[..., Any], tensors: tupl
     A call during a stream capture inserts nothing: a later call plans.
     """
     settings = ACTIVE.settings
-    if settings is None or key[0] is not settings._token:  # another thread has changed the settings
+    if settings is None or key[0] is not settings.token:  # another thread has changed the settings
         return Fallback(fallback_stats.TURNED_OFF)
     try:
         cached = plan(settings, tensors, *rest)
@@ -106,7 +107,7 @@ def record_launch_failure(key: tuple[Any, ...], error: Exception) -> str:
 # Plans
 
 
-class Geometry(NamedTuple):
+class ConvolutionArguments(NamedTuple):
     """The arguments of aten::convolution after the bias, with one element for each spatial axis."""
 
     stride: tuple[int, ...]
@@ -117,7 +118,7 @@ class Geometry(NamedTuple):
     groups: int
 
     @classmethod
-    def of(cls, given: Sequence[Any], rank: int) -> Geometry:
+    def of(cls, given: Sequence[Any], rank: int) -> ConvolutionArguments:
         """Return the arguments for `rank` spatial axes. PyTorch takes a single element for all of them."""
         stride, padding, dilation, is_transposed, output_padding, groups = given
         each = (tuple(one) * (rank if len(one) == 1 else 1) for one in (stride, padding, dilation, output_padding))
@@ -128,7 +129,9 @@ class Geometry(NamedTuple):
 class Planner:
     """Plans the operations of a convolution for one geometry, set of options and memory format."""
 
-    def __init__(self, geometry: Geometry, options: dict[str, Any], memory_format: ConvolutionFormat) -> None:
+    def __init__(
+        self, geometry: ConvolutionArguments, options: dict[str, Any], memory_format: ConvolutionFormat
+    ) -> None:
         self._format = memory_format
         self._layer: Convolution | ConvolutionTranspose
         arguments = {name: getattr(geometry, name) for name in ("stride", "padding", "dilation", "groups")} | options
@@ -138,62 +141,47 @@ class Planner:
             self._layer = Convolution(**arguments)
 
     def plan(self, name: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...], *inputs: Any) -> PlannedOperation:
-        """Plan "forward", "backward_data" or "backward_filter" on its inputs. Raises what planning raises."""
-        layer = self._layer
+        """Plan "forward", "backward_data" or "backward_filter" on its inputs. Raises what planning raises.
+
+        On the meta device the problem is recorded, and FallbackError raised.
+        """
+        layer, library = self._layer, library_of(inputs[0])
         if isinstance(layer, ConvolutionTranspose):
-            operation, y_shape = layer._behind(x_shape, w_shape)
-            cudnn_operation = {"forward": "backward_data", "backward_data": "forward"}.get(name, name)
+            operation = {"forward": "backward_data", "backward_data": "forward"}.get(name, name)
+            convolution, names = layer._transposed(w_shape), INPUT_NAMES[operation]
         else:
-            operation, y_shape, cudnn_operation = layer._operation, layer.output_shape(x_shape, w_shape), name
-        shape = {"forward": y_shape, "backward_data": x_shape, "backward_filter": w_shape}[name]
-        return _plan(name, operation, cudnn_operation, inputs, shape, self._format.strides(shape))
-
-
-def _plan(
-    name: str,
-    operation: Operation,
-    cudnn_operation: str,
-    inputs: tuple[Any, ...],
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
-) -> PlannedOperation:
-    """Plan an operation of cuDNN on tensors, for a result of a shape and strides.
-
-    On the meta device the problem is recorded, and FallbackError raised.
-    """
-    library = library_of(inputs[0])
-    arrays = dict(zip((*operation.inputs[cudnn_operation], "bias"), inputs, strict=False))
-    operands = {argument: _read(array, argument) for argument, array in arrays.items()}
-    first = operation.inputs[cudnn_operation][0]
-    device: int = operands[first][1][3]
-    specs = specs_of(operands, device, first)
-    addresses = {argument: address for argument, (address, _) in operands.items()}
-    out = specs["out"] = TensorSpec(shape, specs[first].dtype, strides)
-    if max(math.prod(spec.shape) for spec in specs.values()) > _MAX_ELEMENTS:
-        raise FallbackError(fallback_stats.LARGE)
-    if inputs[0].is_meta:
-        one, two = operation.inputs[cudnn_operation]
-        result = None if cudnn_operation == "forward" else shape
-        bias = specs.get("bias")
-        problem = operation.problem(cudnn_operation, specs[one], specs[two], result, bias=bias, out=out)
-        recording.note(problem, operation.planning)
-        raise FallbackError("nothing is computed on the meta device")  # never counted
-    stream = library.current_stream(device)
-    check_not_capturing(name, stream)
-    with on_device(device):
-        call = Call(specs, addresses, device, stream, arrays)
-        planned, _ = operation._prepare(
-            call, cudnn_operation, None, 1.0, 0.0, *(() if cudnn_operation == "forward" else shape)
+            operation, convolution, names = name, layer, INPUTS[name]
+        shape = layer.output_shape(x_shape, w_shape)
+        shape = {"forward": shape, "backward_data": x_shape, "backward_filter": w_shape}[name]
+        arrays = dict(zip((*names, "bias"), inputs, strict=False))
+        operands = {argument: _read(array, argument) for argument, array in arrays.items()}
+        device: int = operands[names[0]][1][3]
+        specs = specs_of(operands, device, names[0])
+        strides = self._format.strides(shape)
+        out = specs["out"] = TensorSpec(shape, specs[names[0]].dtype, strides)
+        if max(math.prod(spec.shape) for spec in specs.values()) > _MAX_ELEMENTS:
+            raise FallbackError(fallback_stats.LARGE)
+        call = Call(specs, {argument: address for argument, (address, _) in operands.items()}, device, 0, arrays)
+        if inputs[0].is_meta:
+            problem = problem_of_call(
+                convolution, call, operation, names, shape=None if operation == "forward" else shape
+            )
+            recording.note(problem, convolution._planning)
+            raise FallbackError("nothing is computed on the meta device")  # never counted
+        stream = library.current_stream(device)
+        check_not_capturing(name, stream)
+        arguments = (None, 1.0, 0.0) if name == "forward" else (1.0, 0.0, *shape)
+        with on_device(device):
+            planned, _ = getattr(layer, f"_{name}")(call._replace(stream=stream), *arguments)
+            launcher = Launcher(planned)
+        size = planned.workspace_size
+        return PlannedOperation(
+            name,
+            launcher,
+            library.maker(shape, strides, dtype_of(out.dtype), device),
+            library.maker((size,), (1,), dtype_of("uint8"), device) if size else None,
+            library.current_stream,
         )
-        launcher = Launcher(planned)
-    size = planned.workspace_size
-    return PlannedOperation(
-        name,
-        launcher,
-        library.maker(shape, strides, dtype_of(out.dtype), device),
-        library.maker((size,), (1,), dtype_of("uint8"), device) if size else None,
-        library.current_stream,
-    )
 
 
 def _read(tensor: Any, argument: str) -> tuple[int, ArrayMetadata]:
@@ -243,7 +231,7 @@ def plan_forward(settings: Settings, tensors: tuple[Any, Any, Any], given: Seque
     _check(enabled, x, w, *(() if bias is None else (bias,)))
     memory_format = _format(x, w, bias, given)
     formats = memory_format.conversion(x), memory_format.conversion(w, is_filter=True)
-    geometry = Geometry.of(given, w.dim() - 2)
+    geometry = ConvolutionArguments.of(given, w.dim() - 2)
     planner = Planner(geometry, settings.options(benchmark, deterministic, tf32), memory_format)
     inputs, bias_shape = _copies((x, w), formats), None
     if bias is not None and bias.is_contiguous() and _fuses_bias(geometry, memory_format):
@@ -254,7 +242,7 @@ def plan_forward(settings: Settings, tensors: tuple[Any, Any, Any], given: Seque
     return Forward(operation, formats, bias_shape)
 
 
-def _fuses_bias(geometry: Geometry, memory_format: ConvolutionFormat) -> bool:
+def _fuses_bias(geometry: ConvolutionArguments, memory_format: ConvolutionFormat) -> bool:
     """Return whether the plan adds the bias. Otherwise PyTorch adds it to the result, as its own kernel does.
 
     Measured on an H200 with cuDNN 9.19, for 18 problems in each of six combinations of data type and memory format: channels
@@ -277,7 +265,7 @@ def plan_backward(
     memory_format = _format(x, w, None, given)
     formats = memory_format.conversion(dy), memory_format.conversion(x), memory_format.conversion(w, is_filter=True)
     dy, x, w = _copies(tensors, formats)
-    geometry = Geometry.of(given, w.dim() - 2)
+    geometry = ConvolutionArguments.of(given, w.dim() - 2)
     planner = Planner(geometry, settings.options(benchmark, deterministic, tf32), memory_format)
     of_filter = (x, dy) if geometry.is_transposed else (dy, x)
     operations: list[PlannedOperation | None] = []

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from cudnnpy._core.cache_token import TokenizedOptions
+from cudnnpy._core.cache_token import CacheToken, cache_token
+from cudnnpy._options.base import Options
 from cudnnpy._options.convolution import TUNE_SECONDS, canonical
 from cudnnpy._process_state import declare
 from cudnnpy.typing import Preference
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(TokenizedOptions):
+class Settings(Options):
     """The options of `enable`. None follows PyTorch's own flag at each call."""
 
     prefer: Preference | None = None
@@ -24,6 +26,11 @@ class Settings(TokenizedOptions):
     def _canonical(self) -> dict[str, Any]:
         given = self._fields()
         return canonical({name: given[name] for name in given if given[name] is not None or name == "tune_seconds"})
+
+    @cached_property
+    def token(self) -> CacheToken:
+        """The token that represents them in plan cache keys."""
+        return cache_token(Settings, *self._fields().values())
 
     def options(self, benchmark: bool, deterministic: bool, tf32: bool) -> dict[str, Any]:
         """Return the options of a convolution, for the values of PyTorch's flags."""
@@ -47,7 +54,7 @@ class Active:
     def set(self, settings: Settings | None) -> None:
         """Replace the active settings."""
         self.settings = settings
-        self.identity = None if settings is None else settings._token
+        self.identity = None if settings is None else settings.token
 
 
 ACTIVE = Active()

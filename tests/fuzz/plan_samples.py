@@ -64,8 +64,8 @@ def samples() -> tuple[str, ...]:
     prepare()
     found = []
     for request in json.loads(json.dumps(REQUESTS)):
-        operation, problem = planner.problem_of(request)
-        everything = selection.survey(problem, operation.planning, planner.TARGET, 1 << 37)
+        options, problem = planner.problem_of(request)
+        everything = selection.survey(problem, options, planner.TARGET, 1 << 37)
         candidates = [candidate for candidate in everything if not candidate.rejection_reason]
         found += [plans.Plan(problem, candidate).to_json() for candidate in (candidates[0], candidates[-1])]
 

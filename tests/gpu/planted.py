@@ -35,7 +35,7 @@ def searched(
     conv = Convolution(**{"padding": 1, **options})
     shape = given[2] if len(given) > 2 else None
     problem = conv._problem(operation, given[0], given[1], shape, None, None, out, 1.0, beta, 0)  # type: ignore[arg-type]
-    return search(problem, conv._operation.planning)
+    return search(problem, conv._planning)
 
 
 def search(problem: Any, options: Any) -> tuple[Candidate, list[Candidate]]:
@@ -99,7 +99,7 @@ def tune(
     bad = Candidate("heuristics", "planted", (), True, lambda: planted(plain.executable))
     problem = conv.plan("forward", x, w, out=out).problem
     given = [bad, plain, *real] if default else [plain, bad, *real]
-    options = conv._operation.planning._replace(workspace_limit=limit)
+    options = conv._planning._replace(workspace_limit=limit)
     with on_device(0):
         handle = Handle.default(0)
         tuner = Search(handle, guarded=guarded)

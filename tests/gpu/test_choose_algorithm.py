@@ -48,7 +48,7 @@ class Case:
 
     def __init__(self, operation: Any, dtype: str, owned: ExitStack, math_type: Any = "default_math") -> None:
         self.operation, self.dtype = operation, dtype
-        self.functions = choosing.OPERATIONS[operation]
+        self.functions = choosing.FUNCTIONS[operation]
         self.descriptors = (
             owned.enter_context(TensorDescriptor(X, dtype)),  # type: ignore[arg-type]
             owned.enter_context(FilterDescriptor(W, dtype)),  # type: ignore[arg-type]

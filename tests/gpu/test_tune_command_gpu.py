@@ -176,7 +176,8 @@ def test_the_parent_knows_the_keys_of_its_workers() -> None:
     for gpu in gpus:
         worker = GpuWorker(gpu.uuid)
         try:
-            entry = tune_problem.tune_on(worker, PROBLEMS[0], 0.2).entry
+            job = tune_problem.Job(PROBLEMS[0], 0.2, gpu.kind, tune_problem.key_for(problem, options, gpu.kind))
+            entry = tune_problem.tune_on(worker, job).entry
         finally:
             worker.close()
         assert entry is not None

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,10 +18,10 @@ from distributed import get_worker
 
 import cudnnpy
 from cudnnpy import raw
-from cudnnpy._planning.candidate_filter import FoundFault, Measurement
+from cudnnpy._planning.measurement import FoundFault, Measurement
 from cudnnpy._store.entry import Entry, Key
 from cudnnpy.cli.tune import dask_worker
-from cudnnpy.cli.tune.tune_problem import TuningGpu
+from cudnnpy.cli.tune.tune_problem import Job, TuningGpu
 
 H200 = json.dumps({"deviceName": "NVIDIA H200", "deviceVer": 900, "multiProcessorCount": 132})
 L4 = json.dumps({"deviceName": "NVIDIA L4", "deviceVer": 890, "multiProcessorCount": 58})
@@ -71,9 +70,8 @@ class MadeUp(NamedTuple):
             return file.read_text() == str(os.getpid())  # asked again
         return True
 
-    def tune(
-        self, text: str, gpu: str, tune_seconds: float, known: Sequence[FoundFault], thorough: bool
-    ) -> Measurement:
+    def tune(self, job: Job, gpu: str) -> Measurement:
+        text, tune_seconds, known = job.text, job.seconds, job.known
         device = int(gpu.removeprefix("GPU-"))
         earlier = self.tries(text)
         file = Path(self.folder, f"{text[:60]}.{device}.{os.getpid()}.{uuid4().hex[:6]}")
@@ -133,16 +131,14 @@ class Planned(NamedTuple):
     def cudnn(self) -> int:
         return raw.version()
 
-    def tune(
-        self, text: str, gpu: str, tune_seconds: float, known: Sequence[FoundFault], thorough: bool
-    ) -> Measurement:
+    def tune(self, job: Job, gpu: str) -> Measurement:
         Path(self.folder, f"{uuid4().hex}.try").touch()
-        if text == self.poison:
+        if job.text == self.poison:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.slow:
             time.sleep(0.3)
         kind = stand_in_tuning.KINDS.index(self.kinds[int(gpu.removeprefix("GPU-"))])
-        return Measurement(stand_in_tuning.tuned(text, 0, tune_seconds, kind))
+        return Measurement(stand_in_tuning.tuned(job.text, 0, job.seconds, kind))
 
 
 class ForProfile(NamedTuple):
@@ -166,9 +162,11 @@ class ForProfile(NamedTuple):
     def cudnn(self) -> int:
         return raw.version()
 
-    def tune(
-        self, text: str, gpu: str, tune_seconds: float, known: Sequence[FoundFault], thorough: bool
-    ) -> Measurement:
+    def tune(self, job: Job, gpu: str) -> Measurement:
+        return Measurement(self.planned(job.text))
+
+    def planned(self, text: str) -> Entry:
+        """The entry of a problem."""
         from cudnnpy._planning.engines import Target
         from cudnnpy._planning.plan import Plan
         from cudnnpy._planning.problem_notation import parse
@@ -183,12 +181,10 @@ class ForProfile(NamedTuple):
                 Path(self.folder, "unlucky").touch(exist_ok=False)
                 os.kill(os.getpid(), signal.SIGKILL)
         made = entry_of(problem, options, target, Plan(problem, candidate), tried, complete=True)
-        return Measurement(made._replace(made_at=datetime(2026, 1, 31, tzinfo=UTC).isoformat()))
+        return made._replace(made_at=datetime(2026, 1, 31, tzinfo=UTC).isoformat())
 
 
 if __name__ == "__main__":  # in one process: PROFILE TEXT ... -> a line of JSON for each entry
     work = ForProfile("", Path(sys.argv[1]).read_text())
     for text in sys.argv[2:]:
-        entry = work.tune(text, "GPU-0", 2.0, (), False).entry
-        assert entry is not None
-        print(json.dumps(entry.plain()))
+        print(json.dumps(work.planned(text).plain()))

@@ -16,7 +16,7 @@ from cudnnpy import Convolution, TensorSpec
 from cudnnpy._memory import workspace
 from cudnnpy._planning import plan, selection
 from cudnnpy._planning.engines import Target
-from cudnnpy.convolution import convolution, operation
+from cudnnpy.convolution import convolution
 from cudnnpy.handle import Handle
 
 X, W = TensorSpec((8, 64, 28, 28), "float16"), TensorSpec((64, 64, 3, 3), "float16")
@@ -26,9 +26,9 @@ LIMIT = 1 << 20
 def plan_for_profile(profile: str) -> dict[str, Any]:
     """Return the workspace of each preference's plan, and the number of the candidates."""
     target = Target(profile=profile)
-    for module in (selection, operation, plan):
+    for module in (selection, convolution, plan):
         vars(module)["Target"] = lambda handle: target
-    for module in (convolution, operation, plan):
+    for module in (convolution, plan):
         vars(module)["on_device"] = lambda device: nullcontext()
     vars(workspace)["free_bytes"] = lambda device: 1 << 37
     Handle.default = classmethod(lambda cls, device: None)  # type: ignore[method-assign, assignment]

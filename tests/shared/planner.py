@@ -26,7 +26,6 @@ from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._launch.steps import is_relocatable
 from cudnnpy._measuring import local_measurer, search
 from cudnnpy._measuring.local_measurer import LocalMeasurer
-from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning import engines as engines_of
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning import selection, stored_choice
@@ -40,7 +39,7 @@ from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import epilogue as epilogues
 from cudnnpy.convolution import operation_graph
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.operation import Operation
+from cudnnpy.convolution.convolution import Convolution
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.graph import graph as graph_of
 
@@ -48,19 +47,19 @@ TARGET = engines_of.Target(profile=Path(sys.argv[1]).read_text())
 BUILT: list[str] = []  # the operations whose graphs were built
 
 
-def options_of(request: dict[str, Any]) -> ConvolutionOptions:
+def convolution_of(request: dict[str, Any]) -> Convolution:
     given = dict(request.get("options", {}))
     engine = given.get("algorithm")
     if isinstance(engine, dict):
         knobs = engine.get("knobs")
         pairs = knobs and {int(kind): value for kind, value in knobs}
         given["algorithm"] = Engine(**{**engine, "knobs": pairs})
-    return ConvolutionOptions(**given)
+    return Convolution(**given)
 
 
-def problem_of(request: dict[str, Any]) -> tuple[Operation, ConvolutionProblem]:
-    """The Operation and the Problem of a request: operation, first, second (shapes, or all of a TensorSpec), shape, ..."""
-    operation = Operation(options_of(request))
+def problem_of(request: dict[str, Any]) -> tuple[PlanningOptions, ConvolutionProblem]:
+    """The options and the problem of a request: operation, first, second (shapes, or all of a TensorSpec), shape, ..."""
+    convolution = convolution_of(request)
     dtype = request.get("dtype", "float32")
 
     def spec(given: Any) -> TensorSpec | None:
@@ -72,7 +71,7 @@ def problem_of(request: dict[str, Any]) -> tuple[Operation, ConvolutionProblem]:
     first, second = spec(request["first"]), spec(request["second"])
     assert first is not None
     assert second is not None
-    made = operation.problem(
+    made = convolution._problem(
         request["operation"],
         first,
         second,
@@ -81,8 +80,9 @@ def problem_of(request: dict[str, Any]) -> tuple[Operation, ConvolutionProblem]:
         activation=request.get("activation"),
         out=spec(request.get("out")),
         beta=request.get("beta", 0.0),
+        device=0,
     )
-    return operation, made
+    return convolution._planning, made
 
 
 def described(candidate: Candidate) -> dict[str, Any]:
@@ -104,22 +104,22 @@ def described(candidate: Candidate) -> dict[str, Any]:
 
 def survey(request: dict[str, Any]) -> Any:
     """Every candidate of a problem."""
-    operation, problem = problem_of(request)
-    found = selection.survey(problem, operation.planning, TARGET, request.get("free", 1 << 37))
+    options, problem = problem_of(request)
+    found = selection.survey(problem, options, TARGET, request.get("free", 1 << 37))
     return [described(candidate) for candidate in found]
 
 
 def tracebacks(request: dict[str, Any]) -> int:
     """How many exceptions with a traceback are left of planning twice, until garbage collection."""
-    operation, problem = problem_of(request)
+    options, problem = problem_of(request)
     models = os.environ.pop("CUDNNPY_MODELS", None)
     target = engines_of.Target(profile=TARGET.profile)
     gc.collect()
     gc.disable()
     try:
         for _ in range(2):
-            selection.choose(problem, operation.planning, target, 1 << 37)
-            selection.survey(problem, operation.planning, target, 1 << 37)
+            selection.choose(problem, options, target, 1 << 37)
+            selection.survey(problem, options, target, 1 << 37)
         return sum(isinstance(one, BaseException) and one.__traceback__ is not None for one in gc.get_objects())
     finally:
         gc.enable()
@@ -181,12 +181,12 @@ class NoHandle:
 
 def choose(request: dict[str, Any]) -> Any:
     """The choice; with "times" (milliseconds by name) autotune measures."""
-    operation, problem = problem_of(request)
+    options, problem = problem_of(request)
     TARGET._shared.clear()
     BUILT.clear()
     before, times = request.get("before"), request.get("times")
     Bench.times, Bench.seen, Bench.scarce = times or {}, [], request.get("scarce", "")
-    options, measurer = operation.planning, None if times is None else LocalMeasurer(cast(Any, NoHandle()))
+    measurer = None if times is None else LocalMeasurer(cast(Any, NoHandle()))
     store = layers.Layers(Store(""))
     chosen, _ = selection.choose(
         problem,
@@ -208,14 +208,14 @@ def cudnn_text(executable: Any) -> str:
 
 def cudnn_plan(request: dict[str, Any]) -> Any:
     """What cuDNN itself writes of a chosen plan."""
-    operation, problem = problem_of(request)
-    return cudnn_text(selection.choose(problem, operation.planning, TARGET, 1 << 37)[0].executable)
+    options, problem = problem_of(request)
+    return cudnn_text(selection.choose(problem, options, TARGET, 1 << 37)[0].executable)
 
 
 def text(request: dict[str, Any]) -> Any:
     """A chosen Plan through its own text, with whatever goes with it."""
-    operation, problem = problem_of(request)
-    chosen = selection.choose(problem, operation.planning, TARGET, 1 << 37)[0]
+    options, problem = problem_of(request)
+    chosen = selection.choose(problem, options, TARGET, 1 << 37)[0]
     made = plans.Plan(problem, chosen)
     again = plans.Plan.from_json(made.to_json())
     facts = ("name", "source", "notes", "deterministic", "operands", "workspace_size")
@@ -235,8 +235,8 @@ def asked(request: dict[str, Any]) -> tuple[Any, PlanningOptions]:
     if "name" in request:
         made = own_graph(request)
         return made.problem(), made.options
-    operation, problem = problem_of(request)
-    return problem, operation.planning
+    options, problem = problem_of(request)
+    return problem, options
 
 
 def stored(request: dict[str, Any]) -> Any:

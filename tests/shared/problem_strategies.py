@@ -120,4 +120,5 @@ def planning_options() -> st.SearchStrategy[PlanningOptions]:
         algorithm=st.none(),
         policy=st.just("on_shape_change"),
         tune_seconds=st.floats(0, exclude_min=True, allow_nan=False) | st.sampled_from([2.0, 10.0, math.inf]),
+        thorough=st.just(False),
     )

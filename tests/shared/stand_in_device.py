@@ -22,6 +22,7 @@ from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides
 from cudnnpy._core.owned import Owned
 from cudnnpy._launch import dispatch, implicit_operands, launcher
+from cudnnpy._launch.device_operation import DeviceOperation
 from cudnnpy._memory import arrays, workspace
 from cudnnpy._memory.arrays import ArrayLibrary
 from cudnnpy._planning import selection
@@ -29,7 +30,7 @@ from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import GraphExecutable
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.backend import Descriptor
-from cudnnpy.convolution import convolution, operation
+from cudnnpy.convolution import convolution
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.descriptors import DropoutDescriptor
 from cudnnpy.graph import graph
@@ -374,8 +375,9 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, cuda_driver: DriverFixture) -> Sta
         return results
 
     monkeypatch.setattr(dispatch, "run", run)
+    monkeypatch.setattr(DeviceOperation, "_run", staticmethod(run))
     monkeypatch.setattr(Handle, "default", classmethod(default))
-    for module in (dispatch, operation, launcher, convolution, graph):
+    for module in (dispatch, launcher, convolution, graph):
         monkeypatch.setattr(module, "on_device", on_device)
     monkeypatch.setattr(launcher, "has_several_devices", lambda: True)
     monkeypatch.setattr(launcher, "_direct_launch_maker", lambda: stand_in.direct)

@@ -27,7 +27,7 @@ from cudnnpy._launch.program import Program
 from cudnnpy._memory import arrays
 from cudnnpy._memory.arrays import ArrayLibrary
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.operation import Operation
+from cudnnpy.convolution.convolution import Convolution
 from cudnnpy.errors import ExecutionFailedError
 from cudnnpy.torch import planning, registration
 
@@ -161,14 +161,14 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Machine:
     for kind in (torch.Tensor, torch.nn.Parameter):
         monkeypatch.setitem(arrays._libraries, kind, library)
 
-    def plan(self: Operation, call: Any, problem: ConvolutionProblem, *_: Any) -> ReferencePlan:
+    def plan(self: Convolution, call: Any, problem: ConvolutionProblem, *_: Any) -> ReferencePlan:
         machine.planned.append((problem.operation, self.options))
         if problem.operation in machine.no_algorithm and machine.error is not None:
             raise machine.error
         machine.problems.append(problem)
         return ReferencePlan(machine, problem)
 
-    monkeypatch.setattr(Operation, "_plan", plan)
+    monkeypatch.setattr(Convolution, "_plan_in", plan)
     monkeypatch.setattr(planning, "Launcher", ReferenceLauncher)
     monkeypatch.setattr(planning, "on_device", lambda device: contextlib.nullcontext())
     for module in (dispatch, driver):

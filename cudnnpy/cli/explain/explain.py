@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from cudnnpy import raw
+from cudnnpy._child_process import check_device
 from cudnnpy._measuring.planner_process import planner_for
 from cudnnpy._planning import device_profile, problem_notation, selection
-from cudnnpy._planning.candidate_filter import Measurer
 from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.engines import Target
+from cudnnpy._planning.measurement import Measurer
 from cudnnpy._planning.options import PlanningOptions, checked, with_limit
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.stored_choice import choice_text, key_of
 from cudnnpy._planning.stored_tuner import StoredTuner
-from cudnnpy._profile_planning import check_device
 from cudnnpy._store import layers
 from cudnnpy._store.entry import Entry
 from cudnnpy.cli import devices

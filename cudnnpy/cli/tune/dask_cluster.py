@@ -22,7 +22,7 @@ from uuid import uuid4
 
 from cudnnpy import raw
 from cudnnpy._installation import with_extra
-from cudnnpy._planning.candidate_filter import FoundFault, Measurement
+from cudnnpy._planning.measurement import FoundFault, Measurement
 from cudnnpy._version import __version__
 from cudnnpy.cli.tune import dask_worker
 from cudnnpy.cli.tune.cluster_workers import ClusterError, DaskGpu, WorkerRegistry
@@ -194,11 +194,8 @@ class DaskCluster:
             dask_worker.tune,
             self._worker_task,
             gpu.process,
-            task.job.text,
+            task.job._replace(known=(*task.job.known, *task.faults)),
             gpu.gpu.uuid,
-            task.job.seconds,
-            [*task.job.known, *task.faults],
-            task.job.thorough,
             key=f"cudnnpy tune-{task.job.text[:_MAX_NAME]}{retry} {self._name}.{next(self._numbers)}",
             workers=[gpu.address],
             allow_other_workers=False,

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 from uuid import uuid4
 
 from cudnnpy import raw
 from cudnnpy._measuring.gpu_worker import GpuWorker
-from cudnnpy._planning.candidate_filter import FoundFault, Measurement
+from cudnnpy._planning.measurement import Measurement
 from cudnnpy._process_state import declare
 from cudnnpy._version import __version__
-from cudnnpy.cli.tune.tune_problem import TuningGpu, first_line, tune_on, tuning_gpus
+from cudnnpy.cli.tune.tune_problem import Job, TuningGpu, first_line, tune_on, tuning_gpus
 
 # A worker that its nanny restarts has another token, and may have the same address.
 _PROCESS_TOKEN = uuid4().hex
@@ -43,10 +42,8 @@ class WorkerTask(Protocol):
     def cudnn(self) -> int:
         """Return the release of cuDNN that this process has."""
 
-    def tune(
-        self, text: str, gpu: str, tune_seconds: float, known: Sequence[FoundFault], thorough: bool
-    ) -> Measurement:
-        """Measure a problem on the GPU of a UUID. Candidates with known faults are not run."""
+    def tune(self, job: Job, gpu: str) -> Measurement:
+        """Measure the problem of a job on the GPU of a UUID. Candidates with known faults are not run."""
 
 
 class TuneHere:
@@ -60,13 +57,11 @@ class TuneHere:
         """Return the release of cuDNN that this process has."""
         return raw.version()
 
-    def tune(
-        self, text: str, gpu: str, tune_seconds: float, known: Sequence[FoundFault], thorough: bool
-    ) -> Measurement:
+    def tune(self, job: Job, gpu: str) -> Measurement:
         """Measure a problem. Raises ValueError and StartError."""
         if gpu not in _gpu_workers:
             _gpu_workers[gpu] = GpuWorker(gpu)
-        return tune_on(_gpu_workers[gpu], text, tune_seconds, known, thorough)
+        return tune_on(_gpu_workers[gpu], job)
 
 
 def announce(task: WorkerTask) -> dict[str, Any]:
@@ -88,21 +83,13 @@ def announce(task: WorkerTask) -> dict[str, Any]:
     }
 
 
-def tune(
-    task: WorkerTask,
-    process: str,
-    text: str,
-    gpu: str,
-    tune_seconds: float,
-    known: Sequence[FoundFault],
-    thorough: bool = False,
-) -> Answer:
+def tune(task: WorkerTask, process: str, job: Job, gpu: str) -> Answer:
     """Tune a problem. `process` is the process that announced the GPU."""
     if process != _process():
         return Answer(Measurement(None), is_restarted=True)
     with _tune_lock:
         try:
-            return Answer(task.tune(text, gpu, tune_seconds, known, thorough))
+            return Answer(task.tune(job, gpu))
         except Exception as error:  # a ValueError is caused by the problem, on every GPU
             return Answer(Measurement(None, first_line(error)), is_final=isinstance(error, ValueError))
 

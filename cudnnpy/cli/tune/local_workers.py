@@ -14,7 +14,7 @@ from queue import SimpleQueue
 
 from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._measuring.process import StartError
-from cudnnpy._planning.candidate_filter import Measurement
+from cudnnpy._planning.measurement import Measurement
 from cudnnpy.cli.tune.tune_problem import Job, LostDevice, Result, TuningGpu, first_line, mismatch, tune_on
 
 _STOP_SECONDS = 10.0  # that a stopped worker is waited for; its thread ends with this process
@@ -78,7 +78,7 @@ class LocalWorkers:
                     break
                 begin = time.monotonic()
                 try:
-                    measurement = tune_on(worker, job.text, job.seconds, job.known, job.thorough)
+                    measurement = tune_on(worker, job)
                 except StartError as error:
                     queue.appendleft(job)
                     self._reports.put(LostDevice(device, first_line(error)))

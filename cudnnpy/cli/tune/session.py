@@ -15,7 +15,7 @@ from cudnnpy import store as stores
 from cudnnpy._measuring import stub_driver
 from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._planning import problem_file
-from cudnnpy._planning.candidate_filter import UNPROMISING, FoundFault, Symptom
+from cudnnpy._planning.measurement import UNPROMISING, FoundFault, Symptom
 from cudnnpy._planning.problem_file import ListedProblem
 from cudnnpy._store import exports
 from cudnnpy._store.database import Store, why_in_memory

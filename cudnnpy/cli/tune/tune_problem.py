@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from cudnnpy._cuda_python import cuda_python
@@ -13,8 +12,8 @@ from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._measuring.gpus import uuid_of
 from cudnnpy._measuring.process import StartError
 from cudnnpy._planning import stored_choice
-from cudnnpy._planning.candidate_filter import FoundFault, Measurement
 from cudnnpy._planning.engines import Target
+from cudnnpy._planning.measurement import FoundFault, Measurement
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._store.entry import Entry, Key
@@ -71,10 +70,8 @@ class LostDevice(NamedTuple):
     reason: str
 
 
-def tune_on(
-    worker: GpuWorker, text: str, seconds: float, known: Sequence[FoundFault] = (), thorough: bool = False
-) -> Measurement:
-    """Measure a problem on a GPU, as soon as no other process of the user measures there.
+def tune_on(worker: GpuWorker, job: Job) -> Measurement:
+    """Measure the problem of a job on a GPU, as soon as no other process of the user measures there.
 
     Without a choice there is one retry in a new process, because the previous problem may have been the cause.
 
@@ -82,8 +79,8 @@ def tune_on(
     ----------
     worker : GpuWorker
         The worker of the GPU.
-    text, seconds, known, thorough
-        The fields of a Job.
+    job : Job
+        The job.
 
     Returns
     -------
@@ -100,17 +97,17 @@ def tune_on(
     while not worker.is_stopped:
         with gpu_lock(worker.uuid, time.monotonic() + _POLL_SECONDS) as is_held:
             if is_held:
-                return _measured(worker, text, seconds, known, thorough)
+                return _measured(worker, job)
     raise StartError("stopped")
 
 
-def _measured(worker: GpuWorker, text: str, seconds: float, known: Sequence[FoundFault], thorough: bool) -> Measurement:
+def _measured(worker: GpuWorker, job: Job) -> Measurement:
     driver = stored_choice.driver()
-    left_out = {fault.candidate: _reason(fault) for fault in known if fault.driver == driver}
+    left_out = {fault.candidate: _reason(fault) for fault in job.known if fault.driver == driver}
     faults: tuple[FoundFault, ...] = ()
     for _ in range(_TRIES):
-        deadline = time.monotonic() + EXTRA_SECONDS + 10 * seconds
-        measurement = worker.measure(text, seconds, left_out=left_out, deadline=deadline, thorough=thorough)
+        deadline = time.monotonic() + EXTRA_SECONDS + 10 * job.seconds
+        measurement = worker.measure(job.text, job.seconds, left_out=left_out, deadline=deadline, thorough=job.thorough)
         faults += measurement.faults
         if measurement.entry is not None:
             break

@@ -25,7 +25,7 @@ from stand_in_tuning import worker
 
 import cudnnpy
 from cudnnpy import raw
-from cudnnpy._planning.candidate_filter import Measurement
+from cudnnpy._planning.measurement import Measurement
 from cudnnpy._store.entry import Entry, Key
 from cudnnpy.cli.tune import dask_cluster, dask_worker
 from cudnnpy.cli.tune.cluster_workers import ClusterError
@@ -203,7 +203,7 @@ def test_closing_cancels_what_has_not_begun(scheduler: str, work: MadeUp) -> Non
 
 def test_a_process_that_another_one_was_taken_for_does_nothing(work: MadeUp) -> None:
     """A nanny may start a worker at the same address, to which Dask sends the task of the one before again."""
-    assert dask_worker.tune(work, "the process before", "a", "GPU-0", SECONDS, []).is_restarted
+    assert dask_worker.tune(work, "the process before", *jobs("a"), "GPU-0").is_restarted
     assert work.tries("a") == []
 
 
@@ -349,9 +349,7 @@ def test_a_worker_keeps_its_process_between_problems(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # of the locks of GPUs
     monkeypatch.setattr(dask_worker, "GpuWorker", worker("as_told"))
     here = dask_worker.announce(MadeUp(str(tmp_path)))["process"]
-    answers = [
-        dask_worker.tune(TuneHere(), here, text, "GPU-1", 2.0, []) for text in ("one", "bad", "crash", "two", "three")
-    ]
+    answers = [dask_worker.tune(TuneHere(), here, one, "GPU-1") for one in jobs("one", "bad", "crash", "two", "three")]
     one, bad, crash, two, three = pickle.loads(pickle.dumps(answers))  # as Dask does
     entries: list[Entry] = [answer.measurement.entry for answer in (one, two, three)]
     processes = [entry.made_with["process"] for entry in entries]

@@ -23,8 +23,8 @@ from cudnnpy import DeviceProfile, raw
 from cudnnpy._measuring import planner_process
 from cudnnpy._measuring.planner_process import PlannerProcess
 from cudnnpy._planning import ranking
-from cudnnpy._planning.candidate_filter import FoundFault, Measurement
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.measurement import FoundFault, Measurement
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem_notation import parse, text_of
 from cudnnpy._planning.stored_choice import choice_text, environment_of

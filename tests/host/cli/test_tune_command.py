@@ -27,8 +27,8 @@ from cudnnpy import raw
 from cudnnpy import store as stores
 from cudnnpy._measuring import gpu_worker
 from cudnnpy._planning import problem_file, stored_choice
-from cudnnpy._planning.candidate_filter import FoundFault, Measurement
 from cudnnpy._planning.device_profile import FIRST_RELEASE
+from cudnnpy._planning.measurement import FoundFault, Measurement
 from cudnnpy._store import sqlite
 from cudnnpy.availability import UnavailableError
 from cudnnpy.cli import command, errors

@@ -16,7 +16,7 @@ from stand_in_tuning import gpus_of, worker
 
 from cudnnpy._measuring.process import StartError
 from cudnnpy._planning import stored_choice
-from cudnnpy._planning.candidate_filter import FoundFault, Measurement
+from cudnnpy._planning.measurement import FoundFault, Measurement
 from cudnnpy.cli.tune import tune_problem
 from cudnnpy.cli.tune.local_workers import LocalWorkers
 from cudnnpy.cli.tune.tune_problem import LostDevice, Result, TuningGpu, tune_on
@@ -156,7 +156,7 @@ class Worker:
 
 def tried(*measurements: Measurement, known: Sequence[FoundFault] = ()) -> tuple[Measurement, Worker]:
     there = Worker(*measurements)
-    return tune_on(there, "a", 1.0, known), there  # type: ignore[arg-type]
+    return tune_on(there, job("a", 1.0)._replace(known=tuple(known))), there  # type: ignore[arg-type]
 
 
 FAULTS = [FoundFault(f"engine {number}", "context lost", "CUDA_ERROR", "13.0") for number in range(3)]
@@ -194,4 +194,4 @@ def test_a_worker_that_is_stopped_does_not_wait_for_its_turn(monkeypatch: pytest
 
     monkeypatch.setattr(tune_problem, "gpu_lock", held_by_another)
     with pytest.raises(StartError, match="stopped"):
-        tune_on(there, "a", 1.0)  # type: ignore[arg-type]
+        tune_on(there, job("a", 1.0))  # type: ignore[arg-type]

@@ -21,7 +21,8 @@ from cudnnpy._launch.program import Program
 from cudnnpy._memory import workspace as memory
 from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy.convolution.zero_extension import ZeroExtended
+from cudnnpy.convolution.transpose import INPUT_NAMES
+from cudnnpy.convolution.zero_extension import surplus_of
 from cudnnpy.handle import Handle
 
 
@@ -51,11 +52,9 @@ def values(spec: TensorSpec, rng: np.random.Generator) -> np.ndarray:
     return rng.integers(-4, 5, byte_extent(spec) // 4).astype(spec.dtype)
 
 
-def planned(
-    of: Any, name: str, specs: dict[str, TensorSpec], shape: Any, activation: Any, alpha: float, beta: float
-) -> tuple[Any, list[TensorSpec]]:
+def planned(of: Any, name: str, specs: dict[str, TensorSpec], *arguments: Any) -> tuple[Any, list[TensorSpec]]:
     call = Call(Specs(specs), {}, 0, 0, {})
-    return of._prepare(call, name, activation, alpha, beta, *(shape or ()))  # type: ignore[no-any-return]
+    return getattr(of, f"_{name}")(call, *arguments)  # type: ignore[no-any-return]
 
 
 @st.composite
@@ -95,21 +94,23 @@ def test_output_padding_beyond_the_stride(
     except ValueError:
         return
     y = in_layout(spec_of(to_logical(y_shape, last), 1), last)
-    behind, shape = up._behind(x.shape, w.shape)
-    assert isinstance(behind, ZeroExtended)
-    assert shape == y_shape
+    assert any(surplus_of(up, len(x_logical) - 2))
+    assert up.output_shape(x.shape, w.shape) == y_shape
     bias = TensorSpec((y_shape[-1 if last else 1],), "float32", (1,))
     extras = {"bias": bias} if with_bias else {}
-    calls: list[tuple[str, dict[str, TensorSpec], Any, TensorSpec]] = [
-        ("backward_data", {"x": x, "w": w, **extras}, y_shape, y),
-        ("forward", {"dy": y, "w": w}, None, x),
-        ("backward_filter", {"x": x, "dy": y}, w.shape, w),
-    ]
     alpha, beta = scales
-    for name, inputs, wanted, result in calls:
+    activation = "relu" if with_bias else None
+    calls: list[tuple[str, dict[str, TensorSpec], tuple[Any, ...], TensorSpec]] = [
+        ("forward", {"x": x, "w": w, **extras}, (activation, alpha, beta), y),
+        ("backward_data", {"dy": y, "w": w}, (alpha, beta), x),
+        ("backward_filter", {"x": x, "dy": y}, (alpha, beta, *w.shape), w),
+    ]
+    assert [tuple(inputs)[:2] for _, inputs, _, _ in calls] == [
+        INPUT_NAMES[name] for name in ("backward_data", "forward", "backward_filter")
+    ]
+    for name, inputs, arguments, result in calls:
         rng = np.random.default_rng(seed)
-        activation = "relu" if "bias" in inputs else None
-        program, results = planned(behind, name, {**inputs, "out": result}, wanted, activation, alpha, beta)
+        program, results = planned(up, name, {**inputs, "out": result}, *arguments)
         assert [tuple(found.shape) for found in results] == [result.shape]
         assert isinstance(program, Program)
         memories = {name: values(spec, rng) for name, spec in {**inputs, "out": result}.items()}
@@ -117,9 +118,9 @@ def test_output_padding_beyond_the_stride(
         run_steps(program.steps, program.scratch, *memories.values())
         arrays = {key: tensor_in(kept[key], spec) for key, spec in {**inputs, "out": result}.items()}
         out = arrays.pop("out").copy()
-        if name == "backward_data":
+        if name == "forward":
             by_numpy.forward(arrays["x"], arrays["w"], arrays.get("bias"), activation, out, alpha, beta)
-        elif name == "forward":
+        elif name == "backward_data":
             by_numpy.backward_data(arrays["dy"], arrays["w"], out=out, alpha=alpha, beta=beta)
         else:
             by_numpy.backward_filter(arrays["dy"], arrays["x"], out=out, alpha=alpha, beta=beta)
@@ -130,13 +131,16 @@ def test_output_padding_beyond_the_stride(
 
 def test_a_result_of_another_shape_is_refused(planner: list[Any]) -> None:
     up = ConvolutionTranspose(dilation=3, output_padding=2)
-    behind, _ = up._behind((1, 2, 4), (2, 3, 2))
     dy, w = spec_of((1, 3, 9), 1), spec_of((2, 3, 2), 1)
-    assert planned(behind, "forward", {"dy": dy, "w": w}, None, None, 1.0, 0.0)[1][0].shape == (1, 2, 4)
+    assert planned(up, "backward_data", {"dy": dy, "w": w}, 1.0, 0.0)[1][0].shape == (1, 2, 4)
+    with pytest.raises(
+        ValueError, match=r"^dy must have shape \(1, 3, 11\), .* of shape \(1, 2, 6\); got .* \(1, 3, 9\)$"
+    ):
+        planned(up, "backward_data", {"dy": dy, "w": w, "out": spec_of((1, 2, 6), 1)}, 1.0, 0.0)
     with pytest.raises(ValueError, match=r"^out must have shape \(1, 2, 4\).*; got shape \(1, 2, 6\)$"):
-        planned(behind, "forward", {"dy": dy, "w": w, "out": spec_of((1, 2, 6), 1)}, None, None, 1.0, 0.0)
+        planned(up, "backward_data", {"dy": dy, "w": w, "out": spec_of((1, 2, 6), 1)}, 1.0, 0.0, 1, 2, 4)
     with pytest.raises(ValueError, match=r"^beta must be 0 where out is None; got 1.0"):
-        planned(behind, "forward", {"dy": dy, "w": w}, None, None, 1.0, 1.0)
+        planned(up, "backward_data", {"dy": dy, "w": w}, 1.0, 1.0)
 
 
 @settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -164,7 +168,7 @@ def test_sums_over_no_channels(
     by_numpy = reference.Convolution(**options)
     y = in_layout(spec_of(to_logical(by_numpy.output_shape(x.shape, w.shape), last), 2), last)
     specs = {"x": x, "w": w, **({"bias": TensorSpec((4,), "float32", (1,))} if with_bias else {}), "out": y}
-    program, _ = planned(Convolution(**options)._operation, "forward", specs, None, activation, alpha, beta)
+    program, _ = planned(Convolution(**options), "forward", specs, activation, alpha, beta)
     rng = np.random.default_rng(0)
     memories = [
         np.zeros(0, np.float32),

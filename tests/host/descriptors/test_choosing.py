@@ -173,7 +173,7 @@ def test_each_operation_calls_its_functions_with_its_operands(
     address = {"x": 0x100, "w": 0x200, "y": 0x300}
     a, b, c = (address[role] for role in ORDER[operation])
     assert list(arguments[1:8]) == [first, a, second, b, tensors[2], last, c]
-    algorithm = choosing.OPERATIONS[operation].algorithms(1)
+    algorithm = choosing.FUNCTIONS[operation].algorithms(1)
     assert workspace_size(operation, *tensors, algorithm) == machine.needed
     name, arguments, _ = machine.calls[-1]
     assert name == f"cudnnGetConvolution{direction}WorkspaceSize"
@@ -478,7 +478,7 @@ def test_only_the_result_has_to_be_writable(machine: Machine, tensors: tuple[Any
 
 @pytest.mark.parametrize("operation", ORDER)
 def test_every_function_that_a_name_is_made_for_exists(operation: str) -> None:
-    functions = choosing.OPERATIONS[operation]
+    functions = choosing.FUNCTIONS[operation]
     for name in (
         "cudnnConvolution{}",
         "cudnnGetConvolution{}WorkspaceSize",

@@ -24,9 +24,9 @@ from cudnnpy._launch import plan_cache
 from cudnnpy._memory import workspace
 from cudnnpy._planning import candidates, engines, selection
 from cudnnpy._planning import plan as plan_module
-from cudnnpy._planning.candidate_filter import Measurement
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import GraphExecutable
+from cudnnpy._planning.measurement import Measurement
 from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.handle import Handle
 

@@ -25,9 +25,7 @@ from cudnnpy._core.layouts import (
 )
 from cudnnpy._launch import dispatch, plan_cache
 from cudnnpy._launch.program import Operand, Program
-from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.problem_notation import text_of
-from cudnnpy.convolution.operation import Operation
 from cudnnpy.descriptors import TensorDescriptor
 
 Shape = tuple[int, ...]
@@ -295,8 +293,8 @@ def test_a_problem_is_one_however_its_tensors_are_described(
                 packed = channels_last_strides(shape) if last else packed_strides(shape)
                 specs.append(TensorSpec(shape, dtype, any_strides(shape, packed, data)))
             first, second, out = specs
-            made = Operation(ConvolutionOptions(padding=1)).problem(
-                operation, first, second, None if operation == "forward" else out.shape, out=out
+            made = Convolution(padding=1)._problem(
+                operation, first, second, None if operation == "forward" else out.shape, out=out, device=0
             )
             found.append(made)
         assert found[0] == found[1]

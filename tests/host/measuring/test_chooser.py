@@ -11,9 +11,9 @@ from made_up_engines import LOTS, TARGET, Cudnn, Made, MadeUp, tuner, unstored
 from cudnnpy import Engine, Plan, raw
 from cudnnpy._measuring import knob_search, search
 from cudnnpy._planning import selection
-from cudnnpy._planning.candidate_filter import UNPROMISING
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
+from cudnnpy._planning.measurement import UNPROMISING
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy.errors import NoAlgorithmError
@@ -352,7 +352,8 @@ def test_an_engine_compiled_at_run_time_is_measured_among_the_first_proposals_al
 def engines_of(cudnn: Cudnn, thorough: bool) -> tuple[list[str], set[str]]:
     """Measure a problem with a ranking; return the names of measured candidates, and the rejection reasons of the others."""
     cudnn.measured.clear()
-    entry = tuner().measure(Ranked(), PlanningOptions(prefer="autotune"), LOTS, {}, thorough=thorough).entry
+    options = PlanningOptions(prefer="autotune", thorough=thorough)
+    entry = tuner().measure(Ranked(), options, LOTS, {}).entry
     assert entry is not None
     assert entry.complete
     return cudnn.measured, {one.refused for one in entry.candidates if one.milliseconds is None}

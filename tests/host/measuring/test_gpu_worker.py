@@ -13,7 +13,7 @@ from made_up_entries import entry
 from cudnnpy._measuring import gpu_worker
 from cudnnpy._measuring.gpu_worker import GpuWorker, MeasureError
 from cudnnpy._measuring.process import Ended, StartError
-from cudnnpy._planning.candidate_filter import Measurement
+from cudnnpy._planning.measurement import Measurement
 
 ENTRY = entry("forward 1x1x8x8 1x1x3x3")
 ROW = {"name": "engine 1", "milliseconds": 1.0}

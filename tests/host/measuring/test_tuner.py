@@ -23,7 +23,7 @@ from cudnnpy._measuring.process import StartError
 from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._memory import workspace
 from cudnnpy._options.convolution import ConvolutionOptions
-from cudnnpy._planning.candidate_filter import Measurement
+from cudnnpy._planning.measurement import Measurement
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.convolution import problem
 from cudnnpy.convolution.candidates import ConvolutionProblem

@@ -19,8 +19,9 @@ from stand_in_device import Array, StandInDevice, calls_of_c
 import cudnnpy
 from cudnnpy import Convolution, TensorSpec
 from cudnnpy._core import cache_token as identities
-from cudnnpy._core.cache_token import CacheToken, TokenizedOptions, cache_token
+from cudnnpy._core.cache_token import CacheToken, cache_token
 from cudnnpy._launch import dispatch, plan_cache
+from cudnnpy._launch.device_operation import DeviceOperation
 from cudnnpy._launch.dispatch import Call
 
 X = (2, 4, 6, 6)
@@ -49,7 +50,7 @@ def misses() -> int:
 
 def test_every_operation_class_is_tried() -> None:
     found = {name for name in cudnnpy.__all__ if isinstance(getattr(cudnnpy, name), type)}
-    assert {name for name in found if issubclass(getattr(cudnnpy, name), TokenizedOptions)} == set(OBJECTS)
+    assert {name for name in found if issubclass(getattr(cudnnpy, name), DeviceOperation)} == set(OBJECTS)
     reference = {name for name in cudnnpy.reference.__all__ if name[0].isupper()}
     assert reference == set(OBJECTS)
 
@@ -98,9 +99,8 @@ def test_equal_objects_share_an_identity_and_others_never_do(name: str, options:
 
 def key_of(one: Any) -> CacheToken:
     """What stands for an object in keys."""
-    found = getattr(getattr(one, "_operation", one), "_token", None)
-    assert isinstance(found, CacheToken)
-    return found
+    assert isinstance(one._token, CacheToken)
+    return one._token
 
 
 def test_an_unpickled_object_runs_its_own_plan(stand_in: StandInDevice) -> None:
@@ -113,7 +113,7 @@ first = cudnnpy.Activation("relu"), cudnnpy.Pooling(), cudnnpy.Convolution(paddi
 tanh, relu, conv = pickle.loads({text!r})
 assert tanh._token is not first[0]._token
 assert relu._token is first[0]._token
-assert conv._operation._token is not first[2]._operation._token
+assert conv._token is not first[2]._token
 assert conv.output_shape((1, 1, 5, 5), (1, 1, 3, 3)) == (1, 1, 3, 3)
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
@@ -199,7 +199,7 @@ def test_threads_that_make_options_at_once_get_no_identity_of_another() -> None:
 
 
 @dataclass(frozen=True)
-class MadeUp(TokenizedOptions):
+class MadeUp(DeviceOperation):
     """An operation that nobody has told dispatch.run about."""
 
     option: Any = 0

@@ -115,7 +115,7 @@ def test_attributes_are_set_in_one_place() -> None:
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Attribute) and node.attr == "__setattr__"
     }
-    assert found == {"_options/options_base.py"}
+    assert found == {"_options/base.py"}
 
 
 # What is written down beside the C API is as the C API has it

@@ -119,9 +119,10 @@ def test_the_engine_of_a_guess_is_not_that_of_later_shapes(monkeypatch: pytest.M
     """With policy="once" the engine of the first shape serves the later ones."""
     conv = cudnnpy.Convolution(prefer="autotune", policy="once")
     plan: Any = type("Guess", (), {"engine": Engine(1)})()
-    problem = conv._operation.problem("forward", cudnnpy.TensorSpec((1, 8, 4, 4)), cudnnpy.TensorSpec((4, 8, 1, 1)))
+    x, w = cudnnpy.TensorSpec((1, 8, 4, 4)), cudnnpy.TensorSpec((4, 8, 1, 1))
+    problem = conv._problem("forward", x, w, device=0)
     with cudnnpy.freeze():
-        conv._operation._note(problem, plan)
-        assert conv._operation._before(problem) is None
-    conv._operation._note(problem, plan)
-    assert conv._operation._before(problem) == Engine(1)
+        conv._note_engine(problem, plan)
+        assert conv._engine_of_first(problem) is None
+    conv._note_engine(problem, plan)
+    assert conv._engine_of_first(problem) == Engine(1)

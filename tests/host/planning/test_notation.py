@@ -15,13 +15,11 @@ from problem_strategies import planning_options, problems
 from stand_in_device import Array, StandInDevice
 from test_descriptions import IMAGES, calls
 
-from cudnnpy import TensorSpec
+from cudnnpy import Convolution, ConvolutionTranspose, TensorSpec
 from cudnnpy._core.layouts import channels_last_strides
-from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem_notation import SYNTAXES, ProblemTextError, parse, syntax_of, text_of
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.operation import TRANSPOSE_INPUT_NAMES, Operation
 from cudnnpy.graph import Graph
 from cudnnpy.graph.problem import GraphProblem
 
@@ -36,7 +34,7 @@ PLANNED += ["transposed", "fused", "graph", "instance normalization", "layer nor
 def problem(operation: str = "forward", *shapes: tuple[int, ...], result=None, **options) -> ConvolutionProblem:
     """The problem that a Convolution with these options has."""
     first, second = (TensorSpec(shape) for shape in shapes or ((1, 64, 8, 8), (64, 64, 3, 3)))
-    return Operation(ConvolutionOptions(**options)).problem(operation, first, second, result)
+    return Convolution(**options)._problem(operation, first, second, result, device=0)
 
 
 # There and back
@@ -123,8 +121,9 @@ def test_a_comment_begins_a_word() -> None:
 
 def test_a_transposed_convolution_is_the_convolution_behind_it() -> None:
     """Its forward is backward_data: x of the text is its result, and y is its input."""
-    transpose = Operation(ConvolutionOptions(stride=2, padding=1), TRANSPOSE_INPUT_NAMES)
-    made = transpose.problem("backward_data", TensorSpec((2, 8, 5, 5)), TensorSpec((8, 4, 4, 4)), (2, 4, 10, 10))
+    transposed = ConvolutionTranspose(stride=2, padding=1)._transposed((8, 4, 4, 4))
+    specs = TensorSpec((2, 8, 5, 5)), TensorSpec((8, 4, 4, 4))
+    made = transposed._problem("backward_data", *specs, (2, 4, 10, 10), device=0)
     assert str(made) == "backward_data 2x4x10x10 8x4x4x4 pad=1 stride=2"
     assert parse(str(made)) == (made, PlanningOptions())
 

@@ -15,7 +15,6 @@ from test_planning import PROBLEMS
 
 import cudnnpy
 from cudnnpy._core.layouts import TensorSpec
-from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning import plan_serialization
 from cudnnpy._planning.candidates import Candidate
@@ -24,7 +23,6 @@ from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.plan_serialization import SerializedPlan
 from cudnnpy.convolution.legacy import LegacyExecutable
 from cudnnpy.convolution.lowering import lowerings
-from cudnnpy.convolution.operation import Operation
 from cudnnpy.errors import LibraryVersionError
 
 
@@ -36,8 +34,8 @@ class OnTheGpu:
 
 def v7_plan(monkeypatch, strict, **asked):
     monkeypatch.setattr("cudnnpy.convolution.legacy.raw.call", lambda *_: None)  # the query of the workspace
-    problem = Operation(ConvolutionOptions(padding=1, tf32=not strict)).problem(
-        "forward", TensorSpec((1, 3, 8, 8)), TensorSpec((4, 3, 3, 3)), **asked
+    problem = cudnnpy.Convolution(padding=1, tf32=not strict)._problem(
+        "forward", TensorSpec((1, 3, 8, 8)), TensorSpec((4, 3, 3, 3)), device=0, **asked
     )
     lowering = next(lowering for lowering in lowerings(problem) if lowering.part.activation is None)
     executable = lowering.complete(LegacyExecutable(lowering.part, "gemm", strict, OnTheGpu()), OnTheGpu())

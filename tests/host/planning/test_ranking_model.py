@@ -130,7 +130,7 @@ def test_the_model_of_the_package_serves_releases_with_the_same_engines(
 
 
 def test_kinds_of_graphs_count_their_engines_apart() -> None:
-    kinds = [(operation, fused) for operation in ranking.GRAPHS for fused in (False, True)]
+    kinds = [(operation, fused) for operation in ranking.OPERATIONS for fused in (False, True)]
     assert len({ranking.engine_number(62, *kind) for kind in kinds}) == len(kinds)
     assert {ranking.engine_number(62, *kind) % ranking.ENGINES for kind in kinds} == {62}
 

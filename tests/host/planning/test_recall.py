@@ -17,9 +17,9 @@ from made_up_engines import LOTS, TARGET, Cudnn, Executable, Made, MadeUp, tuner
 from cudnnpy import Engine, Plan, candidates_table, raw
 from cudnnpy._memory import workspace
 from cudnnpy._planning import known_issues, plan_serialization, problem_notation, selection, stored_choice, stored_tuner
-from cudnnpy._planning.candidate_filter import FoundFault, Measurement
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.gpu_kind import GpuKind
+from cudnnpy._planning.measurement import FoundFault, Measurement
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.problem import Problem
 from cudnnpy._store import layers

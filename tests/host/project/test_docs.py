@@ -170,9 +170,7 @@ PLANNING = """
 import ast, sys
 import cudnnpy
 from cudnnpy._planning import candidates, selection
-from cudnnpy.convolution.operation import Operation
 from cudnnpy._planning.engines import Target
-from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._core.layouts import TensorSpec
 
 target = Target(profile=open(sys.argv[1]).read())
@@ -180,9 +178,9 @@ memory = 140 * 2**30
 
 
 def ask(how, operation, first, second, shape=None, **options):
-    asked = Operation(ConvolutionOptions(padding=1, **options))
-    problem = asked.problem(operation, TensorSpec(first), TensorSpec(second), shape)
-    return how(problem, asked.planning, target, memory)
+    asked = cudnnpy.Convolution(padding=1, **options)
+    problem = asked._problem(operation, TensorSpec(first), TensorSpec(second), shape, device=0)
+    return how(problem, asked._planning, target, memory)
 
 
 x, w = (64, 256, 28, 28), (256, 256, 3, 3)

@@ -12,7 +12,7 @@ import pytest
 import cudnnpy
 from cudnnpy import availability, errors
 from cudnnpy._core.owned import Owned
-from cudnnpy._options.options_base import ImmutableOptions
+from cudnnpy._options.base import Options
 from cudnnpy.graph.nodes import GraphTensors
 from tools import public_api
 
@@ -48,7 +48,7 @@ def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
         ):
             continue
         yield path, value
-        if not is_class or not issubclass(value, ImmutableOptions | GraphTensors | Owned):
+        if not is_class or not issubclass(value, Options | GraphTensors | Owned):
             continue
         try:
             made = value()

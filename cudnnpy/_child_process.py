@@ -1,22 +1,35 @@
-"""Planning for a device profile, from Python. The planner's child process is imported when it is first needed.
+"""What planning does in child processes: measuring for prefer="autotune", and planning for a device profile.
 
-A copy of the package may lack it.
+The package _measuring is imported when it is first needed: a copy of the package may lack it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from importlib import import_module
 from typing import Any
 
-from cudnnpy._autotune import measurer_for
 from cudnnpy._options.checks import error_repr
 from cudnnpy._planning import problem_notation, selection
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.device_profile import DeviceProfile
+from cudnnpy._planning.measurement import Measurer
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
 from cudnnpy.handle import on_device
+
+
+def measurer_for(options: PlanningOptions, device: int, stream: int = 0) -> Measurer | None:
+    """Return the measurer for calls on a device and a stream; None for the preferences that measure nothing.
+
+    Raises ImportError in a copy of the package without measuring.
+    """
+    if options.prefer != "autotune":
+        return None
+    advice = ", or use prefer='fastest', 'limited_workspace' or 'no_workspace', which measure nothing"
+    measurer: Measurer = _imported("tuner", "prefer='autotune'", advice).Tuner(device, stream)
+    return measurer
 
 
 def plan(problem: str, *, device: int | DeviceProfile = 0) -> Plan:
@@ -87,13 +100,17 @@ def candidates_for_profile(problem: Problem, options: PlanningOptions, profile: 
 
 
 def _planner() -> Any:
-    """Return the module that plans in the child process. Raises ImportError in a copy of the package without it."""
+    """Return the module that plans in the child process."""
+    return _imported("planner_process", "planning for a device profile")
+
+
+def _imported(name: str, purpose: str, advice: str = "") -> Any:
+    """Return a module of the package _measuring. Raises ImportError in a copy of the package without it."""
     try:
-        from cudnnpy._measuring import planner_process
+        return import_module(f"cudnnpy._measuring.{name}")
     except ModuleNotFoundError as error:
         if error.name not in ("cudnnpy._measuring", "cudnnpy._store"):
             raise
         raise ImportError(
-            f"planning for a device profile needs the package {error.name}, which this copy lacks. Install the whole package"
+            f"{purpose} needs the package {error.name}, which this copy lacks. Install the whole package{advice}"
         ) from None
-    return planner_process

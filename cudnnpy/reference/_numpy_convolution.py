@@ -7,10 +7,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from cudnnpy._options.arguments import check_activation, check_scales
-from cudnnpy._options.convolution import ConvolutionOptions
+from cudnnpy._options.arguments import check_activation, check_scales, gradient_shape
+from cudnnpy._options.convolution import ConvolutionOptions, compute_dtype_for
 from cudnnpy.reference import _arrays, _geometry
 from cudnnpy.reference._geometry import Geometry, Shape
+from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation
 from cudnnpy.reference.activation import ACTIVATIONS
 from cudnnpy.typing import ConvolutionActivation
 from cudnnpy.typing import Shape as ShapeArgument
@@ -19,7 +20,7 @@ Array: TypeAlias = NDArray[Any]
 Float64: TypeAlias = NDArray[np.float64]
 
 
-class Operation(ConvolutionOptions):
+class NumpyConvolution(ConvolutionOptions, NumpyOperation):
     """The four operations, in terms of three products that a subclass defines."""
 
     # Whether x may have 0 channels, over which the sums are 0. It may always have a batch of 0.
@@ -51,20 +52,13 @@ class Operation(ConvolutionOptions):
         return self._shapes(x_shape, w_shape)[1]
 
     def _forward(
-        self,
-        x: Array,
-        w: Array,
-        bias: Array | None,
-        activation: ConvolutionActivation | None,
-        out: Array | None,
-        alpha: float,
-        beta: float,
-        stream: object,
-    ) -> Array:
-        floats = (*_arrays.FLOATS, *_arrays.FLOAT8)
-        x, w = (_arrays.check_array(name, a, (*floats, *_arrays.INT8)) for name, a in (("x", x), ("w", w)))
+        self, arrays: Arrays, activation: ConvolutionActivation | None, alpha: float, beta: float
+    ) -> list[Array]:
+        dtypes = (*_arrays.FLOATS, *_arrays.FLOAT8, *_arrays.INT8)
+        x, w = (_arrays.check_array(name, arrays[name], dtypes) for name in ("x", "w"))
+        bias, out = arrays["bias"], arrays["out"]
         _arrays.check_same_dtype("w", w, "x", x)
-        self._check_compute_dtype(x.dtype.name)
+        compute_dtype_for(self.compute_dtype, x.dtype.name)
         geometry, y_shape = self._shapes(x.shape, w.shape, "x.shape", "w.shape")
         alpha, beta = check_scales(alpha, beta, out=out)
         act = ACTIVATIONS[check_activation(activation, tuple(ACTIVATIONS)) or "identity"]
@@ -76,19 +70,11 @@ class Operation(ConvolutionOptions):
             values = self._scaled(self._product(self._float64(x), self._filter64(w), geometry), out, alpha, beta)
             if bias is not None:
                 values += bias.astype(np.float64).reshape(-1, *[1] * len(geometry.kernel))
-            return _arrays.store(self._in_layout(act(values)), dtype, out)
+            return [_arrays.store(self._in_layout(act(values)), dtype, out)]
 
-    def _backward_data(
-        self,
-        dy: Array,
-        w: Array,
-        x_shape: ShapeArgument | None,
-        out: Array | None,
-        alpha: float,
-        beta: float,
-        stream: object,
-    ) -> Array:
-        dy, w = self._check_pair(dy, "w", w)
+    def _backward_data(self, arrays: Arrays, alpha: float, beta: float, *x_shape: int) -> list[Array]:
+        dy, w = self._check_pair(arrays, "w")
+        out = arrays["out"]
         x_shape = self._x_shape(dy, w, x_shape, out)
         geometry = self._check_dy(dy, x_shape, w.shape, "x_shape", "w.shape")
         alpha, beta = check_scales(alpha, beta, out=out)
@@ -96,37 +82,29 @@ class Operation(ConvolutionOptions):
             _arrays.check_out(out, x_shape, (dy.dtype.name,), dy=dy, w=w)
         with np.errstate(all="ignore"):
             gradient = self._product_data(self._float64(dy), self._filter64(w), geometry)
-            return _arrays.store(self._in_layout(self._scaled(gradient, out, alpha, beta)), dy.dtype, out)
+            return [_arrays.store(self._in_layout(self._scaled(gradient, out, alpha, beta)), dy.dtype, out)]
 
-    def _backward_filter(
-        self,
-        dy: Array,
-        x: Array,
-        w_shape: ShapeArgument | None,
-        out: Array | None,
-        alpha: float,
-        beta: float,
-        stream: object,
-    ) -> Array:
-        dy, x = self._check_pair(dy, "x", x)
-        w_shape = _geometry.shape("w_shape", shape_or_outs("w_shape", w_shape, out), self._may_be_empty[1])
+    def _backward_filter(self, arrays: Arrays, alpha: float, beta: float, *w_shape: int) -> list[Array]:
+        dy, x = self._check_pair(arrays, "x")
+        out = arrays["out"]
+        w_shape = self._gradient_shape("w_shape", w_shape, out, self._may_be_empty[1])
         geometry = self._check_dy(dy, x.shape, w_shape, "x.shape", "w_shape")
         alpha, beta = check_scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, w_shape, (dy.dtype.name,), dy=dy, x=x)
         with np.errstate(all="ignore"):
             gradient = self._flip(self._product_filter(self._float64(dy), self._float64(x), geometry))
-            return _arrays.store(self._in_layout(self._scaled(gradient, out, alpha, beta)), dy.dtype, out)
+            return [_arrays.store(self._in_layout(self._scaled(gradient, out, alpha, beta)), dy.dtype, out)]
 
-    def _backward_bias(self, dy: Array, out: Array | None, alpha: float, beta: float, stream: object) -> Array:
-        dy = _arrays.check_array("dy", dy, _arrays.FLOATS)
+    def _backward_bias(self, arrays: Arrays, alpha: float, beta: float) -> list[Array]:
+        dy, out = _arrays.check_array("dy", arrays["dy"], _arrays.FLOATS), arrays["out"]
         _geometry.check_rank("dy", _geometry.shape("dy.shape", dy.shape, (0,)), self)
         alpha, beta = check_scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, (dy.shape[-1 if self.channels_last else 1],), (dy.dtype.name,), dy=dy)
         with np.errstate(all="ignore"):
             values = self._float64(dy).sum(axis=(0, *range(2, dy.ndim)))
-            return _arrays.store_scaled(values, dy.dtype, out, alpha, beta)
+            return [_arrays.store_scaled(values, dy.dtype, out, alpha, beta)]
 
     def _shapes(
         self, x_shape: ShapeArgument, w_shape: ShapeArgument, x_name: str = "x_shape", w_name: str = "w_shape"
@@ -151,22 +129,20 @@ class Operation(ConvolutionOptions):
             )
         return array
 
-    def _check_compute_dtype(self, dtype: str) -> None:
-        allowed = {"float64": ("float64",), "int8": ("int32", "float32"), "float16": ("float32", "float16")}
-        if self.compute_dtype is not None and self.compute_dtype not in allowed.get(dtype, ("float32",)):
-            expected = " or ".join(map(repr, allowed.get(dtype, ("float32",))))
-            raise ValueError(f"compute_dtype must be {expected} for {dtype}; got {self.compute_dtype!r}")
-
-    def _check_pair(self, dy: Array, name: str, array: Array) -> tuple[Array, Array]:
-        dy = _arrays.check_array("dy", dy, _arrays.FLOATS)
-        array = _arrays.check_array(name, array, _arrays.FLOATS)
+    def _check_pair(self, arrays: Arrays, name: str) -> tuple[Array, Array]:
+        """Check dy and the other input of a gradient, and return both."""
+        dy, array = (_arrays.check_array(each, arrays[each], _arrays.FLOATS) for each in ("dy", name))
         _arrays.check_same_dtype(name, array, "dy", dy)
-        self._check_compute_dtype(dy.dtype.name)
+        compute_dtype_for(self.compute_dtype, dy.dtype.name)
         return dy, array
 
-    def _x_shape(self, dy: Array, w: Array, x_shape: ShapeArgument | None, out: Array | None) -> Shape:
+    def _x_shape(self, dy: Array, w: Array, x_shape: Shape, out: Array | None) -> Shape:
         """Return the shape of the gradient with respect to x: x_shape, or out's."""
-        return _geometry.shape("x_shape", shape_or_outs("x_shape", x_shape, out), self._may_be_empty[0])
+        return self._gradient_shape("x_shape", x_shape, out, self._may_be_empty[0])
+
+    def _gradient_shape(self, name: str, shape: Shape, out: Array | None, empty: Shape) -> Shape:
+        of_out = None if out is None else _arrays.check_array("out", out, _arrays.FLOATS).shape
+        return _geometry.shape(name, gradient_shape(name, shape or None, of_out), empty)
 
     @property
     def _may_be_empty(self) -> tuple[Shape, Shape]:
@@ -216,12 +192,3 @@ def _result_dtypes(dtype: str) -> tuple[str, ...]:
     if dtype in _arrays.FLOAT8:
         return (*_arrays.FLOAT8_RESULTS, dtype)
     return (dtype,)
-
-
-def shape_or_outs(name: str, shape: ShapeArgument | None, out: Array | None) -> ShapeArgument:
-    """Return the shape of a gradient: the given one, or out's. Raise TypeError if both are None."""
-    if shape is not None:
-        return shape
-    if out is None:
-        raise TypeError(f"{name} must be the shape of the result where out is None; got None")
-    return _arrays.check_array("out", out, _arrays.FLOATS).shape
