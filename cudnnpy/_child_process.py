@@ -1,4 +1,4 @@
-"""What planning does in child processes: measuring for prefer="autotune", and planning for a device profile.
+"""Plan in child processes: measuring for prefer="autotune", and planning for a device profile.
 
 The package _measuring is imported when it is first needed: a copy of the package may lack it.
 """

@@ -138,7 +138,7 @@ class Owned(PublicDir, Generic[PointerT]):
             raise
 
     def _create_object(self, *arguments: Any) -> None:
-        """Create the C object, which needs no set-up."""
+        """Create the C object. An object that has to be set up is created by `_created`."""
         pointer = self._new(*arguments)
         self._life = _Lifetime(pointer, self)
         _alive.add(self._life)

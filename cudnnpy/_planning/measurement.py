@@ -1,4 +1,4 @@
-"""Measurements of candidates: Measurer, the protocol of what measures a problem, and the results."""
+"""Measurements of candidates: Measurer, the protocol of measuring tuners, and its results."""
 
 from __future__ import annotations
 
