@@ -75,8 +75,12 @@ declare(__name__, "_torch_captures", in_child=True)
 
 @process_cache
 def has_several_devices() -> bool:
-    """Return whether the process sees several GPUs, so that the current device must be checked at each launch."""
-    return int(cuda_python("core").system.get_num_devices()) > 1
+    """Return whether the process sees several GPUs, so that the current device must be checked at each launch.
+
+    It counts the GPUs of CUDA_VISIBLE_DEVICES. cuda.core's count is of all GPUs of the machine.
+    """
+    count = c_int()
+    return driver_library().cuDeviceGetCount(byref(count)) != 0 or count.value > 1
 
 
 def current_device() -> int:

@@ -6,7 +6,7 @@ import gc
 import logging
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -81,7 +81,7 @@ class FakeDriver:
     def __init__(self, log: Log) -> None:
         self.log = log
         self.capturing: set[int] = set()
-        self.device = 0
+        self.device, self.devices = 0, 1
         self.is_certain = True  # that a direct launch can be made
         self.refuses = False
 
@@ -91,6 +91,10 @@ class FakeDriver:
 
     def cuCtxGetDevice(self, device: Any) -> int:
         device._obj.value = self.device
+        return 0
+
+    def cuDeviceGetCount(self, count: Any) -> int:
+        count._obj.value = self.devices
         return 0
 
     def make(self, bind: Callable[[Addresses], Any], handle: Any, addresses: Addresses) -> FakeDirect | None:
@@ -119,15 +123,16 @@ def log() -> Log:
 
 
 @pytest.fixture(autouse=True)
-def driver(log: Log, monkeypatch: pytest.MonkeyPatch, cuda_driver: DriverFixture) -> FakeDriver:
+def driver(log: Log, monkeypatch: pytest.MonkeyPatch, cuda_driver: DriverFixture) -> Iterator[FakeDriver]:
     """A driver, one device and a handle."""
     fake = FakeDriver(log)
     handle = FakeHandle(log)
     cuda_driver(libcuda=fake)
-    monkeypatch.setattr(launcher_module, "has_several_devices", lambda: False)
+    driver_calls.has_several_devices.cache_clear()
     monkeypatch.setattr(launcher_module, "_direct_launch_maker", lambda: fake.make)
     monkeypatch.setattr(Handle, "default", classmethod(lambda cls, device: handle))
-    return fake
+    yield fake
+    driver_calls.has_several_devices.cache_clear()
 
 
 def run(launcher: Launcher, count: int = 1, addresses: Addresses = HERE, stream: int = STREAM) -> None:
@@ -335,7 +340,7 @@ def test_the_arrays_device_is_made_current(log: Log, driver: FakeDriver, monkeyp
             log.append("back")
             driver.device = 0
 
-    monkeypatch.setattr(launcher_module, "has_several_devices", lambda: True)
+    driver.devices = 2
     monkeypatch.setattr(launcher_module, "on_device", On)
     plan = FakePlan(log)
     plan.device = 1
@@ -346,6 +351,16 @@ def test_the_arrays_device_is_made_current(log: Log, driver: FakeDriver, monkeyp
     driver.device = 1
     run(launcher)
     assert entered == [1]
+
+
+def test_the_only_visible_device_is_not_checked(driver, monkeypatch, log):
+    """CUDA_VISIBLE_DEVICES hides the other GPUs of a machine."""
+    monkeypatch.setattr("cuda.core.system.get_num_devices", lambda: 8)
+    launcher = Launcher(FakePlan(log))
+    driver.device = 1  # it would be changed, if it was compared
+    monkeypatch.setattr(launcher_module, "on_device", None)
+    run(launcher)
+    assert log[-1][0] == "launch"
 
 
 def test_a_thread_without_a_device_gets_the_plans(
