@@ -172,12 +172,17 @@ def _torch() -> ArrayLibrary:
 
     # Compiled PyTorch programs allocate with this function, always on the current device: a third of the cost
     fast_empty = getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "_empty_strided_cuda", None)
+    current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 
     def maker(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int) -> Callable[[], Any]:
         torch_dtype = getattr(torch, dtype.name)
-        if fast_empty is not None and torch.cuda.device_count() == 1:
-            return partial(fast_empty, shape, strides, torch_dtype)
-        return partial(torch.empty_strided, shape, strides, dtype=torch_dtype, device=torch.device("cuda", device))
+        empty = partial(torch.empty_strided, shape, strides, dtype=torch_dtype, device=torch.device("cuda", device))
+        if fast_empty is None:
+            return empty
+        fast = partial(fast_empty, shape, strides, torch_dtype)
+        if torch.cuda.device_count() == 1:
+            return fast
+        return lambda: fast() if current_device() == device else empty()
 
     raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 

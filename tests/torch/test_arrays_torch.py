@@ -12,6 +12,7 @@ import torch
 import cudnnpy
 from cudnnpy import Convolution, TensorSpec, reference
 from cudnnpy._cuda_python import replaced
+from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._memory import arrays
 from cudnnpy._memory.arrays import library_of, read, spec_of
 
@@ -117,3 +118,17 @@ def test_torchs_dtypes_name_ours() -> None:
     assert asked[0] == asked[1]
     with pytest.raises(TypeError, match=r"dtype must be float16 or .*; got torch\.float16"):
         reference.transform_tensor(np.ones(3), dtype=torch.float16)
+
+
+@pytest.mark.parametrize(("count", "current", "fast"), [(1, 0, True), (4, 0, True), (4, 1, False)])
+def test_results_are_allocated_by_the_fast_function_on_the_current_device(monkeypatch, count, current, fast):
+    """PyTorch's function for compiled programs allocates on the current device only."""
+    calls = []
+    monkeypatch.setattr(torch._C._dynamo.guards, "_empty_strided_cuda", lambda *given: calls.append(("fast", *given)))
+    monkeypatch.setattr(torch, "empty_strided", lambda *given, **options: calls.append(("slow", *given, options)))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current, raising=False)
+    make = arrays._torch().maker((2, 3), (3, 1), dtype_of("float16"), 0)
+    make()
+    slow = ("slow", (2, 3), (3, 1), {"dtype": torch.float16, "device": torch.device("cuda", 0)})
+    assert calls == [("fast", (2, 3), (3, 1), torch.float16) if fast else slow]
