@@ -11,8 +11,8 @@ import torch
 
 import cudnnpy
 from cudnnpy import Convolution, TensorSpec, reference
-from cudnnpy._cuda_python import replaced
 from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._cuda_python import replaced
 from cudnnpy._memory import arrays
 from cudnnpy._memory.arrays import library_of, read, spec_of
 
