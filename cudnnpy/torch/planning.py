@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from torch import OutOfMemoryError
@@ -22,7 +23,8 @@ from cudnnpy.convolution.problem import INPUTS
 from cudnnpy.convolution.transpose import INPUT_NAMES, ConvolutionTranspose
 from cudnnpy.errors import CaptureError, NoAlgorithmError, StatusError
 from cudnnpy.handle import on_device
-from cudnnpy.torch import fallback_stats
+from cudnnpy.torch import fallback_stats, pytorch_kernels
+from cudnnpy.torch.fallback_stats import HANDLED
 from cudnnpy.torch.planned_operations import Backward, Forward, PlannedOperation, WorkspaceError
 from cudnnpy.torch.pytorch_kernels import ConvolutionFormat, format_of
 from cudnnpy.torch.settings import ACTIVE, Settings
@@ -133,6 +135,7 @@ class Planner:
         self, geometry: ConvolutionArguments, options: dict[str, Any], memory_format: ConvolutionFormat
     ) -> None:
         self._format = memory_format
+        self._compares = options["prefer"] == "autotune" and memory_format.is_depthwise
         self._layer: Convolution | ConvolutionTranspose
         arguments = {name: getattr(geometry, name) for name in ("stride", "padding", "dilation", "groups")} | options
         if geometry.is_transposed:
@@ -182,6 +185,14 @@ class Planner:
             library.maker((size,), (1,), dtype_of("uint8"), device) if size else None,
             library.current_stream,
         )
+
+    def check_speed(self, x: Any, name: str, planned: Callable[[], object], kernel: Callable[[], object]) -> None:
+        """Raise FallbackError if PyTorch's own depthwise kernel is faster than a plan. With "autotune", both are timed."""
+        if self._compares:
+            is_slower = pytorch_kernels.is_faster(kernel, planned, x)
+            HANDLED[name] -= pytorch_kernels.COMPARISON_RUNS
+            if is_slower:
+                raise FallbackError(fallback_stats.SLOWER)
 
 
 def _read(tensor: Any, argument: str) -> tuple[int, ArrayMetadata]:
@@ -238,8 +249,14 @@ def plan_forward(settings: Settings, tensors: tuple[Any, Any, Any], given: Seque
         inputs.append(bias)
     elif bias is not None:
         bias_shape = (1, bias.numel(), *(1,) * (w.dim() - 2))
-    operation = planner.plan("forward", tuple(x.shape), tuple(w.shape), *inputs)
-    return Forward(operation, formats, bias_shape)
+    planned = Forward(planner.plan("forward", tuple(x.shape), tuple(w.shape), *inputs), formats, bias_shape)
+    planner.check_speed(
+        x,
+        "forward",
+        partial(planned.run, x, w, bias, x.data_ptr(), w.data_ptr()),
+        partial(pytorch_kernels.convolution, None, x, w, bias, *given, *now),
+    )
+    return planned
 
 
 def _fuses_bias(geometry: ConvolutionArguments, memory_format: ConvolutionFormat) -> bool:
@@ -273,8 +290,12 @@ def plan_backward(
     for name, inputs, is_requested in (("backward_data", (dy, w), mask[0]), ("backward_filter", of_filter, mask[1])):
         operation, reason = None, ""
         if is_requested:
+            only = [name == "backward_data", name == "backward_filter", False]
+            kernel = partial(pytorch_kernels.convolution_backward, None, *tensors, None, *given, only)
             try:
-                operation = planner.plan(name, tuple(x.shape), tuple(w.shape), *inputs)
+                planned = planner.plan(name, tuple(x.shape), tuple(w.shape), *inputs)
+                planner.check_speed(x, name, partial(planned.run, *(one.data_ptr() for one in inputs)), kernel)
+                operation = planned
             except PLANNING_ERRORS as error:
                 reason = reason_of(error)
         operations.append(operation)

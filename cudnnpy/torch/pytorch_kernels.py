@@ -17,19 +17,49 @@ _convolution = torch.ops.aten._convolution.default
 _convolution_backward = torch.ops.aten.convolution_backward.default
 
 
-def convolution(reason: str, x: Any, *arguments: Any) -> Any:
-    """Call PyTorch's kernel of aten::_convolution, and count the reason."""
-    FALLBACKS[reason] += 1
+# A plan that takes up to this many times as long is used, since times of small kernels vary.
+_CLEARLY_SLOWER = 1.1
+_ROUNDS, _RUNS = 2, 4
+COMPARISON_RUNS = _ROUNDS * (1 + _RUNS)  #: the runs of each side in a comparison
+
+
+def convolution(reason: str | None, x: Any, *arguments: Any) -> Any:
+    """Call PyTorch's kernel of aten::_convolution, and count the reason; None counts nothing."""
+    if reason is not None:
+        FALLBACKS[reason] += 1
     with torch.cuda.device_of(x):
         return _convolution._op_dk(_KEY, x, *arguments)
 
 
-def convolution_backward(reason: str, dy: Any, *arguments: Any) -> tuple[Any, Any, Any]:
-    """Call PyTorch's kernel of aten::convolution_backward, and count the reason."""
-    FALLBACKS[reason] += 1
+def convolution_backward(reason: str | None, dy: Any, *arguments: Any) -> tuple[Any, Any, Any]:
+    """Call PyTorch's kernel of aten::convolution_backward, and count the reason; None counts nothing."""
+    if reason is not None:
+        FALLBACKS[reason] += 1
     with torch.cuda.device_of(dy):
         gradients: tuple[Any, Any, Any] = _convolution_backward._op_dk(_KEY, dy, *arguments)
         return gradients
+
+
+def is_faster(kernel: Callable[[], object], planned: Callable[[], object], x: Any) -> bool:
+    """Return whether a kernel of PyTorch's takes clearly less time than a plan, both on the current stream of x's device.
+
+    They are timed in alternation, COMPARISON_RUNS times each. The first run of each round is not timed.
+    """
+    with torch.cuda.device_of(x):
+        rounds = [(_milliseconds(planned), _milliseconds(kernel)) for _ in range(_ROUNDS)]
+    ours, theirs = map(min, zip(*rounds, strict=True))
+    return bool(ours > _CLEARLY_SLOWER * theirs)
+
+
+def _milliseconds(run: Callable[[], object]) -> float:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    run()
+    begin.record()
+    for _ in range(_RUNS):
+        run()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end))
 
 
 # Flags, which aten::convolution_backward reads itself
@@ -63,12 +93,22 @@ class ConvolutionFormat(NamedTuple):
 
     memory_format: Any
     has_one_axis: bool
-    is_depthwise_3d: bool  #: whether PyTorch has a kernel of its own for them, with three spatial axes
+    backend: Any  #: of PyTorch
 
     @property
     def is_channels_last(self) -> bool:
         """Whether results are channels last."""
         return self.memory_format in (torch.channels_last, torch.channels_last_3d)
+
+    @property
+    def is_depthwise_3d(self) -> bool:
+        """Whether PyTorch has a depthwise kernel of its own for it, with three spatial axes."""
+        return bool(self.backend == torch._C._ConvBackend.CudaDepthwise3d)
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether PyTorch has a depthwise kernel of its own for it, and does not call cuDNN."""
+        return self.is_depthwise_3d or bool(self.backend == torch._C._ConvBackend.CudaDepthwise2d)
 
     def conversion(self, tensor: Any, is_filter: bool = False) -> Any:
         """Return the memory format that PyTorch's kernels copy a tensor to, or None if it has that format.
@@ -99,4 +139,4 @@ def format_of(x: Any, w: Any, bias: Any, geometry: Sequence[Any]) -> Convolution
     if has_one_axis:
         x, w = x.contiguous().unsqueeze(2), w.unsqueeze(2)
     memory_format = torch._C._conv_determine_backend_memory_format(x, w, backend)
-    return ConvolutionFormat(memory_format, has_one_axis, backend == torch._C._ConvBackend.CudaDepthwise3d)
+    return ConvolutionFormat(memory_format, has_one_axis, backend)

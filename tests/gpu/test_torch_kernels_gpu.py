@@ -186,6 +186,26 @@ def test_large_depthwise_convolutions_of_volumes_are_pytorchs(channels: int, las
     assert cudnnpy.torch.stats().fallbacks == ({fallback_stats.VOLUMES: 2} if channels == 64 and not last else {})
 
 
+def test_autotune_takes_pytorchs_depthwise_kernel_where_it_is_faster() -> None:
+    """cuDNN's engines take 8 times as long for this convolution with one spatial axis."""
+    x, w = draw(16, 512, 800), draw(512, 1, 75, seed=1)
+
+    def call() -> Any:
+        leaves = [one.detach().requires_grad_() for one in (x, w)]
+        y = F.conv1d(*leaves, padding=37, groups=512)
+        return (y, *torch.autograd.grad(y, leaves, draw(*y.shape, seed=2)))
+
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        expected = call()
+        with cudnnpy.torch.enable(prefer="autotune", tune_seconds=2.0):
+            found = call()
+    for ours, theirs in zip(found, expected, strict=True):
+        alike(ours, theirs, TOLERANCES[x.dtype])
+    stats = cudnnpy.torch.stats()
+    assert stats.fallbacks[fallback_stats.SLOWER] >= 1
+    assert stats.handled["forward"] == 0
+
+
 def test_no_memory_is_kept_beside_the_result() -> None:
     """PyTorch's allocator has the workspace again."""
     x, w = draw(32, 64, 56, 56, dtype=torch.float16), draw(64, 64, 3, 3, dtype=torch.float16)

@@ -120,6 +120,79 @@ def test_large_depthwise_convolutions_of_volumes_are_pytorchs(
     assert bool(machine.planned) != is_left
 
 
+@pytest.mark.parametrize(
+    ("slower", "prefer", "backend"),
+    [
+        (("forward", "backward_data", "backward_filter"), "autotune", "CudaDepthwise2d"),
+        (("backward_filter",), "autotune", "CudaDepthwise2d"),
+        ((), "autotune", "CudaDepthwise2d"),
+        (("forward", "backward_data", "backward_filter"), "fastest", "CudaDepthwise2d"),
+        (("forward", "backward_data", "backward_filter"), "autotune", "Cudnn"),
+    ],
+)
+def test_autotune_compares_with_pytorchs_depthwise_kernels(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, slower: tuple[str, ...], prefer: Any, backend: str
+) -> None:
+    """Each operation by itself. The runs of the comparison compute the same, and are not counted."""
+    monkeypatch.setattr(torch._C, "_select_conv_backend", lambda *_: getattr(torch._C._ConvBackend, backend))
+    monkeypatch.setattr(torch._C, "_conv_determine_backend_memory_format", lambda *_: torch.contiguous_format)
+    compared = []
+
+    def is_faster(kernel: Callable[[], Any], planned: Callable[[], Any], x: Any) -> bool:
+        found = kernel()
+        found = found if isinstance(found, torch.Tensor) else next(one for one in found if one is not None)
+        for _ in range(pytorch_kernels.COMPARISON_RUNS):
+            torch.testing.assert_close(planned(), found)
+        compared.append(machine.launched[-1])
+        return compared[-1] in slower
+
+    monkeypatch.setattr(pytorch_kernels, "is_faster", is_faster)
+    leaves = [leaf(draw(1, 2, 6, 6)), leaf(draw(2, 1, 3, 3))]
+
+    def step() -> list[torch.Tensor]:
+        y = F.conv2d(*leaves, groups=2)
+        return [y, *torch.autograd.grad(y.square().sum(), leaves)]
+
+    is_compared = prefer == "autotune" and backend != "Cudnn"
+    fallbacks = left(step, prefer=prefer)
+    assert compared == (["forward", "backward_data", "backward_filter"] if is_compared else [])
+    gone = slower if is_compared else ()
+    assert fallbacks == (
+        {fallback_stats.SLOWER: 2 * ("forward" in gone) + 2 * ("backward_filter" in gone)} if gone else {}
+    )
+    assert cudnnpy.torch.stats().handled == {
+        name: 0 if name in gone else 2 for name in ("forward", "backward_data", "backward_filter")
+    }
+
+
+@pytest.mark.parametrize(("ours", "is_faster"), [([1.2, 1.15], True), ([1.05, 1.3], False)])
+def test_a_kernel_is_faster_if_the_plan_clearly_takes_longer(
+    monkeypatch: pytest.MonkeyPatch, ours: list[float], is_faster: bool
+) -> None:
+    """By the shortest round of each side: another program may use the GPU in a round."""
+    log, times = list[str](), iter([ours[0], 1.0, ours[1], 5.0])
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            log.append("event")
+
+        def synchronize(self) -> None:
+            log.append("wait")
+
+        def elapsed_time(self, end: Any) -> float:
+            return next(times)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    kernel, plan = (lambda: log.append("kernel")), (lambda: log.append("plan"))
+    assert pytorch_kernels.is_faster(kernel, plan, torch.zeros(1)) == is_faster
+    of_round = [[name, "event", *4 * [name], "event", "wait"] for name in ("plan", "kernel")]
+    assert log == 2 * (of_round[0] + of_round[1])
+    assert log.count("plan") == pytorch_kernels.COMPARISON_RUNS
+
+
 def test_the_page_lists_every_reason() -> None:
     page = (Path(__file__).parents[2] / "docs" / "pytorch.md").read_text()
     reasons = [value for name, value in vars(fallback_stats).items() if name.isupper() and isinstance(value, str)]
