@@ -167,7 +167,8 @@ class Model:
         self._mean, self._scale = (arrays[name].astype(np.float64) for name in ("mean", "scale"))
         vectors = arrays["vectors"]
         self._vectors = np.vstack([vectors, np.zeros_like(vectors[:1])]) * 2.0**-WEIGHT_BITS
-        self._weights = {name: arrays[name] * 2.0**-WEIGHT_BITS for name in LAYERS}
+        # in C order: the file has some in Fortran order, with which products of few rows take four times as long
+        self._weights = {name: np.ascontiguousarray(arrays[name]) * 2.0**-WEIGHT_BITS for name in LAYERS}
         self._biases = {name: arrays[f"{name} bias"] * 2.0**-WEIGHT_BITS for name in LAYERS if name != "candidate"}
         self._check()
 
