@@ -362,12 +362,11 @@ def test_every_candidate_of_drawn_problems(outcomes: Outcomes) -> None:
 
 
 def test_drawn_problems_in_blocks(outcomes: Outcomes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Strided convolutions of few channels by space-to-depth, however small they are; of some every candidate."""
+    """Strided convolutions of few channels, however small they are; of some every candidate, also by space-to-depth."""
     monkeypatch.setattr(space_to_depth, "_LARGE", 0)
     check_each(max(10, EXAMPLES // 10), few_channels(), lambda drawn: check_call(drawn, outcomes), size)
-    assert outcomes.counts["ran: in blocks"] > 0
     planned = few_channels().filter(only_candidates).map(with_result)
-    check_each(max(3, EXAMPLES // 100), planned, lambda drawn: check_candidates(drawn, outcomes), size)
+    check_each(max(5, EXAMPLES // 50), planned, lambda drawn: check_candidates(drawn, outcomes), size)
     assert outcomes.counts["candidates, ran: in blocks"] > 0
 
 
