@@ -16,8 +16,7 @@ _REFINED = 3  # the number of engines for which other knobs are tried
 _NEAR = 2.0  # an engine that takes more than this many times as long as the fastest keeps its knobs
 _PASSES = 3  # maximum passes over the knobs of one engine
 _SAMPLES = 16  # approximate maximum of values of a knob in one pass
-# The search ends after this many candidates in a row that are not faster by 1 %; so does the measurement of candidates in the
-# order of the ranking (search.py, docs/dev/ranking.md). In a survey of 1,736 convolutions on an H100
+# The search ends after this many candidates in a row that are not faster by 1 %. In a survey of 1,736 convolutions on an H100
 # with cuDNN 9.19 that leaves a quarter of its candidates, and costs 0.35 % of the chosen time; no search of knobs costs 1.3 %.
 PATIENCE, GAIN = 8, 1.01
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -41,12 +42,15 @@ def considered(**options: Any) -> tuple[Candidate, list[Candidate]]:
     return found, there.considered() or tried
 
 
+@dataclass(frozen=True)
 class Ranked(MadeUp):
-    """The same with predicted times, in the order of the proposals."""
+    """The same with predicted times, in the order of the proposals: 1, 1 + step, ..."""
+
+    step: float = 0.0
 
     def proposed_candidates(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
         for number, candidate in enumerate(super().proposed_candidates(options, target)):
-            candidate.expected = 1.0 + number
+            candidate.expected = 1.0 + number * self.step
             yield candidate
 
 
@@ -335,45 +339,59 @@ def test_engines_that_are_compiled_at_run_time_stay_where_the_heuristics_rank_th
     assert cudnn.measured[:3] == ["engine 3", "engine 2", "engine 1"]
 
 
-def test_an_engine_compiled_at_run_time_is_measured_among_the_first_proposals_alone(cudnn: Cudnn) -> None:
-    cudnn.add(
-        *(Made(index, lambda knobs: 1.0 if knobs == {} else 2.0) for index in range(1, 9)), Made(9, compiled=True)
-    )
-    _, tried = considered()
-    assert "engine 9" not in cudnn.measured
-    (late,) = [one for one in tried if one.name == "engine 9"]
-    assert late.rejection_reason == "not measured: it is compiled at run time, and not among the first proposals"
-    cudnn.engines = {9: Made(9, compiled=True), **{index: Made(index) for index in range(1, 9)}}
-    cudnn.proposed = [(9, {}), *((index, {}) for index in range(1, 9))]
-    tuned()
-    assert "engine 9" in cudnn.measured
+@pytest.mark.parametrize(("problem", "refused"), [(ASKED, "gained nothing"), (Ranked(), UNPROMISING)])
+def test_an_engine_is_not_compiled_when_some_in_a_row_are_not_faster(
+    cudnn: Cudnn, problem: Problem, refused: str
+) -> None:
+    """Each candidate that is compiled counts as three."""
+    cudnn.add(*(Made(number, lambda knobs: 1.0) for number in (1, 2, 3, 4, 5)), Made(9, compiled=True))
+    measured, _ = engines_of(cudnn, problem)
+    assert "engine 9" in measured
+    cudnn.engines = {6: Made(6, lambda knobs: 1.0), **cudnn.engines}
+    cudnn.proposed = [(6, {}), *cudnn.proposed]
+    measured, reasons = engines_of(cudnn, problem)
+    assert "engine 9" not in measured
+    assert [reason for reason in reasons if refused in reason]
+    measured, _ = engines_of(cudnn, problem, thorough=True)
+    assert "engine 9" in measured
+    cudnn.engines[4].time = lambda knobs: 0.9  # a gain
+    measured, _ = engines_of(cudnn, problem)
+    assert "engine 9" in measured
 
 
-def engines_of(cudnn: Cudnn, thorough: bool) -> tuple[list[str], set[str]]:
-    """Measure a problem with a ranking; return the names of measured candidates, and the rejection reasons of the others."""
+def engines_of(cudnn: Cudnn, problem: Problem, thorough: bool = False) -> tuple[list[str], set[str]]:
+    """Measure a problem; return the names of measured candidates, and the rejection reasons of the others."""
     cudnn.measured.clear()
     options = PlanningOptions(prefer="autotune", thorough=thorough)
-    entry = tuner().measure(Ranked(), options, LOTS, {}).entry
+    entry = tuner().measure(problem, options, LOTS, {}).entry
     assert entry is not None
     assert entry.complete
     return cudnn.measured, {one.refused for one in entry.candidates if one.milliseconds is None}
 
 
 def test_with_a_ranking_the_search_ends_when_several_in_a_row_are_not_faster(cudnn: Cudnn) -> None:
-    cudnn.add(*(Made(number, lambda knobs: 1.0) for number in range(1, 30)))
+    cudnn.add(*(Made(number, lambda knobs: 1.0) for number in range(1, 40)))
     cudnn.add(Made(40, lambda knobs: 0.5), propose=False)
-    measured, reasons = engines_of(cudnn, thorough=False)
-    assert measured == [f"engine {number}" for number in range(1, 1 + 1 + knob_search.PATIENCE)]
+    measured, reasons = engines_of(cudnn, Ranked())
+    assert measured == [f"engine {number}" for number in range(1, 1 + 17)]
     assert reasons == {UNPROMISING}
     cudnn.engines[8].time = lambda knobs: 0.9  # a gain within the patience
-    measured, _ = engines_of(cudnn, thorough=False)
-    assert measured == [f"engine {number}" for number in range(1, 1 + 8 + knob_search.PATIENCE)]
+    measured, _ = engines_of(cudnn, Ranked())
+    assert measured == [f"engine {number}" for number in range(1, 1 + 8 + 16)]
+
+
+def test_the_search_ends_earlier_before_candidates_that_are_expected_to_take_long(cudnn: Cudnn) -> None:
+    """The expected times are reduced by the largest error so far."""
+    cudnn.add(*(Made(number, lambda knobs, number=number: float(number)) for number in range(1, 30)))  # type: ignore[misc]
+    assert engines_of(cudnn, Ranked(step=1.0))[0] == ["engine 1", "engine 2"]  # 2 * 3**2 > 16
+    cudnn.engines[2].time = lambda knobs: 1.0  # half of its predicted time
+    assert engines_of(cudnn, Ranked(step=1.0))[0] == [f"engine {number}" for number in (1, 2, 3, 4)]  # 4 * 2.5**2 > 16
 
 
 def test_a_thorough_search_measures_every_engine(cudnn: Cudnn) -> None:
     cudnn.add(*(Made(number, lambda knobs: 1.0) for number in range(1, 30)))
     cudnn.add(Made(40, lambda knobs: 0.5), propose=False)
-    measured, reasons = engines_of(cudnn, thorough=True)
+    measured, reasons = engines_of(cudnn, Ranked(), thorough=True)
     assert {*(f"engine {number}" for number in range(1, 30)), "engine 40"} <= set(measured)
     assert UNPROMISING not in reasons
 
