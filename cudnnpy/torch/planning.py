@@ -30,7 +30,13 @@ from cudnnpy.torch.pytorch_kernels import ConvolutionFormat, format_of
 from cudnnpy.torch.settings import ACTIVE, Settings
 
 _MAX_ELEMENTS = (1 << 31) - 1  # PyTorch splits the batch of larger tensors
-_MIN_VOLUME_ELEMENTS = 1 << 18  # of x; below, the host's time of a launch dominates
+# Depthwise convolutions for which PyTorch has a kernel of its own, which is faster (H200, cuDNN 9.19):
+# - With three spatial axes and an x of this many elements or more: cuDNN takes 1.5 to 2.2 times as long, in all directions.
+#   Below, the host's time of a launch dominates.
+# - With two and a filter of more elements than this. In 26 % of 614 drawn convolutions cuDNN took more than 1.1 times as long,
+#   forward, and 13 times in the worst; with this limit, in 6 %. For gradients with respect to x: 16 %, and 6 %.
+_MIN_VOLUME_ELEMENTS = 1 << 18
+_MAX_FILTER_ELEMENTS = 80
 _ALIGNMENT = 16  # bytes: of tensors on the meta device
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
@@ -148,6 +154,8 @@ class Planner:
 
         On the meta device the problem is recorded, and FallbackError raised.
         """
+        if self._is_known_slower(name, x_shape, w_shape):
+            raise FallbackError(fallback_stats.DEPTHWISE)
         layer, library = self._layer, library_of(inputs[0])
         if isinstance(layer, ConvolutionTranspose):
             operation = {"forward": "backward_data", "backward_data": "forward"}.get(name, name)
@@ -186,13 +194,20 @@ class Planner:
             library.current_stream,
         )
 
+    def _is_known_slower(self, name: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> bool:
+        """Return whether PyTorch's own depthwise kernel is known to be faster; large filters are measured with "autotune"."""
+        if self._format.is_depthwise_3d:
+            return math.prod(x_shape) >= _MIN_VOLUME_ELEMENTS
+        is_large = len(w_shape) == 4 and math.prod(w_shape[2:]) > _MAX_FILTER_ELEMENTS
+        return self._format.is_depthwise and is_large and name != "backward_filter" and not self._compares
+
     def check_speed(self, x: Any, name: str, planned: Callable[[], object], kernel: Callable[[], object]) -> None:
         """Raise FallbackError if PyTorch's own depthwise kernel is faster than a plan. With "autotune", both are timed."""
         if self._compares:
             is_slower = pytorch_kernels.is_faster(kernel, planned, x)
             HANDLED[name] -= pytorch_kernels.COMPARISON_RUNS
             if is_slower:
-                raise FallbackError(fallback_stats.SLOWER)
+                raise FallbackError(fallback_stats.DEPTHWISE)
 
 
 def _read(tensor: Any, argument: str) -> tuple[int, ArrayMetadata]:
@@ -223,24 +238,12 @@ def _copies(tensors: tuple[Any, ...], formats: tuple[Any, ...]) -> list[Any]:
     ]
 
 
-def _format(x: Any, w: Any, bias: Any, given: Sequence[Any]) -> ConvolutionFormat:
-    """Return the memory format of a convolution. Raises FallbackError for large depthwise ones with three spatial axes.
-
-    On an H200 with cuDNN 9.19, cuDNN's engines take 1.5 to 2.2 times as long as PyTorch's kernels for them, in all three
-    directions (7 problems of X3D, float16 and float32). PyTorch computes them channels first.
-    """
-    memory_format = format_of(x, w, bias, given)
-    if memory_format.is_depthwise_3d and x.numel() >= _MIN_VOLUME_ELEMENTS:
-        raise FallbackError(fallback_stats.VOLUMES)
-    return memory_format
-
-
 def plan_forward(settings: Settings, tensors: tuple[Any, Any, Any], given: Sequence[Any], now: Flags) -> Forward:
     """Plan aten::_convolution for x, w and bias. `given` are the arguments after them up to the flags."""
     x, w, bias = tensors
     benchmark, deterministic, enabled, tf32 = now
     _check(enabled, x, w, *(() if bias is None else (bias,)))
-    memory_format = _format(x, w, bias, given)
+    memory_format = format_of(x, w, bias, given)
     formats = memory_format.conversion(x), memory_format.conversion(w, is_filter=True)
     geometry = ConvolutionArguments.of(given, w.dim() - 2)
     planner = Planner(geometry, settings.options(benchmark, deterministic, tf32), memory_format)
@@ -279,7 +282,7 @@ def plan_backward(
     dy, x, w = tensors
     benchmark, deterministic, enabled, tf32 = now
     _check(enabled, dy, x, w)
-    memory_format = _format(x, w, None, given)
+    memory_format = format_of(x, w, None, given)
     formats = memory_format.conversion(dy), memory_format.conversion(x), memory_format.conversion(w, is_filter=True)
     dy, x, w = _copies(tensors, formats)
     geometry = ConvolutionArguments.of(given, w.dim() - 2)

@@ -70,9 +70,8 @@ def enable(
     - empty tensors, and unsupported data types
     - a new signature during a stream capture
     - no algorithm for the options, or out of memory
-    - large depthwise convolutions with three spatial axes, for which PyTorch's kernels take half the time
-    - with "autotune", depthwise convolutions for which a kernel of PyTorch's own is faster than the plan. Both are timed on the
-      tensors of the first call
+    - depthwise convolutions for which a kernel of PyTorch's own is faster: large ones with three spatial axes, and with two if
+      the filter is large. With "autotune", PyTorch's kernel and the plan are timed on the tensors of the first call
 
     If a recording is open (`cudnnpy.record`, ``cudnnpy tune --record``), the convolutions of tensors on the CPU and on the
     meta device are recorded, too, as if they were on a GPU. PyTorch's own kernels compute them.

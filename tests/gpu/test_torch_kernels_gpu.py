@@ -183,7 +183,7 @@ def test_large_depthwise_convolutions_of_volumes_are_pytorchs(channels: int, las
             found = call()
     for ours, theirs in zip(found, expected, strict=True):
         alike(ours, theirs, TOLERANCES[x.dtype])
-    assert cudnnpy.torch.stats().fallbacks == ({fallback_stats.VOLUMES: 2} if channels == 64 and not last else {})
+    assert cudnnpy.torch.stats().fallbacks == ({fallback_stats.DEPTHWISE: 2} if channels == 64 and not last else {})
 
 
 def test_autotune_takes_pytorchs_depthwise_kernel_where_it_is_faster() -> None:
@@ -202,7 +202,7 @@ def test_autotune_takes_pytorchs_depthwise_kernel_where_it_is_faster() -> None:
     for ours, theirs in zip(found, expected, strict=True):
         alike(ours, theirs, TOLERANCES[x.dtype])
     stats = cudnnpy.torch.stats()
-    assert stats.fallbacks[fallback_stats.SLOWER] >= 1
+    assert stats.fallbacks[fallback_stats.DEPTHWISE] >= 1
     assert stats.handled["forward"] == 0
 
 

@@ -116,8 +116,33 @@ def test_large_depthwise_convolutions_of_volumes_are_pytorchs(
         y = F.conv3d(*leaves, groups=2)
         return [y, *torch.autograd.grad(y.square().sum(), leaves)]
 
-    assert left(step) == ({fallback_stats.VOLUMES: 4} if is_left else {})
+    assert left(step) == ({fallback_stats.DEPTHWISE: 4} if is_left else {})
     assert bool(machine.planned) != is_left
+
+
+@pytest.mark.parametrize(
+    ("backend", "prefer", "size", "operations"),
+    [
+        ("CudaDepthwise2d", "fastest", 10, ["backward_filter"]),
+        ("CudaDepthwise2d", "no_workspace", 10, ["backward_filter"]),
+        ("CudaDepthwise2d", "fastest", 8, ["forward", "backward_data", "backward_filter"]),
+        ("Cudnn", "fastest", 10, ["forward", "backward_data", "backward_filter"]),
+    ],
+)
+def test_large_depthwise_filters_are_pytorchs(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, backend: str, prefer: Any, size: int, operations: list[str]
+) -> None:
+    """But for the gradient with respect to the filter. With autotune they are measured (below)."""
+    monkeypatch.setattr(torch._C, "_select_conv_backend", lambda *_: getattr(torch._C._ConvBackend, backend))
+    monkeypatch.setattr(torch._C, "_conv_determine_backend_memory_format", lambda *_: torch.contiguous_format)
+    leaves = [leaf(draw(1, 2, 12, 12)), leaf(draw(2, 1, size, 9))]
+
+    def step() -> list[torch.Tensor]:
+        y = F.conv2d(*leaves, groups=2)
+        return [y, *torch.autograd.grad(y.square().sum(), leaves)]
+
+    assert left(step, prefer=prefer) == ({fallback_stats.DEPTHWISE: 4} if len(operations) == 1 else {})
+    assert [name for name, _ in machine.planned] == operations
 
 
 @pytest.mark.parametrize(
@@ -158,7 +183,7 @@ def test_autotune_compares_with_pytorchs_depthwise_kernels(
     assert compared == (["forward", "backward_data", "backward_filter"] if is_compared else [])
     gone = slower if is_compared else ()
     assert fallbacks == (
-        {fallback_stats.SLOWER: 2 * ("forward" in gone) + 2 * ("backward_filter" in gone)} if gone else {}
+        {fallback_stats.DEPTHWISE: 2 * ("forward" in gone) + 2 * ("backward_filter" in gone)} if gone else {}
     )
     assert cudnnpy.torch.stats().handled == {
         name: 0 if name in gone else 2 for name in ("forward", "backward_data", "backward_filter")
