@@ -21,7 +21,7 @@ from cudnnpy._options.convolution_methods import ConvolutionBase
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.measurement_freeze import is_frozen
+from cudnnpy._planning.measurement_freeze import Freeze
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.selection import plan_for, survey
@@ -225,7 +225,7 @@ class Convolution(ConvolutionBase, DeviceOperation):
         return self._first.get(_kind(problem)) if self.policy == "once" else None
 
     def _note_engine(self, problem: ConvolutionProblem, plan: Plan) -> None:
-        is_guess = self.prefer == "autotune" and is_frozen()  # to be measured when the freeze has ended
+        is_guess = self.prefer == "autotune" and Freeze.is_open()  # to be measured when the freeze has ended
         if plan.engine is not None and not is_guess:
             self._first.setdefault(_kind(problem), plan.engine)
 

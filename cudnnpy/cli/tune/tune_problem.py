@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from cudnnpy._cuda_python import cuda_python
+from cudnnpy._cuda_python import gpu_facts
 from cudnnpy._measuring.gpu_lock import gpu_lock
 from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._measuring.gpus import uuid_of
@@ -155,14 +155,10 @@ def tuning_gpus() -> list[TuningGpu]:
 
 
 def _kind(device: int) -> str:
-    gpu: Any = cuda_python("core").Device(device)
-    major, minor = gpu.compute_capability
-    properties = {
-        "deviceName": str(gpu.name),
-        "deviceVer": 100 * major + 10 * minor,
-        "multiProcessorCount": int(gpu.properties.multiprocessor_count),
-    }
-    return json.dumps(properties)
+    """Return the kind of a GPU as the properties of a device profile that make it."""
+    name, capability, multiprocessors = gpu_facts(device)
+    version = 10 * int(capability.replace(".", ""))  # 900
+    return json.dumps({"deviceName": name, "deviceVer": version, "multiProcessorCount": multiprocessors})
 
 
 def key_for(problem: Problem, options: PlanningOptions, kind: str) -> Key:
