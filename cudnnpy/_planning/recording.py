@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from os import PathLike
-from types import TracebackType
 from typing import Self
 
 from cudnnpy._launch.plan_cache import clear_cache
@@ -58,9 +57,7 @@ class ProblemLog(PublicDir):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         self.end()
 
 

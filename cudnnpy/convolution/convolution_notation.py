@@ -223,11 +223,7 @@ def _shapes(given: ParsedText) -> tuple[tuple[int, ...], tuple[int, ...]]:
             f"shapes must be two, of x and of w, such as 8x3x32x32 16x3x5x5; got {got[:200]}", column
         )
     x, w = given.operands
-    given.columns = {
-        "w": w.column,
-        **dict.fromkeys(("x", "y", "dy", "out", "inputs"), x.column),
-        **given.columns,
-    }
+    given.columns = {"w": w.column, **dict.fromkeys(("x", "y", "dy", "out", "inputs"), x.column), **given.columns}
     for names, cause in (
         (("inputs", "out"), "dtype"),
         (("out",), "y.dtype"),

@@ -23,13 +23,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._core.layouts import (
-    TensorSpec,
-    are_channels_last,
-    channels_last_strides,
-    is_dense,
-    result_strides,
-)
+from cudnnpy._core.layouts import TensorSpec, are_channels_last, channels_last_strides, is_dense, result_strides
 from cudnnpy._launch.step_builder import StepBuilder, Tensor
 from cudnnpy._launch.steps import Executable, StepSequence
 from cudnnpy._planning import known_issues

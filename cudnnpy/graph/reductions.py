@@ -330,12 +330,7 @@ def _all_reduced(device: int, count: int, x: TensorSpec, before: str | None, kin
 
 
 def _reduced(
-    device: int,
-    view: View,
-    before: str | None,
-    kind: str,
-    dtype: ElementName,
-    pick: int = 0,
+    device: int, view: View, before: str | None, kind: str, dtype: ElementName, pick: int = 0
 ) -> Executable | None:
     """Return the executable of a graph that reduces a view to a result of a dtype; None if no engine supports it."""
     spec, target, axes = view

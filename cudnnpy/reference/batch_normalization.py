@@ -68,13 +68,7 @@ class BatchNormalization(BatchNormalizationBase, NumpyOperation):
         return [_arrays.store_scaled(_arrays.in_layout(y, self.layout), x.dtype, out, alpha, beta)]
 
     def _backward(
-        self,
-        arrays: Arrays,
-        alpha: float,
-        beta: float,
-        parameter_alpha: float,
-        parameter_beta: float,
-        with_bias: bool,
+        self, arrays: Arrays, alpha: float, beta: float, parameter_alpha: float, parameter_beta: float, with_bias: bool
     ) -> list[Array]:
         x, shape = self._checked_input(arrays["x"])
         dy = _arrays.check_like("dy", arrays["dy"], "x", x)
