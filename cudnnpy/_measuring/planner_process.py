@@ -65,7 +65,7 @@ class PlannerProcess:
         return Entry.of(self._ask({"do": "plan", "text": text}))
 
     def survey(self, text: str) -> list[dict[str, Any]]:
-        """Return every candidate for a problem as JSON (offline.row). Raises PlanningError if cuDNN fails."""
+        """Return every candidate for a problem as JSON (the fields of a CandidateRow). Raises PlanningError if cuDNN fails."""
         rows: list[dict[str, Any]] = self._ask({"do": "survey", "text": text})
         return rows
 
