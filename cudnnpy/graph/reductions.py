@@ -63,9 +63,7 @@ _PART = 4096  # maximum of elements of a part of a longer row
 _COLUMNS = 2  # for many rows of float32, the heuristics' third proposal takes 0.3 to 0.6 of the time of the first
 _MANY = 1024  # rows up to which the first proposal is the fastest
 _WHOLE = 1 << 21  # elements from which on, for a sum of all, the second proposal takes 0.5 to 0.8 of the first's time
-_LARGE = (
-    1 << 13
-)  # bytes from which on the other strategies are worth planning: cudnnReduceTensor takes 60 us at most there
+_LARGE = 1 << 13  # bytes from which on other strategies are worth planning: cudnnReduceTensor takes up to 60 us there
 
 # The spec of a tensor as a graph reduces it, the strides of the result, and the reduced axes.
 View = tuple[TensorSpec, tuple[int, ...], tuple[int, ...]]
@@ -134,11 +132,11 @@ def reduction(
     return Program(name, device, operands, steps.steps, steps.scratch)
 
 
-def average(name: str, call: Call, operands: Sequence[Operand], alpha: float, beta: float) -> Program | None:
-    """Return the average as `reduction` does, added up in any order; None if only cudnnReduceTensor remains."""
+def average(call: Call, operands: Sequence[Operand], alpha: float, beta: float) -> Program | None:
+    """Return the average as `reduction` does, for a pooling, added up in any order; None if only cudnnReduceTensor remains."""
     x, y = (operand.spec for operand in operands)
     steps = _first_that_fits(call, _strategies(_Task(call.device, x, y, "avg", alpha, beta), call))
-    return Program(name, call.device, operands, steps.steps, steps.scratch) if steps else None
+    return Program("pooling", call.device, operands, steps.steps, steps.scratch) if steps else None
 
 
 def _first_that_fits(call: Call | None, strategies: Iterator[StepSequence | None]) -> StepSequence | None:

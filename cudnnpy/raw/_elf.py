@@ -91,9 +91,8 @@ class _Elf:
 
     def wanted(self) -> list[bytes]:
         """Return the names of cuDNN that the file imports from other files."""
-        _buckets, first, *_ = struct.unpack(
-            "<IIII", self.loaded(self._places[_HASH], 16)
-        )  # the symbols before `first` are not exported
+        # The symbols before `first` are not exported.
+        _buckets, first, *_ = struct.unpack("<IIII", self.loaded(self._places[_HASH], 16))
         strings = self.loaded(self._places[_STRINGS], self._places[_STRINGS_SIZE])
         names = []
         for at, info, _other, section, *_ in _SYMBOL.iter_unpack(
