@@ -28,8 +28,7 @@ def measurer_for(options: PlanningOptions, device: int, stream: int = 0) -> Meas
     if options.prefer != "autotune":
         return None
     advice = ", or use prefer='fastest', 'limited_workspace' or 'no_workspace', which measure nothing"
-    measurer: Measurer = _imported("tuner", "prefer='autotune'", advice).Tuner(device, stream)
-    return measurer
+    return _imported("tuner", "prefer='autotune'", advice).Tuner(device, stream)
 
 
 def plan(problem: str, *, device: int | DeviceProfile = 0) -> Plan:
@@ -89,14 +88,12 @@ def plan_for_profile(problem: Problem, options: PlanningOptions, profile: Device
     """Return the plan of a problem for the GPU of a profile. Raises NoAlgorithmError, and ValueError for a forced algorithm."""
     if options.algorithm is not None:
         raise ValueError(f"algorithm must be None for a device profile; got {options.algorithm!r}")
-    found: Plan = _planner().plan_for_profile(problem, options, profile)
-    return found
+    return _planner().plan_for_profile(problem, options, profile)
 
 
 def candidates_for_profile(problem: Problem, options: PlanningOptions, profile: DeviceProfile) -> list[Candidate]:
     """Return every candidate of a problem for the GPU of a profile, with the rejection reasons."""
-    found: list[Candidate] = _planner().candidates_for_profile(problem, options, profile)
-    return found
+    return _planner().candidates_for_profile(problem, options, profile)
 
 
 def _planner() -> Any:

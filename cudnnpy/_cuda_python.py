@@ -50,6 +50,14 @@ def cuda_python(name: str) -> Any:
         ) from error
 
 
+@process_cache
+def gpu_facts(device: int) -> tuple[str, str, int]:
+    """Return the name of a GPU, its compute capability ("9.0"), and the number of its multiprocessors."""
+    gpu = cuda_python("core").Device(device)
+    major, minor = gpu.compute_capability
+    return str(gpu.name), f"{major}.{minor}", int(gpu.properties.multiprocessor_count)
+
+
 @contextmanager
 def replaced(**replacements: Any) -> Iterator[None]:
     """Use other objects in place of "libcuda" and of modules such as "bindings.driver" and "core": a seam for tests.

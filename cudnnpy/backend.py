@@ -104,14 +104,12 @@ class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
         # Elements that C may point to, by attribute: the last accepted and the last rejected ones
         self._held: dict[int, list[tuple[Any, ...]]] = {}
         self._pointers: dict[int, tuple[Any, ...]] = {}  # closed or not, these C objects outlive this one
-        if attributes is None:
-            self._create_object(self._kind)
-            return
         with self._created(self._kind):
-            for attribute, value in attributes.items():
-                if value is not None:
-                    self.set(attribute, value)
-            self.finalize()
+            if attributes is not None:
+                for attribute, value in attributes.items():
+                    if value is not None:
+                        self.set(attribute, value)
+                self.finalize()
 
     @property
     def kind(self) -> int:

@@ -307,14 +307,14 @@ def _end() -> None:
     _wait_for_callbacks()
 
 
-def _wait_for_callbacks(most: float = 1.0) -> None:
-    """Wait until no other thread is in the callback or about to enter it, for at most `most` seconds.
+def _wait_for_callbacks() -> None:
+    """Wait until no other thread is in the callback or about to enter it, for a second at most.
 
     Such a thread waits for the interpreter's lock. Python ends a thread that waits for it after the interpreter's end, and
     cuDNN's C++ code then ends the process. Each waiting thread gets the lock within a few switch intervals.
     """
     global _heard
-    end = time.monotonic() + most
+    end = time.monotonic() + 1.0
     while time.monotonic() < end:
         _heard = False
         time.sleep(2 * sys.getswitchinterval() * threading.active_count())

@@ -129,21 +129,17 @@ class Owned(PublicDir, Generic[PointerT]):
 
         `arguments` are the create function's arguments except the address of the new handle.
         """
-        self._create_object(*arguments)
+        pointer = self._new(*arguments)
+        self._life = _Lifetime(pointer, self)
+        _alive.add(self._life)
+        # ctypes takes this attribute without running Python code, which Ctrl-C could interrupt.
+        self._pointer = self._as_parameter_ = pointer
         try:
             yield
         except BaseException:
             with suppress(CudnnError):
                 self.close()
             raise
-
-    def _create_object(self, *arguments: Any) -> None:
-        """Create the C object. An object that has to be set up is created by `_created`."""
-        pointer = self._new(*arguments)
-        self._life = _Lifetime(pointer, self)
-        _alive.add(self._life)
-        # ctypes takes this attribute without running Python code, which Ctrl-C could interrupt.
-        self._pointer = self._as_parameter_ = pointer
 
     def _new(self, *arguments: Any) -> Any:
         at, kind = created_type(self._create)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from itertools import count
 from operator import attrgetter
-from types import TracebackType
 from typing import Generic, TypeVar
 
 from cudnnpy._process_state import fork_safe_lock
@@ -16,15 +15,7 @@ T = TypeVar("T")
 
 
 class ProcessSetting(Generic[T]):
-    """A setting for all threads.
-
-    Parameters
-    ----------
-    value
-        The initial setting.
-    apply
-        Puts a setting into effect. If it raises, the previous setting remains.
-    """
+    """A setting for all threads. `apply` puts one into effect; if it raises, the previous setting remains."""
 
     def __init__(self, value: T, apply: Callable[[T], None]) -> None:
         self.value = self._initial = value
@@ -65,9 +56,7 @@ class _Restoring(AbstractContextManager[None], Generic[T]):
         with self._setting._lock:
             insort(self._setting._open, self, key=attrgetter("_number"))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         with self._setting._lock:
             blocks = self._setting._open
             at = blocks.index(self)

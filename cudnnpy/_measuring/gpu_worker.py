@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any
 
 from cudnnpy._measuring.process import Ended, Message, StartError, WorkerProcess
@@ -26,12 +27,8 @@ class MeasureError(ValueError):
 class GpuWorker:
     """Measures problems on one GPU, one at a time and in one thread at a time.
 
-    Parameters
-    ----------
-    uuid : str
-        The UUID of the GPU or MIG instance, as CUDA_VISIBLE_DEVICES takes it.
-    start : callable, optional
-        Starts a process with an opening request; WorkerProcess by default.
+    `uuid` is the UUID of the GPU or MIG instance, as CUDA_VISIBLE_DEVICES takes it. `start` starts a process with an opening
+    request.
     """
 
     def __init__(self, uuid: str, start: Callable[[Mapping[str, Any]], WorkerProcess] = WorkerProcess) -> None:
@@ -50,36 +47,16 @@ class GpuWorker:
         deadline: float = math.inf,
         thorough: bool = False,
     ) -> Measurement:
-        """Measure a problem, and return its choice and the faults that were found.
+        """Measure a problem, and return its choice, or the reason why there is none, and the faults that were found.
 
-        Parameters
-        ----------
-        text : str
-            The problem in the notation, with the options that the choice depends on.
-        seconds : float
-            The time limit of the search.
-        limit : int, optional
-            The largest workspace in bytes.
-        left_out : mapping, optional
-            The rejection reasons of candidates that are not to run, by name.
-        deadline : float
-            The time of time.monotonic() at which the best candidate so far is returned.
-        thorough : bool
-            Whether all candidates are measured, and not only until several in a row gain nothing.
+        `text` is the problem in the notation, with the options that the choice depends on. `seconds` is the time limit of the
+        search, and at the `deadline`, a time of time.monotonic(), the best candidate so far is returned. `left_out` has the
+        rejection reasons of candidates that are not to run, by name. `limit` is the largest workspace in bytes.
 
-        Returns
-        -------
-        Measurement
-            The choice; without one, the reason.
-
-        Raises
-        ------
-        MeasureError
-            cuDNN rejects the problem, or no candidate can be used.
-        StartError
-            No process could be started.
+        Raises MeasureError if cuDNN rejects the problem or no candidate can be used, and StartError.
         """
-        found = _Search(self, text, seconds, limit, dict(left_out or {}), deadline, thorough).run()
+        end = time.monotonic() + seconds
+        found = _Search(self, text, end, limit, dict(left_out or {}), deadline, thorough).run()
         if found.entry is None:
             return found
         return found._replace(entry=found.entry._replace(tune_seconds=seconds))  # the last process had a part of them
@@ -164,24 +141,20 @@ def _measurement_of(given: Message) -> Measurement:
     )
 
 
+@dataclass
 class _Search:
     """The search for the fastest candidate of one problem, with a new process after each that ended."""
 
-    def __init__(
-        self,
-        worker: GpuWorker,
-        text: str,
-        seconds: float,
-        limit: int | None,
-        left_out: dict[str, str],
-        deadline: float,
-        thorough: bool,
-    ) -> None:
-        self._worker, self._text, self._limit, self._deadline = worker, text, limit, deadline
-        self._left_out, self._end, self._thorough = left_out, time.monotonic() + seconds, thorough
-        self._rows: list[Message] = []
-        self._best: Measurement | None = None
-        self._suspects: list[Ended] = []
+    _worker: GpuWorker
+    _text: str
+    _end: float
+    _limit: int | None
+    _left_out: dict[str, str]
+    _deadline: float
+    _thorough: bool
+    _rows: list[Message] = field(default_factory=list)
+    _best: Measurement | None = None
+    _suspects: list[Ended] = field(default_factory=list)
 
     def run(self) -> Measurement:
         """Return the choice. If a process ends, its current candidate is rejected, and the next process continues."""

@@ -85,23 +85,9 @@ class _Ordinary:
 class GuardedMemory:
     """The memory of a problem's operands and of a workspace that grows, each in a mapping of its own.
 
-    Parameters
-    ----------
-    specs : sequence of TensorSpec
-        The operands.
-    device : int
-        The ordinal of the device.
-    limit : int
-        The largest workspace in bytes that is allocated in advance. A larger request is still served.
-    guarded : bool
-        Whether the memory is mapped between guards; otherwise it is ordinary memory.
-    slack : int
-        The bytes of mapped memory after each operand that is flush with the end, and after the workspace.
-
-    Raises
-    ------
-    MemoryError
-        There is no memory for the operands.
+    `limit` is the largest workspace in bytes that is allocated in advance; a larger request is still served. Without
+    `guarded` it is ordinary memory. `slack` is the number of mapped bytes after each operand that is flush with the end, and
+    after the workspace. Raises MemoryError if there is no memory for the operands.
     """
 
     def __init__(

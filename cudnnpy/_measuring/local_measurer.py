@@ -28,16 +28,8 @@ _PLANNING_SECONDS = 30.0  # for the heuristics, until the first candidate is pla
 class LocalMeasurer:
     """A measurer that runs candidates in this process (measurement.Measurer).
 
-    Parameters
-    ----------
-    handle : Handle
-        The handle of the GPU.
-    guarded : bool
-        Whether the first run of a candidate is between unmapped addresses, where an access outside loses the CUDA context.
-    watch : Watch
-        Its callbacks report each step, except for `best`, which is not called.
-    best : callable, optional
-        Called with each new fastest candidate, as a Measurement.
+    With `guarded` the first run of a candidate is between unmapped addresses, where an access outside loses the CUDA context.
+    `watch` reports each step, except for `watch.best`; `best` is called with each new fastest candidate, as a Measurement.
     """
 
     def __init__(

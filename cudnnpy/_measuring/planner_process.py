@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from types import TracebackType
 from typing import Any, Self
 
 from cudnnpy._measuring import stub_driver
@@ -43,19 +42,8 @@ class PlanningError(RuntimeError):
 class PlannerProcess:
     """A context manager that plans for one profile.
 
-    Parameters
-    ----------
-    profile : DeviceProfile
-        The GPU.
-
-    Raises
-    ------
-    ProfileError
-        The loaded cuDNN does not accept the profile.
-    PlanningError
-        No process could be started.
-    CudnnError
-        There is no driver, and no stand-in for it on this architecture.
+    Raises ProfileError if the loaded cuDNN does not accept the profile, PlanningError if no process could be started, and
+    CudnnError if there is no driver, and no stand-in for it on this architecture.
     """
 
     def __init__(self, profile: DeviceProfile) -> None:
@@ -65,9 +53,7 @@ class PlannerProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         self.end()
 
     def end(self) -> None:
@@ -79,7 +65,7 @@ class PlannerProcess:
         return Entry.of(self._ask({"do": "plan", "text": text}))
 
     def survey(self, text: str) -> list[dict[str, Any]]:
-        """Return every candidate for a problem as JSON (offline.row). Raises PlanningError if cuDNN fails."""
+        """Return every candidate for a problem as JSON (the fields of a CandidateRow). Raises PlanningError if cuDNN fails."""
         rows: list[dict[str, Any]] = self._ask({"do": "survey", "text": text})
         return rows
 

@@ -51,43 +51,20 @@ class StartError(RuntimeError):
 
 
 class Ended(NamedTuple):
-    """The end of a process before its answer.
+    """The end of a process before its answer."""
 
-    Attributes
-    ----------
-    cause : str
-        "ended" if it ended by itself, "limit" if it was ended since a step took too long, "deadline" if it was ended at the
-        deadline of the request.
-    how : str
-        The reason of the end as text, such as the signal or the time limit.
-    begun : str
-        The candidate of the last step; "" if the step had no single candidate.
-    step : dict
-        The message that announced the last step.
-    """
-
+    #: "ended": by itself; "limit": a step took too long; "deadline": it was ended at the deadline of the request
     cause: Cause
-    how: str
-    begun: str = ""
-    step: Message = {}
+    how: str  #: the reason of the end as text, such as the signal or the time limit
+    begun: str = ""  #: the candidate of the last step; "" if the step had no single candidate
+    step: Message = {}  #: the message that announced the last step
 
 
 class WorkerProcess:
     """A child process that answers one request at a time (cudnnpy/_worker.py).
 
-    Parameters
-    ----------
-    opening : mapping
-        The first request: {"gpu": UUID} for a process that measures, {"profile": ...} for one that plans.
-    inherited : sequence of int
-        File descriptors that the child inherits.
-    command : sequence of str, optional
-        The program to run in place of cudnnpy._worker.
-
-    Raises
-    ------
-    StartError
-        No process could be started, or it cannot use the GPU or the profile.
+    `opening` is the first request: {"gpu": UUID} for a process that measures, {"profile": ...} for one that plans. `inherited`
+    are file descriptors that the child inherits, and `command` is a program in place of cudnnpy._worker. Raises StartError.
     """
 
     def __init__(
@@ -126,26 +103,12 @@ class WorkerProcess:
         return not self._closed and self._process.poll() is None
 
     def ask(
-        self,
-        request: Mapping[str, Any],
-        deadline: float = math.inf,
-        note: Callable[[Message], object] | None = None,
+        self, request: Mapping[str, Any], deadline: float = math.inf, note: Callable[[Message], object] | None = None
     ) -> Message | Ended:
         """Send a request, and return its answer, {"answer": ...} or {"error": text, "kind": class}.
 
-        Parameters
-        ----------
-        request : mapping
-            The request, as JSON.
-        deadline : float
-            The time of time.monotonic() at which the process is ended if it has not answered.
-        note : callable, optional
-            Called with each message before the answer, except "begin".
-
-        Returns
-        -------
-        dict or Ended
-            The answer; Ended if the process has ended, by itself or at a limit. It cannot be used again then.
+        Return Ended if the process has ended, by itself, at a limit, or at the `deadline` (a time of time.monotonic()). It
+        cannot be used again then. `note` is called with each message before the answer, except "begin".
         """
         if self._closed:
             return Ended("ended", "it had ended before")

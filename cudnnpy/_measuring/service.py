@@ -108,7 +108,7 @@ class Service:
         found = offline_planning.survey_offline(
             problem, options, target, self._profile.memory, self._announce, request["left_out"]
         )
-        return [offline_planning.row(candidate) for candidate in found]
+        return [offline_planning.row_of(candidate)._asdict() for candidate in found]
 
     def _announce(self, candidate: str) -> None:
         self._say({"begin": candidate, "seconds": _PLANNING_SECONDS})

@@ -58,9 +58,8 @@ def content() -> bytes:
     count = len(_FUNCTIONS) + 1  # symbol 0 is undefined
     symbols_at = _HEADER + 4 * _PROGRAM_HEADER
     hash_at = symbols_at + count * _SYMBOL
-    hashes = pack(
-        f"<{3 + count}I", 1, count, 1, *((at + 1) % count for at in range(count))
-    )  # one bucket: 1, 2, ... to the end
+    # One bucket: 1, 2, ... to the end.
+    hashes = pack(f"<{3 + count}I", 1, count, 1, *((at + 1) % count for at in range(count)))
     names_at = hash_at + len(hashes)
     text_at = names_at + len(names)
     code_at = text_at + len(_ERROR_TEXT)

@@ -72,11 +72,7 @@ class Tuner:
 
         try:
             measurement = self._in_turn(measured, begin + options.tune_seconds)
-        except (
-            _NotMeasuredError,
-            MeasureError,
-            ValueError,
-        ) as error:  # ValueError: a number that the notation cannot write
+        except (_NotMeasuredError, MeasureError, ValueError) as error:  # ValueError: the notation cannot write a number
             return Measurement(None, str(error))
         if measurement.entry is not None:
             _note_tuned(time.monotonic() - begin)

@@ -94,8 +94,7 @@ class ActivationBase(Operation):
             `out`, or a new array of x's library, shape, dtype and memory format.
         """
         implementation, names = type(self)._forward, ("x", "out")
-        y: ArrayT = self._run("Activation.forward", self, implementation, names, (x,), (out,), stream, alpha, beta)
-        return y
+        return self._run("Activation.forward", self, implementation, names, (x,), (out,), stream, alpha, beta)
 
     def backward(
         self,
@@ -130,5 +129,4 @@ class ActivationBase(Operation):
         """
         implementation, names = type(self)._backward, ("dy", "x", "y", "out")
         inputs, outs = (dy, x, y), (out,)
-        dx: ArrayT = self._run("Activation.backward", self, implementation, names, inputs, outs, stream, alpha, beta)
-        return dx
+        return self._run("Activation.backward", self, implementation, names, inputs, outs, stream, alpha, beta)

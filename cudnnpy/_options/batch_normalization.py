@@ -117,7 +117,7 @@ class BatchNormalizationBase(Operation):
             The statistics for `backward`, of the parameters' shape; the latter is 1 / sqrt(biased variance + epsilon). For no
             elements they are 0 and NaN.
         """
-        results: tuple[ArrayT, ArrayT, ArrayT] = self._run(
+        return self._run(
             "BatchNormalization.forward_training",
             self,
             type(self)._forward_training,
@@ -130,7 +130,6 @@ class BatchNormalizationBase(Operation):
             alpha,
             beta,
         )
-        return results
 
     def forward_inference(
         self,
@@ -166,8 +165,7 @@ class BatchNormalizationBase(Operation):
         """
         name, implementation = "BatchNormalization.forward_inference", type(self)._forward_inference
         names, inputs = ("x", "scale", "bias", "mean", "variance", "out"), (x, scale, bias, mean, variance)
-        y: ArrayT = self._run(name, self, implementation, names, inputs, (out,), stream, alpha, beta)
-        return y
+        return self._run(name, self, implementation, names, inputs, (out,), stream, alpha, beta)
 
     def backward(
         self,
@@ -236,8 +234,7 @@ class BatchNormalizationBase(Operation):
             parameter_beta,
             computed[1],
         )
-        gradients: tuple[ArrayT, ArrayT | None, ArrayT | None] = unpack_gradients(found, *computed)
-        return gradients
+        return unpack_gradients(found, *computed)
 
 
 def _computed_results(results: dict[str, Any], computed: tuple[bool, bool]) -> dict[str, Any]:

@@ -89,21 +89,18 @@ def check_number(
     name: str,
     value: object,
     low: float = -inf,
-    high: float = inf,
     *,
     above: float = -inf,
     below: float = inf,
     finite: bool = False,
     nan: bool = False,
 ) -> float:
-    """A number as a float, from `low` to `high`, both included, and between `above` and `below`, both excluded.
+    """A number as a float, of `low` or more, and between `above` and `below`, both excluded.
 
     `finite` excludes infinities; `nan` includes NaN.
     """
     bounds = []
-    if high < inf:
-        bounds.append(f"of {low:g} to {high:g}")
-    elif low > -inf:
+    if low > -inf:
         bounds.append(f"of {low:g} or more")
     if above > -inf:
         bounds.append(f"above {above:g}")
@@ -116,7 +113,7 @@ def check_number(
         number = float(value)
     except OverflowError:  # an int beyond every float
         raise ValueError(f"{name} must be {expected}; got {error_repr(value)}") from None
-    inside = low <= number <= high and (above == -inf or number > above) and (below == inf or number < below)
+    inside = low <= number and (above == -inf or number > above) and (below == inf or number < below)
     if not ((inside and (isfinite(number) or not finite)) or (nan and isnan(number))):
         raise ValueError(f"{name} must be {expected}; got {error_repr(value)}")
     return number

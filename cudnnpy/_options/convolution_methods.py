@@ -130,8 +130,7 @@ class ConvolutionBase(ConvolutionOptions, Operation):
             `out`, or a new array of x's library, dtype (int32 for int8) and memory format.
         """
         implementation, names, inputs = type(self)._forward, ("x", "w", "bias", "out"), (x, w, bias)
-        y: ArrayT = self._run("forward", self, implementation, names, inputs, (out,), stream, activation, alpha, beta)
-        return y
+        return self._run("forward", self, implementation, names, inputs, (out,), stream, activation, alpha, beta)
 
     def backward_data(
         self,
@@ -165,10 +164,7 @@ class ConvolutionBase(ConvolutionOptions, Operation):
         """
         shape = x_shape if isinstance(x_shape, tuple) and x_shape else _shape_argument("x_shape", x_shape)
         implementation, names = type(self)._backward_data, ("dy", "w", "out")
-        dx: ArrayT = self._run(
-            "backward_data", self, implementation, names, (dy, w), (out,), stream, alpha, beta, *shape
-        )
-        return dx
+        return self._run("backward_data", self, implementation, names, (dy, w), (out,), stream, alpha, beta, *shape)
 
     def backward_filter(
         self,
@@ -202,10 +198,7 @@ class ConvolutionBase(ConvolutionOptions, Operation):
         """
         shape = w_shape if isinstance(w_shape, tuple) and w_shape else _shape_argument("w_shape", w_shape)
         implementation, names = type(self)._backward_filter, ("dy", "x", "out")
-        dw: ArrayT = self._run(
-            "backward_filter", self, implementation, names, (dy, x), (out,), stream, alpha, beta, *shape
-        )
-        return dw
+        return self._run("backward_filter", self, implementation, names, (dy, x), (out,), stream, alpha, beta, *shape)
 
     def backward_bias(
         self,
@@ -233,8 +226,7 @@ class ConvolutionBase(ConvolutionOptions, Operation):
             `out`, or a new array of shape (K,), of dy's library and dtype.
         """
         implementation, names = type(self)._backward_bias, ("dy", "out")
-        db: ArrayT = self._run("backward_bias", self, implementation, names, (dy,), (out,), stream, alpha, beta)
-        return db
+        return self._run("backward_bias", self, implementation, names, (dy,), (out,), stream, alpha, beta)
 
     def output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
         """The shape of forward's result for the shapes of x and w, all in the arrays' axis order.
@@ -242,8 +234,7 @@ class ConvolutionBase(ConvolutionOptions, Operation):
         Each spatial size is floor((x + padding before + padding after - dilation * (w - 1) - 1) / stride) + 1. Raises
         TypeError and ValueError for shapes that do not fit together.
         """
-        shape: tuple[int, ...] = self._output_shape(x_shape, w_shape)
-        return shape
+        return self._output_shape(x_shape, w_shape)
 
 
 class ConvolutionTransposeBase(TransposeOptions, Operation):
@@ -326,8 +317,7 @@ class ConvolutionTransposeBase(TransposeOptions, Operation):
             `out`, or a new array of x's library, dtype and memory format.
         """
         implementation, names, inputs = type(self)._forward, ("x", "w", "bias", "out"), (x, w, bias)
-        y: ArrayT = self._run("forward", self, implementation, names, inputs, (out,), stream, activation, alpha, beta)
-        return y
+        return self._run("forward", self, implementation, names, inputs, (out,), stream, activation, alpha, beta)
 
     def backward_data(
         self,
@@ -361,10 +351,7 @@ class ConvolutionTransposeBase(TransposeOptions, Operation):
         """
         shape = x_shape if isinstance(x_shape, tuple) and x_shape else _shape_argument("x_shape", x_shape)
         implementation, names = type(self)._backward_data, ("dy", "w", "out")
-        dx: ArrayT = self._run(
-            "backward_data", self, implementation, names, (dy, w), (out,), stream, alpha, beta, *shape
-        )
-        return dx
+        return self._run("backward_data", self, implementation, names, (dy, w), (out,), stream, alpha, beta, *shape)
 
     def backward_filter(
         self,
@@ -399,10 +386,7 @@ class ConvolutionTransposeBase(TransposeOptions, Operation):
         shape = w_shape if isinstance(w_shape, tuple) and w_shape else _shape_argument("w_shape", w_shape)
         # In the order of the operands: x is the gradient with respect to the result of the convolution that is transposed.
         implementation, names = type(self)._backward_filter, ("x", "dy", "out")
-        dw: ArrayT = self._run(
-            "backward_filter", self, implementation, names, (x, dy), (out,), stream, alpha, beta, *shape
-        )
-        return dw
+        return self._run("backward_filter", self, implementation, names, (x, dy), (out,), stream, alpha, beta, *shape)
 
     def backward_bias(
         self,
@@ -417,16 +401,14 @@ class ConvolutionTransposeBase(TransposeOptions, Operation):
         Parameters and result are as for `Convolution.backward_bias`.
         """
         implementation, names = type(self)._backward_bias, ("dy", "out")
-        db: ArrayT = self._run("backward_bias", self, implementation, names, (dy,), (out,), stream, alpha, beta)
-        return db
+        return self._run("backward_bias", self, implementation, names, (dy,), (out,), stream, alpha, beta)
 
     def output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
         """The shape of forward's result for the shapes of x and w, all in the arrays' axis order.
 
         Raises TypeError and ValueError for shapes that do not fit together.
         """
-        shape: tuple[int, ...] = self._output_shape(x_shape, w_shape)
-        return shape
+        return self._output_shape(x_shape, w_shape)
 
 
 def _shape_argument(name: str, shape: Shape | None) -> tuple[SupportsIndex, ...]:

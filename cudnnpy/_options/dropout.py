@@ -81,10 +81,7 @@ class DropoutBase(Operation):
             one bit for each element of x in C order.
         """
         implementation, names = type(self)._forward, ("x", "out", "reserve")
-        results: tuple[ArrayT, ArrayT] = self._run(
-            "Dropout.forward", self, implementation, names, (x,), (out, None), stream
-        )
-        return results
+        return self._run("Dropout.forward", self, implementation, names, (x,), (out, None), stream)
 
     def backward(self, dy: ArrayT, reserve: Array, out: ArrayT | None = None, stream: Stream | None = None) -> ArrayT:
         """Compute the gradient with respect to x (cudnnDropoutBackward). No random numbers are drawn.
@@ -108,5 +105,4 @@ class DropoutBase(Operation):
             `out`, or a new array of dy's library, shape, dtype and memory format.
         """
         implementation, names = type(self)._backward, ("dy", "reserve", "out")
-        dx: ArrayT = self._run("Dropout.backward", self, implementation, names, (dy, reserve), (out,), stream)
-        return dx
+        return self._run("Dropout.backward", self, implementation, names, (dy, reserve), (out,), stream)

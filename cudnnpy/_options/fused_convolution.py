@@ -45,8 +45,7 @@ class FusedConvolutionBase(FusedOptions, Operation):
 
         Raises TypeError and ValueError for shapes that do not fit together.
         """
-        shape: tuple[int, ...] = self._output_shape(x_shape, w_shape)
-        return shape
+        return self._output_shape(x_shape, w_shape)
 
     def forward(
         self,
@@ -84,5 +83,4 @@ class FusedConvolutionBase(FusedOptions, Operation):
             `out`, or a new array of x's library, dtype and memory format.
         """
         name, inputs = "FusedConvolution.forward", (x, w, scale, bias, residual)
-        y: ArrayT = self._run(name, self, type(self)._forward, _NAMES, inputs, (out,), stream, activation)
-        return y
+        return self._run(name, self, type(self)._forward, _NAMES, inputs, (out,), stream, activation)

@@ -93,10 +93,7 @@ class InstanceNormalizationBase(Operation):
             "InstanceNormalization.forward_training",
             ("x", "scale", "bias", "out", "mean", "inverse_variance"),
         )
-        results: tuple[ArrayT, ArrayT, ArrayT] = self._run(
-            name, self, type(self)._forward, names, (x, scale, bias), (out, None, None), stream, True
-        )
-        return results
+        return self._run(name, self, type(self)._forward, names, (x, scale, bias), (out, None, None), stream, True)
 
     def forward_inference(
         self,
@@ -119,8 +116,7 @@ class InstanceNormalizationBase(Operation):
             `out`, or a new array of x's library, shape, dtype and memory format.
         """
         name, names = "InstanceNormalization.forward_inference", ("x", "scale", "bias", "out")
-        y: ArrayT = self._run(name, self, type(self)._forward, names, (x, scale, bias), (out,), stream, False)
-        return y
+        return self._run(name, self, type(self)._forward, names, (x, scale, bias), (out,), stream, False)
 
     def backward(
         self,
@@ -160,7 +156,4 @@ class InstanceNormalizationBase(Operation):
             Of scale's dtype, or x's without a scale; None if it is not computed.
         """
         inputs = dy, x, scale, mean, inverse_variance
-        gradients: tuple[ArrayT, ArrayT | None, ArrayT | None] = run_backward(
-            "InstanceNormalization.backward", self, inputs, out, stream, bias
-        )
-        return gradients
+        return run_backward("InstanceNormalization.backward", self, inputs, out, stream, bias)

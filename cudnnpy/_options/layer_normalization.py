@@ -90,10 +90,9 @@ class LayerNormalizationBase(Operation):
         """
         shape = check_normalized_shape(normalized_shape)
         name, names = "LayerNormalization.forward_training", ("x", "scale", "bias", "out", "mean", "inverse_variance")
-        results: tuple[ArrayT, ArrayT, ArrayT] = self._run(
+        return self._run(
             name, self, type(self)._forward, names, (x, scale, bias), (out, None, None), stream, True, *shape
         )
-        return results
 
     def forward_inference(
         self,
@@ -118,8 +117,7 @@ class LayerNormalizationBase(Operation):
         """
         shape = check_normalized_shape(normalized_shape)
         name, names = "LayerNormalization.forward_inference", ("x", "scale", "bias", "out")
-        y: ArrayT = self._run(name, self, type(self)._forward, names, (x, scale, bias), (out,), stream, False, *shape)
-        return y
+        return self._run(name, self, type(self)._forward, names, (x, scale, bias), (out,), stream, False, *shape)
 
     def backward(
         self,
@@ -159,10 +157,7 @@ class LayerNormalizationBase(Operation):
             Of scale's dtype, or x's without a scale; None if it is not computed.
         """
         inputs = dy, x, scale, mean, inverse_variance
-        gradients: tuple[ArrayT, ArrayT | None, ArrayT | None] = run_backward(
-            "LayerNormalization.backward", self, inputs, out, stream, bias
-        )
-        return gradients
+        return run_backward("LayerNormalization.backward", self, inputs, out, stream, bias)
 
 
 @with_suggestions
@@ -241,10 +236,7 @@ class RMSNormalizationBase(Operation):
         """
         shape = check_normalized_shape(normalized_shape)
         name, names = "RMSNormalization.forward_training", ("x", "scale", "out", "inverse_rms")
-        results: tuple[ArrayT, ArrayT] = self._run(
-            name, self, type(self)._forward, names, (x, scale), (out, None), stream, True, *shape
-        )
-        return results
+        return self._run(name, self, type(self)._forward, names, (x, scale), (out, None), stream, True, *shape)
 
     def forward_inference(
         self,
@@ -268,8 +260,7 @@ class RMSNormalizationBase(Operation):
         """
         shape = check_normalized_shape(normalized_shape)
         name, names = "RMSNormalization.forward_inference", ("x", "scale", "out")
-        y: ArrayT = self._run(name, self, type(self)._forward, names, (x, scale), (out,), stream, False, *shape)
-        return y
+        return self._run(name, self, type(self)._forward, names, (x, scale), (out,), stream, False, *shape)
 
     def backward(
         self,
@@ -306,5 +297,4 @@ class RMSNormalizationBase(Operation):
         names = "dy", "x", "scale", "inverse_rms", "out", *GRADIENTS[scale is not None, False]
         inputs, outs = (dy, x, scale, inverse_rms), (out, None)[: len(names) - 4]
         results = self._run(name, self, implementation, names, inputs, outs, stream)
-        gradients: tuple[ArrayT, ArrayT | None] = unpack_gradients(results, scale is not None)
-        return gradients
+        return unpack_gradients(results, scale is not None)

@@ -101,8 +101,7 @@ class LocalResponseNormalizationBase(Operation):
             `out`, or a new array of x's library, shape, dtype and memory format.
         """
         name, implementation, names = "LocalResponseNormalization.forward", type(self)._forward, ("x", "out")
-        y: ArrayT = self._run(name, self, implementation, names, (x,), (out,), stream, alpha, beta)
-        return y
+        return self._run(name, self, implementation, names, (x,), (out,), stream, alpha, beta)
 
     def backward(
         self,
@@ -137,5 +136,4 @@ class LocalResponseNormalizationBase(Operation):
             type(self)._backward,
             ("dy", "x", "y", "out"),
         )
-        dx: ArrayT = self._run(name, self, implementation, names, (dy, x, y), (out,), stream, alpha, beta)
-        return dx
+        return self._run(name, self, implementation, names, (dy, x, y), (out,), stream, alpha, beta)

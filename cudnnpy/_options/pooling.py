@@ -93,8 +93,7 @@ class PoolingBase(Operation):
         the last window would start at size + padding or later. Raises TypeError and ValueError for a shape that does not
         fit the options.
         """
-        shape: tuple[int, ...] = self._output_shape(check_shape("x_shape", x_shape, low=0))
-        return shape
+        return self._output_shape(check_shape("x_shape", x_shape, low=0))
 
     def forward(
         self,
@@ -123,8 +122,7 @@ class PoolingBase(Operation):
             `out`, or a new array of x's library, dtype and memory format.
         """
         implementation, names = type(self)._forward, ("x", "out")
-        y: ArrayT = self._run("Pooling.forward", self, implementation, names, (x,), (out,), stream, alpha, beta)
-        return y
+        return self._run("Pooling.forward", self, implementation, names, (x,), (out,), stream, alpha, beta)
 
     def backward(
         self,
@@ -158,8 +156,7 @@ class PoolingBase(Operation):
             `out`, or a new array of dy's library, of x's shape, dtype and memory format.
         """
         implementation, names = type(self)._backward, ("dy", "x", "y", "out")
-        dx: ArrayT = self._run("Pooling.backward", self, implementation, names, (dy, x, y), (out,), stream, alpha, beta)
-        return dx
+        return self._run("Pooling.backward", self, implementation, names, (dy, x, y), (out,), stream, alpha, beta)
 
 
 def _each(window: Any, padding: Any, stride: Any, rank: int) -> tuple[Each, Each, Each]:

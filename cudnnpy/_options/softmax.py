@@ -93,8 +93,7 @@ class SoftmaxBase(Operation):
             `out`, or a new array of x's library, shape, dtype and memory format.
         """
         implementation, names = type(self)._forward, ("x", "out")
-        y: ArrayT = self._run("Softmax.forward", self, implementation, names, (x,), (out,), stream, alpha, beta)
-        return y
+        return self._run("Softmax.forward", self, implementation, names, (x,), (out,), stream, alpha, beta)
 
     def backward(
         self,
@@ -126,5 +125,4 @@ class SoftmaxBase(Operation):
             `out`, or a new array of dy's library, shape, dtype and memory format.
         """
         implementation, names = type(self)._backward, ("dy", "y", "out")
-        dx: ArrayT = self._run("Softmax.backward", self, implementation, names, (dy, y), (out,), stream, alpha, beta)
-        return dx
+        return self._run("Softmax.backward", self, implementation, names, (dy, y), (out,), stream, alpha, beta)

@@ -133,9 +133,9 @@ def suggest_value(value: str, allowed: Iterable[str]) -> str:
     )
 
 
-def near(name: str, known: Iterable[str], count: int = 1) -> list[str]:
-    """Return the names that a misspelled name may mean, the most similar first."""
-    return get_close_matches(name[:_SHOWN], sorted(known), count, _CUTOFF)
+def near(name: str, known: Iterable[str]) -> list[str]:
+    """Return the name that a misspelled name may mean, if there is one, in a list."""
+    return get_close_matches(name[:_SHOWN], sorted(known), 1, _CUTOFF)
 
 
 def did_you_mean(names: list[str]) -> str:

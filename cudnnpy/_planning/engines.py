@@ -357,10 +357,6 @@ class GraphExecutable:
         ranges, texture = _ranges(found), int(raw.CUDNN_KNOB_TYPE_USE_TEX)
         return texture not in ranges or dict(_configuration_reader().read(configuration)[1]).get(texture) == 0
 
-    def to_json(self) -> str:
-        """Return the plan as cuDNN serializes it."""
-        return save_plan(self.plan)
-
 
 def save_plan(plan: Descriptor) -> str:
     """Return an execution plan with its compiled code as cuDNN serializes it. Raises StatusError."""

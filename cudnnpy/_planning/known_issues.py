@@ -176,13 +176,7 @@ ISSUES: tuple[Issue, ...] = (
         "loses alpha",
         detail="it takes filters of one position, and filters as large as the image; it loses beta, too, which is added apart",
     ),
-    Issue(
-        "fused-tanh",
-        ("forward", "graph"),
-        (0,),
-        fuses_tanh,
-        "gives NaN for the tanh of large numbers",
-    ),
+    Issue("fused-tanh", ("forward", "graph"), (0,), fuses_tanh, "gives NaN for the tanh of large numbers"),
     Issue(
         "int8-to-int32",
         ("forward",),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from cudnnpy._launch.plan_cache import clear_cache
-from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.problem_log import ProblemLog, lock
+from cudnnpy._planning.recording import ProblemLog, lock
 from cudnnpy._process_state import declare
 
 # Whether the plan cache has default choices from a freeze that ended while others are open.
@@ -67,13 +65,3 @@ def freeze() -> Freeze:
     ()
     """
     return Freeze()
-
-
-def is_frozen() -> bool:
-    """Return whether measuring is forbidden."""
-    return Freeze.is_open()
-
-
-def note_unknown(problem: Problem, options: PlanningOptions) -> bool:
-    """List a problem in every open freeze; return False, and do nothing, if there is none."""
-    return Freeze.note(problem, options)

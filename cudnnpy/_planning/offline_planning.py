@@ -7,7 +7,7 @@ announced before, so that another process can leave it out.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from cudnnpy._planning import device_profile, problem_notation, selection
 from cudnnpy._planning.candidate_filter import try_plan
@@ -66,27 +66,43 @@ def survey_offline(
     return candidates
 
 
-def row(candidate: Candidate) -> dict[str, Any]:
-    """Return a candidate as JSON, as `cudnnpy explain` reports it."""
+class CandidateRow(NamedTuple):
+    """A candidate as a JSON object, as `cudnnpy explain` reports it."""
+
+    name: str
+    source: str
+    engine: int | None
+    knobs: dict[str, int]
+    workspace_size: int | None
+    notes: tuple[str, ...]
+    deterministic: bool
+    milliseconds: float | None
+    expected: float | None
+    error: float | None
+    rejected: str
+
+
+def row_of(candidate: Candidate) -> CandidateRow:
+    """Return the row of a candidate."""
     engine = candidate.engine
     knobs = dict(engine.knobs or ()) if engine is not None else {}
-    return {
-        "name": candidate.name,
-        "source": candidate.source,
-        "engine": None if engine is None else engine.index,
-        "knobs": {knob_name(kind): value for kind, value in knobs.items()},
-        "workspace_size": candidate.workspace_size,
-        "notes": list(candidate.notes),
-        "deterministic": candidate.deterministic,
-        "milliseconds": candidate.milliseconds,
-        "expected": candidate.expected,
-        "error": candidate.error,
-        "rejected": candidate.rejection_reason,
-    }
+    return CandidateRow(
+        candidate.name,
+        candidate.source,
+        None if engine is None else engine.index,
+        {knob_name(kind): value for kind, value in knobs.items()},
+        candidate.workspace_size,
+        candidate.notes,
+        candidate.deterministic,
+        candidate.milliseconds,
+        candidate.expected,
+        candidate.error,
+        candidate.rejection_reason,
+    )
 
 
 def candidate_of_row(plain: dict[str, Any]) -> Candidate:
-    """Return the candidate of a `row` that another process sent. Like a copy, it cannot be planned."""
+    """Return the candidate of a row that another process sent. Like a copy, it cannot be planned."""
     candidate = detached_candidate(
         plain["name"],
         plain["source"],

@@ -45,24 +45,12 @@ _CHARACTER = re.compile(r"\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8}|\\x[0-9A-Fa-f]{2}|
 
 
 class ListedProblem(NamedTuple):
-    """A problem of a file.
+    """A problem of a file."""
 
-    Attributes
-    ----------
-    text : str
-        The problem and its options in the notation, as `text_of` writes them.
-    problem : Problem
-        The problem.
-    options : PlanningOptions
-        The options.
-    line : int
-        The line of the file, from 1.
-    """
-
-    text: str
+    text: str  #: the problem and its options in the notation, as `text_of` writes them
     problem: Problem
     options: PlanningOptions
-    line: int
+    line: int  #: the line of the file, from 1
 
 
 def read(path: str | os.PathLike[str], device: int = 0) -> list[ListedProblem]:

@@ -43,16 +43,8 @@ _IN_JSON = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[{}]', re.DOTALL)
 class ProblemTextError(ValueError):
     """A text is not a problem in the notation.
 
-    Attributes
-    ----------
-    reason : str
-        The expected and the given text.
-    column : int or None
-        The number of the character at which the error is, from 1; None if the error is in the file as a whole.
-    line : int or None
-        The line of the file that the text is from.
-    file : str
-        The name of that file, or "".
+    `reason` has the expected and the given text. `column` is the number of the character at which the error is, from 1, or None
+    if it is in the file as a whole. `line` and `file` tell where the text is from, if it is from a file.
     """
 
     def __init__(self, reason: str, column: int | None = None, line: int | None = None, file: str = "") -> None:
@@ -73,37 +65,18 @@ class Token(NamedTuple):
 
 
 class ProblemSyntax(NamedTuple):
-    """The syntax of a kind of problem: its tokens, and the functions that write and parse them.
+    """The syntax of a kind of problem: its tokens, and the functions that write and parse them."""
 
-    Attributes
-    ----------
-    operations : tuple of str
-        The words that name an operation. A text has exactly one.
-    operand : re.Pattern
-        The pattern of words without a name: shapes, or the JSON of a graph.
-    values : dict
-        For each name in ``name=value``, the function that parses the value. It raises ValueError for a text that it cannot
-        parse, or returns it unchanged for `read` to reject.
-    aliases : dict
-        Other spellings of these names.
-    words : dict
-        For each word without a value, the name and the value that it abbreviates.
-    refused : dict
-        For words that users may expect and that do not exist, the correct ones.
-    write : function
-        Returns the words of a problem.
-    read : function
-        Returns the problem of a ParsedText for a device. Raises TypeError or ValueError whose message starts with the name of
-        the wrong argument.
-    """
-
-    operations: tuple[str, ...]
-    operand: re.Pattern[str]
+    operations: tuple[str, ...]  #: the words that name an operation; a text has exactly one
+    operand: re.Pattern[str]  #: the pattern of words without a name: shapes, or the JSON of a graph
+    #: for each name in ``name=value``, the function that parses the value. It raises ValueError for a text that it cannot
+    #: parse, or returns it unchanged for `read` to reject
     values: Mapping[str, Callable[[str], Any]]
-    aliases: Mapping[str, str]
-    words: Mapping[str, tuple[str, Any]]
-    refused: Mapping[str, str]
-    write: Callable[[Any], list[str]]
+    aliases: Mapping[str, str]  #: other spellings of these names
+    words: Mapping[str, tuple[str, Any]]  #: for each word without a value, the name and the value that it abbreviates
+    refused: Mapping[str, str]  #: for words that users may expect and that do not exist, the correct ones
+    write: Callable[[Any], list[str]]  #: returns the words of a problem
+    #: returns the problem for a device. Raises TypeError or ValueError whose message starts with the name of the wrong argument
     read: Callable[[ParsedText, int], Problem]
 
 

@@ -41,7 +41,7 @@ from cudnnpy._planning.candidates import (
     uses_tf32,
 )
 from cudnnpy._planning.engines import Target, heuristics
-from cudnnpy._planning.gpu_kind import capability
+from cudnnpy._planning.gpu_kind import gpu_kind
 from cudnnpy.errors import StatusError
 from cudnnpy.typing import ConvolutionOperation
 
@@ -285,7 +285,7 @@ def _may_be_used(one: Candidate, strict: bool) -> bool:
 def model_for(target: Target) -> Model | None:
     """Return the model for the GPU of a target and the loaded cuDNN; None if there is none."""
     folder, release = os.environ.get(VARIABLE, _FOLDER), model_release()
-    return _read(folder, capability(target), release) if folder and _has_any(folder, release) else None
+    return _read(folder, gpu_kind(target).capability, release) if folder and _has_any(folder, release) else None
 
 
 def model_release() -> str:

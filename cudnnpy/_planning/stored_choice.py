@@ -16,9 +16,10 @@ from weakref import WeakValueDictionary
 
 from cudnnpy import raw
 from cudnnpy._cuda_python import cuda_python
+from cudnnpy._cuda_state import version_text
 from cudnnpy._options.checks import printable
 from cudnnpy._planning import known_issues, plan_serialization
-from cudnnpy._planning.candidates import Candidate, detached_candidate
+from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.gpu_kind import gpu_kind
 from cudnnpy._planning.options import PlanningOptions, with_limit
@@ -60,7 +61,7 @@ def driver() -> str:
         status, number = cuda_python("bindings.driver").cuDriverGetVersion()
     except Exception:  # no driver, or no cuda-python, so that nothing can be measured
         return ""
-    return "" if int(status) else f"{number // 1000}.{number % 1000 // 10}"
+    return "" if int(status) else version_text(number)
 
 
 def environment_of(key: Key) -> str:
@@ -131,11 +132,6 @@ def row_of(candidate: Candidate) -> StoredCandidate:
 
 def _finite(number: float | None) -> float | None:
     return number if number is not None and math.isfinite(number) else None
-
-
-def considered_candidates(entry: Entry) -> list[Candidate]:
-    """Return the candidates that were considered for an entry, as detached copies, which cannot be planned."""
-    return [detached_candidate(*one) for one in entry.candidates]
 
 
 def candidate_of(entry: Entry, problem: Problem, options: PlanningOptions, target: Target) -> Candidate:

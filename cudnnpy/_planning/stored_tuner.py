@@ -13,11 +13,12 @@ from contextlib import suppress
 from functools import cached_property
 from typing import NamedTuple
 
-from cudnnpy._planning import measurement_freeze, stored_choice
+from cudnnpy._planning import stored_choice
 from cudnnpy._planning.candidate_filter import try_plan
-from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.candidates import Candidate, detached_candidate
 from cudnnpy._planning.engines import Target, load_plan
 from cudnnpy._planning.measurement import Measurement, Measurer
+from cudnnpy._planning.measurement_freeze import Freeze
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._store.entry import Entry, Key
@@ -81,7 +82,8 @@ class StoredTuner:
             return []
         stored = None if self.entry.candidates else self._store.get(self.entry.key)
         is_same = stored is not None and stored.entry.plan == self.entry.plan
-        return stored_choice.considered_candidates(stored.entry if stored is not None and is_same else self.entry)
+        entry = stored.entry if stored is not None and is_same else self.entry
+        return [detached_candidate(*one) for one in entry.candidates]
 
     def choice(self, limit: int) -> Candidate | None:
         """Return the choice, planned; None if the caller must choose as prefer="fastest" does."""
@@ -90,10 +92,9 @@ class StoredTuner:
                 return None
             return self._taken(self._stored(limit))
         stored = self._stored(limit)
-        is_frozen = measurement_freeze.is_frozen()
-        if stored.candidate is not None and (is_frozen or not self._allows_more_tuning(stored.entry)):
+        if stored.candidate is not None and (Freeze.is_open() or not self._allows_more_tuning(stored.entry)):
             return self._taken(stored)
-        if measurement_freeze.note_unknown(self._problem, self._options) or self._measurer is None:
+        if Freeze.note(self._problem, self._options) or self._measurer is None:
             return self._taken(stored)
         with stored_choice.single_flight(self._key):
             stored = self._stored(limit)  # another thread may have measured it meanwhile

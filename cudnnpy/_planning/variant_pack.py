@@ -44,12 +44,8 @@ class VariantPack(c_void_p):
 class VariantPacks:
     """The variant packs of one execution plan.
 
-    Parameters
-    ----------
-    uids : tuple of int
-        The unique ids of the tensors in the order of the addresses, those by value last.
-    numbers : tuple of ctypes numbers
-        The tensors by value.
+    `uids` are the unique ids of the tensors in the order of the addresses. The last ones are those of `numbers`, which are
+    tensors by value.
     """
 
     def __init__(self, uids: tuple[int, ...], numbers: tuple[Any, ...]) -> None:
@@ -87,11 +83,5 @@ class VariantPacks:
 
     def _checked(self, pointers: tuple[int, ...], workspace: int) -> Any:
         """Return the pack of addresses that are not integers of 64 bits, or raise the error that names the attribute."""
-        return Descriptor(
-            _KIND,
-            {
-                _UNIQUE_IDS: self._uids,
-                _DATA_POINTERS: (*pointers, *self._hosts),
-                _WORKSPACE: workspace,
-            },
-        ).pointer
+        addresses = (*pointers, *self._hosts)
+        return Descriptor(_KIND, {_UNIQUE_IDS: self._uids, _DATA_POINTERS: addresses, _WORKSPACE: workspace}).pointer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cudnnpy import raw
-from cudnnpy._cuda_python import cuda_python
+from cudnnpy._cuda_python import cuda_python, gpu_facts
 from cudnnpy._store.entry import Key
 from cudnnpy.errors import LibraryError
 
@@ -38,8 +38,4 @@ def _gpus() -> frozenset[tuple[str, str, int]] | None:
         return None
     if error or not count:
         return None
-    gpus = set()
-    for device in map(cuda_python("core").Device, range(count)):
-        major, minor = device.compute_capability
-        gpus.add((str(device.name), f"{major}.{minor}", int(device.properties.multiprocessor_count)))
-    return frozenset(gpus)
+    return frozenset(map(gpu_facts, range(count)))

@@ -20,9 +20,7 @@ def report(command: str, error: Exception) -> int | None:
         return say(command, str(error), 2)  # with the table of candidates
     if isinstance(error, ValueError | ImportError | LibraryError | UnavailableError):
         return say(command, error, 1 if isinstance(error, StatusError) else 2)  # some StatusErrors are ValueErrors
-    if isinstance(
-        error, CudnnError | MemoryError | RuntimeError
-    ):  # RuntimeError: from the CUDA driver or a child process
+    if isinstance(error, CudnnError | MemoryError | RuntimeError):  # the last from the CUDA driver or a child process
         return say(command, error, 1)
     if isinstance(error, OSError) and error.filename is not None:  # without a name, it is an error of standard output
         return say(command, f"{os.fsdecode(error.filename)}: {error.strerror or error}", 2)

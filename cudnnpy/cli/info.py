@@ -19,15 +19,15 @@ def run(options: argparse.Namespace) -> int:
     from cudnnpy.cli.text_table import Line, labelled, printed, show, width
 
     report = availability.report()
-    try_plan = report.why_unavailable is None
+    is_usable = report.why_unavailable is None
     if options.json:
         import json
         from dataclasses import asdict
 
         print(json.dumps(asdict(report), indent=2))
-        return 0 if try_plan else 1
+        return 0 if is_usable else 1
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     show(labelled([(label, printed(text)) for label, text in report.rows()], width() if is_terminal else None))
     show(Line(printed(f"problem: {problem}")) for problem in report.problems)
-    print("cuDNN can be used here" if try_plan else "cuDNN cannot be used here")
-    return 0 if try_plan else 1
+    print("cuDNN can be used here" if is_usable else "cuDNN cannot be used here")
+    return 0 if is_usable else 1

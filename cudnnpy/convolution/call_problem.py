@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from cudnnpy._core.layouts import CHANNELS_FIRST, TensorSpec, canonical, result_strides, to_logical
 from cudnnpy._launch.dispatch import Call
@@ -13,6 +13,18 @@ from cudnnpy._options.checks import check_shape, error_repr, is_channels_last
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.problem import OPERANDS, ROLES, make_problem, output_shape
+
+
+class OperationRequest(NamedTuple):
+    """An operation on the arrays of a call: the arguments of `problem_of_call` after the options."""
+
+    call: Call
+    operation: str
+    names: tuple[str, str]
+    activation: str | None = None
+    alpha: float = 1.0
+    beta: float = 0.0
+    shape: tuple[int, ...] | None = None
 
 
 def problem_of_call(

@@ -24,7 +24,7 @@ from cudnnpy._planning.problem_notation import ParsedText, text_of
 from cudnnpy.convolution import convolution_notation, legacy
 from cudnnpy.convolution.float64_elements import float64_elements
 from cudnnpy.convolution.lowering import ConvolutionLowering, lowerings
-from cudnnpy.convolution.problem import Problem
+from cudnnpy.convolution.problem import ConvolutionSpec
 from cudnnpy.convolution.ranking_features import features, kind_number
 
 _NO_COPIES = "needs copies, which int8 and float8 tensors cannot have"
@@ -38,8 +38,8 @@ _NO_LOWERING = {
 _NOT_PROPOSED = "compiled at run time, and cuDNN's heuristics do not propose it"
 
 
-class ConvolutionProblem(Problem):
-    """A Problem with its candidates; it implements cudnnpy._planning.problem.Problem."""
+class ConvolutionProblem(ConvolutionSpec):
+    """A ConvolutionSpec with its candidates; it implements cudnnpy._planning.problem.Problem."""
 
     __slots__ = ()
 
@@ -136,7 +136,7 @@ def _read(given: ParsedText, device: int) -> ConvolutionProblem:
 SYNTAX = convolution_notation.kind(_read)
 
 
-def from_algorithm(problem: Problem, strict: bool, target: Target, name: str) -> Candidate:
+def from_algorithm(problem: ConvolutionSpec, strict: bool, target: Target, name: str) -> Candidate:
     """Return the candidate of a v7 algorithm. `strict`: float32 is multiplied as float32, not as tf32."""
     # The v7 functions do not fuse: take the first lowering whose part has neither bias nor activation.
     plain = (one for one in lowerings(problem) if not one.lowering_options)

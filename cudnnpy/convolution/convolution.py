@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from cudnnpy._child_process import candidates_for_profile, measurer_for, plan_for_profile
 from cudnnpy._core.driver import check_not_capturing
@@ -21,18 +21,21 @@ from cudnnpy._options.convolution_methods import ConvolutionBase
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.measurement_freeze import is_frozen
+from cudnnpy._planning.measurement_freeze import Freeze
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.selection import plan_for, survey
 from cudnnpy.convolution.bias_gradient import bias_gradient
-from cudnnpy.convolution.call_problem import problem_of_call
+from cudnnpy.convolution.call_problem import OperationRequest, problem_of_call
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.planned_tensors import specs_and_device
 from cudnnpy.convolution.problem import INPUTS, OPERATIONS, output_shape, planning_options, result_in_layout
 from cudnnpy.convolution.zero_channels import program_on_zeros, zeros_for
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.typing import Array, ConvolutionActivation, ConvolutionOperation, Shape
+
+# The result of setting a call up: the plan, or the program around it, and the specs of new results.
+Prepared: TypeAlias = tuple[Plan | Program, list[TensorSpec]]
 
 
 class Convolution(ConvolutionBase, DeviceOperation):
@@ -167,40 +170,27 @@ class Convolution(ConvolutionBase, DeviceOperation):
 
     # Set-up, once for each call signature
 
-    def _forward(
-        self, call: Call, activation: str | None, alpha: float, beta: float
-    ) -> tuple[Plan | Program, list[TensorSpec]]:
-        return self._prepare(call, "forward", INPUTS["forward"], activation, alpha, beta)
+    def _forward(self, call: Call, activation: str | None, alpha: float, beta: float) -> Prepared:
+        return self._prepare(OperationRequest(call, "forward", INPUTS["forward"], activation, alpha, beta))
 
-    def _backward_data(
-        self, call: Call, alpha: float, beta: float, *x_shape: int
-    ) -> tuple[Plan | Program, list[TensorSpec]]:
-        return self._prepare(call, "backward_data", INPUTS["backward_data"], None, alpha, beta, x_shape)
+    def _backward_data(self, call: Call, alpha: float, beta: float, *x_shape: int) -> Prepared:
+        names = INPUTS["backward_data"]
+        return self._prepare(OperationRequest(call, "backward_data", names, None, alpha, beta, x_shape or None))
 
-    def _backward_filter(
-        self, call: Call, alpha: float, beta: float, *w_shape: int
-    ) -> tuple[Plan | Program, list[TensorSpec]]:
-        return self._prepare(call, "backward_filter", INPUTS["backward_filter"], None, alpha, beta, w_shape)
+    def _backward_filter(self, call: Call, alpha: float, beta: float, *w_shape: int) -> Prepared:
+        names = INPUTS["backward_filter"]
+        return self._prepare(OperationRequest(call, "backward_filter", names, None, alpha, beta, w_shape or None))
 
     def _backward_bias(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
         return bias_gradient(self, call, alpha, beta)
 
-    def _prepare(
-        self,
-        call: Call,
-        operation: str,
-        names: tuple[str, str],
-        activation: str | None,
-        alpha: float,
-        beta: float,
-        shape: tuple[int, ...] = (),
-    ) -> tuple[Plan | Program, list[TensorSpec]]:
-        """Plan an operation on the two inputs of these names; return the spec of its result as well."""
-        problem = problem_of_call(self, call, operation, names, activation, alpha, beta, shape or None)
+    def _prepare(self, request: OperationRequest) -> Prepared:
+        """Plan an operation; return the spec of its result as well."""
+        problem = problem_of_call(self, *request)
         results = [result_in_layout(self, problem.specs[-1], problem.x, problem.w, problem.y)]
         if problem.is_empty:
-            return self._without_elements(call, problem, operands_of(call, problem, names)), results
-        return self._plan_in(call, problem), results
+            return self._without_elements(request.call, problem, operands_of(request, problem)), results
+        return self._plan_in(request.call, problem), results
 
     def _without_elements(self, call: Call, problem: ConvolutionProblem, operands: list[Operand]) -> Program:
         """Return the program of a problem with an empty tensor, whose sums are all 0."""
@@ -235,14 +225,14 @@ class Convolution(ConvolutionBase, DeviceOperation):
         return self._first.get(_kind(problem)) if self.policy == "once" else None
 
     def _note_engine(self, problem: ConvolutionProblem, plan: Plan) -> None:
-        is_guess = self.prefer == "autotune" and is_frozen()  # to be measured when the freeze has ended
+        is_guess = self.prefer == "autotune" and Freeze.is_open()  # to be measured when the freeze has ended
         if plan.engine is not None and not is_guess:
             self._first.setdefault(_kind(problem), plan.engine)
 
 
-def operands_of(call: Call, problem: ConvolutionProblem, names: tuple[str, str]) -> list[Operand]:
+def operands_of(request: OperationRequest, problem: ConvolutionProblem) -> list[Operand]:
     """Return the operands of a problem under the caller's names."""
-    present = [name for name in (*names, "bias") if name in call.specs]
+    present = [name for name in (*request.names, "bias") if name in request.call.specs]
     return [Operand(name, spec, name == "out") for name, spec in zip([*present, "out"], problem.specs, strict=True)]
 
 

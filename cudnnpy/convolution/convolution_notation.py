@@ -50,7 +50,7 @@ from cudnnpy._core.layouts import (
 )
 from cudnnpy._options.convolution import MODES, PADDINGS, ConvolutionOptions, compute_dtype_for
 from cudnnpy._options.element_types import ALIASES, ELEMENT_NAMES
-from cudnnpy._planning.problem import Problem as AnyProblem
+from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.problem_notation import (
     ParsedText,
     ProblemSyntax,
@@ -63,7 +63,7 @@ from cudnnpy._planning.untrusted_json import LIMIT
 from cudnnpy.convolution.problem import (
     ACTIVATIONS,
     OPERATIONS,
-    Problem,
+    ConvolutionSpec,
     bias_dtype,
     in_agreement,
     make_problem,
@@ -91,7 +91,7 @@ _LAST = "written as channels_last, with shapes that stay (N, C, spatial...)"
 # Writing
 
 
-def words_of(problem: Problem) -> list[str]:
+def words_of(problem: ConvolutionSpec) -> list[str]:
     """Return the words of a problem, without defaults."""
     geometry, words = (
         problem.geometry,
@@ -115,7 +115,7 @@ def words_of(problem: Problem) -> list[str]:
     return words + _words_of_types(problem) + _words_of_memory(problem) + _words_of_epilogue(problem)
 
 
-def _words_of_types(problem: Problem) -> list[str]:
+def _words_of_types(problem: ConvolutionSpec) -> list[str]:
     words: list[str] = []
     dtype = problem.x.dtype
     if dtype != "float32":
@@ -127,7 +127,7 @@ def _words_of_types(problem: Problem) -> list[str]:
     return words
 
 
-def _words_of_memory(problem: Problem) -> list[str]:
+def _words_of_memory(problem: ConvolutionSpec) -> list[str]:
     """Return the words of the tensors' memory format, and of the strides and alignments that differ from it."""
     order, others = _fewest_strides(problem)
     words = [] if order == "packed" else [order]
@@ -139,7 +139,7 @@ def _words_of_memory(problem: Problem) -> list[str]:
     return words + [f"{name}.alignment={size}" for name, size in alignments.items() if size != 16]
 
 
-def _fewest_strides(problem: Problem) -> tuple[str, Sequence[str]]:
+def _fewest_strides(problem: ConvolutionSpec) -> tuple[str, Sequence[str]]:
     """Return the memory format that needs the fewest explicit strides, and the tensors that need them.
 
     The strides of axes of size 1 follow from all three tensors, so that one tensor's strides can depend on another's.
@@ -162,7 +162,7 @@ def _fewest_strides(problem: Problem) -> tuple[str, Sequence[str]]:
     return "packed", _TENSORS
 
 
-def _words_of_epilogue(problem: Problem) -> list[str]:
+def _words_of_epilogue(problem: ConvolutionSpec) -> list[str]:
     words = []
     if problem.bias is not None:
         words.append("bias")
@@ -188,7 +188,7 @@ def _result_dtype(operation: str, dtype: str) -> str:
 # Reading
 
 
-def read(given: ParsedText, device: int) -> Problem:
+def read(given: ParsedText, device: int) -> ConvolutionSpec:
     """Return the problem of a parsed text. Raises ValueError or TypeError, which name the part."""
     x_shape, w_shape = _shapes(given)
     values = given.values
@@ -223,11 +223,7 @@ def _shapes(given: ParsedText) -> tuple[tuple[int, ...], tuple[int, ...]]:
             f"shapes must be two, of x and of w, such as 8x3x32x32 16x3x5x5; got {got[:200]}", column
         )
     x, w = given.operands
-    given.columns = {
-        "w": w.column,
-        **dict.fromkeys(("x", "y", "dy", "out", "inputs"), x.column),
-        **given.columns,
-    }
+    given.columns = {"w": w.column, **dict.fromkeys(("x", "y", "dy", "out", "inputs"), x.column), **given.columns}
     for names, cause in (
         (("inputs", "out"), "dtype"),
         (("out",), "y.dtype"),
@@ -287,7 +283,7 @@ def _read_strides(text: str) -> Any:
     return text if any(isinstance(stride, str) for stride in found) else found
 
 
-def kind(read: Callable[[ParsedText, int], AnyProblem]) -> ProblemSyntax:
+def kind(read: Callable[[ParsedText, int], Problem]) -> ProblemSyntax:
     """Return the syntax of convolutions. `read` adds the candidates to the problem that the function `read` here returns."""
     return ProblemSyntax(
         OPERATIONS,

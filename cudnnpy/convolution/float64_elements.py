@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from cudnnpy._planning.problem import Read, StridedSlice
-from cudnnpy.convolution.problem import Problem
+from cudnnpy.convolution.problem import ConvolutionSpec
 
 
 class _Taps(NamedTuple):
@@ -28,7 +28,7 @@ _ACTIVATIONS: dict[str, Callable[[float], float]] = {
 
 
 def float64_elements(
-    problem: Problem, positions: Sequence[tuple[int, ...]], read: Read
+    problem: ConvolutionSpec, positions: Sequence[tuple[int, ...]], read: Read
 ) -> tuple[list[float], list[float]]:
     """Return elements of the result, and the magnitude that scales the tolerance of each.
 
@@ -54,7 +54,7 @@ def _one(read: Read, operand: int, position: tuple[int, ...]) -> float:
     return float(read(operand, StridedSlice(position, ones, ones)).item())
 
 
-def _sums(problem: Problem, position: tuple[int, ...], read: Read) -> tuple[float, float]:
+def _sums(problem: ConvolutionSpec, position: tuple[int, ...], read: Read) -> tuple[float, float]:
     """Return the sum of the products of one element, and the sum of their squares."""
     import numpy as np
 
@@ -81,7 +81,7 @@ def _sums(problem: Problem, position: tuple[int, ...], read: Read) -> tuple[floa
     return float(products.sum()), float(np.square(products).sum())
 
 
-def _taps(problem: Problem, axis: int, at: int) -> _Taps:
+def _taps(problem: ConvolutionSpec, axis: int, at: int) -> _Taps:
     """Return the products of the element at a position of a spatial axis, by their positions in x, w and y."""
     g = problem.geometry
     pad, stride, dilation = g.pre_padding[axis], g.stride[axis], g.dilation[axis]

@@ -148,11 +148,7 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
         return operands
 
     def _graph(
-        self,
-        operands: Sequence[Operand],
-        wanted: Sequence[TensorSpec],
-        geometry: ask.Geometry,
-        activation: str | None,
+        self, operands: Sequence[Operand], wanted: Sequence[TensorSpec], geometry: ask.Geometry, activation: str | None
     ) -> Graph:
         """Return the graph of the convolution and the operations after it, on the tensors `wanted`."""
         x, y = operands[0].spec, operands[-1].spec

@@ -9,7 +9,7 @@ from functools import partial
 from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, is_packed, packed_strides, with_two_spatial_axes
 from cudnnpy._launch.steps import tensor_descriptor
-from cudnnpy.convolution.problem import ROLES, Problem
+from cudnnpy.convolution.problem import ROLES, ConvolutionSpec
 from cudnnpy.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor
 from cudnnpy.descriptors.choosing import FUNCTIONS, permitted_math
 from cudnnpy.handle import Handle
@@ -27,7 +27,7 @@ class LegacyExecutable:
     `strict`: float32 is multiplied as float32, not as tf32 (CUDNN_FMA_MATH).
     """
 
-    def __init__(self, problem: Problem, name: str, strict: bool, handle: Handle | None) -> None:
+    def __init__(self, problem: ConvolutionSpec, name: str, strict: bool, handle: Handle | None) -> None:
         if handle is None:
             raise ValueError("the v7 functions need a GPU")
         self._operation = FUNCTIONS[problem.operation]

@@ -23,13 +23,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._core.layouts import (
-    TensorSpec,
-    are_channels_last,
-    channels_last_strides,
-    is_dense,
-    result_strides,
-)
+from cudnnpy._core.layouts import TensorSpec, are_channels_last, channels_last_strides, is_dense, result_strides
 from cudnnpy._launch.step_builder import StepBuilder, Tensor
 from cudnnpy._launch.steps import Executable, StepSequence
 from cudnnpy._planning import known_issues
@@ -40,7 +34,7 @@ from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import operation_graph
 from cudnnpy.convolution.convolution_notation import words_of
 from cudnnpy.convolution.epilogue import add_epilogue
-from cudnnpy.convolution.problem import ROLES, Problem, in_agreement
+from cudnnpy.convolution.problem import ROLES, ConvolutionSpec, in_agreement
 from cudnnpy.convolution.space_to_depth import SpaceToDepth, can_transform, with_space_to_depth
 
 _MOST = 1 << 30  # maximum of elements of a tensor that is copied to another memory format: cuDNN counts in 32 bits
@@ -50,8 +44,8 @@ _IMAGE_AXES = 2  # maximum of spatial axes; with three, depthwise convolutions r
 class ConvolutionLowering(NamedTuple):
     """A lowering: the whole problem, the part that one plan computes, and the transformations of x and w."""
 
-    whole: Problem
-    part: Problem
+    whole: ConvolutionSpec
+    part: ConvolutionSpec
     x_transform: SpaceToDepth | None = None
     w_transform: SpaceToDepth | None = None
     channels_last_copies: bool = False  #: whether tensors that are channels first are copied to channels last, and back
@@ -114,7 +108,7 @@ class ConvolutionLowering(NamedTuple):
         return plan if self.is_whole or self.flipped_forward else _steps(self, plan, target)
 
 
-def lowerings(problem: Problem) -> Iterator[ConvolutionLowering]:
+def lowerings(problem: ConvolutionSpec) -> Iterator[ConvolutionLowering]:
     """Yield the lowerings of a problem, by ascending number of launches; then others, for rankings and measurements."""
     plain = problem._replace(bias=None, activation=None, beta=0.0)
     result = ROLES[problem.operands[-1]]
@@ -148,7 +142,7 @@ def lowerings(problem: Problem) -> Iterator[ConvolutionLowering]:
         yield ConvolutionLowering(problem, last, channels_last_copies=True)
 
 
-def _channels_last(problem: Problem) -> Problem | None:
+def _channels_last(problem: ConvolutionSpec) -> ConvolutionSpec | None:
     """Return the problem with every tensor channels last; None where this is not known to be faster.
 
     By a survey of convolutions of networks on an H200, 17 of 34 in half precision would take 0.42 to 0.95 of the time if they
@@ -165,7 +159,7 @@ def _channels_last(problem: Problem) -> Problem | None:
     return in_agreement(problem._replace(**last))
 
 
-def _as_forward(problem: Problem) -> Problem | None:
+def _as_forward(problem: ConvolutionSpec) -> ConvolutionSpec | None:
     """Return the gradient with respect to x of a depthwise convolution as a forward convolution with the filter flipped.
 
     None for other problems, with tensors that need copies, with three spatial axes, and channels last, where both operations
@@ -199,14 +193,14 @@ def _as_forward(problem: Problem) -> Problem | None:
     )
 
 
-def _padded(problem: Problem) -> Problem:
+def _padded(problem: ConvolutionSpec) -> ConvolutionSpec:
     """Return the problem with zeros around x instead of padding."""
     g = problem.geometry
     no_padding, x = (0,) * len(g.stride), _padding(problem).of(_transformable(problem.x))
     return problem._replace(x=x, geometry=g._replace(pre_padding=no_padding, post_padding=no_padding))
 
 
-def _padding(problem: Problem) -> SpaceToDepth:
+def _padding(problem: ConvolutionSpec) -> SpaceToDepth:
     g = problem.geometry
     return SpaceToDepth(g.pre_padding, g.post_padding, (1,) * len(g.stride))
 

@@ -7,7 +7,7 @@ from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, result_strides, with_channels_last_strides, with_two_spatial_axes
 from cudnnpy._planning.engines import Target, graph_of, tensor
 from cudnnpy.backend import Descriptor
-from cudnnpy.convolution.problem import ROLES, Problem
+from cudnnpy.convolution.problem import ROLES, ConvolutionSpec
 from cudnnpy.typing import ElementName
 
 _MODES = {"cross_correlation": raw.CUDNN_CROSS_CORRELATION, "convolution": raw.CUDNN_CONVOLUTION}
@@ -39,7 +39,7 @@ def uids(operands: tuple[str, ...]) -> tuple[int, ...]:
     return tuple(_UIDS[ROLES.get(name, name)] for name in operands)
 
 
-def operation_graph(problem: Problem, target: Target) -> Descriptor:
+def operation_graph(problem: ConvolutionSpec, target: Target) -> Descriptor:
     """Return the finalized operation graph of a problem: the convolution, then its bias and activation."""
     x, w, y = problem.x, problem.w, problem.y
     if problem.bias is None and problem.activation is None:
@@ -83,7 +83,7 @@ def _tensor(name: str, spec: TensorSpec, *, virtual: bool = False) -> Descriptor
     return tensor(_UIDS[name], spec._replace(shape=shape, strides=strides), virtual=virtual)
 
 
-def _convolution(problem: Problem, x: Descriptor, w: Descriptor, y: Descriptor) -> Descriptor:
+def _convolution(problem: ConvolutionSpec, x: Descriptor, w: Descriptor, y: Descriptor) -> Descriptor:
     g = problem.geometry
     how = Descriptor(
         raw.CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR,

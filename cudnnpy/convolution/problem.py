@@ -1,7 +1,7 @@
-"""Problem: one convolution or gradient on one device, immutable and hashable. Its arguments are checked here.
+"""ConvolutionSpec: one convolution or gradient on one device, immutable and hashable. Its arguments are checked here.
 
-Everything that affects a result or the choice of a plan is in the Problem or the options. Shapes are logical, (N, C,
-spatial...), in every layout; filters are (K, C / groups, spatial...).
+Everything that affects a result or the choice of a plan is in the ConvolutionSpec or the options. Shapes are logical,
+(N, C, spatial...), in every layout; filters are (K, C / groups, spatial...).
 """
 
 from __future__ import annotations
@@ -38,15 +38,8 @@ OPERATIONS: tuple[ConvolutionOperation, ...] = get_args(ConvolutionOperation)
 ACTIVATIONS = ("identity", "relu", "sigmoid", "tanh", "elu", "swish")
 OPERANDS = {"forward": ("x", "w", "y"), "backward_data": ("dy", "w", "dx"), "backward_filter": ("dy", "x", "dw")}
 INPUTS = {operation: names[:2] for operation, names in OPERANDS.items()}  # in the order of a call's arguments
-ROLES = {
-    "x": "x",
-    "dx": "x",
-    "w": "w",
-    "dw": "w",
-    "y": "y",
-    "dy": "y",
-    "bias": "bias",
-}  # of operands: fields of a Problem
+# Of operands: fields of a ConvolutionSpec.
+ROLES = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y", "bias": "bias"}
 
 
 def planning_options(options: ConvolutionOptions) -> PlanningOptions:
@@ -115,7 +108,7 @@ def output_shape(options: GeometryOptions, x_shape: Sequence[int], w_shape: Sequ
     return (x_shape[0], w_shape[0], *sizes)
 
 
-class Problem(NamedTuple):
+class ConvolutionSpec(NamedTuple):
     """One operation on one device, with the shape, strides, dtype and alignment of every tensor."""
 
     operation: str
@@ -199,8 +192,8 @@ def make_problem(
     activation: str | None = None,
     device: int = 0,
     called: tuple[str, str] | None = None,
-) -> Problem:
-    """Return the checked Problem for logical specs of the three tensors. Raises ValueError or TypeError naming the argument.
+) -> ConvolutionSpec:
+    """Return the ConvolutionSpec of logical specs of the three tensors. Raises ValueError or TypeError naming the argument.
 
     `called` are the names of the two inputs in error messages, if they differ from the operation's.
     """
@@ -224,7 +217,7 @@ def make_problem(
     check_activation(activation, ACTIVATIONS)
     check_scales(alpha, beta)
     return in_agreement(
-        Problem(
+        ConvolutionSpec(
             operation,
             x,
             w,
@@ -253,7 +246,7 @@ def result_in_layout(options: GeometryOptions, result: TensorSpec, *tensors: Ten
     return in_layout(result, is_channels_last(options.layout))
 
 
-def in_agreement(problem: Problem) -> Problem:
+def in_agreement(problem: ConvolutionSpec) -> ConvolutionSpec:
     """Return the problem with normalized strides: all tensors in one memory format (layouts.normalize_unit_strides)."""
     x, w, y = normalize_unit_strides(problem.x, problem.w, problem.y, last=dtype_of(problem.x.dtype).itemsize <= 2)
     return problem._replace(x=x, w=w, y=y)

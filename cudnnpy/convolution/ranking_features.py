@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, are_channels_last, channels_last_strides, packed_strides
-from cudnnpy.convolution.problem import OPERATIONS, Problem
+from cudnnpy.convolution.problem import OPERATIONS, ConvolutionSpec
 
 _DTYPES = ("float16", "bfloat16", "float32")
 _AXES = 3  # the sizes of missing spatial axes are 1
@@ -17,7 +17,7 @@ _MULTIPROCESSORS = 132  # of the GPUs that were measured
 _MAX_TWOS = 7
 
 
-def features(problem: Problem, strict: bool) -> list[float] | None:
+def features(problem: ConvolutionSpec, strict: bool) -> list[float] | None:
     """Return the features of a problem; None for a kind of problem that the model does not know.
 
     It knows packed and aligned tensors of one data type and one memory format, without scales. An activation counts as a bias.
@@ -46,7 +46,7 @@ def _orders(spec: TensorSpec) -> set[str]:
     return {order for order in strides if strides[order] == spec.strides}
 
 
-def _kind(problem: Problem, strict: bool) -> Iterator[float]:
+def _kind(problem: ConvolutionSpec, strict: bool) -> Iterator[float]:
     yield from (problem.operation == operation for operation in OPERATIONS)
     yield from (problem.x.dtype == dtype for dtype in _DTYPES)
     yield from (strict, are_channels_last(problem.x, problem.y))
@@ -55,7 +55,7 @@ def _kind(problem: Problem, strict: bool) -> Iterator[float]:
     yield from (is_fused, problem.is_depthwise, problem.groups > 1)
 
 
-def _sizes(problem: Problem) -> Iterator[float]:
+def _sizes(problem: ConvolutionSpec) -> Iterator[float]:
     x, w, y, groups = problem.x.shape, problem.w.shape, problem.y.shape, problem.groups
     itemsize = dtype_of(problem.x.dtype).itemsize
     taps, positions = math.prod(w[2:]), (math.prod(x[2:]), math.prod(y[2:]))
@@ -67,7 +67,7 @@ def _sizes(problem: Problem) -> Iterator[float]:
     yield from map(_twos, (x[1] // groups, y[1] // groups, *rows, x[0]))
 
 
-def _windows(problem: Problem) -> Iterator[float]:
+def _windows(problem: ConvolutionSpec) -> Iterator[float]:
     g, window = problem.geometry, problem.w.shape[2:]
     is_single = math.prod(window) == 1
     yield from map(math.log2, (max(g.stride), min(g.stride), max(g.dilation)))
@@ -75,7 +75,7 @@ def _windows(problem: Problem) -> Iterator[float]:
     yield from (is_single, is_single and max(g.stride) == 1)
 
 
-def _tiles(problem: Problem) -> Iterator[float]:
+def _tiles(problem: ConvolutionSpec) -> Iterator[float]:
     """Yield the sizes of the matrix product that computes the convolution, and how well tiles and waves of tiles fit it."""
     x, y, groups, taps = problem.x.shape, problem.y.shape, problem.groups, math.prod(problem.w.shape[2:])
     channels, filters = x[1] // groups, y[1] // groups
@@ -101,7 +101,7 @@ def _twos(number: int) -> int:
     return min((number & -number).bit_length() - 1, _MAX_TWOS)
 
 
-def kind_number(problem: Problem, strict: bool) -> int:
+def kind_number(problem: ConvolutionSpec, strict: bool) -> int:
     """Return the number of a kind of problem: the operation, and half precision, tf32 or strict float32."""
     precision = 0 if dtype_of(problem.x.dtype).itemsize == 2 else 2 if strict else 1
     return 3 * OPERATIONS.index(problem.operation) + precision

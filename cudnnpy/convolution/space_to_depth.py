@@ -26,7 +26,7 @@ from typing import NamedTuple
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, is_only_channels_last, is_packed, packed_strides
 from cudnnpy._launch.steps import FunctionCall, OperandAddress, scaling_arguments, tensor_descriptor
-from cudnnpy.convolution.problem import Geometry, Problem
+from cudnnpy.convolution.problem import ConvolutionSpec, Geometry
 from cudnnpy.descriptors import TensorTransformDescriptor
 from cudnnpy.handle import Handle
 from cudnnpy.raw import CUDNN_TENSOR_NCHW, CUDNN_TENSOR_NHWC, CUDNN_TRANSFORM_FOLD, CUDNN_TRANSFORM_UNFOLD
@@ -104,7 +104,7 @@ def can_transform(spec: TensorSpec) -> bool:
     return is_packed(spec) and spec.alignment >= 16 and dtype_of(spec.dtype).itemsize > 1
 
 
-def with_space_to_depth(problem: Problem) -> tuple[Problem, SpaceToDepth, SpaceToDepth] | None:
+def with_space_to_depth(problem: ConvolutionSpec) -> tuple[ConvolutionSpec, SpaceToDepth, SpaceToDepth] | None:
     """Return the transformed problem, and the transformations of x and w; None where it is not supported or not faster."""
     x, w, g = problem.x, problem.w, problem.geometry
     elements = math.prod(x.shape)

@@ -13,9 +13,9 @@ from cudnnpy._options.arguments import gradient_shape
 from cudnnpy._options.checks import check_layout_rank, check_shape, expand_per_axis, is_channels_last
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._options.convolution_methods import ConvolutionTransposeBase
-from cudnnpy._planning.plan import Plan
 from cudnnpy.convolution.bias_gradient import bias_gradient
-from cudnnpy.convolution.convolution import Convolution, check_forced
+from cudnnpy.convolution.call_problem import OperationRequest
+from cudnnpy.convolution.convolution import Convolution, Prepared, check_forced
 from cudnnpy.convolution.problem import geometry
 from cudnnpy.convolution.zero_extension import prepare_extended, surplus_of
 from cudnnpy.typing import Shape
@@ -35,25 +35,19 @@ class ConvolutionTranspose(ConvolutionTransposeBase, DeviceOperation):
 
     # Set-up, once for each call signature
 
-    def _forward(
-        self, call: Call, activation: str | None, alpha: float, beta: float
-    ) -> tuple[Plan | Program, list[TensorSpec]]:
+    def _forward(self, call: Call, activation: str | None, alpha: float, beta: float) -> Prepared:
         w_shape = call.specs["w"].shape
         y_shape = self.output_shape(call.specs["x"].shape, w_shape)
         return self._prepare(call, w_shape, "backward_data", activation, alpha, beta, y_shape)
 
-    def _backward_data(
-        self, call: Call, alpha: float, beta: float, *x_shape: int
-    ) -> tuple[Plan | Program, list[TensorSpec]]:
+    def _backward_data(self, call: Call, alpha: float, beta: float, *x_shape: int) -> Prepared:
         dy_shape, w_shape, out = call.specs["dy"].shape, call.specs["w"].shape, call.specs.get("out")
         if not x_shape:
             x_shape = self._input_shape(dy_shape, w_shape) if out is None else out.shape
         self._check_dy(dy_shape, check_shape("x_shape", x_shape, len(w_shape), low=0), w_shape)
         return self._prepare(call, w_shape, "forward", None, alpha, beta)
 
-    def _backward_filter(
-        self, call: Call, alpha: float, beta: float, *w_shape: int
-    ) -> tuple[Plan | Program, list[TensorSpec]]:
+    def _backward_filter(self, call: Call, alpha: float, beta: float, *w_shape: int) -> Prepared:
         x_shape, out = call.specs["x"].shape, call.specs.get("out")
         w_shape = check_shape("w_shape", gradient_shape("w_shape", w_shape or None, out and out.shape), len(x_shape))
         self._check_dy(call.specs["dy"].shape, x_shape, w_shape)
@@ -62,14 +56,11 @@ class ConvolutionTranspose(ConvolutionTransposeBase, DeviceOperation):
     def _backward_bias(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
         return bias_gradient(self, call, alpha, beta)
 
-    def _prepare(
-        self, call: Call, w_shape: tuple[int, ...], operation: str, *arguments: Any
-    ) -> tuple[Plan | Program, list[TensorSpec]]:
-        """Plan an operation of the convolution that is transposed. `arguments` are as for Convolution._prepare."""
+    def _prepare(self, call: Call, w_shape: tuple[int, ...], operation: str, *arguments: Any) -> Prepared:
+        """Plan an operation of the convolution that is transposed. `arguments` are the last of an OperationRequest."""
         convolution, surplus = self._transposed(w_shape), surplus_of(self, len(w_shape) - 2)
-        if any(surplus):
-            return prepare_extended(convolution, surplus, call, operation, INPUT_NAMES[operation], *arguments)
-        return convolution._prepare(call, operation, INPUT_NAMES[operation], *arguments)
+        request = OperationRequest(call, operation, INPUT_NAMES[operation], *arguments)
+        return prepare_extended(convolution, surplus, request) if any(surplus) else convolution._prepare(request)
 
     def _transposed(self, w_shape: tuple[int, ...]) -> Convolution:
         """Return the convolution that this object transposes for filters of a shape, with explicit padding."""

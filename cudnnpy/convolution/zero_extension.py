@@ -13,47 +13,39 @@ from cudnnpy._launch.program import Operand, Program
 from cudnnpy._launch.step_builder import StepBuilder
 from cudnnpy._options.checks import expand_per_axis, is_channels_last
 from cudnnpy._options.convolution import TransposeOptions
-from cudnnpy.convolution.call_problem import logical, problem_of_call
+from cudnnpy.convolution.call_problem import OperationRequest, logical, problem_of_call
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.convolution import Convolution, operands_of
 from cudnnpy.convolution.problem import output_shape, result_in_layout
 
 
 def prepare_extended(
-    convolution: Convolution,
-    surplus: tuple[int, ...],
-    call: Call,
-    operation: str,
-    names: tuple[str, str],
-    activation: str | None,
-    alpha: float,
-    beta: float,
-    shape: tuple[int, ...] = (),
+    convolution: Convolution, surplus: tuple[int, ...], request: OperationRequest
 ) -> tuple[Program, list[TensorSpec]]:
     """Plan an operation of a convolution with extended x, as Convolution._prepare does.
 
     x is the first input or, of "forward", the result. `surplus` is the number of added zeros on each spatial axis.
     """
+    call, is_forward = request.call, request.operation == "forward"
     surplus, layout, specs = (0, 0, *surplus), convolution.layout, Specs(call.specs)
-    name = "out" if operation == "forward" else names[0]
+    name = "out" if is_forward else request.names[0]
     x = specs.get(name)
     if x is not None:
         x = canonical(logical(x, name, layout), name)
-        if operation == "forward":
-            dy, w = (logical(specs[name], name, layout).shape for name in names)
+        if is_forward:
+            dy, w = (logical(specs[name], name, layout).shape for name in request.names)
             expected = _less(output_shape(convolution, dy, w), surplus)
             if x.shape != expected:
                 raise ValueError(f"out must have shape {expected} (logical order); got shape {x.shape}")
         extended_shape = tuple(size + more for size, more in zip(x.shape, surplus, strict=True))
         extended = TensorSpec(extended_shape, x.dtype, result_strides(extended_shape, x))
         specs[name] = in_layout(extended, is_channels_last(layout))
-    in_scratch = call._replace(specs=specs)
-    problem = problem_of_call(convolution, in_scratch, operation, names, activation, alpha, beta, shape or None)
-    at = len(problem.specs) - 1 if operation == "forward" else 0
+    problem = problem_of_call(convolution, *request._replace(call=call._replace(specs=specs)))
+    at = len(problem.specs) - 1 if is_forward else 0
     if x is None:
         smaller = _less(problem.specs[at].shape, surplus)
         x = TensorSpec(smaller, problem.specs[at].dtype, result_strides(smaller, problem.specs[at]))
-    operands = operands_of(call, problem, names)
+    operands = operands_of(request, problem)
     operands[at] = operands[at]._replace(spec=x)
     check_no_overlaps(call, operands)
     results = [result_in_layout(convolution, operands[-1].spec, problem.x, problem.w, problem.y)]

@@ -59,10 +59,7 @@ class ConvolutionDescriptor(Descriptor[raw.cudnnConvolutionDescriptor_t]):
     ) -> None:
         padding = integers(padding, "padding", most=_MAX_SPATIAL_AXES)
         geometry = padding, integers(stride, "stride", len(padding)), integers(dilation, "dilation", len(padding))
-        arithmetic = (
-            enumerator(raw.cudnnConvolutionMode_t, mode, "mode"),
-            data_type(compute_dtype, "compute_dtype"),
-        )
+        arithmetic = (enumerator(raw.cudnnConvolutionMode_t, mode, "mode"), data_type(compute_dtype, "compute_dtype"))
         groups = integer(groups, "groups")
         math = enumerator(raw.cudnnMathType_t, math_type, "math_type")
         with self._created():

@@ -186,10 +186,7 @@ class Graph(GraphOperations):
             wrong = [f"{what} {names}" for what, names in (("no", missing), ("unknown", list(arrays))) if names]
             raise TypeError(f"arrays must be the graph's inputs, and may be its outputs; got {' and '.join(wrong)}")
         names, prepare = self._names(), Graph._prepare
-        made: ArrayT | tuple[ArrayT, ...] = dispatch.run(
-            "graph", self, prepare, names, inputs, outs, stream, len(self.operations)
-        )
-        return made
+        return dispatch.run("graph", self, prepare, names, inputs, outs, stream, len(self.operations))
 
     def _names(self) -> tuple[str, ...]:
         return tuple(node.name for node in (*self.inputs, *self.outputs))

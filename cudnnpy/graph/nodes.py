@@ -143,11 +143,7 @@ class GraphTensors(PublicDir):
         return node
 
     def output(
-        self,
-        name: str,
-        node: Node,
-        dtype: Dtype | None = None,
-        strides: Sequence[SupportsIndex] | None = None,
+        self, name: str, node: Node, dtype: Dtype | None = None, strides: Sequence[SupportsIndex] | None = None
     ) -> Node:
         """Make the result of an operation an output, which is in memory.
 

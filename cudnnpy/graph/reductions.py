@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from ctypes import byref, c_size_t
+from typing import NamedTuple
 
 from cudnnpy import raw
 from cudnnpy._core.layouts import (
@@ -62,9 +63,7 @@ _PART = 4096  # maximum of elements of a part of a longer row
 _COLUMNS = 2  # for many rows of float32, the heuristics' third proposal takes 0.3 to 0.6 of the time of the first
 _MANY = 1024  # rows up to which the first proposal is the fastest
 _WHOLE = 1 << 21  # elements from which on, for a sum of all, the second proposal takes 0.5 to 0.8 of the first's time
-_LARGE = (
-    1 << 13
-)  # bytes from which on the other strategies are worth planning: cudnnReduceTensor takes up to 60 us there
+_LARGE = 1 << 13  # bytes from which on other strategies are worth planning: cudnnReduceTensor takes up to 60 us there
 
 # The spec of a tensor as a graph reduces it, the strides of the result, and the reduced axes.
 View = tuple[TensorSpec, tuple[int, ...], tuple[int, ...]]
@@ -79,6 +78,34 @@ _BY_GRAPH = {
     "min": (None, "min"),
     "amax": ("abs", "max"),
 }
+
+
+class _Task(NamedTuple):
+    """Compute alpha * (x reduced by op to the shape of y) + beta * y on a device."""
+
+    device: int
+    x: TensorSpec
+    y: TensorSpec
+    op: str
+    alpha: float
+    beta: float
+    deterministic: bool = False
+
+    @property
+    def result(self) -> TensorSpec:
+        """y in the memory format of x, aligned."""
+        return self.y._replace(strides=packed_strides_like(self.x, self.y.shape), alignment=16)
+
+    @property
+    def sizes(self) -> tuple[int, int, int] | None:
+        """(outer, size, inner) if exactly one coalesced axis is reduced; None otherwise."""
+        runs = _coalesced_axes(self.x, self.y.shape)
+        reduced = [at for at, (_, is_reduced) in enumerate(runs) if is_reduced]
+        if len(reduced) != 1:
+            return None
+        at = reduced[0]
+        sizes = [size for size, _ in runs]
+        return math.prod(sizes[:at]), sizes[at], math.prod(sizes[at + 1 :])
 
 
 def reduction(
@@ -100,16 +127,16 @@ def reduction(
     if not byte_extent(x):
         value = {"avg": math.nan, "mul": alpha, "mul_no_zeros": alpha}.get(op, 0.0)
         return program_for_empty_input(name, device, operands, value, beta)
-    steps = _first_that_fits(call, _strategies(device, x, y, op, alpha, beta, deterministic, call))
-    steps = steps or _by_function(device, x, y, op, alpha, beta)
+    task = _Task(device, x, y, op, alpha, beta, deterministic)
+    steps = _first_that_fits(call, _strategies(task, call)) or _by_function(task)
     return Program(name, device, operands, steps.steps, steps.scratch)
 
 
-def average(name: str, call: Call, operands: Sequence[Operand], alpha: float, beta: float) -> Program | None:
-    """Return the average as `reduction` does, added up in any order; None if only cudnnReduceTensor remains."""
+def average(call: Call, operands: Sequence[Operand], alpha: float, beta: float) -> Program | None:
+    """Return the average as `reduction` does, for a pooling, added up in any order; None if only cudnnReduceTensor remains."""
     x, y = (operand.spec for operand in operands)
-    steps = _first_that_fits(call, _strategies(call.device, x, y, "avg", alpha, beta, False, call))
-    return Program(name, call.device, operands, steps.steps, steps.scratch) if steps else None
+    steps = _first_that_fits(call, _strategies(_Task(call.device, x, y, "avg", alpha, beta), call))
+    return Program("pooling", call.device, operands, steps.steps, steps.scratch) if steps else None
 
 
 def _first_that_fits(call: Call | None, strategies: Iterator[StepSequence | None]) -> StepSequence | None:
@@ -120,72 +147,53 @@ def _first_that_fits(call: Call | None, strategies: Iterator[StepSequence | None
     return next((steps for steps in strategies if steps and (call is None or call.allows(steps.workspace_size))), None)
 
 
-def _strategies(
-    device: int,
-    x: TensorSpec,
-    y: TensorSpec,
-    op: str,
-    alpha: float,
-    beta: float,
-    deterministic: bool,
-    call: Call | None,
-) -> Iterator[StepSequence | None]:
+def _strategies(task: _Task, call: Call | None) -> Iterator[StepSequence | None]:
     """Yield the strategies for a large dense tensor, fastest first, and None for each slow or unsupported one.
 
     Other tensors have no strategies. The order is: matrix products for sums of 16 bits, poolings for other sums over a middle
     axis, and graphs.
     """
+    x, op = task.x, task.op
     if not is_dense(x) or byte_extent(x) < _LARGE:
         return
     is_sum, aligned = op in ("add", "avg"), x.alignment >= 16
-    if is_sum and aligned and not deterministic and call is not None:
-        yield _by_product(call, x, y, op, alpha, beta)
+    if is_sum and aligned and not task.deterministic and call is not None:
+        yield _by_product(call, task)
     if is_sum:
-        yield _by_pooling(device, x, y, op, alpha, beta, deterministic)
-    graphs = op in _BY_GRAPH and not (deterministic and _BY_GRAPH[op][1] == "add")
+        yield _by_pooling(task)
+    graphs = op in _BY_GRAPH and not (task.deterministic and _BY_GRAPH[op][1] == "add")
     if graphs and aligned and x.dtype != "float64":
-        yield _by_graphs(device, x, y, op, alpha, beta)
+        yield _by_graphs(task)
     if x.dtype == "float64":
-        yield _by_halves(device, x, y, op, alpha, beta)
+        yield _by_halves(task)
 
 
-def _as_outer_size_inner(runs: Sequence[tuple[int, bool]]) -> tuple[int, int, int] | None:
-    """Return (outer, size, inner) if exactly one coalesced axis is reduced; None otherwise."""
-    reduced = [at for at, (_, is_reduced) in enumerate(runs) if is_reduced]
-    if len(reduced) != 1:
-        return None
-    at = reduced[0]
-    sizes = [size for size, _ in runs]
-    return math.prod(sizes[:at]), sizes[at], math.prod(sizes[at + 1 :])
-
-
-def _copied(executable: Executable, x: TensorSpec, y: TensorSpec, alpha: float, beta: float) -> StepSequence:
+def _copied(executable: Executable, task: _Task, alpha: float, beta: float) -> StepSequence:
     """Return the steps of an executable whose result has x's memory format, and a copy: alpha * result + beta * y."""
-    builder = StepBuilder({"x": x, "y": y})
-    result = builder.scratch(y._replace(strides=packed_strides_like(x, y.shape), alignment=16))
+    builder = StepBuilder({"x": task.x, "y": task.y})
+    result = builder.scratch(task.result)
     builder.add(executable, builder.operands["x"], result)
     builder.copy(result, builder.operands["y"], alpha, beta)
     return builder.sequence()
 
 
-def _by_product(call: Call, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float) -> StepSequence | None:
+def _by_product(call: Call, task: _Task) -> StepSequence | None:
     """Return the steps of a sum or mean over one coalesced axis as a matrix product; None if it is slow or not supported."""
-    found = _as_outer_size_inner(_coalesced_axes(x, y.shape))
-    if found is None:
+    y, sizes = task.y, task.sizes
+    if sizes is None:
         return None
-    outer, size, inner = found
-    sums = MatmulSum(outer, size, inner, x.dtype, alpha / size if op == "avg" else alpha)
+    outer, size, inner = sizes
+    sums = MatmulSum(outer, size, inner, task.x.dtype, task.alpha / size if task.op == "avg" else task.alpha)
     executable = sums.executable(call) if sums.is_faster() else None
     if executable is None:
         return None
-    direct = (
-        beta == 0.0 and y.alignment >= 16 and has_same_layout(y, y._replace(strides=packed_strides_like(x, y.shape)))
-    )
-    return StepSequence([Step(executable, (0, 1))]) if direct else _copied(executable, x, y, 1.0, beta)
+    direct = task.beta == 0.0 and y.alignment >= 16 and has_same_layout(y, task.result)
+    return StepSequence([Step(executable, (0, 1))]) if direct else _copied(executable, task, 1.0, task.beta)
 
 
-def _by_function(device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float) -> StepSequence:
+def _by_function(task: _Task) -> StepSequence:
     """Return the steps of cudnnReduceTensor, on float32 copies for bfloat16, which it does not support."""
+    device, x, y, op, alpha, beta, _ = task
     kind: ElementName = "float64" if x.dtype == "float64" else "float32"
     how = ReduceTensorDescriptor(
         enumerator(raw.cudnnReduceTensorOp_t, op, "op"), compute_dtype=kind, propagate_nan=True
@@ -225,41 +233,40 @@ def _element_by_element(x: TensorSpec, y: TensorSpec, absolute: bool, alpha: flo
     return op_tensor(op, kind, (x, 0), (x, 0), (y, 1), factors=(alpha, -alpha, beta))
 
 
-def _by_pooling(
-    device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float, deterministic: bool
-) -> StepSequence | None:
+def _by_pooling(task: _Task) -> StepSequence | None:
     """Return the steps of a sum or mean over one coalesced axis as poolings; None for other reductions, and if slow.
 
     They are fast for a middle axis, and for other axes faster than cudnnReduceTensor.
     """
-    found = _as_outer_size_inner(_coalesced_axes(x, y.shape))
-    if found is None or found[1] == 1:
+    x, y, sizes, deterministic = task.x, task.y, task.sizes, task.deterministic
+    if sizes is None or sizes[1] == 1:
         return None
-    outer, size, inner = found
+    outer, size, inner = sizes
     if 1 in (outer, inner) and not (x.dtype in FULL and (deterministic or x.dtype == "float64")):
         return None
-    factor = alpha * (size if op == "add" else 1)
-    direct = has_same_layout(y, y._replace(strides=packed_strides_like(x, y.shape)))
+    factor = task.alpha * (size if task.op == "add" else 1)
+    direct = has_same_layout(y, task.result)
     by_graph = min(x.alignment, y.alignment if direct else 16) >= 16 and not deterministic
-    averages = average_by_pooling(device, found, x.dtype, factor, beta if direct else 0.0, by_graph)
-    return averages if averages is None or direct else _copied(averages, x, y, 1.0, beta)
+    averages = average_by_pooling(task.device, sizes, x.dtype, factor, task.beta if direct else 0.0, by_graph)
+    return averages if averages is None or direct else _copied(averages, task, 1.0, task.beta)
 
 
-def _by_halves(device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float) -> StepSequence | None:
+def _by_halves(task: _Task) -> StepSequence | None:
     """Return the steps of a maximum, minimum or norm of float64 over one long coalesced axis; None for others."""
-    sizes = _as_outer_size_inner(_coalesced_axes(x, y.shape))
-    steps = None if sizes is None else reduce_float64(device, sizes, op)
-    direct = (alpha, beta) == (1.0, 0.0) and has_same_layout(y, y._replace(strides=packed_strides_like(x, y.shape)))
-    return steps if steps is None or direct else _copied(steps, x, y, alpha, beta)
+    sizes = task.sizes
+    steps = None if sizes is None else reduce_float64(task.device, sizes, task.op)
+    direct = (task.alpha, task.beta) == (1.0, 0.0) and has_same_layout(task.y, task.result)
+    return steps if steps is None or direct else _copied(steps, task, task.alpha, task.beta)
 
 
-def _by_graphs(device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float) -> StepSequence | None:
+def _by_graphs(task: _Task) -> StepSequence | None:
     """Return the steps of a reduction by graphs; None if they do not support it."""
+    device, x, y, op, alpha, beta, _ = task
     if x.shape == y.shape:  # no axis is reduced
         return None
     before, kind = _BY_GRAPH[op]
     share = math.prod(y.shape) / math.prod(x.shape) if op == "avg" else 1.0
-    sums = y._replace(dtype="float32", strides=packed_strides_like(x, y.shape), alignment=16)
+    sums = task.result._replace(dtype="float32")
     direct = op != "norm2" and alpha * share == 1.0 and beta == 0.0 and has_same_layout(y, sums) and y.alignment >= 16
     runs = _coalesced_axes(x, y.shape)
     builder = StepBuilder({"x": x, "y": y})
@@ -330,12 +337,7 @@ def _all_reduced(device: int, count: int, x: TensorSpec, before: str | None, kin
 
 
 def _reduced(
-    device: int,
-    view: View,
-    before: str | None,
-    kind: str,
-    dtype: ElementName,
-    pick: int = 0,
+    device: int, view: View, before: str | None, kind: str, dtype: ElementName, pick: int = 0
 ) -> Executable | None:
     """Return the executable of a graph that reduces a view to a result of a dtype; None if no engine supports it."""
     spec, target, axes = view

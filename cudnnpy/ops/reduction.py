@@ -81,10 +81,9 @@ def reduce_tensor(
     if axes == ():
         raise ValueError("axes must be one axis or more, each once, or None for all; got ()")
     name, names = "reduce_tensor", ("x", "out")
-    y: ArrayT = dispatch.run(
+    return dispatch.run(
         name, None, _prepare, names, (x,), (out,), stream, op, alpha, beta, deterministic, *(axes or ())
     )
-    return y
 
 
 def _prepare(

@@ -94,8 +94,7 @@ def add_tensor(
     >>> cudnnpy.add_tensor(bias, out).shape
     (2, 3, 4, 4)
     """
-    result: ArrayT = dispatch.run("add_tensor", None, _add, ("a", "b", "out"), (a, b), (out,), stream, alpha, beta)
-    return result
+    return dispatch.run("add_tensor", None, _add, ("a", "b", "out"), (a, b), (out,), stream, alpha, beta)
 
 
 def scale_tensor(x: ArrayT, alpha: float, out: ArrayT | None = None, stream: Stream | None = None) -> ArrayT:
@@ -131,8 +130,7 @@ def scale_tensor(x: ArrayT, alpha: float, out: ArrayT | None = None, stream: Str
     >>> cudnnpy.to_numpy(cudnnpy.scale_tensor(x, 3.0)).tolist()
     [3.0, 6.0]
     """
-    result: ArrayT = dispatch.run("scale_tensor", None, _scale, ("x", "out"), (x,), (out,), stream, alpha)
-    return result
+    return dispatch.run("scale_tensor", None, _scale, ("x", "out"), (x,), (out,), stream, alpha)
 
 
 def set_tensor(out: ArrayT, value: float, stream: Stream | None = None) -> ArrayT:
@@ -167,8 +165,7 @@ def set_tensor(out: ArrayT, value: float, stream: Stream | None = None) -> Array
     """
     number = value if value.__class__ is float else check_number("value", value, nan=True)
     # Plans are found by the number's text, since 0.0 equals -0.0 and NaN does not equal itself.
-    result: ArrayT = dispatch.run("set_tensor", None, _set, ("out", "out"), (out,), (out,), stream, number.hex())
-    return result
+    return dispatch.run("set_tensor", None, _set, ("out", "out"), (out,), (out,), stream, number.hex())
 
 
 def transform_tensor(
@@ -220,8 +217,7 @@ def transform_tensor(
     (60, 1, 15, 3)
     """
     name, names = "transform_tensor", ("x", "out")
-    result: ArrayT = dispatch.run(name, None, _transform, names, (x,), (out,), stream, layout, dtype, alpha, beta)
-    return result
+    return dispatch.run(name, None, _transform, names, (x,), (out,), stream, layout, dtype, alpha, beta)
 
 
 def _add(call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
@@ -339,9 +335,8 @@ def _transform(
     if shape is not None:
         graph = Graph()
         graph.output("out", graph.pointwise("identity", graph.tensor("x", as_rows(x, shape))), y.dtype)
-        executable = graph.executable(
-            call.device, 1
-        )  # the heuristics' second proposal takes 0.9 of the time of the first
+        # The heuristics' second proposal takes 0.9 of the time of the first.
+        executable = graph.executable(call.device, 1)
     if executable is None and {x.dtype, y.dtype} == {"float16", "bfloat16"}:  # transform-half-to-bfloat16, also there
         builder = StepBuilder({"x": x, "out": y})
         wide = builder.scratch(to_packed(x, "float32"))

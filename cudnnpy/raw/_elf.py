@@ -17,11 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 # Some parts of cuDNN export their release under this name, one byte each for major, minor and patch.
-_VERSIONS = {
-    "graph": b"cudnn_graph_version",
-    "ops": b"cudnn_ops_infer_version",
-    "adv": b"cudnn_adv_infer_version",
-}
+_VERSIONS = {"graph": b"cudnn_graph_version", "ops": b"cudnn_ops_infer_version", "adv": b"cudnn_adv_infer_version"}
 _CACHE = Path("/etc/ld.so.cache")  # of the dynamic linker
 _LOAD, _DYNAMIC = 1, 2  # kinds of segments
 _STRINGS, _SYMBOLS, _STRINGS_SIZE, _HASH = 5, 6, 10, 0x6FFFFEF5  # entries of the dynamic segment
@@ -95,9 +91,8 @@ class _Elf:
 
     def wanted(self) -> list[bytes]:
         """Return the names of cuDNN that the file imports from other files."""
-        _buckets, first, *_ = struct.unpack(
-            "<IIII", self.loaded(self._places[_HASH], 16)
-        )  # the symbols before `first` are not exported
+        # The symbols before `first` are not exported.
+        _buckets, first, *_ = struct.unpack("<IIII", self.loaded(self._places[_HASH], 16))
         strings = self.loaded(self._places[_STRINGS], self._places[_STRINGS_SIZE])
         names = []
         for at, info, _other, section, *_ in _SYMBOL.iter_unpack(

@@ -6,7 +6,7 @@ import ctypes
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from cudnnpy._installation import to_install
@@ -143,7 +143,9 @@ def _find_and_load() -> tuple[ctypes.CDLL, str, int]:
     check_together(file)
     try:
         library = ctypes.CDLL(file)
-        _load_parts(own_parts(file))
+        for part in own_parts(file):
+            with suppress(OSError):  # engines_runtime_compiled needs a driver; cuDNN reports that when it is called
+                ctypes.CDLL(part)
         get_version = library.cudnnGetVersion
         if hasattr(library, "cudnnGraphVersionCheck"):
             _load_graph(file)
@@ -164,14 +166,6 @@ def _is_loaded(name: str) -> bool:
         return bool(ctypes.CDLL(name, mode=os.RTLD_NOLOAD))  # which maps no file
     except OSError:
         return False
-
-
-def _load_parts(files: list[str]) -> None:
-    for file in files:
-        try:
-            ctypes.CDLL(file)
-        except OSError:
-            pass  # engines_runtime_compiled needs a driver; cuDNN reports that when it is called
 
 
 def _load_graph(file: str) -> None:
@@ -196,10 +190,7 @@ def _find() -> str:
         return str(load_nvidia_dynamic_lib("cudnn").abs_path)
     except DynamicLibNotFoundError as error:
         raise LibraryNotFoundError(_not_found(str(error).strip())) from error
-    except (
-        OSError,
-        RuntimeError,
-    ) as error:  # it is found, but it or a library that it needs (libcublas) cannot be loaded
+    except (OSError, RuntimeError) as error:  # it, or a library that it needs (libcublas), cannot be loaded
         raise LibraryNotFoundError(f"libcudnn could not be loaded: {error}") from error
 
 

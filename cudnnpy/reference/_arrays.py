@@ -16,6 +16,7 @@ from cudnnpy._options.array_conversions import numpy_conversion
 Array: TypeAlias = NDArray[Any]
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 Float64: TypeAlias = NDArray[np.float64]
+Shape: TypeAlias = tuple[int, ...]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
@@ -82,7 +83,7 @@ def check_like(name: str, array: object, other_name: str, other: Array) -> Array
 def check_out(
     out: object, shape: tuple[int, ...], dtypes: tuple[str, ...], in_place: tuple[str, ...] = (), **inputs: Array | None
 ) -> None:
-    """Check that out can hold the result and overlaps no input. It may be one of the inputs that in_place names."""
+    """Check that out, if it is given, can hold the result and overlaps no input, except those that in_place names."""
     check_written("out", out, shape, dtypes, inputs, in_place)
 
 
@@ -94,7 +95,9 @@ def check_written(
     others: Mapping[str, Array | None],
     in_place: tuple[str, ...] = (),
 ) -> None:
-    """Check that an array can be written to and overlaps none of the others. It may be one of the arrays in in_place."""
+    """Check that an array, if it is given, can be written to and overlaps none of the others, except those in in_place."""
+    if array is None:
+        return
     array = check_array(name, array, dtypes)
     if array.shape != shape:
         raise ValueError(f"{name} must have shape {shape}; got shape {array.shape}")

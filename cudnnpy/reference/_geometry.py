@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cudnnpy._options.checks import check_channels, check_layout_rank, check_shape, expand_per_axis
 from cudnnpy._options.convolution import ConvolutionOptions as Options
+from cudnnpy.reference._arrays import Shape
 
 if TYPE_CHECKING:
     from cudnnpy.typing import Layout, PerAxis
-
-Shape: TypeAlias = tuple[int, ...]
 
 
 class HasLayout(Protocol):

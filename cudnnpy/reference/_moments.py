@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cudnnpy._options.normalization import parameter_dtypes
 from cudnnpy.reference import _arrays
+from cudnnpy.reference._arrays import Array, Float64, Shape
 from cudnnpy.reference._numpy_operation import Arrays
-
-Array: TypeAlias = NDArray[Any]
-Float64: TypeAlias = NDArray[np.float64]
-Shape: TypeAlias = tuple[int, ...]
 
 
 def moments(x: Float64, axes: Shape) -> tuple[Float64, Float64]:
@@ -61,6 +56,15 @@ def gradient(g: Float64, normalized: Float64, inverse: Float64, axes: Shape, cen
     return dx
 
 
+def with_parameter_gradients(
+    dx: Array, dy: Float64, normalized: Float64, axes: Shape, x: Array, scale: Array | None, with_bias: bool
+) -> list[Array]:
+    """Return dx, dscale if there is a scale, and dbias if it is to be computed. The latter are sums over axes."""
+    dtype = x.dtype if scale is None else scale.dtype
+    computed = ((dy * normalized, scale is not None), (dy, with_bias))
+    return [dx, *(_arrays.store(terms.sum(axis=axes), dtype, None) for terms, is_wanted in computed if is_wanted)]
+
+
 def check_affine(x: Array, arrays: Arrays, shape: Shape, meaning: str) -> None:
     """Check the types, dtypes and shapes of scale and bias, if they were passed, and that their dtypes agree."""
     for name in ("scale", "bias"):
@@ -76,15 +80,11 @@ def check_dtypes_of_parameters(arrays: Arrays) -> None:
 
 
 def check_results(results: Sequence[tuple[str, Array | None, Shape, str]], inputs: Mapping[str, Array | None]) -> None:
-    """Check that results, as (name, array, shape, dtype), can be written to and overlap no input and no other result.
-
-    An array of None is skipped.
-    """
+    """Check that results, as (name, array, shape, dtype), can be written to and overlap no input and no other result."""
     others = dict(inputs)
     for name, array, shape, dtype in results:
-        if array is not None:
-            _arrays.check_written(name, array, shape, (dtype,), others)
-            others[name] = array
+        _arrays.check_written(name, array, shape, (dtype,), others)
+        others[name] = array
 
 
 def check_out(arrays: Arrays, x: Array) -> None:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cudnnpy._options.arguments import check_activation, check_scales, gradient_shape
 from cudnnpy._options.convolution import ConvolutionOptions, compute_dtype_for
 from cudnnpy.reference import _arrays, _geometry
-from cudnnpy.reference._geometry import Geometry, Shape
+from cudnnpy.reference._arrays import Array, Float64, Shape
+from cudnnpy.reference._geometry import Geometry
 from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation
 from cudnnpy.reference.activation import ACTIVATIONS
 from cudnnpy.typing import ConvolutionActivation
 from cudnnpy.typing import Shape as ShapeArgument
-
-Array: TypeAlias = NDArray[Any]
-Float64: TypeAlias = NDArray[np.float64]
 
 
 class NumpyConvolution(ConvolutionOptions, NumpyOperation):
@@ -63,14 +60,12 @@ class NumpyConvolution(ConvolutionOptions, NumpyOperation):
         alpha, beta = check_scales(alpha, beta, out=out)
         act = ACTIVATIONS[check_activation(activation, tuple(ACTIVATIONS)) or "identity"]
         dtype = np.dtype(np.int32) if x.dtype.name in _arrays.INT8 else x.dtype
-        if out is not None:
-            _arrays.check_out(out, y_shape, _result_dtypes(x.dtype.name), x=x, w=w, bias=bias)
+        _arrays.check_out(out, y_shape, _result_dtypes(x.dtype.name), x=x, w=w, bias=bias)
         bias = self._checked_bias(bias, y_shape, dtype if out is None else out.dtype)
-        with np.errstate(all="ignore"):
-            values = self._scaled(self._product(self._float64(x), self._filter64(w), geometry), out, alpha, beta)
-            if bias is not None:
-                values += bias.astype(np.float64).reshape(-1, *[1] * len(geometry.kernel))
-            return [_arrays.store(self._in_layout(act(values)), dtype, out)]
+        values = self._scaled(self._product(self._float64(x), self._filter64(w), geometry), out, alpha, beta)
+        if bias is not None:
+            values += bias.astype(np.float64).reshape(-1, *[1] * len(geometry.kernel))
+        return [_arrays.store(_arrays.in_layout(act(values), self.layout), dtype, out)]
 
     def _backward_data(self, arrays: Arrays, alpha: float, beta: float, *x_shape: int) -> list[Array]:
         dy, w = self._check_pair(arrays, "w")
@@ -78,11 +73,9 @@ class NumpyConvolution(ConvolutionOptions, NumpyOperation):
         x_shape = self._x_shape(dy, w, x_shape, out)
         geometry = self._check_dy(dy, x_shape, w.shape, "x_shape", "w.shape")
         alpha, beta = check_scales(alpha, beta, out=out)
-        if out is not None:
-            _arrays.check_out(out, x_shape, (dy.dtype.name,), dy=dy, w=w)
-        with np.errstate(all="ignore"):
-            gradient = self._product_data(self._float64(dy), self._filter64(w), geometry)
-            return [_arrays.store(self._in_layout(self._scaled(gradient, out, alpha, beta)), dy.dtype, out)]
+        _arrays.check_out(out, x_shape, (dy.dtype.name,), dy=dy, w=w)
+        gradient = self._product_data(self._float64(dy), self._filter64(w), geometry)
+        return [_arrays.store(_arrays.in_layout(self._scaled(gradient, out, alpha, beta), self.layout), dy.dtype, out)]
 
     def _backward_filter(self, arrays: Arrays, alpha: float, beta: float, *w_shape: int) -> list[Array]:
         dy, x = self._check_pair(arrays, "x")
@@ -90,21 +83,17 @@ class NumpyConvolution(ConvolutionOptions, NumpyOperation):
         w_shape = self._gradient_shape("w_shape", w_shape, out, self._may_be_empty[1])
         geometry = self._check_dy(dy, x.shape, w_shape, "x.shape", "w_shape")
         alpha, beta = check_scales(alpha, beta, out=out)
-        if out is not None:
-            _arrays.check_out(out, w_shape, (dy.dtype.name,), dy=dy, x=x)
-        with np.errstate(all="ignore"):
-            gradient = self._flip(self._product_filter(self._float64(dy), self._float64(x), geometry))
-            return [_arrays.store(self._in_layout(self._scaled(gradient, out, alpha, beta)), dy.dtype, out)]
+        _arrays.check_out(out, w_shape, (dy.dtype.name,), dy=dy, x=x)
+        gradient = self._flip(self._product_filter(self._float64(dy), self._float64(x), geometry))
+        return [_arrays.store(_arrays.in_layout(self._scaled(gradient, out, alpha, beta), self.layout), dy.dtype, out)]
 
     def _backward_bias(self, arrays: Arrays, alpha: float, beta: float) -> list[Array]:
         dy, out = _arrays.check_array("dy", arrays["dy"], _arrays.FLOATS), arrays["out"]
         _geometry.check_rank("dy", _geometry.shape("dy.shape", dy.shape, (0,)), self)
         alpha, beta = check_scales(alpha, beta, out=out)
-        if out is not None:
-            _arrays.check_out(out, (dy.shape[-1 if self.channels_last else 1],), (dy.dtype.name,), dy=dy)
-        with np.errstate(all="ignore"):
-            values = self._float64(dy).sum(axis=(0, *range(2, dy.ndim)))
-            return [_arrays.store_scaled(values, dy.dtype, out, alpha, beta)]
+        _arrays.check_out(out, (dy.shape[-1 if self.channels_last else 1],), (dy.dtype.name,), dy=dy)
+        values = self._float64(dy).sum(axis=(0, *range(2, dy.ndim)))
+        return [_arrays.store_scaled(values, dy.dtype, out, alpha, beta)]
 
     def _shapes(
         self, x_shape: ShapeArgument, w_shape: ShapeArgument, x_name: str = "x_shape", w_name: str = "w_shape"
@@ -165,7 +154,7 @@ class NumpyConvolution(ConvolutionOptions, NumpyOperation):
 
     def _float64(self, array: Array) -> Float64:
         """Return an array channels first, in float64, which represents every accepted dtype exactly."""
-        return (np.moveaxis(array, -1, 1) if self.channels_last else array).astype(np.float64, copy=False)
+        return _arrays.channels_first(array, self.layout).astype(np.float64, copy=False)
 
     def _filter64(self, w: Array) -> Float64:
         return self._flip(self._float64(w))
@@ -173,9 +162,6 @@ class NumpyConvolution(ConvolutionOptions, NumpyOperation):
     def _flip(self, w: Float64) -> Float64:
         """Reverse a channels-first filter along its spatial axes in mode "convolution"; the products cross-correlate."""
         return np.flip(w, tuple(range(2, w.ndim))) if self.mode == "convolution" else w
-
-    def _in_layout(self, values: Float64) -> Float64:
-        return np.moveaxis(values, 1, -1) if self.channels_last else values
 
     def _scaled(self, values: Float64, out: Array | None, alpha: float, beta: float) -> Float64:
         """Compute alpha * values + beta * out in place; values are channels first."""

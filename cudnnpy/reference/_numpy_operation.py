@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from cudnnpy._options.base import Options
 
 
@@ -32,8 +34,9 @@ class NumpyOperation(Options):
         stream: object,
         *arguments: Any,
     ) -> Any:
-        """Compute the result, or a tuple of the results."""
+        """Compute the result, or a tuple of the results, without warnings about floating-point numbers."""
         passed = zip(names, (*inputs, *outs), strict=True)
         arrays = Arrays({name: array for name, array in passed if array is not None})
-        results = implementation(operation, arrays, *arguments)
+        with np.errstate(all="ignore"):
+            results = implementation(operation, arrays, *arguments)
         return results[0] if len(results) == 1 else tuple(results)

@@ -19,11 +19,10 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import NDArray
 
+from cudnnpy.reference._arrays import Float64
 from cudnnpy.reference._geometry import Geometry
 
-Float64: TypeAlias = NDArray[np.float64]
 Index: TypeAlias = tuple[EllipsisType | slice, ...]
 
 # Elements in one block of columns (8 MiB): large enough for the matrix product, small enough to stay near the cache.

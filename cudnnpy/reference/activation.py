@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +10,8 @@ from numpy.typing import NDArray
 from cudnnpy._options.activation import ActivationBase
 from cudnnpy._options.arguments import check_scales
 from cudnnpy.reference import _arrays
-from cudnnpy.reference._arrays import ScalarT
+from cudnnpy.reference._arrays import Array, Float64, ScalarT
 from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation
-
-Array: TypeAlias = NDArray[Any]
-Float64: TypeAlias = NDArray[np.float64]
 
 
 def sigmoid(x: NDArray[ScalarT], out: Array | None = None, alpha: float = 1.0, beta: float = 0.0) -> Array:
@@ -48,8 +44,7 @@ def sigmoid(x: NDArray[ScalarT], out: Array | None = None, alpha: float = 1.0, b
     """
     x = _arrays.check_array("x", x, _arrays.FLOATS)
     alpha, beta = check_scales(alpha, beta, out=out)
-    if out is not None:
-        _arrays.check_out(out, x.shape, _arrays.FLOATS)
+    _arrays.check_out(out, x.shape, _arrays.FLOATS)
     with np.errstate(all="ignore"):
         return _arrays.store_scaled(_sigmoid(x.astype(np.float64)), x.dtype, out, alpha, beta)
 
@@ -58,22 +53,18 @@ class Activation(ActivationBase, NumpyOperation):
     def _forward(self, arrays: Arrays, alpha: float, beta: float) -> list[Array]:
         x, out = _arrays.check_tensor("x", arrays["x"], empty="any"), arrays["out"]
         alpha, beta = check_scales(alpha, beta, out=out)
-        if out is not None:
-            _arrays.check_out(out, x.shape, (x.dtype.name,), in_place=("x",), x=x)
-        with np.errstate(all="ignore"):
-            values = FUNCTIONS[self.mode](x.astype(np.float64), self.coefficient)
-            return [_arrays.store_scaled(values, x.dtype, out, alpha, beta)]
+        _arrays.check_out(out, x.shape, (x.dtype.name,), in_place=("x",), x=x)
+        values = FUNCTIONS[self.mode](x.astype(np.float64), self.coefficient)
+        return [_arrays.store_scaled(values, x.dtype, out, alpha, beta)]
 
     def _backward(self, arrays: Arrays, alpha: float, beta: float) -> list[Array]:
         dy, out = _arrays.check_tensor("dy", arrays["dy"], empty="any"), arrays["out"]
         x, y = (_arrays.check_like(name, arrays[name], "dy", dy) for name in ("x", "y"))
         alpha, beta = check_scales(alpha, beta, out=out)
-        if out is not None:
-            _arrays.check_out(out, dy.shape, (dy.dtype.name,), in_place=("dy",), dy=dy, x=x, y=y)
-        with np.errstate(all="ignore"):
-            read = (y if self.mode in FROM_RESULT else x).astype(np.float64)
-            values = GRADIENTS[self.mode](dy.astype(np.float64), read, self.coefficient)
-            return [_arrays.store_scaled(values, dy.dtype, out, alpha, beta)]
+        _arrays.check_out(out, dy.shape, (dy.dtype.name,), in_place=("dy",), dy=dy, x=x, y=y)
+        read = (y if self.mode in FROM_RESULT else x).astype(np.float64)
+        values = GRADIENTS[self.mode](dy.astype(np.float64), read, self.coefficient)
+        return [_arrays.store_scaled(values, dy.dtype, out, alpha, beta)]
 
 
 def _sigmoid(x: Float64, c: float = 1.0) -> Float64:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
 import numpy as np
-from numpy.typing import NDArray
 
 from cudnnpy._options.arguments import check_activation, check_scales
 from cudnnpy._options.batch_normalization import BatchNormalizationBase
@@ -18,12 +15,9 @@ from cudnnpy._options.normalization import (
     statistics_dtype,
 )
 from cudnnpy.reference import _arrays, _geometry
+from cudnnpy.reference._arrays import Array, Float64, Shape
 from cudnnpy.reference._moments import check_dtypes_of_parameters, check_parameter, check_results, gradient, moments
 from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation
-
-Array: TypeAlias = NDArray[Any]
-Float64: TypeAlias = NDArray[np.float64]
-Shape: TypeAlias = tuple[int, ...]
 
 RANKS = (2, 3, 4, 5)
 RUNNING = ("running_mean", "running_variance")
@@ -48,18 +42,17 @@ class BatchNormalization(BatchNormalizationBase, NumpyOperation):
         if not x.size:  # the running statistics are unchanged
             result = _arrays.store(np.zeros(x.shape), x.dtype, out)
             return [result, np.zeros(shape, dtype), np.full(shape, np.nan, dtype)]
-        with np.errstate(all="ignore"):
-            x64 = self._float64(x)
-            mean, variance = moments(x64, self._axes(x))
-            inverse = 1 / np.sqrt(variance + self.epsilon)
-            y = self._affine((x64 - mean) * inverse, x, arrays["scale"], arrays["bias"])
-            y = y if activation is None else np.maximum(y, 0.0)
-            result = _arrays.store_scaled(_arrays.in_layout(y, self.layout), x.dtype, out, alpha, beta)
-            count = x64.size // mean.size
-            self._update(arrays["running_mean"], mean, factor)
-            self._update(arrays["running_variance"], variance * (count / max(count - 1, 1)), factor)
-            saved = [_arrays.store(self._parameter(values, shape), dtype, None) for values in (mean, inverse)]
-            return [result, *saved]
+        x64 = self._float64(x)
+        mean, variance = moments(x64, self._axes(x))
+        inverse = 1 / np.sqrt(variance + self.epsilon)
+        y = self._affine((x64 - mean) * inverse, x, arrays["scale"], arrays["bias"])
+        y = y if activation is None else np.maximum(y, 0.0)
+        result = _arrays.store_scaled(_arrays.in_layout(y, self.layout), x.dtype, out, alpha, beta)
+        count = x64.size // mean.size
+        self._update(arrays["running_mean"], mean, factor)
+        self._update(arrays["running_variance"], variance * (count / max(count - 1, 1)), factor)
+        saved = [_arrays.store(self._parameter(values, shape), dtype, None) for values in (mean, inverse)]
+        return [result, *saved]
 
     def _forward_inference(self, arrays: Arrays, alpha: float, beta: float) -> list[Array]:
         x, shape = self._checked_input(arrays["x"])
@@ -69,20 +62,13 @@ class BatchNormalization(BatchNormalizationBase, NumpyOperation):
         check_results([("out", out, x.shape, x.dtype.name)], {n: a for n, a in arrays.items() if n != "out"})
         if not x.size:
             return [_arrays.store(np.zeros(x.shape), x.dtype, out)]
-        with np.errstate(all="ignore"):
-            inverse = 1 / np.sqrt(self._spread(arrays["variance"], x) + self.epsilon)
-            normalized = (self._float64(x) - self._spread(arrays["mean"], x)) * inverse
-            y = self._affine(normalized, x, arrays["scale"], arrays["bias"])
-            return [_arrays.store_scaled(_arrays.in_layout(y, self.layout), x.dtype, out, alpha, beta)]
+        inverse = 1 / np.sqrt(self._spread(arrays["variance"], x) + self.epsilon)
+        normalized = (self._float64(x) - self._spread(arrays["mean"], x)) * inverse
+        y = self._affine(normalized, x, arrays["scale"], arrays["bias"])
+        return [_arrays.store_scaled(_arrays.in_layout(y, self.layout), x.dtype, out, alpha, beta)]
 
     def _backward(
-        self,
-        arrays: Arrays,
-        alpha: float,
-        beta: float,
-        parameter_alpha: float,
-        parameter_beta: float,
-        with_bias: bool,
+        self, arrays: Arrays, alpha: float, beta: float, parameter_alpha: float, parameter_beta: float, with_bias: bool
     ) -> list[Array]:
         x, shape = self._checked_input(arrays["x"])
         dy = _arrays.check_like("dy", arrays["dy"], "x", x)
@@ -100,11 +86,10 @@ class BatchNormalization(BatchNormalizationBase, NumpyOperation):
             dtype = arrays["out_bias"].dtype
         results = [("out", out, x.shape, x.dtype.name), *((n, a, shape, dtype.name) for n, a in outs.items())]
         check_results(results, {name: arrays[name] for name in ("dy", "x", "scale", *SAVED)})
-        with np.errstate(all="ignore"):
-            dx, *gradients = self._gradients(dy, x, shape, arrays)
-            found = dict(zip(("out_scale", "out_bias"), gradients, strict=True))
-            made = [_arrays.store_scaled(found[name], dtype, array, *factors) for name, array in outs.items()]
-            return [_arrays.store_scaled(dx, x.dtype, out, alpha, beta), *made]
+        dx, *gradients = self._gradients(dy, x, shape, arrays)
+        found = dict(zip(("out_scale", "out_bias"), gradients, strict=True))
+        made = [_arrays.store_scaled(found[name], dtype, array, *factors) for name, array in outs.items()]
+        return [_arrays.store_scaled(dx, x.dtype, out, alpha, beta), *made]
 
     def _gradients(self, dy: Array, x: Array, shape: Shape, arrays: Arrays) -> tuple[Float64, Float64, Float64]:
         """Return the gradients with respect to x, scale and bias in float64, in the layouts of x and the parameters."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from cudnnpy._options.convolution_methods import ConvolutionBase
 from cudnnpy.reference import _geometry, _products
-from cudnnpy.reference._geometry import Geometry, Shape
-from cudnnpy.reference._numpy_convolution import Float64, NumpyConvolution
+from cudnnpy.reference._arrays import Float64, Shape
+from cudnnpy.reference._geometry import Geometry
+from cudnnpy.reference._numpy_convolution import NumpyConvolution
 
 
 class Convolution(ConvolutionBase, NumpyConvolution):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cudnnpy._options.dropout import DropoutBase
 from cudnnpy.reference import _arrays
+from cudnnpy.reference._arrays import Array
 from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation
-
-Array: TypeAlias = NDArray[Any]
 
 
 class Dropout(DropoutBase, NumpyOperation):
@@ -19,8 +18,7 @@ class Dropout(DropoutBase, NumpyOperation):
 
     def _forward(self, arrays: Arrays) -> list[Array]:
         x, out = _arrays.check_tensor("x", arrays["x"], empty="any"), arrays["out"]
-        if out is not None:
-            _arrays.check_out(out, x.shape, (x.dtype.name,), x=x)
+        _arrays.check_out(out, x.shape, (x.dtype.name,), x=x)
         mask = self._random.random(x.shape) >= self.probability
         return [self._apply(x, mask, out), np.packbits(mask)]
 
@@ -33,8 +31,7 @@ class Dropout(DropoutBase, NumpyOperation):
                 f"reserve must have shape ({size},), as forward returns it for x of shape {dy.shape}; "
                 f"got shape {reserve.shape}"
             )
-        if out is not None:
-            _arrays.check_out(out, dy.shape, (dy.dtype.name,), dy=dy, reserve=reserve)
+        _arrays.check_out(out, dy.shape, (dy.dtype.name,), dy=dy, reserve=reserve)
         mask = np.unpackbits(reserve, count=dy.size).reshape(dy.shape).astype(bool)
         return [self._apply(dy, mask, out)]
 
@@ -47,6 +44,5 @@ class Dropout(DropoutBase, NumpyOperation):
 
     def _apply(self, array: Array, mask: NDArray[np.bool_], out: Array | None) -> Array:
         """Divide the elements of the mask by 1 - probability and set the others to 0."""
-        with np.errstate(all="ignore"):
-            values = np.where(mask, array.astype(np.float64) / (1.0 - self.probability), 0.0)
-            return _arrays.store(values, array.dtype, out)
+        values = np.where(mask, array.astype(np.float64) / (1.0 - self.probability), 0.0)
+        return _arrays.store(values, array.dtype, out)

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cudnnpy._options.arguments import check_activation
 from cudnnpy._options.convolution import FusedOptions
 from cudnnpy._options.fused_convolution import FusedConvolutionBase
 from cudnnpy.reference import _arrays
-from cudnnpy.reference._geometry import Shape
+from cudnnpy.reference._arrays import Array, Float64, Shape
 from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation
 from cudnnpy.reference.activation import ACTIVATIONS as FUNCTIONS
 from cudnnpy.reference.convolution import Convolution
 from cudnnpy.typing import FusedActivation
 from cudnnpy.typing import Shape as ShapeArgument
-
-Array: TypeAlias = NDArray[Any]
-Float64: TypeAlias = NDArray[np.float64]
 
 DTYPES = ("float16", "bfloat16", "float32")
 RANKS = (3, 4, 5)
@@ -44,22 +39,20 @@ class FusedConvolution(FusedConvolutionBase, NumpyOperation):
             if residual.shape != y_shape:
                 raise ValueError(f"residual must have shape {y_shape}, as the result; got shape {residual.shape}")
         check_activation(activation, ACTIVATIONS)
-        if out is not None:
-            _arrays.check_out(out, y_shape, (x.dtype.name,), x=x, w=w, scale=scale, bias=bias, residual=residual)
+        _arrays.check_out(out, y_shape, (x.dtype.name,), x=x, w=w, scale=scale, bias=bias, residual=residual)
 
         def spread(parameter: Array) -> Float64:
             ones = () if convolution.channels_last else (1,) * (x.ndim - 2)
             return parameter.astype(np.float64).reshape(channels, *ones)
 
         values: Float64 = convolution.forward(x.astype(np.float64), w.astype(np.float64))
-        with np.errstate(all="ignore"):
-            if scale is not None:
-                values *= spread(scale)
-            if bias is not None:
-                values += spread(bias)
-            if residual is not None:
-                values += residual.astype(np.float64)
-            return [_arrays.store(FUNCTIONS[activation or "identity"](values), x.dtype, out)]
+        if scale is not None:
+            values *= spread(scale)
+        if bias is not None:
+            values += spread(bias)
+        if residual is not None:
+            values += residual.astype(np.float64)
+        return [_arrays.store(FUNCTIONS[activation or "identity"](values), x.dtype, out)]
 
     def _convolution(self) -> Convolution:
         return Convolution(**{option.name: getattr(self, option.name) for option in fields(FusedOptions)})

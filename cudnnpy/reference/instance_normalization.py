@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
 import numpy as np
-from numpy.typing import NDArray
 
 from cudnnpy._options.instance_normalization import InstanceNormalizationBase
 from cudnnpy._options.normalization import check_channels, statistics_dtype
 from cudnnpy.reference import _arrays, _geometry
-from cudnnpy.reference._moments import check_affine, check_out, check_parameter, gradient, moments, spread
+from cudnnpy.reference._arrays import Array, Float64, Shape
+from cudnnpy.reference._moments import (
+    check_affine,
+    check_out,
+    check_parameter,
+    gradient,
+    moments,
+    spread,
+    with_parameter_gradients,
+)
 from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation
-
-Array: TypeAlias = NDArray[Any]
-Float64: TypeAlias = NDArray[np.float64]
-Shape: TypeAlias = tuple[int, ...]
 
 RANKS = (3, 4, 5)
 
@@ -24,18 +26,17 @@ class InstanceNormalization(InstanceNormalizationBase, NumpyOperation):
     def _forward(self, arrays: Arrays, training: bool) -> list[Array]:
         x, statistics_shape = self._checked_input(arrays)
         check_out(arrays, x)
-        with np.errstate(all="ignore"):
-            x64 = self._float64(x)
-            mean, variance = moments(x64, tuple(range(2, x.ndim)))
-            inverse = 1 / np.sqrt(variance + self.epsilon)
-            y = (x64 - mean) * inverse
-            y = y * spread(arrays["scale"], x, 1) if "scale" in arrays else y
-            y = y + spread(arrays["bias"], x, 1) if "bias" in arrays else y
-            dtype, statistics = np.dtype(statistics_dtype(x.dtype.name)), (mean, inverse) if training else ()
-            return [
-                _arrays.store(_arrays.in_layout(y, self.layout), x.dtype, arrays["out"]),
-                *(_arrays.store(values.reshape(statistics_shape), dtype, None) for values in statistics),
-            ]
+        x64 = self._float64(x)
+        mean, variance = moments(x64, tuple(range(2, x.ndim)))
+        inverse = 1 / np.sqrt(variance + self.epsilon)
+        y = (x64 - mean) * inverse
+        y = y * spread(arrays["scale"], x, 1) if "scale" in arrays else y
+        y = y + spread(arrays["bias"], x, 1) if "bias" in arrays else y
+        dtype, statistics = np.dtype(statistics_dtype(x.dtype.name)), (mean, inverse) if training else ()
+        return [
+            _arrays.store(_arrays.in_layout(y, self.layout), x.dtype, arrays["out"]),
+            *(_arrays.store(values.reshape(statistics_shape), dtype, None) for values in statistics),
+        ]
 
     def _backward(self, arrays: Arrays, with_bias: bool) -> list[Array]:
         x, statistics_shape = self._checked_input(arrays)
@@ -44,19 +45,13 @@ class InstanceNormalization(InstanceNormalizationBase, NumpyOperation):
             meaning = "the batch and the channels of x"
             check_parameter(name, arrays[name], statistics_shape, (statistics_dtype(x.dtype.name),), meaning)
         check_out(arrays, x)
-        with np.errstate(all="ignore"):
-            dy64, inverse = self._float64(dy), spread(arrays["inverse_variance"], x)
-            normalized = (self._float64(x) - spread(arrays["mean"], x)) * inverse
-            positions = tuple(range(2, x.ndim))
-            g = dy64 if scale is None else dy64 * spread(scale, x, 1)
-            dx = gradient(g, normalized, inverse, positions)
-            over, dtype = (0, *positions), x.dtype if scale is None else scale.dtype
-            results = [_arrays.store(_arrays.in_layout(dx, self.layout), x.dtype, arrays["out"])]
-            if scale is not None:
-                results.append(_arrays.store((dy64 * normalized).sum(axis=over), dtype, None))
-            if with_bias:
-                results.append(_arrays.store(dy64.sum(axis=over), dtype, None))
-            return results
+        dy64, inverse = self._float64(dy), spread(arrays["inverse_variance"], x)
+        normalized = (self._float64(x) - spread(arrays["mean"], x)) * inverse
+        positions = tuple(range(2, x.ndim))
+        g = dy64 if scale is None else dy64 * spread(scale, x, 1)
+        dx = gradient(g, normalized, inverse, positions)
+        result = _arrays.store(_arrays.in_layout(dx, self.layout), x.dtype, arrays["out"])
+        return with_parameter_gradients(result, dy64, normalized, (0, *positions), x, scale, with_bias)
 
     def _checked_input(self, arrays: Arrays) -> tuple[Array, Shape]:
         """Check x, scale and bias; return x as a plain array, and (N, C)."""

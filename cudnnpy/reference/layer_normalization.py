@@ -2,82 +2,70 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cudnnpy._options.layer_normalization import LayerNormalizationBase, RMSNormalizationBase
 from cudnnpy._options.normalization import parameter_dtypes, statistics_dtype
 from cudnnpy.reference import _arrays
-from cudnnpy.reference._moments import check_affine, check_out, check_parameter, gradient, mean_square, moments, spread
+from cudnnpy.reference._arrays import Array, Shape
+from cudnnpy.reference._moments import (
+    check_affine,
+    check_out,
+    check_parameter,
+    gradient,
+    mean_square,
+    moments,
+    spread,
+    with_parameter_gradients,
+)
 from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation
 
-Array: TypeAlias = NDArray[Any]
-Shape: TypeAlias = tuple[int, ...]
 
+class _RowNormalization(NumpyOperation):
+    """Base class of layer and RMS normalization. A subclass names its statistics."""
 
-class LayerNormalization(LayerNormalizationBase, NumpyOperation):
+    epsilon: float
+    _statistics: ClassVar[tuple[str, ...]]
+
     def _forward(self, arrays: Arrays, training: bool, *normalized_shape: int) -> list[Array]:
         x, leading = _checked_input(arrays, normalized_shape)
         check_out(arrays, x)
-        with np.errstate(all="ignore"):
-            x64 = np.asarray(x, np.float64)
-            mean, variance = moments(x64, tuple(range(leading, x.ndim)))
+        x64, axes = np.asarray(x, np.float64), tuple(range(leading, x.ndim))
+        if "mean" in self._statistics:
+            mean, variance = moments(x64, axes)
             inverse = 1 / np.sqrt(variance + self.epsilon)
-            y = (x64 - mean) * inverse
-            y = y * np.asarray(arrays["scale"], np.float64) if "scale" in arrays else y
-            y = y + np.asarray(arrays["bias"], np.float64) if "bias" in arrays else y
-            dtype, statistics = np.dtype(statistics_dtype(x.dtype.name)), (mean, inverse) if training else ()
-            return [
-                _arrays.store(y, x.dtype, arrays["out"]),
-                *(_arrays.store(values.reshape(x.shape[:leading]), dtype, None) for values in statistics),
-            ]
+            y, statistics = (x64 - mean) * inverse, [mean, inverse]
+        else:
+            inverse = 1 / np.sqrt(mean_square(x64, axes) + self.epsilon)
+            y, statistics = x64 * inverse, [inverse]
+        y = y * np.asarray(arrays["scale"], np.float64) if "scale" in arrays else y
+        y = y + np.asarray(arrays["bias"], np.float64) if "bias" in arrays else y
+        dtype = np.dtype(statistics_dtype(x.dtype.name))
+        return [
+            _arrays.store(y, x.dtype, arrays["out"]),
+            *(_arrays.store(v.reshape(x.shape[:leading]), dtype, None) for v in statistics if training),
+        ]
 
-    def _backward(self, arrays: Arrays, with_bias: bool) -> list[Array]:
-        dy, x, leading = _checked_gradients(arrays, "mean", "inverse_variance")
+    def _backward(self, arrays: Arrays, with_bias: bool = False) -> list[Array]:
+        dy, x, leading = _checked_gradients(arrays, *self._statistics)
         scale = arrays["scale"]
-        with np.errstate(all="ignore"):
-            dy64, inverse = np.asarray(dy, np.float64), spread(arrays["inverse_variance"], x)
-            normalized = (np.asarray(x, np.float64) - spread(arrays["mean"], x)) * inverse
-            g = dy64 if scale is None else dy64 * np.asarray(scale, np.float64)
-            dx = gradient(g, normalized, inverse, tuple(range(leading, x.ndim)))
-            before, dtype = tuple(range(leading)), x.dtype if scale is None else scale.dtype
-            results = [_arrays.store(dx, x.dtype, arrays["out"])]
-            if scale is not None:
-                results.append(_arrays.store((dy64 * normalized).sum(axis=before), dtype, None))
-            if with_bias:
-                results.append(_arrays.store(dy64.sum(axis=before), dtype, None))
-            return results
+        x64, dy64 = np.asarray(x, np.float64), np.asarray(dy, np.float64)
+        *mean, inverse = (spread(arrays[name], x) for name in self._statistics)
+        normalized = (x64 - mean[0] if mean else x64) * inverse
+        g = dy64 if scale is None else dy64 * np.asarray(scale, np.float64)
+        dx = gradient(g, normalized, inverse, tuple(range(leading, x.ndim)), centred=bool(mean))
+        result = _arrays.store(dx, x.dtype, arrays["out"])
+        return with_parameter_gradients(result, dy64, normalized, tuple(range(leading)), x, scale, with_bias)
 
 
-class RMSNormalization(RMSNormalizationBase, NumpyOperation):
-    def _forward(self, arrays: Arrays, training: bool, *normalized_shape: int) -> list[Array]:
-        x, leading = _checked_input(arrays, normalized_shape)
-        check_out(arrays, x)
-        with np.errstate(all="ignore"):
-            x64 = np.asarray(x, np.float64)
-            inverse = 1 / np.sqrt(mean_square(x64, tuple(range(leading, x.ndim))) + self.epsilon)
-            y = x64 * inverse
-            y = y * np.asarray(arrays["scale"], np.float64) if "scale" in arrays else y
-            dtype, statistics = np.dtype(statistics_dtype(x.dtype.name)), (inverse,) if training else ()
-            return [
-                _arrays.store(y, x.dtype, arrays["out"]),
-                *(_arrays.store(values.reshape(x.shape[:leading]), dtype, None) for values in statistics),
-            ]
+class LayerNormalization(LayerNormalizationBase, _RowNormalization):
+    _statistics = ("mean", "inverse_variance")
 
-    def _backward(self, arrays: Arrays) -> list[Array]:
-        dy, x, leading = _checked_gradients(arrays, "inverse_rms")
-        scale = arrays["scale"]
-        with np.errstate(all="ignore"):
-            dy64, inverse = np.asarray(dy, np.float64), spread(arrays["inverse_rms"], x)
-            normalized = np.asarray(x, np.float64) * inverse
-            g = dy64 if scale is None else dy64 * np.asarray(scale, np.float64)
-            dx = gradient(g, normalized, inverse, tuple(range(leading, x.ndim)), centred=False)
-            results = [_arrays.store(dx, x.dtype, arrays["out"])]
-            if scale is not None:
-                results.append(_arrays.store((dy64 * normalized).sum(axis=tuple(range(leading))), scale.dtype, None))
-            return results
+
+class RMSNormalization(RMSNormalizationBase, _RowNormalization):
+    _statistics = ("inverse_rms",)
 
 
 def _checked_input(arrays: Arrays, normalized_shape: Shape = ()) -> tuple[Array, int]:

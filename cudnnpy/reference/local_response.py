@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
 import numpy as np
-from numpy.typing import NDArray
 
 from cudnnpy._options.arguments import check_scales
 from cudnnpy._options.local_response import LocalResponseNormalizationBase
 from cudnnpy.reference import _arrays, _geometry
+from cudnnpy.reference._arrays import Array, Float64
 from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation
-
-Array: TypeAlias = NDArray[Any]
-Float64: TypeAlias = NDArray[np.float64]
 
 RANKS = (3, 4, 5)
 
@@ -22,26 +17,22 @@ class LocalResponseNormalization(LocalResponseNormalizationBase, NumpyOperation)
     def _forward(self, arrays: Arrays, alpha: float, beta: float) -> list[Array]:
         x, out = self._checked("x", arrays["x"]), arrays["out"]
         alpha, beta = check_scales(alpha, beta, out=out)
-        if out is not None:
-            _arrays.check_out(out, x.shape, (x.dtype.name,), x=x)
+        _arrays.check_out(out, x.shape, (x.dtype.name,), x=x)
         values = self._float64(x)
-        with np.errstate(all="ignore"):
-            values = values * self._base(values) ** -self.beta
-            return [_arrays.store_scaled(_arrays.in_layout(values, self.layout), x.dtype, out, alpha, beta)]
+        values = values * self._base(values) ** -self.beta
+        return [_arrays.store_scaled(_arrays.in_layout(values, self.layout), x.dtype, out, alpha, beta)]
 
     def _backward(self, arrays: Arrays, alpha: float, beta: float) -> list[Array]:
         dy, out = self._checked("dy", arrays["dy"]), arrays["out"]
         x, y = (_arrays.check_like(name, arrays[name], "dy", dy) for name in ("x", "y"))
         alpha, beta = check_scales(alpha, beta, out=out)
-        if out is not None:
-            _arrays.check_out(out, dy.shape, (dy.dtype.name,), dy=dy, x=x, y=y)
+        _arrays.check_out(out, dy.shape, (dy.dtype.name,), dy=dy, x=x, y=y)
         dy64, x64 = self._float64(dy), self._float64(x)  # y is computed again from x
-        with np.errstate(all="ignore"):
-            base = self._base(x64)
-            # x of channel i occurs in the sums of the channels from i - size // 2 to i + (size - 1) // 2.
-            through = _nearby(dy64 * x64 * base ** -(self.beta + 1), self.size // 2, (self.size - 1) // 2)
-            values = dy64 * base**-self.beta - 2 * self.alpha * self.beta / self.size * x64 * through
-            return [_arrays.store_scaled(_arrays.in_layout(values, self.layout), dy.dtype, out, alpha, beta)]
+        base = self._base(x64)
+        # x of channel i occurs in the sums of the channels from i - size // 2 to i + (size - 1) // 2.
+        through = _nearby(dy64 * x64 * base ** -(self.beta + 1), self.size // 2, (self.size - 1) // 2)
+        values = dy64 * base**-self.beta - 2 * self.alpha * self.beta / self.size * x64 * through
+        return [_arrays.store_scaled(_arrays.in_layout(values, self.layout), dy.dtype, out, alpha, beta)]
 
     def _float64(self, array: Array) -> Float64:
         return np.asarray(_arrays.channels_first(array, self.layout), np.float64)

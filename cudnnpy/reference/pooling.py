@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 from cudnnpy._options.arguments import check_scales
 from cudnnpy._options.pooling import PoolingBase
 from cudnnpy.reference import _arrays, _geometry
-from cudnnpy.reference._geometry import Shape
+from cudnnpy.reference._arrays import Array, Float64, Shape
 from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation
 
-Array: TypeAlias = NDArray[Any]
-Float64: TypeAlias = NDArray[np.float64]
 Int64: TypeAlias = NDArray[np.int64]
 
 
@@ -76,15 +74,13 @@ class Pooling(PoolingBase, NumpyOperation):
         axes = self._axes("x", x.shape)
         y_shape = self._pooled_shape(x.shape, axes)
         alpha, beta = check_scales(alpha, beta, out=out)
-        if out is not None:
-            _arrays.check_out(out, y_shape, (x.dtype.name,), x=x)
+        _arrays.check_out(out, y_shape, (x.dtype.name,), x=x)
         values = _arrays.channels_first(x, self.layout).astype(np.float64)
-        with np.errstate(all="ignore"):
-            if self.mode.startswith("max"):
-                values = _reduce(values, axes, -np.inf, np.maximum)
-            else:
-                values = _reduce(values, axes, 0.0, np.add) / self._counts(axes)
-            return [_arrays.store_scaled(_arrays.in_layout(values, self.layout), x.dtype, out, alpha, beta)]
+        if self.mode.startswith("max"):
+            values = _reduce(values, axes, -np.inf, np.maximum)
+        else:
+            values = _reduce(values, axes, 0.0, np.add) / self._counts(axes)
+        return [_arrays.store_scaled(_arrays.in_layout(values, self.layout), x.dtype, out, alpha, beta)]
 
     def _backward(self, arrays: Arrays, alpha: float, beta: float) -> list[Array]:
         dy, out = _arrays.check_array("dy", arrays["dy"], _arrays.FLOATS), arrays["out"]
@@ -98,15 +94,13 @@ class Pooling(PoolingBase, NumpyOperation):
             )
         y = _arrays.check_like("y", arrays["y"], "dy", dy)
         alpha, beta = check_scales(alpha, beta, out=out)
-        if out is not None:
-            _arrays.check_out(out, x.shape, (x.dtype.name,), dy=dy, x=x, y=y)
+        _arrays.check_out(out, x.shape, (x.dtype.name,), dy=dy, x=x, y=y)
         values = _arrays.channels_first(dy, self.layout).astype(np.float64)
-        with np.errstate(all="ignore"):
-            if self.mode.startswith("max"):
-                values = _to_maxima(values, _arrays.channels_first(x, self.layout).astype(np.float64), axes)
-            else:
-                values = _spread_out(values / self._counts(axes), axes)
-            return [_arrays.store_scaled(_arrays.in_layout(values, self.layout), x.dtype, out, alpha, beta)]
+        if self.mode.startswith("max"):
+            values = _to_maxima(values, _arrays.channels_first(x, self.layout).astype(np.float64), axes)
+        else:
+            values = _spread_out(values / self._counts(axes), axes)
+        return [_arrays.store_scaled(_arrays.in_layout(values, self.layout), x.dtype, out, alpha, beta)]
 
     def _axes(self, name: str, x_shape: Shape) -> list[Axis]:
         """Check a shape in the layout's axis order; return its spatial axes."""

@@ -6,16 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cudnnpy._options.arguments import check_axes, check_scales
 from cudnnpy._options.checks import check_flag, check_number, check_option, error_repr
 from cudnnpy.reference import _arrays
+from cudnnpy.reference._arrays import Array, Float64, Shape
 from cudnnpy.typing import Dtype, MemoryLayout, Reduction
-
-Array: TypeAlias = NDArray[Any]
-Float64: TypeAlias = NDArray[np.float64]
-Shape: TypeAlias = tuple[int, ...]
 
 MEMORY_LAYOUTS = ("C", "channels_last")
 
@@ -63,8 +59,7 @@ def add_tensor(
     if a.ndim != b.ndim or any(size not in (1, full) for size, full in zip(a.shape, b.shape, strict=True)):
         raise ValueError(f"a must have shape {b.shape}, as b, or 1 for any of its sizes; got shape {a.shape}")
     alpha, beta = check_scales(alpha, beta)
-    if out is not None:
-        _arrays.check_out(out, b.shape, (b.dtype.name,), in_place=("a", "b"), a=a, b=b)
+    _arrays.check_out(out, b.shape, (b.dtype.name,), in_place=("a", "b"), a=a, b=b)
     with np.errstate(all="ignore"):
         scaled = np.broadcast_to(a.astype(np.float64), b.shape)
         values = alpha * scaled + beta * b.astype(np.float64) if beta else alpha * scaled
@@ -101,8 +96,7 @@ def scale_tensor(x: Array, alpha: float, out: Array | None = None, stream: objec
     """
     x = _arrays.check_tensor("x", x, empty="any")
     alpha = check_number("alpha", alpha, finite=True)
-    if out is not None:
-        _arrays.check_out(out, x.shape, (x.dtype.name,), in_place=("x",), x=x)
+    _arrays.check_out(out, x.shape, (x.dtype.name,), in_place=("x",), x=x)
     with np.errstate(all="ignore"):
         return _arrays.store(alpha * x.astype(np.float64), x.dtype, out)
 
@@ -188,9 +182,8 @@ def transform_tensor(
     if layout == "channels_last" and x.ndim < 3:
         raise ValueError(f"x must have 3, 4 or 5 axes; got shape {x.shape} (layout='channels_last')")
     alpha, beta = check_scales(alpha, beta, out=out)
-    if out is not None:
-        _arrays.check_out(out, x.shape, _arrays.FLOATS, x=x)
-    else:
+    _arrays.check_out(out, x.shape, _arrays.FLOATS, x=x)
+    if out is None:
         beta = 0.0
         if layout == "channels_last":
             out = np.moveaxis(np.empty((x.shape[0], *x.shape[2:], x.shape[1]), target), -1, 1)
@@ -295,9 +288,8 @@ def reduce_tensor(
         raise ValueError(f"x must have sizes of 1 or more on the axes {reduced} for op={op!r}; got shape {x.shape}")
     check_flag("deterministic", deterministic)
     alpha, beta = check_scales(alpha, beta, out=out)
-    if out is not None:
-        shape = tuple(1 if axis in reduced else size for axis, size in enumerate(x.shape))
-        _arrays.check_out(out, shape, (x.dtype.name,), x=x)
+    shape = tuple(1 if axis in reduced else size for axis, size in enumerate(x.shape))
+    _arrays.check_out(out, shape, (x.dtype.name,), x=x)
     with np.errstate(all="ignore"):
         values = REDUCTIONS[ALIASES.get(op, op)](x.astype(np.float64), reduced)
         return _arrays.store_scaled(values, x.dtype, out, alpha, beta)

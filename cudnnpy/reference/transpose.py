@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from cudnnpy._options.convolution_methods import ConvolutionTransposeBase
 from cudnnpy.reference import _geometry, _products
-from cudnnpy.reference._geometry import Geometry, Shape
-from cudnnpy.reference._numpy_convolution import Array, Float64, NumpyConvolution
+from cudnnpy.reference._arrays import Array, Float64, Shape
+from cudnnpy.reference._geometry import Geometry
+from cudnnpy.reference._numpy_convolution import NumpyConvolution
 
 
 class ConvolutionTranspose(ConvolutionTransposeBase, NumpyConvolution):

@@ -31,7 +31,7 @@ from cudnnpy._planning import engines
 from cudnnpy._planning.engines import EngineConfiguration, GraphExecutable, Target
 from cudnnpy._planning.known_issues import ISSUES, Issue
 from cudnnpy.convolution import operation_graph
-from cudnnpy.convolution.problem import Problem, make_problem
+from cudnnpy.convolution.problem import ConvolutionSpec, make_problem
 from cudnnpy.errors import StatusError
 from cudnnpy.graph import Graph
 from cudnnpy.handle import Handle, on_device
@@ -70,7 +70,7 @@ class Convolved:
     allowed: float = ROUNDED
 
     @property
-    def problem(self) -> Problem:
+    def problem(self) -> ConvolutionSpec:
         """What is asked of the engine: the whole of it in one plan."""
         options = ConvolutionOptions(**self.options)
         y_shape = cudnnpy.Convolution(**self.options).output_shape(self.x_shape, self.w_shape)

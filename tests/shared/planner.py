@@ -29,7 +29,7 @@ from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._planning import engines as engines_of
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning import selection, stored_choice
-from cudnnpy._planning.candidates import Candidate, Engine
+from cudnnpy._planning.candidates import Candidate, Engine, detached_candidate
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.stored_tuner import StoredTuner
 from cudnnpy._store import layers
@@ -249,7 +249,7 @@ def stored(request: dict[str, Any]) -> Any:
     found = stored_choice.candidate_of(read, problem, options, TARGET)
     found.executable = found.make()
     again = plans.Plan(problem, found)
-    again.candidates = stored_choice.considered_candidates(read)
+    again.candidates = [detached_candidate(*one) for one in read.candidates]
     sizes = [one.workspace_size for one in (plan, again)]
     tables = [table(tried), table(again.candidates)]
     return {"key": entry.key, "texts": [plan.to_json(), again.to_json()], "sizes": sizes, "tables": tables}

@@ -13,7 +13,7 @@ from cudnnpy import raw
 from cudnnpy._planning import problem_notation
 from cudnnpy._planning.problem import is_strict
 from cudnnpy._planning.ranking import Configuration, Positions, Token, engine_number, lowering_names
-from cudnnpy.convolution.problem import Problem as Convolution
+from cudnnpy.convolution.problem import ConvolutionSpec
 from cudnnpy.convolution.ranking_features import features, kind_number
 from tools.ranking.rows import Candidate, Problem
 
@@ -41,7 +41,7 @@ class Described(NamedTuple):
         return not np.isnan(self.times).any()
 
 
-def configuration(one: Candidate, problem: Convolution) -> Configuration:
+def configuration(one: Candidate, problem: ConvolutionSpec) -> Configuration:
     """Return the configuration of a row."""
     knobs = tuple(sorted((_knob(name), value) for name, value in one.knobs.items()))
     names = lowering_names(one.lowering)
@@ -56,7 +56,7 @@ def _knob(name: str) -> int:
 
 def _described(problem: Problem) -> Described | None:
     parsed, options = problem_notation.parse(problem.text)
-    convolution, strict = cast("Convolution", parsed), is_strict(parsed, options)
+    convolution, strict = cast("ConvolutionSpec", parsed), is_strict(parsed, options)
     found = features(convolution, strict)
     if found is None:
         return None

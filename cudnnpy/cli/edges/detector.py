@@ -28,30 +28,14 @@ _KERNEL = np.ascontiguousarray(EDGE_KERNEL.transpose(0, 2, 3, 1))  # in layout "
 
 
 class Edges(NamedTuple):
-    """The result of the convolution, and how it was computed.
+    """The result of the convolution, and how it was computed."""
 
-    Attributes
-    ----------
-    values : array
-        The result, float32, in the shape of the image.
-    device : str
-        The GPU's name, or "CPU".
-    algorithm : str
-        The name of cuDNN's engine or v7 algorithm, or of the implementation on the CPU.
-    workspace_size : int
-        Bytes of workspace.
-    milliseconds : float
-        Time from the call of the convolution to its result, without copies and set-up.
-    why_no_gpu : str or None
-        With device="auto", the reason why the GPU was not used.
-    """
-
-    values: NDArray[np.float32]
-    device: str
-    algorithm: str
-    workspace_size: int
-    milliseconds: float
-    why_no_gpu: str | None = None
+    values: NDArray[np.float32]  #: in the shape of the image
+    device: str  #: the GPU's name, or "CPU"
+    algorithm: str  #: the name of cuDNN's engine or v7 algorithm, or of the implementation on the CPU
+    workspace_size: int  #: in bytes
+    milliseconds: float  #: from the call of the convolution to its result, without copies and set-up
+    why_no_gpu: str | None = None  #: with device="auto", the reason why the GPU was not used
 
 
 def detect(
@@ -63,31 +47,11 @@ def detect(
     workspace_limit: int | None = None,
     on_progress: Callable[[float], object] = float,
 ) -> Edges:
-    """Convolve an image with EDGE_KERNEL and zero padding. Products are computed in float32 (tf32=False).
+    """Convolve an image (1, height, width, 3) with EDGE_KERNEL and zero padding. Products are float32 (tf32=False).
 
-    Parameters
-    ----------
-    image : array
-        (1, height, width, 3), float32.
-    device : {"auto", "cuda", "cpu"}
-        "auto" is the GPU if cuDNN can be used, else the CPU.
-    sigmoid : bool
-        Whether the sigmoid is applied to the result.
-    prefer, workspace_limit
-        How cuDNN's algorithm is chosen, as in `cudnnpy.Convolution`; without effect on the CPU.
-    on_progress : function, optional
-        Called on the CPU with the part of the image that is done, of 0 to 1, after each million pixels.
-
-    Raises
-    ------
-    TypeError, ValueError
-        An argument is wrong.
-    UnavailableError
-        The device is "cuda" and cuDNN cannot be used.
-    NoAlgorithmError
-        No algorithm meets the options.
-    StatusError
-        cuDNN fails.
+    "auto" is the GPU if cuDNN can be used, else the CPU. `prefer` and `workspace_limit` choose cuDNN's algorithm, as in
+    `cudnnpy.Convolution`. `on_progress` is called on the CPU with the part of the image that is done, of 0 to 1, after each
+    million pixels. Raises UnavailableError if the device is "cuda" and cuDNN cannot be used.
     """
     check_option("device", device, DEVICES)
     canonical({"prefer": prefer, "workspace_limit": workspace_limit})  # also checked for the CPU, which ignores them

@@ -39,23 +39,11 @@ def load(
     """Read an image as float32, (1, height, width, 3), scaled so that its smallest value is 0 and its largest 1.
 
     Greyscale (also of 16 bits) is repeated in the three channels, and transparent pixels are blended with white. The camera's
-    orientation is applied. An animation is represented by its first image. All values of a constant image become 0.
+    orientation is applied. An animation is represented by its first image, and `on_frames` is called with the number of its
+    images. All values of a constant image become 0. `name` names the source in errors.
 
-    Parameters
-    ----------
-    source : path or binary file
-        The image.
-    name : str, optional
-        The name of the source in error messages.
-    on_frames : function, optional
-        Called with the number of images of an animation.
-
-    Raises
-    ------
-    UsageError
-        The source cannot be read as an image, or has more pixels than Pillow's limit against decompression bombs.
-    ImportError
-        Pillow is not installed.
+    Raises UsageError if the source cannot be read as an image, or has more pixels than Pillow's limit against decompression
+    bombs, and ImportError without Pillow.
     """
     Image = pillow()
     name = str(source) if name is None else name

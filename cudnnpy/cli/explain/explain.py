@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from cudnnpy import raw
@@ -13,6 +12,7 @@ from cudnnpy._planning import device_profile, problem_notation, selection
 from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.measurement import Measurer
+from cudnnpy._planning.offline_planning import CandidateRow, row_of
 from cudnnpy._planning.options import PlanningOptions, checked, with_limit
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.stored_choice import choice_text, key_of
@@ -20,7 +20,7 @@ from cudnnpy._planning.stored_tuner import StoredTuner
 from cudnnpy._store import layers
 from cudnnpy._store.entry import Entry
 from cudnnpy.cli import devices
-from cudnnpy.cli.explain.explanation import CandidateRow, Explanation, Gpu, Stored, name_of, name_or_none, row_of
+from cudnnpy.cli.explain.explanation import Explanation, Gpu, Stored, name_of, name_or_none
 from cudnnpy.typing import Preference
 
 _NOTHING_STORED = "nothing is stored for this problem"
@@ -75,7 +75,7 @@ def for_profile(text: str, profile: DeviceProfile, prefer: Preference | None) ->
     device_profile.check_release()
     canonical = problem_notation.text_of(problem, options)
     with planner_for(profile) as planner:
-        rows = [CandidateRow.of(plain) for plain in planner.survey(canonical)]
+        rows = [CandidateRow(**plain) for plain in planner.survey(canonical)]
     target = Target(profile=profile.text)
     return _explain(problem, options, target, profile.memory, rows, profile.source)
 
@@ -221,8 +221,7 @@ def _with_times(rows: Sequence[CandidateRow], entry: Entry, *, has_reasons: bool
     """Return the rows with the times of an entry, its rejection reasons if requested, and the candidates that only it has."""
     times = {candidate.name: candidate for candidate in entry.candidates}
     merged = [
-        replace(
-            row,
+        row._replace(
             milliseconds=times[row.name].milliseconds,
             rejected=row.rejected or (times[row.name].refused if has_reasons else ""),
         )

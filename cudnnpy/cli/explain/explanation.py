@@ -9,44 +9,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cudnnpy._planning import offline_planning
-from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.offline_planning import CandidateRow
 from cudnnpy._store.entry import Entry
 from cudnnpy.errors import CudnnError
 
 FORMAT = 1
 _STORED = ("made_at", "made_with", "milliseconds", "spread", "error", "workspace_size", "tune_seconds", "complete")
-
-
-@dataclass(frozen=True)
-class CandidateRow:
-    """One candidate, with the fields of `candidates` in the JSON."""
-
-    name: str
-    source: str
-    engine: int | None
-    knobs: dict[str, int]
-    workspace_size: int | None
-    notes: tuple[str, ...]
-    deterministic: bool
-    milliseconds: float | None
-    expected: float | None
-    error: float | None
-    rejected: str
-
-    def plain(self) -> dict[str, Any]:
-        """Return the row as JSON."""
-        return {**asdict(self), "notes": list(self.notes)}
-
-    @classmethod
-    def of(cls, plain: dict[str, Any]) -> CandidateRow:
-        """Return the row of JSON from `plain` or offline.row."""
-        return cls(**{**plain, "notes": tuple(plain["notes"])})
-
-
-def row_of(candidate: Candidate) -> CandidateRow:
-    """Return the row of a candidate."""
-    return CandidateRow.of(offline_planning.row(candidate))
 
 
 @dataclass(frozen=True)
@@ -99,7 +67,7 @@ class Explanation:
             **vars(self),
             "device": asdict(self.device),
             "stored": None if self.stored is None else self.stored.plain(),
-            "candidates": [row.plain() for row in self.candidates],
+            "candidates": [{**row._asdict(), "notes": list(row.notes)} for row in self.candidates],
         }
 
     @property

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from cudnnpy._options.byte_counts import bytes_text
+from cudnnpy._planning.offline_planning import CandidateRow
 from cudnnpy._planning.selection import RUNTIME_ENGINES
-from cudnnpy.cli.explain.explanation import CandidateRow, Explanation, Stored
+from cudnnpy.cli.explain.explanation import Explanation, Stored
 from cudnnpy.cli.text_table import Line, labelled, table, wrapped
 
 _NEXT = 5  # candidates in a short report

@@ -30,9 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-o", "--output", required=True, metavar="PLANS.jsonl", help="the file to write")
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
-    parser.add_argument(
-        "--stub-driver", action="store_true", help=argparse.SUPPRESS
-    )  # always used if there is no driver
+    # Accepted and ignored: the stub driver is always used if there is no driver.
+    parser.add_argument("--stub-driver", action="store_true", help=argparse.SUPPRESS)
 
 
 def run(options: argparse.Namespace) -> int:

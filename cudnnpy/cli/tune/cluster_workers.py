@@ -28,13 +28,7 @@ class DaskGpu:
 
 
 class WorkerRegistry:
-    """The workers that announced themselves. Each GPU is assigned to one of them.
-
-    Parameters
-    ----------
-    cudnn : int
-        The release of cuDNN that each worker must have.
-    """
+    """The workers that announced themselves. Each GPU is assigned to one of them. All must have the release `cudnn`."""
 
     def __init__(self, cudnn: int) -> None:
         self.gpus: dict[str, DaskGpu] = {}  # by the address of the worker, like the others

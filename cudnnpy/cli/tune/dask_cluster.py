@@ -50,27 +50,12 @@ class _Task:
 class DaskCluster:
     """The GPUs of a Dask cluster's workers.
 
-    Parameters
-    ----------
-    scheduler : str
-        The address of the scheduler, such as "tcp://host:8786", or the path of its scheduler file (.json).
-    worker_task : WorkerTask, optional
-        What the workers run; TuneHere by default.
-    connect_seconds : float
-        How long to wait for the scheduler.
-
-    Attributes
-    ----------
-    devices : list of (int, str)
-        The numbers of the GPUs, and the kind of each.
-    notes : list of str
-        The GPU of each worker, or the reason why it has none; one line for each.
-
-    Raises
-    ------
-    ClusterError
-        The scheduler does not answer; no worker has a GPU; or a worker has another version of cudnnpy or cuDNN.
+    `scheduler` is the address of the scheduler, such as "tcp://host:8786", or the path of its scheduler file (.json). Raises
+    ClusterError if it does not answer, no worker has a GPU, or a worker has another version of cudnnpy or cuDNN.
     """
+
+    devices: list[tuple[int, str]]  #: the numbers of the GPUs, and the kind of each
+    notes: list[str]  #: the GPU of each worker, or the reason why it has none; one line for each
 
     def __init__(
         self, scheduler: str, worker_task: WorkerTask | None = None, connect_seconds: float = CONNECT_SECONDS

@@ -73,14 +73,8 @@ def announce(task: WorkerTask) -> dict[str, Any]:
         reason = "" if gpus else "it sees no GPU"
     except Exception as error:
         reason = first_line(error)
-    announced_gpus = [gpu._asdict() for gpu in gpus]
-    return {
-        "process": _process(),
-        "cudnnpy": __version__,
-        "cudnn": cudnn,
-        "gpus": announced_gpus,
-        "reason": reason,
-    }
+    listed = [gpu._asdict() for gpu in gpus]
+    return {"process": _process(), "cudnnpy": __version__, "cudnn": cudnn, "gpus": listed, "reason": reason}
 
 
 def tune(task: WorkerTask, process: str, job: Job, gpu: str) -> Answer:

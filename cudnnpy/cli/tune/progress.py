@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any, Self, TextIO
 
 from cudnnpy._store.entry import Entry
@@ -27,9 +26,7 @@ class Progress:
             self._task = self._bar.add_task("tuning", total=self._total)
         return self
 
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         self._stack.close()
 
     def show(self, report: Result | LostDevice) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from cudnnpy._cuda_python import cuda_python
+from cudnnpy._cuda_python import gpu_facts
 from cudnnpy._measuring.gpu_lock import gpu_lock
 from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._measuring.gpus import uuid_of
@@ -26,30 +26,14 @@ _MAX_REASON = 300  # characters
 
 
 class Job(NamedTuple):
-    """A problem to be tuned.
+    """A problem to be tuned."""
 
-    Attributes
-    ----------
-    text : str
-        The problem in the notation, with the options that the choice depends on.
-    seconds : float
-        The time limit of the search.
-    kind : str
-        The GPU kind to tune it on.
-    key : Key
-        The key of its entry.
-    thorough : bool
-        Whether all candidates are measured, and not only until several in a row gain nothing.
-    known : tuple of FoundFault
-        Faults of its candidates, which are not run again with the same driver.
-    """
-
-    text: str
-    seconds: float
-    kind: str
-    key: Key
-    thorough: bool = False
-    known: tuple[FoundFault, ...] = ()
+    text: str  #: the problem in the notation, with the options that the choice depends on
+    seconds: float  #: the time limit of the search
+    kind: str  #: the GPU kind to tune it on
+    key: Key  #: the key of its entry
+    thorough: bool = False  #: whether all candidates are measured, and not only until several in a row gain nothing
+    known: tuple[FoundFault, ...] = ()  #: faults of its candidates, which are not run again with the same driver
 
 
 class Result(NamedTuple):
@@ -73,26 +57,9 @@ class LostDevice(NamedTuple):
 def tune_on(worker: GpuWorker, job: Job) -> Measurement:
     """Measure the problem of a job on a GPU, as soon as no other process of the user measures there.
 
-    Without a choice there is one retry in a new process, because the previous problem may have been the cause.
-
-    Parameters
-    ----------
-    worker : GpuWorker
-        The worker of the GPU.
-    job : Job
-        The job.
-
-    Returns
-    -------
-    Measurement
-        The choice to store, or the reason why there is none; the faults of both tries.
-
-    Raises
-    ------
-    ValueError
-        The text is not a problem, or no candidate can be used.
-    StartError
-        No process could be started, or the worker was stopped.
+    Return the choice to store, or the reason why there is none, and the faults. Without a choice there is one retry in a new
+    process, because the previous problem may have been the cause. Raises ValueError if the text is not a problem or no
+    candidate can be used, and StartError if no process could be started or the worker was stopped.
     """
     while not worker.is_stopped:
         with gpu_lock(worker.uuid, time.monotonic() + _POLL_SECONDS) as is_held:
@@ -155,14 +122,10 @@ def tuning_gpus() -> list[TuningGpu]:
 
 
 def _kind(device: int) -> str:
-    gpu: Any = cuda_python("core").Device(device)
-    major, minor = gpu.compute_capability
-    properties = {
-        "deviceName": str(gpu.name),
-        "deviceVer": 100 * major + 10 * minor,
-        "multiProcessorCount": int(gpu.properties.multiprocessor_count),
-    }
-    return json.dumps(properties)
+    """Return the kind of a GPU as the properties of a device profile that make it."""
+    name, capability, multiprocessors = gpu_facts(device)
+    version = 10 * int(capability.replace(".", ""))  # 900
+    return json.dumps({"deviceName": name, "deviceVer": version, "multiProcessorCount": multiprocessors})
 
 
 def key_for(problem: Problem, options: PlanningOptions, kind: str) -> Key:

@@ -120,13 +120,7 @@ class BatchNormalization(BatchNormalizationBase, DeviceOperation):
         return _program(title, call, operands, function, sources, specs, beta), results
 
     def _backward(
-        self,
-        call: Call,
-        alpha: float,
-        beta: float,
-        parameter_alpha: float,
-        parameter_beta: float,
-        with_bias: bool,
+        self, call: Call, alpha: float, beta: float, parameter_alpha: float, parameter_beta: float, with_bias: bool
     ) -> tuple[Program, list[TensorSpec]]:
         """`with_bias`: dbias is a result; dscale is one if there is a scale."""
         data, parameter = (alpha, beta), (parameter_alpha, parameter_beta)

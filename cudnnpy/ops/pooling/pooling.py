@@ -86,7 +86,7 @@ class Pooling(PoolingBase, DeviceOperation):
             steps = forward_steps(self.mode, axes, x, y, alpha, beta)
             return Program("pooling", call.device, operands, steps), results
         if self._averages_whole_images(axes) and _is_reduction(x):
-            program = average("pooling", call, operands, alpha, beta)
+            program = average(call, operands, alpha, beta)
             if program is not None:
                 return program, results
         step = None

@@ -25,6 +25,7 @@ from cudnnpy._measuring.planner_process import PlannerProcess
 from cudnnpy._planning import ranking
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.measurement import FoundFault, Measurement
+from cudnnpy._planning.offline_planning import CandidateRow
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem_notation import parse, text_of
 from cudnnpy._planning.stored_choice import choice_text, environment_of
@@ -34,7 +35,7 @@ from cudnnpy._store.layers import LayerEntry
 from cudnnpy.cli import command, devices, text_table
 from cudnnpy.cli.explain import explain as explain_module
 from cudnnpy.cli.explain import explanation, explanation_text
-from cudnnpy.cli.explain.explanation import CandidateRow, Explanation, Gpu, Stored
+from cudnnpy.cli.explain.explanation import Explanation, Gpu, Stored
 from cudnnpy.graph import Graph
 from tests.shared import made_up_models
 
@@ -439,7 +440,7 @@ def row(number, **changes):
         None,
         "",
     )
-    return replace(made, **changes)
+    return made._replace(**changes)
 
 
 GPU = Gpu("NVIDIA H200", "9.0", 132, 1 << 37, None)
@@ -460,7 +461,7 @@ def test_an_estimate_is_marked_as_one():
 def test_reasons_that_differ_in_quantities_are_counted_together():
     reasons = ("needs 98.07 MiB, the limit is 64 MiB", "needs 490.1 MiB, the limit is 64 MiB", "uses tf32", "", "")
     rows = [row(number, rejected=reason) for number, reason in enumerate(reasons, 1)]
-    rows.append(replace(row(9, rejected="uses tf32"), name="engines 4, 16-19"))
+    rows.append(row(9, rejected="uses tf32")._replace(name="engines 4, 16-19"))
     lines = report(*rows, lists_all=False, choice=rows[3].name)
     assert lines[-3:] == ["rejected: 8 (--all lists them)", "    6  uses tf32", "    2  needs ..., the limit is ..."]
     start = lines.index("other candidates that can be used, in ranking order: 1")

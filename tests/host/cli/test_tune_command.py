@@ -519,10 +519,10 @@ def test_without_matplotlib_one_line_names_the_extra(
 PROGRAM = """
 import sys
 from cudnnpy._planning import recording
-from cudnnpy._planning.measurement_freeze import is_frozen
+from cudnnpy._planning.measurement_freeze import Freeze
 from cudnnpy._planning.problem_notation import parse
 import beside
-assert __name__ == "__main__" and is_frozen()
+assert __name__ == "__main__" and Freeze.is_open()
 print(sys.argv, beside.__name__)
 for text in {texts!r}:
     recording.note(*parse(text))

@@ -12,7 +12,7 @@ from cudnnpy import TensorSpec
 from cudnnpy._options.algorithms import algorithm_names
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy.convolution.legacy import LegacyExecutable
-from cudnnpy.convolution.problem import Problem, make_problem
+from cudnnpy.convolution.problem import ConvolutionSpec, make_problem
 from cudnnpy.handle import Handle
 
 X, W, Y = (2, 4, 8, 8), (6, 4, 3, 3), (2, 6, 6, 6)
@@ -24,7 +24,7 @@ PARAMETERS = {
 }
 
 
-def problem(operation: str, dtype: str = "float32", y: tuple[int, ...] = Y, **options: Any) -> Problem:
+def problem(operation: str, dtype: str = "float32", y: tuple[int, ...] = Y, **options: Any) -> ConvolutionSpec:
     specs = (TensorSpec(shape, dtype) for shape in (X, W, y))
     return make_problem(ConvolutionOptions(**options), operation, *specs, alpha=2.0, beta=0.5)
 

@@ -17,7 +17,7 @@ from cudnnpy._planning.engines import Target
 from cudnnpy.convolution import lowering as lowering_of
 from cudnnpy.convolution import space_to_depth
 from cudnnpy.convolution.lowering import ConvolutionLowering, lowerings
-from cudnnpy.convolution.problem import Problem, make_problem, output_shape
+from cudnnpy.convolution.problem import ConvolutionSpec, make_problem, output_shape
 
 TARGET = Target(profile="none is asked for")
 X, W = (2, 4, 6, 5), (6, 2, 3, 2)
@@ -30,7 +30,7 @@ class Planned(NumpyExecutable):
 
     workspace_size = 100
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: ConvolutionSpec) -> None:
         self.problem = problem
 
     def run(self, *memories: np.ndarray) -> None:
@@ -39,7 +39,7 @@ class Planned(NumpyExecutable):
         arrays[-1][...] = computed(part, arrays)
 
 
-def computed(problem: Problem, arrays: list[np.ndarray]) -> np.ndarray:
+def computed(problem: ConvolutionSpec, arrays: list[np.ndarray]) -> np.ndarray:
     """The problem's result by the reference, of its operands' values; the last has what beta is for."""
     g = problem.geometry
     conv = reference.Convolution(
@@ -65,7 +65,7 @@ def lying(shape: tuple[int, ...], how: str) -> TensorSpec:
     return TensorSpec(shape, "float32", tuple(2 * s for s in strides) if how == "gaps" else strides)
 
 
-def problem(operation: str, lie: tuple[str, str, str], padding: Any, beta: float, **more: Any) -> Problem:
+def problem(operation: str, lie: tuple[str, str, str], padding: Any, beta: float, **more: Any) -> ConvolutionSpec:
     options = ConvolutionOptions(padding=padding, **OPTIONS)
     shapes = X, W, output_shape(options, X, W)
     x, w, y = (lying(shape, how) for shape, how in zip(shapes, lie, strict=True))
@@ -126,7 +126,7 @@ DEPTHWISE = {"groups": 4, "stride": (1, 2), "padding": 1}
 
 def depthwise(
     operation: str, how: str, dtype: Any = "float32", groups: int = 4, beta: float = 0.0, **more: Any
-) -> Problem:
+) -> ConvolutionSpec:
     options = ConvolutionOptions(**{**DEPTHWISE, "groups": groups})
     x, w = (2, 4, 6, 5), (8, 4 // groups, 3, 2)
     shapes = x, w, output_shape(options, x, w)
@@ -253,7 +253,7 @@ def _small_ones_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 STEM = ConvolutionOptions(padding=((3, 2), (1, 3)), stride=(2, 3))
 
 
-def stem(operation: str, lie: tuple[str, str, str], beta: float, **more: Any) -> Problem:
+def stem(operation: str, lie: tuple[str, str, str], beta: float, **more: Any) -> ConvolutionSpec:
     """A strided convolution of few channels."""
     shapes = (2, 3, 11, 8), (5, 3, 5, 4), output_shape(STEM, (2, 3, 11, 8), (5, 3, 5, 4))
     x, w, y = (lying(shape, how) for shape, how in zip(shapes, lie, strict=True))

@@ -21,7 +21,7 @@ from cudnnpy._options.convolution import MODES, PADDINGS, ConvolutionOptions
 from cudnnpy._planning.problem import is_strict
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.problem import Problem
+from cudnnpy.convolution.problem import ConvolutionSpec
 
 # Drawing options and shapes
 
@@ -567,7 +567,7 @@ def test_every_field_of_a_problem_tells_problems_apart() -> None:
         "activation": "relu",
         "device": 1,
     }
-    assert set(others) == set(Problem._fields)
+    assert set(others) == set(ConvolutionSpec._fields)
     every = {base, *(base._replace(**{name: value}) for name, value in others.items())}
     assert len(every) == len(others) + 1
     sides = {base._replace(geometry=base.geometry._replace(**{side: (7, 7)})) for side in ask.Geometry._fields}

@@ -32,8 +32,8 @@ def problems(draw: st.DrawFn) -> tuple[dict[str, Any], tuple[int, ...], tuple[in
     return options, (draw(st.integers(1, 2)), channels, *sizes), (filters, channels, *taps)
 
 
-def asked(options: dict[str, Any], x: TensorSpec, w: TensorSpec, operation: str = "forward") -> problem.Problem:
-    """A Problem, whose result is in x's memory order."""
+def asked(options: dict[str, Any], x: TensorSpec, w: TensorSpec, operation: str = "forward") -> problem.ConvolutionSpec:
+    """A ConvolutionSpec, whose result is in x's memory order."""
     given_options = ConvolutionOptions(**options)
     shape = problem.output_shape(given_options, x.shape, w.shape)
     return problem.make_problem(given_options, operation, x, w, TensorSpec(shape, x.dtype))

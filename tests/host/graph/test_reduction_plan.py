@@ -26,7 +26,16 @@ from cudnnpy._launch.steps import FunctionCall, StepSequence
 from cudnnpy._options.arguments import check_axes
 from cudnnpy.graph import float64_reduction, matmul_reduction, pooling_reduction, reductions
 from cudnnpy.graph.matmul_reduction import MatmulSum
-from cudnnpy.graph.reductions import _by_graphs, _by_halves, _by_pooling, _by_product, _coalesced_axes, _view, reduction
+from cudnnpy.graph.reductions import (
+    _by_graphs,
+    _by_halves,
+    _by_pooling,
+    _by_product,
+    _coalesced_axes,
+    _Task,
+    _view,
+    reduction,
+)
 
 # In place of the limits of the roads, so that small tensors have long rows and large images.
 LIMITS = {"_LONGEST": 32, "_PART": 32, "_LARGE": 0, "_WHOLE": 2000}
@@ -130,10 +139,11 @@ def check(
 ) -> None:
     """The result of each road is that of NumPy, and x is as it was."""
     y = TensorSpec(shape, spec.dtype, strides or packed_strides(shape))
-    roads = [(_by_halves if spec.dtype == "float64" else _by_graphs)(0, spec, y, op, alpha, beta)]
+    task = _Task(0, spec, y, op, alpha, beta)
+    roads = [(_by_halves if spec.dtype == "float64" else _by_graphs)(task)]
     if op in ("add", "avg"):
-        roads += [_by_pooling(0, spec, y, op, alpha, beta, deterministic) for deterministic in (False, True)]
-        roads.append(_by_product(CALL, spec, y, op, alpha, beta))
+        roads += [_by_pooling(task._replace(deterministic=deterministic)) for deterministic in (False, True)]
+        roads.append(_by_product(CALL, task))
     for found in filter(None, roads):
         check_steps(found, spec, y, op, alpha, beta)
 
@@ -199,7 +209,7 @@ def test_axes_of_size_1_may_be_all_that_is_reduced(op: str, dtype: str, shape: t
 )
 def test_long_rows_are_reduced_as_rows_of_at_most_the_longest(length: int, parts: list[int] | None) -> None:
     spec = TensorSpec((3, length), "float32", (length, 1))
-    found = _by_graphs(0, spec, TensorSpec((3, 1), "float32", (1, 1)), "add", 1.0, 0.0)
+    found = _by_graphs(_Task(0, spec, TensorSpec((3, 1), "float32", (1, 1)), "add", 1.0, 0.0))
     if parts is None:
         assert found is None  # no divisor between 16 and the longest: C does it
         return
@@ -218,7 +228,7 @@ def test_long_rows_are_reduced_as_rows_of_at_most_the_longest(length: int, parts
 )
 def test_rows_that_are_not_the_fastest_axis_are_not_split(dtype: Any, count: int, columns: int, pick: int) -> None:
     spec, y = (TensorSpec((n, columns), dtype, (columns, 1)) for n in (count, 1))
-    found = _by_graphs(0, spec, y, "max", 1.0, 0.0)
+    found = _by_graphs(_Task(0, spec, y, "max", 1.0, 0.0))
     assert found is not None
     planned = found.steps[0].executable
     assert isinstance(planned, Planned)
@@ -249,7 +259,7 @@ def test_the_last_graph_writes_the_result_where_nothing_is_left_to_do(
     op: str, alpha: float, beta: float, strides: tuple[int, int], alignment: int, direct: bool, dtype: str
 ) -> None:
     spec, y = TensorSpec((1000, 3), dtype, (3, 1)), TensorSpec((1, 3), dtype, strides, alignment)
-    found = _by_graphs(0, spec, y, op, alpha, beta)
+    found = _by_graphs(_Task(0, spec, y, op, alpha, beta))
     assert found is not None
     assert [isinstance(step.executable, Planned) for step in found.steps] == [True, *[False] * (len(found.steps) - 1)]
     assert (len(found.steps) == 1) == (found.scratch == []) == direct
@@ -261,7 +271,7 @@ def test_a_result_that_no_engine_writes_is_copied(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Graph, "executable", in_float32)
     spec, y = TensorSpec((1000, 3), "float16", (3, 1)), TensorSpec((1, 3), "float16", (3, 1))
-    found = _by_graphs(0, spec, y, "add", 1.0, 0.0)
+    found = _by_graphs(_Task(0, spec, y, "add", 1.0, 0.0))
     assert found is not None
     assert [type(step.executable) for step in found.steps] == [Planned, FunctionCall]
     check(spec, y.shape, "add", 1.0, 0.0)
@@ -277,7 +287,7 @@ def test_float64_is_reduced_by_halves(op: str, shape: tuple[int, ...], scales: t
     axis = shape.index(max(shape))
     result = tuple(1 if at == axis else size for at, size in enumerate(shape))
     spec, y = (TensorSpec(size, "float64", packed_strides(size)) for size in (shape, result))
-    found = _by_halves(0, spec, y, op, *scales)
+    found = _by_halves(_Task(0, spec, y, op, *scales))
     if op.startswith("norm") and max(shape) in (33, 97):  # longer than a window, and in no parts
         assert found is None
         return
@@ -286,7 +296,9 @@ def test_float64_is_reduced_by_halves(op: str, shape: tuple[int, ...], scales: t
 
 
 def test_the_nan_of_a_half_is_the_maximum() -> None:
-    found = _by_halves(0, TensorSpec((2, 9), "float64", (9, 1)), TensorSpec((2, 1), "float64", (1, 1)), "max", 1.0, 0.0)
+    found = _by_halves(
+        _Task(0, TensorSpec((2, 9), "float64", (9, 1)), TensorSpec((2, 1), "float64", (1, 1)), "max", 1.0, 0.0)
+    )
     assert found is not None
     for at in range(9):
         x, out = np.arange(18.0), np.zeros(2)
@@ -304,7 +316,7 @@ def test_short_runs_and_single_results_are_left_to_the_function(
     monkeypatch.setattr(float64_reduction, "SHORTEST", 512)
     spec, y = TensorSpec((rows, length), "float64", (length, 1)), TensorSpec((rows, 1), "float64", (1, 1))
     is_taken = (rows, length) == (4, 512) and op not in ("mul", "add")
-    assert (_by_halves(0, spec, y, op, 1.0, 0.0) is not None) == is_taken
+    assert (_by_halves(_Task(0, spec, y, op, 1.0, 0.0)) is not None) == is_taken
 
 
 # Everything
@@ -314,7 +326,7 @@ def test_short_runs_and_single_results_are_left_to_the_function(
 @pytest.mark.parametrize(("size", "pick"), [(1600, 0), (3200, 1)])
 def test_everything_is_reduced_at_once(size: int, pick: int, dtype: Any) -> None:
     spec, y = TensorSpec((size,), dtype, (1,)), TensorSpec((1,), dtype, (1,))
-    found = _by_graphs(0, spec, y, "add", 1.0, 0.0)
+    found = _by_graphs(_Task(0, spec, y, "add", 1.0, 0.0))
     assert found is not None
     planned = found.steps[0].executable
     assert isinstance(planned, Planned)
@@ -331,7 +343,7 @@ def test_everything_is_reduced_in_steps_where_no_engine_does_it_at_once(
 ) -> None:
     monkeypatch.setattr(reductions, "_all_reduced", lambda *given: None)
     spec = TensorSpec((size,), "float32", (1,))
-    found = _by_graphs(0, spec, TensorSpec((1,), "float32", (1,)), "add", 1.0, 0.0)
+    found = _by_graphs(_Task(0, spec, TensorSpec((1,), "float32", (1,)), "add", 1.0, 0.0))
     assert found is not None
     assert len(found.steps) > 1
     check(spec, (1,), "norm2", 1.0, 0.0)
@@ -349,7 +361,7 @@ KEPT = [(2, 1, 4, 5), (2, 1, 1, 5), (2, 3, 1, 5)]
 def test_graphs_reduce_what_lies_between_two_others_after_bringing_it_to_the_end(
     shape: tuple[int, ...], op: str
 ) -> None:
-    found = _by_graphs(0, MIDDLE, MIDDLE._replace(shape=shape, strides=packed_strides(shape)), op, 1.0, 0.0)
+    found = _by_graphs(_Task(0, MIDDLE, MIDDLE._replace(shape=shape, strides=packed_strides(shape)), op, 1.0, 0.0))
     assert found is not None
     first, second = (step.executable for step in found.steps[:2])
     assert isinstance(first, FunctionCall)
@@ -364,7 +376,7 @@ def test_graphs_reduce_what_lies_between_two_others_after_bringing_it_to_the_end
 def test_a_sum_over_it_is_an_average_over_windows(shape: tuple[int, ...], op: str, reversed_axes: bool) -> None:
     strides = packed_strides(shape, [3, 2, 1, 0]) if reversed_axes else None
     y = TensorSpec(shape, "float16", strides or packed_strides(shape))
-    found = _by_pooling(0, MIDDLE, y, op, 1.0, 0.0, True)
+    found = _by_pooling(_Task(0, MIDDLE, y, op, 1.0, 0.0, True))
     assert found is not None
     assert len(found.steps) == len(found.scratch) + 1 == (2 if strides else 1)
     for alpha, beta in ((1.0, 0.0), (-0.5, 3.0)):
@@ -373,7 +385,10 @@ def test_a_sum_over_it_is_an_average_over_windows(shape: tuple[int, ...], op: st
 
 @pytest.mark.parametrize("shape", [(1, 3, 4, 5), (2, 3, 4, 1), (2, 1, 4, 1)])
 def test_what_is_not_between_is_no_pooling(shape: tuple[int, ...]) -> None:
-    assert _by_pooling(0, MIDDLE, TensorSpec(shape, "float16", packed_strides(shape)), "add", 1.0, 0.0, True) is None
+    assert (
+        _by_pooling(_Task(0, MIDDLE, TensorSpec(shape, "float16", packed_strides(shape)), "add", 1.0, 0.0, True))
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -396,7 +411,7 @@ def test_a_long_run_is_averaged_twice_unless_that_rounds_twice(
 ) -> None:
     kept = (shape[0], 1, *shape[2:])
     spec, y = (TensorSpec(sizes, dtype, packed_strides(sizes)) for sizes in (shape, kept))
-    found = _by_pooling(0, spec, y, "add", 2.0, 1.0, True)
+    found = _by_pooling(_Task(0, spec, y, "add", 2.0, 1.0, True))
     functions = [step.executable for step in found.steps] if found else []
     assert [math.prod(one.arguments[0].window) for one in functions if isinstance(one, FunctionCall)] == windows
     for op, alpha, beta in (("add", 2.0, 1.0), ("avg", 1.0, 0.0)):
@@ -428,7 +443,7 @@ def test_runs_of_medium_length_are_averaged_at_once_if_there_are_many(monkeypatc
 def test_too_many_rows_for_one_pooling_are_left_to_the_function() -> None:
     count = 65_537  # a prime: one channel, and more images than cuDNN takes
     spec, y = (TensorSpec((count, n), "float64", (n, 1)) for n in (3, 1))
-    assert _by_pooling(0, spec, y, "add", 1.0, 0.0, False) is None
+    assert _by_pooling(_Task(0, spec, y, "add", 1.0, 0.0, False)) is None
 
 
 @pytest.mark.parametrize(
@@ -446,7 +461,7 @@ def test_means_of_small_images_are_the_resample_node_where_it_is_right(
     dtype: Any, channels: int, deterministic: bool, by_graph: bool
 ) -> None:
     spec, y = (TensorSpec((2, n, channels), dtype, packed_strides((2, n, channels))) for n in (3, 1))
-    found = _by_pooling(0, spec, y, "avg", 1.0, 0.0, deterministic)
+    found = _by_pooling(_Task(0, spec, y, "avg", 1.0, 0.0, deterministic))
     assert found is not None
     assert [isinstance(step.executable, Planned) for step in found.steps] == [by_graph]
 
@@ -457,7 +472,7 @@ def test_a_sum_keeps_what_its_average_is_too_small_for(dtype: Any, beta: float) 
     """One element of each sum is the smallest number of the type: divided by the count it is 0 in the type."""
     spec, y = (TensorSpec((2, n, 8), dtype, packed_strides((2, n, 8))) for n in (4, 1))
     smallest = 2.0**-24 if dtype == "float16" else 2.0**-133 if dtype == "bfloat16" else 2.0**-120
-    found = _by_pooling(0, spec, y, "add", 1.0, beta, False)
+    found = _by_pooling(_Task(0, spec, y, "add", 1.0, beta, False))
     assert found is not None
     memory, out = (np.zeros(math.prod(one.shape), numpy_dtype(dtype)) for one in (spec, y))
     tensor_in(memory, spec)[:, 1, :] = smallest
@@ -490,13 +505,13 @@ def test_sums_of_16_bits_are_products_where_these_are_fast(sums: MatmulSum, fast
 def test_a_product_is_one_step_whatever_the_factor(shape: Any, kept: Any, pick: int) -> None:
     spec, y = (TensorSpec(sizes, "float16", packed_strides(sizes)) for sizes in (shape, kept))
     for op, alpha in (("add", 1.0), ("avg", 1.0), ("add", -0.5)):
-        found = _by_product(CALL, spec, y, op, alpha, 0.0)
+        found = _by_product(CALL, _Task(0, spec, y, op, alpha, 0.0))
         assert found is not None
         assert len(found.steps) == 1
         check(spec, kept, op, alpha, 0.0)
     executable: Any = found.steps[0].executable
     assert executable.executable.pick == pick
-    misaligned = _by_product(CALL, spec, y._replace(alignment=8), "add", 1.0, 0.0)
+    misaligned = _by_product(CALL, _Task(0, spec, y._replace(alignment=8), "add", 1.0, 0.0))
     assert misaligned is not None
     assert len(misaligned.steps) == 2
 
@@ -504,16 +519,16 @@ def test_a_product_is_one_step_whatever_the_factor(shape: Any, kept: Any, pick: 
 def test_sums_whose_ones_would_take_much_memory_are_no_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matmul_reduction, "_MOST_ONES", 40)
     spec, y = (TensorSpec((n, 2), "float16", (2, 1)) for n in (40, 1))
-    assert _by_product(CALL, spec, y, "add", 1.0, 0.0) is not None
+    assert _by_product(CALL, _Task(0, spec, y, "add", 1.0, 0.0)) is not None
     longer = spec._replace(shape=(41, 2))
-    assert _by_product(CALL, longer, y, "add", 1.0, 0.0) is None
+    assert _by_product(CALL, _Task(0, longer, y, "add", 1.0, 0.0)) is None
     check(longer, y.shape, "add", 1.0, 0.0)
 
 
 def test_sums_that_no_engine_multiplies_are_reduced_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Graph, "executable", lambda self, device, pick=0: None)
     spec, y = (TensorSpec((n, 8), "float16", (8, 1)) for n in (40, 1))
-    assert _by_product(CALL, spec, y, "add", 1.0, 0.0) is None
+    assert _by_product(CALL, _Task(0, spec, y, "add", 1.0, 0.0)) is None
 
 
 # Which road
