@@ -172,7 +172,6 @@ def _torch() -> ArrayLibrary:
 
     # Compiled PyTorch programs allocate with this function, always on the current device: a third of the cost
     fast_empty = getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "_empty_strided_cuda", None)
-    current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 
     def maker(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int) -> Callable[[], Any]:
         torch_dtype = getattr(torch, dtype.name)
@@ -182,6 +181,7 @@ def _torch() -> ArrayLibrary:
         fast = partial(fast_empty, shape, strides, torch_dtype)
         if torch.cuda.device_count() == 1:
             return fast
+        current_device = torch._C._cuda_getDevice
         return lambda: fast() if current_device() == device else empty()
 
     raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)

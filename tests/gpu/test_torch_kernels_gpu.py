@@ -186,24 +186,37 @@ def test_large_depthwise_convolutions_of_volumes_are_pytorchs(channels: int, las
     assert cudnnpy.torch.stats().fallbacks == ({fallback_stats.DEPTHWISE: 2} if channels == 64 and not last else {})
 
 
-def test_autotune_takes_pytorchs_depthwise_kernel_where_it_is_faster() -> None:
-    """cuDNN's engines take 8 times as long for this convolution with one spatial axis."""
-    x, w = draw(16, 512, 800), draw(512, 1, 75, seed=1)
+def depthwise(x: torch.Tensor, w: torch.Tensor, **options: Any) -> None:
+    """Compares a depthwise convolution and its gradients with PyTorch's."""
+    conv = CONVOLUTIONS[False][x.dim() - 3]
 
     def call() -> Any:
         leaves = [one.detach().requires_grad_() for one in (x, w)]
-        y = F.conv1d(*leaves, padding=37, groups=512)
+        y = conv(*leaves, padding=w.shape[-1] // 2, groups=x.shape[1])
         return (y, *torch.autograd.grad(y, leaves, draw(*y.shape, seed=2)))
 
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         expected = call()
-        with cudnnpy.torch.enable(prefer="autotune", tune_seconds=2.0):
+        with cudnnpy.torch.enable(**options):
             found = call()
     for ours, theirs in zip(found, expected, strict=True):
         alike(ours, theirs, TOLERANCES[x.dtype])
+
+
+def test_autotune_takes_pytorchs_depthwise_kernel_where_it_is_faster() -> None:
+    """A gradient of this convolution with one spatial axis takes cuDNN longer."""
+    depthwise(draw(16, 512, 800), draw(512, 1, 75, seed=1), prefer="autotune", tune_seconds=2.0)
     stats = cudnnpy.torch.stats()
     assert stats.fallbacks[fallback_stats.DEPTHWISE] >= 1
-    assert stats.handled["forward"] == 0
+    assert sum(stats.handled.values()) < 3
+
+
+@pytest.mark.parametrize(("size", "fallbacks"), [(11, {fallback_stats.DEPTHWISE: 2}), (7, {})])
+def test_pytorchs_kernels_run_large_depthwise_filters(size: int, fallbacks: dict[str, int]) -> None:
+    """Forward, and the gradient with respect to x."""
+    depthwise(draw(2, 64, 16, 16), draw(64, 1, size, size, seed=1), prefer="fastest")
+    assert cudnnpy.torch.stats().fallbacks == fallbacks
+    assert cudnnpy.torch.stats().handled["backward_filter"] == 1
 
 
 def test_no_memory_is_kept_beside_the_result() -> None:
