@@ -103,28 +103,28 @@ def random(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
 
 
 def convolution() -> torch.Tensor:
-    return Convolution(padding=1, prefer="autotune", tune_seconds=0.3).forward(random(*X), random(*W))
+    return Convolution(padding=1, prefer="autotune", tune_seconds=2.0).forward(random(*X), random(*W))
 
 
 def gradient() -> torch.Tensor:
-    conv = Convolution(padding=1, prefer="autotune", tune_seconds=0.3, tf32=False)
+    conv = Convolution(padding=1, prefer="autotune", tune_seconds=2.0, tf32=False)
     x, dy = random(*X, dtype=torch.float32), random(*X, dtype=torch.float32)
     return conv.backward_filter(dy, x, W)
 
 
 def transposed() -> torch.Tensor:
-    conv = ConvolutionTranspose(padding=1, stride=2, prefer="autotune", tune_seconds=0.3)
+    conv = ConvolutionTranspose(padding=1, stride=2, prefer="autotune", tune_seconds=2.0)
     return conv.forward(random(*X), random(*W), bias=random(1, 64, 1, 1).reshape(64))
 
 
 def fused() -> torch.Tensor:
-    conv = FusedConvolution(padding=1, prefer="autotune", tune_seconds=0.3)
+    conv = FusedConvolution(padding=1, prefer="autotune", tune_seconds=2.0)
     return conv.forward(random(*X), random(*W), bias=torch.randn(64, device="cuda", dtype=torch.float16))
 
 
 def graph() -> torch.Tensor:
     x, w = random(*X), random(*W)
-    g = Graph(prefer="autotune", tune_seconds=0.3)
+    g = Graph(prefer="autotune", tune_seconds=2.0)
     y = g.pointwise("relu_fwd", g.convolution(g.tensor("x", x), g.tensor("w", w), padding=1))
     g.output("y", y, "float16")
     found = g.run(x=x, w=w)
@@ -133,7 +133,7 @@ def graph() -> torch.Tensor:
 
 
 def program() -> torch.Tensor:
-    with cudnnpy.torch.enable(prefer="autotune", tune_seconds=0.3):
+    with cudnnpy.torch.enable(prefer="autotune", tune_seconds=2.0):
         return F.conv2d(random(*X), random(*W), padding=1)
 
 
@@ -158,7 +158,7 @@ def test_every_road_takes_the_stored_choice(
 # The first run of what was not measured here
 
 
-CONVOLUTION = Convolution(padding=1, prefer="autotune", tune_seconds=0.3)
+CONVOLUTION = Convolution(padding=1, prefer="autotune", tune_seconds=2.0)
 SPECS = TensorSpec(X, "float32"), TensorSpec(W, "float32")
 
 
@@ -265,7 +265,7 @@ def test_a_wrong_choice_of_another_machine_is_found_and_forgotten(
 
     monkeypatch.setattr(local_measurer, "candidate_of", spoiled)
     new_process()
-    options = PlanningOptions(prefer="autotune", tune_seconds=0.3)
+    options = PlanningOptions(prefer="autotune", tune_seconds=2.0)
     plan = plan_for(problem, options, LocalMeasurer(Handle.default(0)))
     assert (len(seen), plan.store_layer) == (1, "")
     (forgotten,) = layers.current().user.forgotten()
