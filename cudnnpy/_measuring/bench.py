@@ -144,16 +144,6 @@ class Bench(Verifier):
             if len(found) > 1 and candidate.milliseconds:
                 candidate.spread = (max(found) - min(found)) / candidate.milliseconds
 
-    def note_error(self, candidate: Candidate) -> None:
-        """Run a candidate once more, and note its error from float64, if the problem has float64 elements."""
-        self.timer.running = candidate
-        with suppress(MemoryError, CudnnError):
-            self._run_guarded(candidate)
-            self._watch.begin(None, COMPARING_SECONDS)
-            error = self._checker.error(self.memory.scratch[0])
-            if error is not None:
-                candidate.error = error / self._tolerance
-
     # A stored choice
 
     def confirm(self, candidate: Candidate, others: Iterable[Candidate]) -> None:

@@ -129,8 +129,6 @@ class Search:
         with closing(self._bench(problem, options, min(limit, most))) as search.bench:
             search.measure_all(candidates, target)
             winner = _winner(search.bench.finalists(search.right(), search.default), search.default)
-            if winner is not None and winner.error is None:  # no other candidate was compared with it
-                search.bench.note_error(winner)
         self.is_complete, self.was_memory_limited = search.is_complete, search.was_memory_limited
         return winner
 

@@ -202,7 +202,7 @@ class Verifier:
         ]
 
     def _compare(self, candidate: Candidate) -> str:
-        """Return why a candidate's results in guarded memory are wrong; "" if they are right. Note the largest error."""
+        """Return why a candidate's results in guarded memory are wrong; "" if they are right. Note the largest difference."""
         self._watch.begin(None, COMPARING_SECONDS)
         errors: list[float] = []
         for difference, largest, spec in zip(

@@ -108,7 +108,8 @@ class Entry(NamedTuple):
     spread : float or None
         The difference of the largest and the smallest time of the choice, relative to the median.
     error : float or None
-        The largest error of the choice against float64, in units of the tolerance; None if it was not compared.
+        The largest difference of the choice's result from another candidate's, in units of the tolerance. If it had no other,
+        from its own at other addresses. None if it was not compared.
     workspace_size : int
         The workspace of the choice in bytes.
     tune_seconds : float

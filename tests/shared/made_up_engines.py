@@ -267,9 +267,6 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
             there.default = default
             return ran
 
-        def note_error(self, candidate: Candidate) -> None:
-            """There are no results."""
-
         def confirm(self, candidate: Candidate, others: Iterable[Candidate]) -> None:
             there.confirmed.append(candidate.name)
             if there.scarce(candidate):

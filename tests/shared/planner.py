@@ -155,9 +155,6 @@ class Bench:
         """The times by name do not change."""
         return ran
 
-    def note_error(self, candidate: Candidate) -> None:
-        """There are no results."""
-
     def close(self) -> None:
         """There is no memory."""
 

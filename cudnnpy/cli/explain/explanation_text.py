@@ -91,8 +91,8 @@ def _estimate(expected: float) -> str:
 
 def _agreement(error: float | None) -> str:
     if error is None:
-        return "not compared with float64"
-    return f"the largest error against float64 is {error:.3g} of the tolerance"
+        return "not compared"
+    return f"differs from another candidate by {error:.3g} of the tolerance at most"
 
 
 def _store(stored: Stored, limit: int) -> str:

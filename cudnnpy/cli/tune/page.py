@@ -93,7 +93,7 @@ def _facts(row: ReportRow) -> dict[str, str]:
     elif not entry.complete:
         facts["measured"] += "; the time was used up before all candidates were measured"
     if entry.error is not None:
-        facts["largest error"] = f"{entry.error:.3g} of the tolerance, against float64"
+        facts["largest difference"] = f"{entry.error:.3g} of the tolerance, from another candidate"
     return facts
 
 

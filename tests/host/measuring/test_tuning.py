@@ -355,16 +355,7 @@ def test_a_choice_says_how_its_times_vary_and_how_exact_it_is(device: Device) ->
     assert fast.spread is not None
     assert 0.0 < fast.spread < 0.4
     assert fast.error is not None
-    assert 0.0 <= fast.error < 0.5  # float32 results of float64 sums
-
-
-def test_the_only_candidate_says_how_exact_it_is(device: Device) -> None:
-    """It was compared with no other."""
-    case = Case(device)
-    default = case.candidate("default", 3.0)
-    assert case.tuned(default) == "default"
-    assert default.error is not None
-    assert 0.0 <= default.error < 0.5
+    assert 0.0 <= fast.error < 0.5  # of the default choice's result
 
 
 @pytest.mark.parametrize("beta", [0.0, 2.0])
