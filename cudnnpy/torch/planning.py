@@ -141,7 +141,8 @@ class Planner:
         self, geometry: ConvolutionArguments, options: dict[str, Any], memory_format: ConvolutionFormat
     ) -> None:
         self._format = memory_format
-        self._compares = options["prefer"] == "autotune" and memory_format.is_depthwise
+        is_timed = options["prefer"] == "autotune" and not options["deterministic"]  # times differ between processes
+        self._compares = is_timed and memory_format.is_depthwise
         self._layer: Convolution | ConvolutionTranspose
         arguments = {name: getattr(geometry, name) for name in ("stride", "padding", "dilation", "groups")} | options
         if geometry.is_transposed:

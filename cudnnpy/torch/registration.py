@@ -71,7 +71,8 @@ def enable(
     - a new signature during a stream capture
     - no algorithm for the options, or out of memory
     - depthwise convolutions for which a kernel of PyTorch's own is faster: large ones with three spatial axes, and with two if
-      the filter is large. With "autotune", PyTorch's kernel and the plan are timed on the tensors of the first call
+      the filter is large. With "autotune", unless results must be deterministic, PyTorch's kernel and the plan are timed on the
+      tensors of the first call
 
     If a recording is open (`cudnnpy.record`, ``cudnnpy tune --record``), the convolutions of tensors on the CPU and on the
     meta device are recorded, too, as if they were on a GPU. PyTorch's own kernels compute them.

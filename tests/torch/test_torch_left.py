@@ -146,17 +146,23 @@ def test_large_depthwise_filters_are_pytorchs(
 
 
 @pytest.mark.parametrize(
-    ("slower", "prefer", "backend"),
+    ("slower", "prefer", "backend", "deterministic"),
     [
-        (("forward", "backward_data", "backward_filter"), "autotune", "CudaDepthwise2d"),
-        (("backward_filter",), "autotune", "CudaDepthwise2d"),
-        ((), "autotune", "CudaDepthwise2d"),
-        (("forward", "backward_data", "backward_filter"), "fastest", "CudaDepthwise2d"),
-        (("forward", "backward_data", "backward_filter"), "autotune", "Cudnn"),
+        (("forward", "backward_data", "backward_filter"), "autotune", "CudaDepthwise2d", False),
+        (("backward_filter",), "autotune", "CudaDepthwise2d", False),
+        ((), "autotune", "CudaDepthwise2d", False),
+        (("forward",), "autotune", "CudaDepthwise2d", True),
+        (("forward", "backward_data", "backward_filter"), "fastest", "CudaDepthwise2d", False),
+        (("forward", "backward_data", "backward_filter"), "autotune", "Cudnn", False),
     ],
 )
 def test_autotune_compares_with_pytorchs_depthwise_kernels(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, slower: tuple[str, ...], prefer: Any, backend: str
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+    slower: tuple[str, ...],
+    prefer: Any,
+    backend: str,
+    deterministic: bool,
 ) -> None:
     """Each operation by itself. The runs of the comparison compute the same, and are not counted."""
     monkeypatch.setattr(torch._C, "_select_conv_backend", lambda *_: getattr(torch._C._ConvBackend, backend))
@@ -178,8 +184,8 @@ def test_autotune_compares_with_pytorchs_depthwise_kernels(
         y = F.conv2d(*leaves, groups=2)
         return [y, *torch.autograd.grad(y.square().sum(), leaves)]
 
-    is_compared = prefer == "autotune" and backend != "Cudnn"
-    fallbacks = left(step, prefer=prefer)
+    is_compared = prefer == "autotune" and backend != "Cudnn" and not deterministic
+    fallbacks = left(step, prefer=prefer, deterministic=deterministic)
     assert compared == (["forward", "backward_data", "backward_filter"] if is_compared else [])
     gone = slower if is_compared else ()
     assert fallbacks == (
