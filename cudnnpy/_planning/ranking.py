@@ -20,8 +20,8 @@ import warnings
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from functools import cache, lru_cache, partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import NamedTuple, get_args
@@ -63,8 +63,6 @@ _FOLDER = str(Path(__file__).with_name("models"))
 _SPLITS = tuple(
     int(raw.cudnnBackendKnobType_t[f"CUDNN_KNOB_TYPE_{name}"]) for name in ("SPLIT_K", "SPLIT_K_BUF", "SPLIT_K_SLC")
 )
-
-_NO_SPLITS = (0.0,) * len(_SPLITS)
 
 Token = tuple[int, int, int, int]  # a kind of token, and up to three numbers
 
@@ -111,7 +109,7 @@ class Positions:
     def __init__(self, configurations: Sequence[Configuration]) -> None:
         self._first: dict[tuple[str, int], int] = {}  # the first position of each engine in its lowering
         self._earlier: dict[tuple[str, int], int] = {}  # the number of engines with an earlier one
-        self._top: dict[str, tuple[int, Set[tuple[int, int]]]] = {}  # the engine and the knobs of the first proposal
+        self._top: dict[str, Configuration] = {}
         engines = Counter[str]()
         proposals = sorted((one for one in configurations if one.position >= 0), key=lambda one: one.position)
         for one in proposals:
@@ -120,7 +118,7 @@ class Positions:
                 self._first[key], self._earlier[key] = one.position, engines[one.lowering]
                 engines[one.lowering] += 1
             if one.position == 0:
-                self._top.setdefault(one.lowering, (one.engine, dict(one.knobs or ()).items()))
+                self._top.setdefault(one.lowering, one)
         self._count = 1 + max((one.position for one in proposals), default=0)
         self._lowerings = {name for one in configurations for name in lowering_names(one.lowering)}
 
@@ -136,8 +134,8 @@ class Positions:
         """Return the numbers of a candidate."""
         first, top = self._first.get((one.lowering, one.engine)), self._top.get(one.lowering)
         is_proposed, knobs, equal = one.position >= 0, dict(one.knobs or ()), 0
-        if top is not None and top[0] == one.engine:
-            equal = len(knobs.items() & top[1])
+        if top is not None and top.engine == one.engine:
+            equal = len(knobs.items() & dict(top.knobs or ()).items())
         position = one.position if is_proposed else 0
         return [
             not is_proposed,
@@ -151,7 +149,7 @@ class Positions:
             top is None,
             equal / 4,
             not knobs,
-            *([math.log2(max(knobs.get(kind, 0), 1)) for kind in _SPLITS] if knobs else _NO_SPLITS),
+            *(math.log2(max(knobs.get(kind, 0), 1)) for kind in _SPLITS),
         ]
 
 
@@ -172,7 +170,6 @@ class Model:
         # in C order: the file has some in Fortran order, with which products of few rows take four times as long
         self._weights = {name: np.ascontiguousarray(arrays[name]) * 2.0**-WEIGHT_BITS for name in LAYERS}
         self._biases = {name: arrays[f"{name} bias"] * 2.0**-WEIGHT_BITS for name in LAYERS if name != "candidate"}
-        self._rows = lru_cache(maxsize=1 << 14)(self._read_rows)
         self._check()
 
     def _check(self) -> None:
@@ -201,23 +198,15 @@ class Model:
         """Return whether the model was trained on the engine of a configuration."""
         return next(one.tokens()) in self._tokens
 
-    def _read_rows(self, engine: int, knobs: tuple[tuple[int, int], ...] | None, lowering: str) -> list[int]:
-        """Return the rows of `_vectors` for the tokens of a configuration; most problems have the same configurations.
-
-        The last row, which is zero, stands for no tokens.
-        """
-        tokens = Configuration(engine, knobs, lowering).tokens()
-        absent = len(self._tokens)
-        return [absent, *(self._tokens.get(token, absent) for token in tokens)]
-
     def logarithms(self, features: Sequence[float], configurations: Sequence[Configuration]) -> list[float]:
         """Return the predicted logarithm of each candidate's time over the fastest one's. NaN is impossible."""
         positions = Positions(configurations)
         given = np.array([*features, *positions.of_problem(self._engines)])
         given = _rounded(np.clip((given - self._mean) / self._scale, -FARTHEST, FARTHEST))
-        rows = [self._rows(one.engine, one.knobs, one.lowering) for one in configurations]
-        starts = list(accumulate(map(len, rows), initial=0))[:-1]
-        vectors = np.add.reduceat(self._vectors[list(chain.from_iterable(rows))], starts)
+        absent = len(self._tokens)  # the last vector, which is zero
+        tokens = [[absent, *(self._tokens.get(token, absent) for token in one.tokens())] for one in configurations]
+        starts = list(accumulate(map(len, tokens), initial=0))[:-1]
+        vectors = np.add.reduceat(self._vectors[list(chain.from_iterable(tokens))], starts)
         candidates = np.hstack([vectors, [positions.of(one) for one in configurations]])
         weights, biases = self._weights, self._biases
         common = given @ weights["problem"] + biases["problem"]
