@@ -13,14 +13,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from ctypes import byref, c_int
-from functools import partial
 from typing import Protocol
 from weakref import WeakSet
 
 from cudnnpy import raw
 from cudnnpy._core.driver import current_device, has_several_devices, is_stream_or_torch_capturing, make_current
-from cudnnpy._cuda_python import driver_library
 from cudnnpy._launch.address_validation import Addresses
 from cudnnpy._launch.steps import WORKSPACE_ALIGNMENT, BoundLaunch, Executable
 from cudnnpy._process_state import declare, in_forked_child, process_cache
@@ -108,10 +105,9 @@ class Launcher:
 
     __slots__ = (
         "__weakref__",
-        "_ask_device",
         "_check_addresses",
         "_cudnn_launches",
-        "_current_device",
+        "_has_several_devices",
         "_may_be_direct",
         "device",
         "direct",
@@ -125,9 +121,7 @@ class Launcher:
         self.handle = Handle.default(self.device)
         if current_device() < 0:  # the first CUDA call of this thread: the driver's functions need a context
             make_current(self.device)
-        self._current_device, self._ask_device = c_int(-1), None
-        if has_several_devices():  # made once: half of the host time of a known launch is Python's
-            self._ask_device = partial(driver_library().cuCtxGetDevice, byref(self._current_device))
+        self._has_several_devices = has_several_devices()
         self.direct: DirectLaunch | None = None
         self._may_be_direct, self._cudnn_launches = planned.is_relocatable, 0
 
@@ -136,7 +130,7 @@ class Launcher:
 
         `are_valid` is true for addresses that need no check: aligned as the plan's are, not null, and without overlaps.
         """
-        if self._ask_device is not None and (self._ask_device() or self._current_device.value != self.device):
+        if self._has_several_devices and current_device() != self.device:
             with on_device(self.device):
                 return self.run(addresses, stream, are_valid)
         direct = self.direct
