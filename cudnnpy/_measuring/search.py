@@ -199,7 +199,7 @@ class _Progress:
     def _least_ratio(self, candidate: Candidate) -> float:
         """Return the least time that a candidate is expected to take over the best; 1 if it has no predicted time.
 
-        That is its time if the prediction is too long by as much as that of any measured candidate.
+        The largest overestimate of a measured candidate reduces the prediction.
         """
         errors = [milliseconds(one) / one.expected for one in self.right() if one.expected]
         return candidate.expected * min(errors) / self._best if candidate.expected and errors else 1.0

@@ -44,8 +44,7 @@ class VariantPack(c_void_p):
 class VariantPacks:
     """The variant packs of one execution plan.
 
-    `uids` are the unique ids of the tensors in the order of the addresses. The last ones are those of `numbers`, which are
-    tensors by value.
+    `uids` are the unique ids of the tensors in the order of the addresses, tensors by value last. `numbers` are the values.
     """
 
     def __init__(self, uids: tuple[int, ...], numbers: tuple[Any, ...]) -> None:
