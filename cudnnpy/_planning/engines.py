@@ -308,9 +308,10 @@ def knob_ranges(graph: Descriptor, target: Target, index: int) -> Mapping[int, r
 
 
 def _ranges(found: Descriptor) -> dict[int, range]:
-    knobs = found.children(
-        raw.CUDNN_ATTR_ENGINE_KNOB_INFO, raw.CUDNN_BACKEND_KNOB_INFO_DESCRIPTOR, int(raw.CUDNN_KNOB_TYPE_COUNTS)
-    )
+    attribute, kind = raw.CUDNN_ATTR_ENGINE_KNOB_INFO, raw.CUDNN_BACKEND_KNOB_INFO_DESCRIPTOR
+    knobs = found.children(attribute, kind, _MORE_KNOBS)
+    if len(knobs) == _MORE_KNOBS:  # there may be more
+        knobs = found.children(attribute, kind, int(raw.CUDNN_KNOB_TYPE_COUNTS))
     ranges = {}
     for knob in knobs:
         low, high, step = (
