@@ -40,9 +40,9 @@ Value: TypeAlias = "str | Element | Sequence[Element | Sequence[int]]"
 
 _HOLDERS = (raw.CUDNN_TYPE_BACKEND_DESCRIPTOR, raw.CUDNN_TYPE_HANDLE)
 _POINTER_TYPES = (*_HOLDERS, raw.CUDNN_TYPE_VOID_PTR)
-_LARGEST_FLOAT = 3.4028234663852886e38
+_MAX_FLOAT32 = 3.4028234663852886e38
 _FLOAT_TYPES = (raw.CUDNN_TYPE_FLOAT, raw.CUDNN_TYPE_DOUBLE)
-_MOST_ELEMENTS = 1 << 16  # of an attribute: more than cuDNN needs
+_MAX_ELEMENTS = 1 << 16  # of an attribute: more than cuDNN needs
 
 # cuDNN copies the C++ std::vector at the address that is the value of these.
 _UNSETTABLE = {raw.CUDNN_ATTR_VARIANT_PACK_OVERRIDE_SHAPES, raw.CUDNN_ATTR_VARIANT_PACK_OVERRIDE_STRIDES}
@@ -221,7 +221,7 @@ class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
         _check_kind(name, attribute, integer(kind, "kind"))
         if attribute in _UNREADABLE:
             raise ValueError(f"attribute must be one that cuDNN can read back; got {name}")
-        count = c_int64(0 if limit is None else check_integer("limit", limit, 0, _MOST_ELEMENTS))
+        count = c_int64(0 if limit is None else check_integer("limit", limit, 0, _MAX_ELEMENTS))
         if self._kind in _PLAIN_KINDS:  # cuDNN 9.28 returns too many, and follows pointers that were not set
             held = len(self._held.get(attribute, ((), ()))[0])
             if not held:
@@ -346,7 +346,7 @@ def _as_values(name: str, kind: int, value: Any) -> tuple[tuple[Any, ...], list[
     """
     if kind == raw.CUDNN_TYPE_INT64:  # sizes and strides, for which the general rules below take twice as long
         plain = value if type(value) is tuple else (value,)
-        if len(plain) <= _MOST_ELEMENTS and all(type(element) is int and element >> 63 in (0, -1) for element in plain):
+        if len(plain) <= _MAX_ELEMENTS and all(type(element) is int and element >> 63 in (0, -1) for element in plain):
             return plain, list(plain)
     wanted = raw.cudnnBackendAttributeType_t(kind).name
     if kind == raw.CUDNN_TYPE_CHAR:
@@ -361,12 +361,12 @@ def _as_values(name: str, kind: int, value: Any) -> tuple[tuple[Any, ...], list[
         if b"\0" in text:
             raise ValueError(f"{name} must be a str without NUL characters; got one at byte {text.index(0)}")
         return (True,), [bytes([byte]) for byte in text + b"\0"]  # not the text, which may be long
-    if hasattr(value, "__len__") and len(value) > _MOST_ELEMENTS:
-        raise ValueError(f"{name} must have {_MOST_ELEMENTS} elements at most; got {len(value)}")
+    if hasattr(value, "__len__") and len(value) > _MAX_ELEMENTS:
+        raise ValueError(f"{name} must have {_MAX_ELEMENTS} elements at most; got {len(value)}")
     if kind == raw.CUDNN_TYPE_FRACTION:
         fractions = _as_fractions(name, wanted, value)
         return (), fractions
-    several = as_elements(value, _MOST_ELEMENTS)
+    several = as_elements(value, _MAX_ELEMENTS)
     several = (value,) if several is None else several
     given = tuple([element if type(element) is int else _plain(element) for element in several])
     return given, [_as_element(name, wanted, kind, element) for element in given]
@@ -395,7 +395,7 @@ def _as_element(name: str, wanted: str, kind: int, element: Any) -> Any:
         good = isinstance(element, bool)
     elif kind in _FLOAT_TYPES:
         good = isinstance(element, float | int) and not isinstance(element, bool)
-        largest = _LARGEST_FLOAT if kind == raw.CUDNN_TYPE_FLOAT else sys.float_info.max
+        largest = _MAX_FLOAT32 if kind == raw.CUDNN_TYPE_FLOAT else sys.float_info.max
         if good and largest < abs(element) != math.inf:
             raise ValueError(f"{name} must be a value that fits {wanted}; got {error_repr(element)}")
     elif kind in (raw.CUDNN_TYPE_BACKEND_DESCRIPTOR, raw.CUDNN_TYPE_HANDLE):

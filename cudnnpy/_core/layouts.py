@@ -11,7 +11,7 @@ from operator import index
 from typing import NamedTuple, Self
 
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._options.checks import LARGEST, bounded, check_integer, check_shape, error_repr
+from cudnnpy._options.checks import MAX_INT64, bounded, check_integer, check_shape, error_repr
 from cudnnpy.typing import ElementName
 
 # layout names by rank; NCHW and NHWC are valid for every rank
@@ -82,7 +82,7 @@ def check_spec(name: str, spec: TensorSpec) -> TensorSpec:
         except TypeError:
             expected = f"None, or a tuple of {len(shape)} integers"
             raise TypeError(f"{name}.strides must be {expected}; got {error_repr(strides)}") from None
-        if any(abs(stride) > LARGEST for stride in strides):
+        if any(abs(stride) > MAX_INT64 for stride in strides):
             raise ValueError(f"{name}.strides must be integers of 64 bits; got {', '.join(map(error_repr, strides))}")
         if len(strides) != len(shape):
             raise ValueError(f"{name}.strides must be {len(shape)} integers; got {error_repr(strides)} (shape {shape})")

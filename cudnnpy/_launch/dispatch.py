@@ -63,7 +63,7 @@ class Call(NamedTuple):
     of all arrays is ambiguous, and the size-1 strides of one suggest channels last. New results with an unambiguous format
     are then channels last.
 
-    `workspace_cap` is None on the first attempt. If a result or the workspace cannot be allocated, the call is planned once
+    `memory_limit` is None on the first attempt. If a result or the workspace cannot be allocated, the call is planned once
     more with the bytes of workspace that can be allocated, which the new plan must not exceed. An operation with only one
     plan may ignore it.
     """
@@ -73,16 +73,16 @@ class Call(NamedTuple):
     device: int
     stream: int
     arrays: dict[str, Any]
-    workspace_cap: int | None = None
+    memory_limit: int | None = None
     suggests_channels_last: bool = False
 
     def allows(self, workspace_size: int) -> bool:
         """Return whether a plan may need a workspace of this size."""
-        return self.workspace_cap is None or workspace_size <= self.workspace_cap
+        return self.memory_limit is None or workspace_size <= self.memory_limit
 
-    def workspace_cap_with_scratch(self, *scratch: int) -> int | None:
-        """Return the cap of a plan that shares the workspace with scratch memory of these sizes in bytes."""
-        return None if self.workspace_cap is None else max(0, self.workspace_cap - sum(map(aligned_size, scratch)))
+    def memory_limit_with_scratch(self, *scratch: int) -> int | None:
+        """Return the memory limit of a plan that shares the workspace with scratch memory of these sizes in bytes."""
+        return None if self.memory_limit is None else max(0, self.memory_limit - sum(map(aligned_size, scratch)))
 
 
 # Plans a call. Returns the plan, and the results' shapes, strides and dtypes in the axis order of the arrays.
@@ -260,7 +260,7 @@ def _converted(library: ArrayLibrary, results: tuple[Any, ...], outs: tuple[Any,
     )
 
 
-def _plan(key: tuple[Any, ...], request: Request, stream: int, workspace_cap: int | None = None) -> CachedPlan:
+def _plan(key: tuple[Any, ...], request: Request, stream: int, memory_limit: int | None = None) -> CachedPlan:
     """Plan a call signature, and insert the plan into the cache. Raises the errors of the arrays and of the operation.
 
     Arrays whose strides differ from a cached plan's only on axes of size 1 take that plan.
@@ -276,7 +276,7 @@ def _plan(key: tuple[Any, ...], request: Request, stream: int, workspace_cap: in
             check_writable(name, out)
     cache, canonical_key = plan_cache(), (*key[:4], device, *specs.items())
     is_cacheable = key[2] is not None
-    if is_cacheable and workspace_cap is None:
+    if is_cacheable and memory_limit is None:
         known: CachedPlan | None = cache.lookup_canonical(canonical_key)
         known = known or cache.lookup_canonical((canonical_key, suggestion))
         if known is not None:
@@ -285,7 +285,7 @@ def _plan(key: tuple[Any, ...], request: Request, stream: int, workspace_cap: in
     check_not_capturing(request.operation, stream)
     addresses = {name: address for name, (address, _) in contents.items()}
     with on_device(device):
-        call = Call(specs, addresses, device, stream, arrays, workspace_cap, suggests_channels_last)
+        call = Call(specs, addresses, device, stream, arrays, memory_limit, suggests_channels_last)
         owner = () if request.owner is None else (request.owner,)
         planned, results = request.prepare(*owner, call, *request.arguments)
         given = sum(array is not None for array in inputs)
@@ -336,7 +336,7 @@ def _retry_after_oom(
     """Retry after running out of memory, for every operation alike.
 
     First release cached workspace and allocate the results; if the workspace still fails, plan again within the bytes that
-    can be allocated (`Call.workspace_cap`), and replace the old plan. Nothing is released or planned during a stream capture,
+    can be allocated (`Call.memory_limit`), and replace the old plan. Nothing is released or planned during a stream capture,
     and the error is raised as it is.
 
     Raises MemoryError with the sizes and what to do if this does not help.
@@ -353,10 +353,10 @@ def _retry_after_oom(
             release_workspace()
             results = entry.allocate_outputs(request.outs, addresses)
         with trim_pool_afterwards(device, stream):
-            cap = max_allocatable(size, device, stream) if size else 0
-            if cap < size:
-                needed += f"; at most {cap} bytes of workspace can be allocated"
-                entry = _plan(key, request, stream, cap)
+            memory_limit = max_allocatable(size, device, stream) if size else 0
+            if memory_limit < size:
+                needed += f"; at most {memory_limit} bytes of workspace can be allocated"
+                entry = _plan(key, request, stream, memory_limit)
             size = entry.workspace_size
             addresses.append(workspace(size, device, stream) if size else 0)
     except NoAlgorithmError as none:

@@ -25,7 +25,7 @@ from cudnnpy.typing import ElementName
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 # Bytes below which a slow function finishes before compiling a graph (0.1 to 0.6 s for each call signature) pays off.
-LARGE = 1 << 20
+LARGE_BYTES = 1 << 20
 
 # Row lengths of elementwise graphs, the fastest first (docs/benchmarks). Copies of 16 bits, of one input, are fastest in
 # rows of 64: 0.87 to 0.95 of the time.
@@ -148,7 +148,7 @@ def logical_result(
 
 def is_large(spec: TensorSpec) -> bool:
     """Return whether a tensor is large enough for a compiled graph."""
-    return math.prod(spec.shape) * dtype_of(spec.dtype).itemsize >= LARGE
+    return math.prod(spec.shape) * dtype_of(spec.dtype).itemsize >= LARGE_BYTES
 
 
 def row_view_shape(spec: TensorSpec, *others: TensorSpec) -> tuple[int, int] | None:

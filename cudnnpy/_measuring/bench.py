@@ -25,11 +25,12 @@ from cudnnpy.errors import CudnnError
 HOPELESS = 4.0  # a candidate whose first run takes more than this many times as long as the best is not timed further
 _SLOW_HOST_MS = 1.0  # after a first launch that took the host longer, a single run is timed before rounds of runs
 _COLD_MS = 0.1  # allowed for a first run in addition
-_NEAR = 1.15  # a candidate that takes up to this many times as long as the best is timed in a second round
+_MAX_RATIO = 1.15  # a candidate that takes up to this many times as long as the best is timed in a second round
 _TRY_MS, _ROUND_MS = 0.2, 1.0  # the approximate duration of a short round, and of a long one
-_LEAST, _FEW, _MOST = 2, 4, 32  # runs: the minimum of a round, the maximum of the first round, the maximum of any
+_MIN_RUNS = 2  # of a round
+_MAX_FIRST_RUNS, _MAX_RUNS = 4, 32  # of the first round, of any round
 _CLOSE = 1.1  # candidates that take up to this many times as long as the fastest are timed again
-_FAR = 1.5  # the same for the default choice
+_MAX_DEFAULT_RATIO = 1.5  # the same for the default choice
 _FINALISTS, _FINAL_ROUNDS, _FINAL_MS = 5, 5, 200.0  # no further round begins after this many milliseconds
 
 
@@ -42,7 +43,7 @@ def _count(once: float, duration: float) -> int:
     """Return the number of runs in a round of a duration, if one run takes about `once` milliseconds."""
     if once > LONG_MS:
         return 1
-    return max(_LEAST, min(_MOST, round(duration / max(once, 1e-3))))
+    return max(_MIN_RUNS, min(_MAX_RUNS, round(duration / max(once, 1e-3))))
 
 
 class Bench(Verifier):
@@ -109,7 +110,7 @@ class Bench(Verifier):
             close
             and default in ranked
             and default not in close
-            and milliseconds(default) <= _FAR * milliseconds(close[0])
+            and milliseconds(default) <= _MAX_DEFAULT_RATIO * milliseconds(close[0])
         ):
             close += [default] if self.verify(default) else []
         for candidate in ranked:
@@ -178,7 +179,7 @@ class Bench(Verifier):
 
     def _time(self, launches: list[Callable[[], int]], first: float) -> float:
         """Return the milliseconds of one run. Candidates near the best are timed longer."""
-        self._begin(_FEW * self._run_seconds)
+        self._begin(_MAX_FIRST_RUNS * self._run_seconds)
         if first > LONG_MS:
             return min(first, self.timer.run(launches, 1))
         if self.timer.first_queued_ms > _SLOW_HOST_MS:  # it loaded code, or it queued kernels no faster than they ran
@@ -186,8 +187,8 @@ class Bench(Verifier):
             if once > HOPELESS * self.best + _COLD_MS:
                 return once
         # Few runs at first: the time of a first run is too short if the host waited for it while it loaded code.
-        once = self.timer.run(launches, min(_FEW, _count(first, _TRY_MS)))
-        if once > _NEAR * self.best:
+        once = self.timer.run(launches, min(_MAX_FIRST_RUNS, _count(first, _TRY_MS)))
+        if once > _MAX_RATIO * self.best:
             return once
         once = min(once, self.timer.run(launches, _count(once, _TRY_MS)))
         return once if once >= self.best else min(once, self.timer.run(launches, _count(once, _ROUND_MS)))

@@ -18,7 +18,7 @@ from cudnnpy.handle import Handle
 
 _ELEMENTS = 64  # the most elements that are computed
 _PRODUCTS = 1 << 24  # about the most products that are summed for them
-_LEAST = 4  # the fewest elements, however many products they have
+_MIN_ELEMENTS = 4  # the fewest elements, however many products they have
 _CHUNK = 1 << 26  # bytes of a result that are compared at a time
 _CHUNKS = 8  # the most chunks, spread over the result
 _SAMPLES, _SAMPLE_PRODUCTS = 16, 1 << 20  # the most elements of one result alone, and about the most products for them
@@ -76,7 +76,7 @@ class Float64Checker:
     def _sampled(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
         import numpy as np
 
-        count = max(_LEAST, min(_SAMPLES, _SAMPLE_PRODUCTS // max(self._problem.reduction_length, 1)))
+        count = max(_MIN_ELEMENTS, min(_SAMPLES, _SAMPLE_PRODUCTS // max(self._problem.reduction_length, 1)))
         drawn = np.random.default_rng(0).integers(0, shape, (count - 2, len(shape))).tolist()
         return list(dict.fromkeys([(0,) * len(shape), tuple(size - 1 for size in shape), *map(tuple, drawn)]))
 
@@ -85,7 +85,7 @@ class Float64Checker:
         import numpy as np
 
         spec = self._problem.specs[-1]
-        wanted = max(_LEAST, min(_ELEMENTS, _PRODUCTS // max(self._problem.reduction_length, 1)))
+        wanted = max(_MIN_ELEMENTS, min(_ELEMENTS, _PRODUCTS // max(self._problem.reduction_length, 1)))
         size, item = byte_extent(spec), dtype_of(spec.dtype).itemsize
         starts = list(range(0, size, _CHUNK))
         found: list[tuple[float, int, float, float]] = []

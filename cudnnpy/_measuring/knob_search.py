@@ -13,7 +13,7 @@ from cudnnpy._planning.engines import Target
 from cudnnpy.errors import StatusError
 
 _REFINED = 3  # the number of engines for which other knobs are tried
-_NEAR = 2.0  # an engine that takes more than this many times as long as the fastest keeps its knobs
+_MAX_RATIO = 2.0  # an engine that takes more than this many times as long as the fastest keeps its knobs
 _PASSES = 3  # maximum passes over the knobs of one engine
 _SAMPLES = 16  # approximate maximum of values of a knob in one pass
 # The search ends after this many candidates in a row that are not faster by 1 %. In a survey of 1,736 convolutions on an H100
@@ -41,7 +41,7 @@ def _descents(ran: list[Candidate], target: Target) -> Iterator[Candidate]:
     best: dict[Engine, Candidate] = {}  # by engine and lowering
     ranked = sorted(ran, key=milliseconds)
     for candidate in ranked:
-        if milliseconds(candidate) > _NEAR * milliseconds(ranked[0]):
+        if milliseconds(candidate) > _MAX_RATIO * milliseconds(ranked[0]):
             break
         if candidate.engine is not None and candidate.engine.knobs:
             best.setdefault(replace(candidate.engine, knobs=None), candidate)

@@ -31,7 +31,7 @@ from cudnnpy.raw import _library
 # some 1.5 s on an idle machine.
 _STEP_SECONDS = 30.0
 _END_SECONDS = 10.0  # to wait for a killed process, for which the GPU may still work
-_LONGEST_SECONDS = 1e6  # that a call of a socket may take
+_MAX_SECONDS = 1e6  # that a call of a socket may take
 _MAX_LINE_BYTES = 64 << 20
 _MAX_LAST_WORDS_BYTES = 4096
 # The libraries that cuDNN loads besides its own files, in an order in which they can be loaded.
@@ -182,7 +182,7 @@ class WorkerProcess:
 
     def _limit(self, until: float) -> None:
         """Set the time limit of the next call of the socket. A call that need not wait succeeds even after the limit."""
-        self._socket.settimeout(min(max(until - time.monotonic(), 0.001), _LONGEST_SECONDS))
+        self._socket.settimeout(min(max(until - time.monotonic(), 0.001), _MAX_SECONDS))
 
     def _last_words(self) -> str:
         """Wait for the end of a process; return its exit status with the last line of its standard error, as text."""

@@ -18,7 +18,7 @@ from cudnnpy.typing import Layout
 
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 NameT = TypeVar("NameT", bound=str)
-LARGEST = 2**63 - 1  # no size, stride or number of anything is larger
+MAX_INT64 = 2**63 - 1  # no size, stride or number of anything is larger
 
 
 def error_repr(value: object) -> str:
@@ -80,7 +80,7 @@ def check_integer(name: str, value: Any, low: int, high: int | None = None, *, e
         raise TypeError(f"{name} must be {expected}; got {error_repr(value)}")
     if number < low or (high is not None and number > high):
         raise ValueError(f"{name} must be {expected}; got {error_repr(value)}")
-    if high is None and number > LARGEST:
+    if high is None and number > MAX_INT64:
         raise ValueError(f"{name} must be {expected}, and of 64 bits; got {error_repr(value)}")
     return number
 
@@ -124,7 +124,7 @@ def check_number(
 
 def check_per_axis(name: str, value: Any, low: int) -> int | tuple[int, ...]:
     """Return an int, which is for every axis, or a tuple of one int for each spatial axis."""
-    if value.__class__ is int and low <= value <= LARGEST:
+    if value.__class__ is int and low <= value <= MAX_INT64:
         return value
     expected = f"an integer of {low} or more, or one for each of 1 to 3 spatial axes"
     entries = as_elements(value)
@@ -140,7 +140,7 @@ def check_padding(value: Any, names: Sequence[str] = ()) -> str | int | tuple[in
 
     A pair of equal numbers becomes an int.
     """
-    if value.__class__ is int and 0 <= value <= LARGEST:
+    if value.__class__ is int and 0 <= value <= MAX_INT64:
         return value
     if names and isinstance(value, str):
         return check_option("padding", value, names)
@@ -193,7 +193,7 @@ def check_shape(name: str, value: Any, rank: int | None = None, low: int = 1) ->
         raise TypeError(f"{name} must be {expected}; got {error_repr(sizes)}")
     if len(sizes) > MAX_AXES:
         raise ValueError(f"{name} must be {expected}, {MAX_AXES} at most; got more")
-    if any(abs(size) > LARGEST for size in numbers):
+    if any(abs(size) > MAX_INT64 for size in numbers):
         raise ValueError(f"{name} must be {expected}, and of 64 bits; got {', '.join(map(error_repr, numbers))}")
     if len(sizes) != (len(sizes) if rank is None else rank) or any(size < low for size in numbers):
         raise ValueError(f"{name} must be {expected}; got {numbers}")

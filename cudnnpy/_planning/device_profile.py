@@ -36,7 +36,7 @@ from cudnnpy.handle import on_device
 
 FORMAT = 1
 FIRST_RELEASE = 90800  # of cuDNN with device profiles
-_LARGEST = 1 << 63  # of a number
+_MAX_INT64 = (1 << 63) - 1
 _FOLDER = Path(__file__).with_name("device_profiles")
 
 # The keys of cuDNN 9.28, each with a value of its type. Releases add keys, and reject a profile without those that they need.
@@ -270,7 +270,7 @@ def _check_values(found: dict[str, Any], source: str) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) is int and 0 <= value < _LARGEST
+    return type(value) is int and 0 <= value <= _MAX_INT64
 
 
 def _keys_text(missing: list[str], unknown: list[str]) -> str:

@@ -50,7 +50,7 @@ SOURCE = "ranking"  #: the source of candidates with a predicted time
 VARIABLE = "CUDNNPY_MODELS"
 WEIGHT_BITS, VALUE_BITS = 10, 8  # of the fractions of weights, and of intermediate results
 _MAX_PRODUCTS = 1 << 18  # of a matrix product; OpenBLAS computes larger ones with several threads
-FARTHEST = 4.0  # features are clipped to this many standard deviations
+MAX_DEVIATIONS = 4.0  # features are clipped to this many standard deviations
 LOWERINGS = ("blocks", "copies", "channels last", "epilogue", "forward")
 NUMBERS = 14  #: the length of a candidate's numbers
 OPERATIONS: tuple[str, ...] = get_args(ConvolutionOperation)
@@ -202,7 +202,7 @@ class Model:
         """Return the predicted logarithm of each candidate's time over the fastest one's. NaN is impossible."""
         positions = Positions(configurations)
         given = np.array([*features, *positions.of_problem(self._engines)])
-        given = _rounded(np.clip((given - self._mean) / self._scale, -FARTHEST, FARTHEST))
+        given = _rounded(np.clip((given - self._mean) / self._scale, -MAX_DEVIATIONS, MAX_DEVIATIONS))
         absent = len(self._tokens)  # the last vector, which is zero
         tokens = [[absent, *(self._tokens.get(token, absent) for token in one.tokens())] for one in configurations]
         starts = list(accumulate(map(len, tokens), initial=0))[:-1]

@@ -92,19 +92,19 @@ def choose(
     free_bytes: int,
     tuner: StoredTuner | None = None,
     previous_engine: Engine | None = None,
-    cap: int | None = None,
+    memory_limit: int | None = None,
 ) -> tuple[Candidate, list[Candidate]]:
     """Choose a candidate by the options. Return it, planned, and all candidates that were considered now.
 
     `tuner` has stored choices and faults, and measures; it is not used for a forced algorithm. `previous_engine` is the engine
-    of an earlier shape (policy "once"), which is chosen if it can run this problem, too. `cap` is a further limit on the
-    workspace, which dispatch sets after the device ran out of memory. Candidates with a stored fault are used only if no
+    of an earlier shape (policy "once"), which is chosen if it can run this problem, too. `memory_limit` is a further limit on
+    the workspace, which dispatch sets after the device ran out of memory. Candidates with a stored fault are used only if no
     other can be.
 
     Raises NoAlgorithmError, with the table of candidates, if none can be used.
     """
     limit = limit_of(options, free_bytes)
-    limit = limit if cap is None else min(limit, cap)
+    limit = limit if memory_limit is None else min(limit, memory_limit)
     tried: list[Candidate] = []
 
     def first(candidates: Iterable[Candidate], left_out: Mapping[str, str] = MappingProxyType({})) -> Candidate | None:
@@ -156,7 +156,7 @@ def plan_for(
     options: PlanningOptions,
     measurer: Measurer | None = None,
     previous_engine: Engine | None = None,
-    cap: int | None = None,
+    memory_limit: int | None = None,
     *,
     lists_candidates: bool = True,
 ) -> Plan:
@@ -164,8 +164,8 @@ def plan_for(
 
     Its `candidates` are all that were considered; with `lists_candidates=False` none, for a cache of thousands of plans.
     A valid stored choice is used (stored_tuner.py). Without one prefer="autotune" measures the problem by the measurer.
-    `previous_engine` and `cap` are the same as in `choose`. Raises NoAlgorithmError, and ValueError if `options.algorithm` is
-    the plan of another problem.
+    `previous_engine` and `memory_limit` are the same as in `choose`. Raises NoAlgorithmError, and ValueError if
+    `options.algorithm` is the plan of another problem.
     """
     given = options.algorithm
     if isinstance(given, Plan):
@@ -176,9 +176,9 @@ def plan_for(
     tuner_class = _stored_tuner_class()
     tuner = None
     if tuner_class is not None:
-        tuner = tuner_class(problem, options, target, measurer, is_measured=cap is None)
+        tuner = tuner_class(problem, options, target, measurer, is_measured=memory_limit is None)
     candidate, considered = choose(
-        problem, options, target, memory.free_bytes(problem.device), tuner, previous_engine, cap
+        problem, options, target, memory.free_bytes(problem.device), tuner, previous_engine, memory_limit
     )
     plan = Plan(problem, candidate)
     plan._options, plan._planning_ms = options, (time.perf_counter() - begin) * 1e3

@@ -207,16 +207,21 @@ class Convolution(ConvolutionBase, DeviceOperation):
 
     def _plan_in(self, call: Call, problem: ConvolutionProblem, *scratch: int) -> Plan:
         """Return the plan of a call, beside scratch memory of these sizes in bytes."""
-        cap = call.workspace_cap_with_scratch(*scratch)
-        return self._plan(problem, call.stream, cap, lists_candidates=False)
+        memory_limit = call.memory_limit_with_scratch(*scratch)
+        return self._plan(problem, call.stream, memory_limit, lists_candidates=False)
 
     def _plan(
-        self, problem: ConvolutionProblem, stream: int, cap: int | None = None, *, lists_candidates: bool = True
+        self,
+        problem: ConvolutionProblem,
+        stream: int,
+        memory_limit: int | None = None,
+        *,
+        lists_candidates: bool = True,
     ) -> Plan:
         """Return the plan that the options choose, on the problem's device. Raises NoAlgorithmError."""
         measurer = measurer_for(self._planning, problem.device, stream)
         previous = self._engine_of_first(problem)
-        plan = plan_for(problem, self._planning, measurer, previous, cap, lists_candidates=lists_candidates)
+        plan = plan_for(problem, self._planning, measurer, previous, memory_limit, lists_candidates=lists_candidates)
         self._note_engine(problem, plan)
         return plan
 

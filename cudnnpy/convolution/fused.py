@@ -120,8 +120,10 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
         copies = [byte_extent(spec) for o, spec in zip(operands, wanted, strict=True) if _is_copied(o, spec)]
         measurer = measurer_for(graph.options, call.device, call.stream)
         zeros = () if has_channels else (byte_extent(x), byte_extent(w))
-        cap = call.workspace_cap_with_scratch(*copies, *zeros)
-        plan = plan_for(graph.problem(call.device), graph.options, measurer, cap=cap, lists_candidates=False)
+        memory_limit = call.memory_limit_with_scratch(*copies, *zeros)
+        plan = plan_for(
+            graph.problem(call.device), graph.options, measurer, memory_limit=memory_limit, lists_candidates=False
+        )
         program = with_conversion_copies(plan.name, call.device, operands, plan.executable, wanted, plan=plan)
         if has_channels:
             return program, results

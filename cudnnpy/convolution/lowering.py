@@ -37,7 +37,9 @@ from cudnnpy.convolution.epilogue import add_epilogue
 from cudnnpy.convolution.problem import ROLES, ConvolutionSpec, in_agreement
 from cudnnpy.convolution.space_to_depth import SpaceToDepth, can_transform, with_space_to_depth
 
-_MOST = 1 << 30  # maximum of elements of a tensor that is copied to another memory format: cuDNN counts in 32 bits
+_MAX_ELEMENTS = (
+    1 << 30
+)  # maximum of elements of a tensor that is copied to another memory format: cuDNN counts in 32 bits
 _IMAGE_AXES = 2  # maximum of spatial axes; with three, depthwise convolutions run on other kernels
 
 
@@ -151,7 +153,9 @@ def _channels_last(problem: ConvolutionSpec) -> ConvolutionSpec | None:
     tensors = {name: getattr(problem, name) for name in ("x", "w", "y")}
     if dtype_of(problem.x.dtype).itemsize != 2 and not (problem.x.dtype == "float32" and problem.is_depthwise):
         return None
-    if any(math.prod(spec.shape) > _MOST for spec in tensors.values()) or are_channels_last(problem.x, problem.y):
+    if any(math.prod(spec.shape) > _MAX_ELEMENTS for spec in tensors.values()) or are_channels_last(
+        problem.x, problem.y
+    ):
         return None
     last = {
         name: spec._replace(strides=channels_last_strides(spec.shape), alignment=16) for name, spec in tensors.items()

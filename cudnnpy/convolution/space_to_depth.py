@@ -32,8 +32,8 @@ from cudnnpy.handle import Handle
 from cudnnpy.raw import CUDNN_TENSOR_NCHW, CUDNN_TENSOR_NHWC, CUDNN_TRANSFORM_FOLD, CUDNN_TRANSFORM_UNFOLD
 
 _CHANNELS = 4  # maximum of x's channels; with more, engines add little padding
-_LARGE = 1 << 20  # minimum of x's bytes; below, two or three more launches cost more than they save
-_MOST = 1 << 30  # maximum of x's elements, with padding: cuDNN's older functions count in 32 bits
+_MIN_BYTES = 1 << 20  # minimum of x's bytes; below, two or three more launches cost more than they save
+_MAX_ELEMENTS = 1 << 30  # maximum of x's elements, with padding: cuDNN's older functions count in 32 bits
 
 
 class SpaceToDepth(NamedTuple):
@@ -108,7 +108,7 @@ def with_space_to_depth(problem: ConvolutionSpec) -> tuple[ConvolutionSpec, Spac
     """Return the transformed problem, and the transformations of x and w; None where it is not supported or not faster."""
     x, w, g = problem.x, problem.w, problem.geometry
     elements = math.prod(x.shape)
-    if x.shape[1] > _CHANNELS or elements * dtype_of(x.dtype).itemsize < _LARGE or elements > _MOST:
+    if x.shape[1] > _CHANNELS or elements * dtype_of(x.dtype).itemsize < _MIN_BYTES or elements > _MAX_ELEMENTS:
         return None
     if problem.groups > 1 or problem.mode != "cross_correlation" or any(step > 1 for step in g.dilation):
         return None

@@ -213,7 +213,7 @@ class Graph(GraphOperations):
         if self._empty():
             return self._without_elements(call, problem), [node.spec for node in self.outputs]
         measurer = measurer_for(self.options, call.device, call.stream)
-        plan = plan_for(problem, self.options, measurer, cap=call.workspace_cap, lists_candidates=False)
+        plan = plan_for(problem, self.options, measurer, memory_limit=call.memory_limit, lists_candidates=False)
         return plan, [node.spec for node in self.outputs]
 
     def _without_elements(self, call: dispatch.Call, problem: GraphProblem) -> Program:

@@ -18,7 +18,7 @@ from cudnnpy.typing import ElementName
 
 _ROWS = 512  # minimum of rows that occupy the GPU as the rows of a product
 _IMAGE = 64  # minimum length of a reduced middle axis for which a pooling is slower
-_MOST_ONES = 1 << 24  # 32 MiB, which stay allocated as long as the plan
+_MAX_ONES = 1 << 24  # 32 MiB, which stay allocated as long as the plan
 
 
 class MatmulSum(NamedTuple):
@@ -44,7 +44,7 @@ class MatmulSum(NamedTuple):
         None if no engine supports it, or if the vector of ones would take too much memory beside the workspace.
         """
         outer, size, inner, dtype, factor = self
-        if size > _MOST_ONES:
+        if size > _MAX_ONES:
             return None
         graph = Graph()
         is_rows = inner == 1

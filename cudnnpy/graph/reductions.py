@@ -58,12 +58,12 @@ from cudnnpy.typing import ElementName, TensorOperation
 
 REDUCTIONS = ("add", "avg", "mul", "min", "max", "amax", "norm1", "norm2", "mul_no_zeros")
 ALIASES = {"sum": "add", "mean": "avg"}
-_LONGEST = 32_768  # maximum of elements of a row that is reduced in one step
+_MAX_ROW_ELEMENTS = 32_768  # maximum of elements of a row that is reduced in one step
 _PART = 4096  # maximum of elements of a part of a longer row
 _COLUMNS = 2  # for many rows of float32, the heuristics' third proposal takes 0.3 to 0.6 of the time of the first
 _MANY = 1024  # rows up to which the first proposal is the fastest
 _WHOLE = 1 << 21  # elements from which on, for a sum of all, the second proposal takes 0.5 to 0.8 of the first's time
-_LARGE = 1 << 13  # bytes from which on other strategies are worth planning: cudnnReduceTensor takes up to 60 us there
+_MIN_BYTES = 1 << 13  # for which other strategies are worth planning: cudnnReduceTensor takes up to 60 us there
 
 # The spec of a tensor as a graph reduces it, the strides of the result, and the reduced axes.
 View = tuple[TensorSpec, tuple[int, ...], tuple[int, ...]]
@@ -140,7 +140,7 @@ def average(call: Call, operands: Sequence[Operand], alpha: float, beta: float) 
 
 
 def _first_that_fits(call: Call | None, strategies: Iterator[StepSequence | None]) -> StepSequence | None:
-    """Return the steps of the first strategy that is supported and within `call.workspace_cap`.
+    """Return the steps of the first strategy that is supported and within `call.memory_limit`.
 
     None if there is none. Then only cudnnReduceTensor remains.
     """
@@ -154,7 +154,7 @@ def _strategies(task: _Task, call: Call | None) -> Iterator[StepSequence | None]
     axis, and graphs.
     """
     x, op = task.x, task.op
-    if not is_dense(x) or byte_extent(x) < _LARGE:
+    if not is_dense(x) or byte_extent(x) < _MIN_BYTES:
         return
     is_sum, aligned = op in ("add", "avg"), x.alignment >= 16
     if is_sum and aligned and not task.deterministic and call is not None:
@@ -280,7 +280,7 @@ def _by_graphs(task: _Task) -> StepSequence | None:
         source, runs = total, []
     while any(is_reduced for _, is_reduced in runs):
         at = max(at for at, (_, is_reduced) in enumerate(runs) if is_reduced)
-        if at == len(runs) - 1 and runs[at][0] > _LONGEST:  # a long row is divided into parts
+        if at == len(runs) - 1 and runs[at][0] > _MAX_ROW_ELEMENTS:  # a long row is divided into parts
             length = _divisor(runs[at][0])
             if length is None:
                 return None

@@ -22,7 +22,7 @@ _CACHE = Path("/etc/ld.so.cache")  # of the dynamic linker
 _LOAD, _DYNAMIC = 1, 2  # kinds of segments
 _STRINGS, _SYMBOLS, _STRINGS_SIZE, _HASH = 5, 6, 10, 0x6FFFFEF5  # entries of the dynamic segment
 _WEAK = 2  # a symbol that may be missing
-_LONGEST_CHAIN = 1000  # of names with similar hashes, in an undamaged file
+_MAX_CHAIN = 1000  # of names with similar hashes, in an undamaged file
 DAMAGED = (ValueError, KeyError, ArithmeticError, struct.error)  # the exceptions of reading a damaged file
 _SYMBOL = struct.Struct("<IBBHQQ")
 
@@ -72,7 +72,7 @@ class _Elf:
         for byte in name:
             wanted = (wanted * 33 + byte) & 0xFFFFFFFF
         (begin,) = struct.unpack("<I", self.loaded(chains - 4 * buckets + 4 * (wanted % buckets), 4))
-        for index in range(begin, begin + _LONGEST_CHAIN if begin >= first else begin):
+        for index in range(begin, begin + _MAX_CHAIN if begin >= first else begin):
             (hashed,) = struct.unpack("<I", self.loaded(chains + 4 * (index - first), 4))
             if hashed | 1 == wanted | 1:
                 at, _info, _other, _section, value, _size = _SYMBOL.unpack(

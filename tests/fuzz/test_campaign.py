@@ -1,4 +1,4 @@
-"""The campaigns' own harness: what goes wrong in a case is a failure that names it."""
+"""The harness of the campaigns: a case that fails is a failure that names it."""
 
 from __future__ import annotations
 

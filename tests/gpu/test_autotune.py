@@ -1,4 +1,4 @@
-"""prefer="autotune": what it may touch, what it refuses, how long it takes, and that the fastest wins."""
+"""prefer="autotune": the memory that it touches, its errors, its time, and that the fastest candidate wins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls inside a CUDA graph capture: what was warmed up records and replays, what was not is refused and does no harm."""
+"""Calls inside a CUDA graph capture: warmed-up calls are recorded and replayed, others are rejected and do no harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""choose_algorithm on a GPU: what it chooses meets the options, and gives the reference's result on the raw API."""
+"""choose_algorithm on a GPU: the choice meets the options, and gives the reference's result on the raw API."""
 
 from __future__ import annotations
 

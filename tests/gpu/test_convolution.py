@@ -1,4 +1,4 @@
-"""What Convolution and ConvolutionTranspose promise, one example for each (rows B3, C1, C3, C4, C5, D3, D4, D6).
+"""Convolution and ConvolutionTranspose, one example for each promise (rows B3, C1, C3, C4, C5, D3, D4, D6).
 
 `pytest tests/gpu -k smoke` picks the few that are meant for compute-sanitizer.
 """
@@ -303,7 +303,7 @@ def check_candidates(
 
 def test_plans_in_blocks_of_pixels_are_right_and_survive_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the transformations before and after them."""
-    monkeypatch.setattr(space_to_depth, "_LARGE", 0)
+    monkeypatch.setattr(space_to_depth, "_MIN_BYTES", 0)
     how: dict[str, Any] = {"padding": 3, "stride": 2}
     x_shape, w_shape, y_shape = (4, 3, 22, 20), (16, 3, 7, 7), (4, 16, 11, 10)
     dy, w = whole_numbers(*y_shape, seed=1), whole_numbers(*w_shape, seed=2)

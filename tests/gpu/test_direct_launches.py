@@ -1,4 +1,4 @@
-"""Direct launches give, bit for bit, at any addresses, what cuDNN's own launches give, and touch no more."""
+"""Direct launches give the same bits as cuDNN's own launches at any addresses, and write to the same memory."""
 
 from __future__ import annotations
 

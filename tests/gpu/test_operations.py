@@ -212,7 +212,7 @@ BY_GRAPH = (
 @pytest.mark.parametrize("call", [call for call in KINDS if call.startswith(BY_GRAPH)])
 def test_drawn_problems_by_graph(call: str, outcomes: Outcomes, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same as if every tensor were large, so that compiled graphs are taken where there are any."""
-    monkeypatch.setattr(operands, "LARGE", 0)
+    monkeypatch.setattr(operands, "LARGE_BYTES", 0)
     check_each(max(6, EXAMPLES // 30), problems(call), lambda p: check_call(p, outcomes), size)
 
 

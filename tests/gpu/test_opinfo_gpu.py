@@ -1,4 +1,4 @@
-"""PyTorch's own sample inputs on the GPU: what torch takes is taken, and gives torch's numbers and gradients in float64."""
+"""PyTorch's own sample inputs on the GPU: all are accepted, with torch's numbers and gradients in float64."""
 
 from __future__ import annotations
 

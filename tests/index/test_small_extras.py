@@ -1,4 +1,4 @@
-"""The small extras of the wheel, installed from the package index: each is enough for what it is for.
+"""The small extras of the wheel, installed from the package index: each suffices for its purpose.
 
 The large ones are what the other tests' environments are made of. Needs the network: make test-extras.
 """

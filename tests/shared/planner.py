@@ -190,9 +190,9 @@ def choose(request: dict[str, Any]) -> Any:
         options,
         TARGET,
         request.get("free", 1 << 37),
-        StoredTuner(problem, options, TARGET, measurer, store=store, is_measured=not request.get("cap")),
+        StoredTuner(problem, options, TARGET, measurer, store=store, is_measured=not request.get("memory_limit")),
         before and Engine(**{**before, "knobs": before["knobs"] and dict(before["knobs"])}),
-        request.get("cap"),
+        request.get("memory_limit"),
     )
     return {**described(chosen), "seen": Bench.seen, "graphs": BUILT}
 

@@ -1,4 +1,4 @@
-"""The built site in a headless browser: nothing is cut off at any width, and search finds what is looked for first."""
+"""The built site in a headless browser: nothing is cut off at any width, and search finds the best page first."""
 
 from __future__ import annotations
 

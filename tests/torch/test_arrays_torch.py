@@ -1,4 +1,4 @@
-"""PyTorch's tensors on the CPU: what is read of them, which are refused and how, and what its dtypes mean."""
+"""PyTorch's tensors on the CPU: their metadata, rejected tensors, and dtypes."""
 
 from __future__ import annotations
 

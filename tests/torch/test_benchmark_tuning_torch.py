@@ -1,4 +1,4 @@
-"""The benchmark of tuning on torch's CPU tensors: runs at varied addresses, and what they notice."""
+"""The benchmark of tuning on torch's CPU tensors: runs at varied addresses, and the faults that they find."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch's own sample inputs through the reference: what torch takes is taken, and gives torch's numbers and gradients."""
+"""PyTorch's own sample inputs through the reference: all are accepted, with torch's numbers and gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the reference is compared with, tests/shared/oracles.py, is itself compared with JAX, in values and gradients."""
+"""The oracles of the reference's tests (tests/shared/oracles.py) against JAX, in values and gradients."""
 
 from __future__ import annotations
 

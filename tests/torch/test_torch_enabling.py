@@ -1,4 +1,4 @@
-"""cudnnpy.torch on and off: what is registered, the options and PyTorch's flags, and which calls share a plan."""
+"""cudnnpy.torch on and off: the registered kernels, the options and PyTorch's flags, and calls that share a plan."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cudnnpy._planning.ranking import FARTHEST, FORMAT, LAYERS, NUMBERS, WEIGHT_BITS
+from cudnnpy._planning.ranking import FORMAT, LAYERS, MAX_DEVIATIONS, NUMBERS, WEIGHT_BITS
 from tools.ranking.dataset import Arrays, Vocabulary
 
 _VECTOR, _WIDTH = 32, 192  # the lengths of tokens' vectors and of hidden layers
@@ -48,7 +48,7 @@ def train(given: Arrays, known: Vocabulary, epochs: int) -> dict[str, np.ndarray
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     mean, scale = given.problems.mean(0), given.problems.std(0) + 1e-3
-    inputs = torch.tensor(((given.problems - mean) / scale).clip(-FARTHEST, FARTHEST), device=device)
+    inputs = torch.tensor(((given.problems - mean) / scale).clip(-MAX_DEVIATIONS, MAX_DEVIATIONS), device=device)
     tokens = torch.tensor(given.tokens.astype(np.int64), device=device)
     numbers, starts = torch.tensor(given.numbers, device=device), torch.tensor(given.starts, device=device)
     targets = torch.tensor(given.logarithms.astype(np.float32), device=device).clamp(max=_FAR)

@@ -19,7 +19,7 @@ from cudnnpy.cli.errors import UsageError
 from cudnnpy.cli.text_table import printed, say
 
 _STREAM = "-"
-_LARGE = 4_000_000  # pixels, which take a second on the CPU
+_PROGRESS_PIXELS = 4_000_000  # pixels, which take a second on the CPU
 
 
 def size(text: str) -> int:
@@ -104,7 +104,7 @@ class _Progress:
     """A context manager that shows the state of the work on a large image in one line, if stderr is a terminal."""
 
     def __init__(self, pixels: int) -> None:
-        self._is_shown = pixels >= _LARGE and sys.stderr.isatty()
+        self._is_shown = pixels >= _PROGRESS_PIXELS and sys.stderr.isatty()
 
     def __enter__(self) -> Self:
         self.show("convolving")

@@ -93,7 +93,7 @@ class Normalized(NamedTuple):
 
         Channels first is the faster one. Without memory for copies, tensors that are channels last stay so.
         """
-        return as_channels_first if call.workspace_cap is None else self.in_either_format
+        return as_channels_first if call.memory_limit is None else self.in_either_format
 
     def required_specs(self, operands: Sequence[Operand], data: Callable[[TensorSpec], TensorSpec]) -> list[TensorSpec]:
         """Return the required specs of the operands: x, y and gradients converted by `data`, and packed parameters.

@@ -135,7 +135,7 @@ class Pooling(PoolingBase, DeviceOperation):
             function = FunctionCall("cudnnAddTensor", each, one, OperandAddress(0), b, two, OperandAddress(1))
             return Program("pooling gradient", call.device, operands, [Step(function, (0, 3))]), results
         required_specs = [dy, with_strides_of(x, dx), with_strides_of(y, dy), dx]
-        can_copy = call.workspace_cap is None  # otherwise memory does not suffice for the copies
+        can_copy = call.memory_limit is None  # otherwise memory does not suffice for the copies
         if (can_copy and self._is_faster_packed(x)) or not (is_dense(dx) and is_dense(dy)):
             required_specs = [to_packed(spec) for spec in required_specs]
         how = descriptor(self.mode, axes)

@@ -41,7 +41,7 @@ _MIN_MANY_CHANNELS = 512  # channels, channels first, from which on the function
 
 class Softmax(SoftmaxBase, DeviceOperation):
     def _program(self, name: str, call: Call, operands: Sequence[Operand], alpha: float, beta: float) -> Program:
-        """The fastest program, or the one that needs the least workspace if the fastest exceeds `call.workspace_cap`."""
+        """The fastest program, or the one that needs the least workspace if the fastest exceeds `call.memory_limit`."""
         factor, gradient = 1.0 if beta else alpha, len(operands) == 3
         specs = [operand.spec for operand in operands]
         required_specs = self._fast_specs(*specs)

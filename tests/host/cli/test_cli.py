@@ -1,4 +1,4 @@
-"""The command: what every part of it shares (help, Ctrl-C, closed pipes, full disks), and `info`."""
+"""The command: help, Ctrl-C, closed pipes and full disks, which its parts share, and `info`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cudnnpy edges`: its output, its exit status, standard streams, what it overwrites, and every bad input."""
+"""`cudnnpy edges`: its output, its exit status, standard streams, files that it overwrites, and every bad input."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_an_animation_says_which_image_is_used(tmp_path, capsys):
 
 @pytest.mark.parametrize(("large", "is_terminal"), [(1, True), (10**9, True), (1, False)])
 def test_a_large_image_shows_its_progress_on_a_terminal(tmp_path, monkeypatch, capsys, large, is_terminal):
-    monkeypatch.setattr(edges_command, "_LARGE", large)
+    monkeypatch.setattr(edges_command, "_PROGRESS_PIXELS", large)
     monkeypatch.setattr(detector, "_PIXELS_AT_ONCE", 64_000)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
     assert cli.main(["edges", "-o", str(tmp_path / "x.png"), "--device", "cpu"]) == 0

@@ -1,4 +1,4 @@
-"""The command `cudnnpy explain`: for a device profile with the real libcudnn, and what it says where it cannot."""
+"""The command `cudnnpy explain`: for a device profile with the real libcudnn, and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that commands write: what is refused before the work, and that nothing is written half."""
+"""Files that commands write: paths that are rejected before the work, and that nothing is written half."""
 
 from __future__ import annotations
 

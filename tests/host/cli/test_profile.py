@@ -1,4 +1,4 @@
-"""Device profiles: files of them, what the loaded cuDNN accepts, and the command that reads one from a GPU."""
+"""Device profiles: their files, the checks of the loaded cuDNN, and the command that reads one from a GPU."""
 
 from __future__ import annotations
 

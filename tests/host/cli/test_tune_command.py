@@ -1,4 +1,4 @@
-"""`cudnnpy tune`: its output, files and exit status, what it does not do twice, and every bad input. Stand-ins tune."""
+"""`cudnnpy tune`: its output, files and exit status, work that it does not repeat, and every bad input. Stand-ins tune."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def test_tensors_of_more_elements_than_are_counted_are_not_copied_to_channels_la
 ) -> None:
     most = max(math.prod(spec.shape) for spec in depthwise("forward", "first").specs)
     for limit, is_copied in ((most, True), (most - 1, False)):
-        monkeypatch.setattr(lowering_of, "_MOST", limit)
+        monkeypatch.setattr(lowering_of, "_MAX_ELEMENTS", limit)
         *_, last = lowerings(depthwise("forward", "first"))
         assert last.channels_last_copies == is_copied
 
@@ -247,7 +247,7 @@ def test_a_depthwise_gradient_with_three_axes_is_no_forward_convolution(axes: in
 
 @pytest.fixture
 def _small_ones_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(space_to_depth, "_LARGE", 0)
+    monkeypatch.setattr(space_to_depth, "_MIN_BYTES", 0)
 
 
 STEM = ConvolutionOptions(padding=((3, 2), (1, 3)), stride=(2, 3))

@@ -1,4 +1,4 @@
-"""What is asked: geometry and shapes against counting and against the reference; bad input; cache keys."""
+"""Problems: geometry and shapes against counting and against the reference; bad input; cache keys."""
 
 from __future__ import annotations
 

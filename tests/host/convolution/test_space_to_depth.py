@@ -41,7 +41,7 @@ def asked(options: dict[str, Any], x: TensorSpec, w: TensorSpec, operation: str 
 
 @pytest.fixture(autouse=True)
 def _small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(space_to_depth, "_LARGE", 0)
+    monkeypatch.setattr(space_to_depth, "_MIN_BYTES", 0)
 
 
 FOLDED = {"yes": 0, "no": 0}

@@ -1,4 +1,4 @@
-"""Lifetimes: what is created is destroyed once, by its owner, and at no other time."""
+"""Lifetimes: a C object is destroyed once, by its owner, and at no other time."""
 
 from __future__ import annotations
 

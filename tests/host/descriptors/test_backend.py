@@ -1,4 +1,4 @@
-"""Backend descriptors: every kind of attribute crosses into C and back; what does not fit is refused before that."""
+"""Backend descriptors: every kind of attribute crosses into C and back; values that do not fit are rejected before."""
 
 from __future__ import annotations
 

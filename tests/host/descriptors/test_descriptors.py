@@ -1,4 +1,4 @@
-"""Descriptors: what is set comes back, and what is wrong is refused with a reason and does no harm."""
+"""Descriptors: values come back, and wrong ones are rejected with a reason and do no harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Descriptors set and read by the names of C: what comes back, what is refused before C is called, what is kept."""
+"""Descriptors set and read by the names of C: values come back, and wrong ones are rejected before C is called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of cudnn-frontend's graph and tensors: the error says what to type, that exists, and the porting page has the names."""
+"""Names of cudnn-frontend's graph and tensors: each error has the name to type, and the porting page has them all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs of one's own, without a GPU: what nodes infer and refuse, and plans for a described device (see planner.py)."""
+"""Graphs of one's own, without a GPU: inferred shapes, rejected nodes, and plans for a device profile (see planner.py)."""
 
 from __future__ import annotations
 

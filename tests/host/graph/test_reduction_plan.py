@@ -1,4 +1,4 @@
-"""Reductions of large tensors as they are planned, on each of their roads, carried out here with NumPy."""
+"""Plans of reductions of large tensors, by each strategy, carried out here with NumPy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from cudnnpy.graph.reductions import (
 )
 
 # In place of the limits of the roads, so that small tensors have long rows and large images.
-LIMITS = {"_LONGEST": 32, "_PART": 32, "_LARGE": 0, "_WHOLE": 2000}
+LIMITS = {"_MAX_ROW_ELEMENTS": 32, "_PART": 32, "_MIN_BYTES": 0, "_WHOLE": 2000}
 WINDOWS = {"SHORT": 4, "MEDIUM": 6, "BUSY": 64, "LONGEST": 32}
 CALL = Call(Specs({}), {}, 0, 0, {})
 FLOAT16 = np.dtype("float16")
@@ -517,7 +517,7 @@ def test_a_product_is_one_step_whatever_the_factor(shape: Any, kept: Any, pick: 
 
 
 def test_sums_whose_ones_would_take_much_memory_are_no_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matmul_reduction, "_MOST_ONES", 40)
+    monkeypatch.setattr(matmul_reduction, "_MAX_ONES", 40)
     spec, y = (TensorSpec((n, 2), "float16", (2, 1)) for n in (40, 1))
     assert _by_product(CALL, _Task(0, spec, y, "add", 1.0, 0.0)) is not None
     longer = spec._replace(shape=(41, 2))

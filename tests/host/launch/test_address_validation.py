@@ -1,4 +1,4 @@
-"""The quick check of addresses accepts and rejects what the whole one does, and asks it about nothing that is fine."""
+"""The quick check of addresses accepts and rejects the same addresses as the whole one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels are passed to the driver directly only where it is certain what cuDNN queues, and are the same elsewhere."""
+"""Kernels are passed to the driver directly only where cuDNN's launch is known with certainty."""
 
 from __future__ import annotations
 

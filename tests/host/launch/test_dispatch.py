@@ -1,6 +1,6 @@
 """What every operation's call does: its key, its results, what it does the first time and what it does again.
 
-test_operation.py says the same of the convolutions.
+test_device_operation.py says the same of the convolutions.
 """
 
 from __future__ import annotations

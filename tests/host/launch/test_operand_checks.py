@@ -1,4 +1,4 @@
-"""The checks that the operations beside the convolutions share: arrays, results, layouts; what is refused and how."""
+"""The checks that the operations beside the convolutions share: arrays, results, layouts, and their errors."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 
 from cudnnpy._core.layouts import TensorSpec, is_dense, packed_strides
 from cudnnpy._launch import operands
-from cudnnpy._launch.operands import LARGE, as_rows, row_view_shape
+from cudnnpy._launch.operands import LARGE_BYTES, as_rows, row_view_shape
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,6 @@ def test_rows_want_tensors_that_lie_alike_and_fill_their_memory(monkeypatch: pyt
     for others in ((last,), (first, last), (gaps,), (first._replace(dtype="float64"),)):
         assert row_view_shape(first, *others) is None
     assert row_view_shape(gaps, gaps) is None
-    assert LARGE == 1 << 20
-    monkeypatch.setattr(operands, "LARGE", 1 << 22)
+    assert LARGE_BYTES == 1 << 20
+    monkeypatch.setattr(operands, "LARGE_BYTES", 1 << 22)
     assert row_view_shape(first) is None

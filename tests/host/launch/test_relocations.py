@@ -1,4 +1,4 @@
-"""The example in bytes of cudnnpy/_launch/direct/DESIGN.md is what the code finds."""
+"""The example in bytes of cudnnpy/_launch/direct/DESIGN.md is the result of the code."""
 
 from __future__ import annotations
 

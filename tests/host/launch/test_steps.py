@@ -1,4 +1,4 @@
-"""What is launched: addresses and scratch memory of C functions and programs; and operands that overlap."""
+"""Steps: addresses and scratch memory of C functions and programs; and operands that overlap."""
 
 from __future__ import annotations
 

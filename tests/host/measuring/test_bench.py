@@ -1,4 +1,4 @@
-"""What of autotune's measuring needs no GPU: the first run's time, what is checked and rejected, and the final comparison."""
+"""Measuring without a GPU: the first run's time, checks and rejections, and the final comparison."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_a_limit_passes_over_what_needs_more(cudnn: Cudnn) -> None:
     cudnn.add(Made(1, size=lambda knobs: 300), Made(2, size=lambda knobs: 200), Made(3))
     limited = PlanningOptions(prefer="limited_workspace", workspace_limit=299)
     assert chosen(limited).name == "engine 2"
-    assert chosen(limited, cap=199).name == "engine 3"  # more could not be had
+    assert chosen(limited, memory_limit=199).name == "engine 3"  # more could not be had
     assert chosen(PlanningOptions(prefer="no_workspace")).name == "engine 3"
 
 

@@ -208,7 +208,7 @@ def test_few_elements_are_computed_of_long_sums(device: Device, monkeypatch: pyt
 
 
 def test_what_one_comparison_reads_is_not_kept_for_the_next(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(float64_check, "_LEAST", 1)
+    monkeypatch.setattr(float64_check, "_MIN_ELEMENTS", 1)
     monkeypatch.setattr(float64_check, "_ELEMENTS", 1)
     case = Case()
     kept: list[int] = []

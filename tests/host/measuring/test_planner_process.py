@@ -1,4 +1,4 @@
-"""Planning for a profile in a child process: noise, candidates that end the process, and what is left of them."""
+"""Planning for a profile in a child process: noise, candidates that end the process, and the results that remain."""
 
 from __future__ import annotations
 

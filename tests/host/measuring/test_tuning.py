@@ -1,4 +1,4 @@
-"""Autotune as a whole on memory of the host: what its parts do together. The candidates and the clock are stand-ins."""
+"""Autotune as a whole on memory of the host. The candidates and the clock are stand-ins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays of other libraries: what is read of them, which are refused, and what new ones look like. No GPU here."""
+"""Arrays of other libraries: their metadata, rejected arrays, and new ones. No GPU here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of cuda.core's pool that is given back to the driver for other allocators, and what the pool keeps. No GPU here."""
+"""Memory of cuda.core's pool that is given back to the driver for other allocators, and its reserve. No GPU here."""
 
 from __future__ import annotations
 

@@ -59,9 +59,9 @@ class Memory:
 
 
 class Sizes(list[int]):
-    """The workspace that the candidates of every problem need, the best one first; `caps` are those that were asked for."""
+    """The workspace that the candidates of every problem need, the best one first, and the limits of the plans."""
 
-    caps: list[int | None]
+    memory_limits: list[int | None]
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def memory(stand_in: StandInDevice) -> Memory:
 @pytest.fixture
 def sizes(stand_in: StandInDevice, memory: Memory, monkeypatch: pytest.MonkeyPatch) -> Sizes:
     there = Sizes([8 * MiB, 2 * MiB, 0])
-    there.caps = []
+    there.memory_limits = []
 
     def candidates(uids: tuple[int, ...], operands: tuple[str, ...]) -> Iterator[Candidate]:
         for size in there:
@@ -82,14 +82,16 @@ def sizes(stand_in: StandInDevice, memory: Memory, monkeypatch: pytest.MonkeyPat
             executable = stand_in.executable(uids, operands)
             yield Candidate("heuristics", f"{size} bytes", (), True, lambda made=executable: made)  # type: ignore[misc]
 
-    def choose(problem: Any, options: Any, target: Any, free: int, tune: Any, before: Any, cap: int | None) -> Any:
-        there.caps.append(cap)
+    def choose(
+        problem: Any, options: Any, target: Any, free: int, tune: Any, before: Any, memory_limit: int | None
+    ) -> Any:
+        there.memory_limits.append(memory_limit)
         nodes = (*problem.graph.inputs, *problem.graph.outputs) if isinstance(problem, GraphProblem) else ()
         uids = tuple(node.uid for node in nodes) or tuple(range(len(problem.operands)))
         for candidate in candidates(uids, problem.operands):
             planned = candidate.prepare()
             assert planned is not None
-            if planned.workspace_size <= (free if cap is None else cap):
+            if planned.workspace_size <= (free if memory_limit is None else memory_limit):
                 return candidate, [candidate]
         raise NoAlgorithmError(str(problem), "less workspace", "  a table", [])
 
@@ -138,7 +140,7 @@ def test_a_workspace_that_cannot_be_had_is_planned_for_anew_once(
     call()
     assert launched(stand_in) == 2
     assert plan_cache.cache_info().misses == 2
-    first, second = sizes.caps
+    first, second = sizes.memory_limits
     assert first is None
     assert second is not None
     assert 2 * MiB <= second <= 3 * MiB
@@ -212,7 +214,7 @@ def test_a_plan_that_the_caller_chose_is_not_replaced(stand_in: StandInDevice, m
     plan = conv.plan("forward", Array(*X), Array(*W))
     with pytest.raises(MemoryError, match=r"out of memory .* 8388608 bytes of workspace.*the allocator has no 8388608"):
         Convolution(algorithm=plan).forward(Array(*X), Array(*W))
-    assert len(sizes.caps) == 1
+    assert len(sizes.memory_limits) == 1
     assert launched(stand_in) == 0
 
 

@@ -1,4 +1,4 @@
-"""Workspace: one buffer for each thread, device and stream; whose memory it is, and how long it is kept. No GPU here."""
+"""Workspace: one buffer for each thread, device and stream, its owner and its lifetime. No GPU here."""
 
 from __future__ import annotations
 

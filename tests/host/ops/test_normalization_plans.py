@@ -342,7 +342,7 @@ def test_what_is_planned_is_the_reference(
 def test_batch_normalization_as_planned_is_the_reference(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
     from cudnnpy._launch import operands
 
-    monkeypatch.setattr(operands, "LARGE", 0)  # so that graphs are taken where there are any
+    monkeypatch.setattr(operands, "LARGE_BYTES", 0)  # so that graphs are taken where there are any
 
     @settings(drawn, max_examples=200)
     @given(problems("BatchNormalization"), st.booleans(), st.booleans(), st.sampled_from([0.1, -1.0, 2.0]))

@@ -1,4 +1,4 @@
-"""The normalizations' calls on stand-in arrays: which results there are, of which kind, and what is launched for them."""
+"""The normalizations' calls on stand-in arrays: the results, their types, and their launches."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def without_engines() -> Iterator[None]:
         patch.setattr(Graph, "executable", lambda self, device, pick=0: None)
         patch.setattr(Handle, "default", classmethod(lambda cls, device=None: None))
         patch.setattr(reductions.raw, "call", called)
-        for module, name in ((pooling, "_MIN_REDUCED_BYTES"), (reductions, "_LARGE")):
+        for module, name in ((pooling, "_MIN_REDUCED_BYTES"), (reductions, "_MIN_BYTES")):
             patch.setattr(module, name, 0)
         yield
 

@@ -1,4 +1,4 @@
-"""Small files and arguments take little memory, and what is shown of them is short and printable."""
+"""Small files and arguments take little memory, and errors show them short and printable."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from stand_in_device import Array, StandInDevice
-from test_frozen import EACH, OBJECTS
+from test_options_base import EACH, OBJECTS
 
 import cudnnpy
 from cudnnpy import Engine, raw, reference

@@ -1,4 +1,4 @@
-"""Options, values and calls that another library has: each error says what to type here, and that is accepted."""
+"""Options, values and calls of another library: each error has the text to type here, and that is accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the checks of options take, and what they refuse: the type of the error, the argument, the value, the expectation."""
+"""The checks of options: accepted values, and the type, argument, value and expectation of each error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known to be wrong in cuDNN's engines: each issue decides on its side of its condition alone, by what is offered."""
+"""Known issues of cuDNN's engines: each has an effect on its side of its condition alone."""
 
 from __future__ import annotations
 

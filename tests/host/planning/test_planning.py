@@ -360,7 +360,10 @@ def test_what_the_device_turned_out_to_have_is_a_limit_too(plan: Planner, prefer
     rows[:0] = [largest]  # as if it were the best guess
     before = largest["engine"]
     assert plan("choose", **request, before=before)["name"] == largest["name"]
-    assert plan("choose", **request, before=before, cap=largest["workspace_size"] - 1)["name"] == fitting[0]["name"]
+    assert (
+        plan("choose", **request, before=before, memory_limit=largest["workspace_size"] - 1)["name"]
+        == fitting[0]["name"]
+    )
 
 
 # autotune, with times in place of a clock

@@ -1,4 +1,4 @@
-"""Files of problems: what is written, what is read, and where a file is wrong."""
+"""Files of problems: writing, reading, and the line of an error."""
 
 from __future__ import annotations
 

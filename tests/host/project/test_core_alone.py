@@ -25,7 +25,7 @@ IDLE = {
 # raw, descriptors, Convolution on the stand-in device, and the reference
 TESTS = (
     *("raw", "descriptors", "choosing", "owned", "layouts", "arrays", "workspace"),
-    *("problem", "lowering", "legacy", "operation", "plan_cache", "launcher", "steps", "variant_packs"),
+    *("problem", "lowering", "legacy", "device_operation", "plan_cache", "launcher", "steps", "variant_packs"),
     *("reference_convolution", "reference_tensors"),
 )
 
@@ -73,7 +73,7 @@ def test_every_other_module_is_imported(core: Path) -> None:
 
 def test_its_tests_pass(core: Path) -> None:
     """Left out are the one that uses prefer="autotune" and the drawn values, which are not other ones here."""
-    autotunes = "tests/host/launch/test_operation.py::test_options_have_keys_of_their_own"
+    autotunes = "tests/host/launch/test_device_operation.py::test_options_have_keys_of_their_own"
     run_tests(core, *TESTS, options=("-m", "not hypothesis", "--deselect", autotunes))
 
 

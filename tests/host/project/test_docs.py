@@ -1,4 +1,4 @@
-"""The documentation: its programs that need no GPU run, its links lead somewhere, its tables are what cuDNN says."""
+"""The documentation: its programs that need no GPU run, its links lead somewhere, its tables agree with cuDNN."""
 
 from __future__ import annotations
 

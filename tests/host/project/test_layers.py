@@ -1,4 +1,4 @@
-"""The order of the modules, what importing costs, and that everything public is documented."""
+"""The order of the modules, the cost of importing, and that everything public is documented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages on porting: what their tables name exists, and what was removed is listed whole. Their programs: test_docs.py."""
+"""The pages on porting: the names of their tables exist, and all removed names are listed. Their programs: test_docs.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the project says of itself, in its several files, agrees; and its package page's links lead somewhere."""
+"""The project's several files agree with each other, and its package page's links lead somewhere."""
 
 from __future__ import annotations
 

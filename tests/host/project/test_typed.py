@@ -1,4 +1,4 @@
-"""mypy and pyright accept what users write, and refuse what cannot run: the files in tests/typed.
+"""mypy and pyright accept valid uses and reject invalid ones: the files in tests/typed.
 
 A file whose name ends in _errors.py has lines that are marked with the errors they must have, mypy's code and pyright's:
 

@@ -1,4 +1,4 @@
-"""Names that people type and `cudnnpy` lacks: the error says what to type, and that exists."""
+"""Names that people type and `cudnnpy` lacks: the error has the name to type, and that exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where no GPU can be used, the first use of one says so, as cuDNN's own error and with what to do."""
+"""Without a usable GPU, the first use of one raises cuDNN's own error with advice."""
 
 from __future__ import annotations
 

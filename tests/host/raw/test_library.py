@@ -1,4 +1,4 @@
-"""Finding and loading libcudnn: what is loaded, and what is said when it cannot be."""
+"""Finding and loading libcudnn, and the errors where it cannot be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cudnnpy.raw: C's names, bound on first call, with what the headers tell about them."""
+"""cudnnpy.raw: C's names, bound on first call, with facts of the headers."""
 
 from __future__ import annotations
 

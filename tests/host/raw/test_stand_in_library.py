@@ -1,4 +1,4 @@
-"""The stand-in for libcudnn: what crosses into C meets it, and the real library again afterwards."""
+"""The stand-in for libcudnn: calls into C meet it, and the real library again afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the reference is compared with, oracles.py, is itself compared with SciPy (and in tests/torch with JAX)."""
+"""The oracles of the reference's tests (oracles.py) against SciPy (and in tests/torch against JAX)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference implementation takes what the classes on device arrays take, and refuses the same with the same words."""
+"""The reference implementation accepts and rejects the same arguments as the classes on device arrays, with the same errors."""
 
 from __future__ import annotations
 

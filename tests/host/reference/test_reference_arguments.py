@@ -1,4 +1,4 @@
-"""The reference refuses what makes no sense, before any work, and says what was given and what was expected."""
+"""Arguments that the reference rejects before any work, with the value and the expectation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference's dropout: what is kept, how often, and that the gradient has the same mask."""
+"""The reference's dropout: the share of elements that it drops, and that the gradient has the same mask."""
 
 from __future__ import annotations
 

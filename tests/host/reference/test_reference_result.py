@@ -1,4 +1,4 @@
-"""What becomes of the reference's sums: alpha, beta, bias, activation, dtypes, one rounding."""
+"""The last steps of the reference: alpha, beta, bias, activation, dtypes, one rounding."""
 
 from __future__ import annotations
 

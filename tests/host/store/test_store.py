@@ -1,4 +1,4 @@
-"""A store: keys, entries, which of two stands, plans that failed, and what is refused."""
+"""A store: keys, entries, the precedence of two entries, failed plans, and rejected values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damaged files of a store: a file is set aside, what SQLite still reads goes on, and nothing that was removed comes back."""
+"""Corrupt files of a store: a file is set aside, its readable rows are copied, and nothing that was removed comes back."""
 
 from __future__ import annotations
 

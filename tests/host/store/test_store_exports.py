@@ -1,4 +1,4 @@
-"""Exports of a store: lines of JSON, the same bytes for the same entries; and what is damaged, newer or no export."""
+"""Exports of a store: lines of JSON, the same bytes for the same entries; and corrupt, newer or other files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of a store: its path, its journal, and what else may be in it."""
+"""The file of a store: its path, its journal, and foreign contents."""
 
 from __future__ import annotations
 

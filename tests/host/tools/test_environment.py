@@ -1,4 +1,4 @@
-"""The program that sets up environments: what it decides for a driver, and when it installs again."""
+"""The program that sets up environments: its choice for a driver, and when it installs again."""
 
 from __future__ import annotations
 

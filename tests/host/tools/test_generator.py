@@ -1,4 +1,4 @@
-"""The generator: what it carries over, what it refuses, and that the committed files are what it makes."""
+"""The generator: the facts that it carries over, rejected headers, and that the committed files are its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hunt for faults: what it draws, what it makes of candidates that fault in scripted children, its file and summary."""
+"""The hunt for faults: drawn problems, faults in scripted children, its file and summary."""
 
 from __future__ import annotations
 

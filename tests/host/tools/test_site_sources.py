@@ -1,4 +1,4 @@
-"""The sources of the site: what tools/build_site.py makes of the pages. tests/site reads what Sphinx makes of them."""
+"""The sources of the site, which tools/build_site.py makes of the pages. tests/site reads Sphinx's output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cudnnpy.torch where PyTorch is not installed: it is imported, its options are checked, and enable() says what is missing."""
+"""cudnnpy.torch without PyTorch: it is imported, its options are checked, and enable() names the missing package."""
 
 from __future__ import annotations
 

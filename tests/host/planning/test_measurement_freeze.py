@@ -1,4 +1,4 @@
-"""cudnnpy.freeze: nothing is measured, and what is not in the store is guessed for as long as the freeze lasts."""
+"""cudnnpy.freeze: nothing is measured, and problems without a stored choice get the default choice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The texts of graphs' plans: what is written, what comes back, and what is refused."""
+"""Serialized plans of graphs: their text, the plans that are loaded from it, and rejected texts."""
 
 from __future__ import annotations
 

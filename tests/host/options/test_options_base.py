@@ -1,4 +1,4 @@
-"""Operation objects: frozen, equal by value, hashable, picklable; and what stands for them in keys is never another's."""
+"""Operation objects: immutable, equal by value, hashable, picklable, with cache tokens of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transposed convolutions as they are planned where output_padding reaches the stride, and convolutions of no channels.
+"""Transposed convolutions whose output_padding is the stride or more, and convolutions without channels.
 
 Their steps are carried out with NumPy; the plan in them is the reference's plain convolution.
 """

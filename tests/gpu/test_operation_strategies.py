@@ -1,4 +1,4 @@
-"""Results on every road of the operations: sizes that test_operations.py does not draw, against PyTorch in float64."""
+"""Results of every strategy of the operations: sizes that test_operations.py does not draw, against PyTorch in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries of real plans: what cuDNN plans again from engine and knobs is what it planned, and the set-up of stored choices."""
+"""Entries of real plans: engine and knobs give the same plan again; the set-up of stored choices."""
 
 from __future__ import annotations
 

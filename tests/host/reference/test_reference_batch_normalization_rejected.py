@@ -1,4 +1,4 @@
-"""What the reference's batch normalization refuses; parameters of its own types, or none, and sizes of 0."""
+"""Arguments that the reference's batch normalization rejects; parameter types, or none, and sizes of 0."""
 
 from __future__ import annotations
 

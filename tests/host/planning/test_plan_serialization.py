@@ -1,4 +1,4 @@
-"""Plan.to_json and from_json as far as no GPU is needed: what is written, and what is refused."""
+"""Plan.to_json and from_json without a GPU: the text, and rejected texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the reference's layer, RMS and instance normalization refuse, and what kind of arrays they give."""
+"""Arguments that the reference's layer, RMS and instance normalization reject, and the types of their results."""
 
 from __future__ import annotations
 

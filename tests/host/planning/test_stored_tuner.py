@@ -1,4 +1,4 @@
-"""Choices that outlast a process: what the store has is not measured again. The engines and their times are made up."""
+"""Stored choices: a problem of the store is not measured again. The engines and their times are made up."""
 
 from __future__ import annotations
 
@@ -46,9 +46,11 @@ def new_process(tmp_path: Path) -> Callable[[], None]:
     return start
 
 
-def planned(problem: MadeUp = SUMS, cap: int | None = None, before: Engine | None = None, **options: Any) -> Plan:
+def planned(
+    problem: MadeUp = SUMS, memory_limit: int | None = None, before: Engine | None = None, **options: Any
+) -> Plan:
     asked = PlanningOptions(prefer="autotune")._replace(**options)
-    return selection.plan_for(problem, asked, tuner(), before, cap)
+    return selection.plan_for(problem, asked, tuner(), before, memory_limit)
 
 
 def standing(problem: MadeUp = SUMS, **options: Any) -> Entry:
@@ -80,9 +82,11 @@ class Child:
         return self.said
 
 
-def measured(child: Child, problem: MadeUp = SUMS, cap: int | None = None, **options: Any) -> Plan:
+def measured(child: Child, problem: MadeUp = SUMS, memory_limit: int | None = None, **options: Any) -> Plan:
     """A plan that is measured by the child."""
-    return selection.plan_for(problem, PlanningOptions(prefer="autotune")._replace(**options), child, cap=cap)
+    return selection.plan_for(
+        problem, PlanningOptions(prefer="autotune")._replace(**options), child, memory_limit=memory_limit
+    )
 
 
 def faults() -> list[tuple[str, str, str, str]]:
@@ -282,11 +286,11 @@ def test_a_choice_that_is_too_large_now_is_left_to_others(cudnn: Cudnn, monkeypa
         patch.setattr(workspace, "free_bytes", lambda device: 499)
         assert planned().name == "engine 3"
     cudnn.measured.clear()
-    assert (planned(cap=499).name, cudnn.measured) == (
+    assert (planned(memory_limit=499).name, cudnn.measured) == (
         "engine 1",
         [],
     )  # out of memory in the caller: nothing is measured
-    assert (planned(cap=500).name, standing(), reasons()) == ("engine 2", before, [])
+    assert (planned(memory_limit=500).name, standing(), reasons()) == ("engine 2", before, [])
     assert planned().name == "engine 2"
 
 
@@ -311,7 +315,7 @@ def test_a_choice_that_says_it_needs_less_than_it_does_is_left_alone(cudnn: Cudn
 
 def test_what_is_chosen_for_a_shortage_is_not_kept(cudnn: Cudnn) -> None:
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 500), Made(3))
-    assert planned(cap=499).name == "engine 1"
+    assert planned(memory_limit=499).name == "engine 1"
     assert len(layers.current().user) == 0
     assert planned().name == "engine 2"
 
@@ -504,7 +508,7 @@ def test_only_what_was_measured_or_confirmed_with_this_driver_is_taken_without_r
 def test_what_does_not_fit_is_left_to_others(cudnn: Cudnn, limit: int) -> None:
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 500))
     planned()
-    assert planned(prefer="fastest", cap=limit).name == f"engine {1 + (limit == 500)}"
+    assert planned(prefer="fastest", memory_limit=limit).name == f"engine {1 + (limit == 500)}"
     assert reasons() == []
 
 

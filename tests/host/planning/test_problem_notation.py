@@ -1,4 +1,4 @@
-"""The text of a problem and its options: what is written, what is read, and what is refused."""
+"""The notation of a problem and its options: writing, parsing, and rejected texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From arrays to a launch, without a GPU: what a call does the first time and what it does again.
+"""From arrays to a launch, without a GPU: the first call of a signature, and the next ones.
 
 The arrays, the choice and the C library are stand-ins; keys, caches, launchers, handles and plans are the real ones.
 """

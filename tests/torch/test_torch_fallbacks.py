@@ -1,4 +1,4 @@
-"""What cudnnpy.torch leaves to PyTorch's own kernels, and how it is counted."""
+"""The fallbacks of cudnnpy.torch to PyTorch's own kernels, and their counts."""
 
 from __future__ import annotations
 
