@@ -20,6 +20,9 @@ CHANNELS_LAST = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
 
 MEMORY_LAYOUTS = ("C", "channels_last")  # memory formats, whatever the order of the axes
 
+# Maximum for one tensor descriptor: cuDNN's older functions count elements, with padding, in 32 bits.
+MAX_TENSOR_ELEMENTS = 1 << 30
+
 
 class _TensorFields(NamedTuple):
     shape: tuple[int, ...]

@@ -8,7 +8,7 @@ from typing import Any
 
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of, numpy_dtype
-from cudnnpy._core.layouts import TensorSpec
+from cudnnpy._core.layouts import MAX_TENSOR_ELEMENTS, TensorSpec
 from cudnnpy._cuda_python import cuda_python
 from cudnnpy._measuring.guarded_memory import STREAM
 from cudnnpy._memory.workspace import allocate
@@ -27,8 +27,6 @@ ROUNDOFF = {
     "float8_e4m3fn": 2.0**-4,
     "float8_e5m2": 2.0**-3,
 }
-
-_MAX_ELEMENTS = 1 << 30  # maximum of elements that are compared at a time: a tensor descriptor counts them in 32 bits
 
 
 def tolerance(problem: Problem, tf32: bool) -> float:
@@ -63,7 +61,7 @@ class MaxAbs:
         The memory is overwritten: cudnnAddTensor subtracts in place.
         """
         dtype, itemsize = spec.dtype, dtype_of(spec.dtype).itemsize
-        if size > _MAX_ELEMENTS * itemsize:
+        if size > MAX_TENSOR_ELEMENTS * itemsize:
             return self._of_parts(spec, address, size, minus)
         if dtype not in ("float16", "bfloat16", "float32", "float64"):
             return self._by_numpy(dtype, address, size, minus)
@@ -82,7 +80,7 @@ class MaxAbs:
 
     def _of_parts(self, spec: TensorSpec, address: int, size: int, minus: int | None) -> float:
         """Return the same for more elements than a tensor descriptor can have."""
-        part = _MAX_ELEMENTS * dtype_of(spec.dtype).itemsize
+        part = MAX_TENSOR_ELEMENTS * dtype_of(spec.dtype).itemsize
         found = [
             self(spec, address + at, min(part, size - at), None if minus is None else minus + at)
             for at in range(0, size, part)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from cudnnpy import raw
-from cudnnpy._options.checks import error_repr, printable
+from cudnnpy._options.checks import MAX_INT64, error_repr, printable
 from cudnnpy._options.limits import MAX_PROFILE_BYTES
 from cudnnpy._options.public_dir import PublicDir
 from cudnnpy._options.suggestions import did_you_mean
@@ -36,7 +36,6 @@ from cudnnpy.handle import on_device
 
 FORMAT = 1
 FIRST_RELEASE = 90800  # of cuDNN with device profiles
-_MAX_INT64 = (1 << 63) - 1
 _FOLDER = Path(__file__).with_name("device_profiles")
 
 # The keys of cuDNN 9.28, each with a value of its type. Releases add keys, and reject a profile without those that they need.
@@ -270,7 +269,7 @@ def _check_values(found: dict[str, Any], source: str) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= _MAX_INT64
+    return type(value) is int and 0 <= value <= MAX_INT64
 
 
 def _keys_text(missing: list[str], unknown: list[str]) -> str:

@@ -6,11 +6,11 @@ import json
 import math
 from typing import Any
 
+from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, byte_extent
 
 LIMIT = 1 << 62  # of sizes, strides and extents in bytes, so that the sum of two fits in 64 bits
-_MAX_AXES = 8  # of a tensor (CUDNN_DIM_MAX)
 
 
 def invalid_json(reason: str) -> ValueError:
@@ -52,7 +52,7 @@ def spec_of(name: str, given: Any) -> TensorSpec:
 
 def integers(name: str, given: Any, low: int, count: int | None = None) -> tuple[int, ...]:
     """Return a list of integers as a tuple. It must have `count` elements, or at most as many as a tensor has axes."""
-    is_list = isinstance(given, list) and 1 <= len(given) <= _MAX_AXES and count in (None, len(given))
+    is_list = isinstance(given, list) and 1 <= len(given) <= raw.CUDNN_DIM_MAX and count in (None, len(given))
     if not is_list or not all(type(number) is int and low <= number < LIMIT for number in given):
         raise ValueError(
             f"{name} must be {'' if count is None else f'{count} '}integers of {low} or more; got other values"

@@ -23,7 +23,14 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._core.layouts import TensorSpec, are_channels_last, channels_last_strides, is_dense, result_strides
+from cudnnpy._core.layouts import (
+    MAX_TENSOR_ELEMENTS,
+    TensorSpec,
+    are_channels_last,
+    channels_last_strides,
+    is_dense,
+    result_strides,
+)
 from cudnnpy._launch.step_builder import StepBuilder, Tensor
 from cudnnpy._launch.steps import Executable, StepSequence
 from cudnnpy._planning import known_issues
@@ -37,9 +44,6 @@ from cudnnpy.convolution.epilogue import add_epilogue
 from cudnnpy.convolution.problem import ROLES, ConvolutionSpec, in_agreement
 from cudnnpy.convolution.space_to_depth import SpaceToDepth, can_transform, with_space_to_depth
 
-_MAX_ELEMENTS = (
-    1 << 30
-)  # maximum of elements of a tensor that is copied to another memory format: cuDNN counts in 32 bits
 _IMAGE_AXES = 2  # maximum of spatial axes; with three, depthwise convolutions run on other kernels
 
 
@@ -153,9 +157,8 @@ def _channels_last(problem: ConvolutionSpec) -> ConvolutionSpec | None:
     tensors = {name: getattr(problem, name) for name in ("x", "w", "y")}
     if dtype_of(problem.x.dtype).itemsize != 2 and not (problem.x.dtype == "float32" and problem.is_depthwise):
         return None
-    if any(math.prod(spec.shape) > _MAX_ELEMENTS for spec in tensors.values()) or are_channels_last(
-        problem.x, problem.y
-    ):
+    is_too_large = any(math.prod(spec.shape) > MAX_TENSOR_ELEMENTS for spec in tensors.values())
+    if is_too_large or are_channels_last(problem.x, problem.y):
         return None
     last = {
         name: spec._replace(strides=channels_last_strides(spec.shape), alignment=16) for name, spec in tensors.items()

@@ -24,7 +24,14 @@ from functools import cached_property
 from typing import NamedTuple
 
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._core.layouts import TensorSpec, channels_last_strides, is_only_channels_last, is_packed, packed_strides
+from cudnnpy._core.layouts import (
+    MAX_TENSOR_ELEMENTS,
+    TensorSpec,
+    channels_last_strides,
+    is_only_channels_last,
+    is_packed,
+    packed_strides,
+)
 from cudnnpy._launch.steps import FunctionCall, OperandAddress, scaling_arguments, tensor_descriptor
 from cudnnpy.convolution.problem import ConvolutionSpec, Geometry
 from cudnnpy.descriptors import TensorTransformDescriptor
@@ -33,7 +40,6 @@ from cudnnpy.raw import CUDNN_TENSOR_NCHW, CUDNN_TENSOR_NHWC, CUDNN_TRANSFORM_FO
 
 _CHANNELS = 4  # maximum of x's channels; with more, engines add little padding
 _MIN_BYTES = 1 << 20  # minimum of x's bytes; below, two or three more launches cost more than they save
-_MAX_ELEMENTS = 1 << 30  # maximum of x's elements, with padding: cuDNN's older functions count in 32 bits
 
 
 class SpaceToDepth(NamedTuple):
@@ -108,7 +114,7 @@ def with_space_to_depth(problem: ConvolutionSpec) -> tuple[ConvolutionSpec, Spac
     """Return the transformed problem, and the transformations of x and w; None where it is not supported or not faster."""
     x, w, g = problem.x, problem.w, problem.geometry
     elements = math.prod(x.shape)
-    if x.shape[1] > _CHANNELS or elements * dtype_of(x.dtype).itemsize < _MIN_BYTES or elements > _MAX_ELEMENTS:
+    if x.shape[1] > _CHANNELS or elements * dtype_of(x.dtype).itemsize < _MIN_BYTES or elements > MAX_TENSOR_ELEMENTS:
         return None
     if problem.groups > 1 or problem.mode != "cross_correlation" or any(step > 1 for step in g.dilation):
         return None

@@ -32,8 +32,6 @@ from cudnnpy.backend import Descriptor
 from cudnnpy.graph.frontend_names import missing, with_frontend_keywords
 from cudnnpy.typing import Array, Dtype, ElementName
 
-_MAX_AXES = 8  # of a tensor (CUDNN_DIM_MAX)
-
 # Operands that must be positive so that the result is not NaN, operands that are flags, and operands that must be positive so
 # that the result is; by the mode of an elementwise operation or the kind of another operation.
 _POSITIVE = {
@@ -136,7 +134,7 @@ class GraphTensors(PublicDir):
 
         Raises TypeError and ValueError for a value that is not a number, or that does not fit compute_dtype.
         """
-        node = self._number_of("value", value, check_integer("rank", rank, 1, _MAX_AXES))
+        node = self._number_of("value", value, check_integer("rank", rank, 1, raw.CUDNN_DIM_MAX))
         self._keep(node)
         assert node.number is not None
         self._record("number", value=node.number.value, rank=len(node.shape))

@@ -5,22 +5,14 @@ from __future__ import annotations
 import logging
 
 import numpy as np
+from log_records import LogRecords
 
 import cudnnpy
 from cudnnpy.handle import Handle
 
 
-class Kept(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
-        self.records: list[logging.LogRecord] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.records.append(record)
-
-
 def test_the_records_of_calls_on_a_handle() -> None:
-    logger, kept = logging.Logger("calls"), Kept()
+    logger, kept = logging.Logger("calls"), LogRecords()
     logger.addHandler(kept)
     with cudnnpy.log_to(logger), Handle(0) as handle:
         assert handle.stream == 0
@@ -34,7 +26,7 @@ def test_the_records_of_calls_on_a_handle() -> None:
 
 def test_a_layer_works_as_without_a_log() -> None:
     """It is planned, and launched by cuDNN and directly, while each call of cuDNN is logged."""
-    logger, kept = logging.Logger("layer"), Kept()
+    logger, kept = logging.Logger("layer"), LogRecords()
     logger.addHandler(kept)
     conv = cudnnpy.Convolution(padding=1, tf32=False)
     numbers = np.random.default_rng(0)

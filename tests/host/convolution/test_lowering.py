@@ -191,7 +191,7 @@ def test_tensors_of_more_elements_than_are_counted_are_not_copied_to_channels_la
 ) -> None:
     most = max(math.prod(spec.shape) for spec in depthwise("forward", "first").specs)
     for limit, is_copied in ((most, True), (most - 1, False)):
-        monkeypatch.setattr(lowering_of, "_MAX_ELEMENTS", limit)
+        monkeypatch.setattr(lowering_of, "MAX_TENSOR_ELEMENTS", limit)
         *_, last = lowerings(depthwise("forward", "first"))
         assert last.channels_last_copies == is_copied
 

@@ -14,21 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from log_records import LogRecords
 
 import cudnnpy
 from cudnnpy import descriptors, raw
 
 ROOT = Path(__file__).resolve().parents[3]
 BAD = (raw.CUDNN_TENSOR_NCHW, raw.CUDNN_DATA_FLOAT, -1, 2, 3, 4)
-
-
-class Kept(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
-        self.records: list[logging.LogRecord] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.records.append(record)
 
 
 @pytest.fixture
@@ -40,9 +32,9 @@ def tensor() -> Iterator[Any]:
 
 
 @pytest.fixture
-def kept() -> Iterator[Kept]:
+def kept() -> Iterator[LogRecords]:
     """What the logger "cudnnpy" gets; its level is DEBUG."""
-    logger, handler = logging.getLogger("cudnnpy"), Kept()
+    logger, handler = logging.getLogger("cudnnpy"), LogRecords()
     before = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
@@ -87,7 +79,7 @@ def bad():
 # What a record says
 
 
-def test_an_error_is_a_record_that_says_what_failed_and_where(kept: Kept, tensor: Any) -> None:
+def test_an_error_is_a_record_that_says_what_failed_and_where(kept: LogRecords, tensor: Any) -> None:
     with cudnnpy.log_to("cudnnpy", level="ERROR"):
         status = raw.cudnnSetTensor4dDescriptor(tensor, *BAD)
     (record,) = kept.records
@@ -104,13 +96,13 @@ def test_an_error_is_a_record_that_says_what_failed_and_where(kept: Kept, tensor
     assert (facts["cudnn_handle"], facts["cudnn_stream"], facts["cudnn_device"]) == (None, None, None)
 
 
-def test_a_record_is_attributed_to_the_programs_line_and_not_to_the_packages_own(kept: Kept, tensor: Any) -> None:
+def test_a_record_is_attributed_to_the_programs_line_and_not_to_the_packages_own(kept: LogRecords, tensor: Any) -> None:
     with cudnnpy.log_to(level="ERROR"), pytest.raises(cudnnpy.errors.BadParameterError):
         raw.call("cudnnSetTensor4dDescriptor", tensor, *BAD)
     assert [record.pathname for record in kept.records] == [__file__]
 
 
-def test_at_debug_every_call_is_a_record_with_its_arguments(kept: Kept) -> None:
+def test_at_debug_every_call_is_a_record_with_its_arguments(kept: LogRecords) -> None:
     with cudnnpy.log_to("cudnnpy", level=logging.DEBUG):
         descriptors.TensorDescriptor((2, 3, 5, 7)).close()
     functions = [vars(record)["cudnn_function"] for record in kept.records]
@@ -129,7 +121,7 @@ MESSAGE = b"CuDNN (v91900) function cudnnX() called:\0    a: 100%s;\0        b\n
 @pytest.mark.parametrize(
     ("severity", "level"), [(0, "CRITICAL"), (1, "ERROR"), (2, "WARNING"), (3, "DEBUG"), (4, "DEBUG")]
 )
-def test_severities_and_all_that_cudnn_states(kept: Kept, severity: int, level: str) -> None:
+def test_severities_and_all_that_cudnn_states(kept: LogRecords, severity: int, level: str) -> None:
     """As on a GPU, and for severities that are rare or not known yet: the test calls the function that cuDNN has."""
     facts = raw.cudnnDebugStruct(cudnn_version=91900, cudnnStatus=5000, stream=0x10, tid=7)
     facts.handle = ctypes.cast(0x20, raw.cudnnHandle_t)
@@ -145,7 +137,7 @@ def test_severities_and_all_that_cudnn_states(kept: Kept, severity: int, level: 
 
 
 @pytest.mark.parametrize("text", [None, b"\0", b"not\xff a call\0\0"])
-def test_a_message_of_another_form_is_a_record_too(kept: Kept, text: bytes | None) -> None:
+def test_a_message_of_another_form_is_a_record_too(kept: LogRecords, text: bytes | None) -> None:
     with cudnnpy.log_to("cudnnpy"):
         _, function = registered()
         kept.records.clear()
@@ -175,7 +167,7 @@ def test_without_a_level_it_is_the_loggers() -> None:
             assert registered()[0] == mask
 
 
-def test_what_is_less_severe_than_asked_for_is_dropped(kept: Kept, tensor: Any) -> None:
+def test_what_is_less_severe_than_asked_for_is_dropped(kept: LogRecords, tensor: Any) -> None:
     """cuDNN sends errors whatever the mask is."""
     with cudnnpy.log_to("cudnnpy", level="CRITICAL"):
         raw.cudnnSetTensor4dDescriptor(tensor, *BAD)
@@ -185,7 +177,7 @@ def test_what_is_less_severe_than_asked_for_is_dropped(kept: Kept, tensor: Any) 
 # On and off
 
 
-def test_it_is_off_until_it_is_turned_on_and_after_it_is_turned_off(kept: Kept, tensor: Any) -> None:
+def test_it_is_off_until_it_is_turned_on_and_after_it_is_turned_off(kept: LogRecords, tensor: Any) -> None:
     raw.cudnnSetTensor4dDescriptor(tensor, *BAD)
     assert kept.records == []
     cudnnpy.log_to("cudnnpy", level="ERROR")
@@ -200,7 +192,7 @@ def test_it_is_off_until_it_is_turned_on_and_after_it_is_turned_off(kept: Kept, 
 
 def test_blocks_restore_what_held_before(tensor: Any) -> None:
     first, second = logging.Logger("first"), logging.Logger("second")
-    handlers = Kept(), Kept()
+    handlers = LogRecords(), LogRecords()
     first.addHandler(handlers[0])
     second.addHandler(handlers[1])
 
@@ -305,7 +297,7 @@ def test_a_callback_that_is_set_by_hand(program: str, printed: list[str]) -> Non
 # Threads, handlers that do more or fail, and exit
 
 
-def test_messages_of_many_threads(kept: Kept) -> None:
+def test_messages_of_many_threads(kept: LogRecords) -> None:
     def work() -> None:
         made = raw.cudnnTensorDescriptor_t()
         raw.call("cudnnCreateTensorDescriptor", ctypes.byref(made))
@@ -324,7 +316,7 @@ def test_messages_of_many_threads(kept: Kept) -> None:
     assert set(found) == {(thread.name, thread.ident, thread.native_id) for thread in threads}
 
 
-def test_turning_it_on_and_off_while_others_call(kept: Kept) -> None:
+def test_turning_it_on_and_off_while_others_call(kept: LogRecords) -> None:
     ended = threading.Event()
     wrong = []
 
@@ -514,7 +506,7 @@ else:
 def test_bad_input_changes_nothing(
     arguments: tuple[Any, ...], kind: type[Exception], message: str, tensor: Any
 ) -> None:
-    logger, handler = logging.Logger("holds"), Kept()
+    logger, handler = logging.Logger("holds"), LogRecords()
     logger.addHandler(handler)
     with cudnnpy.log_to(logger, level="ERROR"):
         with pytest.raises(kind) as error:

@@ -57,7 +57,7 @@ def test_more_elements_than_a_descriptor_can_have_are_compared_in_parts(
         asked.append((at, size, minus))
         return float(np.abs(memory[(at - 100) // 4 :][: size // 4]).max())
 
-    monkeypatch.setattr(result_comparison, "_MAX_ELEMENTS", 3)
+    monkeypatch.setattr(result_comparison, "MAX_TENSOR_ELEMENTS", 3)
     monkeypatch.setattr(MaxAbs, "_by_numpy", by_numpy)
     largest = MaxAbs(None, 0)  # type: ignore[arg-type]
     np.testing.assert_equal(largest(TensorSpec((8,), "int32"), 100, 32, minus=500), abs(value))

@@ -415,13 +415,19 @@ def test_an_entry_for_another_problem_is_neither_used_nor_stored(cudnn: Cudnn) -
     assert (len(layers.current().user), reasons()) == (0, [])
 
 
-def test_a_measured_choice_that_does_not_load_here_is_forgotten_and_fastest_chooses(cudnn: Cudnn) -> None:
+def entry_that_does_not_load(cudnn: Cudnn) -> Entry:
+    """Choose engine 2, and return its entry. It refuses every graph from then on, and the user's store is another one."""
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
     planned()
     entry = standing()
     layers.use("")
     cudnn.engines[2].refuses = lambda knobs: True
     cudnn.proposed.pop()
+    return entry
+
+
+def test_a_measured_choice_that_does_not_load_here_is_forgotten_and_fastest_chooses(cudnn: Cudnn) -> None:
+    entry = entry_that_does_not_load(cudnn)
     plan = measured(Child(Measurement(entry)))
     assert (plan.name, plan.milliseconds, len(reasons()), len(layers.current().user)) == ("engine 1", None, 1, 0)
 
@@ -836,12 +842,7 @@ def test_the_choice_of_another_process_that_was_first_is_taken(cudnn: Cudnn) -> 
 
 
 def test_the_first_choice_is_replaced_where_it_does_not_load(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
-    planned()
-    first = standing()
-    layers.use("")
-    cudnn.engines[2].refuses = lambda knobs: True
-    cudnn.proposed.pop()
+    first = entry_that_does_not_load(cudnn)
     cudnn.scarce = lambda candidate: layers.current().put(first) is None
     assert planned().name == "engine 1"
     assert (standing().plan != first.plan, len(reasons())) == (True, 1)
