@@ -23,5 +23,3 @@ def test_a_trained_model_ranks_better_than_the_heuristics() -> None:
 
     excess = first([heuristic_scores(one) for one in given]) - 1.0
     assert first(scores) - 1.0 < 0.8 * excess
-
-

@@ -15,7 +15,6 @@ from cudnnpy import errors, raw
 from cudnnpy._measuring import stub_driver
 from cudnnpy._options.algorithms import algorithm_named, algorithm_names
 from cudnnpy._options.convolution import POLICIES, PREFERENCES
-from cudnnpy._planning import plan_serialization
 from cudnnpy._planning.device_profile import FIRST_RELEASE, DeviceProfile
 from cudnnpy.convolution import problem
 
@@ -93,74 +92,7 @@ def test_the_profiles_of_the_package_are_listed():
     ]
 
 
-def test_the_json_of_a_plan_is_described():
-    text = (DOCS / "planning-without-a-gpu.md").read_text().partition("**The text of a plan**")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| (`.*?`) \|", text, re.M)
-    keys = [key.strip("`") for row in rows for key in row.split(", ")]
-    assert sorted(keys) == sorted(["format", "sha256", *plan_serialization.SerializedPlan._fields])
-    assert f"has format {plan_serialization.FORMAT}:" in text
-
-
 # How the programs are found
-
-
-PAGE = """# Title
-```python
-a = 1
-```
-```python gpu
-b = a
-```
-```python gpu torch
-c = b
-```
-```text
-python
-```
-```python cpu
-b = -a
-```
-```python torch
-d = b
-```
-"""
-
-
-def test_blocks_keep_their_lines():
-    lines = {2: "a = 1", 5: "b = a", 8: "c = b", 14: "b = -a", 17: "d = b"}
-    wanted = {
-        ((), False): (2, 14),
-        (("torch",), False): (2, 14, 17),
-        ((), True): (2, 5),
-        (("torch",), True): (2, 5, 8, 17),
-    }
-    for (needs, gpu), kept in wanted.items():
-        found = pages.program(PAGE, needs, gpu).splitlines()
-        assert {number: line for number, line in enumerate(found, 1) if line} == {at + 1: lines[at] for at in kept}
-        assert len(found) == len(PAGE.splitlines())
-
-
-@pytest.mark.parametrize(
-    "text", ["```python\na = 1\n", "```python coffee\na = 1\n```\n", "```python\n```python\n```\n"]
-)
-def test_a_broken_fence_is_found(text):
-    with pytest.raises(AssertionError, match=r"line [12]"):
-        pages.blocks(text)
-
-
-def test_a_promise_that_is_not_kept_is_found():
-    source = "print(1)  # -> 1\nprint(2)  # -> 2\n"
-    assert pages.unprinted(source, "1\nbetween\n2\n") == []
-    assert pages.unprinted(source, "2\n1\n") == ["2"]
-    assert pages.unprinted(source, "") == ["1", "2"]
-
-
-def test_a_program_that_fails_is_told_with_its_line(tmp_path, monkeypatch):
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "page.md").write_text("# Title\n\n```python\n1 / 0\n```\n")
-    monkeypatch.setattr(pages, "ROOT", tmp_path)
-    with pytest.raises(AssertionError, match=r'File "page\.md", line 4'):
-        pages.run("page.md", tmp_path, gpu=False)
 
 
 # What choosing-algorithms.md says of cuDNN 9.28.0 on an H200

@@ -16,9 +16,8 @@ KINDS = {"TypeError", "ValueError", "kind", "kind_of_error"}
 OTHERS = {
     "cannot copy or pickle a ": "a C object has one owner",
     "the v7 functions need ": "a rejection reason, which the table of candidates shows",
-    "{file.name}, line {number}: {error}": "an error of this form, with the line of the file that it is about",
 }
-FOLDERS = ("cudnnpy", "docs/examples", "tools/benchmark")
+FOLDERS = ("cudnnpy", "docs/examples")
 # Files whose ValueErrors are about a file's content; a LibraryNotFoundError names the file.
 OF_FILES = {"cudnnpy/raw/_elf.py"}
 

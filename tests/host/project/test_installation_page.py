@@ -2,50 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-import cuda.bindings.runtime
-import numpy as np
 import pytest
-from messages import says
-
-import cudnnpy
-from cudnnpy import _cuda_python, availability, errors, raw
-from cudnnpy._core.dtypes import numpy_dtype
-from cudnnpy._cuda_state import cuda_problem
-from cudnnpy._planning import device_profile
-from cudnnpy.availability import Library
-from cudnnpy.cli.edges import images
-from cudnnpy.raw import _library
-from cudnnpy.raw._consistency import PARTS
-from cudnnpy.raw._library_files import REPLACED
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "installation.md").read_text()
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
 
 
 def test_every_extra_has_its_line() -> None:
@@ -53,8 +17,6 @@ def test_every_extra_has_its_line() -> None:
     named = {name for row in table.splitlines()[2:] for name in re.findall(r"`([\w-]+)`", row.split("|")[1])}
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert named == set(extras)
-
-
 
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])

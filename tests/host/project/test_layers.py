@@ -55,16 +55,6 @@ ORDER = [
     "__main__",
 ]
 
-SMALL = {
-    "_unknown_names",
-    "_version",
-    "_installation",
-    "_cuda_state",
-    "_cuda_python",
-    "_child_process",
-    "_worker",
-    "__main__",
-}
 
 # What the reference shares with the rest: types, the checks of options, and the error for a name that it lacks. Its numerics
 # are independent.
@@ -128,17 +118,6 @@ def breaches(sources: dict[str, str], order: list[str]) -> list[str]:
 
 def test_packages_import_only_from_those_before_them() -> None:
     assert breaches(modules(), ORDER) == []
-
-
-def test_the_pages_list_the_packages_in_their_order() -> None:
-    """All but the small private modules beside the packages."""
-    wanted = [name for name in ORDER if name not in SMALL]
-    tree = (ROOT / "CONTRIBUTING.md").read_text().partition("\ncudnnpy/\n")[2].partition("```")[0]
-    assert re.findall(r"^    (\w+)(?:/|\.py) ", tree, re.M) == wanted
-    page = (ROOT / "docs" / "how-it-works.md").read_text()
-    rows = re.findall(r"^\| (`cudnnpy\..*?) \|", page.partition("## The packages")[2].partition("\n## ")[0], re.M)
-    listed = [name for row in rows for name in re.findall(r"`cudnnpy\.(\w+)`", row)]
-    assert listed == wanted
 
 
 @pytest.mark.parametrize(
@@ -205,24 +184,6 @@ def test_one_spelling_crosses_into_c() -> None:
 
 
 STATUS_FUNCTIONS = {name for name in raw.functions() if raw.prototype(name).startswith("cudnnStatus_t")}
-
-
-def test_bind_means_one_thing() -> None:
-    """An executable bound to addresses gives a launch."""
-    found = {
-        name: [argument.arg for argument in node.args.args]
-        for name, source in modules().items()
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.FunctionDef) and node.name == "bind"
-    }
-    assert len(found) >= 5
-    assert {
-        name for name, arguments in found.items() if arguments != ["self", "handle", "addresses", "workspace"]
-    } == set()
-
-
-def test_nothing_is_called_utils() -> None:
-    assert [name for name in modules() if re.search(r"util|helper|misc|common", name)] == []
 
 
 # Importing

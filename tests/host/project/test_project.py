@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
-
-import pytest
 
 import cudnnpy
 
@@ -27,22 +22,7 @@ def test_the_versions_agree() -> None:
     assert released == ([] if changes[0][1] == "unreleased" else [changes[0][1]])
 
 
-
-
-
-
-
-
 # The size of files and functions
-
-
-
-
-
-
-
-
-
 
 
 # The package page. tools/package_page.py imports hatchling, as it runs in the build
