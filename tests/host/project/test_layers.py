@@ -120,35 +120,6 @@ def test_packages_import_only_from_those_before_them() -> None:
     assert breaches(modules(), ORDER) == []
 
 
-@pytest.mark.parametrize(
-    ("sources", "breach"),
-    [
-        ({"a": "", "b": "from cudnnpy import a\nfrom cudnnpy.a import thing"}, None),
-        ({"a": "from cudnnpy import b", "b": ""}, "a:1 imports b, which is not before it"),
-        ({"a": "def f():\n    from cudnnpy.b import thing", "b": ""}, "a:2 imports b, which is not before it"),
-        ({"a": "import cudnnpy.b", "b": ""}, "a:1 imports b, which is not before it"),
-        ({"a": "", "b": "", "c": ""}, "c is not in the order of the packages"),
-        ({"a": ""}, "b is in the order of the packages and does not exist"),
-        ({"a.one": "from cudnnpy.b.two import thing", "b.two": ""}, "a.one:1 imports b.two, which is not before it"),
-        ({"a.one": "from cudnnpy.a.two import thing", "a.two": "", "b": ""}, None),
-        (
-            {"a.one": "from cudnnpy.a import two", "a.two": "from cudnnpy.a import one", "b": ""},
-            "a circle: a.one imports a.two imports a.one",
-        ),
-        ({"a": "", "b": "import cudnnpy"}, "b:1 imports the package itself"),
-    ],
-)
-def test_a_planted_breach_is_found(sources: dict[str, str], breach: str | None) -> None:
-    assert breaches(sources, ["a", "b"]) == ([breach] if breach else [])
-
-
-def test_the_reference_may_import_nothing_but_types_and_the_checks_of_options() -> None:
-    source = "from cudnnpy.typing import Layout\nfrom cudnnpy._options.checks import check_flag\nfrom cudnnpy.errors import E"
-    planted = {"typing": "", "_options.checks": "", "errors": "", "reference": source}
-    order = ["typing", "_options", "errors", "reference"]
-    assert breaches(planted, order) == ["reference:3 imports errors: the reference stands alone"]
-
-
 def test_the_checks_of_options_need_the_standard_library_alone() -> None:
     for name in modules():
         if top(name) == "_options":
