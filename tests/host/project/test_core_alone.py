@@ -22,7 +22,7 @@ IDLE = {
 }
 
 # raw, descriptors, Convolution on the stand-in device, and the reference
-TESTS = ("raw", "choosing", "owned", "workspace", "lowering", "device_operation", "reference_tensors")
+TESTS = ("raw", "choosing", "workspace", "lowering", "device_operation")
 
 IMPORT_ALL = """
 import importlib, pathlib
