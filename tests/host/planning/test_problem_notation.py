@@ -40,7 +40,7 @@ def problem(operation: str = "forward", *shapes: tuple[int, ...], result=None, *
 # There and back
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(problems(), planning_options())
 def test_every_problem_comes_back_from_its_text(drawn: ConvolutionProblem, options: PlanningOptions) -> None:
     text = text_of(drawn, options)
@@ -57,7 +57,7 @@ def test_every_problem_comes_back_from_its_text(drawn: ConvolutionProblem, optio
     assert text.startswith(str(drawn))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(problems(), planning_options(), st.randoms())
 def test_words_may_come_in_any_order(drawn: ConvolutionProblem, options: PlanningOptions, random: object) -> None:
     """Except that the shape of x comes before that of w."""
@@ -71,7 +71,7 @@ def test_words_may_come_in_any_order(drawn: ConvolutionProblem, options: Plannin
     assert parse(" \n\t ".join(words), drawn.device) == (drawn, options)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(problems())
 def test_every_word_of_a_text_is_needed(drawn: ConvolutionProblem) -> None:
     """Without one of them it is another problem or none."""
@@ -368,7 +368,7 @@ def spoiled(draw: st.DrawFn) -> str:
     return text
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(
     spoiled()
     | st.text()

@@ -36,7 +36,10 @@ def shipped() -> Model:
 
 
 def described(step: int) -> list[dataset.Described]:
-    return dataset.describe(list(rows.read([ROWS / "nvidia-h100.jsonl.gz"]))[::step], 1)
+    file = ROWS / "nvidia-h100.jsonl.gz"
+    if not file.exists():
+        pytest.skip("the sdist has no measured rows")
+    return dataset.describe(list(rows.read([file]))[::step], 1)
 
 
 # The predictions

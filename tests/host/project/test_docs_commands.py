@@ -76,12 +76,6 @@ def test_the_parsers_accept_a_pages_commands(
         problem_notation.parse(" ".join(options.problem))
 
 
-@pytest.mark.parametrize("line", ["cudnnpy tune problems.toml --second 3 --fast", "cudnnpy plan problems.toml"])
-def test_a_command_that_does_not_exist_is_found(line: str, parse: None, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(arguments(line)) == 2
-    assert capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("page", "number"),
     [(page, number) for page, file in FILES.items() for number, _ in enumerate(blocks(file.read_text(), "toml"))],

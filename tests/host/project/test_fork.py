@@ -61,7 +61,7 @@ threads = [threading.Thread(target=load, args=[at]) for at in range(len(locks))]
 for thread in threads:
     thread.start()
 codes = set()
-for _ in range(20):
+for _ in range(8):
     child = os.fork()
     if not child:
         signal.alarm(20)  # of a lock that stays locked

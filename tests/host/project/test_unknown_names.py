@@ -71,12 +71,6 @@ def test_what_a_sentence_names_exists(sentence: str) -> None:
         assert all(hasattr(cudnnpy.Graph, name) for name in method.split(", "))
 
 
-def test_no_name_has_two_sentences_or_is_public() -> None:
-    plain = [_plain(name) for name in FOREIGN]
-    assert sorted(plain) == sorted(set(plain))
-    assert not set(plain) & {_plain(name) for name in cudnnpy.__all__ if not name.startswith("_")}
-
-
 @pytest.mark.parametrize("page", SEEDS)
 def test_a_name_of_a_seed_has_a_suggestion_and_a_line_on_its_page(page: str) -> None:
     text = (ROOT / "docs" / "porting" / page).read_text()
