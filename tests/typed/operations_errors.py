@@ -91,7 +91,7 @@ conv.groups = 2  # E: misc reportAttributeAccessIssue
 # The reference implementation
 
 reference.Softmax("slow")  # E: arg-type reportArgumentType
-reference.Activation().forward("x")  # E: arg-type reportArgumentType
+reference.Activation().forward("x")  # E: type-var reportArgumentType
 reference.Convolution(prefer="quickest")  # E: arg-type reportArgumentType
 reference.Activation("gelu")  # E: arg-type reportArgumentType
 reference.Softmax().forward([1.0])  # E: type-var reportArgumentType
