@@ -113,16 +113,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "CUDNN_STATUS_BAD_PARAM",
         "`cudnnTransformTensor`",
         "graph/reductions.py",
-        f"{_CALLS}[reduce_tensor]",
-    ),
-    Avoided(
-        "three-axes-bias",
-        "a graph of three axes (N, C, HW)",
-        "a bias of (1, C, 1)",
-        "the bias is misread",
-        "graphs of four axes",
-        "ops/tensors.py",
-        f"{_CALLS}[add_tensor]",
+        "tests/gpu/test_convolution.py::test_the_bias_gradient_of_single_positions",
     ),
     Avoided(
         "resample-gradient",
@@ -179,24 +170,6 @@ AVOIDED: tuple[Avoided, ...] = (
         f"{_CALLS}[Softmax.forward]",
     ),
     Avoided(
-        "transform-to-float64",
-        "`cudnnTransformTensor`",
-        "from a narrower type to float64",
-        "the factors are read as float for some shapes, as double for others",
-        "a TypeError",
-        "ops/tensors.py",
-        "tests/gpu/test_operations.py::test_transform_tensor_converts",
-    ),
-    Avoided(
-        "transform-half-to-bfloat16",
-        "`cudnnTransformTensor` between float16 and bfloat16; LRN and dropout in bfloat16",
-        "always",
-        "not supported",
-        "float32 in between",
-        "ops/tensors.py",
-        "tests/gpu/test_operations.py::test_transform_tensor_converts",
-    ),
-    Avoided(
         "clipped-relu-ceiling",
         "`cudnnActivationBackward`",
         "clipped relu, x at the ceiling: after a forward in place, every clipped element",
@@ -230,7 +203,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "it takes 20 to 560 times as long as the driver's fill",
         "the driver fills dense memory",
         "_launch/fill_executables.py",
-        f"{_CALLS}[set_tensor]",
+        "tests/gpu/test_arrays_gpu.py::test_empty_batches_in_every_library",
     ),
 )
 

@@ -125,19 +125,6 @@ def op_tensor(
 # Executables made of others
 
 
-class AliasSwitch:
-    """One executable if two operands are the same memory, another one if they are not."""
-
-    def __init__(self, first: int, second: int, same: Executable, different: Executable) -> None:
-        self.first, self.second, self.same, self.different = first, second, same, different
-        self.workspace_size = max(same.workspace_size, different.workspace_size)
-
-    def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> BoundLaunch:
-        """Return the launch on these addresses."""
-        chosen = self.same if addresses[self.first] == addresses[self.second] else self.different
-        return chosen.bind(handle, addresses, workspace)
-
-
 class OffsetExecutable:
     """An executable on parts of tensors: its operands begin some bytes after the addresses."""
 

@@ -82,6 +82,13 @@ def test_the_bias_gradient_is_added_too() -> None:
     np.testing.assert_array_equal(to_host(out), before + 2 * to_host(dy).sum(axis=(0, 2, 3)))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_the_bias_gradient_of_single_positions(dtype: str) -> None:
+    """dy and the result have one shape, which cudnnReduceTensor does not support."""
+    dy = whole_numbers(1, 8, 1, 1, dtype=dtype)
+    np.testing.assert_array_equal(to_host(Convolution().backward_bias(dy)), to_host(dy)[0, :, 0, 0])
+
+
 @pytest.mark.parametrize("last", [False, True], ids=["NCHW", "NHWC"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 def test_bias_gradients_of_large_tensors_go_another_way(dtype: str, last: bool) -> None:

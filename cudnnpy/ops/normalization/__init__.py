@@ -1,1 +1,1 @@
-"""Normalizations and their gradients: batch, layer, RMS, instance and local response."""
+"""Batch normalization and its gradients."""

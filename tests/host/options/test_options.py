@@ -14,8 +14,7 @@ from stand_in_device import Array, StandInDevice
 from test_options_base import EACH, OBJECTS
 
 import cudnnpy
-from cudnnpy import Engine, raw, reference
-from cudnnpy._options import local_response
+from cudnnpy import Engine, reference
 
 
 @pytest.mark.parametrize("package", [cudnnpy, reference], ids=["device", "reference"])
@@ -35,7 +34,6 @@ from cudnnpy._options import local_response
             {"mode": "average_include_padding", "window": (3, 3)},
         ),
         ("Activation", {"coefficient": 1}, {"coefficient": 1.0}),
-        ("LocalResponseNormalization", {"k": 1, "size": np.int32(3)}, {"k": 1.0, "size": 3}),
     ],
 )
 def test_what_means_the_same_is_equal(package: Any, name: str, one: Any, other: Any) -> None:
@@ -103,9 +101,3 @@ def test_engines_are_options_too() -> None:
 
 
 # What is written down beside the C API is as the C API has it
-
-
-def test_the_limits_of_local_response_normalization_are_cudnns() -> None:
-    assert local_response.LRN_SIZES == (raw.CUDNN_LRN_MIN_N, raw.CUDNN_LRN_MAX_N)
-    smallest = local_response.LRN_SMALLEST_BETA, local_response.LRN_SMALLEST_K
-    assert smallest == (raw.CUDNN_LRN_MIN_BETA, raw.CUDNN_LRN_MIN_K)
