@@ -305,22 +305,35 @@ def test_a_lock_that_stays_leaves_memory(tmp_path: Path, monkeypatch: pytest.Mon
     assert [*store] == [entry(number) for number in range(4)]
 
 
-def test_a_look_up_goes_on_without_a_file_that_is_locked(tmp_path: Path) -> None:
-    """It waits for a moment, gives no warning, and the store is used again when the lock has ended."""
+def test_a_look_up_goes_on_with_one_warning_without_a_file_that_stays_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "store.sqlite")
+    store.put(entry(0))
+    store.add_faults([fault(0)])
+    monkeypatch.setattr(sqlite_file, "PATIENCE_SECONDS", 0.1)
+    with connected(tmp_path / "store.sqlite") as connection, one_warning("it stays locked"):
+        connection.execute("BEGIN EXCLUSIVE")
+        assert (store.faults_of(key(0)), store.get(key(0))) == ([], None)
+
+
+def test_a_lock_that_passes_from_process_to_process_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "store.sqlite"
-    Store(path).put(entry(0))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with connected(path) as connection:
-            connection.execute("BEGIN EXCLUSIVE")
-            before = time.monotonic()
-            store = Store(path)
-            assert store.get(key(0)) is None
-            assert store.is_forgotten(key(0), entry(0).plan)  # nobody knows
-            assert not store.is_checked(key(0), "here")
-            assert time.monotonic() - before < sqlite_file.PATIENCE_SECONDS / 2
-        assert store.get(key(0)) == entry(0)
-        assert not store.is_forgotten(key(0), entry(0).plan)
+    store = Store(path)
+    store.put(entry(0))
+    monkeypatch.setattr(sqlite_file, "PATIENCE_SECONDS", 1.0)
+    with connected(path) as connection, ThreadPoolExecutor(1) as pool:
+        connection.execute("BEGIN EXCLUSIVE")
+        found = pool.submit(store.get, key(0))
+        for _ in range(40):
+            os.utime(path)
+            time.sleep(0.1)
+        assert not found.done()
+        connection.execute("ROLLBACK")
+        assert found.result(60) == entry(0)
+    assert store.info().memory_reason == ""
 
 
 def test_a_file_that_could_not_be_written_is_not_waited_for_again(
@@ -369,6 +382,23 @@ def test_a_file_of_a_newer_release_is_left_as_it_is(tmp_path: Path, definition: 
         assert store.put(entry()) == store.get(key()) == entry()
     assert path.read_bytes() == before
     assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_file_of_an_older_release_is_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    with connected(path) as connection:
+        connection.execute(f"PRAGMA application_id = {sqlite.APPLICATION_ID}")
+        connection.execute("CREATE TABLE of_an_older_release (x)")
+    before = path.read_bytes()
+    with one_warning("store.sqlite cannot be used: it was made by an older release of cudnnpy"):
+        assert len(Store(path, read_only=True)) == 0
+    assert path.read_bytes() == before
+    with one_warning("store.sqlite was made by an older release of cudnnpy. It is set aside as store.sqlite.old-"):
+        store = Store(path)
+        assert store.put(entry()) == entry()
+    assert [*Store(path)] == [entry()]
+    (aside,) = store.info().set_aside
+    assert Path(aside).read_bytes() == before
 
 
 def test_a_file_that_comes_to_be_another_is_not_touched(tmp_path: Path) -> None:
