@@ -20,12 +20,11 @@ from stored import CUDNN, GPU, entry, key
 from cudnnpy import raw
 from cudnnpy import store as public
 from cudnnpy._store import database, machine
-from cudnnpy._store import entry as entries
 from cudnnpy._store.contents import ENTRY, content_of
 from cudnnpy._store.machine import Machine
 from cudnnpy._store.sqlite import DEFINITION
 from cudnnpy.errors import ClosedError
-from cudnnpy.store import Entry, Forgotten, Key, Store, StoredCandidate
+from cudnnpy.store import Entry, Forgotten, Key, Store
 
 HERE = Machine(CUDNN, frozenset([GPU]))
 
@@ -48,12 +47,6 @@ def test_everything_in_a_key_tells_it_from_others(store: Store, field: str) -> N
     assert other.digest != key().digest
     assert store.get(other) is None
     assert store.get(key(**{field: value})) == entry()
-
-
-def test_a_digest_depends_on_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = key().digest
-    monkeypatch.setattr(entries, "SCHEMA", 99)
-    assert key().digest != before
 
 
 def test_the_parts_of_a_key_are_not_run_together() -> None:
@@ -389,7 +382,3 @@ def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
     assert (len(store), file.stat().st_size) == (0, 0)
     store.put(entry())
     assert [*Store(file)] == [entry()]
-
-
-def test_a_candidate_has_its_fields() -> None:
-    assert all(isinstance(one, StoredCandidate) for one in Entry.of(entry().plain()).candidates)

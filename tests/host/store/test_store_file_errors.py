@@ -270,44 +270,14 @@ def test_threads_that_meet_a_full_disk_at_once_share_memory(tmp_path: Path, monk
 # Locks
 
 
-def test_a_lock_that_is_given_back_is_waited_for(tmp_path: Path) -> None:
-    store = Store(tmp_path / "store.sqlite")
-    store.put(entry(0))
-    with connected(tmp_path / "store.sqlite") as connection:
-        connection.execute("BEGIN IMMEDIATE")
-        ended = threading.Timer(0.3, lambda: None)
-        released = threading.Thread(target=lambda: store.put(entry(1)))
-        released.start()
-        ended.start()
-        ended.join()
-        assert released.is_alive()
-        connection.execute("ROLLBACK")
-        released.join()
-    assert [*store] == [entry(0), entry(1)]
-
-
-def sqlites_own(path: Path) -> Iterator[None]:
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
     with connected(path) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield
 
 
-def test_a_lock_that_stays_leaves_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store(tmp_path / "store.sqlite")
-    store.put(entry(0))
-    monkeypatch.setattr(sqlite_file, "PATIENCE_SECONDS", 0.1)
-    with (
-        contextmanager(sqlites_own)(tmp_path / "store.sqlite"),
-        one_warning("it stays locked"),
-    ):
-        for number in range(1, 4):
-            assert store.put(entry(number)) == entry(number)
-    assert [*store] == [entry(number) for number in range(4)]
-
-
-def test_a_look_up_goes_on_with_one_warning_without_a_file_that_stays_locked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_look_up_goes_on_without_a_file_that_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path / "store.sqlite")
     store.put(entry(0))
     store.add_faults([fault(0)])
@@ -324,15 +294,15 @@ def test_a_lock_that_passes_from_process_to_process_is_waited_for(
     store = Store(path)
     store.put(entry(0))
     monkeypatch.setattr(sqlite_file, "PATIENCE_SECONDS", 1.0)
-    with connected(path) as connection, ThreadPoolExecutor(1) as pool:
+    with connected(path) as connection, ThreadPoolExecutor(2) as pool:
         connection.execute("BEGIN EXCLUSIVE")
-        found = pool.submit(store.get, key(0))
+        found = [pool.submit(store.get, key(0)), pool.submit(store.put, entry(1))]
         for _ in range(40):
             os.utime(path)
             time.sleep(0.1)
-        assert not found.done()
+        assert not any(future.done() for future in found)
         connection.execute("ROLLBACK")
-        assert found.result(60) == entry(0)
+        assert [future.result(60) for future in found] == [entry(0), entry(1)]
     assert store.info().memory_reason == ""
 
 
@@ -343,12 +313,13 @@ def test_a_file_that_could_not_be_written_is_not_waited_for_again(
     store = Store(tmp_path / "store.sqlite")
     store.put(entry(0))
     monkeypatch.setattr(sqlite_file, "PATIENCE_SECONDS", 0.5)
-    with contextmanager(sqlites_own)(tmp_path / "store.sqlite"), one_warning("it stays locked"):
+    with locked(tmp_path / "store.sqlite"), one_warning("it stays locked"):
         store.put(entry(1))
         before = time.monotonic()
         for number in range(2, 4):
-            store.put(entry(number))
+            assert store.put(entry(number)) == entry(number)
         assert time.monotonic() - before < 0.5
+    assert [*store] == [entry(number) for number in range(4)]
     (tmp_path / "store.sqlite").write_text("hello\n" * 1000)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -361,7 +332,7 @@ def test_a_warning_that_is_made_an_error_leaves_a_store_that_works(
     store = Store(tmp_path / "store.sqlite")
     store.put(entry(0))
     monkeypatch.setattr(sqlite_file, "PATIENCE_SECONDS", 0.1)
-    with contextmanager(sqlites_own)(tmp_path / "store.sqlite"), pytest.raises(RuntimeWarning):
+    with locked(tmp_path / "store.sqlite"), pytest.raises(RuntimeWarning):
         store.put(entry(1))
     assert store.put(entry(2)) == store.get(key(2)) == entry(2)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-import warnings
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from stored import entry, key
 
+from cudnnpy._measuring.gpu_lock import gpu_lock
 from cudnnpy.store import Store
 
 NOT_UTF8 = os.fsdecode(b"caf\xe9")
@@ -78,6 +78,19 @@ def test_folders_are_made_for_their_user_alone(tmp_path: Path) -> None:
     assert [(tmp_path / place).stat().st_mode & 0o777 for place in places] == [0o755, 0o700, 0o700, 0o644]
 
 
+def test_the_lock_of_a_gpu_makes_the_same_folder_in_the_same_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    umask = os.umask(0)
+    try:
+        with gpu_lock("GPU-1", 0.0) as is_held:
+            assert is_held
+    finally:
+        os.umask(umask)
+    assert (tmp_path / "cudnnpy").stat().st_mode & 0o777 == 0o700
+
+
 def test_a_file_that_was_removed_is_made_again(tmp_path: Path) -> None:
     store = Store(tmp_path / "folder" / "store.sqlite")
     store.put(entry(0))
@@ -107,11 +120,3 @@ def test_a_file_with_a_log_gets_a_journal(tmp_path: Path) -> None:
     store.put(entry(1))
     with closing(sqlite3.connect(store.path, isolation_level=None)) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
-
-
-def test_no_warning_where_nothing_is_wrong(tmp_path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        store = Store(tmp_path / "store.sqlite")
-        store.put(entry())
-        assert store.info().memory_reason == ""
