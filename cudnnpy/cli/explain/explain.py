@@ -105,6 +105,7 @@ def on_gpu(text: str, device: int, prefer: Preference | None, *, measure: bool, 
 
 def _parsed(text: str, prefer: Preference | None, device: int = 0) -> tuple[Problem, PlanningOptions]:
     problem, options = problem_notation.parse_plannable(text, device)
+    layers.current()  # raises ValueError for a variable that names no store, before a planner warns of it
     return problem, options if prefer is None else checked(options._replace(prefer=prefer))
 
 
