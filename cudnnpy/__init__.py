@@ -58,6 +58,7 @@ _LAZY = {
     "scale_tensor": "ops.tensors",
     "set_allocator": "_memory.workspace",
     "set_cache_limit": "_launch.plan_cache",
+    "set_direct_launches": "_launch.launcher",
     "set_tensor": "ops.tensors",
     "store": "",
     "to_device": "_memory.copies",

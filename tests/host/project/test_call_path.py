@@ -93,17 +93,17 @@ def test_a_known_call_takes_the_steps_of_the_page(stand_in: StandInDevice, monke
     assert (len(by_cudnn), len(direct)) == (9, 9)
     monkeypatch.setitem(arrays._libraries, Memory, arrays.OWN)
     monkeypatch.setattr(launcher, "_direct_launch_maker", lambda: lambda *_: direct_launch_of(4))
-    stand_in.driver.functions["cuLaunchKernelEx"] = lambda *_: 0
+    stand_in.driver.functions.update(cuLaunchKernelEx=lambda *_: 0, cuPointerGetAttribute=lambda *_: 1)
     stand_in.stream, stand_in.workspace_size, stand_in.is_relocatable = 0, 1000, True
     conv = cudnnpy.Convolution(padding=1)
 
     def call() -> None:
         conv.forward(Memory(2, 4, 6, 6), Memory(8, 4, 3, 3), out=Memory(2, 8, 6, 6))
 
-    cudnnpy.set_cache_limit(direct=False)
+    cudnnpy.set_direct_launches(False)
     call()
     assert [name for name in entered(call) if name in {*by_cudnn, *direct}] == by_cudnn
-    cudnnpy.set_cache_limit(direct=True)
+    cudnnpy.set_direct_launches(True)
     call()
     found = entered(call)
     assert [name for name in found if name in {*by_cudnn, *direct}] == direct
