@@ -1,5 +1,5 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:4309a3ed6b7740957d090f065dced28db8320eec0bb19c8be9db059fce70c302
+# seal: sha256:861b0e2473b4ffdaa2bc41dab897d6fdb6daf10cbb08cc322f807d84e5159d62
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors
@@ -12,6 +12,7 @@ from cudnnpy._child_process import plan as plan
 from cudnnpy._core.candidate_table import table as candidates_table
 from cudnnpy._core.layouts import TensorSpec as TensorSpec
 from cudnnpy._core.logging_bridge import log_to as log_to
+from cudnnpy._launch.launcher import set_direct_launches as set_direct_launches
 from cudnnpy._launch.plan_cache import cache_info as cache_info
 from cudnnpy._launch.plan_cache import clear_cache as clear_cache
 from cudnnpy._launch.plan_cache import set_cache_limit as set_cache_limit
@@ -101,6 +102,7 @@ __all__ = [
     'scale_tensor',
     'set_allocator',
     'set_cache_limit',
+    'set_direct_launches',
     'set_tensor',
     'store',
     'to_device',

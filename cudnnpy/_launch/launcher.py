@@ -200,7 +200,7 @@ class Launcher:
         if self.direct is None:
             return f"by cuDNN ({self._why_by_cudnn})"
         count = self.direct.other_pointers
-        return f"direct ({count} pointers of no operand)" if count else "direct"
+        return f"direct (pointers of no operand: {count})" if count else "direct"
 
     def run(self, addresses: Addresses, stream: int, are_valid: object = False) -> None:
         """Queue the work on the addresses (of the operands, then of the workspace) and the stream.

@@ -315,7 +315,7 @@ def test_the_default_is_on_for_the_rows_of_the_table_alone(
     ("why_not", "pointers", "text"),
     [
         ("", 0, "direct"),
-        ("", 2, "direct (2 pointers of no operand)"),
+        ("", 2, "direct (pointers of no operand: 2)"),
         ("no stream", 0, "by cuDNN (not verified: no stream)"),
     ],
 )
