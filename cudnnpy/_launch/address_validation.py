@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from cudnnpy._options.checks import error_repr, is_integer
+from cudnnpy._options.checks import check_integer
 
 Addresses = tuple[int, ...]
 
@@ -76,16 +76,10 @@ def make(explain, bits{sizes}):
         except (TypeError, ValueError):
             pass  # not integers, or not as many of them
         explain(operands, space)
-        check_integers((*operands, space))
+        for address in (*operands, space):  # a float may equal the address of a launch before
+            check_integer("addresses", address, 0)
     return check
 """
-    made: dict[str, Any] = {"check_integers": _check_integers}
+    made: dict[str, Any] = {"check_integer": check_integer}
     exec(compile(source, f"{__file__}, check of {count} addresses", "exec"), made)
     return made["make"]
-
-
-def _check_integers(addresses: Sequence[object]) -> None:
-    """Raise TypeError for an address that is not an integer. A float may equal the address of a launch before."""
-    for address in addresses:
-        if not is_integer(address):
-            raise TypeError(f"addresses must be integers; got {error_repr(address)}")

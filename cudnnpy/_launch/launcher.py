@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakSet
 
 from cudnnpy import raw
@@ -124,14 +124,9 @@ def set_direct_launches(is_on: bool | None) -> None:
     _direct_launchers.clear()
 
 
-def direct_launches_setting() -> bool | None:
-    """Return the argument of the last call of set_direct_launches."""
-    return _setting
-
-
-def direct_launch_count() -> int:
-    """Return the number of plans, in all threads, that are launched directly."""
-    return len(_direct_launchers)
+def direct_launches() -> tuple[int, bool | None]:
+    """Return the number of plans, in all threads, that are launched directly, and the setting of set_direct_launches."""
+    return len(_direct_launchers), _setting
 
 
 def _why_not_direct(device: int) -> str:
@@ -141,13 +136,8 @@ def _why_not_direct(device: int) -> str:
     return "" if _setting else "turned off"
 
 
-def _no_launch() -> int:
-    raise AssertionError("no addresses are bound")
-
-
-# The addresses and the launch of the last two bound launches. A plan has at least one address, that of the workspace.
-_BoundPair = tuple[Addresses, BoundLaunch, Addresses, BoundLaunch]
-_UNBOUND: _BoundPair = ((), _no_launch, (), _no_launch)
+# No bound launches: the addresses and the launch of the last one, then of the one before. A plan has at least one address.
+_UNBOUND: tuple[Addresses, Any, Addresses, Any] = ((), None, (), None)
 
 
 class Launcher:
@@ -255,8 +245,9 @@ class Launcher:
         if addresses[-1] % WORKSPACE_ALIGNMENT or is_stream_or_torch_capturing(stream):
             return
         self._may_be_direct = False  # there is one attempt, also if garbage collection launches the same plan meanwhile
-        self._why_by_cudnn = _why_not_direct(self.device)
-        if not self._why_by_cudnn:
+        if why := _why_not_direct(self.device):
+            self._why_by_cudnn = why
+        else:
             with in_use(self.handle, stream):  # the stream that it had before may be destroyed
                 made = _direct_launch_maker()(self._bind, self.handle, addresses)
             if isinstance(made, str):

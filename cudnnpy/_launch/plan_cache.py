@@ -143,8 +143,7 @@ def cache_info() -> CacheInfo:
     0
     """
     cache = plan_cache()
-    direct = launcher.direct_launch_count(), launcher.direct_launches_setting()
-    return CacheInfo(cache.plans, _limit, cache.misses, cache.evictions, *direct)
+    return CacheInfo(cache.plans, _limit, cache.misses, cache.evictions, *launcher.direct_launches())
 
 
 def clear_cache() -> None:

@@ -9,6 +9,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from stand_in_driver import DriverFixture
 
 import cudnnpy
-from cudnnpy import raw
+from cudnnpy import availability, raw
 from cudnnpy._core import driver as driver_calls
 from cudnnpy._launch import launcher as launcher_module
 from cudnnpy._launch import proven_machines
@@ -306,6 +307,12 @@ def test_the_default_is_on_for_the_rows_of_the_table_alone(
     run(launcher, 4)
     assert ("make" in log) is (why == "")
     assert launcher.launch_text() == (f"by cuDNN (unproven: {why})" if why else "direct")
+    major, minor = map(int, capability.split("."))
+    gpu = availability.Gpu(0, "a GPU", (major, minor), 1 << 30)
+    text = f"by cuDNN (unproven: {why})" if why else "direct, where they are verified"
+    assert availability._launches(gpu) == text
+    rows = [*replace(availability.report(), gpus=(gpu,), launches=(text,)).rows()]
+    assert rows[-1] == ("  launches", text)
     cudnnpy.set_direct_launches(True)
     run(launcher, 2)
     assert log[-1] == ("direct", HERE, STREAM)
