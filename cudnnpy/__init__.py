@@ -50,6 +50,7 @@ _LAZY = {
     "release_workspace": "_memory.workspace",
     "set_allocator": "_memory.workspace",
     "set_cache_limit": "_launch.plan_cache",
+    "set_direct_launches": "_launch.launcher",
     "store": "",
     "to_device": "_memory.copies",
     "to_numpy": "_memory.copies",

@@ -1,5 +1,5 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:a3723a63f84bfba065c1e020ad43a23d8cd3939367a87cc5c39fda76f3dbad4b
+# seal: sha256:56570b34eb36013af4429a26d1a2134221e6e1ee404ff269f512cb3923a8e3e5
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors
@@ -12,6 +12,7 @@ from cudnnpy._child_process import plan as plan
 from cudnnpy._core.candidate_table import table as candidates_table
 from cudnnpy._core.layouts import TensorSpec as TensorSpec
 from cudnnpy._core.logging_bridge import log_to as log_to
+from cudnnpy._launch.launcher import set_direct_launches as set_direct_launches
 from cudnnpy._launch.plan_cache import cache_info as cache_info
 from cudnnpy._launch.plan_cache import clear_cache as clear_cache
 from cudnnpy._launch.plan_cache import set_cache_limit as set_cache_limit
@@ -83,6 +84,7 @@ __all__ = [
     'release_workspace',
     'set_allocator',
     'set_cache_limit',
+    'set_direct_launches',
     'store',
     'to_device',
     'to_numpy',

@@ -128,6 +128,7 @@ class Direct:
     def __init__(self, stand_in: StandInDevice, bind: Callable[[tuple[int, ...]], Callable[[], int]]) -> None:
         self.stand_in, self.bind = stand_in, bind
         self.addresses: tuple[int, ...] | None = None
+        self.other_pointers = 0
 
     def launch(self, addresses: tuple[int, ...], stream: int) -> bool:
         self.addresses = addresses
@@ -377,6 +378,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, cuda_driver: DriverFixture) -> Sta
         monkeypatch.setattr(module, "on_device", on_device)
     monkeypatch.setattr(launcher, "has_several_devices", lambda: True)
     monkeypatch.setattr(launcher, "_direct_launch_maker", lambda: stand_in.direct)
+    launcher.set_direct_launches(True)
     monkeypatch.setattr(selection, "choose", stand_in.choose)
     monkeypatch.setattr(graph, "ranked_candidates", stand_in.guesses)
     monkeypatch.setattr(implicit_operands, "synchronize", lambda stream, device: None)

@@ -48,7 +48,7 @@ def address(size: int, device: int, stream: int) -> int:
 
 cudnnpy.set_allocator(address)  # E: arg-type reportArgumentType
 cudnnpy.set_cache_limit("100")  # E: arg-type reportArgumentType
-cudnnpy.set_cache_limit(direct="no")  # E: arg-type reportArgumentType
+cudnnpy.set_direct_launches("no")  # E: arg-type reportArgumentType
 cudnnpy.cache_info().hits  # E: attr-defined reportAttributeAccessIssue
 
 # Annotations

@@ -372,12 +372,13 @@ def test_numbers_by_value_are_bound_behind_the_addresses(stand_in: StandInDevice
     g = GRAPHS["scaled_convolution"](Graph())
     ((uid, number),) = constants = tuple((node.uid, node.number) for node in g._constants)
     executable = GraphExecutable(StandInPlan(64), (1, 2, 6), constants)
+    number.value = 7.0  # no launch has another number than the plan was made with
     for addresses in ((16, 32, 48), (16, 32, 64)):
         assert executable.bind(Handle.default(0), addresses, 80)() == 0
         reached = dict(stand_in.launches[-1].addresses)
         host = reached.pop(str(uid))
         assert reached == {"1": addresses[0], "2": addresses[1], "6": addresses[2], "workspace": 80}
-        assert (c_float.from_address(host).value, number.value) == (0.5, 0.5)
+        assert c_float.from_address(host).value == 0.5
 
 
 @pytest.mark.parametrize(("compiled", "left"), [(False, 0), (True, 3)])

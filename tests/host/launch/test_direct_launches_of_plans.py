@@ -113,6 +113,20 @@ def test_executables_are_relocatable_if_all_of_their_parts_are(certain: bool) ->
         assert program.is_relocatable is (certain and alignment == 16)
 
 
+def test_an_executable_with_numbers_that_a_call_may_change_is_not_launched_directly(graphs: StandInGraphs) -> None:
+    """Its kernels serve all addresses, and their parameters are copies of the numbers of the captured calls."""
+    for has_call_scalars in (False, True):
+        planned = Planned(graphs)
+        kernels: Any = SimpleNamespace(
+            workspace_size=0, bind=planned.bind, is_relocatable=True, has_call_scalars=has_call_scalars
+        )
+        operands = [Operand(name, TensorSpec((1,), strides=(1,), alignment=16), name == "y") for name in "xy"]
+        launcher = Launcher(Program("a program", 0, operands, [Step(OffsetExecutable(kernels, (0, 0)), (0, 1))]))
+        for number in range(UNTIL):
+            launcher.run(tuples(number), STREAM)
+        assert (launcher.direct is None) is has_call_scalars
+
+
 def test_one_launch_serves_every_stream(graphs: StandInGraphs) -> None:
     launcher, _ = direct(graphs)
     plain = graphs.plain
