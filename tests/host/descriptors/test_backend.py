@@ -104,7 +104,11 @@ def test_a_value_of_every_attribute_type_comes_back(library: Attributes, kind: i
 
 @pytest.mark.parametrize(
     ("attribute", "kind"),
-    [(a, k) for a, k in PAIRS if k not in (*POINTERS, raw.CUDNN_TYPE_CHAR) and a not in backend._UNSETTABLE | backend._BY_VALUE],
+    [
+        (a, k)
+        for a, k in PAIRS
+        if k not in (*POINTERS, raw.CUDNN_TYPE_CHAR) and a not in backend._UNSETTABLE | backend._BY_VALUE
+    ],
 )
 def test_sequences_come_back_where_there_may_be_several(library: Attributes, attribute: int, kind: int) -> None:
     values = (1, 2) if attribute in _api.ATTRIBUTE_RANGES else samples(kind)[:2]
