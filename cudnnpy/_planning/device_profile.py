@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from cudnnpy import raw
+from cudnnpy._core.atomic_file import replace_file
 from cudnnpy._options.checks import MAX_INT64, error_repr, printable
 from cudnnpy._options.limits import MAX_PROFILE_BYTES
 from cudnnpy._options.public_dir import PublicDir
@@ -176,14 +177,17 @@ class DeviceProfile(PublicDir):
         return cls(cls._parsed(text, source).text, raw.version(), source)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the profile to a file, which `load` reads. An existing file is replaced.
+        """Write the profile to a file, which `load` reads. An existing file is replaced in one step.
 
         Raises
         ------
         OSError
             The file cannot be written.
         """
-        Path(path).write_text(self.to_json())
+        if Path(path).exists() and not Path(path).is_file():  # a pipe or a device
+            Path(path).write_text(self.to_json())
+        else:
+            replace_file(path, self.to_json().encode())
 
     def to_json(self) -> str:
         """Return the content of the file that `save` writes."""

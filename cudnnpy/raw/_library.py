@@ -144,7 +144,9 @@ def _find_and_load() -> tuple[ctypes.CDLL, str, int]:
     try:
         library = ctypes.CDLL(file)
         for part in own_parts(file):
-            with suppress(OSError, UnicodeError):  # engines_runtime_compiled needs a driver; cuDNN reports that when it is called
+            with suppress(
+                OSError, UnicodeError
+            ):  # engines_runtime_compiled needs a driver; cuDNN reports that when it is called
                 ctypes.CDLL(part)
         get_version = library.cudnnGetVersion
         if hasattr(library, "cudnnGraphVersionCheck"):

@@ -75,7 +75,7 @@ def for_profile(text: str, profile: DeviceProfile, prefer: Preference | None) ->
     device_profile.check_release()
     canonical = problem_notation.text_of(problem, options)
     with planner_for(profile) as planner:
-        rows = [CandidateRow(**plain) for plain in planner.survey(canonical)]
+        rows = planner.survey(canonical)
     target = Target(profile=profile.text)
     return _explain(problem, options, target, profile.memory, rows, profile.source)
 

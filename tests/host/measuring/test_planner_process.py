@@ -73,7 +73,7 @@ def test_a_plan_is_an_entry_that_was_not_measured(profile_file):
 def test_the_survey_has_the_same_candidates(profile_file):
     with opened(profile_file()) as planner:
         entry, rows = planner.plan(TEXT), planner.survey(TEXT)
-    assert [(row["name"], row["rejected"]) for row in rows] == [(one.name, one.refused) for one in entry.candidates]
+    assert [(row.name, row.rejected) for row in rows] == [(one.name, one.refused) for one in entry.candidates]
 
 
 def test_a_preference_becomes_the_limit_of_the_key(profile_file):
@@ -93,7 +93,7 @@ def test_noise_of_cudnn_is_not_seen(profile_file, capfd, in_child):
 
 def test_a_candidate_that_ends_the_process_costs_only_itself(profile_file, in_child):
     with opened(profile_file()) as planner:
-        usable = [row["name"] for row in planner.survey(TEXT) if not row["rejected"]]
+        usable = [row.name for row in planner.survey(TEXT) if not row.rejected]
     bad = [usable[0], usable[3]]
     in_child(
         f"""
