@@ -156,7 +156,7 @@ class WorkerProcess:
         try:
             if request is not None:
                 if self._received or self._input(0.0):
-                    raise ValueError("it sent more than one answer")
+                    raise ValueError("a request must have one answer; got more")
                 self._limit(min(until, deadline))
                 self._socket.sendall(json.dumps(request).encode() + b"\n")
             while time.monotonic() < deadline:
@@ -188,7 +188,7 @@ class WorkerProcess:
     def _checked(self, message: Message, parse: Callable[[Any], Any] | None) -> Message:
         """Return a message that is one answer or one error, with the value parsed. Raises ValueError for another one."""
         if self._received or ("answer" in message) is ("error" in message):
-            raise ValueError("it sent more than one answer")
+            raise ValueError("a request must have one answer; got more")
         if "error" in message:
             return {"error": str(message["error"]), "kind": str(message.get("kind", ""))}
         return {"answer": message["answer"] if parse is None else parse(message["answer"])}

@@ -70,8 +70,11 @@ def test_answers_come_after_the_messages_on_their_way(worker: WorkerProcess) -> 
         ("say({'begin': 'b', 'seconds': 'long'})", "it answered nonsense"),
         ("say({'begin': 'b', 'seconds': 10**400})", "it answered nonsense"),
         ("print('[' * 10**5, flush=True)", "it answered nonsense: it is nested too deep"),
-        ("say({'answer': 1, 'error': 'no'})", "it answered nonsense: it sent more than one answer"),
-        ('print(\'{"answer": 1}\\n{"answer": 2}\', flush=True)', "it answered nonsense: it sent more than one answer"),
+        ("say({'answer': 1, 'error': 'no'})", "it answered nonsense: a request must have one answer; got more"),
+        (
+            'print(\'{"answer": 1}\\n{"answer": 2}\', flush=True)',
+            "it answered nonsense: a request must have one answer; got more",
+        ),
     ],
 )
 def test_a_process_that_ends_names_what_had_begun(code: str, how: str) -> None:
@@ -95,7 +98,7 @@ def test_the_last_words_are_no_part_of_a_line(worker: WorkerProcess) -> None:
 def test_an_answer_to_no_request_is_not_taken(worker: WorkerProcess) -> None:
     assert asked(worker, "say({'answer': 1}); time.sleep(0.1); say({'answer': 2})") == {"answer": 1}
     time.sleep(0.5)
-    assert asked(worker, "say({'answer': 3})").how == "it answered nonsense: it sent more than one answer"
+    assert asked(worker, "say({'answer': 3})").how == "it answered nonsense: a request must have one answer; got more"
 
 
 def test_an_answer_that_cannot_be_parsed_is_nonsense(worker: WorkerProcess) -> None:
