@@ -30,6 +30,7 @@ from cudnnpy._options.public_dir import PublicDir
 from cudnnpy._options.suggestions import did_you_mean
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.gpu_kind import gpu_kind
+from cudnnpy._planning.untrusted_json import parse_json
 from cudnnpy._version import __version__
 from cudnnpy.backend import Descriptor
 from cudnnpy.errors import LibraryNotFoundError, StatusError
@@ -222,8 +223,8 @@ class DeviceProfile(PublicDir):
     def _parsed(cls, text: str, source: str, *, is_packaged: bool = False) -> Self:
         """Return the profile of a text, bare or from `to_json`. `source` names it in errors, which are ProfileErrors."""
         try:
-            found = json.loads(text, parse_constant=_reject)
-        except (ValueError, RecursionError) as error:
+            found = parse_json(text)
+        except ValueError as error:
             raise ProfileError(f"{source}: a device profile must be JSON; got {error}; {_AGAIN}") from None
         if not isinstance(found, dict):
             raise ProfileError(
@@ -246,10 +247,6 @@ class DeviceProfile(PublicDir):
         _check_values(found, source)
         cudnn = None if is_packaged else outer.get("cudnn")
         return cls(json.dumps(found), cudnn, source, tuple(by_hand), releases)
-
-
-def _reject(constant: str) -> Any:
-    raise ValueError(f"a number must be finite; got {constant}")
 
 
 def _check_values(found: dict[str, Any], source: str) -> None:
