@@ -110,7 +110,7 @@ class WorkerProcess:
         """
         if self._is_open or (deadline < self._open_until and self._input(deadline - time.monotonic()) is None):
             return self._is_open
-        answer = self._answer(self._open_until, math.inf, None, None)
+        answer = self.ask(None)
         if isinstance(answer, Ended):
             raise StartError(f"the process that measures and plans ended when it started: {answer.how}")
         if answer.get("answer") != __version__:
@@ -127,7 +127,7 @@ class WorkerProcess:
 
     def ask(
         self,
-        request: Mapping[str, Any],
+        request: Mapping[str, Any] | None,
         deadline: float = math.inf,
         note: Callable[[Message], object] | None = None,
         parse: Callable[[Any], Any] | None = None,
@@ -136,23 +136,15 @@ class WorkerProcess:
 
         Return Ended if the process has ended, by itself, at a limit, or at the `deadline` (a time of time.monotonic()). It
         cannot be used again then. `note` is called with each message before the answer, except "begin" and "warning". `parse`
-        converts the value of an answer, and raises ValueError for an invalid one. Raises StartError as `open` does.
+        converts the value of an answer, and raises ValueError for an invalid one. Without a request, it is the answer to the
+        opening. Raises StartError as `open` does.
         """
         if self._closed:
             return Ended("ended", "it had ended before")
-        self.open()
-        return self._answer(time.monotonic() + _STEP_SECONDS, deadline, note, parse, request)
-
-    def _answer(
-        self,
-        until: float,
-        deadline: float,
-        note: Callable[[Message], object] | None,
-        parse: Callable[[Any], Any] | None,
-        request: Mapping[str, Any] | None = None,
-    ) -> Message | Ended:
-        """Send a request, if one is given, and return the answer. `until` is the limit of the first step."""
+        if request is not None:
+            self.open()
         step: Message = {}
+        until = self._open_until if request is None else time.monotonic() + _STEP_SECONDS
         try:
             if request is not None:
                 if self._received or self._input(0.0):
