@@ -152,8 +152,7 @@ class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
         name, kind = _name_and_kind(attribute, kind)
         if attribute in _UNSETTABLE:
             raise ValueError(f"attribute must be one that Python can set; got {name}, which holds an object of C++")
-        is_by_value = attribute in _BY_VALUE
-        given, values = _as_address(name, value) if is_by_value else _as_values(name, kind, value)
+        given, values = _as_address(name, value) if attribute in _BY_VALUE else _as_values(name, kind, value)
         check_attribute(name, attribute, values)
         if attribute in _api.SINGLE_ATTRIBUTES and len(values) != 1:
             raise ValueError(f"{name} must have one element; got {len(values)}")
@@ -343,9 +342,7 @@ def _known(attribute: int, kind: int | None) -> tuple[str, int]:
 def _as_address(name: str, value: Any) -> tuple[tuple[Any, ...], list[Any]]:
     """Return a number of ctypes and its address. Raises TypeError for anything else: an address would be followed."""
     if not isinstance(value, ctypes._SimpleCData) or isinstance(value, ctypes.c_void_p):
-        raise TypeError(
-            f"{name} must be a number of ctypes of the tensor's data type, such as ctypes.c_float(0.5); got {error_repr(value)}"
-        )
+        raise TypeError(f"{name} must be a number of ctypes, such as ctypes.c_float(0.5); got {error_repr(value)}")
     return (value,), [ctypes.addressof(value)]
 
 
