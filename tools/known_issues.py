@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cudnnpy import raw, store
-from cudnnpy._planning.known_issues import ISSUES, Issue, Remedy
+from cudnnpy._planning.known_issues import ISSUES, NEWEST, Issue, Remedy
 from cudnnpy.store import Fault
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,7 +34,8 @@ otherwise.
 
 "Measured in" names the releases and GPUs on which an issue was seen, or links the report of others. "Assumed in" names the
 releases in which cudnnpy avoids an issue without a measurement. A release is assumed to have an issue until a measurement shows
-that it does not. An issue that others reported is assumed only in the releases of the report.
+that it does not. An issue that others reported is assumed only in the releases of the report. A release after {newest} is taken
+to have every issue that {newest} has; `cudnnpy info` and the rejection reasons then say that it was not measured.
 
 ## GPUs on which nothing was measured
 
@@ -215,7 +216,12 @@ def rendered() -> str:
     found_in = FOUND_IN.format(release=raw.version_text(release), device=device)
     functions = "".join(f"| {' | '.join(avoided[:5])} |\n" for avoided in AVOIDED)
     return "\n".join(
-        (INTRODUCTION.format(devices=devices), ENGINES, "".join(_engines()), FUNCTIONS + functions + found_in)
+        (
+            INTRODUCTION.format(devices=devices, newest=raw.version_text(NEWEST)),
+            ENGINES,
+            "".join(_engines()),
+            FUNCTIONS + functions + found_in,
+        )
     )
 
 
@@ -247,7 +253,8 @@ def _of(issue: Issue) -> str:
 
 
 def _assumed(first: int, after: int | None) -> str:
-    return f"from {raw.version_text(first)}" + ("" if after is None else f", before {raw.version_text(after)}")
+    end = f" to {raw.version_text(NEWEST)}" if after is None else f", before {raw.version_text(after)}"
+    return f"from {raw.version_text(first)}{end}"
 
 
 def faults_by_engine(path: str) -> Iterator[str]:

@@ -306,7 +306,24 @@ def test_an_issue_is_in_the_releases_measured_and_assumed(
     monkeypatch.setattr(known_issues, "ISSUES", (issue._replace(assumed=assumed),))
     monkeypatch.setattr(known_issues.raw, "version", lambda: release)
     (found,) = offer(problem("backward_data"), 78)
-    assert found.rejection_reason == (issue.reason if rejected else "")
+    newer = " (assumed: not measured for 9.35.0)" if release == 93500 else ""
+    assert found.rejection_reason == (issue.reason + newer if rejected else "")
+
+
+@pytest.mark.parametrize(
+    ("release", "note"),
+    [
+        (91902, ""),
+        (92800, "were measured with cuDNN 9.19.0, and are assumed in 9.28.0"),
+        (92900, "were measured with cuDNN 9.19.0, and are assumed in 9.29.0, which is newer than the table (9.28.0)"),
+    ],
+)
+def test_a_release_in_which_issues_are_assumed_is_said(
+    release: int, note: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_issues.raw, "version", lambda: release)
+    assert known_issues.release_note().endswith(note)
+    assert bool(note) == bool(known_issues.release_note())
 
 
 def test_a_release_without_a_lowerings_issue_plans_the_whole_problem(

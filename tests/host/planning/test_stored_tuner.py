@@ -159,14 +159,6 @@ def test_the_heuristics_and_the_engines_are_not_asked_for_a_stored_choice(
     assert planned().name == "engine 2"
 
 
-def test_without_a_file_a_process_remembers_for_itself(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
-    assert layers.current().user.path == ""
-    planned()
-    cudnn.measured.clear()
-    assert (planned().name, planned().store_layer, cudnn.measured) == ("engine 2", "user", [])
-
-
 def test_all_that_was_considered_is_listed_again(cudnn: Cudnn, new_process: Callable[[], None]) -> None:
     cudnn.add(
         Made(1), Made(2, lambda knobs: 1.0), Made(4, size=lambda knobs: LOTS + 1), Made(5, notes=("tensor_core",))
@@ -292,15 +284,6 @@ def test_a_choice_that_is_too_large_now_is_left_to_others(cudnn: Cudnn, monkeypa
     )  # out of memory in the caller: nothing is measured
     assert (planned(memory_limit=500).name, standing(), reasons()) == ("engine 2", before, [])
     assert planned().name == "engine 2"
-
-
-def test_a_plan_that_is_too_large_now_is_left_to_others(cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 500), Made(3))
-    planned()
-    put(standing()._replace(milliseconds=None, complete=False))
-    before = standing()
-    monkeypatch.setattr(workspace, "free_bytes", lambda device: 499)
-    assert (planned().milliseconds, standing()) == (10.0, before)
 
 
 def test_a_choice_that_says_it_needs_less_than_it_does_is_left_alone(cudnn: Cudnn) -> None:
