@@ -86,20 +86,14 @@ def test_problems_are_measured_once(gpus: str) -> None:
     assert all(entry.milliseconds and entry.milliseconds > 0 for entry in entries)
     assert all(sum(one.milliseconds is not None for one in entry.candidates) >= 3 for entry in entries)
     assert all(re.search(rf"^{re.escape(text)}  +engine ", done.stdout, re.M) for text in PROBLEMS)
-    assert Path("out/plots.pdf").read_bytes().startswith(b"%PDF")
+    assert Path("out/table.csv").read_text().count("\n") == 1 + len(entries)
     again = tune("problems.toml", *chosen)
     assert again.returncode == 0, again.stderr
     assert f"cudnnpy tune: {len(entries)} of {len(entries)} problems are in the store\n" in again.stderr
     assert not re.search(r"^\[\d+/", again.stderr, re.M)
     assert stored() == entries
-    page = re.search(r'<script type="application/json" id="data">(.*?)</script>', Path("page.html").read_text())
-    assert page is not None
-    problems = json.loads(page[1])["problems"]
-    assert sorted(problem["text"] for problem in problems) == sorted(PROBLEMS * (len(entries) // 3))
-    assert all(problem["measured"] >= 3 for problem in problems)
-    for problem in problems:
-        (choice,) = (one for one in problem["candidates"] if "choice" in one["roles"].split(", "))
-        assert choice["milliseconds"] == problem["milliseconds"]
+    page = Path("page.html").read_text()
+    assert all(text in page for text in PROBLEMS)
 
 
 @pytest.mark.usefixtures("folder")

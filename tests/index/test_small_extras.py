@@ -17,7 +17,6 @@ USES = {
     "dtypes": "python -c \"import cudnnpy, numpy; f = cudnnpy.reference.transform_tensor; "
     "assert f(numpy.ones((1, 2, 3, 4)), dtype='bfloat16').dtype.name == 'bfloat16'\"",
     "cluster": 'python -c "import distributed, cudnnpy.cli.tune.dask_cluster"',
-    "plots": 'python -c "import matplotlib.pyplot, cudnnpy.reference"',
 }  # fmt: skip
 
 
