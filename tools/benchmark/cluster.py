@@ -39,7 +39,7 @@ class Run:
     def __init__(self, given: argparse.Namespace) -> None:
         self.given, self.rows = given, dict[str, Any]()
         self.end: float = time.monotonic() + given.budget
-        self.problems = given.out / "problems.toml"
+        self.problems = given.out / "problems.txt"
 
     @property
     def left(self) -> float:

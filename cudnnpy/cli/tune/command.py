@@ -30,7 +30,10 @@ def seconds(text: str) -> float:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to a parser."""
     parser.add_argument(
-        "problems", nargs="?", metavar="PROBLEMS.toml", help="a file of problems, or of lines that cudnnpy.trace wrote"
+        "problems",
+        nargs="?",
+        metavar="PROBLEMS.txt",
+        help="a file of problems, one a line, or a trace of cudnnpy.trace",
     )
     parser.add_argument(
         "--record",
@@ -38,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SCRIPT.py",
         help="run a program (SCRIPT.py or -m MODULE, with all following arguments) and tune its problems; the last option",
     )
-    parser.add_argument("--save", metavar="PROBLEMS.toml", help="with --record: write the file of its problems")
+    parser.add_argument("--save", metavar="PROBLEMS.txt", help="with --record: write the file of its problems")
     parser.add_argument(
         "--store", metavar="FILE", help="the store of the choices (default: the user's store, or CUDNNPY_STORE)"
     )

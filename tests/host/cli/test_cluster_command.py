@@ -39,7 +39,7 @@ def scheduler() -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder with problems.toml; the store is a file there."""
+    """An empty folder with problems.txt; the store is a file there."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "user.sqlite"))
     write_problems(*PROBLEMS)
@@ -47,14 +47,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write_problems(*texts: str) -> None:
-    Path("problems.toml").write_text(f"format = 1\nproblems = {json.dumps(texts)}\n")
+    Path("problems.txt").write_text("\n".join(texts))
 
 
 def tune(scheduler: str, work: Planned | ForProfile) -> int:
     parser = argparse.ArgumentParser()
     tune_command.add_arguments(parser)
     ready(scheduler, work).close()
-    options = parser.parse_args(["problems.toml", "--dask", scheduler])
+    options = parser.parse_args(["problems.txt", "--dask", scheduler])
     return session.run(options, TuningBackend(cluster=partial(DaskCluster, worker_task=work)))
 
 
@@ -119,7 +119,7 @@ work = Planned(sys.argv[1], tuple(sys.argv[3:]), slow=True)
 session.TuningBackend.__new__.__defaults__ = (
     *session.TuningBackend.__new__.__defaults__[:-1], partial(DaskCluster, worker_task=work),
 )
-sys.exit(command.main(["tune", "problems.toml", "--dask", sys.argv[2]]))
+sys.exit(command.main(["tune", "problems.txt", "--dask", sys.argv[2]]))
 """
 
 
@@ -153,7 +153,7 @@ def test_control_c_keeps_what_is_done(scheduler: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nowhere", "missing.json"])
 def test_a_scheduler_that_is_not_there_is_one_line(address: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "cudnnpy", "tune", "problems.toml", "--dask", address],
+        [sys.executable, "-m", "cudnnpy", "tune", "problems.txt", "--dask", address],
         capture_output=True,
         text=True,
         check=False,
@@ -170,7 +170,7 @@ def test_a_scheduler_that_is_not_there_is_one_line(address: str) -> None:
 @pytest.mark.parametrize("arguments", [["--gpus", "0"], ["--report-only"]])
 def test_options_of_this_machine_are_refused(arguments: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "cudnnpy", "tune", "problems.toml", "--dask", "tcp://127.0.0.1:1", *arguments],
+        [sys.executable, "-m", "cudnnpy", "tune", "problems.txt", "--dask", "tcp://127.0.0.1:1", *arguments],
         capture_output=True,
         text=True,
         check=False,
