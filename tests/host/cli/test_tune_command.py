@@ -595,6 +595,17 @@ def test_a_module_is_a_program_too(capfd: pytest.CaptureFixture[str], folder: Pa
 
 
 @pytest.mark.usefixtures("on_path")
+def test_a_recording_imports_nothing_from_the_current_folder(capfd: pytest.CaptureFixture[str]) -> None:
+    """Only the program's own folder, as `python there/program.py` does."""
+    for name in ("cudnnpy", "json", "numpy"):
+        Path(f"{name}.py").write_text("print('taken from the current folder')\n")
+    write_program("there/program.py", PROBLEMS[0])
+    assert tune("--record", "there/program.py") == 0
+    assert "taken" not in capfd.readouterr().out
+    assert set(stored()) == {PROBLEMS[0]}
+
+
+@pytest.mark.usefixtures("on_path")
 def test_a_program_that_plans_nothing_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
     write_program("program.py")
     assert tune("--record", "program.py", machine=NEVER) == 0
