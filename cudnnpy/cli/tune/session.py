@@ -26,8 +26,7 @@ from cudnnpy.cli import output_files, text_table
 from cudnnpy.cli.errors import UsageError
 from cudnnpy.cli.text_table import Line, say
 from cudnnpy.cli.tune import problems, report, tune_problem
-from cudnnpy.cli.tune.cluster_workers import ClusterError
-from cudnnpy.cli.tune.dask_cluster import DaskCluster
+from cudnnpy.cli.tune.dask_cluster import ClusterError, DaskCluster
 from cudnnpy.cli.tune.local_workers import LocalWorkers
 from cudnnpy.cli.tune.progress import Progress
 from cudnnpy.cli.tune.tune_problem import Job, Result, TuningGpu
