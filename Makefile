@@ -98,7 +98,7 @@ fuzz: test-environment
 mutants: test-environment
 	.venv/test/bin/python -m tools.mutants $(ARGS) $(if $(SHARE),--share $(SHARE)) --jobs $(JOBS)
 
-# Here, too, since they need the type checkers: tests of public types.
+# Here, too, since it needs the type checkers: the test of public types.
 style: python
 	@$(ENVIRONMENT) .venv/style --extras style --cudnn none
 	.venv/style/bin/ruff check .

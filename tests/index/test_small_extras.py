@@ -17,7 +17,6 @@ USES = {
     "dtypes": "python -c \"import cudnnpy, ml_dtypes, numpy; f = cudnnpy.reference.Activation().forward; "
     "assert f(numpy.ones((1, 2), ml_dtypes.bfloat16)).dtype.name == 'bfloat16'\"",
     "cluster": 'python -c "import distributed, cudnnpy.cli.tune.dask_cluster"',
-    "plots": 'python -c "import matplotlib.pyplot, cudnnpy.reference"',
 }  # fmt: skip
 
 

@@ -84,12 +84,12 @@ def test_wrong_arguments_are_one_line_and_status_2(arguments):
             ),
         ),
         (
-            "plan none.toml --device h200 -o plans.jsonl",
-            "cudnnpy plan: none.toml: No such file or directory; a file of problems must be named, and cudnnpy explain ...",
+            "plan none.txt --device h200 -o plans.jsonl",
+            "cudnnpy plan: none.txt: No such file or directory; a file of problems must be named, and cudnnpy explain ...",
         ),
         (
-            "plan none.toml --device a100 -o plans.jsonl",
-            "cudnnpy plan: none.toml: No such file or directory; ...",
+            "plan none.txt --device a100 -o plans.jsonl",
+            "cudnnpy plan: none.txt: No such file or directory; ...",
         ),
         (
             "explain forward 1x3x8x8 4x3x3x3 --device a100",

@@ -157,7 +157,7 @@ def test_a_trace_that_is_not_of_problems_is_read_in_linear_time(tmp_path: Path) 
     path = tmp_path / "trace.txt"
     for text in ("forward ", "forward 1; host ", "forward 1; workspace ", "forward 1; workspace 0; host 1"):
         path.write_text(text * ((1 << 21) // len(text)))
-        with pytest.raises(ValueError, match="the file must have format"):
+        with pytest.raises(ValueError, match="text must have 1048576 characters at most"):
             problem_file.read(path)
 
 

@@ -181,12 +181,12 @@ def test_nothing_is_left_of_a_command_that_is_stopped(profile_file, in_child, tm
             time.sleep(600)
         engines.EngineConfiguration.finalize = endless
         """)
-    begun, problems, temporary = tmp_path / "begun", tmp_path / "problems.toml", tmp_path / "temporary"
+    begun, problems, temporary = tmp_path / "begun", tmp_path / "problems.txt", tmp_path / "temporary"
     os.mkfifo(begun)
     temporary.mkdir()
     monkeypatch.setenv("BEGUN", str(begun))
     monkeypatch.setenv("TMPDIR", str(temporary))
-    problems.write_text(f'format = 1\nproblems = ["{TEXT}"]\n')
+    problems.write_text(TEXT)
     arguments = ["plan", problems, "--device", profile_file(), "-o", tmp_path / "plans.jsonl"]
     before = {*tmp_path.iterdir()}
     with subprocess.Popen([sys.executable, "-c", COMMAND, *arguments], start_new_session=True) as process:

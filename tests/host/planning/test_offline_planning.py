@@ -136,8 +136,8 @@ def test_problems_are_recorded(h200: DeviceProfile, tmp_path: Any) -> None:
         graph().plan(h200)
     assert recording.problems[0] == TEXT
     assert recording.problems[1].startswith("graph {")
-    recording.save(tmp_path / "problems.toml")
-    assert [one.text for one in problem_file.read(tmp_path / "problems.toml")] == list(recording.problems)
+    recording.save(tmp_path / "problems.txt")
+    assert [one.text for one in problem_file.read(tmp_path / "problems.txt")] == list(recording.problems)
 
 
 def test_the_entries_make_an_export(h200: DeviceProfile, tmp_path: Any) -> None:

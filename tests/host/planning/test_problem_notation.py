@@ -310,7 +310,7 @@ def test_what_is_no_text_is_a_type_error(text: object) -> None:
 
 
 def test_an_error_keeps_its_place_in_another_process() -> None:
-    for error in (ProblemTextError("x must be y; got z", 3, 2, "a.toml"), ProblemTextError("no", file="a.toml")):
+    for error in (ProblemTextError("x must be y; got z", 3, 2, "a.txt"), ProblemTextError("no", file="a.txt")):
         again = pickle.loads(pickle.dumps(error))
         assert (again.reason, again.column, again.line, again.file, str(again)) == (
             error.reason,

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "cudnnpy"
 OTHERS = {
     "_measuring/tuner.py": "a child drops the processes of its parent, whose locks they are",
     "_planning/stored_choice.py": "a child drops the locks for single problems",
-    "cli/tune/dask_worker.py": "a worker of a cluster forks no process that tunes",
+    "cli/tune/dask_cluster.py": "a worker of a cluster forks no process that tunes",
 }
 
 

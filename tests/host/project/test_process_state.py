@@ -39,7 +39,7 @@ MEMOS = {
     "names._short_names",
 }
 LOCKS = {
-    "cli.tune.dask_worker._tune_lock": "a worker of a cluster forks no process that tunes",
+    "cli.tune.dask_cluster._tune_lock": "a worker of a cluster forks no process that tunes",
 }
 CHANGING = {"add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update"}
 LOCK_TYPES = (type(threading.Lock()), type(threading.RLock()))
