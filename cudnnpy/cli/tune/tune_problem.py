@@ -103,10 +103,11 @@ def checked(answer: Any, job: Job, sender: str) -> Measurement:
         entry = None if answer.entry is None else Entry.of(answer.entry.plain())
         faults = tuple(FoundFault(*fault) for fault in answer.faults)
         if len(faults) > _MAX_FAULTS or not all(fault.symptom in SYMPTOMS for fault in faults):
-            raise ValueError(f"it has {len(faults)} faults, the first of them {str(faults[:1])[:200]}")
+            given = f"{len(faults)}, the first {str(faults[:1])[:200]}"
+            raise ValueError(f"faults must be at most {_MAX_FAULTS}, of known symptoms; got {given}")
         texts = [answer.reason, *(text for fault in faults for text in fault)]
         if not all(isinstance(text, str) and text.isprintable() for text in texts):
-            raise ValueError("a text of it is none, or has control characters")
+            raise ValueError("texts must be str without control characters; got another value")
     except Exception as error:
         raise ValueError(f"{sender} must send a measurement; got another answer: {first_line(error)}") from None
     expected, actual = ({**item.key._asdict(), "text": item.text} for item in (job, entry or job))
