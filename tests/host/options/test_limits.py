@@ -104,7 +104,7 @@ def test_small_files_and_arguments_take_little_memory(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(tmp_path)], capture_output=True, text=True, check=False, timeout=300
     )
-    assert (done.returncode, done.stdout) == (0, "49\n"), done.stderr[-3000:]
+    assert (done.returncode, done.stdout) == (0, "50\n"), done.stderr[-3000:]
 
 
 def test_a_value_is_shown_in_few_characters() -> None:
