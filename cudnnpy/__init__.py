@@ -15,7 +15,7 @@ from cudnnpy._version import __version__
 # Editors and type checkers read __init__.pyi, which `python -m tools.generate` makes of this table.
 _LAZY = {
     "Activation": "ops.activation",
-    "BatchNormalization": "ops.normalization.batch",
+    "BatchNormalization": "ops.batch_normalization",
     "Candidate": "_planning.candidates",
     "Convolution": "convolution.convolution",
     "ConvolutionTranspose": "convolution.transpose",
@@ -32,9 +32,9 @@ _LAZY = {
     "LocalResponseNormalization": "ops.normalization.local_response",
     "NoAlgorithmError": "errors",
     "Plan": "_planning.plan",
-    "Pooling": "ops.pooling.pooling",
+    "Pooling": "ops.pooling",
     "RMSNormalization": "ops.normalization.layer",
-    "Softmax": "ops.softmax.softmax",
+    "Softmax": "ops.softmax",
     "TensorSpec": "_core.layouts",
     "add_tensor": "ops.tensors",
     "backend": "",

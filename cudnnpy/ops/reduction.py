@@ -13,7 +13,7 @@ from cudnnpy._launch.program import Operand, Program
 from cudnnpy._launch.steps import scaling_arguments
 from cudnnpy._options.arguments import check_axes
 from cudnnpy._options.checks import bounded, check_flag, check_option, error_repr
-from cudnnpy.graph.reductions import ALIASES, REDUCTIONS, reduction
+from cudnnpy.graph.reductions_old import ALIASES, REDUCTIONS, reduction
 from cudnnpy.typing import ArrayT, Reduction, Stream
 
 

@@ -27,7 +27,7 @@ from cudnnpy._launch.steps import (
     tensor_descriptor,
 )
 from cudnnpy.descriptors import TensorDescriptor
-from cudnnpy.graph.reductions import reduction
+from cudnnpy.graph.reductions_old import reduction
 from cudnnpy.typing import ElementName, TensorOperation
 
 Shape = tuple[int, ...]
