@@ -92,19 +92,19 @@ test-matrix:
 
 # ARGS= may name one campaign's file.
 fuzz: test-environment
-	CUDNNPY_FUZZ_SEED=new CUDNNPY_FUZZ_SECONDS=$(SECONDS) .venv/test/bin/python -m pytest -s --ignore=tests/fuzz/test_campaign.py $(or $(ARGS),tests/fuzz)
+	CUDNNPY_FUZZ_SEED=new CUDNNPY_FUZZ_SECONDS=$(SECONDS) .venv/test/bin/python -m pytest -s $(or $(ARGS),tests/fuzz)
 
-# ARGS= may name functions, or be --list, --check or --try; SHARE=1/4 is every fourth break, from the first on.
+# ARGS= may name files of the list, or be --check; SHARE=1/4 is every fourth break, from the first on.
 mutants: test-environment
 	.venv/test/bin/python -m tools.mutants $(ARGS) $(if $(SHARE),--share $(SHARE)) --jobs $(JOBS)
 
-# Here, too, since they need the type checkers and Node.js: tests of public types, and of a script.
+# Here, too, since it needs the type checkers: the test of public types.
 style: python
 	@$(ENVIRONMENT) .venv/style --extras style --cudnn none
 	.venv/style/bin/ruff check .
 	.venv/style/bin/ruff format --check .
 	.venv/style/bin/mypy
-	PYTHONPATH=tests/shared .venv/style/bin/python -m pytest --noconftest tests/host/project/test_typed.py tests/host/cli/test_tuning_page.py
+	PYTHONPATH=tests/shared .venv/style/bin/python -m pytest --noconftest tests/host/project/test_typed.py
 
 docs: python
 	@$(ENVIRONMENT) .venv/docs --extras docs --cudnn none

@@ -1,5 +1,5 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:4309a3ed6b7740957d090f065dced28db8320eec0bb19c8be9db059fce70c302
+# seal: sha256:74b86bc4ea912736256d8f87d47f5e294d1ac57fc3890986dde10aea6c9c14de
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors
@@ -12,6 +12,7 @@ from cudnnpy._child_process import plan as plan
 from cudnnpy._core.candidate_table import table as candidates_table
 from cudnnpy._core.layouts import TensorSpec as TensorSpec
 from cudnnpy._core.logging_bridge import log_to as log_to
+from cudnnpy._launch.launcher import set_direct_launches as set_direct_launches
 from cudnnpy._launch.plan_cache import cache_info as cache_info
 from cudnnpy._launch.plan_cache import clear_cache as clear_cache
 from cudnnpy._launch.plan_cache import set_cache_limit as set_cache_limit
@@ -40,19 +41,9 @@ from cudnnpy.errors import NoAlgorithmError as NoAlgorithmError
 from cudnnpy.graph.graph import Graph as Graph
 from cudnnpy.handle import Handle as Handle
 from cudnnpy.ops.activation import Activation as Activation
-from cudnnpy.ops.dropout import Dropout as Dropout
-from cudnnpy.ops.normalization.batch import BatchNormalization as BatchNormalization
-from cudnnpy.ops.normalization.instance import InstanceNormalization as InstanceNormalization
-from cudnnpy.ops.normalization.layer import LayerNormalization as LayerNormalization
-from cudnnpy.ops.normalization.layer import RMSNormalization as RMSNormalization
-from cudnnpy.ops.normalization.local_response import LocalResponseNormalization as LocalResponseNormalization
-from cudnnpy.ops.pooling.pooling import Pooling as Pooling
-from cudnnpy.ops.reduction import reduce_tensor as reduce_tensor
-from cudnnpy.ops.softmax.softmax import Softmax as Softmax
-from cudnnpy.ops.tensors import add_tensor as add_tensor
-from cudnnpy.ops.tensors import scale_tensor as scale_tensor
-from cudnnpy.ops.tensors import set_tensor as set_tensor
-from cudnnpy.ops.tensors import transform_tensor as transform_tensor
+from cudnnpy.ops.batch_normalization import BatchNormalization as BatchNormalization
+from cudnnpy.ops.pooling import Pooling as Pooling
+from cudnnpy.ops.softmax import Softmax as Softmax
 
 _LAZY: dict[str, str]
 
@@ -65,21 +56,15 @@ __all__ = [
     'CudnnError',
     'DeviceArray',
     'DeviceProfile',
-    'Dropout',
     'Engine',
     'FusedConvolution',
     'Graph',
     'Handle',
-    'InstanceNormalization',
-    'LayerNormalization',
-    'LocalResponseNormalization',
     'NoAlgorithmError',
     'Plan',
     'Pooling',
-    'RMSNormalization',
     'Softmax',
     'TensorSpec',
-    'add_tensor',
     'backend',
     'cache_info',
     'candidates_table',
@@ -95,18 +80,15 @@ __all__ = [
     'plan',
     'raw',
     'record',
-    'reduce_tensor',
     'reference',
     'release_workspace',
-    'scale_tensor',
     'set_allocator',
     'set_cache_limit',
-    'set_tensor',
+    'set_direct_launches',
     'store',
     'to_device',
     'to_numpy',
     'trace',
-    'transform_tensor',
     'why_unavailable',
     'workspace',
     '__version__',

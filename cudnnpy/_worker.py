@@ -9,6 +9,7 @@ import json
 import os
 import select
 import sys
+import warnings
 from typing import Any
 
 from cudnnpy._measuring.end_with_parent import end_with_parent
@@ -28,6 +29,8 @@ def main() -> None:
         answers.write(json.dumps(message) + "\n")
         answers.flush()
 
+    warnings.simplefilter("always")  # the caller's filters decide
+    warnings.showwarning = lambda message, *_where, **_how: say({"warning": str(message)})
     service, requests = Service(say), os.fdopen(0, "rb")
     while select.select([requests], [], [], _IDLE_SECONDS)[0] and (line := requests.readline()):
         try:

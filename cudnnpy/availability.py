@@ -9,12 +9,14 @@ from collections.abc import Iterable, Iterator
 from ctypes import byref
 from dataclasses import dataclass
 from importlib import metadata
+from itertools import zip_longest
 from pathlib import Path
 
 from cudnnpy import raw
 from cudnnpy._cuda_state import CUDA_MAJORS, CudaState, cuda_state, error_text
 from cudnnpy._cuda_state import version_text as cuda_version_text
 from cudnnpy._installation import to_install, with_extra
+from cudnnpy._launch.proven_machines import why_not_proven
 from cudnnpy._process_state import process_cache
 from cudnnpy._version import __version__
 from cudnnpy.errors import CudnnError
@@ -101,6 +103,8 @@ class Report:
         The files of cuDNN in the other places that are searched, which this package does not use.
     why_unavailable : str or None
         The reason why cuDNN cannot be used; None if it can.
+    launches : tuple of str
+        For each GPU whether direct launches are on by default (`set_direct_launches`); none if cuDNN cannot be used.
     packages : dict
         The relevant installed packages with their versions: NumPy, packages of CUDA and NVIDIA, the frameworks.
     problems : tuple of str
@@ -127,6 +131,7 @@ class Report:
     bindings: str | None
     core: str | None
     gpus: tuple[Gpu, ...]
+    launches: tuple[str, ...]
     packages: dict[str, str]
     problems: tuple[str, ...]
     why_unavailable: str | None
@@ -149,9 +154,11 @@ class Report:
         yield "CUDA runtime", self.runtime or "none"
         yield "cuda-bindings", self.bindings or "not installed"
         yield "cuda-core", self.core or "not installed"
-        for gpu in self.gpus:
+        for gpu, launches in zip_longest(self.gpus, self.launches):
             major, minor = gpu.compute_capability
             yield f"GPU {gpu.index}", f"{gpu.name}, compute capability {major}.{minor}, {gpu.memory / 2**30:.1f} GiB"
+            if launches:
+                yield "  launches", launches
         if not self.gpus:
             yield "GPU", "none"
 
@@ -228,6 +235,7 @@ def report() -> Report:
         )
     if why is not None and not any(problem in why or why in problem for problem in problems):
         problems.append(why)
+    gpus = tuple(map(_gpu, range(state.gpu_count)))
     return Report(
         system=_system(),
         python=f"{platform.python_version()} ({sys.executable})",
@@ -241,7 +249,8 @@ def report() -> Report:
         runtime=state.runtime,
         bindings=_distribution("cuda-bindings"),
         core=_distribution("cuda-core"),
-        gpus=tuple(map(_gpu, range(state.gpu_count))),
+        gpus=gpus,
+        launches=tuple(map(_launches, gpus)) if why is None else (),
         packages=_packages(),
         problems=tuple(problems),
         why_unavailable=why,
@@ -288,6 +297,12 @@ def _gpu(index: int) -> Gpu:
         return Gpu(index, f"unknown ({error_text(runtime, error)})", (0, 0), 0)
     name = properties.name.decode(errors="replace").rstrip("\0")
     return Gpu(index, name, (properties.major, properties.minor), int(properties.totalGlobalMem))
+
+
+def _launches(gpu: Gpu) -> str:
+    """Return who launches the kernels of plans on a GPU by default."""
+    why = why_not_proven(".".join(map(str, gpu.compute_capability)))
+    return f"by cuDNN ({why})" if why else "direct, where they are verified"
 
 
 def _distribution(name: str) -> str | None:

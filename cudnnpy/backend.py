@@ -32,8 +32,8 @@ from cudnnpy.typing import SupportsToList
 
 __all__ = ["Descriptor", "Element", "Value"]
 
-Element: TypeAlias = "float | Descriptor | Handle | SupportsToList"
-"""One element of an attribute: a bool, a number (of NumPy too), an enumerator, a descriptor or a handle."""
+Element: TypeAlias = "float | Descriptor | Handle | SupportsToList | ctypes._SimpleCData[Any]"
+"""One element of an attribute: a bool, a number (of NumPy too), an enumerator, a descriptor, a handle or a ctypes number."""
 
 Value: TypeAlias = "str | Element | Sequence[Element | Sequence[int]]"
 """The value of an attribute: text, one element, or a sequence of elements or of (numerator, denominator) pairs."""
@@ -46,6 +46,8 @@ _MAX_ELEMENTS = 1 << 16  # of an attribute: more than cuDNN needs
 
 # cuDNN copies the C++ std::vector at the address that is the value of these.
 _UNSETTABLE = {raw.CUDNN_ATTR_VARIANT_PACK_OVERRIDE_SHAPES, raw.CUDNN_ATTR_VARIANT_PACK_OVERRIDE_STRIDES}
+# cuDNN reads the value at an address on the host when these are set.
+_BY_VALUE = {raw.CUDNN_ATTR_TENSOR_CONSTANT_VALUE, raw.CUDNN_ATTR_OPERATION_REDUCTION_INIT_VALUES}
 _UNREADABLE = {raw.CUDNN_ATTR_OPERATION_CONCAT_INPUT_DESCS}  # reading it ends the process with cuDNN 9.28
 # An attribute that can be read as soon as a descriptor of the kind is finalized.
 _READABLE: dict[int, int] = {
@@ -134,7 +136,9 @@ class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
         attribute : cudnnBackendAttributeName_t
             The attribute.
         value : Value
-            One element, a sequence of elements or of (numerator, denominator) pairs, or text. An address is not checked.
+            One element, a sequence of elements or of (numerator, denominator) pairs, or text. An address on the device is not
+            checked. CUDNN_ATTR_TENSOR_CONSTANT_VALUE takes the constant as a number of ctypes of the tensor's data type, such
+            as ctypes.c_float(0.5).
         kind : cudnnBackendAttributeType_t or None
             The type of the attribute, if it has several. None is the usual one.
 
@@ -148,7 +152,7 @@ class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
         name, kind = _name_and_kind(attribute, kind)
         if attribute in _UNSETTABLE:
             raise ValueError(f"attribute must be one that Python can set; got {name}, which holds an object of C++")
-        given, values = _as_values(name, kind, value)
+        given, values = _as_address(name, value) if attribute in _BY_VALUE else _as_values(name, kind, value)
         check_attribute(name, attribute, values)
         if attribute in _api.SINGLE_ATTRIBUTES and len(values) != 1:
             raise ValueError(f"{name} must have one element; got {len(values)}")
@@ -333,6 +337,13 @@ def _known(attribute: int, kind: int | None) -> tuple[str, int]:
         allowed = " or ".join(raw.cudnnBackendAttributeType_t(k).name for k in kinds)
         raise TypeError(f"kind must be {allowed} for {name}; got {error_repr(kind)}")
     return name, kinds[0] if kind is None else kind
+
+
+def _as_address(name: str, value: Any) -> tuple[tuple[Any, ...], list[Any]]:
+    """Return a number of ctypes and its address. Raises TypeError for anything else: an address would be followed."""
+    if not isinstance(value, ctypes._SimpleCData) or isinstance(value, ctypes.c_void_p):
+        raise TypeError(f"{name} must be a number of ctypes, such as ctypes.c_float(0.5); got {error_repr(value)}")
+    return (value,), [ctypes.addressof(value)]
 
 
 def _element_type(kind: int) -> Any:

@@ -132,6 +132,11 @@ class Handle(Owned[raw.cudnnHandle_t]):
     def _when_collected(self, pointer: Any) -> Callable[[], object]:
         return partial(_keep, self._context, pointer)
 
+    def _forget(self) -> None:
+        for launcher in tuple(self.__dict__.get("_launchers", ())):  # whose bound launches refer to the pointer
+            launcher.drop_bound_launches()
+        super()._forget()
+
 
 def stream_address(stream: Stream | None) -> int:
     """Return the address of a stream: its cudaStream_t as an integer.

@@ -1,35 +1,26 @@
-"""Atomic writes: replace a file in one step."""
+"""Atomic writes, which replace a file in one step, and private folders."""
 
 from __future__ import annotations
 
 import os
-import secrets
 import stat
-import time
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-
-_STALE_SECONDS = 3600.0  # since a temporary file was last written, after which its process is taken to have been killed
 
 
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
     """Yield the path of a temporary file for the block to write, and replace `target` by this file at the end of the block.
 
-    If the block raises, the temporary file is removed and `target` is unchanged. The temporary file is in the same folder;
-    temporary files that killed processes left there are removed, too.
+    If the block raises, the temporary file is removed and `target` is unchanged. The temporary file is in a folder of its own
+    beside `target`, so that its mode is the default one.
     """
-    for left in target.parent.glob(f".{'[0-9a-f]' * 16}.partial"):
-        with suppress(OSError):
-            if time.time() - left.stat().st_mtime > _STALE_SECONDS:
-                left.unlink()
-    partial = target.with_name(f".{secrets.token_hex(8)}.partial")
-    try:
+    with tempfile.TemporaryDirectory(prefix=".partial-", dir=target.parent, ignore_cleanup_errors=True) as folder:
+        partial = Path(folder, "content")
         yield partial
         os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
@@ -41,3 +32,12 @@ def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
         partial.write_bytes(content)
         if mode is not None:
             partial.chmod(mode)
+
+
+def make_private_folder(path: str | os.PathLike[str]) -> None:
+    """Make a folder and those above it, for this user alone whatever the umask. Those that exist stay as they are.
+
+    Raises OSError.
+    """
+    for folder in reversed((Path(path), *Path(path).parents)):
+        os.makedirs(folder, 0o700, exist_ok=True)

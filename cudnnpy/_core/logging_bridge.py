@@ -6,16 +6,15 @@ import atexit
 import ctypes
 import logging
 import re
-import signal
-import sys
 import threading
 import time
+from _thread import interrupt_main
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from types import FrameType
 from typing import Any, NamedTuple
 
 from cudnnpy import raw
+from cudnnpy._core.caller_warning import depth_of_caller
 from cudnnpy._core.process_setting import ProcessSetting
 from cudnnpy._options.checks import check_integer, error_repr
 from cudnnpy._process_state import declare
@@ -117,51 +116,34 @@ def _checked(logger: Any, level: Any) -> _LogSink | None:
 
 
 _sink: _LogSink | None = None
-_heard = False  # whether a message has come since _wait_for_callbacks set this
-_inside: set[int] = set()  # the threads that are passing a message on; a forked child has none of them
-_thread_state = threading.local()  # .deaf: whether messages of the thread are dropped
+_thread_state = threading.local()  # .is_muted: whether messages of the thread are dropped
 
-declare(__name__, "_inside", in_child=True)
-declare(__name__, "_heard", "_thread_state")
+declare(__name__, "_thread_state")
 
 
 @contextmanager
-def _suppress_messages() -> Iterator[None]:
+def _muted() -> Iterator[None]:
     """Drop the messages of this thread, since messages about a handler's own calls would never end."""
-    before = _is_deaf()
-    _thread_state.deaf = True
+    before = getattr(_thread_state, "is_muted", False)
+    _thread_state.is_muted = True
     try:
         yield
     finally:
-        _thread_state.deaf = before
-
-
-def _is_deaf() -> bool:
-    return getattr(_thread_state, "deaf", False)
+        _thread_state.is_muted = before
 
 
 def _on_message(severity: int, _user_data: int | None, facts: Any, text: int | None) -> None:
     """Log a message. ctypes reports an exception to sys.unraisablehook."""
-    global _heard
-    _heard, hearer = True, _sink
-    if hearer is None or _is_deaf():
-        return
+    sink = _sink
     level = _LEVELS.get(severity, logging.DEBUG)  # later releases may add severities with higher numbers
-    if level < hearer.level or not hearer.logger.isEnabledFor(level):
+    if sink is None or level < sink.level or getattr(_thread_state, "is_muted", False):
         return
-    thread = threading.get_ident()
     try:
-        _inside.add(thread)
-        with _suppress_messages():
-            lines = _lines(text)
-            hearer.logger.log(level, _message(lines), stacklevel=_frames_within(), extra=_attributes(facts, lines))
+        with _muted():
+            message, attributes = _record(_lines(text), facts.contents if facts else raw.cudnnDebugStruct())
+            sink.logger.log(level, message, stacklevel=depth_of_caller(), extra=attributes)
     except KeyboardInterrupt:  # ctypes would swallow it, so it comes again when the call has returned
-        main = threading.main_thread().ident
-        again = threading.Timer(0.01, signal.pthread_kill, (main, signal.SIGINT))
-        again.daemon = True
-        again.start()
-    finally:
-        _inside.discard(thread)
+        threading.Timer(0.01, interrupt_main).start()
 
 
 # raw.cudnnCallback_t takes the text as one string, but cuDNN passes several, and an empty one ends them.
@@ -169,13 +151,9 @@ _Callback = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.POINTER
 _callback = _Callback(_on_message)
 # cuDNN holds the address of the callback, which must outlive this module: its names are deleted when the interpreter exits.
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callback))
-_HEAR = ctypes.cast(_callback, raw.cudnnCallback_t)
+_OURS = ctypes.cast(_callback, raw.cudnnCallback_t)
 # A C function that has no effect and needs no lock, even after the interpreter's end.
 _SILENT = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, raw.cudnnCallback_t)
-
-
-def _address(pointer: Any) -> int | None:
-    return ctypes.cast(pointer, ctypes.c_void_p).value
 
 
 def _lines(text: int | None) -> list[str]:
@@ -189,99 +167,60 @@ def _lines(text: int | None) -> list[str]:
     return found
 
 
-_FUNCTION = re.compile(r"function (\w+)\(\) called")
-_DEVICE = re.compile(r"\bGPU=(\d+)")
-
-
-def _message(lines: list[str]) -> str:
-    """Return the text of a record: the function and cuDNN's text, without time and process, which every record has."""
+def _record(lines: list[str], debug: Any) -> tuple[str, dict[str, Any]]:
+    """Return the text of a record, without time and process, which every record has, and the attributes of its own."""
     body = [line for line in lines if not line.startswith(("Time:", "Process="))]
-    function = _function(lines)
+    function = re.search(r"function (\w+)\(\) called", lines[0]) if lines else None
+    device = re.search(r"\bGPU=(\d+)", lines[-1]) if lines else None  # the struct's is not set if there is no device
     if function:
-        body[0] = f"{function}():"
-    if len(body) == 2:
-        return f"{body[0]} {body[1].strip()}"
-    return "\n".join(body)
-
-
-def _function(lines: list[str]) -> str:
-    found = _FUNCTION.search(lines[0]) if lines else None
-    return found[1] if found else ""
-
-
-def _attributes(facts: Any, lines: list[str]) -> dict[str, Any]:
-    """Return the attributes of a record beside the usual ones."""
-    debug = facts.contents if facts else raw.cudnnDebugStruct()
-    device = _DEVICE.search(lines[-1]) if lines else None  # the number in the struct is not set if there is no device
-    return {
-        "cudnn_function": _function(lines),
+        body[0] = f"{function[1]}():"
+    attributes = {
+        "cudnn_function": function[1] if function else "",
         "cudnn_status": debug.cudnnStatus,
         "cudnn_handle": _address(debug.handle),
         "cudnn_stream": debug.stream,
         "cudnn_device": int(device[1]) if device else None,
         "cudnn_thread": debug.tid,
     }
+    return f"{body[0]} {body[1].strip()}" if len(body) == 2 else "\n".join(body), attributes
 
 
-def _frames_within() -> int:
-    """Return the stack level of the program's line: the number of frames of this package above it."""
-    count = 1
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in ("cudnnpy", "contextlib"):
-        count, frame = count + 1, frame.f_back
-    return count
+def _address(pointer: Any) -> int | None:
+    return ctypes.cast(pointer, ctypes.c_void_p).value
 
 
 # Setting the callback
 
-
-class _Registered(NamedTuple):
-    """The arguments of cudnnSetCallback."""
-
-    mask: int
-    data: int | None
-    function: Any
-
-    @property
-    def address(self) -> int | None:
-        return _address(self.function)
-
-    def register(self) -> None:
-        raw.call("cudnnSetCallback", self.mask, self.data, self.function)
-
-
-_before = _Registered(0, None, raw.cudnnCallback_t())  # the callback from before log_to
-# cuDNN does not go back to a mask of 0: with it and without a function, it would write errors to the standard error.
-_OFF = _Registered(0, None, _SILENT)
+# The arguments of cudnnSetCallback: the severities, a pointer that the callback gets, the callback.
+_Callbacks = tuple[int, int | None, Any]
+# With a mask of 0 and without a function, cuDNN would write errors to the standard error.
+_OFF: _Callbacks = (0, None, _SILENT)
+_before = _OFF  # the callback from before log_to
 _has_ended = False
 
 
-def _current_callback() -> _Registered:
+def _registered() -> _Callbacks:
     """Return the registered callback, which may be another library's."""
     mask, data, function = ctypes.c_uint(), ctypes.c_void_p(), raw.cudnnCallback_t()
     raw.call("cudnnGetCallback", ctypes.byref(mask), ctypes.byref(data), ctypes.byref(function))
-    return _Registered(mask.value, data.value, function)
+    return mask.value, data.value, function
 
 
-def _apply(hearer: _LogSink | None) -> None:
+def _apply(sink: _LogSink | None) -> None:
     """Turn the messages on or off. A callback that the program has set in the meantime is not turned off."""
     global _sink, _before
-    if _has_ended or (hearer is None and _sink is None):
+    if _has_ended or (sink is None and _sink is None):
         return
-    with _suppress_messages():
-        present = _current_callback()
-        if hearer is None:
-            if _is_ours(present):
-                (_OFF if (_before.mask, _before.address) == (0, None) else _before).register()
-        else:
-            if not _is_ours(present) and present.address != _OFF.address:
-                _before = present
-            _Registered(hearer.mask(), None, _HEAR).register()
-    _sink = hearer
-
-
-def _is_ours(present: _Registered) -> bool:
-    return present.address == _address(_HEAR)
+    with _muted():
+        mask, data, function = _registered()
+        address = _address(function)
+        if sink is not None:
+            if address not in (_address(_OURS), _address(_SILENT)):
+                _before = (mask, data, function) if mask or address else _OFF
+            raw.call("cudnnSetCallback", sink.mask(), None, _OURS)
+        elif address == _address(_OURS):
+            raw.call("cudnnSetCallback", *_before)
+    _sink = sink
 
 
 _setting: ProcessSetting[_LogSink | None] = ProcessSetting(None, _apply)
@@ -296,27 +235,11 @@ def _end() -> None:
 
     The earlier callback is not restored: it may be a Python function, too, or a file, which cuDNN would truncate.
     """
-    global _sink, _has_ended
+    global _before, _has_ended
+    _before = _OFF
+    _apply(None)
     _has_ended = True
-    if _sink is None:
-        return
-    with _suppress_messages():
-        if _is_ours(_current_callback()):
-            _OFF.register()
-    _sink = None
-    _wait_for_callbacks()
-
-
-def _wait_for_callbacks() -> None:
-    """Wait until no other thread is in the callback or about to enter it, for a second at most.
-
-    Such a thread waits for the interpreter's lock. Python ends a thread that waits for it after the interpreter's end, and
-    cuDNN's C++ code then ends the process. Each waiting thread gets the lock within a few switch intervals.
-    """
-    global _heard
-    end = time.monotonic() + 1.0
-    while time.monotonic() < end:
-        _heard = False
-        time.sleep(2 * sys.getswitchinterval() * threading.active_count())
-        if not _heard and not _inside:
-            return
+    if threading.active_count() > 1:
+        # Another thread may wait for the interpreter's lock to enter the callback. Python ends such a thread after the
+        # interpreter's end, and cuDNN's C++ code then ends the process.
+        time.sleep(0.1)

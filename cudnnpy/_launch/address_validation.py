@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
+from cudnnpy._options.checks import check_integer
+
 Addresses = tuple[int, ...]
 
 # Takes the addresses of the operands and of the workspace, and raises ValueError if they are invalid.
@@ -23,7 +25,7 @@ def address_check(
 
     The check calls `explain(operands, workspace)`, which raises ValueError or accepts the addresses, only for addresses that
     may be invalid: one that is not an int, a null one, one that is not a multiple of `alignment`, and a result or a
-    workspace whose memory overlaps another operand's.
+    workspace whose memory overlaps another operand's. It raises TypeError for an address that is not an integer.
 
     Parameters
     ----------
@@ -74,8 +76,10 @@ def make(explain, bits{sizes}):
         except (TypeError, ValueError):
             pass  # not integers, or not as many of them
         explain(operands, space)
+        for address in (*operands, space):  # a float may equal the address of a launch before
+            check_integer("addresses", address, 0)
     return check
 """
-    made: dict[str, Any] = {}
+    made: dict[str, Any] = {"check_integer": check_integer}
     exec(compile(source, f"{__file__}, check of {count} addresses", "exec"), made)
     return made["make"]

@@ -1,41 +1,47 @@
-"""The launches of a plan in one thread: by cuDNN at first, then by passing its kernels to the driver directly.
+"""The launches of a plan in one thread: by cuDNN, or by passing its kernels to the driver directly.
 
-A cuDNN launch binds the addresses and calls cudnnBackendExecute, about 11 us of host time on the machine of an H200.
+A cuDNN launch binds the addresses and calls cudnnBackendExecute, about 11 us of host time on the machine of an H200. 4 us of it
+are the variant pack. A launcher keeps its last two bound launches, by all of their addresses, because programs return to
+their addresses and often alternate between two. Two slots need no limit over the process, and no look-up.
+
 A direct launch (direct/DESIGN.md) takes about 5 us, at any addresses. It is made after the second cuDNN launch of a plan,
-if all facts that it relies on are verified; otherwise cuDNN launches the plan every time. A stream that is being captured
-by the user records the same kernels.
-
-Variant packs are not cached by their addresses. Of 372 plans of networks 342 are launched directly. For the others a ready
-pack would save 4 us a launch where addresses return, which is not worth a table with limits over the process.
+where direct launches are on (set_direct_launches) and if all facts that it relies on are verified. A stream that is being
+captured by the user records the same kernels.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakSet
 
 from cudnnpy import raw
 from cudnnpy._core.driver import current_device, has_several_devices, is_stream_or_torch_capturing, make_current
+from cudnnpy._cuda_python import gpu_facts
 from cudnnpy._launch.address_validation import Addresses
+from cudnnpy._launch.proven_machines import why_not_proven
 from cudnnpy._launch.steps import WORKSPACE_ALIGNMENT, BoundLaunch, Executable
+from cudnnpy._options.checks import error_repr
 from cudnnpy._process_state import declare, in_forked_child, process_cache
 from cudnnpy.handle import Handle, in_use, on_device
 
 # cuDNN launches of a plan before its direct launch is made. A plan that is launched once never pays for it.
 _DIRECT_THRESHOLD = 2
-# Whether direct launches may be made and used; those that exist are not used while it is false.
-_is_direct_allowed = True
 
-declare(__name__, "_is_direct_allowed")
+_log = logging.getLogger("cudnnpy")
+_setting: bool | None = None  # of set_direct_launches
+_epoch = object()  # replaced by set_direct_launches and in a forked child, where no direct launch of before may be used
+
+declare(__name__, "_setting")
+declare(__name__, "_epoch", in_child=True)
 
 
 class Launchable(Protocol):
     """A plan or a program: an executable, and the facts that its launcher needs.
 
     `name` is for errors, `workspace_size` is in bytes, and `is_relocatable` is true if the same kernels serve all
-    addresses, which are multiples of 16 then.
+    addresses, which are multiples of 16 then, and have the same parameters but for the addresses.
     """
 
     name: str
@@ -63,52 +69,89 @@ class DirectLaunch(Protocol):
     """The kernels of a plan, which are passed to the driver at the addresses of each launch."""
 
     addresses: Addresses | None  #: the addresses of the last launch, which are valid; None before the first one
+    other_pointers: int  #: the words of the parameters that are addresses of device memory, but not of the plan's
 
     def launch(self, addresses: Addresses, stream: int) -> bool:
         """Queue the kernels. Return False, with nothing queued, if cuDNN has to launch them."""
 
 
-MakeDirectLaunch = Callable[[Callable[[Addresses], BoundLaunch], Handle, Addresses], DirectLaunch | None]
+# The result is the reason if cuDNN has to launch the plan.
+MakeDirectLaunch = Callable[[Callable[[Addresses], BoundLaunch], Handle, Addresses], DirectLaunch | str]
 
 
 @process_cache
-def _direct_launch_maker() -> MakeDirectLaunch | None:
-    """Return the function that makes direct launches, or None in an installation without the package `direct`."""
+def _direct_launch_maker() -> MakeDirectLaunch:
+    """Return the function that makes direct launches. Without the package `direct` it makes none."""
     try:
         from cudnnpy._launch.direct import make_direct_launch
     except ModuleNotFoundError as error:
         if error.name != "cudnnpy._launch.direct":
             raise
-        logging.getLogger("cudnnpy").debug("direct launches are not installed: cuDNN launches every plan")
-        return None
+        return lambda *_: "cudnnpy._launch.direct is not installed"
     return make_direct_launch
 
 
-def allow_direct_launches(is_allowed: bool) -> None:
-    """Set whether kernels may be passed to the driver directly, in all threads."""
-    global _is_direct_allowed
-    _is_direct_allowed = is_allowed
+def set_direct_launches(is_on: bool | None) -> None:
+    """Set whether the kernels of plans may be passed to the driver directly, without cuDNN, in all threads.
+
+    A direct launch takes the host about half as long as a launch by cuDNN. It is made after the second launch of a plan, and
+    only for kernels whose parameters were verified, bit for bit, to be the same but for the addresses of the call.
+
+    Parameters
+    ----------
+    is_on : bool or None
+        True: on every GPU. False: nowhere, so that cuDNN launches every plan. None, the default: on the machines for which
+        the tests ran with direct launches. These are a table of compute capabilities and of releases of cuDNN, CUDA and the
+        driver; ``cudnnpy info`` says whether this machine is in it.
+
+    Raises
+    ------
+    TypeError
+        If the argument is not a bool or None.
+
+    Examples
+    --------
+    >>> import cudnnpy
+    >>> cudnnpy.set_direct_launches(False)
+    >>> cudnnpy.cache_info().direct
+    False
+    >>> cudnnpy.set_direct_launches(None)
+    """
+    global _setting, _epoch
+    if not (is_on is None or isinstance(is_on, bool)):
+        raise TypeError(f"is_on must be True, False or None; got {error_repr(is_on)}")
+    _setting, _epoch = is_on, object()
+    _direct_launchers.clear()
 
 
-def are_direct_launches_allowed() -> bool:
-    """Return whether kernels may be passed to the driver directly."""
-    return _is_direct_allowed
+def direct_launches() -> tuple[int, bool | None]:
+    """Return the number of plans, in all threads, that are launched directly, and the setting of set_direct_launches."""
+    return len(_direct_launchers), _setting
 
 
-def direct_launch_count() -> int:
-    """Return the number of plans, in all threads, that are launched directly."""
-    return len(_direct_launchers) if _is_direct_allowed else 0
+def _why_not_direct(device: int) -> str:
+    """Return why direct launches are off on a device; "" if they are on."""
+    if _setting is None:
+        return why_not_proven(gpu_facts(device)[1])
+    return "" if _setting else "turned off"
+
+
+# No bound launches: the addresses and the launch of the last one, then of the one before. A plan has at least one address.
+_UNBOUND: tuple[Addresses, Any, Addresses, Any] = ((), None, (), None)
 
 
 class Launcher:
-    """A plan in one thread: the thread's cuDNN handle, and the direct launch once there is one."""
+    """A plan in one thread: the thread's cuDNN handle, the last bound launches, and the direct launch once there is one."""
 
     __slots__ = (
         "__weakref__",
+        "_bound",
         "_check_addresses",
         "_cudnn_launches",
+        "_epoch",
         "_has_several_devices",
         "_may_be_direct",
+        "_why_by_cudnn",
         "device",
         "direct",
         "handle",
@@ -119,11 +162,35 @@ class Launcher:
         self.planned, self.device = planned, planned.device
         self._check_addresses = planned.check_addresses
         self.handle = Handle.default(self.device)
+        # its end ends the bound launches, which refer to it
+        self.handle.__dict__.setdefault("_launchers", WeakSet()).add(self)
         if current_device() < 0:  # the first CUDA call of this thread: the driver's functions need a context
             make_current(self.device)
         self._has_several_devices = has_several_devices()
+        self._cudnn_launches = 0
+        self.drop_bound_launches()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Let cuDNN launch until a direct launch is made: at first, after set_direct_launches, and in a forked child."""
+        _direct_launchers.discard(self)
+        self._epoch = _epoch
         self.direct: DirectLaunch | None = None
-        self._may_be_direct, self._cudnn_launches = planned.is_relocatable, 0
+        self._may_be_direct = self.planned.is_relocatable
+        self._why_by_cudnn = "not verified yet" if self._may_be_direct else "not relocatable"
+
+    def drop_bound_launches(self) -> None:
+        """Destroy the bound launches that no call is using."""
+        self._bound = _UNBOUND
+
+    def launch_text(self) -> str:
+        """Return who launches the plan next: "direct", or "by cuDNN" with the reason."""
+        if self._epoch is not _epoch:
+            self._begin()
+        if self.direct is None:
+            return f"by cuDNN ({self._why_by_cudnn})"
+        count = self.direct.other_pointers
+        return f"direct (pointers of no operand: {count})" if count else "direct"
 
     def run(self, addresses: Addresses, stream: int, are_valid: object = False) -> None:
         """Queue the work on the addresses (of the operands, then of the workspace) and the stream.
@@ -133,16 +200,23 @@ class Launcher:
         if self._has_several_devices and current_device() != self.device:
             with on_device(self.device):
                 return self.run(addresses, stream, are_valid)
+        if self._epoch is not _epoch:
+            self._begin()
         direct = self.direct
         if not (are_valid or (direct is not None and addresses == direct.addresses)):
             self._check_addresses(addresses[:-1], addresses[-1])
-        if direct is None or not (_is_direct_allowed and direct.launch(addresses, stream)):
+        if direct is None or not direct.launch(addresses, stream):
             self._run_by_cudnn(addresses, stream)
         return None
 
     def _run_by_cudnn(self, addresses: Addresses, stream: int) -> None:
         """Queue the work by a launch that is bound to the addresses. Make the direct launch after a few of them."""
-        launch = self._bind(addresses)
+        last, launch, earlier, other = self._bound
+        # A launch that fails is dropped. One that garbage collection runs in between binds its own.
+        self._bound = _UNBOUND
+        if addresses != last:
+            launch, other = other if addresses == earlier else self._bind(addresses), launch
+            earlier = last
         handle = self.handle
         interrupted = handle._in_use  # as handle.in_use does, without the cost of a context manager in each launch
         try:
@@ -155,8 +229,9 @@ class Launcher:
             if interrupted is not None:
                 handle.set_stream(interrupted)
         if status:
-            del launch  # a traceback would keep it alive
+            del launch, other  # a traceback would keep them alive
             raise raw.error_of(status, self.planned.name)
+        self._bound = addresses, launch, earlier, other
         if self._may_be_direct:
             self._cudnn_launches += 1
             if self._cudnn_launches >= _DIRECT_THRESHOLD:
@@ -167,27 +242,25 @@ class Launcher:
 
     def _make_direct(self, addresses: Addresses, stream: int) -> None:
         """Make the direct launch, unless a later launch has to: it needs an aligned workspace, and no capture in progress."""
-        if not _is_direct_allowed or addresses[-1] % WORKSPACE_ALIGNMENT or is_stream_or_torch_capturing(stream):
+        if addresses[-1] % WORKSPACE_ALIGNMENT or is_stream_or_torch_capturing(stream):
             return
         self._may_be_direct = False  # there is one attempt, also if garbage collection launches the same plan meanwhile
-        make = _direct_launch_maker()
-        if make is None:
-            return
-        with in_use(self.handle, stream):  # the stream that it had before may be destroyed
-            self.direct = make(self._bind, self.handle, addresses)
-        if self.direct is not None:
-            _direct_launchers.add(self)
+        if why := _why_not_direct(self.device):
+            self._why_by_cudnn = why
+        else:
+            with in_use(self.handle, stream):  # the stream that it had before may be destroyed
+                made = _direct_launch_maker()(self._bind, self.handle, addresses)
+            if isinstance(made, str):
+                self._why_by_cudnn = f"not verified: {made}"
+            else:
+                self.direct = made
+                self.drop_bound_launches()
+                _direct_launchers.add(self)
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("%s; %s", self.planned._trace_text(), self.launch_text())
 
 
 _direct_launchers: WeakSet[Launcher] = WeakSet()  # of all threads, with a direct launch
 
-
-def _drop_direct_launches() -> None:
-    """In a forked child, which cannot use CUDA's objects of its parent: cuDNN launches, and raises the error."""
-    for launcher in list(_direct_launchers):
-        launcher.direct = None
-    _direct_launchers.clear()
-
-
 declare(__name__, "_direct_launchers", resets=False)
-in_forked_child(_drop_direct_launches)
+in_forked_child(_direct_launchers.clear)

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 from cudnnpy._core.cache_token import CacheToken
 from cudnnpy._launch import launcher
-from cudnnpy._options.checks import check_flag, check_integer
+from cudnnpy._options.checks import check_integer, error_repr
 from cudnnpy._process_state import declare
 
 DEFAULT_LIMIT = 16_384
@@ -35,8 +35,8 @@ class CacheInfo(NamedTuple):
         The number of call signatures that were evicted.
     direct_launches : int
         The number of plans, in all threads, whose kernels are passed to the driver directly, at any addresses.
-    direct : bool
-        Whether kernels may be passed to the driver directly.
+    direct : bool or None
+        The setting of `set_direct_launches`.
     """
 
     size: int
@@ -44,7 +44,7 @@ class CacheInfo(NamedTuple):
     misses: int
     evictions: int
     direct_launches: int
-    direct: bool
+    direct: bool | None
 
 
 class PlanCache(OrderedDict[Hashable, Any]):
@@ -143,8 +143,7 @@ def cache_info() -> CacheInfo:
     0
     """
     cache = plan_cache()
-    is_direct_allowed, direct_launches = launcher.are_direct_launches_allowed(), launcher.direct_launch_count()
-    return CacheInfo(cache.plans, _limit, cache.misses, cache.evictions, direct_launches, is_direct_allowed)
+    return CacheInfo(cache.plans, _limit, cache.misses, cache.evictions, *launcher.direct_launches())
 
 
 def clear_cache() -> None:
@@ -163,21 +162,20 @@ def clear_cache() -> None:
     plan_cache()  # makes a new one, which frees the old one of this thread at once
 
 
-def set_cache_limit(entries: int | None = None, *, direct: bool | None = None) -> None:
-    """Set the limit of the plan caches, and whether launches may bypass cuDNN. None leaves a setting as it is.
+def set_cache_limit(entries: int | None = None, *, direct: None = None) -> None:
+    """Set the limit of the plan caches. None leaves it as it is.
 
     Parameters
     ----------
     entries : int or None
         The largest number of call signatures in the cache of each thread, 1 or more. The default is 16,384.
-    direct : bool or None
-        Whether the kernels of a plan may be passed to the driver directly, without cuDNN, from its third launch on. This is
-        done only for kernels whose parameters were verified, bit for bit, to be relocatable. The default is True.
+    direct : None
+        Use `set_direct_launches`.
 
     Raises
     ------
     TypeError
-        If the limit is not an integer, or `direct` is not a bool.
+        If the limit is not an integer, or `direct` is given.
     ValueError
         If the limit is less than 1.
 
@@ -189,9 +187,7 @@ def set_cache_limit(entries: int | None = None, *, direct: bool | None = None) -
     >>> cudnnpy.set_cache_limit(before)
     """
     global _limit
-    if entries is not None:
-        entries = check_integer("entries", entries, 1, expected="a number of plans, 1 or more")
     if direct is not None:
-        check_flag("direct", direct)
-        launcher.allow_direct_launches(direct)
-    _limit = _limit if entries is None else entries
+        raise TypeError(f"direct must be left out: cudnnpy.set_direct_launches sets it; got {error_repr(direct)}")
+    if entries is not None:
+        _limit = check_integer("entries", entries, 1, expected="a number of plans, 1 or more")

@@ -26,6 +26,10 @@ class Executable(Protocol):
     """One launch: of a C function, of a planned graph, or of several of them in sequence.
 
     An optional attribute `is_relocatable` is true if the same kernels serve all addresses that the plan was made for.
+
+    All that a bound launch depends on is fixed when the plan is made, except for the addresses: a launch may be called again.
+    An executable with numbers that a call may change has a true attribute `has_call_scalars`. A launch that copies the
+    parameters of its kernels would keep their values, and no two captures tell them apart.
     """
 
     workspace_size: int
@@ -35,8 +39,8 @@ class Executable(Protocol):
 
 
 def is_relocatable(executable: Executable) -> bool:
-    """Return whether the kernels of an executable serve all addresses that its plan was made for."""
-    return bool(getattr(executable, "is_relocatable", False))
+    """Return whether the kernels of an executable serve all addresses that its plan was made for, and all of its calls."""
+    return bool(getattr(executable, "is_relocatable", False)) and not getattr(executable, "has_call_scalars", False)
 
 
 # Calls of C functions
@@ -124,19 +128,6 @@ def op_tensor(
 
 
 # Executables made of others
-
-
-class AliasSwitch:
-    """One executable if two operands are the same memory, another one if they are not."""
-
-    def __init__(self, first: int, second: int, same: Executable, different: Executable) -> None:
-        self.first, self.second, self.same, self.different = first, second, same, different
-        self.workspace_size = max(same.workspace_size, different.workspace_size)
-
-    def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> BoundLaunch:
-        """Return the launch on these addresses."""
-        chosen = self.same if addresses[self.first] == addresses[self.second] else self.different
-        return chosen.bind(handle, addresses, workspace)
 
 
 class OffsetExecutable:

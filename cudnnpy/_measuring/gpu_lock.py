@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from cudnnpy._core.atomic_file import make_private_folder
+
 _POLL_SECONDS = 0.02
 
 
@@ -46,4 +48,6 @@ def _is_locked(file: int, until: float) -> bool:
 def _path(uuid: str) -> Path:
     from platformdirs import user_cache_path
 
-    return user_cache_path("cudnnpy", appauthor=False, ensure_exists=True) / f"{uuid}.lock"
+    folder = user_cache_path("cudnnpy", appauthor=False)
+    make_private_folder(folder)
+    return folder / f"{uuid}.lock"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +32,6 @@ class GpuWorker:
     def __init__(self, uuid: str, start: Callable[[Mapping[str, Any]], WorkerProcess] = WorkerProcess) -> None:
         self.uuid, self._start = uuid, start
         self._process: WorkerProcess | None = None
-        self._starting: Future[WorkerProcess] | None = None  # of a process that is not ready yet
         self.is_stopped = False
 
     def measure(
@@ -63,50 +60,35 @@ class GpuWorker:
 
     def confirm(self, text: str, entry: Entry, limit: int, deadline: float) -> str | None:
         """Return why the result of a stored choice is wrong on this GPU; "" if it is right, None if it could not be run."""
-        answer = self.ask({"do": "confirm", "text": text, "entry": entry.plain(), "limit": limit}, deadline)
+        request = {"do": "confirm", "text": text, "entry": entry.plain(), "limit": limit}
+        answer = self.ask(request, deadline, parse=_reason_of)
         if isinstance(answer, Ended):
             return None if answer.cause == "deadline" else f"{symptom_of(answer)}: {answer.how}"
         return answer.get("answer")  # None also for an error
 
     def ask(
-        self, request: Mapping[str, Any], deadline: float, note: Callable[[Message], object] | None = None
+        self,
+        request: Mapping[str, Any],
+        deadline: float,
+        note: Callable[[Message], object] | None = None,
+        parse: Callable[[Any], Any] | None = None,
     ) -> Message | Ended:
-        """Send a request to the process, which is started if there is none. Raises StartError."""
-        if (self._process is None or not self._process.is_alive) and not self._has_started(deadline):
-            return Ended("deadline", "it had not started in time")
-        assert self._process is not None
-        return self._process.ask(request, deadline, note)
+        """Send a request to the process, which is started if there is none. Raises StartError.
 
-    def _has_started(self, deadline: float) -> bool:
-        """Start a process, and return whether it is ready before a deadline. If not, the next request takes it."""
-        if self._starting is None:
+        A process that has not started before the deadline serves the next request.
+        """
+        if self._process is None or not self._process.is_alive:
             self.close()
-            self._starting = Future()
-            threading.Thread(target=self._run_start, args=(self._starting,), daemon=True).start()
-        try:
-            self._process = self._starting.result(min(max(deadline - time.monotonic(), 0.0), threading.TIMEOUT_MAX))
-        except TimeoutError:
-            return False
-        except BaseException:
-            self._starting = None
-            raise
-        self._starting = None
+            self._process = self._start({"gpu": self.uuid})
         if self.is_stopped:
             self.close()
             raise StartError("stopped")
-        return True
-
-    def _run_start(self, starting: Future[WorkerProcess]) -> None:
-        try:
-            starting.set_result(self._start({"gpu": self.uuid}))
-        except BaseException as error:
-            starting.set_exception(error)
+        if not self._process.open(deadline):
+            return Ended("deadline", "it had not started in time")
+        return self._process.ask(request, deadline, note, parse)
 
     def close(self) -> None:
         """End the process, even if it is not ready yet. The next request starts another one."""
-        starting, self._starting = self._starting, None
-        if starting is not None:
-            starting.add_done_callback(_end)
         if self._process is not None:
             self._process.end()
             self._process = None
@@ -119,11 +101,6 @@ class GpuWorker:
             process.kill()
 
 
-def _end(started: Future[WorkerProcess]) -> None:
-    if started.exception() is None:
-        started.result().end()
-
-
 def symptom_of(ended: Ended) -> Symptom:
     """Return the symptom of a candidate at which a process ended."""
     if ended.cause != "ended":
@@ -134,11 +111,22 @@ def symptom_of(ended: Ended) -> Symptom:
 
 
 def _measurement_of(given: Message) -> Measurement:
-    """Return the measurement of a message."""
+    """Return the measurement of a message. Raises ValueError for fields of other types."""
     entry = None if given["entry"] is None else Entry.of(given["entry"])
-    return Measurement(
-        entry, given["reason"], given["was_memory_limited"], rejected=given["rejected"], compiled=given["compiled"]
+    reason, was_limited, rejected, compiled = (
+        given[name] for name in ("reason", "was_memory_limited", "rejected", "compiled")
     )
+    texts = [reason, *rejected.values(), *compiled.values()]
+    if not (isinstance(was_limited, bool) and all(isinstance(text, str) for text in texts)):
+        raise ValueError("a measurement must have texts and a bool; got others")
+    return Measurement(entry, reason, was_limited, rejected=rejected, compiled=compiled)
+
+
+def _reason_of(given: object) -> str | None:
+    """Return the reason of an answer. Raises ValueError for another type."""
+    if not isinstance(given, str | None):
+        raise ValueError(f"a reason must be a text or null; got {type(given).__name__}")
+    return given
 
 
 @dataclass
@@ -161,7 +149,7 @@ class _Search:
         reason = f"more than {_MAX_ENDS} candidates ended their process"
         for _ in range(_MAX_ENDS):
             try:
-                answer = self._worker.ask(self._request(), self._deadline, self._note)
+                answer = self._worker.ask(self._request(), self._deadline, self._note, _measurement_of)
             except StartError as error:
                 if not self._suspects:
                     raise
@@ -201,7 +189,7 @@ class _Search:
             if self._best is None:
                 raise MeasureError(answer["error"])
             return self._best
-        measurement = _measurement_of(answer["answer"])
+        measurement: Measurement = answer["answer"]
         if measurement.entry is None and self._best is not None:
             return measurement._replace(entry=self._best.entry, compiled=self._best.compiled)
         return measurement

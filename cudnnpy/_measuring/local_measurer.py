@@ -1,4 +1,4 @@
-"""Measure a problem in this process: the measuring process, or the caller's if the environment variable says so."""
+"""Measure a problem in this process, which is the measuring process."""
 
 from __future__ import annotations
 

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from cudnnpy._measuring import stub_driver
 from cudnnpy._measuring.process import Ended, StartError, WorkerProcess
 from cudnnpy._planning import problem_notation, recording, selection
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.device_profile import DeviceProfile, ProfileError
-from cudnnpy._planning.offline_planning import candidate_of_row
+from cudnnpy._planning.offline_planning import CandidateRow, candidate_of_row
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.profile_plan import ProfilePlan
@@ -26,6 +26,8 @@ from cudnnpy._store.entry import Entry
 from cudnnpy.errors import NoAlgorithmError
 
 _MAX_CRASHES = 20  # for one problem
+
+T = TypeVar("T")
 
 
 class PlanningError(RuntimeError):
@@ -62,14 +64,13 @@ class PlannerProcess:
 
     def plan(self, text: str) -> Entry:
         """Return the choice for a problem in the notation. Raises PlanningError if it cannot be planned."""
-        return Entry.of(self._ask({"do": "plan", "text": text}))
+        return self._ask({"do": "plan", "text": text}, Entry.of)
 
-    def survey(self, text: str) -> list[dict[str, Any]]:
-        """Return every candidate for a problem as JSON (the fields of a CandidateRow). Raises PlanningError if cuDNN fails."""
-        rows: list[dict[str, Any]] = self._ask({"do": "survey", "text": text})
-        return rows
+    def survey(self, text: str) -> list[CandidateRow]:
+        """Return every candidate for a problem. Raises PlanningError if cuDNN fails."""
+        return self._ask({"do": "survey", "text": text}, _rows_of)
 
-    def _ask(self, request: dict[str, Any]) -> Any:
+    def _ask(self, request: dict[str, Any], parse: Callable[[Any], T]) -> T:
         """Return the answer to a request. Candidates that end the process are excluded."""
         excluded: dict[str, str] = {}
         while True:
@@ -77,11 +78,12 @@ class PlannerProcess:
             if is_new:
                 self._process.end()
                 self._process = self._start()
-            answer = self._process.ask({**request, "left_out": excluded})
+            answer = self._process.ask({**request, "left_out": excluded}, parse=parse)
             if not isinstance(answer, Ended):
                 if "error" in answer:
                     raise PlanningError(answer["error"], answer["kind"])
-                return answer["answer"]
+                found: T = answer["answer"]
+                return found
             if not answer.step and not is_new:  # the process ended since it was idle
                 continue
             if not answer.begun or answer.begun in excluded or len(excluded) == _MAX_CRASHES:
@@ -92,12 +94,19 @@ class PlannerProcess:
         stub = None if stub_driver.has_driver() else stub_driver.open_file()
         opening = {"profile": asdict(self.profile), **({} if stub is None else {"stub": stub})}
         try:
-            return WorkerProcess(opening, inherited=() if stub is None else (stub,))
+            process = WorkerProcess(opening, inherited=() if stub is None else (stub,))
+            process.open()
+            return process
         except StartError as error:
             raise (ProfileError if error.kind == "ProfileError" else PlanningError)(str(error)) from None
         finally:
             if stub is not None:
                 os.close(stub)
+
+
+def _rows_of(rows: list[dict[str, Any]]) -> list[CandidateRow]:
+    """Return the candidates of an answer. Raises TypeError or KeyError for other fields."""
+    return [CandidateRow(**{**row, "notes": tuple(row["notes"])}) for row in rows]
 
 
 # Calls of this program

@@ -2,8 +2,9 @@
 
 The child's standard input and output are one of two connected sockets, since calls of a socket have time limits. In both
 directions a message is a line of JSON. Before each step that may crash or hang the child reports the step's time limit
-in seconds. If no message follows within the limit, the parent ends the child. The child ends with its parent
-(end_with_parent.py) and after a period without requests.
+in seconds. If no message follows within the limit, the parent ends the child. The parent gives the child's warnings. Of the
+child's standard error, the end alone is in memory. The child ends with its parent (end_with_parent.py) and after a period
+without requests.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
+from cudnnpy._core.caller_warning import warn
+from cudnnpy._planning.untrusted_json import parse_json
 from cudnnpy._process_state import declare, in_forked_child
 from cudnnpy._version import __version__
 from cudnnpy.raw import _library
@@ -32,11 +34,15 @@ from cudnnpy.raw import _library
 _STEP_SECONDS = 30.0
 _END_SECONDS = 10.0  # to wait for a killed process, for which the GPU may still work
 _MAX_SECONDS = 1e6  # that a call of a socket may take
-_MAX_LINE_BYTES = 64 << 20
+_MAX_LINE_BYTES = 16 << 20
 _MAX_LAST_WORDS_BYTES = 4096
+_DRAIN_SECONDS = 1.0  # to wait for the end of the standard error, which other processes may hold open
 # The libraries that cuDNN loads besides its own files, in an order in which they can be loaded.
 _CUDA_LIBRARIES = ("libcublasLt.so", "libcublas.so", "libnvrtc.so")
 _NOISE = "Could not load"  # lines of cuDNN about symbols that a stub driver lacks
+
+# The exceptions of reading a message that is not as expected
+_NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 Cause = Literal["ended", "limit", "deadline"]
 Message = dict[str, Any]
@@ -64,22 +70,25 @@ class WorkerProcess:
     """A child process that answers one request at a time (cudnnpy/_worker.py).
 
     `opening` is the first request: {"gpu": UUID} for a process that measures, {"profile": ...} for one that plans. `inherited`
-    are file descriptors that the child inherits, and `command` is a program in place of cudnnpy._worker. Raises StartError.
+    are file descriptors that the child inherits, and `command` is a program in place of cudnnpy._worker. The process is not
+    waited for (see `open`). Raises StartError.
     """
 
     def __init__(
         self, opening: Mapping[str, Any], *, inherited: Sequence[int] = (), command: Sequence[str] | None = None
     ) -> None:
-        self._lines, self._received, self._closed = list[bytes](), b"", False
+        self._received, self._closed, self._is_open = bytearray(), False, False
+        self._open_until, self._errors = time.monotonic() + _STEP_SECONDS, bytearray()
+        opening = {"do": "open", "version": __version__, "libraries": _loaded_libraries(), **opening}
         with contextlib.ExitStack() as files:
             try:
-                self._errors = files.enter_context(tempfile.TemporaryFile())
                 self._socket, of_child = map(files.enter_context, socket.socketpair())
                 self._process = subprocess.Popen(
                     _command() if command is None else list(command),
+                    bufsize=0,
                     stdin=of_child.fileno(),
                     stdout=of_child.fileno(),
-                    stderr=self._errors,
+                    stderr=subprocess.PIPE,
                     pass_fds=tuple(inherited),
                     env=_environment(opening.get("gpu")),
                     start_new_session=True,  # Ctrl-C in a terminal is for the caller, which ends the child
@@ -89,13 +98,27 @@ class WorkerProcess:
             of_child.close()
             self._files = files.pop_all()
         _alive.add(self)
-        answer = self.ask({"do": "open", "version": __version__, "libraries": _loaded_libraries(), **opening})
+        self._drain = threading.Thread(target=_keep_end, args=(self._process.stderr, self._errors), daemon=True)
+        self._drain.start()
+        with contextlib.suppress(ConnectionError):  # it has ended, which `open` reports
+            self._socket.sendall(json.dumps(opening).encode() + b"\n")
+
+    def open(self, deadline: float = math.inf) -> bool:
+        """Wait for the process to start, and return whether it has before a deadline. If not, it goes on starting.
+
+        Raises StartError if it ended or rejected its opening.
+        """
+        if self._is_open or (deadline < self._open_until and self._input(deadline - time.monotonic()) is None):
+            return self._is_open
+        answer = self.ask(None)
         if isinstance(answer, Ended):
             raise StartError(f"the process that measures and plans ended when it started: {answer.how}")
-        if "error" in answer or answer["answer"] != __version__:
+        if answer.get("answer") != __version__:
             self.end()
             version = f"it is of version {str(answer.get('answer'))[:40]!r}, not {__version__}"
-            raise StartError(str(answer.get("error", version)), str(answer.get("kind", "")))
+            raise StartError(answer.get("error", version), answer.get("kind", ""))
+        self._is_open = True
+        return True
 
     @property
     def is_alive(self) -> bool:
@@ -103,28 +126,41 @@ class WorkerProcess:
         return not self._closed and self._process.poll() is None
 
     def ask(
-        self, request: Mapping[str, Any], deadline: float = math.inf, note: Callable[[Message], object] | None = None
+        self,
+        request: Mapping[str, Any] | None,
+        deadline: float = math.inf,
+        note: Callable[[Message], object] | None = None,
+        parse: Callable[[Any], Any] | None = None,
     ) -> Message | Ended:
         """Send a request, and return its answer, {"answer": ...} or {"error": text, "kind": class}.
 
         Return Ended if the process has ended, by itself, at a limit, or at the `deadline` (a time of time.monotonic()). It
-        cannot be used again then. `note` is called with each message before the answer, except "begin".
+        cannot be used again then. `note` is called with each message before the answer, except "begin" and "warning". `parse`
+        converts the value of an answer, and raises ValueError for an invalid one. Without a request, it is the answer to the
+        opening. Raises StartError as `open` does.
         """
         if self._closed:
             return Ended("ended", "it had ended before")
+        if request is not None:
+            self.open()
         step: Message = {}
-        until = time.monotonic() + _STEP_SECONDS
+        until = self._open_until if request is None else time.monotonic() + _STEP_SECONDS
         try:
-            self._limit(min(until, deadline))
-            self._socket.sendall(json.dumps(request).encode() + b"\n")
+            if request is not None:
+                if self._received or self._input(0.0):
+                    raise ValueError("a request must have one answer; got more")
+                self._limit(min(until, deadline))
+                self._socket.sendall(json.dumps(request).encode() + b"\n")
             while time.monotonic() < deadline:
                 message = self._message(min(until, deadline))
                 until = time.monotonic() + _STEP_SECONDS
                 if "begin" in message:
                     step = message
                     until = time.monotonic() + float(message.get("seconds", _STEP_SECONDS))
+                elif "warning" in message:
+                    _warn_once(str(message["warning"]))
                 elif "answer" in message or "error" in message:
-                    return message
+                    return self._checked(message, parse)
                 elif note is not None:
                     note(message)
             raise TimeoutError
@@ -134,12 +170,20 @@ class WorkerProcess:
             return Ended(cause, f"it was ended at the {cause}", *_begun(step))
         except ConnectionError:
             return Ended("ended", self._last_words(), *_begun(step))
-        except (ValueError, TypeError, KeyError) as error:
+        except _NONSENSE as error:
             self.end()
             return Ended("ended", f"it answered nonsense: {' '.join(str(error).split())[:200]}", *_begun(step))
         except BaseException:  # Ctrl-C: a late answer would be taken for the answer to another request
             self.end()
             raise
+
+    def _checked(self, message: Message, parse: Callable[[Any], Any] | None) -> Message:
+        """Return a message that is one answer or one error, with the value parsed. Raises ValueError for another one."""
+        if self._received or ("answer" in message) is ("error" in message):
+            raise ValueError("a request must have one answer; got more")
+        if "error" in message:
+            return {"error": str(message["error"]), "kind": str(message.get("kind", ""))}
+        return {"answer": message["answer"] if parse is None else parse(message["answer"])}
 
     def end(self, seconds: float = _END_SECONDS) -> None:
         """End the process, and wait some seconds for its end. Further calls do nothing."""
@@ -164,18 +208,29 @@ class WorkerProcess:
         self._closed = True
         self._process.returncode = 0  # it is not waited for
         self._files.close()
+        assert self._process.stderr is not None
+        self._process.stderr.close()
 
     def _message(self, until: float) -> Message:
-        """Return the next message. Raises TimeoutError, ConnectionError, and ValueError for an invalid message."""
-        while not self._lines:
+        """Return the next message. Raises TimeoutError, ConnectionError, and ValueError for an invalid message.
+
+        Input that is there is read even after the limit, since this process may have been stopped, but only once.
+        """
+        searched, is_late = 0, False
+        while (end := self._received.find(b"\n", searched)) < 0:
+            searched = len(self._received)
+            if searched > _MAX_LINE_BYTES:
+                raise ValueError(f"a line must have at most {_MAX_LINE_BYTES} bytes; got more")
+            if is_late:
+                raise TimeoutError
+            is_late = time.monotonic() >= until
             self._limit(until)
-            part = self._socket.recv(1 << 16)
+            part = self._socket.recv(1 << 20)
             if not part:
                 raise ConnectionError("the process has ended, or closed its output")
-            *self._lines, self._received = (self._received + part).split(b"\n")
-            if len(self._received) > _MAX_LINE_BYTES:
-                raise ValueError(f"a line must have at most {_MAX_LINE_BYTES} bytes; got more")
-        message = json.loads(self._lines.pop(0))
+            self._received += part
+        message = parse_json(self._received[:end].decode())
+        del self._received[: end + 1]
         if not isinstance(message, dict):
             raise ValueError(f"a message must be an object; got {type(message).__name__}")
         return message
@@ -184,19 +239,44 @@ class WorkerProcess:
         """Set the time limit of the next call of the socket. A call that need not wait succeeds even after the limit."""
         self._socket.settimeout(min(max(until - time.monotonic(), 0.001), _MAX_SECONDS))
 
+    def _input(self, seconds: float) -> bytes | None:
+        """Return a byte of the input without taking it: b"" at its end, and None if none came in some seconds."""
+        try:
+            self._socket.settimeout(min(max(seconds, 0.0), _MAX_SECONDS))
+            return self._socket.recv(1, socket.MSG_PEEK)
+        except (TimeoutError, BlockingIOError):
+            return None
+        except ConnectionError:
+            return b""
+
     def _last_words(self) -> str:
         """Wait for the end of a process; return its exit status with the last line of its standard error, as text."""
         try:
             status = self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:  # it has closed its output and continues to run
             status = -signal.SIGKILL
-        begin = max(self._errors.seek(0, os.SEEK_END) - _MAX_LAST_WORDS_BYTES, 0)
-        self._errors.seek(begin)
-        lines = self._errors.read().decode(errors="replace").splitlines()[begin > 0 :]  # the first may be a part of one
-        said = [line.strip() for line in lines if line.strip() and _NOISE not in line]
         self.end()
+        self._drain.join(_DRAIN_SECONDS)
+        is_cut = len(self._errors) == _MAX_LAST_WORDS_BYTES
+        lines = self._errors.decode(errors="replace").splitlines()[is_cut:]  # the first may be a part of one
+        said = [line.strip() for line in lines if line.strip() and _NOISE not in line]
         how = _signal_name(-status) if status < 0 else f"exit status {status}"
         return f"{how}, {said[-1][:200]}" if said else how
+
+
+def _keep_end(stream: IO[bytes], end: bytearray) -> None:
+    """Read a stream to its end, and hold its last bytes in `end`."""
+    with stream:
+        while part := stream.read(1 << 16):
+            end += part
+            del end[:-_MAX_LAST_WORDS_BYTES]
+
+
+def _warn_once(text: str) -> None:
+    """Give a warning of a child once in this process, since each new child finds the same."""
+    if text not in _warned:
+        _warned.add(text)
+        warn(text)
 
 
 def _begun(step: Message) -> tuple[str, Message]:
@@ -204,6 +284,7 @@ def _begun(step: Message) -> tuple[str, Message]:
 
 
 _alive: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
+_warned: set[str] = set()
 
 
 def _forget_all() -> None:
@@ -213,6 +294,7 @@ def _forget_all() -> None:
 
 
 declare(__name__, "_alive", resets=False)
+declare(__name__, "_warned")
 in_forked_child(_forget_all)
 
 

@@ -1,6 +1,6 @@
 """The service of the child process: answer requests to measure problems on its GPU, or to plan them for a device profile.
 
-Candidates run in no other process, unless the environment variable selects measuring in the caller's process (tuner.py).
+Candidates run in no other process.
 """
 
 from __future__ import annotations

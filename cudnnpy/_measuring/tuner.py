@@ -18,7 +18,6 @@ from cudnnpy._core.driver import is_stream_idle
 from cudnnpy._measuring import gpus
 from cudnnpy._measuring.gpu_lock import gpu_lock
 from cudnnpy._measuring.gpu_worker import GpuWorker, MeasureError
-from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._measuring.process import StartError, why_no_interpreter
 from cudnnpy._memory import workspace
 from cudnnpy._planning.measurement import Measurement
@@ -27,10 +26,9 @@ from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.stored_choice import choice_text
 from cudnnpy._process_state import declare, fork_safe_lock
 from cudnnpy._store.entry import Entry
-from cudnnpy.handle import Handle, on_device
+from cudnnpy.handle import on_device
 
-VARIABLE = "CUDNNPY_MEASURE_IN"
-_PLACES = ("process", "caller")
+VARIABLE = "CUDNNPY_MEASURE_IN"  # of earlier versions
 _EXTRA_SECONDS = 3.0  # for the start of a process, for a candidate that is ended at its limit, and for planning
 _PLANNING_SECONDS = 1.0  # of them, for planning the choice in this process
 _POLL_SECONDS = 0.001
@@ -53,14 +51,13 @@ class Tuner:
 
     def __init__(self, device: int, stream: int = 0) -> None:
         self._device, self._stream = device, stream
+        if (given := os.environ.get(VARIABLE, "")) not in ("", "process"):
+            raise ValueError(f"{VARIABLE} must be unset; got {given!r}: candidates run in a process of their own alone")
 
     def measure(
         self, problem: Problem, options: PlanningOptions, limit: int, left_out: Mapping[str, str]
     ) -> Measurement:
         """Measure the candidates of a problem within a workspace limit, except the ones in `left_out`."""
-        if _is_in_caller():
-            with on_device(self._device):
-                return LocalMeasurer(Handle.default(self._device)).measure(problem, options, limit, left_out)
         begin = time.monotonic()
         end = begin + 2 * options.tune_seconds
         deadline = end + _EXTRA_SECONDS - _PLANNING_SECONDS
@@ -80,9 +77,6 @@ class Tuner:
 
     def confirm(self, problem: Problem, options: PlanningOptions, entry: Entry, limit: int) -> str | None:
         """Return why the result of a stored plan is wrong here; "" if it is right; None if it could not be run."""
-        if _is_in_caller():
-            with on_device(self._device):
-                return LocalMeasurer(Handle.default(self._device)).confirm(problem, options, entry, limit)
         deadline = time.monotonic() + 2 * options.tune_seconds + _EXTRA_SECONDS - _PLANNING_SECONDS
         try:
             text = choice_text(problem, options)
@@ -167,21 +161,13 @@ atexit.register(end_processes)
 workspace.call_when_short(end_processes)
 
 
-def _is_in_caller() -> bool:
-    """Return whether the environment variable selects measuring in the caller's process."""
-    given = os.environ.get(VARIABLE) or _PLACES[0]
-    if given not in _PLACES:
-        raise ValueError(f"{VARIABLE} must be {' or '.join(map(repr, _PLACES))}; got {given!r}")
-    return given == "caller"
-
-
 def _not_measured(why: str) -> _NotMeasuredError:
     """Return the error for a reason, and warn of it once."""
     if why not in _warned:
         _warned.add(why)
         warn(
             f'prefer="autotune" measures nothing, and uses stored choices or chooses as "fastest" does: {why}. '
-            f"{VARIABLE}=caller measures in this process, which a faulty engine of cuDNN may end"
+            "Tune ahead where a process can measure: cudnnpy tune PROBLEMS"
         )
     return _NotMeasuredError(why)
 

@@ -1,7 +1,7 @@
 """Limits of input sizes and printed sizes, so that no small file or argument takes gigabytes."""
 
 MAX_PROBLEM_FILE_BYTES = 16 << 20
-MAX_SYNTAX_CHARACTERS = 1000  # of a file of problems, beside its texts: 18 do, and tomllib takes 6 GiB for 80,000
+MAX_REPORTED_LINES = 1000  # of a file of problems that are none; a file with more of them is another text
 MAX_PROBLEM_CHARACTERS = 1 << 20  # of a problem in the notation
 MAX_PLAN_CHARACTERS = 4 << 20  # of a serialized plan
 MAX_EXPORT_LINE_CHARACTERS = 16 << 20  # of an entry, which has about 50,000

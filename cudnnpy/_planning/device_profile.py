@@ -23,12 +23,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from cudnnpy import raw
+from cudnnpy._core.atomic_file import replace_file
 from cudnnpy._options.checks import MAX_INT64, error_repr, printable
 from cudnnpy._options.limits import MAX_PROFILE_BYTES
 from cudnnpy._options.public_dir import PublicDir
 from cudnnpy._options.suggestions import did_you_mean
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.gpu_kind import gpu_kind
+from cudnnpy._planning.untrusted_json import parse_json
 from cudnnpy._version import __version__
 from cudnnpy.backend import Descriptor
 from cudnnpy.errors import LibraryNotFoundError, StatusError
@@ -176,14 +178,17 @@ class DeviceProfile(PublicDir):
         return cls(cls._parsed(text, source).text, raw.version(), source)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the profile to a file, which `load` reads. An existing file is replaced.
+        """Write the profile to a file, which `load` reads. An existing file is replaced in one step.
 
         Raises
         ------
         OSError
             The file cannot be written.
         """
-        Path(path).write_text(self.to_json())
+        if Path(path).exists() and not Path(path).is_file():  # a pipe or a device
+            Path(path).write_text(self.to_json())
+        else:
+            replace_file(path, self.to_json().encode())
 
     def to_json(self) -> str:
         """Return the content of the file that `save` writes."""
@@ -218,8 +223,8 @@ class DeviceProfile(PublicDir):
     def _parsed(cls, text: str, source: str, *, is_packaged: bool = False) -> Self:
         """Return the profile of a text, bare or from `to_json`. `source` names it in errors, which are ProfileErrors."""
         try:
-            found = json.loads(text, parse_constant=_reject)
-        except (ValueError, RecursionError) as error:
+            found = parse_json(text)
+        except ValueError as error:
             raise ProfileError(f"{source}: a device profile must be JSON; got {error}; {_AGAIN}") from None
         if not isinstance(found, dict):
             raise ProfileError(
@@ -242,10 +247,6 @@ class DeviceProfile(PublicDir):
         _check_values(found, source)
         cudnn = None if is_packaged else outer.get("cudnn")
         return cls(json.dumps(found), cudnn, source, tuple(by_hand), releases)
-
-
-def _reject(constant: str) -> Any:
-    raise ValueError(f"a number must be finite; got {constant}")
 
 
 def _check_values(found: dict[str, Any], source: str) -> None:

@@ -329,14 +329,15 @@ def _ranges(found: Descriptor) -> dict[int, range]:
 class GraphExecutable:
     """A finalized execution plan, with the unique ids of its tensors in the order of the addresses.
 
-    `constants` are the tensors by value, as pairs of a unique id and a ctypes number.
+    `constants` are the tensors by value, as pairs of a unique id and a ctypes number. The numbers are copied, so that every
+    launch has the same ones, and the kernels the same parameters but for the addresses.
     """
 
     name = "cudnnBackendExecute"
 
     def __init__(self, plan: Descriptor, uids: tuple[int, ...], constants: tuple[tuple[int, Any], ...] = ()) -> None:
         self.plan, self.uids = plan, (*uids, *(uid for uid, _ in constants))
-        self._packs = VariantPacks(self.uids, tuple(number for _, number in constants))
+        self._packs = VariantPacks(self.uids, tuple(type(number)(number.value) for _, number in constants))
         self._execute = raw.unchecked("cudnnBackendExecute")
         self.workspace_size = int(plan[raw.CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE])
 

@@ -2,9 +2,10 @@
 
 An issue is a configuration that cuDNN offers and that gives a wrong result or ends the CUDA context, though no call returns
 an error. An entry names the releases in which the issue was measured, and the releases in which it is assumed. Every release
-is assumed to have an issue until a measurement shows that it does not. An issue that others reported names its source and is
-assumed only in the releases of the report. The candidates and the lowerings read the table, tools/known_issues.py writes
-docs/known-issues.md from it, and tests/gpu/test_known_issues.py runs each issue.
+is assumed to have an issue until a measurement shows that it does not. A rejection in a release after NEWEST says that it was
+not measured. An issue that others reported names its source and is assumed only in the releases of the report. The candidates
+and the lowerings read the table, tools/known_issues.py writes docs/known-issues.md from it, and tests/gpu/test_known_issues.py
+runs each issue.
 
 To add an issue, write a condition (issue_conditions.py), an entry, problems that show it
 (tests/gpu/known_issue_problems.py), and problems on both sides of the condition
@@ -56,6 +57,8 @@ Kind = Literal[
     "noted down_convert_inputs",
     "any",
 ]
+
+NEWEST = 92800  #: the newest release whose engines were compared with the measured ones
 
 _XLA_LIST = "https://github.com/openxla/xla/blob/main/xla/service/gpu/hlo_algorithm_denylist.cc"
 _ORDERS = "misreads tensors if some are channels last, or of one position, and others are not"
@@ -355,7 +358,21 @@ def rejection(traits: ProblemTraits, engine: int, notes: Collection[str]) -> str
     `notes` are from EngineConfiguration.notes.
     """
     issue = _found(traits, engine, notes, "rejected")
-    return "" if issue is None else issue.reason
+    if issue is None:
+        return ""
+    is_newer = raw.version() >= NEWEST + 100
+    return f"{issue.reason} (assumed: not measured for {raw.version_text(raw.version())})" if is_newer else issue.reason
+
+
+def release_note() -> str:
+    """Return, as a sentence, that the known issues are assumed in the loaded release; "" if they were measured there."""
+    loaded, measured = raw.version(), {release for issue in ISSUES for release, _ in issue.measured}
+    if any(release // 100 == loaded // 100 for release in measured):
+        return ""
+    known = ", ".join(raw.version_text(release) for release in sorted(measured))
+    is_newer = loaded >= NEWEST + 100
+    newer = f", which is newer than the table ({raw.version_text(NEWEST)})" if is_newer else ""
+    return f"known issues of engines were measured with cuDNN {known}, and are assumed in {raw.version_text(loaded)}{newer}"
 
 
 def rejects_tensor_cores(traits: ProblemTraits) -> bool:

@@ -7,7 +7,7 @@ announced before, so that another process can leave it out.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cudnnpy._planning import device_profile, problem_notation, selection
 from cudnnpy._planning.candidate_filter import try_plan
@@ -101,16 +101,10 @@ def row_of(candidate: Candidate) -> CandidateRow:
     )
 
 
-def candidate_of_row(plain: dict[str, Any]) -> Candidate:
+def candidate_of_row(row: CandidateRow) -> Candidate:
     """Return the candidate of a row that another process sent. Like a copy, it cannot be planned."""
     candidate = detached_candidate(
-        plain["name"],
-        plain["source"],
-        plain["workspace_size"],
-        plain["milliseconds"],
-        tuple(plain["notes"]),
-        plain["deterministic"],
-        plain["rejected"],
+        row.name, row.source, row.workspace_size, row.milliseconds, row.notes, row.deterministic, row.rejected
     )
-    candidate.expected = plain["expected"]
+    candidate.expected = row.expected
     return candidate

@@ -32,6 +32,7 @@ from cudnnpy._planning.plan_serialization import (
 )
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.problem_notation import text_of
+from cudnnpy._planning.ranking import source_text
 from cudnnpy._process_state import declare
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle, on_device, stream_address
@@ -148,7 +149,8 @@ class Plan(PublicDir):
     entry: Entry | None = None
     executable: Executable  #: the executable of a launch
     workspace_size: int  #: in bytes
-    #: the source of the candidate: "ranking", "heuristics", "engines", "knobs" or "legacy"
+    #: the source of the candidate: "ranking", "heuristics", "engines", "knobs" or "legacy". If the ranking was not measured
+    #: with the loaded release, with a note: "ranking of 9.19", or "heuristics (the ranking was not measured for 9.29)"
     source: str
     name: str  #: the engine with its knobs, or the v7 algorithm
     engine: Engine | None  #: the engine, which `algorithm=` takes; None for a v7 algorithm
@@ -165,7 +167,8 @@ class Plan(PublicDir):
         self.problem, self.executable = problem, (executable := executable_of(candidate))
         self.operation, self.operands = problem.operation, problem.operands
         self._address_count = len(self.operands) + 2
-        self.source, self.name, self.notes = candidate.source, candidate.name, candidate.notes
+        self.source, self._source = source_text(candidate.source), candidate.source
+        self.name, self.notes = candidate.name, candidate.notes
         self.deterministic, self.milliseconds = candidate.deterministic, candidate.milliseconds
         self._strict, self._lowering = candidate.strict, candidate.lowering
         self.engine = candidate.engine
@@ -291,7 +294,7 @@ class Plan(PublicDir):
             engine=None if engine is None else engine.index,
             knobs=[] if engine is None else [list(pair) for pair in dict(engine.knobs or {}).items()],
             algorithm=self.name.removesuffix(lowering.suffix) if engine is None else None,
-            source=self.source,
+            source=self._source,
             milliseconds=self.milliseconds,
         )
         return serialize(content)

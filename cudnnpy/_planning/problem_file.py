@@ -1,10 +1,8 @@
-"""Files of problems, which `cudnnpy tune` and `cudnnpy plan` read: TOML with a list of texts in the notation, or a trace.
+"""Files of problems, which `cudnnpy tune` and `cudnnpy plan` read: one problem a line, in the notation.
 
-    format = 1
-    problems = [
-        "forward 128x64x56x56 64x64x3x3 pad=1 float16 channels_last",
-        "backward_data 128x64x56x56 64x64x3x3 pad=1 float16 channels_last",
-    ]
+    # the first layer
+    forward 128x64x56x56 64x64x3x3 pad=1 float16 channels_last
+    backward_data 128x64x56x56 64x64x3x3 pad=1 float16 channels_last
 
 A duplicate problem is read once. Of a file that `cudnnpy.trace` wrote the lines that begin with a problem are read; there may
 be other lines between them, since the file may have been the standard error of a program.
@@ -12,36 +10,22 @@ be other lines between them, since the file may have been the standard error of 
 
 from __future__ import annotations
 
-import json
+import io
 import os
 import re
-import tomllib
-from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
-from itertools import islice
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cudnnpy._core.atomic_file import replace_file
-from cudnnpy._options.limits import MAX_PROBLEM_FILE_BYTES, MAX_SYNTAX_CHARACTERS
-from cudnnpy._options.suggestions import did_you_mean
+from cudnnpy._options.limits import MAX_PROBLEM_FILE_BYTES, MAX_REPORTED_LINES
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.problem_notation import SYNTAXES, ProblemTextError, parse, parse_plannable, syntax_of, text_of
 
-FORMAT = 1
-_KEYS = ("format", "problems")
 _HEADER = "# Problems for `cudnnpy tune` and `cudnnpy plan`.\n"
-
-# A comment, or a string: of three quotation marks or apostrophes, or of one. Other parts of the file have none of these marks.
-# The end of a string may be missing, and nothing is tried twice, so that any file takes linear time and little memory.
-_TOKEN = re.compile(
-    r"""\#[^\n]* | \"\"\"(?:[^"\\]++|\\.|"{1,2}(?!"))*+(?:\"{3,5})? | '''.*?(?:'{3,5}|\Z)
-    | "(?:[^"\\\n]++|\\.)*+"? | '[^'\n]*'?""",
-    re.DOTALL | re.VERBOSE,
-)
-# One character of a string with escapes. A backslash at the end of a line and the whitespace after it are dropped.
-_CHARACTER = re.compile(r"\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8}|\\x[0-9A-Fa-f]{2}|\\[ \t]*\n\s*|\\.|.", re.DOTALL)
+_TIMES = r"workspace [^;\n]{1,40}; (?:planned in [0-9.]{1,20} ms; )?host [0-9.]{1,20} us\b"  # the end of a trace's line
+_TOML = re.compile(r"""^[ \t]*(?:["']?(?:format|problems)["']?[ \t]*=|\[{1,2}[A-Za-z_.]+\])""", re.MULTILINE)
 
 
 class ListedProblem(NamedTuple):
@@ -67,45 +51,44 @@ def read(path: str | os.PathLike[str], device: int = 0) -> list[ListedProblem]:
 def read_with_errors(
     path: str | os.PathLike[str], device: int = 0
 ) -> tuple[list[ListedProblem], list[ProblemTextError]]:
-    """Return the problems of a file, as `read` does, and an error for each text that is not a problem.
+    """Return the problems of a file, as `read` does, and an error for each line that is not a problem.
 
-    Raises ProblemTextError for a file that is not a list of texts, and OSError if the file cannot be read.
+    Raises ProblemTextError for a file that is not one of problems, and OSError if the file cannot be read.
     """
     name = os.fspath(path)
     source = _source(name)
+    operations = _operations()
+    problem_of_trace = re.compile(rf"(?:{operations}) (?:[0-9]+x[0-9]|{{)") if traced(source) else None
     found: dict[str, ListedProblem] = {}
     errors: list[ProblemTextError] = []
-    for text, place in traced(source) or _listed(name, source):
+    for number, line in enumerate(io.StringIO(source), 1):
+        is_skipped = problem_of_trace is not None and not problem_of_trace.match(line)
+        if is_skipped or not line.strip() or line.lstrip().startswith("#"):
+            continue
         try:
-            problem, options = parse_plannable(text, device)
+            problem, options = parse_plannable(line, device)
         except ProblemTextError as error:
-            line, column = place.at(source, (error.column or 1) - 1)
-            errors.append(ProblemTextError(error.reason, column, line, name))
+            errors.append(ProblemTextError(error.reason, error.column, number, name))
+            if len(errors) > MAX_REPORTED_LINES:
+                raise _of_another_text(errors[0]) from None
             continue
         written = text_of(problem, options)
-        found.setdefault(written, ListedProblem(written, problem, options, place.line))
+        found.setdefault(written, ListedProblem(written, problem, options, number))
+    if errors and not re.search(rf"(?:^|\s)(?:{operations})(?:\s|$)", source):
+        raise _of_another_text(errors[0])
+    if not (found or errors or source.startswith(_HEADER)):
+        raise ProblemTextError("the file must have one problem a line; got no problem", file=name)
     return list(found.values()), errors
 
 
-def _listed(name: str, source: str) -> list[tuple[str, _Place]]:
-    """Return the texts of a TOML file with their places. Raises ProblemTextError unless it is TOML of this format."""
-    texts = _texts(name, source)
-    return list(zip(texts, _places(source, len(texts)), strict=True))
+def _operations() -> str:
+    """Return a pattern of the words that name an operation."""
+    return "|".join(operation for kind in SYNTAXES for operation in syntax_of(kind).operations)
 
 
-def traced(source: str) -> list[tuple[str, _Place]]:
-    """Return the problems of a trace as it has them, each choice once, with their places; none for another text."""
-    if re.search(rf"""^[ \t]*["']?({"|".join(_KEYS)})["']?[ \t]*=""", source, re.MULTILINE):
-        return []
-    operations = "|".join(operation for kind in SYNTAXES for operation in syntax_of(kind).operations)
-    found: dict[str, _Place] = {}
-    line, counted = 1, 0
-    times = r"workspace [^;\n]{1,40}; (?:planned in [0-9.]{1,20} ms; )?host [0-9.]{1,20} us\b"
-    for match in re.finditer(rf"^((?:{operations}) .*); {times}", source, re.MULTILINE):
-        line += source.count("\n", counted, match.start())
-        counted = match.start()
-        found.setdefault(match[1], _Place(match.start(), line, None))
-    return list(found.items())
+def traced(source: str) -> list[str]:
+    """Return the problems of a trace as it has them, each choice once; none for another text."""
+    return list(dict.fromkeys(re.findall(rf"^((?:{_operations()}) .*); {_TIMES}", source, re.MULTILINE)))
 
 
 def write(path: str | os.PathLike[str], texts: Iterable[str]) -> None:
@@ -114,8 +97,7 @@ def write(path: str | os.PathLike[str], texts: Iterable[str]) -> None:
     Raises ProblemTextError for a text that is not a problem, before it writes, and OSError if the file cannot be written.
     """
     known = dict.fromkeys(text_of(*parse(text)) for text in texts)
-    lines = "".join(f"    {_toml(text)},\n" for text in known)
-    content = f"{_HEADER}format = {FORMAT}\nproblems = [\n{lines}]\n"
+    content = _HEADER + "".join(f"{text}\n" for text in known)
     try:
         _replace(Path(path), content.encode())
     except OSError as error:
@@ -131,7 +113,7 @@ def _replace(target: Path, content: bytes) -> None:
 
 
 def _source(name: str) -> str:
-    """Return the text of a file. Raises ProblemTextError for a folder, and for a file that is not UTF-8 or too large."""
+    """Return the text of a file. Raises ProblemTextError for a folder, and for a file that cannot be one of problems."""
     if os.path.isdir(name):
         raise ProblemTextError("path must be a file of problems; got a folder", file=name)
     with open(name, "rb") as file:
@@ -139,107 +121,25 @@ def _source(name: str) -> str:
     if len(content) > MAX_PROBLEM_FILE_BYTES:
         raise ProblemTextError(f"the file must have {MAX_PROBLEM_FILE_BYTES} bytes at most; got more", file=name)
     try:
-        return content.decode("utf-8-sig").replace("\r\n", "\n")
+        source = content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         before = content[: error.start]
         line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
         raise ProblemTextError(
             f"the file must be UTF-8; got the byte 0x{content[error.start]:02x}", column, line, name
         ) from None
-
-
-def _texts(name: str, source: str) -> list[str]:
-    """Return the texts of a file. Raises ProblemTextError unless it is TOML of this format."""
-    example = f'format = {FORMAT} and problems = ["..."]'
-    if len(re.sub(r"[\s,]+", "", _TOKEN.sub("", source))) > MAX_SYNTAX_CHARACTERS:
+    toml = _TOML.search(source)
+    if toml and not traced(source):
         raise ProblemTextError(
-            f"the file must have {example}; got more than {MAX_SYNTAX_CHARACTERS} characters beside texts", file=name
-        )
-    try:
-        content = tomllib.loads(source)
-    except (ValueError, RecursionError) as error:
-        raise _not_toml(name, error) from None
-    if not content:
-        raise ProblemTextError(f"the file must have {example}; got no content", file=name)
-    for key in content:
-        if key not in _KEYS:
-            advice = did_you_mean(get_close_matches(key[:60], _KEYS, 1))
-            raise ProblemTextError(f"the file must have {example}; got the key {key[:60]!r}{advice}", file=name)
-    given = content.get("format")
-    if type(given) is not int or given != FORMAT:
-        newer = type(given) is int and given > FORMAT
-        advice = ". A newer version of cudnnpy wrote the file: update cudnnpy" if newer else ""
-        raise ProblemTextError(
-            f"format must be {FORMAT}; got {f'none: type format = {FORMAT}' if given is None else str(given)[:60]}{advice}",
+            "the file must have one problem a line; got TOML, as earlier versions read: write the texts of its list "
+            "`problems`, each on a line of its own, without quotation marks and commas",
+            line=source.count("\n", 0, toml.start()) + 1,
             file=name,
         )
-    return _strings(name, content.get("problems"))
+    return source
 
 
-def _not_toml(name: str, error: Exception) -> ProblemTextError:
-    said = "too many brackets within each other" if isinstance(error, RecursionError) else str(error)
-    place = re.search(r" \(at line (\d+), column (\d+)\)", said)
-    line, column = map(int, place.groups()) if place else (None, None)
-    said = " ".join(said.replace(place.group(), "").split()) if place else " ".join(said.split())
-    return ProblemTextError(
-        f'the file must be TOML; got another text: {said[:200]}. It begins with format = {FORMAT} and problems = ["..."]',
-        column,
-        line,
-        name,
-    )
-
-
-def _strings(name: str, given: Any) -> list[str]:
-    if not isinstance(given, list):
-        raise ProblemTextError(
-            f"problems must be a list of texts; got {'none' if given is None else repr(given)[:60]}", file=name
-        )
-    for number, text in enumerate(given, 1):
-        if not isinstance(text, str):
-            raise ProblemTextError(
-                f"problems must be a list of texts; got {str(text)[:60]} as number {number}", file=name
-            )
-    return given
-
-
-class _Place(NamedTuple):
-    """The position and line of a string's content in a file, and its source text if it has escapes."""
-
-    start: int
-    line: int
-    escaped: str | None
-
-    def at(self, source: str, index: int) -> tuple[int, int]:
-        """Return the line and the column of a character of the string, both from 1."""
-        end = self.start + index
-        if self.escaped is not None:
-            found = (one.start() for one in _CHARACTER.finditer(self.escaped) if not _is_continuation(one))
-            end = self.start + next(islice(found, index, None), len(self.escaped))
-        return self.line + source.count("\n", self.start, end), end - source.rfind("\n", 0, end)
-
-
-def _is_continuation(found: re.Match[str]) -> bool:
-    return found.group().startswith("\\") and found.group()[1:].isspace()
-
-
-def _places(source: str, count: int) -> Iterator[_Place]:
-    """Yield the places of the strings of a TOML file that has no strings except one list's and keys."""
-    found, line, counted = 0, 1, 0
-    for token in _TOKEN.finditer(source):
-        text = token.group()
-        if text.startswith("#") or re.compile(r"[ \t]*=").match(source, token.end()):
-            continue
-        marks = 3 if text.startswith(('"""', "'''")) else 1
-        start = token.start() + marks + (marks == 3 and text[3] == "\n")  # TOML drops a line break after three marks
-        line += source.count("\n", counted, start)
-        counted = start
-        yield _Place(start, line, source[start : token.end() - marks] if text.startswith('"') else None)
-        found += 1
-    assert found == count
-
-
-def _toml(text: str) -> str:
-    """Return a text as a TOML string: literally if it has quotation marks, as JSON has, and otherwise with escapes."""
-    if '"' in text and "'" not in text and text.isprintable():
-        return f"'{text}'"
-    return json.dumps(text)
+def _of_another_text(error: ProblemTextError) -> ProblemTextError:
+    """Return the error for a file that is not one of problems, at the place of its first error."""
+    reason = f"the file must have one problem a line; got another text: {error.reason}"
+    return ProblemTextError(reason, error.column, error.line, error.file)

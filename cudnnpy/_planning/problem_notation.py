@@ -5,8 +5,9 @@
     graph {"calls":[...],"compute_dtype":"float32","tensors":[...]} workspace_limit=64MiB
 
 A text consists of words separated by spaces, in any order. A word that begins with ``#`` begins a comment, up to the end of the
-line, as in the lines of `cudnnpy.trace`. `text_of` omits defaults and writes the words in one order, so that equal problems
-have equal texts. The table SYNTAXES has the words of each kind of problem. The words below give the options of every kind.
+line, as in the lines of `cudnnpy.trace`. A text that begins with JSON needs no word ``graph``. `text_of` omits defaults and
+writes the words in one order, so that equal problems have equal texts. The table SYNTAXES has the words of each kind of
+problem. The words below give the options of every kind.
 
 =====================================  =====================================================================
 ``prefer=autotune``                    "fastest", "limited_workspace", "no_workspace" or "autotune"
@@ -184,6 +185,8 @@ def _kind(words: list[Token]) -> tuple[ProblemSyntax, Token]:
     found = [(kind, word) for word in words for kind in kinds if word.text in kind.operations]
     if len(found) == 1:
         return found[0]
+    if not found and words and words[0].text.startswith("{"):  # the JSON of a graph
+        return syntax_of("graph"), Token("graph", words[0].column)
     known = [operation for kind in kinds for operation in kind.operations]
     expected = f"operation must be one of {', '.join(map(repr, known))}"
     if found:

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import math
 import os
+import stat
 import warnings
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -56,9 +55,29 @@ NUMBERS = 14  #: the length of a candidate's numbers
 OPERATIONS: tuple[str, ...] = get_args(ConvolutionOperation)
 ENGINES = 1000  # more than a kind of graph has
 LAYERS = ("problem", "candidate", "second", "third", "last")
+FEATURES = 75  #: of a convolution (convolution/ranking_features.py)
+# The shapes of the arrays of a model. Sizes of one name are equal.
+_SHAPES: dict[str, tuple[str | int, ...]] = {
+    "tokens": ("tokens", 4),
+    "engines": ("engines",),
+    "others": ("others", 2),
+    "mean": ("inputs",),
+    "scale": ("inputs",),
+    "vectors": ("tokens", "vector"),
+    "problem": ("inputs", "width"),
+    "problem bias": ("width",),
+    "candidate": ("candidate", "width"),
+    "second": ("width", "width"),
+    "second bias": ("width",),
+    "third": ("width", "half"),
+    "third bias": ("half",),
+    "last": ("half", 1),
+    "last bias": (1,),
+}
 
-# Releases with the same engines for GPUs of compute capability 9.0 as the one that a model is for (docs/dev/ranking.md).
-_SAME_ENGINES = {f"9.{minor}": "9.19" for minor in range(12, 29)}
+# The measured release, and the first and last ones whose engines for GPUs of compute capability 9.0 are mostly the same
+# (docs/dev/ranking.md). With others the heuristics' order stands, since an engine's number may mean another engine there.
+MEASURED, _FIRST, _LAST = 91900, 91200, 92800
 _FOLDER = str(Path(__file__).with_name("models"))
 _SPLITS = tuple(
     int(raw.cudnnBackendKnobType_t[f"CUDNN_KNOB_TYPE_{name}"]) for name in ("SPLIT_K", "SPLIT_K_BUF", "SPLIT_K_SLC")
@@ -160,35 +179,16 @@ class Model:
         found = int(arrays["format"]), *map(str, arrays["key"])
         if found != (FORMAT, *key):
             raise ValueError(f"it must be of format, GPU and cuDNN {(FORMAT, *key)}; got {found}")
-        rows = arrays["tokens"].astype(np.int64)
-        self._tokens: dict[Token, int] = {token: n for n, token in enumerate(map(tuple, rows.tolist()))}
-        self._engines = {engine: n for n, engine in enumerate(arrays["engines"].tolist())}
-        self._others = [tuple(row) for row in arrays["others"].tolist()]
-        self._mean, self._scale = (arrays[name].astype(np.float64) for name in ("mean", "scale"))
-        vectors = arrays["vectors"]
+        given = _checked(arrays)
+        self._tokens: dict[Token, int] = {token: n for n, token in enumerate(map(tuple, given["tokens"].tolist()))}
+        self._engines = {engine: n for n, engine in enumerate(given["engines"].tolist())}
+        self._others = [tuple(row) for row in given["others"].tolist()]
+        self._mean, self._scale = (given[name].astype(np.float64) for name in ("mean", "scale"))
+        vectors = given["vectors"]
         self._vectors = np.vstack([vectors, np.zeros_like(vectors[:1])]) * 2.0**-WEIGHT_BITS
         # in C order: the file has some in Fortran order, with which products of few rows take four times as long
-        self._weights = {name: np.ascontiguousarray(arrays[name]) * 2.0**-WEIGHT_BITS for name in LAYERS}
-        self._biases = {name: arrays[f"{name} bias"] * 2.0**-WEIGHT_BITS for name in LAYERS if name != "candidate"}
-        self._check()
-
-    def _check(self) -> None:
-        width = len(self._biases["problem"])
-        shapes = {
-            "problem": (len(self._mean), width),
-            "candidate": (self._vectors.shape[1] + NUMBERS, width),
-            "second": (width, width),
-            "third": (width, len(self._biases["third"])),
-            "last": (len(self._biases["third"]), 1),
-        }
-        found = {name: self._weights[name].shape for name in LAYERS}
-        if found != shapes or len(self._vectors) != len(self._tokens) + 1 or self._mean.shape != self._scale.shape:
-            raise ValueError(f"its layers must have shapes {shapes}; got {found}")
-        given = np.array([self._mean, self._scale])
-        if not (np.isfinite(given).all() and (given[1] > 0).all()):
-            raise ValueError(
-                f"its means and scales must be finite, and scales above 0; got {given.min()} to {given.max()}"
-            )
+        self._weights = {name: np.ascontiguousarray(given[name]) * 2.0**-WEIGHT_BITS for name in LAYERS}
+        self._biases = {name: given[f"{name} bias"] * 2.0**-WEIGHT_BITS for name in LAYERS if name != "candidate"}
 
     def others(self, kind: int) -> list[int]:
         """Return the numbers of engines that can be the fastest with default knobs, although the heuristics omit them."""
@@ -203,7 +203,7 @@ class Model:
         positions = Positions(configurations)
         given = np.array([*features, *positions.of_problem(self._engines)])
         given = _rounded(np.clip((given - self._mean) / self._scale, -MAX_DEVIATIONS, MAX_DEVIATIONS))
-        absent = len(self._tokens)  # the last vector, which is zero
+        absent = len(self._vectors) - 1  # the last vector, which is zero
         tokens = [[absent, *(self._tokens.get(token, absent) for token in one.tokens())] for one in configurations]
         starts = list(accumulate(map(len, tokens), initial=0))[:-1]
         vectors = np.add.reduceat(self._vectors[list(chain.from_iterable(tokens))], starts)
@@ -215,6 +215,25 @@ class Model:
         values = _rounded(np.maximum(_product(values, weights["third"]) + biases["third"], 0))
         found = values @ weights["last"] + biases["last"]
         return [float(value) for value in found[:, 0]]
+
+
+def _checked(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the arrays of a model. Raises ValueError for other shapes and types, and for numbers that are not finite."""
+    found = {name: arrays[name] for name in _SHAPES}
+    sizes: dict[str | int, int] = {1: 1, 2: 2, 4: 4}
+    for name, dimensions in _SHAPES.items():
+        array, kind = found[name], "f" if name in ("mean", "scale") else "i"
+        expected = tuple(map(sizes.setdefault, dimensions, array.shape))
+        if array.shape != expected or len(expected) != len(dimensions) or array.dtype.kind != kind:
+            raise ValueError(
+                f"{name!r} must be of kind {kind!r} and shape {dimensions}; got {array.dtype} {array.shape}"
+            )
+    inputs, candidate = FEATURES + 1 + len({*found["engines"].tolist()}) + len(LOWERINGS), sizes["vector"] + NUMBERS
+    if (sizes["inputs"], sizes["candidate"]) != (inputs, candidate):
+        raise ValueError(f"its layers must have {inputs} and {candidate} inputs; got {sizes}")
+    if not (np.isfinite([found["mean"], found["scale"]]).all() and (found["scale"] > 0).all()):
+        raise ValueError("its means and scales must be finite, and scales above 0; got others")
+    return found
 
 
 def _product(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -292,8 +311,32 @@ def model_for(target: Target) -> Model | None:
 
 def model_release() -> str:
     """Return the release of cuDNN whose models serve the loaded one: "9.19"."""
-    release = ".".join(raw.version_text(raw.version()).split(".")[:2])
-    return _SAME_ENGINES.get(release, release)
+    return _text(MEASURED if _FIRST <= raw.version() < _LAST + 100 else raw.version())
+
+
+def _text(release: int) -> str:
+    """Return the major and minor number of a release."""
+    return raw.version_text(release).rpartition(".")[0]
+
+
+def source_text(source: str) -> str:
+    """Return the source of a candidate, with a note if the ranking was not measured with the loaded release."""
+    loaded, served = _text(raw.version()), model_release()
+    if source == SOURCE and served != loaded:
+        return f"ranking of {served}"
+    if source == "heuristics" and raw.version() >= _LAST + 100:
+        return f"heuristics (the ranking was not measured for {loaded})"
+    return source
+
+
+def release_note() -> str:
+    """Return, as a sentence, that the ranking was not measured with the loaded release; "" if it was."""
+    loaded, served = _text(raw.version()), model_release()
+    if served != loaded:
+        return f"the ranking of engines was measured with cuDNN {served}, and orders the engines of {loaded}, too"
+    if loaded != _text(MEASURED):
+        return f"the ranking of engines was not measured for cuDNN {loaded}: the order of cuDNN's heuristics stands"
+    return ""
 
 
 def file_name(capability: str, release: str) -> str:
@@ -312,10 +355,12 @@ def _read(folder: str, capability: str, release: str) -> Model | None:
     """Return a model of a folder; None if there is none, or, with a warning, if it cannot be read."""
     file = Path(folder, file_name(capability, release))
     try:
+        if not stat.S_ISREG(file.stat().st_mode):  # opening a pipe would wait for its writer
+            raise ValueError("it must be a regular file; got another kind")
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             return Model(arrays, (capability, release))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except Exception as error:  # NumPy and zipfile raise many kinds for a damaged file
         warnings.warn(f"{file} is not used to choose engines: {type(error).__name__}: {error}"[:400], stacklevel=2)
         return None

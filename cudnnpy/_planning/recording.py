@@ -79,7 +79,7 @@ class Recording(ProblemLog):
         Parameters
         ----------
         path : str or path
-            The file, such as PROBLEMS.toml. An existing one is replaced.
+            The file, such as PROBLEMS.txt. An existing one is replaced.
 
         Raises
         ------
@@ -108,7 +108,7 @@ def record() -> Recording:
     --------
     >>> import cudnnpy
     >>> with cudnnpy.record() as recording:
-    ...     pass  # a training step; recording.save("problems.toml") writes what it planned
+    ...     pass  # a training step; recording.save("problems.txt") writes what it planned
     >>> recording.problems
     ()
     """

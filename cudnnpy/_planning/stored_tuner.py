@@ -56,7 +56,7 @@ class StoredTuner:
     ) -> None:
         self._problem, self._options, self._target = problem, options, target
         self._measurer = measurer if is_measured else None
-        self._store = current() if store is None else store
+        self._store = current(strict=False) if store is None else store
         self._is_autotuned = options.prefer == "autotune"
         self._is_blank = self._store.is_blank and not (self._is_autotuned and measurer is not None)
         self._faults: dict[str, str] | None = None

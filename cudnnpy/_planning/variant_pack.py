@@ -1,6 +1,7 @@
 """Variant packs, the addresses of a launch for cudnnBackendExecute: each is made in five C calls.
 
-A finalized pack takes no other addresses. All that does not depend on them is prepared once for an execution plan.
+A finalized pack takes no other addresses, and serves any number of launches. All that does not depend on the addresses is
+prepared once for an execution plan.
 """
 
 from __future__ import annotations
@@ -30,11 +31,14 @@ declare(__name__, "_process", in_child=True, resets=False)
 
 
 class VariantPack(c_void_p):
-    """A cudnnBackendDescriptor_t of a variant pack, which is destroyed with its last reference."""
+    """A cudnnBackendDescriptor_t of a variant pack, which is destroyed with its last reference.
 
-    def __init__(self, destroy: Callable[..., int]) -> None:
+    It owns the numbers whose host addresses it holds.
+    """
+
+    def __init__(self, destroy: Callable[..., int], numbers: tuple[Any, ...]) -> None:
         super().__init__()
-        self.destroy, self.process = destroy, _process
+        self.destroy, self.numbers, self.process = destroy, numbers, _process
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing() and self and self.process is _process:  # at exit, the names of this module may be gone
@@ -49,7 +53,7 @@ class VariantPacks:
 
     def __init__(self, uids: tuple[int, ...], numbers: tuple[Any, ...]) -> None:
         self._uids, self._hosts = uids, tuple(addressof(number) for number in numbers)
-        self._numbers = numbers  # which the packs point to
+        self._numbers = numbers
         self._count, self._ids = c_int64(len(uids)), (c_int64 * len(uids))(*uids)
         self._addresses = struct.Struct(f"{len(uids)}Q").pack
         # Without argtypes, ctypes passes these objects unchecked, which halves the cost of a call.
@@ -65,7 +69,7 @@ class VariantPacks:
             addresses, space = self._addresses(*pointers, *self._hosts), _address(workspace)
         except struct.error:
             return self._checked(pointers, workspace)
-        pack = VariantPack(self._destroy)
+        pack = VariantPack(self._destroy, self._numbers)
         if status := self._create(_KIND, byref(pack)):
             raise raw.error_of(status, "cudnnBackendCreateDescriptor")
         set_attribute, count = self._set, self._count

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 ENTRY, FORGOTTEN, CHECKED, FAULT = "entry", "forgotten", "checked", "fault"  # kinds of rows
 SELECT_ROWS = f"SELECT number, kind, schema, content, checksum FROM {TABLE_NAME}"
 INSERT_ROW = f"INSERT OR REPLACE INTO {TABLE_NAME} VALUES (?, ?, ?, ?, ?)"
-_AFTER_CANDIDATES = '","complete":'  # in the canonical JSON of an entry
 
 
 class Row(NamedTuple):
@@ -134,32 +133,27 @@ class Contents:
 
     # Faults
 
-    def faults(self) -> list[Fault]:
-        """Return the faults of all problems."""
-        return sorted(fault for row in self.all(FAULT) for fault in _faults_from_row(row))
-
     def faults_of(self, key: Key) -> tuple[Fault, ...]:
         """Return the faults of the problem of a key, whatever its options."""
         return _faults_from_row(self.get(FAULT, without_options(key)))
 
-    def add_fault(self, fault: Fault) -> bool:
-        """Add a fault, and return True, unless there is one with its candidate, symptom and driver."""
-        faults = self.faults_of(fault.key)
-        if any(_is_same(fault, other) for other in faults):
-            return False
-        self._put_faults(fault.key, sorted((*faults, fault)))
-        return True
+    def update_faults(self, faults: Iterable[Fault], *, removes: bool = False) -> int:
+        """Add faults, or remove them. Return how many were added or removed.
 
-    def remove_fault(self, fault: Fault) -> bool:
-        """Remove the fault with the candidate, symptom and driver of this one. Return whether there was one."""
-        faults = self.faults_of(fault.key)
-        remaining = [other for other in faults if not _is_same(fault, other)]
-        if len(remaining) < len(faults):
-            self._put_faults(fault.key, remaining)
-        return len(remaining) < len(faults)
-
-    def _put_faults(self, key: Key, faults: Iterable[Fault]) -> None:
-        self.put(canonical([fault.plain() for fault in faults]), FAULT, without_options(key))
+        Faults are the same if candidate, symptom and driver are. The row of a problem is written once.
+        """
+        by_key: dict[Key, list[Fault]] = {}
+        for fault in faults:
+            by_key.setdefault(without_options(fault.key), []).append(fault)
+        count = 0
+        for key, given in by_key.items():
+            old = {_identity(fault): fault for fault in self.faults_of(key)}
+            new = {_identity(fault): fault for fault in reversed(given)}  # of two that are the same, the first
+            updated = {same: old[same] for same in old.keys() - new.keys()} if removes else {**new, **old}
+            if len(updated) != len(old):
+                self.put(canonical([fault.plain() for fault in sorted(updated.values())]), FAULT, key)
+                count += abs(len(updated) - len(old))
+        return count
 
     # Pruning
 
@@ -171,7 +165,7 @@ class Contents:
         """
         removed, remaining = [], set()
         for row in self.all(ENTRY):
-            entry = entry_from_row(row)
+            entry = entry_from_row(row, without_candidates=True)
             if stale if entry is None else is_removed(entry.key, entry.made_at):
                 removed.append(row)
             elif entry is not None:
@@ -181,12 +175,12 @@ class Contents:
         marks = [row for row in self.all(CHECKED) if json.loads(row.content).get("key") not in remaining]
         for row in (*removed, *marks):
             self._remove(row)
-        faults = [fault for fault in self.faults() if is_removed(fault.key, fault.made_at)]
-        return len(removed) + sum(map(self.remove_fault, faults))
+        faults = [fault for fault in faults_from_rows(self.all(FAULT)) if is_removed(fault.key, fault.made_at)]
+        return len(removed) + self.update_faults(faults, removes=True)
 
 
-def _is_same(fault: Fault, other: Fault) -> bool:
-    return (fault.candidate, fault.symptom, fault.driver) == (other.candidate, other.symptom, other.driver)
+def _identity(fault: Fault) -> tuple[str, str, str]:
+    return fault.candidate, fault.symptom, fault.driver
 
 
 def row_number(kind: str, key: Key, plan: str = "", environment: str = "") -> int:
@@ -208,8 +202,8 @@ def entry_from_row(row: Row | None, *, without_candidates: bool = False) -> Entr
     if row is None or row.schema != SCHEMA:
         return None
     try:
-        plain = json.loads(_drop_candidates(row.content) if without_candidates else row.content)
-        return Entry.of({**plain, "candidates": json.loads(plain["candidates"])})
+        plain = json.loads(row.content)
+        return Entry.of({**plain, "candidates": [] if without_candidates else json.loads(plain["candidates"])})
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
@@ -222,13 +216,9 @@ def entries_from_rows(entries: Iterable[Row], forgotten: Iterable[Row]) -> list[
     return sorted(usable, key=lambda entry: entry.key)
 
 
-def _drop_candidates(content: str) -> str:
-    """Return the content of an entry with an empty list of candidates, without parsing the old one.
-
-    The candidates are the first field. Their text has escaped quotation marks, so the first unescaped one ends it.
-    """
-    _, end, rest = content.partition(_AFTER_CANDIDATES)
-    return f'{{"candidates":"[]{end}{rest}' if end else content
+def faults_from_rows(rows: Iterable[Row]) -> list[Fault]:
+    """Return the faults of the rows of problems, in their order."""
+    return sorted(fault for row in rows for fault in _faults_from_row(row))
 
 
 def _faults_from_row(row: Row | None) -> tuple[Fault, ...]:

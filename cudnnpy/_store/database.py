@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
+import glob
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -14,10 +14,18 @@ from typing import NamedTuple
 from cudnnpy._options.checks import check_flag, error_repr, printable
 from cudnnpy._options.public_dir import PublicDir
 from cudnnpy._store import exports
-from cudnnpy._store.contents import ENTRY, FORGOTTEN, Contents, entries_from_rows, entry_from_row
+from cudnnpy._store.contents import (
+    ENTRY,
+    FAULT,
+    FORGOTTEN,
+    Contents,
+    entries_from_rows,
+    entry_from_row,
+    faults_from_rows,
+)
 from cudnnpy._store.entry import Entry, Fault, Forgotten, Key
 from cudnnpy._store.machine import this_machine
-from cudnnpy._store.sqlite import ForeignFileError, LockedError
+from cudnnpy._store.sqlite import ForeignFileError
 from cudnnpy._store.sqlite_file import SqliteFile
 from cudnnpy.errors import ClosedError
 
@@ -47,7 +55,7 @@ class StoreInfo(NamedTuple):
     size : int
         The size of the file and its journal in bytes.
     set_aside : tuple of str
-        The copies of damaged files that are still there, as far as the folder can be listed.
+        The copies of damaged and old files that are still there, as far as the folder can be listed.
 
     Examples
     --------
@@ -153,15 +161,11 @@ class Store(PublicDir):
     # Entries
 
     def get(self, key: Key, *, without_candidates: bool = False) -> Entry | None:
-        """Return the entry of a key; None if there is none, or if another process locks the file for more than 50 ms.
+        """Return the entry of a key; None if there is none.
 
         With `without_candidates` its candidates are not read, which takes half the time.
         """
-        with contextlib.suppress(LockedError):
-            return self._rows.run(
-                lambda contents: contents.entry(key, without_candidates=without_candidates), waits=False
-            )
-        return None
+        return self._rows.run(lambda contents: contents.entry(key, without_candidates=without_candidates))
 
     def put(self, entry: Entry, *, replace: bool = False) -> Entry:
         """Store an entry, and return the current entry of its key.
@@ -195,9 +199,6 @@ class Store(PublicDir):
         def replaces(current: Entry) -> bool:
             return replace or (is_measured and current.milliseconds is None)
 
-        current = self.get(entry.key)  # so that nobody waits for a change that changes nothing
-        if current is not None and not replaces(current):
-            return current
         return rows.run(lambda contents: contents.put_entry(entry, replaces), writes=True) or entry
 
     def __iter__(self) -> Iterator[Entry]:
@@ -233,11 +234,8 @@ class Store(PublicDir):
         return self._rows.run(lambda contents: contents.forgotten())
 
     def is_forgotten(self, key: Key, plan: str) -> bool:
-        """Return whether a serialized plan failed for a key. It counts as failed while another process locks the file."""
-        try:
-            return self._rows.run(lambda contents: contents.is_forgotten(key, plan), waits=False)
-        except LockedError:
-            return True
+        """Return whether a serialized plan failed for a key."""
+        return self._rows.run(lambda contents: contents.is_forgotten(key, plan))
 
     def is_checked(self, key: Key, environment: str, *, plan: str | None = None) -> bool:
         """Return whether the plan of a key was marked as checked in an environment.
@@ -251,9 +249,7 @@ class Store(PublicDir):
         plan : str, optional
             The serialized plan, by default the one of the entry.
         """
-        with contextlib.suppress(LockedError):
-            return self._rows.run(lambda contents: contents.is_checked(key, environment, plan), waits=False)
-        return False
+        return self._rows.run(lambda contents: contents.is_checked(key, environment, plan))
 
     def mark_checked(self, key: Key, environment: str, *, plan: str | None = None) -> None:
         """Mark the plan of a key as right in an environment, where it ran. The parameters are the same as for is_checked."""
@@ -263,13 +259,12 @@ class Store(PublicDir):
 
     def faults(self) -> list[Fault]:
         """Return the faults of all problems."""
-        return self._rows.run(lambda contents: contents.faults())
+        rows = self._rows.run(lambda contents: contents.all(FAULT))
+        return faults_from_rows(rows)  # parsed while the file is not locked
 
     def faults_of(self, key: Key) -> list[Fault]:
-        """Return the faults of the problem of a key, whatever its options; none while another process locks the file."""
-        with contextlib.suppress(LockedError):
-            return list(self._rows.run(lambda contents: contents.faults_of(key), waits=False))
-        return []
+        """Return the faults of the problem of a key, whatever its options."""
+        return list(self._rows.run(lambda contents: contents.faults_of(key)))
 
     def add_faults(self, faults: Iterable[Fault]) -> int:
         """Store faults. One with the candidate, symptom and driver of an earlier one is left out.
@@ -289,7 +284,7 @@ class Store(PublicDir):
         ValueError
             A field is not valid, or the store is open for reading alone.
         """
-        return self._update_faults(faults, Contents.add_fault)
+        return self._update_faults(faults, removes=False)
 
     def remove_faults(self, faults: Iterable[Fault]) -> int:
         """Remove faults, so that their candidates may be chosen again.
@@ -309,17 +304,17 @@ class Store(PublicDir):
         ValueError
             The store is open for reading alone.
         """
-        return self._update_faults(faults, Contents.remove_fault)
+        return self._update_faults(faults, removes=True)
 
-    def _update_faults(self, faults: Iterable[Fault], update: Callable[[Contents, Fault], bool]) -> int:
+    def _update_faults(self, faults: Iterable[Fault], *, removes: bool) -> int:
         rows, checked = self._writable_rows, list[Fault]()
         for fault in faults:
             if not isinstance(fault, Fault):
                 raise TypeError(f"faults must be Faults; got {error_repr(fault)}")
             checked.append(Fault.of(fault.plain()))
-        return (
-            rows.run(lambda contents: sum(update(contents, fault) for fault in checked), writes=True) if checked else 0
-        )
+        if not checked:
+            return 0
+        return rows.run(lambda contents: contents.update_faults(checked, removes=removes), writes=True)
 
     # Whole stores
 
@@ -421,15 +416,13 @@ class Store(PublicDir):
 
     def info(self) -> StoreInfo:
         """Return the state of the store."""
-        entry_rows, forgotten, faults = self._rows.run(
-            lambda contents: (contents.all(ENTRY), len(contents.all(FORGOTTEN)), len(contents.faults()))
+        entry_rows, forgotten, fault_rows = self._rows.run(
+            lambda contents: (contents.all(ENTRY), len(contents.all(FORGOTTEN)), contents.all(FAULT))
         )
         machine = this_machine()
         usable = sum(entry is not None and machine.accepts(entry.key) for entry in map(entry_from_row, entry_rows))
-        folder, name = os.path.split(self._real_path)
-        names: list[str] = []
-        with contextlib.suppress(OSError):  # a folder that may not be listed
-            names = sorted(os.listdir(folder))
+        path = glob.escape(self._real_path)
+        copies = [*glob.iglob(f"{path}.damaged-*"), *glob.iglob(f"{path}.old-*")] if path else []
         return StoreInfo(
             self.path,
             self.read_only,
@@ -437,9 +430,9 @@ class Store(PublicDir):
             usable,
             len(entry_rows) - usable,
             forgotten,
-            faults,
+            len(faults_from_rows(fault_rows)),
             sum(map(_size, (self._real_path, f"{self._real_path}-journal"))),
-            tuple(os.path.join(folder, file) for file in names if name and file.startswith(f"{name}.damaged-")),
+            tuple(sorted(copies)),
         )
 
     def close(self) -> None:
@@ -464,10 +457,8 @@ def is_blank(store: Store) -> bool:
 
 
 def look_up(store: Store, key: Key) -> tuple[Entry | None, tuple[Fault, ...]]:
-    """Return the entry of a key without its candidates, and the faults of its problem. Raises LockedError."""
-    return store._rows.run(
-        lambda contents: (contents.entry(key, without_candidates=True), contents.faults_of(key)), waits=False
-    )
+    """Return the entry of a key without its candidates, and the faults of its problem."""
+    return store._rows.run(lambda contents: (contents.entry(key, without_candidates=True), contents.faults_of(key)))
 
 
 def _put_all(contents: Contents, entries: Iterable[Entry]) -> int:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from cudnnpy._core.caller_warning import warn
 from cudnnpy._options.checks import printable
 from cudnnpy._process_state import declare, fork_safe_lock
 from cudnnpy._store.database import Store, is_blank, look_up
 from cudnnpy._store.entry import Entry, Fault, Key, without_options
-from cudnnpy._store.sqlite import LockedError
 
 VARIABLE, LAYERS_VARIABLE = "CUDNNPY_STORE", "CUDNNPY_STORE_LAYERS"
 PREFERENCES_VARIABLE = "CUDNNPY_STORED_CHOICES"
@@ -21,7 +20,7 @@ USER = "user"
 _lock = fork_safe_lock()
 _chosen: str | Store | None = None  # the argument of `use`
 _added: list[Store] = []
-_current: tuple[tuple[str | None, ...], Layers] | None = None
+_current: tuple[tuple[str | None, ...], Layers, list[str]] | None = None  # the variables, the layers, the errors
 
 declare(__name__, "_chosen", "_added", "_current")
 
@@ -66,14 +65,13 @@ class Layers:
         return all(is_blank(store) for _, store in self._all)
 
     def look_up(self, key: Key) -> LookUp:
-        """Return the entry that `get` returns, and the faults in all layers. A locked file ends the look-up."""
+        """Return the entry that `get` returns, and the faults in all layers."""
         first, faults = None, list[Fault]()
-        with contextlib.suppress(LockedError):
-            for layer, store in self._all:
-                entry, faults_here = look_up(store, key)
-                faults += faults_here
-                if first is None and entry is not None and not self._is_forgotten(entry, store):
-                    first = LayerEntry(entry, layer, store)
+        for layer, store in self._all:
+            entry, faults_here = look_up(store, key)
+            faults += faults_here
+            if first is None and entry is not None and not self._is_forgotten(entry, store):
+                first = LayerEntry(entry, layer, store)
         return LookUp(first, tuple(faults))
 
     def _is_forgotten(self, entry: Entry, store: Store) -> bool:
@@ -110,24 +108,29 @@ class Layers:
             self._writable.mark_checked(key, environment, plan=current.entry.plan)
 
 
-def current() -> Layers:
+def current(*, strict: bool = True) -> Layers:
     """Return the layers of this process, as the environment and cudnnpy.store set them.
 
-    Raises ValueError if a path does not name a store.
+    A path that does not name a store raises ValueError. If not `strict`, it costs one warning and its choices.
     """
     global _current
     with _lock:
         variables = os.environ.get(VARIABLE), os.environ.get(LAYERS_VARIABLE)
-        if _current is None or _current[0] != variables:
-            user = (
-                _chosen
-                if isinstance(_chosen, Store)
-                else _open(VARIABLE, default_path() if _chosen is None else _chosen)
-            )
+        is_new = _current is None or _current[0] != variables
+        if _current is None or is_new:
+            errors = list[str]()
+            path = default_path() if _chosen is None else _chosen
+            user = path if isinstance(path, Store) else _open(VARIABLE, path, errors)
             paths = [path for path in (variables[1] or "").split(os.pathsep) if path]
-            layers = [_open(LAYERS_VARIABLE, path, read_only=True) for path in paths]
-            _current = variables, Layers(user, [*_added, *layers])
-        return _current[1]
+            layers = [_open(LAYERS_VARIABLE, path, errors, read_only=True) for path in paths]
+            _current = variables, Layers(user, [*_added, *layers]), errors
+        _, current_layers, errors = _current
+        if errors and strict:
+            _current = None
+            raise ValueError(errors[0])
+    for error in errors if is_new else ():
+        warn(f"{error}. Its choices are not used")
+    return current_layers
 
 
 def use(store: str | Store | None) -> None:
@@ -166,12 +169,12 @@ def default_path() -> str:
     return str(user_cache_path("cudnnpy", appauthor=False) / "store.sqlite")
 
 
-def _open(variable: str, path: str, *, read_only: bool = False) -> Store:
-    """Return the store of a path; an error names the variable that it may come from."""
+def _open(variable: str, path: str, errors: list[str], *, read_only: bool = False) -> Store:
+    """Return the store of a path, or one in memory and an error, which names the variable that the path comes from."""
     try:
         return Store(path, read_only=read_only)
     except (ValueError, OSError) as error:
-        if path not in os.environ.get(variable, "").split(os.pathsep):
-            raise
-        why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise ValueError(f"{variable} must name a store; got {path!r}: {why}") from error
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        is_named = path in os.environ.get(variable, "").split(os.pathsep)
+        errors.append(f"{variable} must name a store; got {path!r}: {why}" if is_named else why)
+        return Store("")

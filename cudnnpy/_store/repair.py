@@ -1,4 +1,4 @@
-"""Repair a damaged file of a store: set a copy aside, and keep the rows that SQLite can still read."""
+"""Replace a damaged or old file of a store: set a copy aside, and keep the rows that SQLite can still read."""
 
 from __future__ import annotations
 
@@ -7,59 +7,78 @@ import fcntl
 import os
 import shutil
 import sqlite3
+import tempfile
 from collections.abc import Iterable
 from contextlib import closing
 from datetime import UTC, datetime
-from pathlib import Path
 
 from cudnnpy._store import sqlite
 from cudnnpy._store.contents import ENTRY, INSERT_ROW, SELECT_ROWS, Row
 
 _SQLITE_MAGIC, _APPLICATION_ID_OFFSET = b"SQLite format 3\0", 68  # in SQLite's header
 _ENTRY_START = b'entry{"candidates":'  # the kind and the content of a row, which SQLite stores side by side
+_HEAD_BYTES = 1 << 20  # of a file are read to find whether it was a store
+# The number and the first of the bytes that SQLite locks: all of them, and those that it locks while it reads
+_ALL_LOCKS, _READERS_LOCK = (512, 0x40000000), (510, 0x40000002)
 
 
-def set_aside(path: str, *, read_only: bool = False) -> tuple[str, int] | None:
-    """Copy a damaged file, and replace its content by the readable rows. Return the copy's path and the number of entries.
+def set_aside(path: str) -> str:
+    """Copy a damaged or old file, and replace its content by the readable rows. Return a text about it for people.
 
-    Returns None if another process repaired it first. The file stays the one that other processes have open, so that SQLite's
-    locks and journal hold for all of them. Raises ForeignFileError if it was no store, and CorruptFileError if it is read only.
+    Returns "" if another process repaired it first. The file stays the one that other processes have open, so that SQLite's
+    locks and journal hold for all of them.
     """
-    if not was_store(Path(path).read_bytes()):
-        raise sqlite.ForeignFileError
-    if read_only:
-        raise sqlite.CorruptFileError
-    with open(path, "rb+") as stream:  # closed after the connection, since this ends SQLite's locks
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # SQLite does not lock a file with a damaged header
-        with closing(sqlite.connect(path)) as connection:
-            is_locked = _lock_exclusively(connection)
-            rows, is_intact = _readable_rows(connection) if is_locked else ([], False)
+    with open(path, "rb+") as stream:
+        # SQLite itself locks no file with a damaged header.
+        fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB, *_ALL_LOCKS)
+        with closing(sqlite.connect(path, "nolock")) as connection:
+            state = "damaged"
+            try:
+                rows, is_intact = _readable_rows(connection)
+            except sqlite.OldFileError:
+                rows, is_intact, state = [], False, "old"
             if is_intact:
-                return None
-            aside = f"{path}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%S-%f}"
+                return ""
+            aside = f"{path}.{state}-{datetime.now(UTC):%Y%m%dT%H%M%S-%f}"
             try:
                 with open(aside, "xb") as copy:
                     shutil.copyfileobj(stream, copy)
                 shutil.copymode(path, aside)
-                if is_locked:
-                    _replace_content(connection, rows)
+                if rows:
+                    with closing(sqlite.connect("")) as fresh:
+                        fill(fresh, rows)
+                        fresh.backup(connection)
                 else:
                     stream.truncate(0)
             except (OSError, sqlite3.Error) as error:
                 with contextlib.suppress(OSError):
                     os.unlink(aside)
                 raise sqlite.CorruptFileError from error
-    return aside, sum(row.kind == ENTRY for row in rows)
+    name, count = os.path.basename(aside), sum(row.kind == ENTRY for row in rows)
+    if state == "old":
+        return f"was made by an older release of cudnnpy. It is set aside as {name}, and a new store begins"
+    return f"was damaged. It is set aside as {name}, and its {count} readable entries stay"
 
 
 def rows_of_file(path: str) -> list[Row]:
-    """Return the rows that can still be read of a file that cannot be used otherwise."""
+    """Return the rows that can still be read of a file that cannot be used otherwise. The file is not changed.
+
+    The unfinished change of a killed process is undone in a copy.
+    """
+    mode = "ro"
     with (
         contextlib.suppress(sqlite.FileUnavailableError, sqlite.LockedError),
         sqlite.translated_errors(),
-        closing(sqlite.connect(path)) as connection,
+        contextlib.ExitStack() as stack,
     ):
-        return _readable_rows(connection)[0]
+        if os.path.exists(f"{path}-journal"):
+            stream = stack.enter_context(open(path, "rb"))
+            fcntl.lockf(stream, fcntl.LOCK_SH | fcntl.LOCK_NB, *_READERS_LOCK)  # so that no process changes the two
+            copy = os.path.join(stack.enter_context(tempfile.TemporaryDirectory()), "store")
+            shutil.copyfile(path, copy)
+            shutil.copyfile(f"{path}-journal", f"{copy}-journal")
+            path, mode = copy, "rw"
+        return _readable_rows(stack.enter_context(closing(sqlite.connect(path, mode))))[0]
     return []
 
 
@@ -69,21 +88,25 @@ def fill(connection: sqlite3.Connection, rows: Iterable[Row]) -> None:
     connection.executemany(INSERT_ROW, rows)
 
 
-def was_store(content: bytes) -> bool:
-    """Return whether a file that SQLite cannot open was a store: by its header, its table, or an entry.
+def was_store(path: str) -> bool:
+    """Return whether a file that SQLite cannot open was a store: by its header, or by a table or entry among other bytes.
 
-    A file of zeros counts as one, too. A loss of power may leave it, and it has no content to protect.
+    An empty file is one, since another process may have emptied it meanwhile.
     """
-    application = content[_APPLICATION_ID_OFFSET : _APPLICATION_ID_OFFSET + 4]
-    has_header = content.startswith(_SQLITE_MAGIC) and application == sqlite.APPLICATION_ID.to_bytes(4, "big")
-    return has_header or sqlite.DEFINITION.encode() in content or _ENTRY_START in content or not any(content)
+    with open(path, "rb") as stream:
+        head = stream.read(_HEAD_BYTES)
+    application = head[_APPLICATION_ID_OFFSET : _APPLICATION_ID_OFFSET + 4]
+    has_header = head.startswith(_SQLITE_MAGIC) and application == sqlite.APPLICATION_ID.to_bytes(4, "big")
+    if has_header or not head:
+        return True
+    return b"\0" in head and (sqlite.DEFINITION.encode() in head or _ENTRY_START in head)  # a text has no zeros
 
 
 def _readable_rows(connection: sqlite3.Connection) -> tuple[list[Row], bool]:
     """Return the intact rows that SQLite reads, and whether the file is intact.
 
-    SQLite ends at a damaged page, so that it reads from both ends. Raises ForeignFileError, or FileUnavailableError for a newer
-    version.
+    SQLite ends at a damaged page, so that it reads from both ends. Raises ForeignFileError, OldFileError, or
+    FileUnavailableError for a newer version.
     """
     rows: dict[int, Row] = {}
     is_intact = False
@@ -101,21 +124,3 @@ def _readable_rows(connection: sqlite3.Connection) -> tuple[list[Row], bool]:
         except sqlite3.DatabaseError:
             is_intact = False
     return [*rows.values()], is_intact
-
-
-def _lock_exclusively(connection: sqlite3.Connection) -> bool:
-    """Lock a file until the connection is closed. Return False if its header is damaged: SQLite does not lock it then."""
-    try:
-        with sqlite.translated_errors():
-            for statement in ("PRAGMA locking_mode = EXCLUSIVE", "BEGIN EXCLUSIVE", "ROLLBACK"):
-                connection.execute(statement)
-    except sqlite.CorruptFileError:
-        return False
-    return True
-
-
-def _replace_content(connection: sqlite3.Connection, rows: Iterable[Row]) -> None:
-    """Replace the content of a file by rows, in one transaction."""
-    with closing(sqlite.connect("")) as fresh:
-        fill(fresh, rows)
-        fresh.backup(connection)

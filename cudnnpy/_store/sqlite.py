@@ -21,7 +21,7 @@ DEFINITION = (
     f"CREATE TABLE {TABLE_NAME} (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, schema INTEGER NOT NULL, "
     "content TEXT NOT NULL, checksum TEXT NOT NULL)"
 )
-_BUSY_SECONDS = 0.05  # how long SQLite waits for a lock
+_BUSY_SECONDS = 0.05  # how long SQLite waits for a lock, while this process cannot fork
 
 
 class FileUnavailableError(Exception):
@@ -35,6 +35,13 @@ class CorruptFileError(FileUnavailableError):
         super().__init__("it is damaged and cannot be replaced")
 
 
+class OldFileError(FileUnavailableError):
+    """A file has an earlier format of its table."""
+
+    def __init__(self) -> None:
+        super().__init__("it was made by an older release of cudnnpy and cannot be replaced")
+
+
 class ForeignFileError(FileUnavailableError):
     """A file is not a store."""
 
@@ -43,14 +50,19 @@ class ForeignFileError(FileUnavailableError):
 
 
 class LockedError(Exception):
-    """Another process locks a file for longer than the caller waits."""
+    """Another process locks a file."""
 
 
 def connect(path: str, mode: str = "rw") -> sqlite3.Connection:
-    """Return a connection to a file, which is opened for reading if it cannot be written. "" is a database in memory."""
+    """Return a connection to a file in a mode of SQLite's. "" is a database in memory.
+
+    "ro" changes nothing. "rw" undoes the change of a killed process, and reads a file that cannot be written. "nolock" takes no
+    locks.
+    """
     import sqlite3
 
-    uri = f"file://{quote(os.fsencode(path))}?mode={mode}" if path else ":memory:"
+    option = "nolock=1" if mode == "nolock" else f"mode={mode}"
+    uri = f"file://{quote(os.fsencode(path))}?{option}" if path else ":memory:"
     connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     connection.text_factory = lambda text: text.decode(errors="replace")
     return connection
@@ -67,8 +79,11 @@ def translated_errors() -> Iterator[None]:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary code; 0 for an error of Python's module
         if code == sqlite3.SQLITE_BUSY:
             raise LockedError from error
-        is_damaged = code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-        raise (CorruptFileError() if is_damaged else FileUnavailableError(str(error))) from error
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise CorruptFileError from error
+        is_unfinished = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_READONLY_ROLLBACK
+        reason = "a killed process left a change in it, which only a writer can undo" if is_unfinished else str(error)
+        raise FileUnavailableError(reason) from error
     except BlockingIOError as error:
         raise LockedError from error
     except OSError as error:
@@ -78,8 +93,8 @@ def translated_errors() -> Iterator[None]:
 def has_table(connection: sqlite3.Connection) -> bool:
     """Return whether a database has the table; False for an empty one.
 
-    Raises CorruptFileError, FileUnavailableError for a newer version, or ForeignFileError. A database with anything beside
-    the table, such as a trigger, is not a store.
+    Raises CorruptFileError, OldFileError, FileUnavailableError for a newer version, or ForeignFileError. A database with a
+    trigger is not a store, since a trigger would run in this process. Other tables, indexes and views do no harm.
     """
     (application,), (version,) = (
         connection.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
@@ -87,8 +102,12 @@ def has_table(connection: sqlite3.Connection) -> bool:
     if application == APPLICATION_ID and version > TABLE_VERSION:
         raise FileUnavailableError("it was made by a newer release of cudnnpy")
     objects = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
-    if objects == [("table", TABLE_NAME, DEFINITION)]:
+    if any(kind == "trigger" for kind, *_ in objects):
+        raise ForeignFileError
+    if ("table", TABLE_NAME, DEFINITION) in objects:
         return True
+    if objects and application == APPLICATION_ID and version < TABLE_VERSION:
+        raise OldFileError
     if objects or application not in (0, APPLICATION_ID):
         raise ForeignFileError
     if application == APPLICATION_ID:

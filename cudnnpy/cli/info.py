@@ -20,14 +20,20 @@ def run(options: argparse.Namespace) -> int:
 
     report = availability.report()
     is_usable = report.why_unavailable is None
+    notes: list[str] = []
+    if report.cudnn is not None:
+        from cudnnpy._planning import known_issues, ranking
+
+        notes = [note for note in (ranking.release_note(), known_issues.release_note()) if note]
     if options.json:
         import json
         from dataclasses import asdict
 
-        print(json.dumps(asdict(report), indent=2))
+        print(json.dumps({**asdict(report), "not_measured": notes}, indent=2))
         return 0 if is_usable else 1
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     show(labelled([(label, printed(text)) for label, text in report.rows()], width() if is_terminal else None))
+    show(Line(printed(f"not measured: {note}")) for note in notes)
     show(Line(printed(f"problem: {problem}")) for problem in report.problems)
     print("cuDNN can be used here" if is_usable else "cuDNN cannot be used here")
     return 0 if is_usable else 1

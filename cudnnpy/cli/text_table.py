@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from cudnnpy._installation import with_extra
 from cudnnpy._options.checks import printable
 from cudnnpy._options.limits import MAX_PRINTED_CHARACTERS
 
@@ -31,19 +33,43 @@ def width() -> int:
 
 def show(lines: Iterable[Line]) -> None:
     """Print lines on standard output, in colours on a terminal if rich is installed."""
-    if sys.stdout is not None and sys.stdout.isatty():
-        try:
-            from rich.console import Console
-            from rich.text import Text
-        except ImportError:
-            pass
-        else:
-            console = Console(highlight=False, markup=False, soft_wrap=True)
-            for line in lines:
-                console.print(Text(printable(line.text), line.style))
-            return
+    if sys.stdout is not None and sys.stdout.isatty() and has_rich():
+        _print_by_rich(lines)
+        return
     for line in lines:
         print(printable(line.text))
+
+
+def html(lines: Iterable[Line]) -> str:
+    """Return lines as a page of HTML, which rich writes."""
+    page: str = _print_by_rich(lines, record=True, file=io.StringIO()).export_html(inline_styles=True)
+    return page
+
+
+def has_rich() -> bool:
+    """Return whether rich is installed."""
+    try:
+        import rich.console  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def check_rich(option: str) -> None:
+    """Raise ImportError, which says how to install it, without rich."""
+    if not has_rich():
+        raise ImportError(f"{option} needs rich: pip install {with_extra('cli')}")
+
+
+def _print_by_rich(lines: Iterable[Line], **options: Any) -> Any:
+    """Print lines on a console with these options, and return it."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, markup=False, soft_wrap=True, **options)
+    for line in lines:
+        console.print(Text(printable(line.text), line.style))
+    return console
 
 
 def printed(text: str) -> str:

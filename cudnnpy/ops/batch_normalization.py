@@ -31,7 +31,8 @@ from cudnnpy._core.layouts import (
 )
 from cudnnpy._launch.device_operation import DeviceOperation
 from cudnnpy._launch.dispatch import Call
-from cudnnpy._launch.implicit_operands import OperandSources, with_implicit_operands
+from cudnnpy._launch.fill_executables import fill
+from cudnnpy._launch.implicit_operands import ConstantBuffer, OperandSources, scratch_buffer, with_implicit_operands
 from cudnnpy._launch.operands import (
     check_no_overlaps,
     logical,
@@ -64,10 +65,11 @@ from cudnnpy._options.normalization import (
 from cudnnpy._planning.engines import GraphExecutable
 from cudnnpy.descriptors import ActivationDescriptor, TensorDescriptor
 from cudnnpy.graph.graph import Graph
-from cudnnpy.ops.normalization.parameters import DEFAULT_PARAMETERS, NAN, fill_steps, operand_sources, scale_and_bias
 from cudnnpy.typing import ElementName
 
 _RANKS = range(2, 6)
+_NAN = float("nan")
+_DEFAULT_PARAMETERS = {"scale": 1.0, "bias": 0.0}
 RUNNING = ("running_mean", "running_variance")
 SAVED = ("saved_mean", "saved_inverse_variance")
 
@@ -103,7 +105,7 @@ class BatchNormalization(BatchNormalizationBase, DeviceOperation):
         check_no_overlaps(call, operands)
         results = [in_layout(y, normalized.channels_last), normalized.statistics, normalized.statistics]
         if 0 in x.shape:
-            steps = fill_steps(operands, {"saved_mean": 0.0, "saved_inverse_variance": NAN})
+            steps = _fill_steps(operands, {"saved_mean": 0.0, "saved_inverse_variance": _NAN})
             return Program("batch normalization", call.device, operands, steps), results
         prepared = _Training(call, self.epsilon, normalized, y, parameters, operands, factor, activation)
         return prepared.program(alpha, beta), results
@@ -121,7 +123,7 @@ class BatchNormalization(BatchNormalizationBase, DeviceOperation):
         title, results = "batch normalization", [in_layout(y, normalized.channels_last)]
         if 0 in x.shape:
             return Program(title, call.device, operands, []), results
-        sources = operand_sources(call, ("x", "out", *names), operands, normalized.flat)
+        sources = _operand_sources(call, ("x", "out", *names), operands, normalized.flat)
 
         def function(x: TensorSpec, y: TensorSpec) -> FunctionCall:
             one, two = tensor_descriptor(x), tensor_descriptor(y)
@@ -160,7 +162,7 @@ class BatchNormalization(BatchNormalizationBase, DeviceOperation):
         if 0 in x.shape:
             return Program(title, call.device, operands, _scaled(operands, d)), results
         names = ("dy", "x", "scale", *saved, "out", "out_scale", "out_bias")
-        sources = operand_sources(call, names, operands, normalized.flat)
+        sources = _operand_sources(call, names, operands, normalized.flat)
         for memory_format in normalized.faster_formats(dy, dx) if saved and data == parameter == (1.0, 0.0) else ():
             planned = backward_graph(call.device, *map(memory_format, (dy, x, dx)))
             if planned is not None:
@@ -292,16 +294,53 @@ class Normalized(NamedTuple):
         ]
 
 
-# Checked arguments
+# Checked arguments, and implicit operands for missing ones
+
+
+def _scale_and_bias(call: Call, x: TensorSpec, shape: tuple[int, ...], names: Sequence[str]) -> dict[str, TensorSpec]:
+    """Return the scale and bias of a call, checked, by name. Raises TypeError if their dtypes differ."""
+    parameters = {
+        name: packed_like(call, name, shape, *parameter_dtypes(x.dtype)) for name in names if name in call.specs
+    }
+    if len({spec.dtype for spec in parameters.values()}) > 1:
+        raise TypeError(f"bias must be {parameters['scale'].dtype}, as scale; got {parameters['bias'].dtype}")
+    return parameters
+
+
+def _operand_sources(
+    call: Call, names: Sequence[str], operands: Sequence[Operand], parameter: TensorSpec
+) -> OperandSources:
+    """Return for each name the index of its operand, a constant buffer for a missing scale or bias, or a scratch buffer for a missing result.
+
+    `parameter` is the spec of the missing ones.
+    """
+    places = {operand.name: place for place, operand in enumerate(operands)}
+    return [
+        places[name]
+        if name in places
+        else ConstantBuffer(parameter, _DEFAULT_PARAMETERS[name], call)
+        if name in _DEFAULT_PARAMETERS
+        else scratch_buffer(parameter)
+        for name in names
+    ]
+
+
+def _fill_steps(operands: Sequence[Operand], values: dict[str, float]) -> list[Step]:
+    """Return steps that fill the operands named in `values`, each with its value. Empty operands are omitted."""
+    return [
+        Step(fill(operand.spec, values[operand.name]), (place,))
+        for place, operand in enumerate(operands)
+        if operand.name in values and 0 not in operand.spec.shape
+    ]
 
 
 def _parameters(call: Call, normalized: Normalized, *names: str) -> dict[str, TensorSpec]:
     """Check parameters of a call and return them by name. A missing scale or bias is omitted."""
     x, shape = normalized.x, normalized.shape
-    found = scale_and_bias(call, x, shape, [name for name in names if name in DEFAULT_PARAMETERS])
+    found = _scale_and_bias(call, x, shape, [name for name in names if name in _DEFAULT_PARAMETERS])
     if normalized.spatial or len(x.shape) == 1:
         check_channels(call.specs, shape[0])
-    others = [name for name in names if name not in DEFAULT_PARAMETERS]
+    others = [name for name in names if name not in _DEFAULT_PARAMETERS]
     return found | {name: packed_like(call, name, shape, *parameter_dtypes(x.dtype)) for name in others}
 
 
@@ -324,7 +363,7 @@ def _gradient(
 def _scaled(operands: Sequence[Operand], beta: Any) -> list[Step]:
     """The gradients with respect to parameters for an empty batch: beta times the outs, or 0, unread, if beta is 0."""
     if not beta.value:
-        return fill_steps(operands, {"out_scale": 0.0, "out_bias": 0.0})
+        return _fill_steps(operands, {"out_scale": 0.0, "out_bias": 0.0})
     return [
         Step(FunctionCall("cudnnScaleTensor", tensor_descriptor(operand.spec), OperandAddress(0), beta), (place,))
         for place, operand in enumerate(operands)
@@ -374,7 +413,7 @@ class _Training(NamedTuple):
 
     def program(self, alpha: float, beta: float) -> Program:
         """Return the fastest program within the memory of the call."""
-        sources = operand_sources(self.call, self.names, self.operands, self.normalized.flat)
+        sources = _operand_sources(self.call, self.names, self.operands, self.normalized.flat)
         for memory_format in self.normalized.faster_formats(self.y) if (alpha, beta) == (1.0, 0.0) else ():
             program = self._by_graph(sources, memory_format)
             if program is not None and self.call.allows(program.workspace_size):

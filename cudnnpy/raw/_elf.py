@@ -182,5 +182,5 @@ def unmet(path: str, others: Iterable[str]) -> str | None:
         exporting = [stack.enter_context(_opened(other)) for other in others]
         for name in file.wanted():
             if all(other.find(name) is None for other in exporting):
-                return name.decode()
+                return name.decode(errors="replace")
     return None

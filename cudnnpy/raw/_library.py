@@ -144,13 +144,15 @@ def _find_and_load() -> tuple[ctypes.CDLL, str, int]:
     try:
         library = ctypes.CDLL(file)
         for part in own_parts(file):
-            with suppress(OSError):  # engines_runtime_compiled needs a driver; cuDNN reports that when it is called
+            with suppress(
+                OSError, UnicodeError
+            ):  # engines_runtime_compiled needs a driver; cuDNN reports that when it is called
                 ctypes.CDLL(part)
         get_version = library.cudnnGetVersion
         if hasattr(library, "cudnnGraphVersionCheck"):
             _load_graph(file)
-    except (OSError, AttributeError) as error:
-        raise LibraryNotFoundError(f"{file} could not be loaded as libcudnn: {error}", advice) from error
+    except (OSError, AttributeError, UnicodeDecodeError) as error:
+        raise LibraryNotFoundError(f"{file} could not be loaded as libcudnn: {_text_of(error)}", advice) from error
     get_version.restype = ctypes.c_size_t
     number = int(get_version())
     if number // (10000 if number >= 90000 else 1000) != _MAJOR:
@@ -159,6 +161,11 @@ def _find_and_load() -> tuple[ctypes.CDLL, str, int]:
             f"Install it: {to_install()}; or name another file in CUDNNPY_LIBRARY."
         )
     return library, file, number
+
+
+def _text_of(error: Exception) -> str:
+    """Return the text of an error of loading, which Python cannot decode if a damaged file has other bytes in a name."""
+    return error.object.decode(errors="replace") if isinstance(error, UnicodeDecodeError) else str(error)
 
 
 def _is_loaded(name: str) -> bool:
@@ -190,8 +197,8 @@ def _find() -> str:
         return str(load_nvidia_dynamic_lib("cudnn").abs_path)
     except DynamicLibNotFoundError as error:
         raise LibraryNotFoundError(_not_found(str(error).strip())) from error
-    except (OSError, RuntimeError) as error:  # it, or a library that it needs (libcublas), cannot be loaded
-        raise LibraryNotFoundError(f"libcudnn could not be loaded: {error}") from error
+    except (OSError, RuntimeError, UnicodeDecodeError) as error:  # it, or a library that it needs, cannot be loaded
+        raise LibraryNotFoundError(f"libcudnn could not be loaded: {_text_of(error)}") from error
 
 
 def _not_found(text: str) -> str:

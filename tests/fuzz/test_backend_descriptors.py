@@ -195,5 +195,5 @@ CAMPAIGN = Campaign(draw, run)
 
 
 def test_no_backend_descriptor_ends_python(planning_environment: dict[str, str]) -> None:
-    outcomes = CAMPAIGN.carry_out(__file__, "CAMPAIGN", least=800, environment=planning_environment)
+    outcomes = CAMPAIGN.carry_out(__file__, "CAMPAIGN", least=300, environment=planning_environment)
     assert set(outcomes) == {"refused", "refused by cuDNN", "finalized"}

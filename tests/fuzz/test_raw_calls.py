@@ -112,5 +112,5 @@ CAMPAIGN = Campaign(draw, run)
 
 
 def test_no_drawn_arguments_end_the_process() -> None:
-    outcomes = CAMPAIGN.carry_out(__file__, "CAMPAIGN", least=1500)
+    outcomes = CAMPAIGN.carry_out(__file__, "CAMPAIGN", least=600)
     assert {"status", "TypeError", "ValueError", "ArgumentError", "closed"} >= set(outcomes) >= {"status", "TypeError"}

@@ -2,9 +2,13 @@
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from torch_here import files_that_need_torch
+
+import cudnnpy
 
 # Processes of a user take turns at measuring on a GPU, by a lock in the cache folder. Those of the tests do not wait for it.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="cudnnpy-tests-")
@@ -28,3 +32,12 @@ WITHOUT_TORCH = frozenset(
     }
 )
 collect_ignore = files_that_need_torch(Path(__file__).parent, WITHOUT_TORCH)
+
+
+@pytest.fixture
+def direct_launches() -> Iterator[None]:
+    """Direct launches wherever they can be verified, also on a machine where they are off by default."""
+    before = cudnnpy.cache_info().direct
+    cudnnpy.set_direct_launches(True)
+    yield
+    cudnnpy.set_direct_launches(before)

@@ -1,4 +1,4 @@
-"""The benchmark's commands on the GPU, each for a few seconds: every section measures rows, and few of them fail."""
+"""The tools that measure on the GPU, each for a few seconds: rows are measured, and few of them fail."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import torch
 
 from tools.benchmark.runs import Rows
@@ -25,31 +24,20 @@ def run(*words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--only", "host"),
-        ("--only", "store"),
-        ("--only", "operations"),
-        ("--only", "networks", "--part", "layers", "--tune-seconds", "0.2"),
-    ],
-    ids=["host", "store", "operations", "layers"],
-)
-def test_a_section_measures_rows(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_the_host_cost_is_measured(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
-    printed = run("tools.benchmark", *words, "--budget", "25", "--rows", str(file))
-    rows = list(Rows([file]).rows.values())
-    failures = [f"{row['name']}: {row['error']}" for row in rows if row["error"]]
-    assert len(rows) >= 2, printed
-    assert len(failures) <= len(rows) / 20, failures
-    assert not any(row.get("process_ended") for row in rows), failures
+    printed = run("tools.benchmark", "host", "--seconds", "25", "-o", str(file))
+    rows = Rows(file).rows
+    assert rows.keys() == {"host | float16", "host | float32"}, printed
+    assert [row["error"] for row in rows.values() if row["error"]] == []
 
 
 def test_tuning_is_summarized(tmp_path: Path) -> None:
-    printed = run("tools.benchmark.tuning", "-o", str(tmp_path / "t.jsonl"), "--seconds", "25", "--tune-seconds", "0.3")
+    file = tmp_path / "t.jsonl"
+    printed = run("tools.benchmark.tuning", "-o", str(file), "--seconds", "25", "--tune-seconds", "0.3")
     assert "contexts lost: 0" in printed
     assert "processes that ended or did not return: 0" in printed
-    assert Rows([tmp_path / "t.jsonl"]).rows
+    assert Rows(file).rows
 
 
 def test_a_survey_has_rows_that_are_judged(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ OPERATIONS = ("forward", "backward_data", "backward_filter", "backward_bias")
 
 
 @pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
+def _fresh(direct_launches: None) -> Iterator[None]:
     cudnnpy.clear_cache()
     yield
     cudnnpy.set_allocator(None)
@@ -46,10 +46,13 @@ def arguments(operation: str) -> tuple[Any, ...]:
     }[operation]
 
 
-@pytest.mark.parametrize("calls", [1, 6], ids=["by cuDNN", "directly"])
+@pytest.mark.parametrize(
+    ("calls", "are_direct"), [(1, True), (6, True), (6, False)], ids=["after one", "directly", "by cuDNN"]
+)
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_warmed_up_call_is_recorded(operation: str, calls: int) -> None:
+def test_a_warmed_up_call_is_recorded(operation: str, calls: int, are_direct: bool) -> None:
     """Also where the calls before were direct launches; the graph reads what is there at its launch."""
+    cudnnpy.set_direct_launches(are_direct)
     conv, given = Convolution(padding=1), arguments(operation)
     run = getattr(conv, operation)
     out = torch.empty(exact_result(operation, *given, padding=1).shape, device="cuda")
@@ -252,6 +255,37 @@ def test_cuda_cores_graph_builder(mode: str) -> None:
     graph.launch(stream)
     stream.sync()
     assert_same(out, exact_result("forward", x, w, padding=1))
+
+
+def test_a_captured_launch_by_cudnn_is_right_after_other_launches() -> None:
+    """Its variant pack is one of an earlier launch, and is destroyed by launches at other addresses before the replay."""
+    cudnnpy.set_direct_launches(False)
+    x, w = arguments("forward")
+    plan = needy(x, w).plan("forward", x, w)
+    outs = [torch.empty(Y, device="cuda") for _ in range(4)]
+    spaces = [torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda") for _ in outs]
+
+    def execute(at: int) -> None:
+        stream = torch.cuda.current_stream().cuda_stream
+        plan.execute(x.data_ptr(), w.data_ptr(), outs[at].data_ptr(), spaces[at].data_ptr(), stream)
+
+    for at in (0, 1, 0):
+        execute(at)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        execute(1)
+        execute(0)
+    for at in (2, 3):
+        execute(at)
+    for seed in (7, 8):
+        x.copy_(whole_numbers(*X, seed=seed))
+        for at in (0, 1):
+            outs[at].fill_(torch.nan)
+        graph.replay()
+        execute(2)
+        for at in (0, 1, 2):
+            assert_same(outs[at], exact_result("forward", x, w, padding=1))
 
 
 def test_a_plan_is_captured_like_a_call() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import subprocess
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -13,8 +14,9 @@ import torch
 from drawing import EXAMPLES, SEED
 
 import cudnnpy
-from cudnnpy import Convolution, Plan, TensorSpec
+from cudnnpy import Convolution, Plan, TensorSpec, availability, raw
 from cudnnpy._core.layouts import byte_extent
+from cudnnpy._launch.proven_machines import PROVEN
 from cudnnpy._launch.steps import WORKSPACE_ALIGNMENT
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.handle import Handle
@@ -26,12 +28,10 @@ NOT_A_NUMBER = 0xFF
 
 
 @pytest.fixture(autouse=True)
-def empty_cache() -> Iterator[None]:
-    before = cudnnpy.cache_info()
+def empty_cache(direct_launches: None) -> Iterator[None]:
     cudnnpy.clear_cache()
     yield
     cudnnpy.clear_cache()
-    cudnnpy.set_cache_limit(direct=before.direct)
     torch.cuda.synchronize()
 
 
@@ -184,9 +184,9 @@ def tiny() -> tuple[Convolution, torch.Tensor, torch.Tensor, list[torch.Tensor],
     conv = Convolution(padding=1, deterministic=True)
     w = torch.randn(16, 16, 3, 3, device="cuda").half().to(memory_format=torch.channels_last)
     inputs = [torch.randn(2, 16, 8, 8, device="cuda").half().to(memory_format=torch.channels_last) for _ in range(24)]
-    cudnnpy.set_cache_limit(direct=False)
+    cudnnpy.set_direct_launches(False)
     wanted = [conv.forward(x, w) for x in inputs]
-    cudnnpy.set_cache_limit(direct=True)
+    cudnnpy.set_direct_launches(True)
     outs = [torch.empty_like(y) for y in wanted]
     return conv, w, torch.stack(wanted), inputs, outs
 
@@ -231,6 +231,55 @@ def test_an_engine_that_reads_textures_stays_right_among_others() -> None:
             if number % 7 == 0:
                 right = torch.nn.grad.conv3d_weight(x.double(), dw.shape, dy.double(), padding=(1, 0, 0))
                 torch.testing.assert_close(dw.double(), right, rtol=1e-4, atol=1e-2)
+
+
+def test_the_default_follows_the_table_for_this_machine() -> None:
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    release = subprocess.run(query, capture_output=True, text=True, check=True).stdout.partition(".")[0]
+    capability = ".".join(map(str, torch.cuda.get_device_capability()))
+    is_proven = (capability, raw.version(), raw.cudnnGetCudartVersion() // 1000, int(release)) in PROVEN
+    conv, w, wanted, inputs, outs = tiny()
+    cudnnpy.set_direct_launches(None)
+    assert torch.equal(run_all(conv, w, inputs, outs), wanted)
+    assert cudnnpy.cache_info().direct_launches == is_proven
+    (launches, *_) = availability.report().launches
+    assert launches.startswith("direct" if is_proven else "by cuDNN (unproven: ")
+
+
+def test_launches_by_cudnn_at_returning_addresses_are_right() -> None:
+    """Among them addresses of workspace that was freed and allocated again, and numbers by value."""
+    cudnnpy.set_direct_launches(False)
+    x, w = (torch.randn(shape, device="cuda") for shape in ((4, 16, 12, 11), (32, 16, 3, 3)))
+    conv = Convolution(padding=1)
+    plans = [
+        Convolution(padding=1, algorithm=found.engine).plan("forward", x, w)
+        for found in conv.candidates("forward", x, w)
+        if not found.rejection_reason and found.workspace_size and found.engine is not None
+    ]
+    assert plans
+    graph = cudnnpy.Graph()
+    images = [one.half().contiguous(memory_format=torch.channels_last) for one in (x, x + 1)]
+    graph.output("y", graph.pointwise("mul", graph.tensor("x", images[0]), graph.number(3)))
+    stream = torch.cuda.current_stream().cuda_stream
+    inputs = [x, x.flip(0).contiguous(), x.mul(2)]
+    outs = [torch.empty((4, 32, 12, 11), device="cuda") for _ in inputs]
+    right = [torch.nn.functional.conv2d(one.double(), w.double(), padding=1) for one in inputs]
+    for plan in plans[:4]:
+        spaces = set()
+        for at in (0, 0, 1, 0, 1, 2, 1, 0, 0):
+            space = torch.empty(plan.workspace_size + 256, dtype=torch.uint8, device="cuda")
+            space.fill_(NOT_A_NUMBER)
+            start = -(-space.data_ptr() // 256) * 256
+            spaces.add(start)
+            outs[at].fill_(torch.nan)
+            plan.execute(inputs[at].data_ptr(), w.data_ptr(), outs[at].data_ptr(), start, stream)
+            torch.testing.assert_close(outs[at].double(), right[at], rtol=1e-2, atol=5e-2)
+            del space
+            if at == 1:
+                torch.cuda.empty_cache()
+        assert len(spaces) < 9  # addresses return
+    for at in (0, 0, 1, 0):
+        torch.testing.assert_close(graph.run(x=images[at]), 3 * images[at])
 
 
 def test_one_direct_launch_serves_all_streams() -> None:

@@ -195,13 +195,3 @@ def workers() -> set[int]:
             if b"cudnnpy._worker" in command and state.split()[0] != "Z":
                 found.add(int(place.name))
     return found
-
-
-def test_the_explicit_setting_measures_here(new_store: store.Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDNNPY_MEASURE_IN", "caller")
-    started: list[Any] = []
-    monkeypatch.setattr(tuner, "GpuWorker", lambda uuid: started.append(uuid))
-    tuned(40)
-    (entry,) = new_store
-    assert entry.milliseconds is not None
-    assert started == []

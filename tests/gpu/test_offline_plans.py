@@ -77,7 +77,7 @@ def plans(request: pytest.FixtureRequest, profile_file: Path) -> Iterator[Path]:
     """An export of the plans of all problems, which a process without a GPU made."""
     texts = [*CONVOLUTIONS, text_of(fused()[0].problem(0))]
     problems, output = (profile_file.with_name(f"{request.param}.{ending}") for ending in ("toml", "jsonl"))
-    problems.write_text(f"format = 1\nproblems = [{', '.join(map(json.dumps, texts))}]\n")
+    problems.write_text("\n".join(texts))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         if request.param == "stub":

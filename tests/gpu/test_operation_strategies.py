@@ -103,79 +103,7 @@ def test_softmax_over_channels(channels: int, last: bool, dtype: Any) -> None:
     check(op.backward(dy, y, out=room(x)), result * (wide - (wide * result).sum(1, keepdim=True)), channels)
 
 
-# --- reductions
-
-
-SHAPES = [
-    ((2000, 600), (1,)),
-    ((300, 600), (1,)),
-    ((40, 50257), (1,)),
-    ((600, 131072), (1,)),
-    ((4096, 520), (0,)),
-    ((100_000, 8), (0,)),
-    ((3, 100_003), (0,)),
-    ((9, 49, 256), (1,)),
-    ((9, 3136, 64), (1,)),
-    ((3, 3137, 40), (1,)),
-    ((5, 97, 33), (1,)),
-    ((1 << 22,), (0,)),
-    ((64, 3, 1000), (0, 1, 2)),
-    ((100_003,), (0,)),
-    ((8, 64, 40, 40), (0, 2, 3)),
-    ((8, 64, 40, 40), (1, 3)),
-]
-
-
 # Each case plans graphs, most of which cuDNN compiles: float32 and float16 take all roads, and bfloat16 those of SHAPES[::3].
-@pytest.mark.parametrize(
-    ("shape", "axes", "dtype"),
-    [
-        *((*case, dtype) for case in SHAPES for dtype in (torch.float16, torch.float32)),
-        *((*case, dtype) for case in SHAPES[::3] for dtype in (torch.bfloat16, torch.float64)),
-    ],
-    ids=str,
-)
-def test_reductions(shape: tuple[int, ...], axes: tuple[int, ...], dtype: Any) -> None:
-    x = drawn(*shape, dtype=dtype)
-    wide, length = x.double(), math.prod(shape[axis] for axis in axes)
-    exact = {
-        "add": wide.sum(axes, keepdim=True),
-        "avg": wide.mean(axes, keepdim=True),
-        "max": wide.amax(axes, keepdim=True),
-        "norm2": torch.linalg.vector_norm(wide, 2, axes, True),
-    }
-    for op, expected in exact.items():
-        check(cudnnpy.reduce_tensor(x, op, axes, out=room(expected.to(dtype))), expected, length)
-    before = torch.ones_like(exact["add"], dtype=dtype)
-    found = cudnnpy.reduce_tensor(x, "add", axes, out=before, alpha=-0.5, beta=2.0)
-    check(found, 2 - 0.5 * exact["add"], length, 2)
-    same = [cudnnpy.reduce_tensor(x, "add", axes, deterministic=True) for _ in range(2)]
-    assert torch.equal(*same)
-    check(same[0], exact["add"], length)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("shape", "axis"), [((600, 4096), 1), ((4096, 600), 0), ((4, 3136, 64), 1)], ids=str)
-def test_sums_of_infinities_and_nan(shape: tuple[int, ...], axis: int, dtype: Any) -> None:
-    x = drawn(*shape, dtype=dtype)
-    whole = x.movedim(axis, -1).reshape(-1, shape[axis])
-    assert whole.shape[0] >= 4
-    for number, values in enumerate(((INFINITY,), (-INFINITY,), (INFINITY, -INFINITY), (math.nan,))):
-        for place, value in enumerate(values):
-            where = [number if at != axis else 5 + place for at in range(len(shape))]
-            if len(shape) == 3:
-                where[0] = 0
-            x[tuple(where)] = value
-    check(cudnnpy.reduce_tensor(x, "add", (axis,)), x.double().sum(axis, keepdim=True), shape[axis])
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(9, 49, 256), (9, 3136, 64)], ids=str)
-def test_sums_of_numbers_whose_average_is_too_small_for_the_type(shape: tuple[int, ...], dtype: Any) -> None:
-    x = torch.zeros(shape, device="cuda", dtype=dtype)
-    x[:, 5] = 2.0**-14  # the smallest normal number of float16
-    found = cudnnpy.reduce_tensor(x, "add", (1,))
-    torch.testing.assert_close(found.double(), x.double().sum(1, keepdim=True), rtol=2.0**-10, atol=0)
 
 
 # --- averages over images

@@ -17,6 +17,13 @@ CALLS = 1000
 X, W, Y = (2, 16, 12, 11), (32, 16, 3, 3), (2, 32, 12, 11)  # with padding 1
 
 
+@pytest.fixture(autouse=True, params=[True, False], ids=["directly", "by cuDNN"])
+def launches(request: pytest.FixtureRequest, direct_launches: None) -> None:
+    """Launches of both kinds, each with plans of its own."""
+    cudnnpy.clear_cache()
+    cudnnpy.set_direct_launches(request.param)
+
+
 def side_by_side(*work: Callable[[], None]) -> None:
     """Runs every function in a thread of its own, from the same moment on; raises what any of them raised."""
     barrier = threading.Barrier(len(work))

@@ -50,7 +50,7 @@ def traced(level: int, call: Callable[[], object]) -> list[str]:
 
 
 def microseconds(line: str) -> float:
-    found = re.search(r"; host [\d.]+ us; GPU <?([\d.]+) us$", line)
+    found = re.search(r"; host [\d.]+ us; [^;]+; GPU <?([\d.]+) us$", line)
     assert found, line
     return float(found[1])
 

@@ -50,11 +50,11 @@ fused.forward(x, w, bias=bias, activation="relu")
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder with problems.toml; the store of this process and of others is a file there."""
+    """An empty folder with problems.txt; the store of this process and of others is a file there."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "store.sqlite"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    Path("problems.toml").write_text(f"format = 1\nproblems = {json.dumps(PROBLEMS)}\n")
+    Path("problems.txt").write_text("\n".join(PROBLEMS))
     return tmp_path
 
 
@@ -78,7 +78,7 @@ def stored(path: str = "store.sqlite") -> list[Entry]:
 @pytest.mark.usefixtures("folder")
 def test_problems_are_measured_once(gpus: str) -> None:
     chosen = ("--gpus", "0") if gpus == "one" else ()
-    done = tune("problems.toml", *chosen, "-o", "out", "--html", "page.html")
+    done = tune("problems.txt", *chosen, "-o", "out", "--html", "page.html")
     assert done.returncode == 0, done.stderr
     entries = stored()
     assert len(re.findall(r"^\[\d+/\d+\] ", done.stderr, re.M)) == len(entries)
@@ -86,25 +86,19 @@ def test_problems_are_measured_once(gpus: str) -> None:
     assert all(entry.milliseconds and entry.milliseconds > 0 for entry in entries)
     assert all(sum(one.milliseconds is not None for one in entry.candidates) >= 3 for entry in entries)
     assert all(re.search(rf"^{re.escape(text)}  +engine ", done.stdout, re.M) for text in PROBLEMS)
-    assert Path("out/plots.pdf").read_bytes().startswith(b"%PDF")
-    again = tune("problems.toml", *chosen)
+    assert Path("out/table.csv").read_text().count("\n") == 1 + len(entries)
+    again = tune("problems.txt", *chosen)
     assert again.returncode == 0, again.stderr
     assert f"cudnnpy tune: {len(entries)} of {len(entries)} problems are in the store\n" in again.stderr
     assert not re.search(r"^\[\d+/", again.stderr, re.M)
     assert stored() == entries
-    page = re.search(r'<script type="application/json" id="data">(.*?)</script>', Path("page.html").read_text())
-    assert page is not None
-    problems = json.loads(page[1])["problems"]
-    assert sorted(problem["text"] for problem in problems) == sorted(PROBLEMS * (len(entries) // 3))
-    assert all(problem["measured"] >= 3 for problem in problems)
-    for problem in problems:
-        (choice,) = (one for one in problem["candidates"] if "choice" in one["roles"].split(", "))
-        assert choice["milliseconds"] == problem["milliseconds"]
+    page = Path("page.html").read_text()
+    assert all(text in page for text in PROBLEMS)
 
 
 @pytest.mark.usefixtures("folder")
 def test_the_choice_is_taken_by_another_process_and_is_right() -> None:
-    assert tune("problems.toml").returncode == 0
+    assert tune("problems.txt").returncode == 0
     chosen = {entry.text.partition(" ")[0]: json.loads(entry.plan)["name"] for entry in stored()}
     stores.use("store.sqlite")
     try:
@@ -125,14 +119,14 @@ def test_the_choice_is_taken_by_another_process_and_is_right() -> None:
 @pytest.mark.usefixtures("folder")
 def test_what_a_program_plans_is_tuned() -> None:
     Path("program.py").write_text(PROGRAM)
-    done = tune("--save", "saved.toml", "--record", "program.py", "--steps", "2")
+    done = tune("--save", "saved.txt", "--record", "program.py", "--steps", "2")
     assert done.returncode == 0, done.stderr
     entries = stored()
     texts = {entry.text for entry in entries}
     assert {text.partition(" ")[0] for text in texts} == {"forward", "backward_filter", "graph"}
     # the program itself, whose tune_seconds is 60, did not measure
     assert {entry.tune_seconds for entry in entries} == {SECONDS}
-    again = tune("saved.toml")
+    again = tune("saved.txt")
     assert again.returncode == 0
     assert f"{len(stored())} of {len(stored())} problems are in the store\n" in again.stderr
 
@@ -140,7 +134,7 @@ def test_what_a_program_plans_is_tuned() -> None:
 @pytest.mark.usefixtures("folder")
 def test_a_process_that_is_killed_is_replaced() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "cudnnpy", "tune", "--seconds", "5", "--gpus", "0", "problems.toml"],
+        [sys.executable, "-m", "cudnnpy", "tune", "--seconds", "5", "--gpus", "0", "problems.txt"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -203,7 +197,7 @@ def test_what_the_command_asks_of_gpus_makes_no_context() -> None:
 def test_no_process_is_left_of_a_command_that_is_killed() -> None:
     """The next command goes on from what was stored."""
     with subprocess.Popen(
-        [sys.executable, "-m", "cudnnpy", "tune", "--seconds", "5", "--gpus", "0", "problems.toml"],
+        [sys.executable, "-m", "cudnnpy", "tune", "--seconds", "5", "--gpus", "0", "problems.txt"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -217,5 +211,5 @@ def test_no_process_is_left_of_a_command_that_is_killed() -> None:
         time.sleep(0.1)
     assert not Path(f"/proc/{worker}/cmdline").exists()
     assert len(stored()) == 1
-    assert tune("problems.toml", "--gpus", "0").returncode == 0
+    assert tune("problems.txt", "--gpus", "0").returncode == 0
     assert len(stored()) == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
@@ -45,7 +44,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 class Browser:
-    """A browser with one page. What the page asks of the network, and what it reports as errors, is in `events`."""
+    """A browser with one page. `events` has the messages of the browser since the page was opened."""
 
     def __init__(self, path: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="browser-", ignore_cleanup_errors=True)
@@ -68,7 +67,7 @@ class Browser:
         targets = self.send("Target.getTargets")["targetInfos"]
         page = next(one["targetId"] for one in targets if one["type"] == "page")
         self._session = self.send("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Network", "Log"):
+        for domain in ("Page", "Runtime"):
             self.send(f"{domain}.enable")
 
     def __enter__(self) -> Self:
@@ -119,38 +118,3 @@ class Browser:
         answer = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
-
-    def press(self, key: str, text: str = "") -> None:
-        """Press and release a key: "Tab", "Enter", "ArrowRight", or a letter with itself as the text."""
-        code = {"Tab": 9, "Enter": 13, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}.get(key, 0)
-        what = {"key": key, "code": key, "windowsVirtualKeyCode": code}
-        if key == "Enter":
-            text = "\r"
-        self.send("Input.dispatchKeyEvent", type="keyDown", text=text, **what)
-        self.send("Input.dispatchKeyEvent", type="keyUp", **what)
-
-    def write(self, text: str) -> None:
-        """Type a text into what has the focus."""
-        self.send("Input.insertText", text=text)
-
-    def screenshot(self, file: Path) -> None:
-        """Save what the window shows as a PNG file."""
-        file.write_bytes(base64.b64decode(self.send("Page.captureScreenshot")["data"]))
-
-    def complaints(self) -> list[str]:
-        """What the page reported as errors, violations of its policy among them."""
-        found = []
-        for event in self.events:
-            if event.get("method") == "Log.entryAdded":
-                found.append(event["params"]["entry"]["text"])
-            if event.get("method") == "Runtime.exceptionThrown":
-                found.append(json.dumps(event["params"]["exceptionDetails"]))
-        return found
-
-    def requested(self) -> list[str]:
-        """The addresses that the page asked for."""
-        return [
-            event["params"]["request"]["url"]
-            for event in self.events
-            if event.get("method") == "Network.requestWillBeSent"
-        ]

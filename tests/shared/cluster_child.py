@@ -48,6 +48,10 @@ async def schedule(workers: int) -> None:
 if __name__ == "__main__":
     threading.Thread(target=follow, daemon=True).start()
     if sys.argv[1] == "worker":
+        if "CUDNNPY_TEST_CLUSTER_WORK" in os.environ:
+            import cluster_work
+
+            cluster_work.install(os.environ[cluster_work.VARIABLE])
         asyncio.run(work(sys.argv[2]))
         sys.exit()
     if sys.argv[2:] == ["without"]:

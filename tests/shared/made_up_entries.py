@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from typing import Any
 
 from cudnnpy._store.entry import Entry, Key, StoredCandidate
@@ -54,21 +53,3 @@ def entry(text: str, candidates: tuple[StoredCandidate, ...] = CANDIDATES, chose
 def job(text: str, seconds: float, kind: str = "") -> Job:
     """A job for which `entry` makes the entry."""
     return Job(text, seconds, kind, entry(text).key)
-
-
-def drawn(text: str, seed: int) -> Entry:
-    """An entry with about forty candidates that a seed draws."""
-    draw = random.Random(seed)
-    found = [
-        candidate(
-            f"engine {draw.randrange(80)} (knob {number}=1)",
-            draw.choice(("heuristics", "heuristics", "engines", "knobs", "ranking")),
-            round(0.05 * 2 ** draw.uniform(0, 6), 4),
-            draw.choice((0, 0, draw.randrange(1, 1 << 28))),
-            notes=draw.choice(((), ("tensor_core",), ("winograd", "tensor_core"))),
-        )
-        for number in range(draw.randrange(20, 50))
-    ]
-    found += [candidate(f"engines {seed}-{seed + 9}", "engines", None, None, refused="not supported here: 3000")]
-    fastest = min((one for one in found if one.milliseconds), key=lambda one: one.milliseconds or 0.0)
-    return entry(text, tuple(found), found.index(fastest))

@@ -70,6 +70,7 @@ class StandInGraphs:
         self.plain = 0  # launches by cuDNN
         self.shared_bytes: dict[int, int] = {}  # that functions may have
         self.sizes: dict[int, list[int]] = {}  # of the parameters of functions and kernels
+        self.device_memory: set[int] = set()  # addresses that the driver knows
         self.failing = ""
         self.before_launch: Callable[[], object] = lambda: None
         self.rejects: Callable[[Pointers], bool] = lambda pointers: False
@@ -256,6 +257,11 @@ class StandInGraphs:
         state._obj.value = int(stream in self.capturing)
         return 0
 
+    def cuPointerGetAttribute(self, value: Any, number: int, address: c_uint64) -> int:
+        assert number == 2
+        value._obj.value = 2
+        return 0 if address.value in self.device_memory else BAD
+
     def cuCtxGetDevice(self, device: Any) -> int:
         device._obj.value = 0
         return 0
@@ -268,6 +274,7 @@ def stand_in_graphs() -> Iterator[StandInGraphs]:
     with pytest.MonkeyPatch.context() as patch, stand_in_driver(libcuda=stand_in) as driver:
         driver.functions["cuThreadExchangeStreamCaptureMode"] = lambda mode: (*DONE, mode)
         patch.setattr(launcher, "has_several_devices", lambda: False)
+        launcher.set_direct_launches(True)
         patch.setattr(Handle, "default", classmethod(lambda cls, device: stand_in.handle))
         yield stand_in
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,20 +22,6 @@ def cudnn_flags() -> Iterator[None]:
     before = flags.benchmark, flags.allow_tf32, flags.deterministic
     yield
     flags.benchmark, flags.allow_tf32, flags.deterministic = before
-
-
-@pytest.fixture
-def networks_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The benchmark's networks on CPU tensors."""
-    import torch
-
-    from tools.benchmark.networks import models, tensors
-
-    monkeypatch.setattr(tensors, "DEVICE", "cpu")
-    monkeypatch.setattr(models, "DEVICE", "cpu")
-    for name in ("synchronize", "empty_cache"):
-        monkeypatch.setattr(torch.cuda, name, lambda: None)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
 
 
 if TYPE_CHECKING:

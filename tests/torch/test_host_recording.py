@@ -183,11 +183,11 @@ import cudnnpy.torch
 with cudnnpy.torch.enable(), torch.device("meta"), torch.no_grad():
     torch.nn.Conv2d(3, 16, 3, padding=1)(torch.empty(4, 3, 16, 16))
 """)
-    arguments = ["tune", "--save", "problems.toml", "--record", "forward.py"]
+    arguments = ["tune", "--save", "problems.txt", "--record", "forward.py"]
     done = subprocess.run(
         [sys.executable, "-c", COMMAND, *arguments],
         cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "problems.toml has 1 problem, and none is tuned" in done.stderr
-    assert [one.text for one in problem_file.read(tmp_path / "problems.toml")] == ["forward 4x3x16x16 16x3x3x3 pad=1"]
+    assert "problems.txt has 1 problem, and none is tuned" in done.stderr
+    assert [one.text for one in problem_file.read(tmp_path / "problems.txt")] == ["forward 4x3x16x16 16x3x3x3 pad=1"]

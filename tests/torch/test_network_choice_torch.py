@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 import torch
-from host_plans import Host, HostGraph
-from network_modules import check, conv, settled
+from host_plans import Host
+from network_modules import check, conv
 from torch import nn
 
 
@@ -54,35 +53,6 @@ def test_a_capture_takes_the_way_that_is_fastest_on_the_gpu(host: Host) -> None:
             assert [launch.plan.runs for launch in launches] == [count + 1 for count in before]
 
 
-@pytest.mark.parametrize("refused", [0, 1])
-def test_what_else_was_tried_is_reported(host: Host, refused: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(*_: Any, **__: Any) -> None:
-        raise RuntimeError("no engine\nand a table")
-
-    if refused:
-        monkeypatch.setattr(host.plans, "in_two", refuses)
-    network = check(host, nn.Sequential(conv(bias=False), nn.BatchNorm2d(8), nn.ReLU6()).eval(), 2, 8, 6, 6)
-    names = ["graph convolution_forward pointwise pointwise pointwise, 1.0000 ms"]
-    names.append(
-        "refuses: RuntimeError: no engine" if refused else "convolution forward + graph pointwise pointwise, 1.0000 ms"
-    )
-    assert list(network.rows[0].others) == names
-    assert network.report(others=True).splitlines()[1:3] == [f"    not {name}" for name in names]
-    assert len(network.report().splitlines()) == 2
-
-
-@pytest.mark.parametrize(("alone", "graph", "planned"), [(0.5, 1.0, True), (0.999, 1.0, False), (3.0, 1.0, False)])
-def test_two_launches_are_only_planned_where_they_can_be_faster(
-    host: Host, alone: float, graph: float, planned: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-    in_two = host.plans.in_two
-    monkeypatch.setattr(host.plans, "in_two", lambda *given: asked.append("in_two") or in_two(*given))
-    host.times = {"alone": alone, "graph convolution": graph}
-    check(host, nn.Sequential(conv(), nn.Hardswish()), 2, 8, 6, 6)
-    assert bool(asked) is planned
-
-
 def test_a_layer_without_a_plan_is_torch_s_and_has_the_reasons(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(*_: Any, **__: Any) -> None:
         raise RuntimeError("no engine\nand a table")
@@ -118,21 +88,6 @@ def test_equal_layers_share_their_plans(host: Host, monkeypatch: pytest.MonkeyPa
     check(host, nn.Sequential(*[part for _ in range(4) for part in (conv(), nn.ReLU())], conv(8, 4)), 2, 8, 6, 6)
     assert len(set(jobs)) == 2
     assert len(jobs) == 4
-
-
-def test_layers_with_the_same_result_share_their_elementwise_launch(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = HostGraph.plan
-    # slow, so that the threads that plan the two layers meet
-    monkeypatch.setattr(HostGraph, "plan", lambda graph, device: time.sleep(0.1) or plan(graph, device))
-    host.times = {"graph convolution": 9.0}
-    first = nn.Sequential(conv(8, 16, 1, 0, bias=False), nn.BatchNorm2d(16), nn.ReLU6())
-    second = nn.Sequential(conv(16, 16, groups=16, bias=False), nn.BatchNorm2d(16), nn.ReLU6())
-    network = check(host, settled(nn.Sequential(first, second, conv(16, 16), nn.Hardswish())), 2, 8, 6, 6)
-    (program,) = network._programs.values()
-    plans = [choice.launches[-1].plan for choice in program.choices.values()]
-    assert plans[0] is plans[1] is not plans[2]
 
 
 def test_options_reach_every_plan(host: Host) -> None:
@@ -174,49 +129,3 @@ def test_each_kind_of_layer_has_torchs_own_precision(
             place.fp32_precision = precision
     assert [options["tf32"] for options in seen] == expected
     assert all(options["deterministic"] is True for options in seen)
-
-
-class VirtualGpu:
-    """A clock of the host, and when the GPU is done with what was queued; both in seconds."""
-
-    def __init__(self) -> None:
-        self.now = self.busy = 0.0
-
-    def queue(self, host: float, gpu: float) -> None:
-        self.now += host
-        self.busy = max(self.busy, self.now) + gpu
-
-    def event(self, enable_timing: bool) -> Any:
-        return VirtualEvent(self)
-
-
-class VirtualEvent:
-    def __init__(self, gpu: VirtualGpu) -> None:
-        self.gpu, self.at = gpu, 0.0
-
-    def record(self) -> None:
-        self.at = max(self.gpu.busy, self.gpu.now)
-
-    def synchronize(self) -> None:
-        self.gpu.now = max(self.gpu.now, self.at)
-
-    def elapsed_time(self, stop: VirtualEvent) -> float:
-        return (stop.at - self.at) * 1e3
-
-
-@pytest.mark.parametrize(("host_us", "gpu_us"), [(5, 2), (50, 4), (5, 300), (80, 3000)])
-def test_the_time_of_the_gpu_is_told_from_the_host_s(
-    host_us: int, gpu_us: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from host_plans import FOLDER
-
-    monkeypatch.syspath_prepend(FOLDER)
-    import network_plans
-
-    gpu = VirtualGpu()
-    monkeypatch.setattr(torch.cuda, "Event", gpu.event)
-    monkeypatch.setattr(network_plans.time, "perf_counter", lambda: gpu.now)
-    monkeypatch.setattr(torch, "mm", lambda *_, **__: gpu.queue(3e-6, 2e-4))
-    found = network_plans.times_of(lambda: gpu.queue(host_us * 1e-6, gpu_us * 1e-6), "cpu")
-    assert found.gpu == pytest.approx(gpu_us * 1e-3)
-    assert found.eager == pytest.approx(max(host_us, gpu_us) * 1e-3)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import gc
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -103,16 +101,6 @@ def test_buffers_that_are_in_use_together_do_not_overlap(drawn: list[tuple[int, 
             assert not together or start + one.size <= begin or begin + other.size <= start
 
 
-def test_a_chain_of_layers_takes_the_memory_of_two(host: Host) -> None:
-    x = torch.randn(2, 8, 32, 32)
-    sizes = []
-    for count in (4, 20):
-        network = host.example.convert(stack(count), x)
-        (program,) = network._programs.values()
-        sizes.append(program.size)
-    assert sizes[0] == sizes[1] < 2.2 * x.nbytes
-
-
 def test_a_result_survives_the_next_call_also_as_a_view(host: Host) -> None:
     module = nn.Sequential(stack(2), nn.Flatten()).eval()
     x, other = torch.randn(2, 8, 6, 6), torch.randn(2, 8, 6, 6)
@@ -121,31 +109,6 @@ def test_a_result_survives_the_next_call_also_as_a_view(host: Host) -> None:
     kept = first.clone()
     network(other)
     assert torch.equal(first, kept)
-
-
-def test_results_of_torch_are_given_back_as_soon_as_nothing_reads_them(host: Host) -> None:
-    """As many results of poolings as there are would be alive at the end, otherwise."""
-    alive: list[Any] = []
-
-    class Pool(nn.MaxPool2d):
-        __module__ = "torch.nn"
-
-        def forward(self, x: Any) -> Any:
-            assert sum(one() is not None for one in alive) <= 1
-            y = super().forward(x)
-            alive.append(weakref.ref(y))
-            return y
-
-    def part() -> nn.Module:
-        return nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), Pool(3, 1, 1))
-
-    module = nn.Sequential(*[part() for _ in range(5)], nn.Conv2d(8, 8, 1)).eval()
-    x = torch.randn(2, 8, 6, 6)
-    network = host.example.convert(module, x)
-    alive.clear()
-    network(x)
-    gc.collect()
-    assert len(alive) == 5
 
 
 # --- streams, threads, captures
@@ -189,15 +152,6 @@ def test_a_new_signature_in_a_capture_runs_on_torch(host: Host, monkeypatch: pyt
 
 
 # --- signatures and inputs
-
-
-def test_other_shapes_are_converted_when_they_come_and_few_are_kept(host: Host) -> None:
-    module = stack(2)
-    network = host.example.convert(module, torch.randn(1, 8, 6, 6))
-    for size in range(1, 12):
-        x = torch.randn(size, 8, 5, 6)
-        torch.testing.assert_close(network(x), module(x), rtol=1e-5, atol=1e-5)
-    assert len(network._programs) == host.example.MOST_SIGNATURES
 
 
 @pytest.mark.parametrize(
@@ -286,18 +240,3 @@ def test_a_module_on_the_host_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) 
         == "the whole module: torch, its inputs are on cpu, not on a CUDA device\n0 of 1 run on cudnnpy"
     )
     assert torch.equal(network(x), module(x))
-
-
-def test_the_command_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    from host_plans import FOLDER
-
-    monkeypatch.syspath_prepend(FOLDER)
-    import torch_network
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(SystemExit, match="a CUDA device is needed"):
-        torch_network.main([])
-    monkeypatch.setitem(__import__("sys").modules, "torchvision.models", None)
-    with pytest.raises(SystemExit, match="resnet50 needs torchvision"):
-        torch_network.network_named("resnet50")
-    assert isinstance(torch_network.network_named("torch.nn:ReLU"), nn.ReLU)

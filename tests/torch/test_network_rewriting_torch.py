@@ -105,12 +105,6 @@ def test_functions_and_methods_are_fused_as_modules_are(host: Host, name: str) -
     assert [by for _, by in host.rows(network)] == ["cudnnpy"]
 
 
-def test_what_does_nothing_in_inference_is_looked_through(host: Host) -> None:
-    parts = {"a": conv(), "drop": nn.Dropout(0.5), "norm": nn.BatchNorm2d(8), "same": nn.Identity()}
-    module = By(lambda m, x: F.relu(F.dropout(m.norm(m.drop(m.same(m.a(x)))), 0.5, False)) + x, **parts)
-    assert host.rows(check(host, settled(module), 2, 8, 6, 6)) == [("a + norm + relu + add", "cudnnpy")]
-
-
 GEOMETRIES = {
     "1-D": (nn.Conv1d(8, 16, 5, 2, 2), (2, 8, 21)),
     "3-D": (nn.Conv3d(8, 8, (1, 3, 3), 1, (0, 1, 1)), (2, 8, 3, 5, 6)),
@@ -189,13 +183,6 @@ def test_a_factor_that_is_not_of_channels_is_torch_s(host: Host, scale: tuple[in
     module = By(lambda m, x: m.a(x) * m.scale, a=conv())
     module.scale = nn.Parameter(torch.rand(scale))
     assert host.rows(check(host, module, 2, 8, 5, 6)) == [("a", "cudnnpy"), ("mul", "torch")]
-
-
-def test_a_linear_layer_of_images_and_a_convolution_of_its_result_are_placed_right(host: Host) -> None:
-    parts = {"a": conv(), "line": nn.Linear(6, 6), "b": conv()}
-    module = By(lambda m, x: m.b(m.line(m.a(x))) + m.line(m.a(x)), **parts)
-    network = check(host, module, 2, 8, 6, 6)
-    assert [by for _, by in host.rows(network)] == ["cudnnpy"] * 5
 
 
 # --- what is left to torch, and why
@@ -326,29 +313,7 @@ def test_float64_is_left_to_torch(host: Host) -> None:
     assert "float16, bfloat16 and float32" in network.rows[0].detail
 
 
-class Gate(nn.Module):
-    """Control flow that depends on data."""
-
-    def forward(self, x: Any) -> Any:
-        return x * 2 if x.sum() > 0 else x - 1
-
-
-def test_a_part_that_cannot_be_traced_is_left_whole(host: Host) -> None:
-    network = check(host, nn.Sequential(conv(), nn.Sequential(nn.ReLU(), Gate()), conv()), 2, 8, 6, 6)
-    assert host.rows(network) == [("0 + 1.0", "cudnnpy"), ("1.1", "torch"), ("2", "cudnnpy")]
-    assert "cannot be traced: TraceError" in network.rows[1].detail
-
-
 def test_a_module_that_cannot_be_traced_is_left_whole(host: Host) -> None:
     network = check(host, By(lambda m, x: m.a(x) if x.sum() > 0 else m.a(-x), a=conv()), 2, 8, 6, 6)
     assert host.rows(network) == [("the whole module", "torch")]
     assert "cannot be traced: TraceError" in network.report()
-
-
-def test_a_traced_module_that_fails_is_left_whole(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: Any, *inputs: Any) -> None:
-        raise RuntimeError("not here\nsecond line")
-
-    monkeypatch.setattr(host.tracing.Recorder, "run", fails)
-    network = check(host, nn.Sequential(conv()), 2, 8, 6, 6)
-    assert network.rows[0].detail == "the traced module cannot be run: RuntimeError: not here"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from ctypes import byref, c_int, c_int64, c_void_p
+from ctypes import c_void_p
 from functools import partial
 from itertools import cycle, product
 from typing import Any, NamedTuple
@@ -25,7 +25,11 @@ DTYPES = ("float16", "float32")
 NEW = "new"
 TUPLES: tuple[int | str, ...] = (1, 16, 64, 250, 1000, NEW)
 PAIRS, FILTERS = 4096, 512  # of x and y, and of w: together as many tuples as are ever new
-MOST, LEAST = 100, 15  # repetitions of HOST_BATCH calls
+MOST, LEAST, SECONDS = (
+    100,
+    15,
+    30.0,
+)  # repetitions of HOST_BATCH calls, and the time after which only the least are made
 
 Turn = Callable[[], tuple[Any, Any, Any]]
 
@@ -149,44 +153,6 @@ def _ready_pack(t: Tensors) -> Callable[[], object]:
     return call
 
 
-def _rebuilt_pack(t: Tensors) -> Callable[[], object]:
-    """The same with a pack made, filled, used and destroyed in each call: the least that new addresses need."""
-    plan, turn = _plan(t), t.addresses()
-    workspace, handle = t.workspace(plan.workspace_size), cudnnpy.Handle(stream=t.stream)
-    names = ("CreateDescriptor", "SetAttribute", "Finalize", "Execute", "DestroyDescriptor")
-    create, put, finalize, execute, destroy = (raw.load()[f"cudnnBackend{name}"] for name in names)
-    first, second = c_void_p(handle.address), c_void_p(plan.executable.plan.address)
-    uids = (c_int64 * len(plan.executable.uids))(*plan.executable.uids)
-    operands, space = (c_void_p * 3)(), c_void_p(workspace.data_ptr())
-    kind, pointer, integer, data, ids, area = (
-        c_int(int(number))
-        for number in (
-            raw.CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,
-            raw.CUDNN_TYPE_VOID_PTR,
-            raw.CUDNN_TYPE_INT64,
-            raw.CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
-            raw.CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS,
-            raw.CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
-        )
-    )
-    one, three, pack = c_int64(1), c_int64(3), c_void_p()
-    pack_address, space_address = byref(pack), byref(space)
-
-    def call(_keep: Any = (plan, workspace, handle, t)) -> Any:
-        operands[0], operands[1], operands[2] = turn()
-        status = create(kind, pack_address)
-        status |= put(pack, data, pointer, three, operands)
-        status |= put(pack, ids, integer, three, uids)
-        status |= put(pack, area, pointer, one, space_address)
-        status |= finalize(pack)
-        status |= execute(first, second, pack)
-        return status | destroy(pack)
-
-    if call():
-        raise RuntimeError("cuDNN rejects a pack built by hand")
-    return call
-
-
 def _backward(t: Tensors) -> Callable[[], object]:
     conv = _convolution()
     data, filters = conv.backward_data, conv.backward_filter
@@ -236,18 +202,6 @@ def _frontend(t: Tensors, how: str = "") -> Callable[[], object]:
     return (lambda: execute(tensors, workspace, handle=handle)) if how else (lambda: execute(tensors, workspace))
 
 
-def _trivial(t: Tensors) -> Callable[[], object]:
-    """The cost of a call through ctypes alone: cudnnGetStream."""
-    handle = cudnnpy.Handle(stream=t.stream)
-    function = raw.load()["cudnnGetStream"]
-    address, result = c_void_p(handle.address), c_int64()
-
-    def call(_keep: Any = handle) -> object:
-        return function(address, byref(result))
-
-    return call
-
-
 class Contender(NamedTuple):
     """A way to call the convolution. `around` is active around the calls, outside the clock."""
 
@@ -264,8 +218,6 @@ CONTENDERS: dict[str, Contender] = {
     "conv.forward(x, w)": Contender(_forward, varies=True),
     "plan.execute(pointers)": Contender(_plan_execute, varies=True),
     "ctypes cudnnBackendExecute, pack ready": Contender(_ready_pack, varies=True),
-    "ctypes cudnnBackendExecute, pack rebuilt": Contender(_rebuilt_pack, varies=True),
-    "ctypes cudnnGetStream": Contender(_trivial),
     "conv.backward_data + backward_filter, out=": Contender(_backward),
     "torch F.conv2d, again": Contender(_torch_forward),
     "torch convolution_backward (dx, dw)": Contender(_torch_backward),
@@ -275,7 +227,7 @@ CONTENDERS: dict[str, Contender] = {
 }
 
 
-def measure(torch: Any, dtype: str, row: dict[str, Any], budget: Budget) -> None:
+def measure(torch: Any, dtype: str, row: dict[str, Any]) -> None:
     """Fill a row with the microseconds of all contenders, which take turns; only float16 has several tuples.
 
     `absent` has the reasons for missing contenders, and `error` the exceptions of others.
@@ -293,7 +245,7 @@ def measure(torch: Any, dtype: str, row: dict[str, Any], budget: Budget) -> None
             except Exception as error:
                 failures.append(f"{name}: {type(error).__name__}: {error}")
         with quiet():
-            for name, times in interleaved(timers, MOST, LEAST, budget).items():
+            for name, times in interleaved(timers, MOST, LEAST, Budget(SECONDS)).items():
                 row["us"][name] = summary(times)
     row["error"] = "; ".join(failures) or None
 

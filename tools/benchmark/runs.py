@@ -18,115 +18,62 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from statistics import geometric_mean
+from typing import Any, NamedTuple, TypeAlias
 
 from tools import rows
-from tools.benchmark.timing import Budget
 
+Row: TypeAlias = Mapping[str, Any]
 START_SECONDS = 15.0  # less than this is not worth another child
 IMPORT_SECONDS = 60.0  # that a child may take to its first line besides
-ENDS = ("context_lost", "process_ended")  # keys of rows whose process could not continue
 LOST = 3  # exit status of a child whose GPU accepts no more work
 
 
 class Task(NamedTuple):
-    """A row to measure, and the function that fills it within a budget."""
+    """A row to measure, by its key over all runs, and the function that fills it."""
 
-    part: str
-    name: str
-    measure: Callable[[dict[str, Any], Budget], None]
-
-    @property
-    def key(self) -> str:
-        """The row's identity over all runs."""
-        return f"{self.part} | {self.name}"
-
-
-class Part(NamedTuple):
-    """A part of a run: its share of the time relative to the others, and the seconds that its first row may take.
-
-    Without `first_seconds` all rows of the part are measured, and the time limits their repetitions.
-    """
-
-    share: float
-    first_seconds: float = 0.0
+    key: str
+    measure: Callable[[dict[str, Any]], None]
 
 
 class Rows:
-    """The contents of files of rows: runs by id, and rows by key, the last one where there are several."""
+    """The contents of a file of rows: runs by id, and rows by key, the last one where there are several."""
 
-    def __init__(self, files: Iterable[Path] = ()) -> None:
+    def __init__(self, file: Path) -> None:
         self.runs: dict[str, dict[str, Any]] = {}
         self.rows: dict[str, dict[str, Any]] = {}
-        for file in files:
-            for line in rows.read(file):
-                if "key" in line:
-                    if not {"run", "part", "name", "error"} <= line.keys():
-                        raise rows.FileError(
-                            f"{file}: a row must have run, part, name and error; got {line['key']!r} without"
-                        )
-                    self.rows[line["key"]] = line
-                elif "run" in line and "begin" not in line:
-                    self.runs[line["run"]] = line
-
-    def is_done(self, key: str, again: bool = False) -> bool:
-        """Return whether a row needs no measuring; with `again`, failed rows do, unless they ended their process."""
-        row = self.rows.get(key)
-        return row is not None and not (again and row["error"] and not any(name in row for name in ENDS))
+        for line in rows.read(file):
+            if "key" in line:
+                self.rows[line["key"]] = line
+            elif "run" in line and "begin" not in line:
+                self.runs[line["run"]] = line
 
 
-def measure(
-    torch: Any,
-    tasks: Sequence[Task],
-    parts: Mapping[str, Part],
-    known: Rows,
-    file: Path,
-    run: Mapping[str, Any],
-    again: bool,
-) -> int:
-    """Measure tasks within `run["seconds"]` in this process; return its exit status.
-
-    A row begins only if the longest row of its part so far would still end in time.
-    """
-    budget, writer = Budget(run["seconds"]), rows.Writer(file)
+def measure(torch: Any, tasks: Iterable[Task], file: Path, run: Mapping[str, Any]) -> int:
+    """Measure the tasks that the file lacks within `run["seconds"]` in this process; return its exit status."""
+    end, known = time.monotonic() + run["seconds"], Rows(file).rows
+    writer = rows.Writer(file)
     writer.add(run)
-    todo: dict[str, list[Task]] = {}
     for task in tasks:
-        if not known.is_done(task.key, again):
-            todo.setdefault(task.part, []).append(task)
-    whole = sum(parts[part].share for part in todo)
-    for part, of_part in todo.items():
-        share, longest = parts[part]
-        samples, mine = longest > 0, budget.part(min(share / whole, 1.0))
-        whole -= share
-        ended = ""
-        for number, task in enumerate(of_part):
-            left = mine.left
-            if samples and left < longest:
-                ended = (
-                    f", {left:.0f} s are left and the next may take {longest:.0f} s: raise --budget, or continue later"
-                )
-                break
-            is_lost = _measure_one(torch, task, mine.part(1 / (len(of_part) - number)), writer, run["run"])
-            longest = left - mine.left if not number else max(longest, left - mine.left)
-            if is_lost:
-                return LOST
-        else:
-            number = len(of_part)
-        print(f"{part}: measured {number} of {len(of_part):,} rows{ended}", flush=True)
+        if task.key in known:
+            continue
+        if time.monotonic() > end:
+            break
+        if _measure_one(torch, task, writer, run["run"]):
+            return LOST
     writer.close()
     return 0
 
 
-def _measure_one(torch: Any, task: Task, budget: Budget, writer: rows.Writer, run: str) -> bool:
+def _measure_one(torch: Any, task: Task, writer: rows.Writer, run: str) -> bool:
     """Measure a row and write it; return whether the GPU is lost."""
-    row: dict[str, Any] = {"key": task.key, "run": run, "part": task.part, "name": task.name, "error": None}
+    row: dict[str, Any] = {"key": task.key, "run": run, "error": None}
     writer.add({"begin": task.key, "run": run})
     begin = time.perf_counter()
     try:
-        task.measure(row, budget)
+        task.measure(row)
     except Exception as error:
         row["error"] = f"{type(error).__name__}: {error}"
         gc.collect()  # tracebacks hold tensors
@@ -137,20 +84,21 @@ def _measure_one(torch: Any, task: Task, budget: Budget, writer: rows.Writer, ru
         row |= {"context_lost": True, "error": row["error"] or f"{type(error).__name__}: {error}"}
     row["seconds"] = round(time.perf_counter() - begin, 3)
     writer.add(row)
+    print(line(row), flush=True)
     return "context_lost" in row
 
 
-def supervise(file: Path, seconds: float, limit: float, command: Sequence[str]) -> str:
-    """Run children until one succeeds or the time is over; return the reason for an early end, or "".
+def supervise(file: Path, seconds: float, limit: float, module: str, arguments: Iterable[str]) -> str:
+    """Run `python -m module ... --child SECONDS` until one succeeds or the time is over; return the reason for an early end.
 
-    `command` is completed by `--budget SECONDS`. A child that adds nothing to the file for `limit` seconds is ended, after it
-    has printed where it hangs.
+    A child that adds nothing to the file for `limit` seconds is ended, after it has printed where it hangs.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    command = [sys.executable, "-X", "faulthandler", "-m", module, *arguments]
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > min(START_SECONDS, seconds / 2):
         before = _size(file)
-        process = subprocess.Popen([sys.executable, "-X", "faulthandler", *command, "--budget", f"{left:.1f}"])
+        process = subprocess.Popen([*command, "--child", f"{left:.1f}"])
         try:
             how = _wait(process, file, limit)
         except KeyboardInterrupt:
@@ -190,11 +138,10 @@ def _wait(process: subprocess.Popen[Any], file: Path, limit: float) -> str:
 
 def _record_failure(file: Path, how: str) -> None:
     """Write a failed row for the one that an ended child had begun."""
-    writer, lines = rows.Writer(file), rows.read(file)
-    if lines and "begin" in lines[-1]:
-        part, _, name = lines[-1]["begin"].partition(" | ")
-        failure = {"part": part, "name": name, "error": f"the process ended while this was measured: {how}"}
-        writer.add({"key": lines[-1]["begin"], "run": lines[-1]["run"], **failure, "process_ended": how})
+    last, writer = rows.read(file)[-1], rows.Writer(file)
+    if "begin" in last:
+        error = f"the process ended while this was measured: {how}"
+        writer.add({"key": last["begin"], "run": last["run"], "error": error, "process_ended": how})
     writer.close()
 
 
@@ -203,3 +150,25 @@ def leave(status: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def ratios(row: Row) -> dict[str, float]:
+    """Return the median of each contender over the first one's, PyTorch's. A failed row has none."""
+    medians = {name: time["median"] for name, time in (row.get("ms") or row.get("us") or {}).items()}
+    return {} if row["error"] else {name: value / next(iter(medians.values())) for name, value in medians.items()}
+
+
+def line(row: Row) -> str:
+    """Return a row as text: its ratios, or the reason for which it failed."""
+    if row["error"]:
+        return f"FAILED {row['key']}: {row['error']}"
+    return f"{row['key']}: {', '.join(f'{name} {value:.3f}' for name, value in ratios(row).items())}"
+
+
+def spread(rows: Iterable[Row], who: str) -> str:
+    """Return the geometric mean of a contender's ratios, the share above 1.05 and the worst; "" without one."""
+    values = [found[who] for row in rows if who in (found := ratios(row))]
+    if not values:
+        return ""
+    share = sum(value > 1.05 for value in values) / len(values)
+    return f"{len(values)} rows, mean {geometric_mean(values):.3f}, {share:.1%} above 1.05, worst {max(values):.3f}"

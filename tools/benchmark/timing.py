@@ -8,7 +8,6 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from itertools import repeat
 from statistics import median, quantiles
 from typing import Any, TypeVar
@@ -22,20 +21,15 @@ HOST_WARM_UP = 8  # calls before, which bring the contender's own code and data 
 
 
 class Budget:
-    """The remaining seconds of a total, which can be divided into parts."""
+    """The remaining seconds of a total."""
 
-    def __init__(self, seconds: float, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
-        self._end = clock() + seconds
+    def __init__(self, seconds: float) -> None:
+        self._end = time.perf_counter() + seconds
 
     @property
     def left(self) -> float:
         """Seconds, 0 or more."""
-        return max(self._end - self._clock(), 0.0)
-
-    def part(self, fraction: float) -> Budget:
-        """Return a budget with a fraction of the remaining seconds."""
-        return Budget(self.left * fraction, self._clock)
+        return max(self._end - time.perf_counter(), 0.0)
 
 
 def interleaved(
@@ -125,36 +119,24 @@ def rotation(torch: Any, moved_bytes: int, most: int = 16) -> int:
     return min(max(math.ceil(4 * cache / moved_bytes), 1), most)
 
 
-def _here(timer: Callable[[], Any]) -> Any:
-    return timer()
-
-
-def _each(calls: list[Callable[[], object]]) -> None:
-    for call in calls:
-        call()
-
-
 def times_in_turns(
     torch: Any,
     contenders: Mapping[str, list[Callable[[], object]]],
     most: int,
     least: int,
     budget: Budget,
-    elsewhere: Mapping[str, Callable[[Callable[[], Any]], Any]] | None = None,
 ) -> dict[str, list[float]]:
     """Milliseconds of the GPU for each contender, whose calls take turns, and for "torch" once more ("torch, again").
 
-    Everything runs before anything is timed, and each contender is called as often as fills a repetition. `elsewhere` has
-    functions that run the calls of some contenders, in another thread for instance.
+    Everything runs before anything is timed, and each contender is called as often as fills a repetition.
     """
-    places = elsewhere or {}
     timers: dict[str, Callable[[], float]] = {}
     for name, calls in contenders.items():
-        run = places.get(name, _here)
-        run(partial(_each, calls))
-        once = run(device_timer(torch, calls, 1))
+        for call in calls:
+            call()
+        once = device_timer(torch, calls, 1)()
         count = min(max(math.ceil(REPETITION_MS / once), 1), 50)
-        timers[name] = partial(run, device_timer(torch, calls, count))
+        timers[name] = device_timer(torch, calls, count)
     timers["torch, again"] = timers["torch"]
     for timer in timers.values():
         timer()

@@ -11,11 +11,10 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,7 +23,7 @@ from tools.benchmark import placed, runs
 from tools.benchmark.__main__ import environment, usable_torch
 from tools.benchmark.networks import catalogue
 from tools.benchmark.networks.cells import KINDS, Cell, in_order
-from tools.benchmark.networks.measure_layers import facts, plan_facts, timed_plan
+from tools.benchmark.networks.plans import facts, plan_facts, timed_plan
 from tools.benchmark.networks.tensors import (
     Operands,
     difference,
@@ -34,12 +33,10 @@ from tools.benchmark.networks.tensors import (
     plan_call,
     torch_call,
 )
-from tools.benchmark.runs import ENDS, Part, Rows, Task
-from tools.benchmark.summary import Row, ratio, slowest, spread
+from tools.benchmark.runs import Row, Rows, Task, ratios, spread
 from tools.benchmark.timing import Budget, summary, times_in_turns
 
 LIST = catalogue.FILE.with_name("left_out.txt")
-PARTS = {"layers": Part(1.0, 5.0)}
 TUNINGS = 1500
 RUNS = 100  # of each chosen plan
 RUNS_SECONDS = 5.0
@@ -48,15 +45,8 @@ TUNE_SECONDS = 2.0  # the default of cudnnpy.Convolution
 TIMING_SECONDS, MOST, LEAST = 0.2, 15, 3
 FLOAT64, TORCH = "float64", "torch"
 FLOAT64_FLOP = 1e10  # up to here a problem is computed in float64
-CHOICES = ("fastest", "autotune")
-SLOWER = 1.05  # than torch: listed
 WRONG = {"wrong": "gave a wrong result", "changed": "changed bytes that are not their result"}
 SYMPTOMS = ("context lost", "limit exceeded", "access outside", "wrong result", "process ended")
-
-
-def limit(tune_seconds: float) -> float:
-    """Return the time limit of a call that tunes, in seconds."""
-    return 2 * tune_seconds + 3
 
 
 def measure(torch: Any, cell: Cell, row: dict[str, Any], tune_seconds: float, timing_seconds: float) -> None:
@@ -108,43 +98,25 @@ def reference(torch: Any, cell: Cell, o: Operands) -> tuple[Any, str]:
 
 
 def tune(torch: Any, cell: Cell, o: Operands, row: dict[str, Any], tune_seconds: float) -> Any:
-    """Tune a cell and return its plan; the row gets its candidates and faults."""
-    before = set(stored_faults())
+    """Tune a cell and return its plan; the row gets its seconds, its faults and its warnings."""
+    from cudnnpy import store
+
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         plan, seconds = timed_plan(torch, cell, o, prefer="autotune", tune_seconds=tune_seconds)
-    rejected = [
-        (candidate.name, candidate.rejection_reason) for candidate in plan.candidates if candidate.rejection_reason
-    ]
     row.update(
         plan_s={"autotune": seconds},
-        in_time=seconds <= limit(tune_seconds),
+        in_time=seconds <= 2 * tune_seconds + 3,
         plans={"autotune": plan_facts(plan)},
-        candidates=len(plan.candidates),
-        timed=sum(candidate.milliseconds is not None for candidate in plan.candidates),
-        rejected=dict(Counter(reason_kind(reason) for _, reason in rejected)),
-        faults=[[name, reason[:200]] for name, reason in rejected if is_fault(reason)],
-        stored_faults=[fault for fault in stored_faults() if fault not in before],
+        faults=[
+            f"{candidate.name}: {reason[:200]}"
+            for candidate in plan.candidates
+            if (reason := candidate.rejection_reason) and any(symptom in reason for symptom in SYMPTOMS)
+        ],
+        stored_faults=len(store.default().faults()),
         warnings=[str(warning.message)[:300] for warning in caught],
     )
     return plan
-
-
-def stored_faults() -> list[str]:
-    """Return the faults in the default store."""
-    from cudnnpy import store
-
-    return [str(fault)[:400] for fault in store.default().faults()]
-
-
-def is_fault(reason: str) -> bool:
-    """Return whether a rejection reason is a fault's."""
-    return any(symptom in reason for symptom in SYMPTOMS)
-
-
-def reason_kind(reason: str) -> str:
-    """Return a rejection reason without its numbers and details."""
-    return re.sub(r"\d[\d.,]*", "N", reason.split(":", maxsplit=1)[0])[:60]
 
 
 def wrong(runs: Mapping[str, Any]) -> str:
@@ -153,62 +125,45 @@ def wrong(runs: Mapping[str, Any]) -> str:
     return "; ".join(parts) + (f" (largest difference {runs['largest']:.2g})" if runs["wrong"] else "")
 
 
-def child(given: argparse.Namespace) -> int:
-    """Measure in this process; return its exit status."""
-    torch = usable_torch()
-    run = {
-        **environment(torch, given.budget),
-        "command": "python -m tools.benchmark.tuning",
-        "seed": given.seed,
-        "tune_seconds": given.tune_seconds,
-    }
+def tasks(torch: Any, given: argparse.Namespace) -> Iterator[Task]:
+    """Yield the problems in the seed's order."""
+    for cell in in_order(catalogue.read(LIST), given.seed)[: given.count]:
 
-    def task(cell: Cell) -> Task:
-        def measured(row: dict[str, Any], _: Budget) -> None:
+        def measured(row: dict[str, Any], cell: Cell = cell) -> None:
             with torch.no_grad():
                 measure(torch, cell, row, given.tune_seconds, given.timing_seconds)
 
-        return Task("layers", cell.name, measured)
-
-    tasks = [task(cell) for cell in in_order(catalogue.read(LIST), given.seed)[: given.count]]
-    return runs.measure(torch, tasks, PARTS, Rows([given.rows]), given.rows, run, again=False)
+        yield Task(cell.key, measured)
 
 
-def lines(rows: Rows) -> list[str]:
-    """Return the summary of the rows of a file."""
-    every = list(rows.rows.values())
-    tuned = [row for row in every if "plan_s" in row]
-    unmeasured = [row["name"] for row in tuned if row["plans"]["autotune"]["ms"] is None]
-    failed = {name: [f"{row['name']}: {row['error']}" for row in every if row.get(name)] for name in ENDS}
-    others = [row for row in every if row["error"] and not any(row.get(name) for name in ENDS)]
-    found = [f"{len(tuned):,} problems tuned of {len(every):,} begun, {len(rows.runs)} processes"]
-    for title, names in (
-        ("contexts lost", failed["context_lost"]),
-        ("processes that ended or did not return", failed["process_ended"]),
-        (
-            "tuned later than 2 * tune_seconds + 3 s",
-            [f"{row['name']}: {row['plan_s']['autotune']:.1f} s" for row in tuned if not row["in_time"]],
-        ),
-        ("wrong results, bytes changed, other errors", [f"{row['name']}: {row['error']}" for row in others]),
-        (f"without a measured choice ({len(unmeasured) / max(len(tuned), 1):.2%})", unmeasured),
-    ):
-        found += [f"{title}: {len(names)}", *(f"    {name[:240]}" for name in names[:40])]
-    counts = [row["runs"]["count"] for row in every if "runs" in row]
-    found.append(
-        f"plans run at varied addresses: {len(counts):,}, {sum(counts):,} runs, fewest {min(counts, default=0)}"
+def lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the summary of rows."""
+    tuned = [row for row in rows if "plan_s" in row]
+    yield f"{len(tuned):,} problems tuned of {len(rows):,} begun"
+    yield from _listed("contexts lost", [runs.line(row) for row in rows if "context_lost" in row])
+    yield from _listed(
+        "processes that ended or did not return", [runs.line(row) for row in rows if "process_ended" in row]
+    )
+    others = [row for row in rows if row["error"] and not {"context_lost", "process_ended"} & row.keys()]
+    yield from _listed("wrong results, bytes changed, other errors", map(runs.line, others))
+    late = [f"{row['key']}: {row['plan_s']['autotune']:.1f} s" for row in tuned if not row["in_time"]]
+    yield from _listed("tuned later than 2 * tune_seconds + 3 s", late)
+    yield from _listed(
+        "without a measured choice", [row["key"] for row in tuned if row["plans"]["autotune"]["ms"] is None]
     )
     for name, members in by_groups(tuned).items():
         times = [row["plan_s"]["autotune"] for row in members]
-        found.append(
-            f"seconds to tune, {name}: {len(times)} problems, median {median(times):.2f}, most {max(times):.2f}"
-        )
-    found += _ratios(every)
-    found += _counts("rejected", sum((Counter(row["rejected"]) for row in tuned), Counter()))
-    found += _counts(
-        "faults", Counter(f"{name}: {reason_kind(reason)}" for row in tuned for name, reason in row["faults"])
-    )
-    found += _counts("faults stored", Counter(fault for row in tuned for fault in row["stored_faults"]))
-    return found + _counts("warnings", Counter(reason_kind(text) for row in tuned for text in row["warnings"]))
+        yield f"seconds to tune, {name}: {len(times)} problems, median {median(times):.2f}, most {max(times):.2f}"
+    for who in ("autotune", "fastest"):
+        for kind in KINDS:
+            of_kind = [row for row in tuned if row["kind"] == kind.name]
+            for name, members in {"all": of_kind, **by_groups(of_kind)}.items():
+                if over := spread(members, who):
+                    yield f"{who} over torch, {kind.name}, {name}: {over}"
+    slow = sorted(tuned, key=lambda row: ratios(row).get("autotune", 0.0))[:-11:-1]
+    yield from _listed("the slowest choices", map(runs.line, slow))
+    for name in ("faults", "warnings"):
+        yield from _listed(name, [f"{n}: {text}" for text, n in Counter(t for r in tuned for t in r[name]).items()])
 
 
 def by_groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -220,24 +175,9 @@ def by_groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return found
 
 
-def _ratios(rows: Sequence[Row]) -> list[str]:
-    """Return the choices' times over torch's by kind and group, and the cells in which autotune is slow."""
-    found = ["over torch; shares are of cells of 20 us or more"]
-    for who in CHOICES:
-        timed = [row for row in rows if "kind" in row and ratio(row, who) is not None]
-        for kind in KINDS:
-            of_kind = [row for row in timed if row["kind"] == kind.name]
-            for name, members in {"all": of_kind, **by_groups(of_kind)}.items():
-                if over := spread(members, who):
-                    found.append(f"    {who}, {kind.name}, {name}: {over}")
-    timed = [row for row in rows if ratio(row, "autotune") is not None]
-    slow = [pair for pair in slowest(timed, "autotune", len(timed)) if pair[0] > SLOWER]
-    found.append(f"autotune above {SLOWER}: {len(slow)}")
-    return found + [f"    {value:.2f}: {row['name']}: {row['plans']['autotune']['name']}" for value, row in slow[:40]]
-
-
-def _counts(title: str, counter: Counter[str]) -> list[str]:
-    return [f"{title}: {sum(counter.values()):,}", *(f"    {n}: {text}" for text, n in counter.most_common(20))]
+def _listed(title: str, texts: Iterable[str]) -> list[str]:
+    texts = list(texts)
+    return [f"{title}: {len(texts)}", *(f"    {text[:240]}" for text in texts[:40])]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -252,18 +192,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     timing = "of timing beside torch for each problem; 0 leaves it out (0.2)"
     parser.add_argument("--timing-seconds", type=float, default=TIMING_SECONDS, help=timing)
     parser.add_argument("--summary", action="store_true", help="only print the summary of FILE")
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--budget", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--child", type=float, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.child:
-        runs.leave(child(given))
+        torch = usable_torch()
+        run = {**environment(torch, given.child), "seed": given.seed, "tune_seconds": given.tune_seconds}
+        runs.leave(runs.measure(torch, tasks(torch, given), given.rows, run))
     ended = ""
     if not given.summary:
-        command = ["-m", "tools.benchmark.tuning", *(sys.argv[1:] if arguments is None else arguments), "--child"]
-        ended = runs.supervise(given.rows, given.seconds, HANG_SECONDS, command)
-    rows = Rows([given.rows])
+        words = sys.argv[1:] if arguments is None else arguments
+        ended = runs.supervise(given.rows, given.seconds, HANG_SECONDS, "tools.benchmark.tuning", words)
+    rows = list(Rows(given.rows).rows.values())
     print("\n".join([*lines(rows), *([f"ended early: {ended}"] if ended else [])]))
-    return int(bool(ended) or not rows.rows or any(row["error"] for row in rows.rows.values()))
+    return int(bool(ended) or not rows or any(row["error"] for row in rows))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.problem import make_problem, planning_options
 from tools.benchmark.networks.cells import Cell
-from tools.benchmark.networks.measure_layers import options
+from tools.benchmark.networks.plans import options
 
 
 def problem_of(cell: Cell) -> tuple[ConvolutionProblem, PlanningOptions]:

@@ -8,7 +8,7 @@ launch, so that they take the same GPU time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from ctypes import POINTER, Structure, addressof, byref, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 from itertools import accumulate
 from typing import Any
@@ -35,7 +35,7 @@ from cudnnpy._launch.direct.relocation_writer import INVALID_ADDRESS_ERRORS, com
 from cudnnpy._launch.direct.relocations import Relocation, find_relocations, probe_addresses
 from cudnnpy._launch.direct.stream_capture import StreamCapture
 from cudnnpy._launch.steps import WORKSPACE_ALIGNMENT, BoundLaunch
-from cudnnpy.errors import StatusError
+from cudnnpy.errors import StatusError, status_error
 from cudnnpy.handle import Handle
 
 MAX_NODES = 8  # of a direct launch; with more of them single launches cost the host too much
@@ -43,6 +43,7 @@ _PROGRAMMATIC_SERIALIZATION = 6  # of the enumeration CUlaunchAttributeID
 _PASSED_ATTRIBUTES = (COOPERATIVE, CLUSTER, CLUSTER_POLICY, PREFERRED_CLUSTER)
 _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _INVALID_VALUE = 1  # CUDA_ERROR_INVALID_VALUE
+_MEMORY_TYPE, _DEVICE = 2, 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_MEMORYTYPE_DEVICE
 _NO_STREAM = object()
 
 
@@ -81,6 +82,8 @@ class DirectLaunch:
     ----------
     addresses : tuple of int or None
         The addresses of the last launch, which were checked.
+    other_pointers : int
+        The number of words of the parameters that are no relocations and look like addresses of device memory.
     """
 
     __slots__ = (
@@ -93,6 +96,7 @@ class DirectLaunch:
         "_stream_argument",
         "_write",
         "addresses",
+        "other_pointers",
     )
 
     def __init__(self, nodes: Sequence[GraphNode], relocations: Sequence[list[Relocation]], count: int) -> None:
@@ -104,6 +108,7 @@ class DirectLaunch:
             for relocation in several
         ]
         self._write = compile_relocator(words, moved, count)
+        self.other_pointers = _count_pointers(words, {relocation.offset // 8 for relocation in moved})
         self._stream: object = _NO_STREAM
         self._stream_argument = c_void_p()
         self._is_idle = True
@@ -154,7 +159,7 @@ class DirectLaunch:
 
         It has to for a workspace that is less aligned, and while another launch of the same kernels is being queued, which
         garbage collection may interrupt. It also has to if the driver rejects the first kernel: cuDNN may prepare it
-        better, or reports the reason. Raises StatusError if the driver rejects a later one.
+        better, or reports the reason. Raises StatusError if the driver rejects a later one, with the number that were queued.
         """
         if not self._is_idle:
             return False
@@ -171,14 +176,23 @@ class DirectLaunch:
                 self.addresses = addresses
             if stream != self._stream:
                 self._set_stream(stream)
-            for queue, arguments in self._calls:
+            for at, (queue, arguments) in enumerate(self._calls):
                 if (status := queue(*arguments)) and not self._is_queued_again(queue, arguments, status):
-                    if arguments is self._calls[0][1]:
+                    if not at:
                         return False
-                    raise raw.error_of(raw.CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER, queue.__name__)
+                    raise self._incomplete(at, queue.__name__, status)
         finally:
             self._is_idle = True
         return True
+
+    def _incomplete(self, queued: int, function: str, status: int) -> StatusError:
+        """Return the error for a launch of which only the first kernels were queued."""
+        failed = raw.CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER
+        detail = (
+            f"the driver rejected kernel {queued + 1} of {len(self._calls)} (CUresult {status}), with {queued} queued before: "
+            "the result is incomplete. cudnnpy.set_direct_launches(False) leaves every launch to cuDNN"
+        )
+        return status_error(function, int(failed), failed.name, detail)
 
     def _set_stream(self, stream: int) -> None:
         """Set the stream of the next launch. An interrupt leaves no stream, and the next launch sets it."""
@@ -203,8 +217,8 @@ class DirectLaunch:
 
 def make_direct_launch(
     bind: Callable[[Addresses], BoundLaunch], handle: Handle, addresses: Addresses
-) -> DirectLaunch | None:
-    """Make the direct launch of a plan, or return None if any of the facts that it relies on is not verified.
+) -> DirectLaunch | str:
+    """Make the direct launch of a plan, or return which of the facts that it relies on is not verified.
 
     Parameters
     ----------
@@ -216,36 +230,38 @@ def make_direct_launch(
         Valid addresses. The last one is the workspace's, a multiple of WORKSPACE_ALIGNMENT; the launch may not use it.
     """
     if not all(hasattr(driver_library(), name) for name in (*captured_nodes.FUNCTIONS, *stream_capture.FUNCTIONS)):
-        return None
+        return "the driver is older than CUDA 12.4"
     addresses = tuple(map(int, addresses))
     with StreamCapture.redirect(handle) as capture:
         try:
-            return None if capture is None else _build(bind, capture, addresses)
-        except StatusError:  # cuDNN does not bind addresses that are not allocated
-            return None
+            return "no stream for captures" if capture is None else _build(bind, capture, addresses)
+        except StatusError as error:  # cuDNN does not bind addresses that are not allocated
+            return f"{error.function} returned {error.name} at other addresses"
 
 
 def _build(
     bind: Callable[[Addresses], BoundLaunch], capture: StreamCapture, addresses: Addresses
-) -> DirectLaunch | None:
+) -> DirectLaunch | str:
     read = NodeReader().linear_nodes
     here = bind(addresses)
     nodes = capture.capture(here, read)
-    if nodes is None or len(nodes) > MAX_NODES:
-        return None
+    if nodes is None:
+        return "the launch cannot be captured as a sequence of kernels and memsets"
+    if len(nodes) > MAX_NODES:
+        return f"{len(nodes)} kernels and memsets, more than {MAX_NODES}"
     repeats, probes = [nodes], list[tuple[Addresses, list[GraphNode]]]()
     has_padding = False
     for probe in probe_addresses(addresses):
         probed = capture.capture(bind(probe), read)
         if probed is None or not _differ_only_in_parameters(probed, nodes):
-            return None
+            return "other kernels at other addresses"
         probes.append((probe, probed))
         # Padding may hold the bytes that the capture before it left there: the first repeat follows a probe. If it has
         # the same bytes, another one shows nothing new.
         if len(repeats) == 1 or has_padding:
             repeat = capture.capture(here, read)
             if repeat is None or not _differ_only_in_parameters(repeat, nodes):
-                return None
+                return "other kernels in a second launch"
             repeats.append(repeat)
             has_padding = has_padding or repeat != nodes
     relocations = list[list[Relocation]]()
@@ -253,15 +269,25 @@ def _build(
         probed_bytes = [(probe, probed[at].parameters) for probe, probed in probes]
         found = find_relocations(addresses, [repeat[at].parameters for repeat in repeats], probed_bytes)
         if found is None:
-            return None
+            return f"parameters of kernel {at + 1} of {len(nodes)} that are no addresses plus constants"
         relocations.append(found)
     followed = {relocation.operand for several in relocations for relocation in several if relocation.is_64_bit}
     if not followed.issuperset(range(len(addresses) - 1)):
-        return None  # a kernel gets an operand in another way, such as a texture
+        return "an operand that is in no parameter"  # a kernel gets it in another way, such as a texture
     direct = DirectLaunch(nodes, relocations, len(addresses))
     own = capture.capture(lambda: not direct.launch(addresses, capture.stream), read)
     direct.addresses = None
-    return direct if own == nodes else None
+    return direct if own == nodes else "the captured direct launch differs from cuDNN's"
+
+
+def _count_pointers(words: Iterable[int], relocated: set[int]) -> int:
+    """Return how many words the driver takes for addresses of device memory, without those at the indices `relocated`.
+
+    cuDNN may pass memory of its own, which a launch at other addresses would share. It may also be a number beside padding.
+    """
+    ask, kind = driver_library().cuPointerGetAttribute, c_uint()
+    others = (word for index, word in enumerate(words) if word and index not in relocated)
+    return sum(not ask(byref(kind), _MEMORY_TYPE, c_uint64(word)) and kind.value == _DEVICE for word in others)
 
 
 def _differ_only_in_parameters(some: Sequence[GraphNode], others: Sequence[GraphNode]) -> bool:

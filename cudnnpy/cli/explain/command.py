@@ -95,4 +95,4 @@ def _text(words: list[str]) -> str:
             f"standard input must have one problem; got a trace of {len(lines)}: pass one of its lines, or the file to "
             "cudnnpy tune --report-only"
         )
-    return lines[0][0] if lines else text
+    return lines[0] if lines else text

@@ -15,6 +15,7 @@ from cudnnpy._planning.measurement import Measurer
 from cudnnpy._planning.offline_planning import CandidateRow, row_of
 from cudnnpy._planning.options import PlanningOptions, checked, with_limit
 from cudnnpy._planning.problem import Problem
+from cudnnpy._planning.ranking import source_text
 from cudnnpy._planning.stored_choice import choice_text, key_of
 from cudnnpy._planning.stored_tuner import StoredTuner
 from cudnnpy._store import layers
@@ -75,7 +76,7 @@ def for_profile(text: str, profile: DeviceProfile, prefer: Preference | None) ->
     device_profile.check_release()
     canonical = problem_notation.text_of(problem, options)
     with planner_for(profile) as planner:
-        rows = [CandidateRow(**plain) for plain in planner.survey(canonical)]
+        rows = planner.survey(canonical)
     target = Target(profile=profile.text)
     return _explain(problem, options, target, profile.memory, rows, profile.source)
 
@@ -105,6 +106,7 @@ def on_gpu(text: str, device: int, prefer: Preference | None, *, measure: bool, 
 
 def _parsed(text: str, prefer: Preference | None, device: int = 0) -> tuple[Problem, PlanningOptions]:
     problem, options = problem_notation.parse_plannable(text, device)
+    layers.current()  # raises ValueError for a variable that names no store, before a planner warns of it
     return problem, options if prefer is None else checked(options._replace(prefer=prefer))
 
 
@@ -192,10 +194,11 @@ def _why_default(row: CandidateRow, rows: Sequence[CandidateRow], options: Plann
     """Return why a candidate is the default choice, and why no stored choice is taken."""
     before = next(number for number, other in enumerate(rows) if other is row)
     passed = f", after {before} that {'was' if before == 1 else 'were'} rejected" if before else ""
+    source = source_text(row.source)
     if row.source == "ranking":
-        why = f"the ranking predicts the shortest time for it{passed}"
+        why = f"the {source} predicts the shortest time for it{passed}"
     elif row.source == "heuristics":
-        why = f"the first of cuDNN's heuristics that can be used{passed}"
+        why = f"the first of cuDNN's {source} that can be used{passed}"
     elif row.source == "legacy":
         why = f"no engine can be used{passed}: an algorithm of the v7 functions"
     else:

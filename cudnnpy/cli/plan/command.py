@@ -24,7 +24,7 @@ _OF_ONE_PROBLEM = "; a file of problems must be named, and cudnnpy explain takes
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to a parser."""
     parser.set_defaults(advice_on_unknown=_OF_ONE_PROBLEM)
-    parser.add_argument("problems", metavar="PROBLEMS.toml", help="the file of problems")
+    parser.add_argument("problems", metavar="PROBLEMS.txt", help="the file of problems, one a line")
     parser.add_argument(
         "--device", required=True, metavar="PROFILE", help="the device profile: a name, such as h200, or a file"
     )

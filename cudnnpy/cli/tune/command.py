@@ -30,7 +30,10 @@ def seconds(text: str) -> float:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to a parser."""
     parser.add_argument(
-        "problems", nargs="?", metavar="PROBLEMS.toml", help="a file of problems, or of lines that cudnnpy.trace wrote"
+        "problems",
+        nargs="?",
+        metavar="PROBLEMS.txt",
+        help="a file of problems, one a line, or a trace of cudnnpy.trace",
     )
     parser.add_argument(
         "--record",
@@ -38,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SCRIPT.py",
         help="run a program (SCRIPT.py or -m MODULE, with all following arguments) and tune its problems; the last option",
     )
-    parser.add_argument("--save", metavar="PROBLEMS.toml", help="with --record: write the file of its problems")
+    parser.add_argument("--save", metavar="PROBLEMS.txt", help="with --record: write the file of its problems")
     parser.add_argument(
         "--store", metavar="FILE", help="the store of the choices (default: the user's store, or CUDNNPY_STORE)"
     )
@@ -58,8 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="measure all candidates within the time limit, not only until several in a row gain nothing",
     )
-    parser.add_argument("-o", "--output", metavar="FOLDER", help="write table.txt, table.csv and plots.pdf there")
-    parser.add_argument("--html", metavar="PAGE.html", help="write a page with tables to sort and filter, and plots")
+    parser.add_argument("-o", "--output", metavar="FOLDER", help="write table.txt and table.csv there")
+    parser.add_argument("--html", metavar="FILE.html", help="write the report as a page of HTML")
     parser.add_argument("--force", action="store_true", help="overwrite existing files")
     parser.add_argument(
         "--report-only",

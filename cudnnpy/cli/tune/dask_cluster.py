@@ -1,8 +1,9 @@
 """Tune jobs on the workers of a Dask cluster, in place of the GPUs of this machine (local_workers).
 
-Each GPU gets one problem at a time from here. Dask's scheduler would queue many on a worker, and blame all of them for its end.
-Here it is certain at which problem a worker was lost. That problem is retried, on another GPU if there is one, and set aside
-after TRIES.
+Each worker gets a GPU of its own, and one problem at a time from here. Dask's scheduler would queue many on a worker, and
+blame all of them for its end. Here it is certain at which problem a worker was lost. That problem is retried, on another GPU if
+there is one, and set aside after TRIES. The functions `announce`, `tune` and `version` run in the
+cluster.
 """
 
 from __future__ import annotations
@@ -10,40 +11,84 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import queue
+import threading
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from cudnnpy import raw
 from cudnnpy._installation import with_extra
+from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._planning.measurement import FoundFault, Measurement
+from cudnnpy._process_state import declare
 from cudnnpy._version import __version__
-from cudnnpy.cli.tune import dask_worker
-from cudnnpy.cli.tune.cluster_workers import ClusterError, DaskGpu, WorkerRegistry
-from cudnnpy.cli.tune.dask_worker import Answer, TuneHere, WorkerTask
-from cudnnpy.cli.tune.tune_problem import Job, Result, first_line, mismatch
+from cudnnpy.cli.errors import UsageError
+from cudnnpy.cli.tune.tune_problem import Job, Result, TuningGpu, checked, first_line, tune_on, tuning_gpus
 
 TRIES = 3  # of a problem whose worker is lost, or that a GPU has no choice for
-CONNECT_SECONDS = 5.0
-_POLL_SECONDS = 1.0  # between two listings of the workers
+_CONNECT_SECONDS = 5.0
+_POLL_SECONDS = 0.5  # between two listings of the workers
 _ABSENCE_SECONDS = 30.0  # without a worker of a GPU kind: a nanny takes some of them to restart one
 _MAX_NAME = 200  # characters of a problem in the name of a task
+_VERSIONS = "cudnnpy {} and cuDNN {}"
+
+# Of a worker's process
+_tune_lock = threading.Lock()  # workers may have several threads, and serve several commands
+_gpu_workers: dict[str, GpuWorker] = {}  # by UUID; their processes end with this one
+
+declare(__name__, "_gpu_workers")
 
 
-@dataclass(eq=False)
+class ClusterError(UsageError):
+    """The cluster cannot be used. The message is one line."""
+
+
+def announce(versions: tuple[str, int]) -> tuple[Sequence[TuningGpu], str]:
+    """Return the GPUs that this worker sees, or why there is none. Raises ValueError for other versions than the command's."""
+    try:
+        gpus, here = tuning_gpus(), (__version__, raw.version())
+    except Exception as error:
+        return [], first_line(error)
+    if here != versions:
+        raise ValueError(_VERSIONS.format(*here))
+    return gpus, "" if gpus else "it sees no GPU"
+
+
+def tune(job: Job, gpu: str) -> Measurement:
+    """Measure a problem on the GPU of a UUID, in a child process. Nothing is stored.
+
+    Raises ValueError for a problem that fails on every GPU, and StartError.
+    """
+    with _tune_lock:
+        if gpu not in _gpu_workers:
+            _gpu_workers[gpu] = GpuWorker(gpu)
+        return tune_on(_gpu_workers[gpu], job)
+
+
+def version() -> str:
+    """Return the version of cudnnpy. The command runs this on the scheduler."""
+    return __version__
+
+
+class _DaskGpu(NamedTuple):
+    """A GPU, its number in this cluster, and the address of the worker that uses it."""
+
+    gpu: TuningGpu
+    number: int
+    address: str
+
+
+@dataclass
 class _Task:
-    """A job, its first start, the number of tries, the UUID of the last GPU, and the faults so far."""
+    """A job, its first start, the number of tries, the last GPU, and the faults so far."""
 
     job: Job
     start: float = 0.0
     tries: int = 0
-    last_gpu: str = ""
+    gpu: _DaskGpu | None = None
     faults: list[FoundFault] = field(default_factory=list)
 
 
@@ -57,212 +102,175 @@ class DaskCluster:
     devices: list[tuple[int, str]]  #: the numbers of the GPUs, and the kind of each
     notes: list[str]  #: the GPU of each worker, or the reason why it has none; one line for each
 
-    def __init__(
-        self, scheduler: str, worker_task: WorkerTask | None = None, connect_seconds: float = CONNECT_SECONDS
-    ) -> None:
-        self._worker_task = TuneHere() if worker_task is None else worker_task
-        self._registry = WorkerRegistry(raw.version())
-        self._ended: queue.SimpleQueue[DaskGpu] = queue.SimpleQueue()
-        self._finished: list[Any] = []  # futures, which the dashboard counts while they are referenced
-        self._numbers, self._name = count(), uuid4().hex[:8]
-        self._last_poll = 0.0
-        self._client: Any = None
-        _check_distributed()
-        self._silence = _SilentDask()
+    def __init__(self, scheduler: str) -> None:
+        self._versions = (__version__, raw.version())
+        self._gpus: dict[str, _DaskGpu] = {}  # by the address of the worker
+        self._left_out: dict[str, str] = {}  # the reasons of the other workers
+        self._numbers: dict[str, int] = {}  # of GPUs, by UUID
+        self._running: dict[Any, _Task] = {}  # by future
+        self._ended: list[Any] = []  # futures, so that the dashboard shows them
+        self._client = _connect(scheduler)
         try:
-            self._client = _connect(scheduler, connect_seconds)
-            self._check_scheduler()
-            self._poll_workers()
-            self._check_workers(scheduler)
+            self._check(scheduler)
         except BaseException:
             self.close()
             raise
-        gpus = sorted(self._registry.gpus.values(), key=lambda gpu: gpu.number)
+        gpus = sorted(self._gpus.values(), key=lambda gpu: gpu.number)
         self.devices = [(gpu.number, gpu.gpu.kind) for gpu in gpus]
         self.notes = [f"GPU {gpu.number} is the one with UUID {gpu.gpu.uuid} of worker {gpu.address}" for gpu in gpus]
-        self.notes += [f"worker {address} is left out: {why}" for address, why in self._registry.unusable.items()]
-        self.notes += [
-            f"worker {address} is left out: other workers have the GPUs that it sees"
-            for address in self._registry.without_gpu()
-        ]
+        self.notes += [f"worker {address} is left out: {reason}" for address, reason in self._left_out.items()]
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Result]:
         """Yield a result for each job, in the order of completion. Closing the generator cancels the other jobs.
 
         Raises ClusterError if the scheduler is lost.
         """
-        waiting: dict[str, deque[_Task]] = {}
-        for job in jobs:
-            waiting.setdefault(job.kind, deque()).append(_Task(job))
-        last_seen = dict.fromkeys(waiting, time.monotonic())  # of workers of a GPU kind
+        waiting = [_Task(job) for job in jobs]
+        seen = dict.fromkeys((job.kind for job in jobs), time.monotonic())  # when a worker of a GPU kind was there
         try:
-            while any(waiting.values()) or self._registry.busy():
-                if time.monotonic() - self._last_poll > _POLL_SECONDS:
-                    yield from self._take_answers(self._poll_workers(), waiting)
-                    yield from self._give_up(waiting, last_seen)
-                for gpu in self._registry.gpus.values():
-                    if gpu.task is None and (task := self._next_task(gpu, waiting.get(gpu.gpu.kind))):
-                        self._start(gpu, task)
-                with suppress(queue.Empty):
-                    yield from self._take_answers([self._ended.get(timeout=_POLL_SECONDS / 4)], waiting)
+            while waiting or self._running:
+                self._poll_workers()
+                seen |= {gpu.gpu.kind: time.monotonic() for gpu in self._gpus.values()}
+                self._start_tasks(waiting)
+                for future in self._wait():
+                    yield from self._result(future, self._running.pop(future), waiting)
+                for task in [one for one in waiting if time.monotonic() - seen[one.job.kind] > _ABSENCE_SECONDS]:
+                    waiting.remove(task)
+                    yield Result(task.job, None, 0.0, None, "no GPU is left to tune it on")
         finally:
             self._cancel()
 
     def close(self) -> None:
         """Leave the cluster, whose workers go on running. This can be called repeatedly."""
-        if self._client is not None:
-            self._cancel()
-            self._finished.clear()
-            with suppress(Exception):
-                self._client.close(timeout=2)
-            self._client = None
-        self._silence.end()
+        self._cancel()
+        self._ended.clear()
+        with suppress(Exception):
+            self._client.close(timeout=2)
 
-    # Workers
-
-    def _poll_workers(self) -> list[DaskGpu]:
-        """Update the registry of workers. Return the GPUs whose worker was lost."""
-        self._last_poll = time.monotonic()
-        if self._client.status != "running":  # the futures of a lost connection are cancelled
-            raise ClusterError("the scheduler was lost")
+    def _check(self, scheduler: str) -> None:
+        """Raise ClusterError unless all parts have this cudnnpy and cuDNN, and a worker has a GPU."""
         try:
+            found = self._client.run_on_scheduler(version)
+        except Exception as error:
+            found = first_line(error)
+        if found != __version__:  # without it, the scheduler cannot unpickle the tasks
+            raise ClusterError(f"the scheduler must have cudnnpy {__version__}; got {found}")
+        self._poll_workers()
+        for address, reason in self._left_out.items():
+            if reason.startswith("must have "):  # a worker of another version that comes later is not used
+                raise ClusterError(f"worker {address} {reason}")
+            if not self._gpus:
+                raise ClusterError(f"worker {address} must have a GPU that cuDNN can use; got none: {reason}")
+        if not self._gpus:
+            start = f"on each machine start one for each GPU, with dask worker {scheduler} --nworkers N --nthreads 1"
+            raise ClusterError(f"the cluster must have workers; got none: {start}")
+
+    def _poll_workers(self) -> None:
+        """Forget the workers that were lost, and give free GPUs to new ones, first to those that see the fewest."""
+        try:
+            if self._client.status != "running":  # the futures of a lost connection are cancelled
+                raise ConnectionError("the connection ended")
             present = self._client.nthreads()
-            lost = self._registry.keep_only(present)
-            new = self._registry.unknown(present)
-            announcements = (
-                self._client.run(dask_worker.announce, self._worker_task, workers=new, on_error="return") if new else {}
-            )
+            self._gpus = {address: gpu for address, gpu in self._gpus.items() if address in present}
+            new = [address for address in present if address not in self._gpus]
+            found = self._client.run(announce, self._versions, workers=new, on_error="return") if new else {}
+            found = {
+                address: said for address, said in found.items() if not isinstance(said, OSError)
+            }  # lost meanwhile
         except Exception as error:
             raise ClusterError(f"the scheduler was lost: {first_line(error)}") from None
-        self._registry.add(announcements)
-        return [gpu for gpu in lost if gpu.task is not None]
+        needed = f"must have {_VERSIONS.format(*self._versions)}, as here"
+        failed = {address: said for address, said in found.items() if isinstance(said, Exception)}
+        self._left_out = {address: f"{needed}; got {first_line(error)}" for address, error in failed.items()}
+        announced = [(address, *said) for address, said in found.items() if address not in failed]
+        for address, gpus, reason in sorted(announced, key=lambda one: (len(one[1]), one[0])):
+            taken = [gpu.gpu.uuid for gpu in self._gpus.values()]
+            free = next((gpu for gpu in gpus if gpu.uuid not in taken), None)
+            if free is None:
+                self._left_out[address] = reason or "other workers have the GPUs that it sees"
+            else:
+                number = self._numbers.setdefault(free.uuid, len(self._numbers))
+                self._gpus[address] = _DaskGpu(free, number, address)
 
-    def _check_scheduler(self) -> None:
-        """Raise ClusterError unless the scheduler has this cudnnpy, without which it cannot unpickle the tasks."""
-        try:
-            version = self._client.run_on_scheduler(dask_worker.version)
-        except Exception as error:
-            version = first_line(error)
-        if version != __version__:
-            raise ClusterError(f"the scheduler must have cudnnpy {__version__}; got {version}")
-
-    def _check_workers(self, scheduler: str) -> None:
-        """Raise ClusterError for a worker of another version, and if no worker has a GPU."""
-        for reason in self._registry.mismatched.values():
-            raise ClusterError(reason)
-        if self._registry.gpus:
-            return
-        for address, reason in self._registry.unusable.items():
-            raise ClusterError(f"worker {address} must have a GPU that cuDNN can use; got none: {reason}")
-        raise ClusterError(
-            f"the cluster must have workers; got none: on each machine start one for each GPU, with "
-            f"dask worker {scheduler} --nworkers N --nthreads 1"
-        )
-
-    # Tasks
-
-    def _next_task(self, gpu: DaskGpu, tasks: deque[_Task] | None) -> _Task | None:
-        """Take the next task for a GPU. One that failed on it goes to another GPU of the kind, if there is one."""
-        is_alone = sum(other.gpu.kind == gpu.gpu.kind for other in self._registry.gpus.values()) == 1
-        for index, task in enumerate(tasks or ()):
-            if task.last_gpu != gpu.gpu.uuid or is_alone:
-                del tasks[index]  # type: ignore[union-attr]
-                return task
-        return None
-
-    def _start(self, gpu: DaskGpu, task: _Task) -> None:
-        """Send a task to a worker. Its name has the problem, which the dashboard shows."""
-        gpu.task = task
-        task.tries, task.last_gpu, task.start = task.tries + 1, gpu.gpu.uuid, task.start or time.monotonic()
-        retry = f" (try {task.tries})" if task.tries > 1 else ""
-        gpu.future = self._client.submit(
-            dask_worker.tune,
-            self._worker_task,
-            gpu.process,
-            task.job._replace(known=(*task.job.known, *task.faults)),
-            gpu.gpu.uuid,
-            key=f"cudnnpy tune-{task.job.text[:_MAX_NAME]}{retry} {self._name}.{next(self._numbers)}",
-            workers=[gpu.address],
-            allow_other_workers=False,
-            pure=False,
-        )
-        gpu.future.add_done_callback(lambda _: self._ended.put(gpu))
-
-    def _take_answers(self, gpus: Iterable[DaskGpu], waiting: dict[str, deque[_Task]]) -> Iterator[Result]:
-        """Yield the results of tasks that ended or whose worker was lost, or queue the tasks for a retry."""
-        for gpu in gpus:
-            if gpu.task is None:  # the answer was taken when the worker was lost
+    def _start_tasks(self, waiting: list[_Task]) -> None:
+        """Send a task to each GPU without one. A task that failed on it goes to another GPU of the kind, if there is one."""
+        busy = [task.gpu for task in self._running.values()]
+        kinds = [gpu.gpu.kind for gpu in self._gpus.values()]
+        for gpu in self._gpus.values():
+            fitting = [task for task in waiting if task.job.kind == gpu.gpu.kind]
+            if kinds.count(gpu.gpu.kind) > 1:
+                fitting = [task for task in fitting if task.gpu is None or task.gpu.gpu != gpu.gpu]
+            if gpu in busy or not fitting:
                 continue
-            task: _Task = gpu.task
-            answer, gpu.task = self._answer(gpu), None
-            entry, reason = answer.measurement.entry, answer.measurement.reason
-            task.faults += answer.measurement.faults
-            if entry is None and not answer.is_final:
-                if task.tries < TRIES:
-                    waiting[task.job.kind].append(task)
-                    continue
-                reason = f"set aside after {TRIES} tries: {reason}"
-            if entry is not None and (difference := mismatch(entry, task.job)):
-                entry, reason = None, f"worker {gpu.address} must send an entry with {difference}"
-            yield Result(task.job, gpu.number, time.monotonic() - task.start, entry, reason, tuple(task.faults))
+            task = fitting[0]
+            waiting.remove(task)
+            task.tries, task.gpu, task.start = task.tries + 1, gpu, task.start or time.monotonic()
+            job = task.job._replace(known=(*task.job.known, *task.faults))
+            retry = f" (try {task.tries})" if task.tries > 1 else ""
+            key = f"cudnnpy tune-{job.text[:_MAX_NAME]}{retry} {uuid4().hex}"  # the dashboard shows it
+            self._running[self._client.submit(tune, job, gpu.gpu.uuid, key=key, workers=[gpu.address])] = task
 
-    def _answer(self, gpu: DaskGpu) -> Answer:
-        """Return the answer of a worker, or a failure if the worker was lost."""
-        future, gpu.future = gpu.future, None
-        if future.status == "finished":
-            with suppress(Exception):  # the worker was lost after its last task
-                answer: Answer = future.result(timeout=CONNECT_SECONDS)
-                self._finished.append(future)
-                if answer.is_restarted:
-                    self._registry.release_gpu(gpu)
-                return answer
-        error = future.exception() if future.status == "error" else None
-        with suppress(Exception):
-            future.cancel()
-        self._registry.release_gpu(gpu)
-        reason = f"its worker {gpu.address} was lost" if error is None else first_line(error)
-        return Answer(Measurement(None, reason))
+    def _wait(self) -> list[Any]:
+        """Wait a moment for a task. Return the futures of those that ended, or whose worker was lost."""
+        from distributed import wait
 
-    def _give_up(self, waiting: dict[str, deque[_Task]], last_seen: dict[str, float]) -> Iterator[Result]:
-        """Give up the tasks of a GPU kind that no worker has had for _ABSENCE_SECONDS."""
-        for gpu in self._registry.gpus.values():
-            last_seen[gpu.gpu.kind] = time.monotonic()
-        for kind, tasks in waiting.items():
-            while tasks and time.monotonic() - last_seen[kind] > _ABSENCE_SECONDS:
-                yield Result(tasks.popleft().job, None, 0.0, None, "no GPU is left to tune it on")
+        if not self._running:
+            time.sleep(_POLL_SECONDS)
+        else:
+            with suppress(TimeoutError, asyncio.CancelledError):
+                wait(list(self._running), timeout=_POLL_SECONDS, return_when="FIRST_COMPLETED")
+        present = self._gpus.values()
+        return [future for future, task in self._running.items() if future.done() or task.gpu not in present]
+
+    def _result(self, future: Any, task: _Task, waiting: list[_Task]) -> Iterator[Result]:
+        """Yield the result of a task that ended or whose worker was lost, or queue the task for a retry."""
+        assert task.gpu is not None
+        worker, is_final = f"worker {task.gpu.address}", False
+        try:
+            if future.status not in ("finished", "error"):
+                raise ConnectionError(f"its {worker} was lost")
+            measurement = checked(future.result(timeout=_CONNECT_SECONDS), task.job, worker)
+            self._ended.append(future)
+        except Exception as error:
+            is_final = isinstance(error, ValueError)  # caused by the problem, on every GPU
+            measurement = Measurement(None, first_line(error))
+            self._gpus.pop(task.gpu.address, None)  # its worker has to announce itself again
+            with suppress(Exception):
+                future.cancel()
+        task.faults += measurement.faults
+        reason = measurement.reason
+        if measurement.entry is None and not is_final:
+            if task.tries < TRIES:
+                waiting.append(task)
+                return
+            reason = f"set aside after {TRIES} tries: {reason}"
+        seconds = time.monotonic() - task.start
+        yield Result(task.job, task.gpu.number, seconds, measurement.entry, reason, tuple(task.faults))
 
     def _cancel(self) -> None:
         """Cancel the tasks that are queued or running in the cluster. A search that runs there is not interrupted."""
-        futures = [gpu.future for gpu in self._registry.busy()]
-        for gpu in self._registry.busy():
-            gpu.task = gpu.future = None
-        if futures and self._client is not None and self._client.status == "running":
-            with suppress(Exception):
-                self._client.cancel(futures)
+        with suppress(Exception):
+            if self._running and self._client.status == "running":
+                self._client.cancel(list(self._running))
+        self._running.clear()
 
 
-# The scheduler
-
-
-def _check_distributed() -> None:
-    """Raise ClusterError if dask.distributed is not installed."""
+def _connect(scheduler: str) -> Any:
+    """Return a client of the scheduler, and silence Dask's log. Raises ClusterError if it does not answer."""
     try:
-        import distributed  # noqa: F401
+        from distributed import Client
     except ImportError as error:
         raise ClusterError(f"--dask needs dask.distributed ({error}): pip install {with_extra('cluster')}") from None
-
-
-def _connect(scheduler: str, seconds: float) -> Any:
-    """Return a client of the scheduler. Raises ClusterError if it does not answer."""
-    from distributed import Client
-
+    for name in logging.root.manager.loggerDict:
+        if name.split(".")[0] in ("distributed", "tornado"):
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     try:
         address = scheduler
         if scheduler.endswith(".json"):
             with open(scheduler, encoding="utf-8") as file:
                 address = str(json.load(file)["address"])
-        asyncio.run(_check_address(address, seconds))
-        return Client(address, timeout=seconds, name="cudnnpy-tune", set_as_default=False)
+        asyncio.run(asyncio.wait_for(_check_address(address), _CONNECT_SECONDS + 1))
+        return Client(address, timeout=_CONNECT_SECONDS, name="cudnnpy-tune")
     except Exception as error:
         raise ClusterError(
             f"--dask must be the address of a Dask scheduler that runs, such as tcp://host:8786, or its scheduler file; "
@@ -270,7 +278,7 @@ def _connect(scheduler: str, seconds: float) -> Any:
         ) from None
 
 
-async def _check_address(address: str, seconds: float) -> None:
+async def _check_address(address: str) -> None:
     """Raise unless a Dask process answers at an address. A Client waits without end for a server of another kind."""
     from distributed.comm import connect
     from distributed.core import normalize_address
@@ -279,24 +287,4 @@ async def _check_address(address: str, seconds: float) -> None:
     if not address:
         raise ConnectionError("there is no address")
     arguments = Security().get_connection_args("client")
-    try:
-        comm = await asyncio.wait_for(connect(normalize_address(address), timeout=seconds, **arguments), seconds + 1)
-    except TimeoutError:
-        raise TimeoutError(f"no answer in {seconds:g} s") from None
-    comm.abort()
-
-
-class _SilentDask:
-    """Turns off the log messages of Dask, and of its callbacks in Tornado, until `end`."""
-
-    def __init__(self) -> None:
-        names = {name for name in logging.root.manager.loggerDict if name.split(".")[0] in ("distributed", "tornado")}
-        self._levels = {name: logging.getLogger(name).level for name in {"distributed", *names}}
-        for name in self._levels:
-            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-
-    def end(self) -> None:
-        """Restore the previous levels."""
-        for name, level in self._levels.items():
-            logging.getLogger(name).setLevel(level)
-        self._levels = {}
+    (await connect(normalize_address(address), timeout=_CONNECT_SECONDS, **arguments)).abort()

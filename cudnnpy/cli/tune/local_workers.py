@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._measuring.process import StartError
 from cudnnpy._planning.measurement import Measurement
-from cudnnpy.cli.tune.tune_problem import Job, LostDevice, Result, TuningGpu, first_line, mismatch, tune_on
+from cudnnpy.cli.tune.tune_problem import Job, LostDevice, Result, TuningGpu, checked, first_line, tune_on
 
 _STOP_SECONDS = 10.0  # that a stopped worker is waited for; its thread ends with this process
 
@@ -78,18 +78,15 @@ class LocalWorkers:
                     break
                 begin = time.monotonic()
                 try:
-                    measurement = tune_on(worker, job)
+                    measurement = checked(tune_on(worker, job), job, "the process that measures")
                 except StartError as error:
                     queue.appendleft(job)
                     self._reports.put(LostDevice(device, first_line(error)))
                     break
                 except Exception as error:
                     measurement = Measurement(None, first_line(error))
-                entry, reason = measurement.entry, measurement.reason
-                if entry is not None and (difference := mismatch(entry, job)):
-                    entry, reason = None, f"the process that measures must send an entry with {difference}"
-                seconds = time.monotonic() - begin
-                self._reports.put(Result(job, device, seconds, entry, reason, measurement.faults))
+                result = Result(job, device, time.monotonic() - begin, *measurement[:2], measurement.faults)
+                self._reports.put(result)
         finally:
             worker.close()
             self._reports.put(None)

@@ -18,6 +18,15 @@ from cudnnpy.cli.text_table import say
 from cudnnpy.cli.tune import tune_problem
 from cudnnpy.cli.tune.tune_problem import Job
 
+# With -P neither this program nor the package imports from the current folder. The first argument is the package's folder.
+_RECORD = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+from cudnnpy.cli.tune.recorded_program import main
+del sys.path[0]
+main()
+"""
+
 
 def check_program(command: Sequence[str]) -> None:
     """Raise UsageError unless a command is SCRIPT.py or -m MODULE, with its arguments."""
@@ -52,7 +61,7 @@ def record(command: Sequence[str], save: str | None) -> tuple[int, list[ListedPr
 def _run_program(file: int, command: Sequence[str]) -> tuple[int, KeyboardInterrupt | None]:
     """Run a program. Return its exit status, negative for a signal, and the interrupt that stopped it."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "cudnnpy.cli.tune.recorded_program", str(file), *command], pass_fds=(file,)
+        [sys.executable, "-P", "-c", _RECORD, str(Path(__file__).parents[3]), str(file), *command], pass_fds=(file,)
     )
     try:
         return process.wait(), None

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any, Self, TextIO
 
 from cudnnpy._store.entry import Entry
-from cudnnpy.cli.text_table import printed
+from cudnnpy.cli.text_table import has_rich, printed
 from cudnnpy.cli.tune.report import row_of
 from cudnnpy.cli.tune.tune_problem import LostDevice, Result
 
@@ -49,14 +49,12 @@ class Progress:
 
 def _bar(stream: TextIO) -> Any:
     """Return rich's bar for a terminal; None for other streams, or if rich is not installed."""
-    if not stream.isatty():
+    if not stream.isatty() or not has_rich():
         return None
-    try:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-        from rich.progress import Progress as RichProgress
-    except ImportError:
-        return None
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
     return RichProgress(
         TextColumn("tuning"),
         BarColumn(),

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from cudnnpy import raw
@@ -49,11 +49,6 @@ class ReportRow(NamedTuple):
         """The candidates that were measured."""
         return [candidate for candidate in self.entry.candidates if candidate.milliseconds is not None]
 
-    def roles(self, candidate: StoredCandidate) -> str:
-        """The roles of a candidate: "choice", "first guess", "heuristics' choice", or several of them."""
-        named = {"choice": self.choice, "first guess": self.default, "heuristics' choice": self.heuristics}
-        return ", ".join(role for role, other in named.items() if other is candidate)
-
 
 def row_of(entry: Entry) -> ReportRow:
     """Return the row of an entry."""
@@ -88,12 +83,7 @@ def _ratio(milliseconds: float | None, other: StoredCandidate | None) -> float |
     return milliseconds / other.milliseconds
 
 
-def gpus(rows: Iterable[ReportRow]) -> list[str]:
-    """Return the kinds of GPU with the release of cuDNN that rows are for, each once."""
-    return list(dict.fromkeys(gpu_text(row.entry) for row in rows))
-
-
-def gpu_text(entry: Entry) -> str:
+def _gpu_text(entry: Entry) -> str:
     """Return the GPU and the release of cuDNN that an entry is for: "NVIDIA H200, cuDNN 9.19.0"."""
     return f"{entry.key.gpu}, cuDNN {raw.version_text(entry.key.cudnn)}"
 
@@ -103,7 +93,7 @@ def gpu_text(entry: Entry) -> str:
 
 def table(rows: Sequence[ReportRow], columns: int | None = None) -> Iterator[Line]:
     """Return the lines of the table, wrapped to some number of columns if it is given. Several GPUs have a column."""
-    with_gpu = len(gpus(rows)) > 1
+    with_gpu = len({_gpu_text(row.entry) for row in rows}) > 1
     with_ratio = any(row.over_default is not None for row in rows)
     titles = ["problem", *["gpu"] * with_gpu, "choice", "ms", *["over default"] * with_ratio, "workspace"]
     cells = [titles, *(_cells(row, with_gpu, with_ratio) for row in rows)]
@@ -114,7 +104,7 @@ def _cells(row: ReportRow, with_gpu: bool, with_ratio: bool) -> list[str]:
     entry = row.entry
     milliseconds = "planned" if entry.milliseconds is None else f"{entry.milliseconds:.4f}"
     ratio = "" if row.over_default is None else f"{row.over_default:.3f}"
-    gpu = [gpu_text(entry)] * with_gpu
+    gpu = [_gpu_text(entry)] * with_gpu
     return [row.text, *gpu, row.name, milliseconds, *[ratio] * with_ratio, bytes_text(entry.workspace_size)]
 
 

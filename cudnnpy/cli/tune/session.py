@@ -24,16 +24,15 @@ from cudnnpy._store.layers import VARIABLE, Layers
 from cudnnpy.availability import UnavailableError
 from cudnnpy.cli import output_files, text_table
 from cudnnpy.cli.errors import UsageError
-from cudnnpy.cli.text_table import say
-from cudnnpy.cli.tune import page, plots, problems, report, tune_problem
-from cudnnpy.cli.tune.cluster_workers import ClusterError
-from cudnnpy.cli.tune.dask_cluster import DaskCluster
+from cudnnpy.cli.text_table import Line, say
+from cudnnpy.cli.tune import problems, report, tune_problem
+from cudnnpy.cli.tune.dask_cluster import ClusterError, DaskCluster
 from cudnnpy.cli.tune.local_workers import LocalWorkers
 from cudnnpy.cli.tune.progress import Progress
 from cudnnpy.cli.tune.tune_problem import Job, Result, TuningGpu
 from cudnnpy.errors import LibraryNotFoundError
 
-_FILES = ("table.txt", "table.csv", "plots.pdf")
+_FILES = ("table.txt", "table.csv")
 
 
 class TuningBackend(NamedTuple):
@@ -123,8 +122,9 @@ def _check_arguments(options: argparse.Namespace) -> None:
 def _check_outputs(options: argparse.Namespace) -> None:
     """Raise an error before the search for output files that cannot be written."""
     if options.output is not None:
-        plots.check_matplotlib()
         output_files.check_folder(options.output, _FILES, overwrite=options.force)
+    if options.html is not None:
+        text_table.check_rich("--html")
     for path in (options.html, options.save):
         if path is not None:
             output_files.check_writable(path, overwrite=options.force)
@@ -268,28 +268,24 @@ def _report(options: argparse.Namespace, entries: Sequence[Entry], failed: Seque
     """Print the table, and write the files that the options name."""
     rows = [report.row_of(entry) for entry in entries]
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    explained = [Line(line) for line in (*report.legend(rows), report.summary(rows))]
+    not_tuned = [Line(f"not tuned: {text}: {reason}") for text, reason in failed]
     if rows:
         text_table.show(report.table(rows, text_table.width() if is_terminal else None))
-    for line in (*report.legend(rows), report.summary(rows)):
-        print(line)
-    for text, reason in failed:
-        _say(f"not tuned: {text}: {reason}")
+    for line in explained:
+        print(line.text)
+    for line in not_tuned:
+        _say(line.text)
+    table, files = list(report.table(rows)), dict[Path, str]()
     if options.output is not None:
-        table = "".join(f"{line.text}\n" for line in report.table(rows))
-        contents: tuple[str | bytes, ...] = (
-            "\n".join([table, *report.legend(rows), report.summary(rows), ""]),
-            report.comma_separated(rows),
-            plots.pages(rows),
-        )
-        for name, content in zip(_FILES, contents, strict=True):
-            if not content:
-                _say(f"{Path(options.output, name)} is not written, since no candidate was measured")
-                continue
-            output_files.write(Path(options.output, name), content, overwrite=options.force)
-            _say(f"{Path(options.output, name)} is written")
+        text = "".join(f"{line.text}\n" for line in (*table, Line(""), *explained))
+        for name, content in zip(_FILES, (text, report.comma_separated(rows)), strict=True):
+            files[Path(options.output, name)] = content
     if options.html is not None:
-        output_files.write(options.html, page.page(rows, failed), overwrite=options.force)
-        _say(f"{options.html} is written")
+        files[Path(options.html)] = text_table.html([*table, Line(""), *explained, *not_tuned])
+    for path, content in files.items():
+        output_files.write(path, content, overwrite=options.force)
+        _say(f"{path} is written")
 
 
 def _say(text: str) -> None:

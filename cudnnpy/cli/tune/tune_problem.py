@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cudnnpy._cuda_python import gpu_facts
 from cudnnpy._measuring.gpu_lock import gpu_lock
@@ -13,7 +13,7 @@ from cudnnpy._measuring.gpus import uuid_of
 from cudnnpy._measuring.process import StartError
 from cudnnpy._planning import stored_choice
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.measurement import FoundFault, Measurement
+from cudnnpy._planning.measurement import SYMPTOMS, FoundFault, Measurement
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._store.entry import Entry, Key
@@ -23,6 +23,7 @@ EXTRA_SECONDS = 300.0  # beyond ten times the seconds of the search, to plan, to
 _TRIES = 2
 _POLL_SECONDS = 1.0  # between two checks for a stop, while another process uses the GPU
 _MAX_REASON = 300  # characters
+_MAX_FAULTS = 100  # of one problem: each ends two processes
 
 
 class Job(NamedTuple):
@@ -96,13 +97,25 @@ def first_line(error: BaseException) -> str:
     return (lines[0].strip() if lines else type(error).__name__)[:_MAX_REASON]
 
 
-def mismatch(entry: Entry, job: Job) -> str:
-    """Return the field in which an entry differs from its job, such as "gpu 'A'; got 'B'", or ""."""
-    expected, actual = ({**item.key._asdict(), "text": item.text} for item in (job, entry))
+def checked(answer: Any, job: Job, sender: str) -> Measurement:
+    """Return the answer of another process to a job. Raises ValueError if it is malformed, or for something else."""
+    try:
+        entry = None if answer.entry is None else Entry.of(answer.entry.plain())
+        faults = tuple(FoundFault(*fault) for fault in answer.faults)
+        if len(faults) > _MAX_FAULTS or not all(fault.symptom in SYMPTOMS for fault in faults):
+            given = f"{len(faults)}, the first {str(faults[:1])[:200]}"
+            raise ValueError(f"faults must be at most {_MAX_FAULTS}, of known symptoms; got {given}")
+        texts = [answer.reason, *(text for fault in faults for text in fault)]
+        if not all(isinstance(text, str) and text.isprintable() for text in texts):
+            raise ValueError("texts must be str without control characters; got another value")
+    except Exception as error:
+        raise ValueError(f"{sender} must send a measurement; got another answer: {first_line(error)}") from None
+    expected, actual = ({**item.key._asdict(), "text": item.text} for item in (job, entry or job))
     for name, value in expected.items():
         if actual[name] != value:
-            return f"{name} {repr(value)[:200]}; got {repr(actual[name])[:200]}"
-    return ""
+            expected_value, other = repr(value)[:200], repr(actual[name])[:200]
+            raise ValueError(f"{sender} must send an entry with {name} {expected_value}; got {other}")
+    return Measurement(entry, answer.reason, faults=faults)
 
 
 # GPUs, without a CUDA context in this process

@@ -18,6 +18,7 @@ import pytest
 import cudnnpy
 from cudnnpy import availability, raw
 from cudnnpy._cuda_state import NO_DRIVER, has_driver
+from cudnnpy._planning import known_issues, ranking
 from cudnnpy.cli import command as cli
 from cudnnpy.cli import info, text_table
 
@@ -83,12 +84,12 @@ def test_wrong_arguments_are_one_line_and_status_2(arguments):
             ),
         ),
         (
-            "plan none.toml --device h200 -o plans.jsonl",
-            "cudnnpy plan: none.toml: No such file or directory; a file of problems must be named, and cudnnpy explain ...",
+            "plan none.txt --device h200 -o plans.jsonl",
+            "cudnnpy plan: none.txt: No such file or directory; a file of problems must be named, and cudnnpy explain ...",
         ),
         (
-            "plan none.toml --device a100 -o plans.jsonl",
-            "cudnnpy plan: none.toml: No such file or directory; ...",
+            "plan none.txt --device a100 -o plans.jsonl",
+            "cudnnpy plan: none.txt: No such file or directory; ...",
         ),
         (
             "explain forward 1x3x8x8 4x3x3x3 --device a100",
@@ -239,6 +240,7 @@ def test_info_without_a_gpu(tmp_path):
     for path in Path(raw.path()).parent.glob("libcudnn*.so.9"):
         assert sum(bool(re.search(rf"[/{{ ]{path.name}(?:$|[,}}])", line)) for line in files) == 1, path
     assert "problem: " in done.stdout
+    assert (f"not measured: {ranking.release_note()}\n" in done.stdout) == bool(ranking.release_note())
 
 
 def test_info_as_json():
@@ -246,7 +248,8 @@ def test_info_as_json():
     assert done.stderr == ""
     found = json.loads(done.stdout)
     assert done.returncode == (0 if found["why_unavailable"] is None else 1)
-    assert set(found) == {field.name for field in dataclasses.fields(availability.Report)}
+    assert set(found) == {field.name for field in dataclasses.fields(availability.Report)} | {"not_measured"}
+    assert found["not_measured"] == [note for note in (ranking.release_note(), known_issues.release_note()) if note]
     assert found["cudnn"] == raw.version_text(raw.version())
     first = found["libraries"][0]
     assert {**first, "origin": ""} == {

@@ -1,9 +1,8 @@
-"""Tuning on a Dask cluster: processes of a LocalCluster, whose GPUs and work are made up (cluster_work.py)."""
+"""`cudnnpy tune --dask` with the processes of a Dask cluster, whose GPUs and work are made up (cluster_work.py)."""
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import pickle
 import re
@@ -13,46 +12,91 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
+import cluster_work
 import pytest
-from cluster_work import CUDNN, H200, L4, MadeUp, entry_of, fault_of
-from local_clusters import local_cluster, ready
+from cluster_work import Work, entry_of, fault_of
+from local_clusters import local_cluster
 from messages import says
-from stand_in_tuning import worker
+from stand_in_tuning import KINDS
 
 import cudnnpy
-from cudnnpy import raw
-from cudnnpy._planning.measurement import Measurement
-from cudnnpy._store.entry import Entry, Key
-from cudnnpy.cli.tune import dask_cluster, dask_worker
-from cudnnpy.cli.tune.cluster_workers import ClusterError
-from cudnnpy.cli.tune.dask_cluster import TRIES, DaskCluster
-from cudnnpy.cli.tune.dask_worker import Answer, TuneHere
-from cudnnpy.cli.tune.tune_problem import Job, Result
+from cudnnpy import store as stores
+from cudnnpy._planning.problem_notation import parse
+from cudnnpy._store.entry import Entry
+from cudnnpy.cli import command
+from cudnnpy.cli.tune import dask_cluster
+from cudnnpy.cli.tune.dask_cluster import ClusterError, DaskCluster
+from cudnnpy.cli.tune.tune_problem import Job, Result, key_for
 
-HERE = Path(__file__).resolve().parents[2] / "shared"
-SECONDS = 1.5  # tune_seconds
-LONG = 120.0  # the seconds that a worker may take to start on a machine under load
+ROOT = Path(__file__).resolve().parents[3]
+PROBLEMS = tuple(f"forward {batch}x8x9x9 16x8x3x3 pad=1 float16 channels_last" for batch in range(1, 9))
+
+
+class Cluster(NamedTuple):
+    """A cluster with two workers, in place of which others are started when they end."""
+
+    address: str
+    process: subprocess.Popen[str]
+    file: Path
+
+    def does(self, work: Work, gpus: int = 2, workers: int = 2) -> DaskCluster:
+        """The cluster when it has so many GPUs and workers, which do this work."""
+        part = self.file.with_suffix(".part")
+        part.write_bytes(pickle.dumps(work))
+        part.replace(self.file)
+        notes: list[str] = []
+        for _ in range(600):
+            try:
+                found = DaskCluster(self.address)
+                if (len(found.devices), len(found.notes)) == (gpus, workers):
+                    return found
+                notes = found.notes
+                found.close()
+            except ClusterError as error:
+                notes = [str(error)]
+            Path(work.folder, "odd").unlink(missing_ok=True)
+            time.sleep(0.1)
+        raise AssertionError(f"the cluster must have {gpus} GPUs and {workers} workers; got {notes}")
 
 
 @pytest.fixture(scope="module")
-def scheduler() -> Iterator[str]:
-    """The address of a scheduler with two workers, in place of which others are started when they end."""
-    with local_cluster("2") as (address, _):
-        yield address
+def start(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Iterator[Cluster]]:
+    def started(*arguments: str) -> Iterator[Cluster]:
+        file = tmp_path_factory.mktemp("cluster") / "work"
+        file.write_bytes(pickle.dumps(Work(str(file.parent))))
+        with local_cluster(*arguments, environment={**os.environ, cluster_work.VARIABLE: str(file)}) as (
+            address,
+            process,
+        ):
+            yield Cluster(address, process, file)
+
+    return started
 
 
-@pytest.fixture(autouse=True)
-def _cudnn_of_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(raw, "version", lambda: CUDNN)
+@pytest.fixture(scope="module")
+def cluster(start: Callable[..., Iterator[Cluster]]) -> Iterator[Cluster]:
+    yield from start("2")
 
 
 @pytest.fixture
-def work(tmp_path: Path) -> MadeUp:
-    return MadeUp(str(tmp_path))
+def work(tmp_path: Path) -> Work:
+    return Work(str(tmp_path))
+
+
+def job(text: str, kind: str = KINDS[0]) -> Job:
+    return Job(text, 1.5, kind, key_for(*parse(PROBLEMS[0]), kind)._replace(problem=json.dumps(text)))
+
+
+def results(cluster: DaskCluster, *texts: str) -> dict[str, Result]:
+    """The results of problems, by their texts; each has one."""
+    found = list(cluster.run([job(text) for text in texts]))
+    assert sorted(one.job.text for one in found) == sorted(texts)
+    return {one.job.text: one for one in found}
 
 
 def tells(text: str, pattern: str) -> bool:
@@ -60,57 +104,27 @@ def tells(text: str, pattern: str) -> bool:
     return re.fullmatch(says(pattern), text) is not None
 
 
-def jobs(*texts: str, kind: str = H200) -> list[Job]:
-    return [Job(text, SECONDS, kind, entry_of(text, kind, SECONDS).key) for text in texts]
-
-
-def results(cluster: DaskCluster, wanted: list[Job]) -> dict[str, Result]:
-    """The results of jobs, by their texts; each has one."""
-    found = list(cluster.run(wanted))
-    assert sorted(one.job for one in found) == sorted(wanted)
-    return {one.job.text: one for one in found}
-
-
 # What is tuned
 
 
-def test_the_results_are_those_of_one_process(scheduler: str, work: MadeUp) -> None:
-    wanted = jobs(*(f"forward {number}" for number in range(40)))
-    with closing(ready(scheduler, work)) as cluster:
-        found = results(cluster, wanted)
-        assert cluster.devices == [(0, H200), (1, H200)]
-        assert all(tells(note, "GPU ... is the one with UUID GPU-... of worker tcp://...") for note in cluster.notes)
-    assert {one.device for one in found.values()} == {0, 1}
-    assert [found[job.text].entry for job in wanted] == [entry_of(job.text, H200, SECONDS) for job in wanted]
-    assert {one.reason for one in found.values()} == {""}
-    tries = work.tries("forward")
-    assert len(tries) == 40
-    assert len({(one.device, one.process) for one in tries}) == 2  # a process for each GPU
-    assert {one.device for one in tries} == {0, 1}
+def test_problems_are_tuned_on_every_gpu_of_their_kind(cluster: Cluster, work: Work) -> None:
+    with closing(cluster.does(work._replace(kinds=KINDS))) as dask:
+        assert sorted(kind for _, kind in dask.devices) == sorted(KINDS)
+        assert all(tells(note, "GPU ... is the one with UUID GPU-... of worker tcp://...") for note in dask.notes)
+        wanted = [job(text, kind) for text in "abcdefghij" for kind in KINDS]
+        found = list(dask.run(wanted))
+    assert sorted((one.job, one.entry) for one in found) == sorted((job, entry_of(job)) for job in wanted)
+    assert {one.reason for one in found} == {""}
+    assert len({(one.device, one.process) for one in work.tries("")}) == 2  # a process for each GPU
 
 
-def test_each_kind_of_gpu_gets_its_own_jobs(scheduler: str, tmp_path: Path) -> None:
-    work = MadeUp(str(tmp_path), (H200, L4))
-    wanted = [*jobs("a", "b", "c"), *jobs("a", "b", kind=L4)]
-    with closing(ready(scheduler, work)) as cluster:
-        assert {kind for _, kind in cluster.devices} == {H200, L4}
-        found = list(cluster.run(wanted))
-    assert sorted((one.job, one.entry) for one in found) == sorted(
-        (job, entry_of(job.text, job.kind, SECONDS)) for job in wanted
-    )
-    assert sorted(one.device for one in work.tries("")) == [0, 0, 0, 1, 1]
-
-
-def test_the_names_of_the_tasks_are_the_problems(scheduler: str, work: MadeUp) -> None:
-    """The dashboard shows them, below one bar: Dask takes the text before the first number for the bar's name."""
+def test_the_dashboard_shows_the_problems(cluster: Cluster, work: Work) -> None:
+    """Below one bar: Dask takes the text before the first number for the bar's name."""
     from distributed.utils import key_split
 
-    text = "forward 128x64x56x56 64x64x3x3 pad=1"
-    with closing(ready(scheduler, work)) as cluster:
-        results(cluster, jobs(text, "graph " + "{" * 500, "unlucky"))
-    (of_text,), (of_graph,) = work.tries(text), work.tries("graph")
-    assert text in of_text.task
-    assert 200 < len(of_graph.task) < 300
+    with closing(cluster.does(work)) as dask:
+        results(dask, PROBLEMS[0], "unlucky")
+    assert PROBLEMS[0] in work.tries(PROBLEMS[0])[0].task
     assert any("(try 2)" in one.task for one in work.tries("unlucky"))
     assert {key_split(one.task) for one in work.tries("")} == {"cudnnpy tune"}
 
@@ -118,7 +132,7 @@ def test_the_names_of_the_tasks_are_the_problems(scheduler: str, work: MadeUp) -
 # What is lost
 
 
-def test_a_problem_whose_worker_is_killed_is_tried_elsewhere(scheduler: str, work: MadeUp) -> None:
+def test_a_problem_whose_worker_is_killed_is_tried_elsewhere(cluster: Cluster, work: Work) -> None:
     def kill() -> None:
         while not (tries := work.tries("stuck")):
             time.sleep(0.01)
@@ -127,233 +141,220 @@ def test_a_problem_whose_worker_is_killed_is_tried_elsewhere(scheduler: str, wor
 
     killer = threading.Thread(target=kill)
     killer.start()
-    with closing(ready(scheduler, work)) as cluster:
-        found = results(cluster, jobs("stuck", *"abcdef"))
+    with closing(cluster.does(work)) as dask:
+        found = results(dask, "stuck", *"abcdef")
     killer.join()
     assert {one.reason for one in found.values()} == {""}
-    assert found["stuck"].entry == entry_of("stuck", H200, SECONDS)
-    first, second = sorted(work.tries("stuck"), key=lambda one: "(try 2)" in one.task)
+    first, second = work.tries("stuck")
     assert second.device != first.device
 
 
-def test_a_problem_that_kills_its_workers_is_set_aside(scheduler: str, work: MadeUp) -> None:
-    with closing(ready(scheduler, work)) as cluster:
-        found = results(cluster, jobs("a", "poison", "b", "unlucky", "c"))
-    assert found["poison"].entry is None
-    assert tells(found["poison"].reason, "set aside after 3 tries: its worker tcp://... was lost")
-    assert TRIES == 3
+def test_a_problem_that_kills_its_workers_is_set_aside(cluster: Cluster, work: Work) -> None:
+    with closing(cluster.does(work)) as dask:
+        found = results(dask, "a", "poison", "b", "unlucky", "c")
+    assert tells(found.pop("poison").reason, "set aside after 3 tries: its worker tcp://... was lost")
     tries = work.tries("poison")
     assert len({one.process for one in tries}) == len(tries) == 3
     assert {one.device for one in tries} == {0, 1}
-    others = [found[text] for text in ("a", "b", "unlucky", "c")]
-    assert [one.reason for one in others] == [""] * 4
+    assert {one.reason for one in found.values()} == {""}
     assert len(work.tries("unlucky")) == 2
 
 
-def test_a_problem_that_cannot_be_tuned_is_not_tried_again(scheduler: str, work: MadeUp) -> None:
-    with closing(ready(scheduler, work)) as cluster:
-        found = results(cluster, jobs("wrong", "a"))
+def test_a_problem_that_fails_on_a_gpu_is_tried_on_another(cluster: Cluster, work: Work) -> None:
+    """One that is no problem is not tried again."""
+    with closing(cluster.does(work)) as dask:
+        found = results(dask, "fails", "wrong")
+    assert found["fails"][3:] == (None, "set aside after 3 tries: no memory is left", ())
+    assert sorted(one.device for one in work.tries("fails")) in ([0, 0, 1], [0, 1, 1])
     assert found["wrong"][3:] == (None, "wrong is no problem", ())
-    assert found["a"].reason == ""
     assert len(work.tries("wrong")) == 1
 
 
-def test_a_problem_that_fails_on_a_gpu_is_tried_on_another(scheduler: str, work: MadeUp) -> None:
-    """The GPU stays well, so its process does, too."""
-    with closing(ready(scheduler, work)) as cluster:
-        found = results(cluster, jobs("fails"))
-    assert found["fails"][3:] == (None, "set aside after 3 tries: no memory is left", ())
-    first, second, third = sorted(work.tries("fails"), key=lambda one: re.findall(r"try \d", one.task))
-    assert first.device == third.device != second.device
-    assert first.process == third.process != second.process
-
-
-def test_the_faults_of_all_tries_come_back_and_are_known_to_the_next(scheduler: str, work: MadeUp) -> None:
-    with closing(ready(scheduler, work)) as cluster:
-        known = jobs("faulty later")[0]._replace(known=(fault_of(0), fault_of(1)))
-        found = results(cluster, [*jobs("faulty", "a"), known])
-    assert {one.reason for one in found.values()} == {""}
+def test_the_faults_of_all_tries_come_back_and_are_known_to_the_next(cluster: Cluster, work: Work) -> None:
+    with closing(cluster.does(work)) as dask:
+        found = results(dask, "faulty", "a")
+        (known,) = dask.run([job("faulty later")._replace(known=(fault_of(0), fault_of(1)))])
     assert found["faulty"].faults == (fault_of(0), fault_of(1))
-    assert found["faulty later"].faults == found["a"].faults == ()
-    assert len(work.tries("faulty")) == 4  # of the two, each fails once
+    assert known.faults == found["a"].faults == ()
+    assert {one.reason for one in (*found.values(), known)} == {""}
 
 
-def test_an_entry_for_something_else_is_refused(scheduler: str, work: MadeUp) -> None:
-    """One that differs in any part of the key, or in the text of the problem."""
-    fields = (*Key._fields, "text")
-    with closing(ready(scheduler, work)) as cluster:
-        found = results(cluster, jobs(*(f"of another {field}" for field in fields), "a"))
-    assert found.pop("a").reason == ""
-    for field in fields:
-        one = found[f"of another {field}"]
-        assert one.entry is None
-        assert tells(one.reason, f"worker tcp://... must send an entry with {field} ...; got ...")
+def test_a_malformed_answer_ends_its_problem_alone(cluster: Cluster, work: Work) -> None:
+    with closing(cluster.does(work)) as dask:
+        found = results(dask, "a", *cluster_work.MALFORMED, "b")
+    assert found.pop("a").reason == found.pop("b").reason == ""
+    for text, one in found.items():
+        assert one.entry is None, text
+        assert tells(one.reason, "worker tcp://... must send ...; got ..."), one.reason
+        assert (one.faults, len(work.tries(text))) == ((), 1)
 
 
-def test_closing_cancels_what_has_not_begun(scheduler: str, work: MadeUp) -> None:
-    with closing(ready(scheduler, work)) as cluster:
-        run = cluster.run(jobs("a", "stuck", *"bcdef"))
+def test_closing_cancels_what_has_not_begun(cluster: Cluster, work: Work) -> None:
+    with closing(cluster.does(work)) as dask:
+        run = dask.run([job(text) for text in ("a", "stuck", *"bcdef")])
         assert next(run).job.text == "a"
         run.close()
         Path(work.folder, "go").touch()
-        again = results(cluster, jobs("x", "y"))  # the cluster is as it was
-    assert {one.reason for one in again.values()} == {""}
+        results(dask, "x", "y")  # the cluster is as it was
     assert not [text for text in "bcdef" if work.tries(text)]
 
 
-def test_a_process_that_another_one_was_taken_for_does_nothing(work: MadeUp) -> None:
-    """A nanny may start a worker at the same address, to which Dask sends the task of the one before again."""
-    assert dask_worker.tune(work, "the process before", *jobs("a"), "GPU-0").is_restarted
-    assert work.tries("a") == []
+def test_a_scheduler_that_is_lost_ends_the_run(start: Callable[..., Iterator[Cluster]], work: Work) -> None:
+    for cluster in start("1"):
+        with closing(cluster.does(work, 1, 1)) as dask:
+            run = dask.run([job(text) for text in ("a", "stuck", "b")])
+            assert next(run).job.text == "a"
+            cluster.process.kill()
+            with pytest.raises(ClusterError, match="the scheduler was lost"):
+                next(run)
+            Path(work.folder, "go").touch()
+
+
+def test_a_kind_of_gpu_that_no_worker_has_is_given_up(
+    cluster: Cluster, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dask_cluster, "_ABSENCE_SECONDS", 0.5)
+    with closing(cluster.does(work)) as dask:
+        found = {one.job.kind: one for one in dask.run([job("a"), job("a", KINDS[1])])}
+    assert (found[KINDS[0]].reason, found[KINDS[1]].reason) == ("", "no GPU is left to tune it on")
 
 
 # What cannot be used
 
 
-def refusal(scheduler: str, work: MadeUp | None = None) -> str:
+def refusal(scheduler: str) -> str:
     with pytest.raises(ClusterError) as raised:
-        DaskCluster(scheduler, work, connect_seconds=1.0)
-    text = str(raised.value)
-    assert "\n" not in text
-    return text
+        DaskCluster(scheduler)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
 
 
-def odd(tmp_path: Path, **differences: object) -> MadeUp:
-    return MadeUp(str(tmp_path))._replace(**differences)
+def test_workers_without_a_gpu_of_their_own_are_left_out(cluster: Cluster, work: Work) -> None:
+    with closing(cluster.does(work._replace(odd_kinds=()), gpus=1)) as dask:
+        assert any(tells(note, "worker ... is left out: no CUDA-capable device is detected") for note in dask.notes)
+        results(dask, *"abcd")
+    with closing(cluster.does(work._replace(kinds=KINDS[:1]), gpus=1)) as dask:
+        left_out = "worker ... is left out: other workers have the GPUs that it sees"
+        assert any(tells(note, left_out) for note in dask.notes)
+        results(dask, "a", "unlucky")  # the other one takes over
+    with closing(cluster.does(work._replace(odd_kinds=KINDS[:1]))) as dask:
+        assert {device for device, _ in dask.devices} == {0, 1}  # the other one sees two, and gets the second
 
 
-def test_a_worker_without_a_gpu_is_left_out(scheduler: str, tmp_path: Path) -> None:
-    with closing(ready(scheduler, odd(tmp_path, odd_kinds=()), gpus=1)) as cluster:
-        left_out = "worker tcp://... is left out: no CUDA-capable device is detected"
-        assert any(tells(note, left_out) for note in cluster.notes)
-        assert len(results(cluster, jobs(*"abcd"))) == 4
+def test_other_versions_and_a_cluster_without_a_gpu_are_refused(cluster: Cluster, work: Work) -> None:
+    cluster.does(work).close()
+    Path(work.folder, "odd").unlink(missing_ok=True)
+    cluster.file.write_bytes(pickle.dumps(work._replace(odd_version="0.0.1")))
+    text = refusal(cluster.address)
+    assert tells(text, f"worker tcp://... must have cudnnpy {cudnnpy.__version__} and cuDNN ...; got cudnnpy 0.0.1 ...")
+    cluster.file.write_bytes(pickle.dumps(work._replace(kinds=())))
+    none = "worker tcp://... must have a GPU that cuDNN can use; got none: no CUDA-capable device is detected"
+    assert tells(refusal(cluster.address), none)
 
 
-def test_a_cluster_without_a_gpu_is_refused(scheduler: str, tmp_path: Path) -> None:
-    text = refusal(scheduler, MadeUp(str(tmp_path), kinds=()))
-    assert tells(
-        text, "worker tcp://... must have a GPU that cuDNN can use; got none: no CUDA-capable device is detected"
-    )
+@pytest.mark.parametrize("arguments", [("0",), ("0", "without")])
+def test_a_scheduler_without_workers_or_cudnnpy_is_refused(
+    start: Callable[..., Iterator[Cluster]], arguments: tuple[str, ...]
+) -> None:
+    for cluster in start(*arguments):
+        text = refusal(cluster.address)
+        expected = f"the cluster must have workers; got none: ... dask worker {cluster.address} ..."
+        if len(arguments) > 1:
+            expected = f"the scheduler must have cudnnpy {cudnnpy.__version__}; got ..."
+        assert tells(text, expected), text
 
 
-def test_a_worker_too_many_for_the_gpus_is_left_out(scheduler: str, tmp_path: Path) -> None:
-    with closing(ready(scheduler, MadeUp(str(tmp_path), (H200,)), gpus=1)) as cluster:
-        left_out = "worker tcp://... is left out: other workers have the GPUs that it sees"
-        assert any(tells(note, left_out) for note in cluster.notes)
-        assert len(results(cluster, jobs("a", "unlucky"))) == 2  # the other one takes over
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nowhere", "http://127.0.0.1:1", "", "missing.json"])
+def test_a_scheduler_that_does_not_answer_is_one_line(
+    address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(dask_cluster, "_CONNECT_SECONDS", 1.0)
+    (tmp_path / "problems.txt").write_text(PROBLEMS[0])
+    assert command.main(["tune", str(tmp_path / "problems.txt"), "--dask", address]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    said = "cudnnpy tune: --dask must be the address of a Dask scheduler that runs, ...; got {!r}: ..."
+    assert tells(line, said.format(address)), line
 
 
-def test_a_worker_that_sees_one_gpu_gets_that(scheduler: str, tmp_path: Path) -> None:
-    """The other one sees two, and gets the second."""
-    with closing(ready(scheduler, odd(tmp_path, odd_kinds=(H200,)))) as cluster:
-        assert {device for device, _ in cluster.devices} == {0, 1}
-
-
-def test_other_versions_are_refused(scheduler: str, tmp_path: Path) -> None:
-    ready(scheduler, MadeUp(str(tmp_path))).close()
-    Path(tmp_path, "odd").unlink()
-    text = refusal(scheduler, odd(tmp_path, odd_cudnn=91900))
-    assert tells(text, "worker tcp://... must have cuDNN 92800, as here; got 91900")
-    Path(tmp_path, "odd").unlink()
-    text = refusal(scheduler, odd(tmp_path, odd_version="0.0.1"))
-    assert tells(text, f"worker tcp://... must have cudnnpy {cudnnpy.__version__}; got 0.0.1")
-
-
-def test_a_worker_of_another_version_that_comes_later_is_not_used(scheduler: str, work: MadeUp) -> None:
-    with closing(ready(scheduler, work)) as cluster:
-        Path(work.folder, "odd").unlink()
-        cluster._worker_task = work._replace(odd_version="0.0.1")
-        found = results(cluster, jobs("unlucky", *"abcd"))  # the worker that takes its worker's place is another one
-        assert {one.reason for one in found.values()} == {""}
-        deadline = time.monotonic() + LONG
-        while not cluster._registry.mismatched:
-            assert time.monotonic() < deadline, "no worker took the place of the one that ended"
-            cluster._poll_workers()
-        assert len(cluster._registry.gpus) == 1
-
-
-@pytest.mark.parametrize(
-    "address", ["tcp://127.0.0.1:1", "no address", "http://127.0.0.1:1", "127.0.0.1", "", "missing.json"]
-)
-def test_a_scheduler_that_does_not_answer_is_refused(address: str) -> None:
-    before = logging.getLogger("distributed.client").level
-    assert tells(
-        refusal(address), f"--dask must be the address of a Dask scheduler that runs, ...; got {address!r}: ..."
-    )
-    assert logging.getLogger("distributed.client").level == before
-
-
-def test_a_server_that_is_no_scheduler_is_refused() -> None:
+def test_a_server_of_another_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask_cluster, "_CONNECT_SECONDS", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
         assert tells(refusal(address), f"--dask must be ...; got {address!r}: ...")
 
 
-def test_a_scheduler_file_names_the_scheduler(scheduler: str, tmp_path: Path, work: MadeUp) -> None:
-    file = tmp_path / "scheduler.json"
-    file.write_text(json.dumps({"address": scheduler}))
-    ready(scheduler, work).close()
-    with closing(DaskCluster(str(file), work)) as cluster:
-        assert len(cluster.devices) == 2
-
-
-def test_a_cluster_without_workers_is_refused(work: MadeUp) -> None:
-    with local_cluster("0") as (address, _):
-        text = refusal(address, work)
-    assert tells(text, f"the cluster must have workers; got none: ... dask worker {address} ...")
-
-
-def test_a_scheduler_without_cudnnpy_is_refused(work: MadeUp) -> None:
-    with local_cluster("0", "without") as (address, _):
-        text = refusal(address, work)
-    assert tells(text, f"the scheduler must have cudnnpy {cudnnpy.__version__}; got ...")
-
-
-def test_a_scheduler_that_is_lost_ends_the_run(work: MadeUp) -> None:
-    with local_cluster("1") as (address, process), closing(ready(address, work, 1, 1)) as cluster:
-        run = cluster.run(jobs("a", "stuck", "b"))
-        assert next(run).job.text == "a"  # which is kept
-        process.kill()
-        with pytest.raises(ClusterError, match="the scheduler was lost"):
-            next(run)
-        Path(work.folder, "go").touch()
-
-
-def test_a_kind_of_gpu_that_no_worker_has_any_more_is_given_up(
-    scheduler: str, work: MadeUp, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dask_cluster, "_ABSENCE_SECONDS", 0.5)
-    with closing(ready(scheduler, work)) as cluster:
-        run = cluster.run(jobs("a", "stuck 1", "stuck 2", "b"))
-        first = next(run)
-        monkeypatch.setattr(cluster._client, "nthreads", dict)  # the scheduler has no workers any more
-        others = list(run)
-        Path(work.folder, "go").touch()
-    assert first.reason == ""
-    assert [one.reason for one in others] == ["no GPU is left to tune it on"] * 3
-
-
-def test_without_dask_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dask_is_an_extra_that_is_imported_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "import sys, cudnnpy.cli.tune.dask_cluster; print('distributed' in sys.modules or 'dask' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"
     monkeypatch.setitem(sys.modules, "distributed", None)
     assert tells(refusal("tcp://127.0.0.1:1"), "--dask needs dask.distributed ...: pip install ...[cluster]...")
 
 
-def test_dask_is_imported_when_it_is_used() -> None:
-    program = "import sys, cudnnpy.cli.tune.dask_cluster; print('distributed' in sys.modules or 'dask' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "False"
+@pytest.mark.parametrize("arguments", [["--gpus", "0"], ["--report-only"]])
+def test_options_of_this_machine_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["tune", "problems.txt", "--dask", "tcp://127.0.0.1:1", *arguments]) == 2
+    said = "cudnnpy tune: --dask must be without --gpus and --report-only; got "
+    assert capsys.readouterr().err.startswith(said)
 
 
-def test_a_worker_keeps_its_process_between_problems(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What `cudnnpy tune --dask` does in a worker, with processes that do not measure."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # of the locks of GPUs
-    monkeypatch.setattr(dask_worker, "GpuWorker", worker("as_told"))
-    here = dask_worker.announce(MadeUp(str(tmp_path)))["process"]
-    answers = [dask_worker.tune(TuneHere(), here, one, "GPU-1") for one in jobs("one", "bad", "crash", "two", "three")]
-    one, bad, crash, two, three = pickle.loads(pickle.dumps(answers))  # as Dask does
-    entries: list[Entry] = [answer.measurement.entry for answer in (one, two, three)]
-    processes = [entry.made_with["process"] for entry in entries]
-    assert processes[0] != processes[1] == processes[2]
-    assert bad == Answer(Measurement(None, "text must be a problem; got 'bad'"), is_final=True)
-    assert crash == Answer(Measurement(None, "the process that measures ended: signal SIGSEGV"))
-    dask_worker._gpu_workers["GPU-1"].close()
+# The command
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with problems.txt; the store is a file there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "user.sqlite"))
+    Path("problems.txt").write_text("\n".join(PROBLEMS))
+    return tmp_path
+
+
+def stored() -> list[Entry]:
+    with stores.open("user.sqlite", read_only=True) as store:
+        return sorted(store)
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_choices_of_all_workers_are_in_one_store(
+    cluster: Cluster, work: Work, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = Path("user.json")
+    file.write_text(json.dumps({"address": cluster.address}))  # as Dask writes it
+    cluster.does(work._replace(behaviours={PROBLEMS[3]: "poison"})).close()
+    assert command.main(["tune", "problems.txt", "--dask", str(file)]) == 1
+    printed = capsys.readouterr()
+    assert [entry.text for entry in stored()] == sorted(set(PROBLEMS) - {PROBLEMS[3]})
+    assert re.search("GPU 1 is the one with UUID GPU-. of worker tcp://", printed.err)
+    assert f"cudnnpy tune: not tuned: {PROBLEMS[3]}: set aside after 3 tries: its worker tcp://" in printed.err
+    cluster.does(work).close()
+    assert command.main(["tune", "problems.txt", "--dask", cluster.address]) == 0
+    assert "7 of 8 problems are in the store" in capsys.readouterr().err
+    assert [entry.text for entry in stored()] == sorted(PROBLEMS)
+
+
+def test_control_c_keeps_what_is_done(cluster: Cluster, work: Work, folder: Path) -> None:
+    (folder / "tries").mkdir()
+    work = work._replace(folder=str(folder / "tries"), behaviours=dict.fromkeys(PROBLEMS, "slow"))
+    cluster.does(work).close()
+    with subprocess.Popen(
+        [sys.executable, "-m", "cudnnpy", "tune", "problems.txt", "--dask", cluster.address],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as process:
+        assert process.stderr is not None
+        lines = [""]
+        while not lines[-1].startswith("[1/8]"):
+            lines.append(process.stderr.readline())
+            assert lines[-1], lines
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    assert process.returncode == 130
+    (stopped,) = [line for line in rest.splitlines() if line.startswith("cudnnpy tune: stopped; ")]
+    count = int(re.findall(r"stopped; (\d+) of 8 problems are in", stopped)[0])
+    assert 1 <= count == len(stored()) < 8
+    assert "Traceback" not in rest
+    time.sleep(0.5)  # what was queued does not begin
+    assert len(work.tries("")) <= count + 2

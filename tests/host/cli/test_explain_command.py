@@ -204,7 +204,7 @@ class TestForAProfile:
         first = found["candidates"][0]
         assert (first["name"], first["expected"], first["milliseconds"]) == (fast["name"], 1.0, None)
         assert found["choice"] == first["name"]
-        assert found["why"] == "the ranking predicts the shortest time for it"
+        assert found["why"] == f"the {ranking.source_text('ranking')} predicts the shortest time for it"
         text = explain(TEXT, "--all")
         assert re.search(r"^time +not measured; predicted by the ranking: 1\.00 of the fastest one's$", text, re.M)
         assert re.search(r"^\* engine .* x1\.00\b", text, re.M)

@@ -35,9 +35,8 @@ def problems(tmp_path):
     """Write a file of problems."""
 
     def write(*texts):
-        file = tmp_path / "PROBLEMS.toml"
-        lines = "".join(f"    {json.dumps(text)},\n" for text in texts)
-        file.write_text(f"format = 1\nproblems = [\n{lines}]\n")
+        file = tmp_path / "PROBLEMS.txt"
+        file.write_text("\n".join(["# Problems for `cudnnpy tune` and `cudnnpy plan`.", *texts, ""]))
         return file
 
     return write
@@ -91,7 +90,7 @@ class TestForAProfile:
     def test_what_cannot_be_planned_is_reported_and_the_others_are_written(self, plan):
         status, out, err, file = plan(CONVOLUTION, IMPOSSIBLE, FILTER)
         assert status == 1
-        assert "PROBLEMS.toml, line 4: no algorithm for graph " in err
+        assert "PROBLEMS.txt, line 3: no algorithm for graph " in err
         assert "left out because" in err
         assert "CUDNN_STATUS_NOT_SUPPORTED" in err
         assert "  none, see above" in out
@@ -120,21 +119,21 @@ class TestForAProfile:
         [
             (
                 "backward_filter 0x64x28x28 64x64x3x3 pad=1",
-                "column 6: a planned problem must have elements; got none in dy, x",
+                "column 1: a planned problem must have elements; got none in dy, x",
             ),
-            ("forward 8x16x8x8 16x16x3x3 pads=1", "column 33: word must be "),
+            ("forward 8x16x8x8 16x16x3x3 pads=1", "column 28: word must be "),
         ],
     )
     def test_what_is_no_problem_is_reported_with_its_place_and_the_others_are_written(self, plan, text, message):
         status, out, err, file = plan(CONVOLUTION, text, FILTER)
         assert status == 1
         (line,) = err.splitlines()
-        assert f"PROBLEMS.toml, line 4, {message}" in line
+        assert f"PROBLEMS.txt, line 3, {message}" in line
         assert out.splitlines()[-2:] == [f"{file}: 2 plans", "1 of 3 problems cannot be planned"]
         assert len(exports.read(file).entries) == 2
 
     def test_a_file_of_which_no_text_is_a_problem_has_no_export(self, plan):
-        status, out, err, file = plan("nonsense", "rubbish")
+        status, out, err, file = plan("forward nonsense", "forward rubbish")
         assert (status, len(err.splitlines())) == (1, 2)
         assert out == f"{file}: not written, since nothing was planned\n2 of 2 problems cannot be planned\n"
         assert not file.exists()
@@ -158,7 +157,7 @@ class TestForAProfile:
         assert err == f"cudnnpy plan: {file}: the file exists; --force overwrites it\n"
         assert plan(CONVOLUTION, options=["--force"])[0] == 0
         assert len(exports.read(file).entries) == 1
-        assert sorted(one.name for one in tmp_path.iterdir()) == ["PROBLEMS.toml", "gpu.json", "plans.jsonl"]
+        assert sorted(one.name for one in tmp_path.iterdir()) == ["PROBLEMS.txt", "gpu.json", "plans.jsonl"]
 
     @pytest.mark.skipif(raw.version() != 92800, reason="what cuDNN 9.28.0 needs")
     def test_the_profile_of_an_older_cudnn_is_one_line(self, plan):
@@ -211,12 +210,12 @@ class TestForAProfile:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("format = 1\nproblems = [\n", "PROBLEMS.toml"),
-        ('format = 9\nproblems = ["forward 8x16x8x8 16x16x3x3"]\n', "format must be"),
+        ("a text\n", "PROBLEMS.txt, line 1, column 1: the file must have one problem a line"),
+        ('format = 1\nproblems = ["forward 8x16x8x8 16x16x3x3"]\n', "got TOML, as earlier versions read"),
     ],
 )
 def test_a_file_that_has_no_problems_is_one_line(plan, tmp_path, content, message):
-    file = tmp_path / "PROBLEMS.toml"
+    file = tmp_path / "PROBLEMS.txt"
     file.write_text(content)
     status, _, err, output = plan(file=file)
     assert status == 2
@@ -226,7 +225,7 @@ def test_a_file_that_has_no_problems_is_one_line(plan, tmp_path, content, messag
 
 
 def test_files_that_are_missing_are_named(plan, tmp_path):
-    for options in ({"file": tmp_path / "no.toml"}, {"profile": tmp_path / "no.json"}):
+    for options in ({"file": tmp_path / "no.txt"}, {"profile": tmp_path / "no.json"}):
         status, _, err, output = plan(CONVOLUTION, **options)
         assert status == 2
         assert len(err.splitlines()) == 1

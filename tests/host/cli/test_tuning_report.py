@@ -1,4 +1,4 @@
-"""The report of `cudnnpy tune`: the roles of candidates, the table, the plots, and the progress."""
+"""The report of `cudnnpy tune`: the choice among candidates, the table, and the progress."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import json
 import re
 
 import pytest
-from made_up_entries import CANDIDATES, candidate, drawn, entry, job
+from made_up_entries import CANDIDATES, candidate, entry, job
 
-from cudnnpy.cli.tune.plots import pages, plot
 from cudnnpy.cli.tune.progress import Progress, duration
 from cudnnpy.cli.tune.report import (
     ReportRow,
@@ -28,7 +27,7 @@ def text_of(*rows: ReportRow) -> str:
     return "\n".join(line.text for line in table(rows))
 
 
-# Roles
+# Rows
 
 
 def test_the_choice_is_the_candidate_of_the_plan() -> None:
@@ -42,7 +41,6 @@ def test_the_choice_is_the_candidate_of_the_plan() -> None:
     row = row_of(entry("forward", twins, 2))
     assert row.choice is twins[2]
     assert row.name == "engine 2 + copies"
-    assert [row.roles(one) for one in twins] == ["first guess, heuristics' choice", "", "choice", "", ""]
 
 
 def test_the_heuristics_choice_is_the_first_of_theirs_that_ran_and_is_right() -> None:
@@ -63,7 +61,7 @@ def test_a_row_without_a_known_choice_is_a_row(plan: str) -> None:
     row = row_of(entry("forward", plan=plan, milliseconds=0.123))
     assert row.choice is None
     assert row.over_heuristics == pytest.approx(0.246)
-    assert row.roles(CANDIDATES[0]) == "first guess, heuristics' choice"
+    assert row.default is row.heuristics is CANDIDATES[0]
     assert "0.1230" in text_of(row)
 
 
@@ -74,7 +72,6 @@ def test_what_was_not_measured_has_no_time() -> None:
     assert re.split(r"  +", text_of(row).splitlines()[0]) == ["problem", "choice", "ms", "workspace"]
     assert summary([row]) == "1 problem, 1 planned without measuring"
     assert legend([row]) == ["planned: chosen without measuring"]
-    assert pages([row]) == b""
 
 
 # The table
@@ -108,31 +105,6 @@ def test_csv_has_any_text_in_one_field() -> None:
     (line,) = csv.DictReader(io.StringIO(comma_separated([row_of(entry(text, spread=None))])))
     assert line["problem"] == text
     assert (line["milliseconds"], line["spread"], line["cudnn"], line["measured"]) == ("0.25", "", "9.19.0", "5")
-
-
-# The plots
-
-
-def test_a_plot_has_a_dot_for_each_measured_candidate_and_marks_the_choice() -> None:
-    for made in (entry("forward $x_1$"), drawn("forward", 3), drawn("backward_data", 4)):
-        row = row_of(made)
-        (axes,) = plot(row).axes
-        marks = {text.get_text(): tuple(text.xy) for text in axes.texts}
-        wanted = {row.roles(one): (one.workspace_size, one.milliseconds) for one in row.measured if row.roles(one)}
-        assert marks == wanted
-        assert any("choice" in roles for roles in marks)
-        places = [tuple(place) for dots in axes.collections for place in dots.get_offsets().tolist()]
-        dots = [(float(one.workspace_size or 0), one.milliseconds) for one in row.measured]
-        assert sorted(places) == sorted([*dots, *wanted.values()])
-        assert axes.get_title().startswith(row.text)
-
-
-def test_plots_are_pages_in_the_order_of_the_rows() -> None:
-    rows = [row_of(drawn(f"forward {number}", number)) for number in range(3)]
-    pdf = pages(rows)
-    assert pdf.startswith(b"%PDF")
-    assert len(re.findall(rb"/Type /Page\b", pdf)) == 3
-    assert pages([row_of(entry("a", (candidate("engine 1", "heuristics", 0.0, 0),), 0))]).startswith(b"%PDF")
 
 
 # How far it is

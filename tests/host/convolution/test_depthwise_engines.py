@@ -119,39 +119,3 @@ def test_problems_of_both_orders_have_one_list_of_candidates(plan: Planner, oper
                 how |= {"first": three, "second": one, "shape": list(w), "out": two}
             found.append([(row["source"], row["name"], row["refused"]) for row in plan("survey", **how)])
     assert found.count(found[0]) == len(found)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("biases", [[None], [[64, 1, 64, 64], [64, 1, 1, 1], [1, 1, 1, 1], [0, 1, 0, 0]]])
-def test_a_graph_of_a_depthwise_convolution_gets_the_same_engines(plan: Planner, dtype: str, biases: list[Any]) -> None:
-    found = []
-    for filters in FILTERS.values():
-        for bias in biases:
-            how = {"w": filters, "bias": bias, "dtype": dtype}
-            rows = plan("own_candidates", name="depthwise", described=how)["candidates"]
-            found.append([(row["source"], row["name"], row["refused"]) for row in rows])
-    assert found.count(found[0]) == len(found)
-
-
-def test_a_graph_without_a_convolution_gets_the_same_engines(plan: Planner) -> None:
-    x, y = [[784, 784, 28, 1], [784, 1, 28, 1], [784, 5, 28, 1]], [[196, 196, 14, 1], [196, 1, 14, 1]]
-    found = []
-    for one in x:
-        for two in y:
-            described = {"x": one, "y": two}
-            rows = plan("own_candidates", name="averages_of_one_channel", described=described)["candidates"]
-            found.append([(row["source"], row["name"], row["refused"]) for row in rows])
-    assert any(not refused for _, _, refused in found[0])
-    assert found.count(found[0]) == len(found)
-
-
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_the_text_of_a_plan_is_one_for_every_description(plan: Planner, operation: str) -> None:
-    """Which loads, and serves the same problem."""
-    texts = []
-    for strides in FILTERS.values():
-        how = request(operation, "float16", [[N, C, H, W], LAST], [[C, 1, 3, 3], strides])
-        made, again = plan("text", **how)
-        assert made["text"] == again["text"]
-        texts.append(made["text"])
-    assert texts.count(texts[0]) == len(texts)

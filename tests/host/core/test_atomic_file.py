@@ -17,7 +17,6 @@ def test_the_file_is_there_after_the_block(tmp_path: Path, earlier: str | None) 
         target.write_text(earlier)
     with replacing(target) as partial:
         partial.write_text("new")
-        assert partial.parent == tmp_path
         assert target.exists() == (earlier is not None)
     assert target.read_text() == "new"
     assert [*tmp_path.iterdir()] == [target]
@@ -38,19 +37,25 @@ def test_a_block_that_raises_leaves_the_file_as_it_was(
     assert [*tmp_path.iterdir()] == [target]
 
 
-def test_files_that_killed_processes_left_are_removed_by_the_next_one(tmp_path: Path) -> None:
-    with replacing(tmp_path / "killed") as partial:
-        partial.write_text("half")
-        killed, written = partial.with_name(f".{'1' * 16}.partial"), partial.with_name(f".{'2' * 16}.partial")
-        others = [tmp_path / "old", tmp_path / ".other.partial"]
-        for file in (killed, written, *others):
-            file.write_text("half")
-        for file in (killed, *others):
-            os.utime(file, (0, 0))
-        with replacing(tmp_path / "file") as another:
-            another.write_text("new")
-        assert partial.exists()
-    assert {*tmp_path.iterdir()} == {tmp_path / "killed", tmp_path / "file", written, *others}
+def test_files_of_others_stay(tmp_path: Path) -> None:
+    others = [tmp_path / "data.partial", tmp_path / f".{'1' * 16}.partial"]
+    for file in others:
+        file.write_text("theirs")
+        os.utime(file, (0, 0))
+    with replacing(tmp_path / "file") as partial:
+        partial.write_text("new")
+    assert {*tmp_path.iterdir()} == {tmp_path / "file", *others}
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_a_new_file_has_the_default_mode(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        with replacing(tmp_path / "file") as partial:
+            partial.write_text("new")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o666 & ~umask
 
 
 def test_a_block_that_writes_nothing_raises(tmp_path: Path) -> None:

@@ -463,32 +463,6 @@ bad()
     assert (done.returncode, done.stdout.splitlines()) == (0, wanted), done.stderr
 
 
-def test_a_fork_during_a_message_of_another_thread() -> None:
-    """At its exit the child does not wait for the parent's thread, which it does not have."""
-    done = child("""
-from cudnnpy._core import logging_bridge
-class Waits(logging.Handler):
-    def emit(self, record):
-        began.set()
-        ended.wait()
-began, ended = threading.Event(), threading.Event()
-logging.getLogger("cudnnpy").addHandler(Waits())
-cudnnpy.log_to()
-thread = threading.Thread(target=bad)
-thread.start()
-began.wait()
-print(len(logging_bridge._inside), flush=True)
-if pid := os.fork():
-    ended.set()
-    thread.join()
-    print(os.waitpid(pid, 0)[1], len(logging_bridge._inside))
-else:
-    print(len(logging_bridge._inside), flush=True)
-    os._exit(0)
-""")
-    assert (done.returncode, done.stdout.split()) == (0, ["1", "0", "0", "0"]), done.stderr
-
-
 # Bad input
 
 

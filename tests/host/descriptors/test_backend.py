@@ -24,7 +24,7 @@ PAIRS = [
     for attribute, kinds in _api.ATTRIBUTE_TYPES.items()
     for kind in kinds
 ]  # fmt: skip
-FIRST_OF_KIND = {kind: attribute for attribute, kind in reversed(PAIRS)}
+FIRST_OF_KIND = {kind: attribute for attribute, kind in reversed(PAIRS) if attribute not in backend._BY_VALUE}
 
 
 class Attributes:
@@ -76,7 +76,7 @@ def samples(kind: int) -> tuple[Any, ...]:
         return 0, -1, 2**63 - 1, -(2**63)
     if kind == raw.CUDNN_TYPE_INT32:
         return 0, -1, 2**31 - 1, -(2**31)
-    if kind == raw.CUDNN_TYPE_VOID_PTR:
+    if kind == raw.CUDNN_TYPE_VOID_PTR:  # on the device
         return 16, 2**64 - 16
     if kind == raw.CUDNN_TYPE_DOUBLE:
         return 0.1, -2.5, 3
@@ -104,7 +104,11 @@ def test_a_value_of_every_attribute_type_comes_back(library: Attributes, kind: i
 
 @pytest.mark.parametrize(
     ("attribute", "kind"),
-    [(a, k) for a, k in PAIRS if k not in (*POINTERS, raw.CUDNN_TYPE_CHAR) and a not in backend._UNSETTABLE],
+    [
+        (a, k)
+        for a, k in PAIRS
+        if k not in (*POINTERS, raw.CUDNN_TYPE_CHAR) and a not in backend._UNSETTABLE | backend._BY_VALUE
+    ],
 )
 def test_sequences_come_back_where_there_may_be_several(library: Attributes, attribute: int, kind: int) -> None:
     values = (1, 2) if attribute in _api.ATTRIBUTE_RANGES else samples(kind)[:2]
@@ -139,6 +143,14 @@ def test_descriptors_and_handles_go_as_their_addresses_and_live_as_long(library:
         assert [taken for taken, _ in graph._held.values()] == [(owner,), (child, child)]
 
 
+def test_a_constant_goes_as_the_address_of_its_value(library: Attributes) -> None:
+    half = ctypes.c_float(0.5)
+    with Descriptor(raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR) as descriptor:
+        descriptor[raw.CUDNN_ATTR_TENSOR_CONSTANT_VALUE] = half
+        (_, _, address) = library.held[raw.CUDNN_ATTR_TENSOR_CONSTANT_VALUE]
+        assert ctypes.c_float.from_address(int.from_bytes(address, "little")).value == 0.5
+
+
 WRONG: list[tuple[str, Any, type[Exception]]] = [
     ("CUDNN_ATTR_TENSOR_DIMENSIONS", (1, 2.0), TypeError),
     ("CUDNN_ATTR_TENSOR_DIMENSIONS", (1, True), TypeError),
@@ -158,6 +170,10 @@ WRONG: list[tuple[str, Any, type[Exception]]] = [
     ("CUDNN_ATTR_ENGINEHEUR_SM_COUNT_TARGET", 2**31, ValueError),
     ("CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS", (2**64,), ValueError),
     ("CUDNN_ATTR_VARIANT_PACK_WORKSPACE", 16.0, TypeError),
+    ("CUDNN_ATTR_TENSOR_CONSTANT_VALUE", 3, TypeError),
+    ("CUDNN_ATTR_TENSOR_CONSTANT_VALUE", ctypes.c_void_p(16), TypeError),
+    ("CUDNN_ATTR_TENSOR_CONSTANT_VALUE", [ctypes.c_float(3.0)], TypeError),
+    ("CUDNN_ATTR_OPERATION_REDUCTION_INIT_VALUES", 0, TypeError),
     ("CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION", b"{}", TypeError),
     ("CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH", 0x1230, TypeError),
     ("CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH", "handle", TypeError),

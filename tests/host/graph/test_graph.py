@@ -372,12 +372,13 @@ def test_numbers_by_value_are_bound_behind_the_addresses(stand_in: StandInDevice
     g = GRAPHS["scaled_convolution"](Graph())
     ((uid, number),) = constants = tuple((node.uid, node.number) for node in g._constants)
     executable = GraphExecutable(StandInPlan(64), (1, 2, 6), constants)
+    number.value = 7.0  # no launch has another number than the plan was made with
     for addresses in ((16, 32, 48), (16, 32, 64)):
         assert executable.bind(Handle.default(0), addresses, 80)() == 0
         reached = dict(stand_in.launches[-1].addresses)
         host = reached.pop(str(uid))
         assert reached == {"1": addresses[0], "2": addresses[1], "6": addresses[2], "workspace": 80}
-        assert (c_float.from_address(host).value, number.value) == (0.5, 0.5)
+        assert c_float.from_address(host).value == 0.5
 
 
 @pytest.mark.parametrize(("compiled", "left"), [(False, 0), (True, 3)])
@@ -567,7 +568,7 @@ def state(g: Any) -> Any:
 
 OTHER = nn()
 FOREIGN = OTHER.pointwise("abs", OTHER.tensor("p", spec(2, 6, 6, 6)))
-NAN, INFINITE = float("nan"), float("inf")
+NAN = float("nan")
 not_a_node = "must be a node of this graph; got"
 
 
@@ -576,14 +577,9 @@ not_a_node = "must be a node of this graph; got"
     [
         (lambda g, x, s, v: g.pointwise("add", x, FOREIGN), ValueError, f"b {not_a_node} a node of shape"),
         (lambda g, x, s, v: g.pointwise("add", OTHER.inputs[0], x), ValueError, f"x {not_a_node} 'p', a node of ano"),
-        (lambda g, x, s, v: g.pointwise("binary_select", x, x, FOREIGN), ValueError, f"t {not_a_node}"),
-        (lambda g, x, s, v: g.pointwise("relu_bwd", x, FOREIGN), ValueError, f"b {not_a_node}"),
-        (lambda g, x, s, v: g.convolution(FOREIGN, x), ValueError, f"x {not_a_node}"),
         (lambda g, x, s, v: g.convolution(x, FOREIGN), ValueError, f"w {not_a_node}"),
         (lambda g, x, s, v: g.reduction("add", FOREIGN, (1,)), ValueError, f"x {not_a_node}"),
         (lambda g, x, s, v: g.matmul(x, FOREIGN), ValueError, f"b {not_a_node}"),
-        (lambda g, x, s, v: g.resample("maxpool", FOREIGN, 2), ValueError, f"x {not_a_node}"),
-        (lambda g, x, s, v: g.normalization("layer_norm", x, FOREIGN, s, 0.1), ValueError, f"scale {not_a_node}"),
         (lambda g, x, s, v: g.normalization("layer_norm", x, s, FOREIGN, 0.1), ValueError, f"bias {not_a_node}"),
         (
             lambda g, x, s, v: g.normalization("batch_norm", x, s, s, 0.1, running=(s, FOREIGN)),
@@ -596,28 +592,16 @@ not_a_node = "must be a node of this graph; got"
             f"inverse {not_a_node}",
         ),
         (lambda g, x, s, v: g.output("y", FOREIGN), ValueError, f"node {not_a_node}"),
-        (lambda g, x, s, v: g.pointwise("abs", 3.0), TypeError, f"x {not_a_node} 3.0"),
         (lambda g, x, s, v: g.pointwise("add", x, 1.0), TypeError, f"b {not_a_node} 1.0"),
         (lambda g, x, s, v: g.convolution(x, spec(6, 6, 3, 3)), TypeError, f"w {not_a_node} TensorSpec"),
-        (lambda g, x, s, v: g.reduction("add", None, (1,)), TypeError, f"x {not_a_node} None"),
-        (lambda g, x, s, v: g.matmul("a", x), TypeError, f"a {not_a_node} 'a'"),
-        (lambda g, x, s, v: g.resample("maxpool", 2, 2), TypeError, f"x {not_a_node} 2"),
-        (lambda g, x, s, v: g.normalization("layer_norm", x, None, s, 0.1), TypeError, f"scale {not_a_node} None"),
         (lambda g, x, s, v: g.output("y", "x"), TypeError, f"node {not_a_node} 'x'"),
         (lambda g, x, s, v: g.reduction("add", x, (1.0,)), TypeError, r"axes must be integers, one.*; got \(1\.0,\)"),
-        (lambda g, x, s, v: g.reduction("add", x, (True,)), TypeError, r"axes must .*; got \(True,\)"),
-        (lambda g, x, s, v: g.reduction("add", x, "12"), TypeError, r"axes must .*; got '12'"),
         (lambda g, x, s, v: g.reduction("add", x, 1), TypeError, r"axes must .*; got 1"),
-        (lambda g, x, s, v: g.reduction("add", x, None), TypeError, r"axes must .*; got None"),
         (lambda g, x, s, v: g.reduction("add", x, (1, -3)), ValueError, r"axes must be .*each axis.*; got \(1, -3\)"),
-        (lambda g, x, s, v: g.reduction("add", x, (n for n in ())), ValueError, r"axes must .*; got \(\)"),
-        (lambda g, x, s, v: g.reduction("add", x, (a for a in (0, 4))), ValueError, r"axes must .*; got \(0, 4\)"),
         (lambda g, x, s, v: g.reduction(1, x, (1,)), TypeError, "op must be a name"),
         (lambda g, x, s, v: g.normalization("layer_norm", x, s, s, NAN), ValueError, r"epsilon must .*; got nan"),
-        (lambda g, x, s, v: g.normalization("layer_norm", x, s, s, INFINITE), ValueError, r"epsilon must .*; got inf"),
         (lambda g, x, s, v: g.normalization("layer_norm", x, s, s, -1e-5), ValueError, r"epsilon must .*; got -1e-05"),
         (lambda g, x, s, v: g.normalization("layer_norm", x, s, s, True), TypeError, r"epsilon must .*; got True"),
-        (lambda g, x, s, v: g.normalization("layer_norm", x, s, s, "0"), TypeError, r"epsilon must .*; got '0'"),
         (lambda g, x, s, v: g.normalization("layer_norm", x, s, s, 1e39), ValueError, r"epsilon must .*; got 1e.39"),
         (
             lambda g, x, s, v: g.normalization("batch_norm", x, s, s, 0.1, running=(s, s), average_factor=NAN),
@@ -651,7 +635,6 @@ not_a_node = "must be a node of this graph; got"
         ),
         (lambda g, x, s, v: g.number(NAN), ValueError, r"value must .*; got nan"),
         (lambda g, x, s, v: g.number(True), TypeError, r"value must .*; got True"),
-        (lambda g, x, s, v: g.number("1"), TypeError, r"value must .*; got '1'"),
         (
             lambda g, x, s, v: g.number(10**400),
             ValueError,
@@ -659,9 +642,7 @@ not_a_node = "must be a node of this graph; got"
         ),
         (lambda g, x, s, v: g.number(1e39), ValueError, r"value must be a number that fits float32.*; got 1e.39"),
         (lambda g, x, s, v: g.number(1.0, 0), ValueError, r"rank must .*; got 0"),
-        (lambda g, x, s, v: g.number(1.0, 4.0), TypeError, r"rank must .*; got 4.0"),
         (lambda g, x, s, v: g.pointwise("relu_fwd", x, how={"slope": 1.0}), ValueError, r"how must .*; got 'slope'"),
-        (lambda g, x, s, v: g.pointwise("relu_fwd", x, how={3: 1.0}), ValueError, r"how must have keys.*; got 3"),
         (lambda g, x, s, v: g.pointwise("relu_fwd", x, how=[1.0]), TypeError, r"how must be a mapping.*; got \[1.0\]"),
         (
             lambda g, x, s, v: g.pointwise("elu_fwd", x, how={"elu_alpha": NAN}),
@@ -682,30 +663,24 @@ not_a_node = "must be a node of this graph; got"
         (lambda g, x, s, v: g.pointwise("abs", x, x), TypeError, "b must be None for abs; got a node"),
         (lambda g, x, s, v: g.pointwise("add", x, x, x), TypeError, "t must be None for add; got a node"),
         (lambda g, x, s, v: g.pointwise(None, x), TypeError, "mode must be a name"),
-        (lambda g, x, s, v: g.convolution(x, s, mode=1), TypeError, "mode must be a name"),
         (lambda g, x, s, v: g.convolution(x, x, stride=True), TypeError, r"stride must .*; got True"),
         (lambda g, x, s, v: g.convolution(x, x, dilation=1.5), TypeError, r"dilation must .*; got 1.5"),
         (lambda g, x, s, v: g.resample("maxpool", x, 2.0), TypeError, r"window must .*; got 2.0"),
         (lambda g, x, s, v: g.resample("maxpool", x, 2, stride="2"), TypeError, r"stride must .*; got '2'"),
         (lambda g, x, s, v: g.resample("maxpool", x, 2, padding=-1), ValueError, r"padding must .*; got -1"),
-        (lambda g, x, s, v: g.tensor("z", spec(2, -1)), ValueError, r"z\.shape must be a tuple.*; got \(2, -1\)"),
-        (lambda g, x, s, v: g.output("x0", v), ValueError, r"name must differ from the other names.*; got 'x0'"),
         (lambda g, x, s, v: g.output("y", v, "complex64"), TypeError, r"dtype must be .*; got 'complex64'"),
-        (lambda g, x, s, v: g.output("y", v, 3), TypeError, r"dtype must be one of 'float32'.*; got 3"),
         (
             lambda g, x, s, v: g.output("y", v, None, (1, 2)),
             ValueError,
             r"y\.strides must be 4 integers; got \(1, 2\) \(shape \(2, 6, 6, 6\)\)",
         ),
         (lambda g, x, s, v: g.output("y", v, None, (0, 1, 6, 36)), ValueError, "y must have strides of 1 or more"),
-        (lambda g, x, s, v: g.output("y", v, None, (216, -36, 6, 1)), ValueError, "y must have strides of 1 or more"),
         (
             lambda g, x, s, v: g.output("y", v, None, (216, 1, 1, 1)),
             ValueError,
             r"y must not overlap itself in memory; got shape \(2, 6, 6, 6\), strides \(216, 1, 1, 1\)",
         ),
         (lambda g, x, s, v: g.output("y", v, None, (216, 36, 6.0, 1)), TypeError, r"y.strides must .*; got .*"),
-        (lambda g, x, s, v: g.output("y", v, None, 1), TypeError, r"y.strides must .*; got 1"),
     ],
 )
 def test_a_refused_call_names_the_argument_and_changes_nothing(call: Any, kind: type[Exception], message: str) -> None:

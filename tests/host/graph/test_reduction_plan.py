@@ -13,9 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy_machine import NumpyExecutable, address_of_constant, run_steps, tensor_in
-from stand_in_device import Array, StandInDevice
 
-import cudnnpy
 from cudnnpy import Graph, TensorSpec, raw
 from cudnnpy._core.dtypes import numpy_dtype
 from cudnnpy._core.layouts import packed_strides, packed_strides_like
@@ -23,7 +21,6 @@ from cudnnpy._launch import implicit_operands
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.program import Operand
 from cudnnpy._launch.steps import FunctionCall, StepSequence
-from cudnnpy._options.arguments import check_axes
 from cudnnpy.graph import float64_reduction, matmul_reduction, pooling_reduction, reductions
 from cudnnpy.graph.matmul_reduction import MatmulSum
 from cudnnpy.graph.reductions import (
@@ -639,32 +636,3 @@ def test_results_lie_in_the_order_of_what_was_reduced(problem: tuple[TensorSpec,
     kept = [axis for axis, size in enumerate(shape) if size > 1]
     assert sorted(kept, key=strides.__getitem__) == sorted(kept, key=order.__getitem__)
     assert 1 + sum((shape[a] - 1) * strides[a] for a in kept) == math.prod(shape)
-
-
-@pytest.mark.parametrize(
-    ("axes", "found"), [(None, {0, 1, 2}), ((0,), {0}), ((-1,), {2}), ((2, 0), {0, 2}), ((np.int64(1),), {1})]
-)
-def test_axes_count_from_either_end(axes: Any, found: set[int]) -> None:
-    assert set(check_axes(axes, 3)) == found
-
-
-@pytest.mark.parametrize(
-    ("axes", "kind", "text"),
-    [
-        ((1, 1), ValueError, r"axes must be one axis or more, each once.*; got \(1, 1\)"),
-        ((1, -2), ValueError, r"axes must be one axis or more, each once.*; got \(1, -2\)"),
-        ((3,), ValueError, r"axes must be integers of -3 to 2 for the 3 axes of x; got \(3,\)"),
-        ((-4,), ValueError, r"axes must be integers of -3 to 2 for the 3 axes of x; got \(-4,\)"),
-        ((1.0,), TypeError, r"axes must be None or a tuple of integers.*; got \(1.0,\)"),
-        ((True,), TypeError, r"axes must be None or a tuple of integers.*; got \(True,\)"),
-        ("01", TypeError, r"axes must be None or a tuple of integers.*; got '01'"),
-    ],
-)
-def test_other_axes_are_refused(axes: Any, kind: type[Exception], text: str) -> None:
-    with pytest.raises(kind, match=text):
-        check_axes(axes, 3)
-
-
-def test_no_axis_is_not_every_axis(stand_in: StandInDevice) -> None:
-    with pytest.raises(ValueError, match=r"^axes must be one axis or more, each once, or None for all.*; got \(\)$"):
-        cudnnpy.reduce_tensor(Array(2, 3), axes=())

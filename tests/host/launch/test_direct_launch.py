@@ -59,7 +59,8 @@ def kernel(*words: Word, **options: Any) -> Kernel:
 
 
 def made(graphs: StandInGraphs, *kernels: Kernel, pointers: Pointers = HERE) -> DirectLaunch | None:
-    return make_direct_launch(graphs.bind(kernels), graphs.handle, pointers)
+    found = make_direct_launch(graphs.bind(kernels), graphs.handle, pointers)
+    return None if isinstance(found, str) else found
 
 
 # Words that follow the addresses in other ways, each with the addresses where this shows
@@ -248,7 +249,7 @@ def test_another_number_of_kernels_elsewhere_is_not_moved(graphs: StandInGraphs)
     def bind(pointers: Pointers) -> Callable[[], int]:
         return lambda: graphs.queue([kernel(address(0))] * (1 + pointers[0] // 16 % 2), pointers)
 
-    assert make_direct_launch(bind, graphs.handle, HERE) is None
+    assert make_direct_launch(bind, graphs.handle, HERE) == "other kernels at other addresses"
 
 
 def test_a_capture_that_fails_leaves_nothing(graphs: StandInGraphs) -> None:
@@ -286,7 +287,9 @@ def test_addresses_that_cudnn_does_not_bind_leave_nothing(graphs: StandInGraphs)
             raise raw.error_of(raw.CUDNN_STATUS_BAD_PARAM, "cudnnBackendFinalize")
         return graphs.bind([kernel(address(0))])(pointers)
 
-    assert make_direct_launch(bind, graphs.handle, HERE) is None
+    assert make_direct_launch(bind, graphs.handle, HERE) == (
+        "cudnnBackendFinalize returned CUDNN_STATUS_BAD_PARAM at other addresses"
+    )
     assert graphs.graphs == {}
     assert graphs.capture is None
 
@@ -317,15 +320,29 @@ def test_nothing_is_launched_while_a_launch_is_being_queued(graphs: StandInGraph
     assert moved.launch(HERE, STREAM)
 
 
-def test_a_kernel_that_the_driver_rejects_raises(graphs: StandInGraphs) -> None:
+def test_a_later_kernel_that_the_driver_rejects_raises_and_says_what_was_queued(graphs: StandInGraphs) -> None:
     fill = bare(address(3), fill=(0, 1, 64, 1, 0))
-    moved = made(graphs, fill, kernel(address(0)))
+    moved = made(graphs, fill, kernel(address(0)), kernel(address(1), function=0x500))
     assert moved is not None
     graphs.failing = "cuLaunchKernelEx"
-    with pytest.raises(StatusError, match="cuLaunchKernelEx returned CUDNN_STATUS_EXECUTION_FAILED"):
+    incomplete = (
+        r"kernel 2 of 3 \(CUresult 1\), with 1 queued before: the result is incomplete.*set_direct_launches\(False\)"
+    )
+    with pytest.raises(StatusError, match=rf"cuLaunchKernelEx returned CUDNN_STATUS_EXECUTION_FAILED.*{incomplete}"):
         moved.launch(HERE, STREAM)
+    assert len(graphs.launched) == 1
     graphs.failing = ""
     assert moved.launch(HERE, STREAM)
+
+
+def test_words_that_are_pointers_to_other_device_memory_are_counted(graphs: StandInGraphs) -> None:
+    """cuDNN's own memory, or by accident a number beside padding."""
+    other = 0x7F00_0F00_0000
+    for known, count in ((set(), 0), ({other}, 2), ({other, 7, *HERE}, 3)):
+        graphs.device_memory = known
+        moved = made(graphs, kernel(address(0), constant(other), constant(7)), bare(constant(other), function=0x500))
+        assert moved is not None
+        assert moved.other_pointers == count
 
 
 def test_a_first_kernel_that_the_driver_rejects_launches_nothing(graphs: StandInGraphs) -> None:

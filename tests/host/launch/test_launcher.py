@@ -1,24 +1,29 @@
-"""The launches of a plan in one thread: two by cuDNN, then direct ones where those are possible. No GPU here."""
+"""The launches of a plan in one thread: by cuDNN, then direct ones where those are on and possible. No GPU here."""
 
 from __future__ import annotations
 
 import gc
 import logging
+import os
 import sys
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from stand_in_driver import DriverFixture
 
 import cudnnpy
-from cudnnpy import raw
+from cudnnpy import availability, raw
 from cudnnpy._core import driver as driver_calls
 from cudnnpy._launch import launcher as launcher_module
+from cudnnpy._launch import proven_machines
 from cudnnpy._launch.address_validation import Addresses
-from cudnnpy._launch.launcher import Launcher
-from cudnnpy.errors import StatusError
+from cudnnpy._launch.launcher import Launcher, _direct_launch_maker
+from cudnnpy.errors import ClosedError, StatusError
 from cudnnpy.handle import Handle
 
 STREAM, OTHER = 0x5000, 0x6000
@@ -33,12 +38,12 @@ class Log(list[Any]):
         return events
 
 
-class FakeHandle:
+class FakeHandle(Handle):
     def __init__(self, log: Log) -> None:
         self._log, self._address = log, 0
-        self._in_use: int | None = None
+        self._pointer = raw.cudnnHandle_t()
 
-    def set_stream(self, stream: int) -> None:
+    def set_stream(self, stream: Any) -> None:
         if stream != self._address:
             self._log.append(("set_stream", stream))
         self._address = stream
@@ -55,10 +60,14 @@ class FakePlan:
     def executable(self) -> FakePlan:
         return self
 
+    def _trace_text(self) -> str:
+        return "a problem # an engine"
+
     def check_addresses(self, operands: Sequence[int], workspace: int) -> None:
         self._log.append(("check", (*operands, workspace)))
 
     def bind(self, handle: Any, operands: Addresses, workspace: int) -> Any:
+        assert handle.pointer is not None  # raises ClosedError
         addresses = (*operands, workspace)
         self._log.append(("bind", addresses))
 
@@ -82,7 +91,7 @@ class FakeDriver:
         self.log = log
         self.capturing: set[int] = set()
         self.device, self.devices = 0, 1
-        self.is_certain = True  # that a direct launch can be made
+        self.why_not = ""  # no direct launch can be made
         self.refuses = False
 
     def cuStreamIsCapturing(self, stream: int, state: Any) -> int:
@@ -97,9 +106,9 @@ class FakeDriver:
         count._obj.value = self.devices
         return 0
 
-    def make(self, bind: Callable[[Addresses], Any], handle: Any, addresses: Addresses) -> FakeDirect | None:
+    def make(self, bind: Callable[[Addresses], Any], handle: Any, addresses: Addresses) -> FakeDirect | str:
         self.log.append("make")
-        return FakeDirect(self) if self.is_certain else None
+        return self.why_not or FakeDirect(self)
 
 
 class FakeDirect:
@@ -108,6 +117,7 @@ class FakeDirect:
     def __init__(self, driver: FakeDriver) -> None:
         self.driver = driver
         self.addresses: Addresses | None = None
+        self.other_pointers = 0
 
     def launch(self, addresses: Addresses, stream: int) -> bool:
         if self.driver.refuses:
@@ -131,6 +141,7 @@ def driver(log: Log, monkeypatch: pytest.MonkeyPatch, cuda_driver: DriverFixture
     driver_calls.has_several_devices.cache_clear()
     monkeypatch.setattr(launcher_module, "_direct_launch_maker", lambda: fake.make)
     monkeypatch.setattr(Handle, "default", classmethod(lambda cls, device: handle))
+    cudnnpy.set_direct_launches(True)
     yield fake
     driver_calls.has_several_devices.cache_clear()
 
@@ -140,16 +151,46 @@ def run(launcher: Launcher, count: int = 1, addresses: Addresses = HERE, stream:
         launcher.run(addresses, stream)
 
 
-def test_a_launch_by_cudnn_binds_its_addresses_and_leaves_nothing(log: Log) -> None:
+def test_the_last_two_tuples_of_addresses_are_bound_once(log: Log) -> None:
+    plan = FakePlan(log)
+    launcher = Launcher(plan)
+    other, third = (16, 48, 0), (16, 32, 256)
+    run(launcher)
+    assert log.take() == [("check", HERE), ("bind", HERE), ("set_stream", STREAM), ("launch", HERE, STREAM)]
+    run(launcher)
+    assert log.take() == [("check", HERE), ("launch", HERE, STREAM)]
+    run(launcher, 1, other, OTHER)
+    assert log.take()[1:] == [("bind", other), ("set_stream", OTHER), ("launch", other, OTHER)]
+    run(launcher)
+    run(launcher, 1, other)
+    assert log.take() == [
+        *[("check", HERE), ("set_stream", STREAM), ("launch", HERE, STREAM)],
+        *[("check", other), ("launch", other, STREAM)],
+    ]
+    run(launcher, 1, third)
+    assert plan.alive() == 2
+    run(launcher, 1, other)
+    run(launcher)  # was evicted
+    assert [event for event in log.take() if event[0] == "bind"] == [("bind", third), ("bind", HERE)]
+    del launcher
+    assert plan.alive() == 0
+
+
+def test_bound_launches_end_with_the_handle_and_with_a_direct_launch(log: Log) -> None:
+    plan = FakePlan(log, is_relocatable=True)
+    launcher = Launcher(plan)
+    run(launcher)
+    assert plan.alive() == 1
+    run(launcher, 2)
+    assert log[-1] == ("direct", HERE, STREAM)
+    assert plan.alive() == 0
     plan = FakePlan(log)
     launcher = Launcher(plan)
     run(launcher)
-    assert log.take() == [("check", HERE), ("bind", HERE), ("set_stream", STREAM), ("launch", HERE, STREAM)]
-    run(launcher, 2)
-    assert log.take() == [("check", HERE), ("bind", HERE), ("launch", HERE, STREAM)] * 2
-    run(launcher, 1, (16, 48, 0), OTHER)
-    assert log.take()[1:] == [("bind", (16, 48, 0)), ("set_stream", OTHER), ("launch", (16, 48, 0), OTHER)]
+    launcher.handle.close()
     assert plan.alive() == 0
+    with pytest.raises(ClosedError):
+        run(launcher)
 
 
 def test_the_third_launch_is_direct_and_so_are_all_after_it(log: Log) -> None:
@@ -169,7 +210,7 @@ def test_the_third_launch_is_direct_and_so_are_all_after_it(log: Log) -> None:
 def test_there_is_one_attempt_and_none_for_a_plan_that_is_not_relocatable(
     log: Log, driver: FakeDriver, is_relocatable: bool
 ) -> None:
-    driver.is_certain = False
+    driver.why_not = "no stream"
     launcher = Launcher(FakePlan(log, is_relocatable=is_relocatable))
     run(launcher, 50)
     assert log.count("make") == is_relocatable
@@ -182,7 +223,7 @@ def test_launches_that_the_direct_launch_refuses_go_through_cudnn(log: Log, driv
     driver.refuses = True
     log.clear()
     run(launcher, 2, (16, 48, 0))
-    assert [event[0] for event in log.take()] == ["check", "bind", "launch"] * 2
+    assert [event[0] for event in log.take()] == ["check", "bind", "launch", "check", "launch"]
     driver.refuses = False
     run(launcher)
     assert log.take() == [("direct", HERE, STREAM)]
@@ -214,60 +255,139 @@ def test_the_switch_turns_direct_launches_off_and_on(log: Log) -> None:
     launcher = Launcher(FakePlan(log, is_relocatable=True))
     run(launcher, 3)
     assert cudnnpy.cache_info()[4:] == (1, True)
-    cudnnpy.set_cache_limit(direct=False)
+    cudnnpy.set_direct_launches(False)
     log.clear()
     run(launcher, 2)
-    assert [event[0] for event in log.take() if event[0] != "check"] == ["bind", "launch"] * 2
+    assert [event[0] for event in log.take() if event[0] != "check"] == ["bind", "launch", "launch"]
     assert cudnnpy.cache_info()[4:] == (0, False)
     late = Launcher(FakePlan(log, is_relocatable=True))
     run(late, 5)
     assert "make" not in log.take()
-    cudnnpy.set_cache_limit(direct=True)
-    run(launcher)
-    assert log.take() == [("direct", HERE, STREAM)]
-    run(late, 2)
-    assert [event[0] for event in log.take()] == ["check", "bind", "launch", "m", "check", "direct"]
+    cudnnpy.set_direct_launches(True)
+    for each in (launcher, late):  # by cuDNN once more, after which the direct launch is made
+        run(each, 2)
+        assert [event[0] for event in log.take()] == ["check", "launch", "m", "check", "direct"]
     assert cudnnpy.cache_info()[4:] == (2, True)
     for bad in (1, "yes"):
-        with pytest.raises(TypeError, match=f"direct must be a bool; got {bad!r}"):
-            cudnnpy.set_cache_limit(direct=bad)  # type: ignore[arg-type]
-    del launcher, late
+        with pytest.raises(TypeError, match=f"is_on must be True, False or None; got {bad!r}"):
+            cudnnpy.set_direct_launches(bad)  # type: ignore[arg-type]
+    del launcher, late, each
     gc.collect()
     assert cudnnpy.cache_info().direct_launches == 0
 
 
-def test_without_the_package_of_direct_launches_cudnn_launches_everything(
-    log: Log, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("capability", "cudnn", "runtime", "release", "why"),
+    [
+        ("9.0", 91900, 13000, (580, 65, 6), ""),
+        ("9.0", 91900, 13010, (580,), ""),
+        ("9.0", 91900, 13000, (590, 1, 1), "compute capability 9.0, cuDNN 9.19.0 for CUDA 13, driver 590"),
+        ("9.0", 91900, 13000, None, "compute capability 9.0, cuDNN 9.19.0 for CUDA 13, driver unknown"),
+        ("9.0", 91900, 12090, (580, 65, 6), "compute capability 9.0, cuDNN 9.19.0 for CUDA 12"),
+        ("9.0", 91901, 13000, (580, 65, 6), "compute capability 9.0, cuDNN 9.19.1 for CUDA 13"),
+        ("10.0", 91900, 13000, (580, 65, 6), "compute capability 10.0, cuDNN 9.19.0 for CUDA 13"),
+    ],
+)
+def test_the_default_is_on_for_the_rows_of_the_table_alone(
+    log: Log, monkeypatch: pytest.MonkeyPatch, capability: str, cudnn: int, runtime: int, release: Any, why: str
 ) -> None:
-    monkeypatch.undo()
-    monkeypatch.setitem(sys.modules, "cudnnpy._launch.direct", None)
+    def asked() -> Any:
+        if release is None:
+            raise RuntimeError("there is no NVML")
+        return release
+
+    modules = {"core.system": SimpleNamespace(get_kernel_mode_driver_version=asked)}
+    monkeypatch.setattr(launcher_module, "gpu_facts", lambda device: ("a GPU", capability, 132))
+    monkeypatch.setattr(proven_machines, "cuda_python", modules.__getitem__)
+    monkeypatch.setattr(raw, "version", lambda: cudnn)
+    monkeypatch.setattr(raw, "cudnnGetCudartVersion", lambda: runtime)
+    proven_machines.why_not_proven.cache_clear()  # type: ignore[attr-defined]
+    cudnnpy.set_direct_launches(None)
+    launcher = Launcher(FakePlan(log, is_relocatable=True))
+    run(launcher, 4)
+    assert ("make" in log) is (why == "")
+    assert launcher.launch_text() == (f"by cuDNN (unproven: {why})" if why else "direct")
+    major, minor = map(int, capability.split("."))
+    gpu = availability.Gpu(0, "a GPU", (major, minor), 1 << 30)
+    text = f"by cuDNN (unproven: {why})" if why else "direct, where they are verified"
+    assert availability._launches(gpu) == text
+    rows = [*replace(availability.report(), gpus=(gpu,), launches=(text,)).rows()]
+    assert rows[-1] == ("  launches", text)
+    cudnnpy.set_direct_launches(True)
+    run(launcher, 2)
+    assert log[-1] == ("direct", HERE, STREAM)
+
+
+@pytest.mark.parametrize(
+    ("why_not", "pointers", "text"),
+    [
+        ("", 0, "direct"),
+        ("", 2, "direct (pointers of no operand: 2)"),
+        ("no stream", 0, "by cuDNN (not verified: no stream)"),
+    ],
+)
+def test_the_log_says_who_launches_a_plan(
+    log: Log,
+    driver: FakeDriver,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    why_not: str,
+    pointers: int,
+    text: str,
+) -> None:
+    driver.why_not = why_not
+    make = driver.make
+
+    def made(*given: Any) -> Any:
+        direct = make(*given)
+        if not why_not:
+            direct.other_pointers = pointers
+        return direct
+
+    monkeypatch.setattr(driver, "make", made)
     with caplog.at_level(logging.DEBUG, "cudnnpy"):
-        assert launcher_module._direct_launch_maker() is None
-        assert launcher_module._direct_launch_maker() is None
-    assert [record.message for record in caplog.records] == [
-        "direct launches are not installed: cuDNN launches every plan"
-    ]
+        run(Launcher(FakePlan(log, is_relocatable=True)), 5)
+    assert [record.message for record in caplog.records] == [f"a problem # an engine; {text}"]
 
 
-def test_a_relocatable_plan_is_launched_by_cudnn_without_that_package(
+def test_without_the_package_of_direct_launches_cudnn_launches_everything(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher_module, "_direct_launch_maker", lambda: None)
+    monkeypatch.setattr(launcher_module, "_direct_launch_maker", _direct_launch_maker)
+    monkeypatch.setitem(sys.modules, "cudnnpy._launch.direct", None)
+    _direct_launch_maker.cache_clear()  # type: ignore[attr-defined]
     launcher = Launcher(FakePlan(log, is_relocatable=True))
     run(launcher, 10)
     assert sum(event[0] == "launch" for event in log) == 10
-    assert cudnnpy.cache_info().direct_launches == 0
+    assert launcher.launch_text() == "by cuDNN (not verified: cudnnpy._launch.direct is not installed)"
+    _direct_launch_maker.cache_clear()  # type: ignore[attr-defined]
 
 
-def test_a_forked_child_launches_nothing_directly(log: Log) -> None:
-    """cuDNN raises there that the handle is of the other process."""
-    launcher = Launcher(FakePlan(log, is_relocatable=True))
+def test_a_forked_child_launches_nothing_directly_and_with_no_launch_of_its_parent(log: Log) -> None:
+    launcher, plain = Launcher(FakePlan(log, is_relocatable=True)), Launcher(FakePlan(log))
     run(launcher, 3)
-    launcher_module._drop_direct_launches()
+    run(plain)
     log.clear()
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside other threads
+        child = os.fork()
+    if not child:
+        try:
+            launcher.handle._forget()  # as for every object that was made before
+            for each in (launcher, plain):
+                with pytest.raises(ClosedError):
+                    run(each)
+            os.write(writing, repr([cudnnpy.cache_info().direct_launches, *log]).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        assert answer.read() == repr([0, ("check", HERE), ("check", HERE)])
+    assert cudnnpy.cache_info().direct_launches == 1
     run(launcher)
-    assert [event[0] for event in log] == ["check", "bind", "launch"]
-    assert cudnnpy.cache_info().direct_launches == 0
+    assert log == [("direct", HERE, STREAM)]
 
 
 def test_a_bad_status_raises_and_names_the_plan(log: Log) -> None:
@@ -281,6 +401,11 @@ def test_a_bad_status_raises_and_names_the_plan(log: Log) -> None:
     assert plan.alive() == 0
     plan.status = 0
     run(launcher)
+    plan.status = int(raw.CUDNN_STATUS_EXECUTION_FAILED)
+    with pytest.raises(StatusError) as raised:
+        run(launcher, 1, (16, 48, 0))
+    assert raised
+    assert plan.alive() == 0  # though the traceback is
 
 
 def test_invalid_addresses_are_not_bound(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,6 +448,34 @@ def test_a_launch_that_interrupts_a_launch_leaves_its_stream(log: Log) -> None:
     plan.bind = interrupted  # type: ignore[method-assign]
     run(launcher)
     assert [event[1:] for event in log if event[0] == "launch"] == [((64, 80, 0), OTHER), (HERE, STREAM)]
+
+
+def test_a_launch_of_the_same_plan_in_between_is_right(log: Log) -> None:
+    """At the same and at other addresses, while a launch that was bound before runs."""
+    plan = FakePlan(log)
+    launcher, bind = Launcher(plan), plan.bind
+    nested: list[Addresses] = []
+
+    def interrupted(handle: Any, operands: Addresses, workspace: int) -> Any:
+        launch = bind(handle, operands, workspace)
+
+        def first() -> int:
+            if nested:
+                run(launcher, 1, nested.pop(), OTHER)
+            return int(launch())
+
+        return first
+
+    plan.bind = interrupted  # type: ignore[method-assign]
+    other = (16, 48, 0)
+    for before in (HERE, other, HERE):
+        run(launcher, 1, before)
+    for between in (HERE, other, (16, 64, 0)):
+        nested.append(between)
+        log.clear()
+        run(launcher)
+        assert [event[1:] for event in log if event[0] == "launch"] == [(between, OTHER), (HERE, STREAM)]
+        assert plan.alive() <= 2
 
 
 def test_the_arrays_device_is_made_current(log: Log, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:

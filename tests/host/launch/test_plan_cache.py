@@ -124,9 +124,9 @@ def test_a_limit_is_a_number_of_plans(entries: Any) -> None:
     assert cache_info().limit == limit
 
 
-def test_nothing_is_set_if_one_setting_is_invalid() -> None:
+@pytest.mark.parametrize("direct", [True, False])
+def test_the_old_switch_of_direct_launches_names_the_new_one(direct: Any) -> None:
     before = cache_info()
-    for settings in ({"entries": 5, "direct": "no"}, {"entries": 0, "direct": False}):
-        with pytest.raises((TypeError, ValueError)):
-            set_cache_limit(**settings)  # type: ignore[arg-type]
-        assert cache_info() == before
+    with pytest.raises(TypeError, match=rf"direct must be left out: cudnnpy\.set_direct_launches .*; got {direct}"):
+        set_cache_limit(5, direct=direct)
+    assert cache_info() == before

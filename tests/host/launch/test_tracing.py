@@ -28,7 +28,7 @@ from cudnnpy._planning.problem_notation import parse, text_of
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = "forward 2x4x6x6 8x4x3x3 pad=1"
-HOST = r"host \d+\.\d us"
+HOST = r"host \d+\.\d us; (direct|by cuDNN \([^;]+\))"
 
 
 def arrays() -> tuple[Array, Array, Array]:
@@ -157,16 +157,25 @@ def test_a_trace_that_is_not_of_problems_is_read_in_linear_time(tmp_path: Path) 
     path = tmp_path / "trace.txt"
     for text in ("forward ", "forward 1; host ", "forward 1; workspace ", "forward 1; workspace 0; host 1"):
         path.write_text(text * ((1 << 21) // len(text)))
-        with pytest.raises(ValueError, match="the file must have format"):
+        with pytest.raises(ValueError, match="text must have 1048576 characters at most"):
             problem_file.read(path)
 
 
 def test_direct_launches_are_traced(stand_in: StandInDevice, file: Lines) -> None:
+    """A line says who launches the plan, and why not directly."""
     stand_in.is_relocatable = True
     with cudnnpy.trace(file=file):
-        convolve(6)
+        convolve(4)
+        cudnnpy.set_direct_launches(False)
+        convolve(3)
     assert stand_in.direct_launches == 1
-    assert len(file.lines) == 6
+    pending = ["by cuDNN (not verified yet)"]
+    assert [line.split("; ")[-1] for line in file.lines] == [
+        *pending * 2,
+        *["direct"] * 2,
+        *pending,
+        *["by cuDNN (turned off)"] * 2,
+    ]
 
 
 def test_a_launcher_that_makes_its_device_current_writes_one_line(stand_in: StandInDevice, file: Lines) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -45,6 +46,8 @@ class Processes:
         self.requests: list[Mapping[str, Any]] = []
         self.started = 0
         self.running = 0
+        self.may_start = threading.Event()
+        self.may_start.set()
 
     def __call__(self, opening: Mapping[str, Any]) -> Any:
         assert opening == {"gpu": "GPU-1"}
@@ -59,11 +62,16 @@ class Process:
     def __init__(self, there: Processes) -> None:
         self.there, self.is_alive = there, True
 
-    def ask(self, request: Mapping[str, Any], deadline: float, note: Any = None) -> Any:
+    def open(self, deadline: float) -> bool:
+        return self.there.may_start.wait(max(deadline - time.monotonic(), 0.0) if deadline < math.inf else 60.0)
+
+    def ask(self, request: Mapping[str, Any], deadline: float, note: Any = None, parse: Any = None) -> Any:
         self.there.requests.append(dict(request))
         answer = self.there.answers.pop(0)(request, note)
         if isinstance(answer, Ended):
             self.is_alive = False
+        elif "answer" in answer and parse is not None:
+            return {"answer": parse(answer["answer"])}
         return answer
 
     def end(self) -> None:
@@ -183,37 +191,25 @@ def test_where_no_process_starts_an_error_says_so_but_what_was_found_stays() -> 
     assert measured(there).entry.plan == ENTRY.plan
 
 
-def test_a_process_that_starts_too_late_serves_the_next_request() -> None:
-    there, may_start = Processes(done), threading.Event()
-
-    def start(opening: Mapping[str, Any]) -> Any:
-        may_start.wait(60)
-        return there(opening)
-
-    worker = GpuWorker("GPU-1", start=start)
+def test_a_process_that_starts_too_late_serves_the_next_request_or_is_ended() -> None:
+    there = Processes(done)
+    there.may_start.clear()
+    worker = GpuWorker("GPU-1", start=there)
     late = worker.measure("a", 2.0, deadline=time.monotonic() + 0.05)
     assert late == Measurement(None, "the process that measures ended: it had not started in time")
-    may_start.set()
-    assert worker.measure("a", 2.0).entry == ENTRY
-    assert there.started == 1
     worker.close()
-
-
-def test_a_process_that_starts_too_late_for_its_worker_is_ended() -> None:
-    there, may_start = Processes(done), threading.Event()
-
-    def start(opening: Mapping[str, Any]) -> Any:
-        may_start.wait(60)
-        return there(opening)
-
-    worker = GpuWorker("GPU-1", start=start)
-    worker.measure("a", 2.0, deadline=time.monotonic() + 0.05)
-    worker.close()
-    may_start.set()
-    until = time.monotonic() + 30
-    while not (there.started and not there.running) and time.monotonic() < until:
-        time.sleep(0.01)
     assert (there.started, there.running) == (1, 0)
+    worker.measure("a", 2.0, deadline=time.monotonic() + 0.05)
+    there.may_start.set()
+    assert worker.measure("a", 2.0).entry == ENTRY
+    assert there.started == 2
+    worker.close()
+
+
+@pytest.mark.parametrize("field", [{"entry": {}}, {"rejected": {"engine 1": 1}}, {"was_memory_limited": "no"}])
+def test_a_measurement_has_the_fields_of_one(field: Any) -> None:
+    with pytest.raises(ValueError, match=r"must"):
+        measured(Processes(lambda request, note: {"answer": {**BEST, **field}}))
 
 
 def test_no_problem_ends_more_processes_than_a_limit() -> None:

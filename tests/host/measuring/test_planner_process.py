@@ -15,6 +15,7 @@ from process_groups import has_ended, members_of
 
 from cudnnpy import DeviceProfile
 from cudnnpy._measuring.planner_process import PlannerProcess, PlanningError
+from cudnnpy._planning import ranking
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = "forward 8x64x28x28 64x64x3x3 pad=1 float16 channels_last"
@@ -54,6 +55,11 @@ def opened(file):
     return PlannerProcess(DeviceProfile.load(file))
 
 
+def planned(file):
+    with opened(file) as planner:
+        return planner.plan(TEXT)
+
+
 def test_a_plan_is_an_entry_that_was_not_measured(profile_file):
     with opened(profile_file()) as planner:
         entry = planner.plan(TEXT)
@@ -73,7 +79,7 @@ def test_a_plan_is_an_entry_that_was_not_measured(profile_file):
 def test_the_survey_has_the_same_candidates(profile_file):
     with opened(profile_file()) as planner:
         entry, rows = planner.plan(TEXT), planner.survey(TEXT)
-    assert [(row["name"], row["rejected"]) for row in rows] == [(one.name, one.refused) for one in entry.candidates]
+    assert [(row.name, row.rejected) for row in rows] == [(one.name, one.refused) for one in entry.candidates]
 
 
 def test_a_preference_becomes_the_limit_of_the_key(profile_file):
@@ -91,9 +97,20 @@ def test_noise_of_cudnn_is_not_seen(profile_file, capfd, in_child):
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_damaged_model_is_a_warning_of_the_caller(profile_file, tmp_path, monkeypatch):
+    model = tmp_path / ranking.file_name("9.0", ranking.model_release())
+    model.write_text("a model")
+    monkeypatch.setenv("CUDNNPY_MODELS", str(tmp_path))
+    monkeypatch.setenv("PYTHONWARNINGS", "error")  # filters are the caller's
+    with pytest.warns(RuntimeWarning, match=f"{model.name} is not used to choose engines") as warned:
+        planned(profile_file())
+    assert len(warned) == 1
+    planned(profile_file())  # a second warning is an error in the tests
+
+
 def test_a_candidate_that_ends_the_process_costs_only_itself(profile_file, in_child):
     with opened(profile_file()) as planner:
-        usable = [row["name"] for row in planner.survey(TEXT) if not row["rejected"]]
+        usable = [row.name for row in planner.survey(TEXT) if not row.rejected]
     bad = [usable[0], usable[3]]
     in_child(
         f"""
@@ -164,12 +181,12 @@ def test_nothing_is_left_of_a_command_that_is_stopped(profile_file, in_child, tm
             time.sleep(600)
         engines.EngineConfiguration.finalize = endless
         """)
-    begun, problems, temporary = tmp_path / "begun", tmp_path / "problems.toml", tmp_path / "temporary"
+    begun, problems, temporary = tmp_path / "begun", tmp_path / "problems.txt", tmp_path / "temporary"
     os.mkfifo(begun)
     temporary.mkdir()
     monkeypatch.setenv("BEGUN", str(begun))
     monkeypatch.setenv("TMPDIR", str(temporary))
-    problems.write_text(f'format = 1\nproblems = ["{TEXT}"]\n')
+    problems.write_text(TEXT)
     arguments = ["plan", problems, "--device", profile_file(), "-o", tmp_path / "plans.jsonl"]
     before = {*tmp_path.iterdir()}
     with subprocess.Popen([sys.executable, "-c", COMMAND, *arguments], start_new_session=True) as process:

@@ -25,10 +25,9 @@ from itertools import repeat
 from pathlib import Path
 import numpy as np
 import cudnnpy
-from cudnnpy import Engine, reference
+from cudnnpy import Engine
 from cudnnpy._core.layouts import TensorSpec, check_spec
 from cudnnpy._planning import problem_notation, plan_serialization, problem_file
-from cudnnpy._options.arguments import check_axes
 from cudnnpy._store import exports
 from cudnnpy.graph.argument_checks import checked_axes
 
@@ -43,19 +42,19 @@ def file(name, content):
     (folder / name).write_bytes(content)
     return folder / name
 
-start = b'format = 1\nproblems = ["'
 exported = b'{"entries":1,"format":1,"kind":"cudnnpy store"}\n'
 calls = [
     *(
-        lambda path=file(f"{number}.toml", content): problem_file.read(path)
+        lambda path=file(f"{number}.txt", content): problem_file.read(path)
         for number, content in enumerate((
-            b"a" + b".a" * 40_000 + b" = 1",
+            b"x" * 10_000_000,
+            b"1 " * 8_000_000,
+            b"\n" * (16 << 20),
+            b"x\n" * 8_000_000,
             b"[[a.b]]\n" * 1_000_000,
-            start + b"x" * 10_000_000 + b'"]',
-            start + b"\\" * 5_000_000 + b'"]',
-            b"format = 1\nproblems = [" + b'\"\"\"\\' * 1_000_000,
-            start + b"forward " + b"1 " * 500_000 + b'"]',
-            start + b"forward 1x1x1x1 1x1x1x1 pad=" + b"1," * 500_000 + b'1"]',
+            b"{" + b'"' * 10_000_000,
+            b"forward " + b"1 " * 500_000,
+            b"forward 1x1x1x1 1x1x1x1 pad=" + b"1," * 500_000 + b"1",
             b"#" * (17 << 20),
         ))
     ),
@@ -77,9 +76,7 @@ for many in (range(10**9), repeat(1), Huge()):
         lambda many=many: cudnnpy.Convolution(padding=(many, 1)),
         lambda many=many: cudnnpy.Convolution(workspace_limit=many),
         lambda many=many: cudnnpy.Pooling(window=many),
-        lambda many=many: reference.LayerNormalization(normalized_shape=many),
         lambda many=many: cudnnpy.Convolution().output_shape(many, (1, 1, 1, 1)),
-        lambda many=many: check_axes(many, 4),
         lambda many=many: checked_axes(many, 4),
         lambda many=many: check_spec("x", TensorSpec((1, 1), strides=many)),
         lambda many=many: cudnnpy.empty(many),
@@ -107,7 +104,7 @@ def test_small_files_and_arguments_take_little_memory(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(tmp_path)], capture_output=True, text=True, check=False, timeout=300
     )
-    assert (done.returncode, done.stdout) == (0, "55\n"), done.stderr[-3000:]
+    assert (done.returncode, done.stdout) == (0, "49\n"), done.stderr[-3000:]
 
 
 def test_a_value_is_shown_in_few_characters() -> None:
@@ -163,7 +160,7 @@ def test_what_the_command_prints_is_printable_and_short(capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     "words",
     [
-        ("plan", "\udcff\x1b.toml", "--device", "p\udcff.json", "-o", "o\udcff"),
+        ("plan", "\udcff\x1b.txt", "--device", "p\udcff.json", "-o", "o\udcff"),
         ("explain", "forward", "1x1x1x1", "1x1x1x1", "--device", "\udcff\x1b"),
     ],
 )

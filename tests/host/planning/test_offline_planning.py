@@ -6,6 +6,7 @@ import copy
 import json
 import pickle
 import re
+import resource
 import threading
 from typing import Any
 
@@ -135,8 +136,8 @@ def test_problems_are_recorded(h200: DeviceProfile, tmp_path: Any) -> None:
         graph().plan(h200)
     assert recording.problems[0] == TEXT
     assert recording.problems[1].startswith("graph {")
-    recording.save(tmp_path / "problems.toml")
-    assert [one.text for one in problem_file.read(tmp_path / "problems.toml")] == list(recording.problems)
+    recording.save(tmp_path / "problems.txt")
+    assert [one.text for one in problem_file.read(tmp_path / "problems.txt")] == list(recording.problems)
 
 
 def test_the_entries_make_an_export(h200: DeviceProfile, tmp_path: Any) -> None:
@@ -280,6 +281,15 @@ def test_a_profile_of_the_package_tells_what_was_set_by_hand(h200: DeviceProfile
     assert (again.properties, again.cudnn, again.set_by_hand, again.releases) == (
         h200.properties, None, h200.set_by_hand, h200.releases
     )  # fmt: skip
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))  # as on a full disk
+    try:
+        with pytest.raises(OSError, match="large"):
+            h200.save(tmp_path / "mine.json")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert DeviceProfile.load(tmp_path / "mine.json").properties == h200.properties
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.json"]
 
 
 def test_the_status_of_the_graph_api_without_a_driver_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

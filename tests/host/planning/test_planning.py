@@ -98,52 +98,6 @@ def is_tf32(row: dict[str, Any]) -> bool:
 # Descriptors that need an engine library to be finalized (the others are in test_backend.py)
 
 
-@pytest.mark.parametrize(
-    ("kind", "attributes", "silent"),
-    [
-        (
-            "TENSOR",
-            {
-                "TENSOR_UNIQUE_ID": -7,
-                "TENSOR_DATA_TYPE": int(raw.CUDNN_DATA_HALF),
-                "TENSOR_DIMENSIONS": [1, 2, 3, 4],
-                "TENSOR_STRIDES": [24, 1, 8, 2],
-                "TENSOR_IS_VIRTUAL": True,
-            },
-            {"TENSOR_BYTE_ALIGNMENT": 16},
-        ),
-        (
-            "CONVOLUTION",
-            {
-                "CONVOLUTION_COMP_TYPE": int(raw.CUDNN_DATA_DOUBLE),
-                "CONVOLUTION_SPATIAL_DIMS": 3,
-                "CONVOLUTION_PRE_PADDINGS": [0, 1, 2],
-                "CONVOLUTION_POST_PADDINGS": [3, 4, 5],
-                "CONVOLUTION_FILTER_STRIDES": [1, 2, 3],
-                "CONVOLUTION_DILATIONS": [3, 2, 1],
-            },
-            {"CONVOLUTION_CONV_MODE": int(raw.CUDNN_CONVOLUTION)},
-        ),
-        (
-            "REDUCTION",
-            {"REDUCTION_OPERATOR": int(raw.CUDNN_REDUCE_TENSOR_AMAX), "REDUCTION_COMP_TYPE": int(raw.CUDNN_DATA_FLOAT)},
-            {},
-        ),
-        (
-            "VARIANT_PACK",
-            {"VARIANT_PACK_WORKSPACE": 512},
-            {"VARIANT_PACK_UNIQUE_IDS": [1], "VARIANT_PACK_DATA_POINTERS": [256]},
-        ),
-    ],
-)
-def test_the_library_gives_back_what_was_set(
-    plan: Planner, kind: str, attributes: dict[str, Any], silent: dict[str, Any]
-) -> None:
-    """`silent` is what the library wants and does not give back."""
-    asked = list(attributes)
-    assert plan("descriptor", kind=kind, attributes={**attributes, **silent}, ask=asked) == attributes
-
-
 def test_the_librarys_reason_is_in_the_exception(plan: Planner) -> None:
     with pytest.raises(Refused, match=r"BadParameterError: cudnnBackendFinalize returned .*2000.*: .*dimension"):
         plan("descriptor", kind="TENSOR", attributes={"TENSOR_UNIQUE_ID": 1}, ask=[])
@@ -385,12 +339,6 @@ def test_autotune_measures_every_usable_candidate_and_takes_the_fastest(plan: Pl
     assert some["name"] == names[1]
 
 
-def test_autotune_starts_with_the_heuristics_best(plan: Planner) -> None:
-    request = with_options(PROBLEMS["forward float32"], prefer="autotune")
-    names = [row["name"] for row in usable(plan("survey", **request))]
-    assert plan("choose", **request, times=dict.fromkeys(names, 1.0))["seen"][0] == names[0]
-
-
 def test_autotune_then_varies_the_knobs_of_the_best_engines(plan: Planner) -> None:
     request = with_options(PROBLEMS["forward float32"], prefer="autotune")
     rows = usable(plan("survey", **request))
@@ -410,29 +358,12 @@ def test_autotune_then_varies_the_knobs_of_the_best_engines(plan: Planner) -> No
     assert all(changed in knobs_in(name) for name in of_others)
 
 
-@pytest.mark.parametrize("name", ["forward float32", "backward_data float16 channels last"])
-def test_autotune_builds_the_operation_graph_once(plan: Planner, name: str) -> None:
-    """The heuristics, all engines and the search of knobs share it."""
-    request = with_options(PROBLEMS[name], prefer="autotune")
-    names = [row["name"] for row in usable(plan("survey", **request))]
-    chosen = plan("choose", **request, times=dict.fromkeys(names, 1.0))
-    assert len(chosen["seen"]) > len(names)
-    assert len(chosen["graphs"]) == 1
-
-
 def test_autotune_plans_an_epilogue_once(plan: Planner) -> None:
     """Its engine is compiled at run time, for each of the candidates without it."""
     request = with_options(PROBLEMS["bias and relu"], prefer="autotune")
     names = [row["name"] for row in usable(plan("survey", **request))]
     assert len([name for name in names if name.endswith(" + epilogue")]) > 1
     assert plan("choose", **request, times=dict.fromkeys(names, 1.0))["graphs"].count("epilogue") == 1
-
-
-def test_autotune_stops_when_its_time_is_used_up(plan: Planner) -> None:
-    request = with_options(PROBLEMS["forward float32"], prefer="autotune", tune_seconds=1e-9)
-    names = [row["name"] for row in usable(plan("survey", **request))]
-    chosen = plan("choose", **request, times=dict.fromkeys(names, 1.0))
-    assert chosen["seen"] == [chosen["name"]] == names[:1]
 
 
 def test_autotune_measures_within_the_limit_and_the_filters(plan: Planner) -> None:
@@ -445,22 +376,6 @@ def test_autotune_measures_within_the_limit_and_the_filters(plan: Planner) -> No
     chosen = plan("choose", **narrow, times={row["name"]: 1.0 for row in rows})
     assert sorted(chosen["seen"][: len(wanted)]) == sorted(wanted)
     assert not {row["name"] for row in rows}.intersection(chosen["seen"][len(wanted) :])
-
-
-def test_autotune_without_memory_takes_the_best_guess(plan: Planner) -> None:
-    request = with_options(PROBLEMS["forward float32"], prefer="autotune")
-    guess = plan("choose", **PROBLEMS["forward float32"])["name"]
-    for scarce in ("to begin", "for any"):
-        assert plan("choose", **request, times={}, scarce=scarce)["name"] == guess
-
-
-def test_autotune_where_nothing_ran_is_an_error_with_every_candidate(plan: Planner) -> None:
-    request = with_options(PROBLEMS["forward float32"], prefer="autotune")
-    names = [row["name"] for row in plan("survey", **request)]
-    with pytest.raises(Refused, match="failed when run: it has no time") as caught:
-        plan("choose", **request, times={})
-    assert caught.value.kind == "NoAlgorithmError"
-    assert sorted(row["name"] for row in caught.value.candidates) == sorted(names)
 
 
 # The table that says why not
@@ -479,6 +394,7 @@ def test_the_table_has_a_line_for_every_candidate_and_says_why(plan: Planner, re
     with pytest.raises(Refused) as caught:
         plan("choose", **request_)
     _check_table(caught.value)
+    assert re.search(r"not supported here: CUDNN_STATUS_\w+ \(\d+\)|need a GPU", caught.value.text)
 
 
 @pytest.mark.parametrize("name", ["forward float32", "backward_filter float32", "bias and relu", "three axes"])
@@ -488,6 +404,7 @@ def test_the_table_tells_sizes_filters_and_limits_apart(plan: Planner, name: str
     with pytest.raises(Refused) as caught:
         plan("choose", **with_options(PROBLEMS[name], **strict), times={})
     refused = caught.value
+    assert {row["name"] for row in refused.candidates} == {row["name"] for row in plan("survey", **PROBLEMS[name])}
     refused.candidates = [row for row in refused.candidates if row["refused"]]
     _check_table(refused)
     reasons = " ".join(row["refused"] for row in refused.candidates)
@@ -521,11 +438,6 @@ def _check_table(refused: Refused) -> None:
         cells = [row["name"], row["source"], size, sure, *filter(None, [notes]), row["refused"]]
         pattern = r"\s+".join(map(re.escape, cells)) + "$"
         assert any(re.match(r"\s+" + pattern, line) for line in lines), (pattern, lines)
-
-
-def test_a_reason_of_cudnns_own_is_told(plan: Planner) -> None:
-    with pytest.raises(Refused, match=r"not supported here: CUDNN_STATUS_\w+ \(\d+\)"):
-        plan("choose", **with_options(problem(), algorithm={"index": 10_000}))
 
 
 # One algorithm, forced

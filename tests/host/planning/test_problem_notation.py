@@ -28,7 +28,7 @@ X, W = "1x64x8x8", "64x64x3x3"
 PLAIN = f"forward {X} {W}"
 # Calls of test_descriptions.py that plan convolutions or graphs.
 PLANNED = ["forward", "backward_data", "backward_filter", "backward_bias", "depthwise", "depthwise backward_filter"]
-PLANNED += ["transposed", "fused", "graph", "instance normalization", "layer normalization"]
+PLANNED += ["transposed", "fused", "graph"]
 
 
 def problem(operation: str = "forward", *shapes: tuple[int, ...], result=None, **options) -> ConvolutionProblem:
@@ -40,7 +40,7 @@ def problem(operation: str = "forward", *shapes: tuple[int, ...], result=None, *
 # There and back
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(problems(), planning_options())
 def test_every_problem_comes_back_from_its_text(drawn: ConvolutionProblem, options: PlanningOptions) -> None:
     text = text_of(drawn, options)
@@ -57,7 +57,7 @@ def test_every_problem_comes_back_from_its_text(drawn: ConvolutionProblem, optio
     assert text.startswith(str(drawn))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(problems(), planning_options(), st.randoms())
 def test_words_may_come_in_any_order(drawn: ConvolutionProblem, options: PlanningOptions, random: object) -> None:
     """Except that the shape of x comes before that of w."""
@@ -71,7 +71,7 @@ def test_words_may_come_in_any_order(drawn: ConvolutionProblem, options: Plannin
     assert parse(" \n\t ".join(words), drawn.device) == (drawn, options)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(problems())
 def test_every_word_of_a_text_is_needed(drawn: ConvolutionProblem) -> None:
     """Without one of them it is another problem or none."""
@@ -310,7 +310,7 @@ def test_what_is_no_text_is_a_type_error(text: object) -> None:
 
 
 def test_an_error_keeps_its_place_in_another_process() -> None:
-    for error in (ProblemTextError("x must be y; got z", 3, 2, "a.toml"), ProblemTextError("no", file="a.toml")):
+    for error in (ProblemTextError("x must be y; got z", 3, 2, "a.txt"), ProblemTextError("no", file="a.txt")):
         again = pickle.loads(pickle.dumps(error))
         assert (again.reason, again.column, again.line, again.file, str(again)) == (
             error.reason,
@@ -368,7 +368,7 @@ def spoiled(draw: st.DrawFn) -> str:
     return text
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(
     spoiled()
     | st.text()

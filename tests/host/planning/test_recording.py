@@ -79,7 +79,7 @@ def test_operations_are_recorded_as_a_file_that_can_be_read(stand_in: StandInDev
         conv.forward(x, w, out=y)
         conv.backward_data(y, w, out=x)
         conv.backward_bias(y)  # a graph inside, which is not chosen by these options
-    file = tmp_path / "PROBLEMS.toml"
+    file = tmp_path / "PROBLEMS.txt"
     recording.save(file)
     found = problem_file.read(file)
     assert [one.text for one in found] == list(recording.problems)

@@ -159,14 +159,6 @@ def test_the_heuristics_and_the_engines_are_not_asked_for_a_stored_choice(
     assert planned().name == "engine 2"
 
 
-def test_without_a_file_a_process_remembers_for_itself(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
-    assert layers.current().user.path == ""
-    planned()
-    cudnn.measured.clear()
-    assert (planned().name, planned().store_layer, cudnn.measured) == ("engine 2", "user", [])
-
-
 def test_all_that_was_considered_is_listed_again(cudnn: Cudnn, new_process: Callable[[], None]) -> None:
     cudnn.add(
         Made(1), Made(2, lambda knobs: 1.0), Made(4, size=lambda knobs: LOTS + 1), Made(5, notes=("tensor_core",))
@@ -292,15 +284,6 @@ def test_a_choice_that_is_too_large_now_is_left_to_others(cudnn: Cudnn, monkeypa
     )  # out of memory in the caller: nothing is measured
     assert (planned(memory_limit=500).name, standing(), reasons()) == ("engine 2", before, [])
     assert planned().name == "engine 2"
-
-
-def test_a_plan_that_is_too_large_now_is_left_to_others(cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 500), Made(3))
-    planned()
-    put(standing()._replace(milliseconds=None, complete=False))
-    before = standing()
-    monkeypatch.setattr(workspace, "free_bytes", lambda device: 499)
-    assert (planned().milliseconds, standing()) == (10.0, before)
 
 
 def test_a_choice_that_says_it_needs_less_than_it_does_is_left_alone(cudnn: Cudnn) -> None:
@@ -585,14 +568,32 @@ def test_the_faults_and_choices_of_a_read_only_store_count_and_new_ones_stay_in_
 
 
 @pytest.mark.parametrize("prefer", ["fastest", "autotune"])
-def test_a_locked_store_is_as_an_empty_one(cudnn: Cudnn, tmp_path: Path, prefer: Any) -> None:
+def test_a_store_that_stays_locked_costs_one_warning_and_its_choices(
+    cudnn: Cudnn, tmp_path: Path, prefer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
     layers.use(str(tmp_path / "store.sqlite"))
     planned()
+    monkeypatch.setattr("cudnnpy._store.sqlite_file.PATIENCE_SECONDS", 0.1)
     with closing(sqlite3.connect(tmp_path / "store.sqlite", isolation_level=None)) as locked:
         locked.execute("BEGIN EXCLUSIVE")
-        assert measured(Child(), prefer=prefer).name == "engine 1"
-    assert measured(Child(), prefer=prefer).name == "engine 2"
+        with pytest.warns(RuntimeWarning, match="it stays locked") as caught:
+            names = [measured(Child(), prefer=prefer).name for _ in range(2)]
+    assert (names, len(caught)) == (["engine 1"] * 2, 1)
+
+
+@pytest.mark.parametrize("variable", ["CUDNNPY_STORE", "CUDNNPY_STORE_LAYERS"])
+def test_a_variable_that_names_no_store_costs_one_warning(
+    cudnn: Cudnn, tmp_path: Path, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cudnn.add(Made(1), Made(2))
+    (tmp_path / "notes").write_text("hello\n" * 100)
+    monkeypatch.setenv("CUDNNPY_STORE", "")
+    monkeypatch.setenv(variable, str(tmp_path / "notes"))
+    layers.use(None)
+    with pytest.warns(RuntimeWarning, match=f"{variable} must name a store.*notes.*Its choices are not used") as caught:
+        names = [measured(Child(), prefer=prefer).name for prefer in ("fastest", "autotune")]  # type: ignore[arg-type]
+    assert (names, len(caught)) == (["engine 1"] * 2, 1)
 
 
 # Faults
@@ -813,12 +814,12 @@ def test_a_wrong_choice_of_an_application_is_not_taken_again(cudnn: Cudnn, tmp_p
     user = Store(tmp_path / "user.sqlite")
     shipped = layers.Layers(user, [Store(application, read_only=True)])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cudnnpy._planning.stored_tuner.current", lambda: shipped)
+        patch.setattr("cudnnpy._planning.stored_tuner.current", lambda **_: shipped)
         assert planned().store_layer == f"application {application}"
         cudnn.wrong, cudnn.engines[2].time = {"engine 2"}, lambda knobs: 99.0
         user.prune(stale=False)
         other = layers.Layers(Store(tmp_path / "other.sqlite"), [Store(application, read_only=True)])
-        patch.setattr("cudnnpy._planning.stored_tuner.current", lambda: other)
+        patch.setattr("cudnnpy._planning.stored_tuner.current", lambda **_: other)
         assert (planned().name, planned().store_layer) == ("engine 1", "user")
 
 

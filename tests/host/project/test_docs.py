@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pages
 import pytest
 
 from cudnnpy import errors, raw
-from cudnnpy._measuring import stub_driver
 from cudnnpy._options.algorithms import algorithm_named, algorithm_names
 from cudnnpy._options.convolution import POLICIES, PREFERENCES
-from cudnnpy._planning import plan_serialization
-from cudnnpy._planning.device_profile import FIRST_RELEASE, DeviceProfile
+from cudnnpy._planning.device_profile import FIRST_RELEASE
 from cudnnpy.convolution import problem
 
 DOCS = pages.ROOT / "docs"
@@ -83,146 +78,7 @@ def test_every_preference_policy_and_algorithm_is_listed():
             assert algorithm_named(operation, name) in algorithm_names(operation)
 
 
-def test_the_profiles_of_the_package_are_listed():
-    text = (DOCS / "planning-without-a-gpu.md").read_text().partition("## Device profiles")[2]
-    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| .*? \| (.*?) \| (.*?) \|$", text, re.M)
-    profiles = [(name, DeviceProfile.load(name)) for name in DeviceProfile.names()]
-    assert rows == [
-        (name, one.properties["deviceName"], ", ".join(one.set_by_hand) or "none", one.releases)
-        for name, one in profiles
-    ]
-
-
-def test_the_json_of_a_plan_is_described():
-    text = (DOCS / "planning-without-a-gpu.md").read_text().partition("**The text of a plan**")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| (`.*?`) \|", text, re.M)
-    keys = [key.strip("`") for row in rows for key in row.split(", ")]
-    assert sorted(keys) == sorted(["format", "sha256", *plan_serialization.SerializedPlan._fields])
-    assert f"has format {plan_serialization.FORMAT}:" in text
-
-
 # How the programs are found
 
 
-PAGE = """# Title
-```python
-a = 1
-```
-```python gpu
-b = a
-```
-```python gpu torch
-c = b
-```
-```text
-python
-```
-```python cpu
-b = -a
-```
-```python torch
-d = b
-```
-"""
-
-
-def test_blocks_keep_their_lines():
-    lines = {2: "a = 1", 5: "b = a", 8: "c = b", 14: "b = -a", 17: "d = b"}
-    wanted = {
-        ((), False): (2, 14),
-        (("torch",), False): (2, 14, 17),
-        ((), True): (2, 5),
-        (("torch",), True): (2, 5, 8, 17),
-    }
-    for (needs, gpu), kept in wanted.items():
-        found = pages.program(PAGE, needs, gpu).splitlines()
-        assert {number: line for number, line in enumerate(found, 1) if line} == {at + 1: lines[at] for at in kept}
-        assert len(found) == len(PAGE.splitlines())
-
-
-@pytest.mark.parametrize(
-    "text", ["```python\na = 1\n", "```python coffee\na = 1\n```\n", "```python\n```python\n```\n"]
-)
-def test_a_broken_fence_is_found(text):
-    with pytest.raises(AssertionError, match=r"line [12]"):
-        pages.blocks(text)
-
-
-def test_a_promise_that_is_not_kept_is_found():
-    source = "print(1)  # -> 1\nprint(2)  # -> 2\n"
-    assert pages.unprinted(source, "1\nbetween\n2\n") == []
-    assert pages.unprinted(source, "2\n1\n") == ["2"]
-    assert pages.unprinted(source, "") == ["1", "2"]
-
-
-def test_a_program_that_fails_is_told_with_its_line(tmp_path, monkeypatch):
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "page.md").write_text("# Title\n\n```python\n1 / 0\n```\n")
-    monkeypatch.setattr(pages, "ROOT", tmp_path)
-    with pytest.raises(AssertionError, match=r'File "page\.md", line 4'):
-        pages.run("page.md", tmp_path, gpu=False)
-
-
 # What choosing-algorithms.md says of cuDNN 9.28.0 on an H200
-
-
-PLANNING = """
-import ast, sys
-import cudnnpy
-from cudnnpy._planning import candidates, selection
-from cudnnpy._planning.engines import Target
-from cudnnpy._core.layouts import TensorSpec
-
-target = Target(profile=open(sys.argv[1]).read())
-memory = 140 * 2**30
-
-
-def ask(how, operation, first, second, shape=None, **options):
-    asked = cudnnpy.Convolution(padding=1, **options)
-    problem = asked._problem(operation, TensorSpec(first), TensorSpec(second), shape, device=0)
-    return how(problem, asked._planning, target, memory)
-
-
-x, w = (64, 256, 28, 28), (256, 256, 3, 3)
-of = {"forward": (x, w, None), "backward_data": (x, w, x), "backward_filter": (x, x, w)}
-for line in sys.stdin.read().splitlines():
-    operation, _, options = line.partition(" ")
-    found, _ = ask(selection.choose, operation, *of[operation], **eval(f"dict({options})"))
-    print(f"{line} | engine {found.engine.index} | {found.workspace_size:,}")
-x, w = (32, 64, 56, 56), (64, 64, 3, 3)
-strict = {"prefer": "no_workspace", "tf32": False, "deterministic": True}
-everything = ask(selection.survey, "backward_filter", x, x, w, **strict)
-print(cudnnpy.candidates_table(everything))
-print(len(everything), "candidates")
-try:
-    ask(selection.choose, "forward", x, w, prefer="no_workspace", algorithm=cudnnpy.Engine(2))
-except cudnnpy.NoAlgorithmError as error:
-    print(error)
-"""
-PROFILE = pages.ROOT / "tests" / "data" / "h200-cudnn-9.28.json"
-
-
-@pytest.mark.skipif(raw.version() != 92800, reason="the page's tables are cuDNN 9.28.0's")
-def test_the_tables_are_what_cudnn_answers(tmp_path):
-    (tmp_path / stub_driver.LIBRARY).write_bytes(stub_driver.content())
-    text = (pages.ROOT / "docs" / "choosing-algorithms.md").read_text()
-    rows = re.findall(r"^\| (\w+) \|(.*?)\| (engine \d+) \| ([\d,]+) \|$", text, re.M)
-    questions = [f"{operation} {options.strip(' `')}" for operation, options, _, _ in rows]
-    done = subprocess.run(
-        [sys.executable, "-c", PLANNING, str(PROFILE)],
-        cwd=pages.ROOT,
-        input="\n".join(questions),
-        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    answers = done.stdout.splitlines()
-    wanted = [f"{question} | {engine} | {size}" for question, (_, _, engine, size) in zip(questions, rows, strict=True)]
-    assert len(wanted) > 8
-    assert [line for line in answers if " | " in line] == wanted, done.stderr[-2000:]
-    printed = [line for block in re.findall(r"```text\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
-    assert len(printed) > 8
-    assert [line for line in printed if line not in answers] == []
-    count = next(line for line in answers if line.endswith(" candidates"))
-    assert f"(some of {count})" in text

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "cudnnpy"
 OTHERS = {
     "_measuring/tuner.py": "a child drops the processes of its parent, whose locks they are",
     "_planning/stored_choice.py": "a child drops the locks for single problems",
-    "cli/tune/dask_worker.py": "a worker of a cluster forks no process that tunes",
+    "cli/tune/dask_cluster.py": "a worker of a cluster forks no process that tunes",
 }
 
 
@@ -61,7 +61,7 @@ threads = [threading.Thread(target=load, args=[at]) for at in range(len(locks))]
 for thread in threads:
     thread.start()
 codes = set()
-for _ in range(20):
+for _ in range(8):
     child = os.fork()
     if not child:
         signal.alarm(20)  # of a lock that stays locked

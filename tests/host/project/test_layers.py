@@ -55,16 +55,6 @@ ORDER = [
     "__main__",
 ]
 
-SMALL = {
-    "_unknown_names",
-    "_version",
-    "_installation",
-    "_cuda_state",
-    "_cuda_python",
-    "_child_process",
-    "_worker",
-    "__main__",
-}
 
 # What the reference shares with the rest: types, the checks of options, and the error for a name that it lacks. Its numerics
 # are independent.
@@ -130,46 +120,6 @@ def test_packages_import_only_from_those_before_them() -> None:
     assert breaches(modules(), ORDER) == []
 
 
-def test_the_pages_list_the_packages_in_their_order() -> None:
-    """All but the small private modules beside the packages."""
-    wanted = [name for name in ORDER if name not in SMALL]
-    tree = (ROOT / "CONTRIBUTING.md").read_text().partition("\ncudnnpy/\n")[2].partition("```")[0]
-    assert re.findall(r"^    (\w+)(?:/|\.py) ", tree, re.M) == wanted
-    page = (ROOT / "docs" / "how-it-works.md").read_text()
-    rows = re.findall(r"^\| (`cudnnpy\..*?) \|", page.partition("## The packages")[2].partition("\n## ")[0], re.M)
-    listed = [name for row in rows for name in re.findall(r"`cudnnpy\.(\w+)`", row)]
-    assert listed == wanted
-
-
-@pytest.mark.parametrize(
-    ("sources", "breach"),
-    [
-        ({"a": "", "b": "from cudnnpy import a\nfrom cudnnpy.a import thing"}, None),
-        ({"a": "from cudnnpy import b", "b": ""}, "a:1 imports b, which is not before it"),
-        ({"a": "def f():\n    from cudnnpy.b import thing", "b": ""}, "a:2 imports b, which is not before it"),
-        ({"a": "import cudnnpy.b", "b": ""}, "a:1 imports b, which is not before it"),
-        ({"a": "", "b": "", "c": ""}, "c is not in the order of the packages"),
-        ({"a": ""}, "b is in the order of the packages and does not exist"),
-        ({"a.one": "from cudnnpy.b.two import thing", "b.two": ""}, "a.one:1 imports b.two, which is not before it"),
-        ({"a.one": "from cudnnpy.a.two import thing", "a.two": "", "b": ""}, None),
-        (
-            {"a.one": "from cudnnpy.a import two", "a.two": "from cudnnpy.a import one", "b": ""},
-            "a circle: a.one imports a.two imports a.one",
-        ),
-        ({"a": "", "b": "import cudnnpy"}, "b:1 imports the package itself"),
-    ],
-)
-def test_a_planted_breach_is_found(sources: dict[str, str], breach: str | None) -> None:
-    assert breaches(sources, ["a", "b"]) == ([breach] if breach else [])
-
-
-def test_the_reference_may_import_nothing_but_types_and_the_checks_of_options() -> None:
-    source = "from cudnnpy.typing import Layout\nfrom cudnnpy._options.checks import check_flag\nfrom cudnnpy.errors import E"
-    planted = {"typing": "", "_options.checks": "", "errors": "", "reference": source}
-    order = ["typing", "_options", "errors", "reference"]
-    assert breaches(planted, order) == ["reference:3 imports errors: the reference stands alone"]
-
-
 def test_the_checks_of_options_need_the_standard_library_alone() -> None:
     for name in modules():
         if top(name) == "_options":
@@ -205,24 +155,6 @@ def test_one_spelling_crosses_into_c() -> None:
 
 
 STATUS_FUNCTIONS = {name for name in raw.functions() if raw.prototype(name).startswith("cudnnStatus_t")}
-
-
-def test_bind_means_one_thing() -> None:
-    """An executable bound to addresses gives a launch."""
-    found = {
-        name: [argument.arg for argument in node.args.args]
-        for name, source in modules().items()
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.FunctionDef) and node.name == "bind"
-    }
-    assert len(found) >= 5
-    assert {
-        name for name, arguments in found.items() if arguments != ["self", "handle", "addresses", "workspace"]
-    } == set()
-
-
-def test_nothing_is_called_utils() -> None:
-    assert [name for name in modules() if re.search(r"util|helper|misc|common", name)] == []
 
 
 # Importing

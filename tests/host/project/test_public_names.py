@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import inspect
 import re
 from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
 from pkgutil import resolve_name
-from types import FunctionType
 from typing import Any
 
 import pages
@@ -119,14 +116,6 @@ def test_a_page_names_only_what_exists(page: str) -> None:
     assert unknown == []
 
 
-def test_a_name_that_does_not_exist_is_found() -> None:
-    text = "`Plan.execute(x)`, `workspace.release`, `raw.call`, `plan.notes`\n```\n`Plan.fly`\n```\n`a/b.c`, `x = 'Plan.fly'`"
-    names = [name for span in spans(text) for name in dotted(span)]
-    assert names == ["Plan.execute", "workspace.release", "raw.call", "plan.notes"]
-    assert [name for name in names if not exists(name)] == ["workspace.release"]
-    assert not any(map(exists, ("Plan.fly", "cudnnpy.fly", "cudnnpy.Plan._of", "flies.high", "cudnnpy.raw.cudnnFly")))
-
-
 # docs/api.md
 
 
@@ -169,40 +158,6 @@ def test_a_module_exports_its_classes_and_nothing_that_it_lacks(name: str) -> No
     assert [one for one in module.__all__ if not hasattr(module, one)] == []
     classes = [one for one, value in vars(module).items() if inspect.isclass(value) and value.__module__ == name]
     assert [one for one in classes if not one.startswith("_") and one not in module.__all__] == []
-
-
-@pytest.mark.parametrize("path", [path for path, value in public_api.objects() if inspect.isclass(value)])
-def test_a_class_declares_the_attributes_that_it_sets(path: str) -> None:
-    """So that editors, the reference and these tests know them."""
-    kind = dict(public_api.objects())[path]
-    ours = [base for base in kind.__mro__ if base.__module__.startswith("cudnnpy")]
-    assigned = {name for base in ours for name in set_on_self(base) if not name.startswith("_")}
-    assert sorted(assigned - set(public_api.members(kind))) == []
-
-
-def set_on_self(kind: type) -> Iterator[str]:
-    """The attributes that the methods of a class assign, from its source: descriptors' __module__ is not their file."""
-    files = {value.__code__.co_filename for value in vars(kind).values() if isinstance(value, FunctionType)}
-    for file in files & {str(path) for path in (pages.ROOT / "cudnnpy").rglob("*.py")}:
-        trees = [node for node in ast.walk(ast.parse(Path(file).read_text())) if isinstance(node, ast.ClassDef)]
-        for node in (node for tree in trees if tree.name == kind.__name__ for node in ast.walk(tree)):
-            if (
-                isinstance(node, ast.Attribute)
-                and isinstance(node.ctx, ast.Store)
-                and ast.unparse(node.value) == "self"
-            ):
-                yield node.attr
-
-
-@pytest.mark.parametrize("path", [*public_api.paths()])
-def test_a_public_name_has_a_docstring(path: str) -> None:
-    """But fields, which the docstring of their class describes."""
-    name, *rest = path.removeprefix(f"{public_api.module_of(path)}.").split(".")
-    found = getattr(public_api.modules()[public_api.module_of(path)], name)
-    for member in rest:
-        found = inspect.getattr_static(found, member, None)
-    if inspect.isclass(found) or isinstance(found, FunctionType | property | classmethod | staticmethod):
-        assert inspect.getdoc(found)
 
 
 # Options in prose

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import ast
-import copy
 import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 ROWS: dict[str, Any] = tomllib.loads((ROOT / "tests" / "rows.toml").read_text())
@@ -75,54 +72,6 @@ def fault_of(test: str, kind: str) -> str:
 def test_every_row_names_tests_that_exist() -> None:
     assert faults(ROWS) == []
     assert list(ROWS) == WANTED
-
-
-@pytest.mark.parametrize(
-    ("row", "change", "fault"),
-    [
-        ("A1", None, "A1 is missing"),
-        ("A7", {"text": "more"}, "A7 is no row"),
-        ("B2", {"text": ""}, "B2 does not say what must work"),
-        ("B3", {"page": "docs/nowhere.md"}, "B3 has no page 'docs/nowhere.md'"),
-        ("C1", {"hosts": []}, "C1 has 'hosts', which means nothing"),
-        ("C2", {"gpu": []}, "C2 needs gpu tests, or without_gpu saying why there are none"),
-        ("C3", {"without_host": "no reason"}, "C3 needs host tests, or without_host saying why there are none"),
-        ("E5", {"without_gpu": ""}, "E5 needs gpu tests, or without_gpu saying why there are none"),
-        (
-            "D1",
-            {"host": ["tests/host/test_nothing.py::test_it"]},
-            "tests/host/test_nothing.py is no file of tests/host or tests/torch",
-        ),
-        (
-            "D2",
-            {"gpu": ["tests/host/project/test_rows.py::test_it"]},
-            "tests/host/project/test_rows.py is no file of tests/gpu",
-        ),
-        (
-            "D3",
-            {"host": ["tests/host/project/test_rows.py::test_it"]},
-            "tests/host/project/test_rows.py has no test_it",
-        ),
-        (
-            "D4",
-            {"host": ["tests/host/project/test_rows.py::named_in"]},
-            "tests/host/project/test_rows.py has no named_in",
-        ),
-        (
-            "D7",
-            {"gpu": ["tests/gpu/test_operations.py::test_drawn_problems[Pouring.forward]"]},
-            "no file of tests/gpu has the parameter 'Pouring.forward'",
-        ),
-        ("D8", {"gpu": ROWS["D8"]["gpu"] * 2}, "D8 lists a gpu test twice"),
-    ],
-)
-def test_a_planted_fault_is_found(row: str, change: dict[str, Any] | None, fault: str) -> None:
-    rows = copy.deepcopy(ROWS)
-    if change is None:
-        del rows[row]
-    else:
-        rows.setdefault(row, {}).update(change)
-    assert any(fault in found for found in faults(rows))
 
 
 def test_the_packages_and_the_top_level() -> None:

@@ -97,6 +97,14 @@ def overridden(name: str) -> None:
     Descriptor(raw.CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR).set(attribute, 4096)
 
 
+def constant() -> None:
+    """A number as a constant, which is an address for cuDNN."""
+    descriptor = Descriptor(raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR)
+    descriptor.set(raw.CUDNN_ATTR_TENSOR_DATA_TYPE, raw.CUDNN_DATA_FLOAT)
+    descriptor.set(raw.CUDNN_ATTR_TENSOR_IS_BY_VALUE, True)
+    descriptor.set(raw.CUDNN_ATTR_TENSOR_CONSTANT_VALUE, 3)
+
+
 def folded(axes: int) -> None:
     """The folding of a convolution whose descriptor is set for a number of axes, 0 for unset."""
     import raw_arguments
@@ -121,6 +129,7 @@ def cases() -> Iterator[tuple[str, Callable[[], object]]]:
     yield "one axis to fold", lambda: folded(1)
     for name in ("SHAPES", "STRIDES"):
         yield f"override {name}", lambda name=name: overridden(name)
+    yield "the address of a constant", constant
     for axis in (-1, 8, 100, _LARGE, -_LARGE, 1 << 32):
         output = {"INPLACE_INDEX": 1, "OUTPUT_DESC": tensor(9, _X)}
         yield f"concat {axis}", lambda axis=axis, output=output: made("CONCAT", AXIS=axis, **output)
@@ -163,7 +172,7 @@ def main() -> None:
             print("done")
         except CudnnError as error:
             print(f"cuDNN refused: {' '.join(str(error).split())}")
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             print(f"refused: {error}")
 
 
@@ -181,7 +190,7 @@ def test_what_ended_the_process_is_refused(request: pytest.FixtureRequest) -> No
         outcome = found.pop(f"a tensor of data type {dtype}")
         assert outcome.startswith("refused: CUDNN_ATTR_TENSOR_DATA_TYPE must be ") == is_newer, (dtype, outcome)
     assert {name: outcome for name, outcome in found.items() if not outcome.startswith("refused: ")} == {}
-    assert len(found) == 24 + _HAS_PROFILES + 2 * len(_MODES) * _HAS_MODES
+    assert len(found) == 25 + _HAS_PROFILES + 2 * len(_MODES) * _HAS_MODES
 
 
 if __name__ == "__main__":

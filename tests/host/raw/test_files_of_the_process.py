@@ -14,7 +14,6 @@ import pytest
 
 from cudnnpy import availability, raw
 from cudnnpy.availability import Library
-from cudnnpy.raw import _elf, _library_files
 
 REAL = Path(raw.path()).resolve().parent
 NAMES = {file.name for file in REAL.glob("libcudnn*.so.9")}
@@ -178,28 +177,3 @@ def test_the_problems_of_files_name_their_folders_releases_and_wheels() -> None:
     (problem,) = availability._file_problems((one,), {}, (Library("b", "/c/b", "9.28.0"),))
     assert "are loaded, or would be: libcudnn.so.9 (9.28.0) from /a; b (9.28.0) from /c. " in problem
     assert list(availability._file_problems((one,), {}, (Library("b", "/a/b", None),))) == []
-
-
-@pytest.mark.parametrize(
-    ("place", "variable", "origin"),
-    [
-        ("lib", "CONDA_PREFIX", "conda"),
-        ("", "LD_LIBRARY_PATH", "LD_LIBRARY_PATH"),
-        ("lib64", "CUDNN_PATH", "CUDNN_PATH"),
-        ("lib", "CUDA_HOME", "CUDA_HOME"),
-        ("nvidia/cudnn/lib", "", "site-packages, of no wheel"),
-        ("", "cache", "system"),
-    ],
-)
-def test_origins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, variable: str, origin: str) -> None:
-    for name in ("CONDA_PREFIX", "LD_LIBRARY_PATH", "CUDNN_PATH", "CUDA_PATH", "CUDA_HOME", "CUDNNPY_LIBRARY"):
-        monkeypatch.delenv(name, raising=False)
-    file = built(tmp_path / place, "libcudnn.so.9")
-    monkeypatch.setattr(_elf, "_CACHE", tmp_path / "ld.so.cache")
-    monkeypatch.setattr(_elf.site, "getsitepackages", lambda: [str(tmp_path)] if not variable else [])
-    monkeypatch.setattr(_elf.site, "ENABLE_USER_SITE", False)
-    if variable == "cache":
-        (tmp_path / "ld.so.cache").write_bytes(b"\0%b\0" % os.fsencode(file))
-    elif variable:
-        monkeypatch.setenv(variable, str(tmp_path))
-    assert list(_library_files.files_elsewhere([], {})) == [(file.name, str(file), None, origin)]

@@ -1,9 +1,10 @@
-"""Variant packs: cuDNN launches make one for their addresses and destroy it, whatever fails."""
+"""Variant packs: a launcher has those of its last two tuples of addresses, and none of a launch that failed."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,8 @@ from stand_in_device import StandInDevice
 
 import cudnnpy
 from cudnnpy import Convolution, Plan, TensorSpec, raw
-from cudnnpy.errors import StatusError
+from cudnnpy.errors import ClosedError, StatusError
+from cudnnpy.handle import Handle
 
 STREAM = 0x5000
 STEP = 1 << 20  # bytes between the operands of a tuple
@@ -34,7 +36,7 @@ def execute(plan: Plan, number: int, times: int = 1) -> None:
 def test_streams_are_what_every_launch_takes_or_refuses(stand_in: StandInDevice, direct: bool) -> None:
     """cuDNN and the driver take other types."""
     stand_in.is_relocatable = True
-    cudnnpy.set_cache_limit(direct=direct)
+    cudnnpy.set_direct_launches(direct)
     plan = planned(stand_in)
     for _ in range(40):
         for stream in (STREAM, np.int64(STREAM), SimpleNamespace(__cuda_stream__=(0, STREAM))):
@@ -49,16 +51,51 @@ def addresses_of(number: int) -> list[int]:
     return [STEP * (3 * number + at) for at in (1, 2, 3)]
 
 
-def test_addresses_reach_the_launch_and_no_pack_of_them_stays(stand_in: StandInDevice) -> None:
+def test_addresses_reach_the_launch_and_the_last_two_packs_of_them_stay(stand_in: StandInDevice) -> None:
     plan = planned(stand_in)
     for number in range(500):
-        execute(plan, number)
-        launch = stand_in.launches[-1]
-        assert [launch.addresses[name] for name in ("x", "w", "y")] == addresses_of(number)
-        assert stand_in.packs == set()
+        for again in (number, max(number - 1, 0), number):
+            execute(plan, again)
+            launch = stand_in.launches[-1]
+            assert [launch.addresses[name] for name in ("x", "w", "y")] == addresses_of(again)
+        assert len(stand_in.packs) == min(number + 1, 2)
     calls = stand_in.c_calls
-    assert calls["cudnnBackendCreateDescriptor"] == calls["cudnnBackendDestroyDescriptor"] == 500
-    assert (calls["cudnnBackendSetAttribute"], calls["cudnnBackendExecute"]) == (1500, 500)
+    assert (calls["cudnnBackendCreateDescriptor"], calls["cudnnBackendDestroyDescriptor"]) == (500, 498)
+    assert (calls["cudnnBackendSetAttribute"], calls["cudnnBackendExecute"]) == (1500, 1500)
+    del plan
+    assert stand_in.packs == set()
+
+
+def test_another_workspace_is_another_pack(stand_in: StandInDevice) -> None:
+    stand_in.workspace_size = 256
+    plan = planned(stand_in)
+    for number in (0, 1, 0, 2, 1):
+        plan.execute(*addresses_of(0), STEP * (100 + number), STREAM)
+        assert stand_in.launches[-1].addresses["workspace"] == STEP * (100 + number)
+    assert stand_in.c_calls["cudnnBackendCreateDescriptor"] == 4
+
+
+def test_the_end_of_the_handle_ends_the_packs(stand_in: StandInDevice) -> None:
+    """A pack itself does not refer to the handle; its launch does, so that the handle would not be destroyed."""
+    plan = planned(stand_in)
+    execute(plan, 0)
+    handle = Handle.default(0)
+    pointer = weakref.ref(handle.pointer)
+    stand_in.launches.clear()  # which refer to it, too
+    stand_in.thread_state.launches.clear()
+    handle.close()
+    assert (stand_in.packs, pointer()) == (set(), None)
+    with pytest.raises(ClosedError):
+        execute(plan, 0)
+
+
+def test_a_number_that_equals_an_address_of_before_is_no_address(stand_in: StandInDevice) -> None:
+    plan = planned(stand_in)
+    execute(plan, 0)
+    for bad in (float(STEP), str(STEP)):
+        with pytest.raises(TypeError):
+            plan.execute(bad, *addresses_of(0)[1:], 0, STREAM)  # type: ignore[arg-type]
+    assert len(stand_in.launches) == 1
 
 
 FAILING = [
@@ -103,7 +140,7 @@ def test_a_status_of_any_call_raises_and_leaves_no_pack(
     failing.clear()
     execute(plan, 0)
     assert [stand_in.launches[-1].addresses[name] for name in ("x", "w", "y")] == addresses_of(0)
-    assert stand_in.packs == set()
+    assert len(stand_in.packs) == 1
 
 
 @pytest.mark.parametrize("bad", [16.5, "16", None, 1 << 64])
@@ -126,12 +163,12 @@ def destroy(pack):
     destroyed.append(pack.value)
     return 0
 
-packs = [VariantPack(destroy), VariantPack(destroy)]
+packs = [VariantPack(destroy, ()), VariantPack(destroy, ())]
 packs[0].value = 0x77
 child = os.fork()
 if not child:
     packs.clear()
-    packs.append(VariantPack(destroy))
+    packs.append(VariantPack(destroy, ()))
     packs[0].value = 0x88
     packs.clear()
     os._exit(destroyed != [0x88])

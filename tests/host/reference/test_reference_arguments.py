@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -421,29 +420,3 @@ def test_sequences_and_numpy_ints_are_numbers() -> None:
     with pytest.raises(AttributeError):
         plain.stride = 1
     assert Convolution(compute_dtype=np.float64) == Convolution(compute_dtype="float64") != Convolution()
-
-
-def test_signatures() -> None:
-    """The defaults of the device classes, written out."""
-    options = (
-        "(*, padding=0, stride=1, dilation=1, groups=1, mode='cross_correlation', layout='NCHW', compute_dtype=None, "
-        "prefer='fastest', workspace_limit=None, deterministic=False, tf32=True, algorithm=None, "
-        "policy='on_shape_change', tune_seconds=2.0{})"
-    )
-    tail = "out=None, alpha=1.0, beta=0.0"
-    assert bare(Convolution) == options.format("")
-    assert bare(ConvolutionTranspose) == options.format(", output_padding=0")
-    for kind in (Convolution, ConvolutionTranspose):
-        assert bare(kind.forward) == f"(self, x, w, bias=None, activation=None, {tail}, stream=None)"
-        assert bare(kind.backward_data) == f"(self, dy, w, x_shape=None, {tail}, stream=None)"
-        assert bare(kind.backward_filter) == f"(self, dy, x, w_shape=None, {tail}, stream=None)"
-        assert bare(kind.backward_bias) == f"(self, dy, {tail}, stream=None)"
-        assert bare(kind.output_shape) == "(self, x_shape, w_shape)"
-    assert bare(sigmoid) == f"(x, {tail})"
-
-
-def bare(function: Callable[..., object]) -> str:
-    """A signature without its annotations."""
-    signature = inspect.signature(function)
-    parameters = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
-    return str(signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty))

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -19,11 +20,11 @@ from stored import CUDNN, GPU, entry, key
 from cudnnpy import raw
 from cudnnpy import store as public
 from cudnnpy._store import database, machine
-from cudnnpy._store import entry as entries
 from cudnnpy._store.contents import ENTRY, content_of
 from cudnnpy._store.machine import Machine
+from cudnnpy._store.sqlite import DEFINITION
 from cudnnpy.errors import ClosedError
-from cudnnpy.store import Entry, Forgotten, Key, Store, StoredCandidate
+from cudnnpy.store import Entry, Forgotten, Key, Store
 
 HERE = Machine(CUDNN, frozenset([GPU]))
 
@@ -46,12 +47,6 @@ def test_everything_in_a_key_tells_it_from_others(store: Store, field: str) -> N
     assert other.digest != key().digest
     assert store.get(other) is None
     assert store.get(key(**{field: value})) == entry()
-
-
-def test_a_digest_depends_on_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = key().digest
-    monkeypatch.setattr(entries, "SCHEMA", 99)
-    assert key().digest != before
 
 
 def test_the_parts_of_a_key_are_not_run_together() -> None:
@@ -327,7 +322,16 @@ def test_a_closed_store_is_not_used(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"hello\n" * 1000, b"\x7fELF" + os.urandom(5000), b"{}\n", b"SQLite format 3\0" + bytes(90)]
+    "content",
+    [
+        b"hello\n" * 1000,
+        b"\x7fELF" + os.urandom(5000),
+        b"{}\n",
+        b"SQLite format 3\0" + bytes(90),
+        bytes(8192),
+        f"BEGIN;\n{DEFINITION};\n".encode(),
+    ],
+    ids=["text", "program", "JSON", "SQLite's first bytes", "zeros", "dump of a store"],
 )
 def test_a_file_of_another_kind_is_not_touched(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "notes"
@@ -337,6 +341,16 @@ def test_a_file_of_another_kind_is_not_touched(tmp_path: Path, content: bytes) -
             public.open(file, read_only=read_only)
     assert file.read_bytes() == content
     assert [*tmp_path.iterdir()] == [file]
+
+
+def test_a_large_file_of_another_kind_is_not_read_whole(tmp_path: Path) -> None:
+    with (tmp_path / "large").open("wb") as file:
+        file.write(b"hello")
+        file.truncate(6 << 30)
+    before = time.monotonic()
+    with pytest.raises(ValueError, match="a file of another kind"):
+        public.open(tmp_path / "large")
+    assert time.monotonic() - before < 1
 
 
 def test_a_database_of_another_program_is_not_touched(tmp_path: Path) -> None:
@@ -368,7 +382,3 @@ def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
     assert (len(store), file.stat().st_size) == (0, 0)
     store.put(entry())
     assert [*Store(file)] == [entry()]
-
-
-def test_a_candidate_has_its_fields() -> None:
-    assert all(isinstance(one, StoredCandidate) for one in Entry.of(entry().plain()).candidates)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -104,10 +103,6 @@ def test_damaged_lines_are_left_out_with_one_warning(tmp_path: Path, export: Pat
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        (
-            {"kind": "cudnnpy store", "format": 3, "entries": 3},
-            "path must be an export of format 2; got format 3 in ...",
-        ),
         ({"kind": "cudnnpy store", "format": "1"}, "path must be an export of format 2; got format '1' in ..."),
         ({"kind": "something"}, "path must be an export of a store...; got ..."),
         ([], "path must be an export of a store...; got ..."),
@@ -161,10 +156,3 @@ def test_a_file_that_is_missing_is_an_oserror(tmp_path: Path) -> None:
             use()
     with pytest.raises(FileNotFoundError):
         Store("").export(tmp_path / "none" / "plans.jsonl")
-
-
-def test_an_export_of_no_entries_is_one(tmp_path: Path) -> None:
-    assert Store("").export(tmp_path / "plans.jsonl") == 0
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert Store("").load(tmp_path / "plans.jsonl") == 0

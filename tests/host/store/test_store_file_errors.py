@@ -270,57 +270,40 @@ def test_threads_that_meet_a_full_disk_at_once_share_memory(tmp_path: Path, monk
 # Locks
 
 
-def test_a_lock_that_is_given_back_is_waited_for(tmp_path: Path) -> None:
-    store = Store(tmp_path / "store.sqlite")
-    store.put(entry(0))
-    with connected(tmp_path / "store.sqlite") as connection:
-        connection.execute("BEGIN IMMEDIATE")
-        ended = threading.Timer(0.3, lambda: None)
-        released = threading.Thread(target=lambda: store.put(entry(1)))
-        released.start()
-        ended.start()
-        ended.join()
-        assert released.is_alive()
-        connection.execute("ROLLBACK")
-        released.join()
-    assert [*store] == [entry(0), entry(1)]
-
-
-def sqlites_own(path: Path) -> Iterator[None]:
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
     with connected(path) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield
 
 
-def test_a_lock_that_stays_leaves_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_up_goes_on_without_a_file_that_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path / "store.sqlite")
     store.put(entry(0))
+    store.add_faults([fault(0)])
     monkeypatch.setattr(sqlite_file, "PATIENCE_SECONDS", 0.1)
-    with (
-        contextmanager(sqlites_own)(tmp_path / "store.sqlite"),
-        one_warning("it stays locked"),
-    ):
-        for number in range(1, 4):
-            assert store.put(entry(number)) == entry(number)
-    assert [*store] == [entry(number) for number in range(4)]
+    with connected(tmp_path / "store.sqlite") as connection, one_warning("it stays locked"):
+        connection.execute("BEGIN EXCLUSIVE")
+        assert (store.faults_of(key(0)), store.get(key(0))) == ([], None)
 
 
-def test_a_look_up_goes_on_without_a_file_that_is_locked(tmp_path: Path) -> None:
-    """It waits for a moment, gives no warning, and the store is used again when the lock has ended."""
+def test_a_lock_that_passes_from_process_to_process_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "store.sqlite"
-    Store(path).put(entry(0))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with connected(path) as connection:
-            connection.execute("BEGIN EXCLUSIVE")
-            before = time.monotonic()
-            store = Store(path)
-            assert store.get(key(0)) is None
-            assert store.is_forgotten(key(0), entry(0).plan)  # nobody knows
-            assert not store.is_checked(key(0), "here")
-            assert time.monotonic() - before < sqlite_file.PATIENCE_SECONDS / 2
-        assert store.get(key(0)) == entry(0)
-        assert not store.is_forgotten(key(0), entry(0).plan)
+    store = Store(path)
+    store.put(entry(0))
+    monkeypatch.setattr(sqlite_file, "PATIENCE_SECONDS", 1.0)
+    with connected(path) as connection, ThreadPoolExecutor(2) as pool:
+        connection.execute("BEGIN EXCLUSIVE")
+        found = [pool.submit(store.get, key(0)), pool.submit(store.put, entry(1))]
+        for _ in range(40):
+            os.utime(path)
+            time.sleep(0.1)
+        assert not any(future.done() for future in found)
+        connection.execute("ROLLBACK")
+        assert [future.result(60) for future in found] == [entry(0), entry(1)]
+    assert store.info().memory_reason == ""
 
 
 def test_a_file_that_could_not_be_written_is_not_waited_for_again(
@@ -330,12 +313,13 @@ def test_a_file_that_could_not_be_written_is_not_waited_for_again(
     store = Store(tmp_path / "store.sqlite")
     store.put(entry(0))
     monkeypatch.setattr(sqlite_file, "PATIENCE_SECONDS", 0.5)
-    with contextmanager(sqlites_own)(tmp_path / "store.sqlite"), one_warning("it stays locked"):
+    with locked(tmp_path / "store.sqlite"), one_warning("it stays locked"):
         store.put(entry(1))
         before = time.monotonic()
         for number in range(2, 4):
-            store.put(entry(number))
+            assert store.put(entry(number)) == entry(number)
         assert time.monotonic() - before < 0.5
+    assert [*store] == [entry(number) for number in range(4)]
     (tmp_path / "store.sqlite").write_text("hello\n" * 1000)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -348,7 +332,7 @@ def test_a_warning_that_is_made_an_error_leaves_a_store_that_works(
     store = Store(tmp_path / "store.sqlite")
     store.put(entry(0))
     monkeypatch.setattr(sqlite_file, "PATIENCE_SECONDS", 0.1)
-    with contextmanager(sqlites_own)(tmp_path / "store.sqlite"), pytest.raises(RuntimeWarning):
+    with locked(tmp_path / "store.sqlite"), pytest.raises(RuntimeWarning):
         store.put(entry(1))
     assert store.put(entry(2)) == store.get(key(2)) == entry(2)
 
@@ -369,6 +353,23 @@ def test_a_file_of_a_newer_release_is_left_as_it_is(tmp_path: Path, definition: 
         assert store.put(entry()) == store.get(key()) == entry()
     assert path.read_bytes() == before
     assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_file_of_an_older_release_is_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    with connected(path) as connection:
+        connection.execute(f"PRAGMA application_id = {sqlite.APPLICATION_ID}")
+        connection.execute("CREATE TABLE of_an_older_release (x)")
+    before = path.read_bytes()
+    with one_warning("store.sqlite cannot be used: it was made by an older release of cudnnpy"):
+        assert len(Store(path, read_only=True)) == 0
+    assert path.read_bytes() == before
+    with one_warning("store.sqlite was made by an older release of cudnnpy. It is set aside as store.sqlite.old-"):
+        store = Store(path)
+        assert store.put(entry()) == entry()
+    assert [*Store(path)] == [entry()]
+    (aside,) = store.info().set_aside
+    assert Path(aside).read_bytes() == before
 
 
 def test_a_file_that_comes_to_be_another_is_not_touched(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ thread.join()
 
 
 def test_a_change_of_a_killed_process_is_undone(tmp_path: Path) -> None:
-    """It was not acknowledged; SQLite has its journal. A file that is open for reading alone is read, too."""
+    """It was not acknowledged; SQLite has its journal. A file that is open for reading alone is read and not changed."""
     path = tmp_path / "store.sqlite"
     Store(path).put(entry(1))
     program = f"""
@@ -154,10 +154,27 @@ os.kill(os.getpid(), 9)
 """
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == -9
     assert Path(f"{path}-journal").exists()
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    with pytest.warns(RuntimeWarning, match="a killed process left a change in it, which only a writer can undo"):
+        assert [*Store(path, read_only=True)] == [entry(1)]
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert [*Store(path, read_only=True)] == [entry(1)]
         assert [*Store(path)] == [entry(1)]
+
+
+def test_a_reader_beside_constant_writers_finds_every_entry_and_fault(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    store = Store(path)
+    store.put(entry(1))
+    store.add_faults([stored.fault(1)])
+    writers = [started(path, tmp_path / f"{number}.log", number) for number in range(4)]
+    found = [(store.get(key(1)), store.faults_of(key(1)))]
+    while any(writer.poll() is None for writer in writers):
+        found.append((store.get(key(1)), store.faults_of(key(1))))
+    assert [writer.communicate()[1] for writer in writers] == [""] * 4
+    assert len(found) > 100
+    assert all(pair == (entry(1), [stored.fault(1)]) for pair in found)
 
 
 def test_no_file_stays_open(tmp_path: Path) -> None:

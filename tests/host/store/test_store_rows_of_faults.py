@@ -6,6 +6,8 @@ import json
 import sqlite3
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -75,6 +77,34 @@ def test_a_row_whose_content_is_no_list_of_faults_has_none(store: Store) -> None
         assert store.faults_of(key()) == store.faults() == []
     assert store.add_faults([fault()]) == 1
     assert store.faults() == [fault()]
+
+
+def test_many_faults_of_one_problem_are_added_and_removed_at_once(store: Store) -> None:
+    faults = [fault(candidate=f"engine {number:04}") for number in range(1600)]
+    before = time.monotonic()
+    assert store.add_faults([*faults, *faults]) == 1600
+    assert store.faults() == faults
+    assert store.remove_faults(faults[1:]) == 1599
+    assert time.monotonic() - before < 5
+
+
+@pytest.mark.parametrize("read", [Store.faults, Store.info, lambda store: store.export(f"{store.path}.jsonl")])
+def test_faults_are_parsed_while_the_file_is_not_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Store], object]
+) -> None:
+    store = Store(tmp_path / "store.sqlite")
+    store.add_faults([fault()])
+    parse, parsed = database.faults_from_rows, list[Any]()
+
+    def meanwhile(rows: Any) -> Any:
+        with closing(sqlite3.connect(store.path, isolation_level=None)) as writer:
+            writer.execute("BEGIN EXCLUSIVE")
+        parsed.append(rows)
+        return parse(rows)
+
+    monkeypatch.setattr(database, "faults_from_rows", meanwhile)
+    read(store)
+    assert len(parsed) == 1
 
 
 # Whole stores
@@ -170,24 +200,6 @@ def test_a_store_that_another_process_makes_is_read(tmp_path: Path) -> None:
     assert found is not None
     assert found.entry == entry(1)
     assert not layers.is_blank
-
-
-def test_a_look_up_in_locked_files_ends_with_the_first(tmp_path: Path) -> None:
-    """The second lock is not waited for."""
-    paths = [tmp_path / f"{number}.sqlite" for number in range(2)]
-    stores = [Store(path) for path in paths]
-    for store in stores:
-        store.put(entry(1))
-        store.add_faults([fault(1)])
-    waits: list[str] = []
-    layers = Layers(stores[0], stores[1:])
-    with closing(sqlite3.connect(paths[0], isolation_level=None)) as locked:
-        locked.execute("BEGIN EXCLUSIVE")
-        run = stores[1]._file.run
-        stores[1]._file.run = lambda *work, **how: waits.append("run") or run(*work, **how)  # type: ignore[method-assign]
-        assert layers.look_up(key(1)) == (None, ())
-        assert (waits, stores[0].faults_of(key(1))) == ([], [])
-    assert layers.look_up(key(1)).faults == (fault(1), fault(1))
 
 
 # Processes, damage

@@ -1,4 +1,4 @@
-"""The list of networks and their distinct convolutions (catalogue.txt): reading and writing its lines.
+"""The list of networks and their distinct convolutions (catalogue.txt), which were written by torchvision and by hand.
 
 A network is a line `[name] batch N, where it is from`; below it, each distinct convolution is a line like
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -106,77 +105,41 @@ class Network(NamedTuple):
 
 def layer(text: str) -> Layer:
     """Parse a line of the list. Raises ValueError for any other text."""
-    tensors, *options = text.split(", ")
-    match = re.fullmatch(r"(\d+(?:x\d+){1,3}) -> (\d+)", tensors)
-    if not match or not options:
-        raise ValueError(f"a layer must be a line such as '64x56x56 -> 128, 3x3, stride 2, padding 1'; got {text!r}")
-    channels, *size = _numbers(match[1])
-    kernel = _numbers(options.pop(0))
-    found: dict[str, Sizes] = {name: (value,) * len(size) for name, value in _OPTIONS.items()}
-    groups, transposed, bias = 1, False, False
-    for option in options:
-        name, _, value = option.rpartition(" ")
-        if option == "transposed":
-            transposed = True
-        elif option == "bias":
-            bias = True
-        elif name == "groups":
-            (groups,) = _numbers(value)
-        elif name in found:
-            numbers = _numbers(value)
-            found[name] = numbers * len(size) if len(numbers) == 1 else numbers
-        else:
-            raise ValueError(
-                f"an option must be one of {', '.join(_OPTIONS)}, groups, transposed, bias; got {option!r} ({text!r})"
-            )
-    stride, padding, dilation, extra = (found[name] for name in _OPTIONS)
-    made = Layer(
-        channels, tuple(size), int(match[2]), kernel, stride, padding, dilation, extra, groups, transposed, bias
-    )
-    if {len(kernel), *(len(value) for value in found.values())} != {len(size)}:
-        raise ValueError(f"an option must be one number, or {len(size)}; got {text!r}")
-    if channels % groups or made.filters % groups or min(made.y_shape(1)) < 1:
-        raise ValueError(
-            f"groups must divide the channels and the filters, and the result must not be empty; got {text!r}"
+    try:
+        tensors, kernel, *options = text.split(", ")
+        x, filters = tensors.split(" -> ")
+        channels, *size = _numbers(x)
+        found = {name: (value,) * len(size) for name, value in _OPTIONS.items()}
+        groups = 1
+        for option in options:
+            name, _, value = option.rpartition(" ")
+            if name == "groups":
+                groups = int(value)
+            elif name:
+                numbers = _numbers(value)
+                found[name] = numbers * len(size) if len(numbers) == 1 else numbers
+        stride, padding, dilation, extra = found.values()
+        ends = "transposed" in options, "bias" in options
+        made = Layer(
+            channels, tuple(size), int(filters), _numbers(kernel), stride, padding, dilation, extra, groups, *ends
         )
+        made.y_shape(1)
+    except ValueError as error:
+        raise ValueError(
+            f"a layer must be a line such as '64x56x56 -> 128, 3x3, stride 2, padding 1'; got {text!r} ({error})"
+        ) from None
     return made
 
 
 def read(file: Path = FILE) -> list[Network]:
-    """Return the networks of a list. Raises ValueError, with the line, for other text."""
-    found: dict[str, tuple[int, str, list[Layer]]] = {}
-    name = None
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        if not line or line.startswith("#"):
-            continue
-        try:
-            if line.startswith("["):
-                match = _NETWORK.fullmatch(line)
-                if not match or match[1] in found:
-                    raise ValueError(f"a network must be a line '[name] batch N, source', each name once; got {line!r}")
-                name = match[1]
-                found[name] = (int(match[2]), match[3], [])
-            elif name is None:
-                raise ValueError(f"layers must follow a network's line, '[name] batch N, source'; got {line!r}")
-            else:
-                found[name][2].append(layer(line))
-        except ValueError as error:
-            raise ValueError(f"{file.name}, line {number}: {error}") from None
-    return [Network(name, batch, source, tuple(layers)) for name, (batch, source, layers) in found.items()]
-
-
-def write(networks: Iterable[Network]) -> str:
-    """Return the list as text."""
-    networks = list(networks)
-    distinct = {layer for network in networks for layer in network.layers}
-    lines = [
-        f"# {len(networks)} networks, {len(distinct)} distinct convolutions. The form: catalogue.py.",
-        "# `python -m tools.benchmark.networks.collect` writes torchvision's networks again and keeps the others.",
-    ]
-    for network in networks:
-        lines += ["", f"[{network.name}] batch {network.batch}, {network.source}"]
-        lines += [layer.text for layer in network.layers]
-    return "\n".join(lines) + "\n"
+    """Return the networks of a list."""
+    found: list[Network] = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        if match := _NETWORK.fullmatch(line):
+            found.append(Network(match[1], int(match[2]), match[3], ()))
+        elif line and not line.startswith("#"):
+            found[-1] = found[-1]._replace(layers=(*found[-1].layers, layer(line)))
+    return found
 
 
 def _by(numbers: Sizes) -> str:
@@ -188,6 +151,4 @@ def _short(numbers: Sizes) -> str:
 
 
 def _numbers(text: str) -> Sizes:
-    if not re.fullmatch(r"\d+(x\d+)*", text):
-        raise ValueError(f"a size must be integers, such as 3 or 1x7; got {text!r}")
     return tuple(map(int, text.split("x")))

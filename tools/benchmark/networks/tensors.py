@@ -153,37 +153,3 @@ def exact(torch: Any, cell: Cell, o: Operands) -> Any:
         return torch_call(torch, cell, wide)()
     finally:
         torch.backends.cudnn.benchmark = before
-
-
-def compared(
-    torch: Any, cell: Cell, o: Operands, theirs: Callable[[], Any], ours: dict[str, Callable[[], Any]]
-) -> tuple[dict[str, Any], str]:
-    """Return the differences of our results from torch's, each written over NaN, and a text about wrong ones, or "".
-
-    If a result differs too much, the same convolution in float64 decides which one is wrong.
-    """
-    found: dict[str, Any] = {}
-    expected, right, lost = theirs().clone(), None, []
-    for name, call in ours.items():
-        o.out.fill_(math.nan)
-        try:
-            result = call()
-            off = difference(torch, result, expected)
-            found[name] = off._asdict()
-            if off.within(cell.kind):
-                continue
-            if right is None:
-                right = exact(torch, cell, o)
-                found["torch, from float64"] = difference(torch, expected, right)._asdict()
-            off = difference(torch, result, right)
-            found[f"{name}, from float64"] = off._asdict()
-        except Exception as error:
-            lost.append(f"{name}: {type(error).__name__}: {error}")
-            continue
-        if not off.within(cell.kind):
-            lost.append(
-                f"{name}: wrong by {off.relative:.2g} of the float64 result, {off.largest:.2g} at most "
-                f"(allowed: {cell.kind.tolerance:g}, {LARGEST * cell.kind.tolerance:g}; "
-                f"torch: {found['torch, from float64']['relative']:.2g})"
-            )
-    return found, "; ".join(lost)
