@@ -144,7 +144,6 @@ BAD_OPTIONS: dict[str, tuple[Any, ...]] = {
     "algorithm": (5, "nonsense", type(None)),
     "alpha": ("1", True, float("nan"), float("inf"), 10**400),
     "beta": (0.009, None, float("inf")),
-    "ceil_mode": (0, None, "yes"),
     "coefficient": ("1", None, True, float("nan")),
     "compute_dtype": ("int8", "bfloat16", "coffee", object, 4),
     "deterministic": (1, None),
