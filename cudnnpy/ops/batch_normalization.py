@@ -310,7 +310,9 @@ def _scale_and_bias(call: Call, x: TensorSpec, shape: tuple[int, ...], names: Se
 def _operand_sources(
     call: Call, names: Sequence[str], operands: Sequence[Operand], parameter: TensorSpec
 ) -> OperandSources:
-    """Return for each name the index of its operand, a constant buffer for a missing scale or bias, or a scratch buffer for a missing result.
+    """Return for each name the index of its operand, or the buffer of a missing one.
+
+    A missing scale or bias is a constant buffer, and a missing result a scratch buffer.
 
     `parameter` is the spec of the missing ones.
     """

@@ -30,6 +30,7 @@ from cudnnpy._launch.steps import (
     Executable,
     FunctionCall,
     OperandAddress,
+    aligned_size,
     in_parts,
     scaling_arguments,
     tensor_descriptor,
@@ -70,8 +71,10 @@ class Softmax(SoftmaxBase, DeviceOperation):
         specs = [first, *(with_strides_of(other, first) for other in others)]
         if not is_packed(first):
             specs = [to_packed(spec) for spec in specs]
-        if self._rows(specs[0]) is None and first.shape[1] > _MANY_CHANNELS and call.memory_limit is None:
-            specs = [to_packed(spec)._replace(strides=channels_last_strides(spec.shape)) for spec in specs]
+        if self._rows(specs[0]) is None and first.shape[1] > _MANY_CHANNELS:
+            copies = [to_packed(spec)._replace(strides=channels_last_strides(spec.shape)) for spec in specs]
+            if call.allows(sum(aligned_size(byte_extent(spec)) for spec in copies)):
+                return copies
         return specs
 
     def _rows(self, spec: TensorSpec) -> tuple[int, int] | None:

@@ -126,8 +126,6 @@ def max_pool(
     return _pooling(nn, rank, x, "max", _window(rank, x, kernel_size, stride, padding, ceil_mode))
 
 
-
-
 def avg_pool(
     rank: int,
     nn: Any,
