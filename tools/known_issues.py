@@ -113,7 +113,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "input and output of one shape",
         "CUDNN_STATUS_BAD_PARAM",
         "`cudnnTransformTensor`",
-        "graph/reductions.py",
+        "convolution/bias_gradient.py",
         "tests/gpu/test_convolution.py::test_the_bias_gradient_of_single_positions",
     ),
     Avoided(

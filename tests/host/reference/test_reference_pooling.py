@@ -255,7 +255,7 @@ def test_options() -> None:
         (
             {"ceil_mode": True},
             TypeError,
-            "an option of Pooling must be one of ...; got 'ceil_mode'. Sizes are rounded down. To round up, pad x at the end ...",
+            "an option of Pooling must be one of ...; got 'ceil_mode'. Sizes are rounded down. To round up, pad x ...",
         ),
     ],
 )
