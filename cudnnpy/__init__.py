@@ -15,7 +15,7 @@ from cudnnpy._version import __version__
 # Editors and type checkers read __init__.pyi, which `python -m tools.generate` makes of this table.
 _LAZY = {
     "Activation": "ops.activation",
-    "BatchNormalization": "ops.normalization.batch",
+    "BatchNormalization": "ops.batch_normalization",
     "Candidate": "_planning.candidates",
     "Convolution": "convolution.convolution",
     "ConvolutionTranspose": "convolution.transpose",
@@ -28,8 +28,8 @@ _LAZY = {
     "Handle": "handle",
     "NoAlgorithmError": "errors",
     "Plan": "_planning.plan",
-    "Pooling": "ops.pooling.pooling",
-    "Softmax": "ops.softmax.softmax",
+    "Pooling": "ops.pooling",
+    "Softmax": "ops.softmax",
     "TensorSpec": "_core.layouts",
     "backend": "",
     "cache_info": "_launch.plan_cache",

@@ -1,5 +1,5 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:56570b34eb36013af4429a26d1a2134221e6e1ee404ff269f512cb3923a8e3e5
+# seal: sha256:74b86bc4ea912736256d8f87d47f5e294d1ac57fc3890986dde10aea6c9c14de
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors
@@ -41,9 +41,9 @@ from cudnnpy.errors import NoAlgorithmError as NoAlgorithmError
 from cudnnpy.graph.graph import Graph as Graph
 from cudnnpy.handle import Handle as Handle
 from cudnnpy.ops.activation import Activation as Activation
-from cudnnpy.ops.normalization.batch import BatchNormalization as BatchNormalization
-from cudnnpy.ops.pooling.pooling import Pooling as Pooling
-from cudnnpy.ops.softmax.softmax import Softmax as Softmax
+from cudnnpy.ops.batch_normalization import BatchNormalization as BatchNormalization
+from cudnnpy.ops.pooling import Pooling as Pooling
+from cudnnpy.ops.softmax import Softmax as Softmax
 
 _LAZY: dict[str, str]
 

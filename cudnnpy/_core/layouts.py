@@ -233,6 +233,11 @@ def byte_extent(spec: TensorSpec) -> int:
     return (reach + 1) * dtype_of(spec.dtype).itemsize
 
 
+def is_too_large(spec: TensorSpec) -> bool:
+    """Return whether a tensor exceeds one descriptor of cuDNN's older functions."""
+    return byte_extent(spec) > MAX_TENSOR_ELEMENTS * dtype_of(spec.dtype).itemsize
+
+
 def is_dense(spec: TensorSpec) -> bool:
     """Return whether the elements fill their memory without gaps, in any stride order."""
     return byte_extent(spec) == math.prod(spec.shape) * dtype_of(spec.dtype).itemsize

@@ -8,7 +8,8 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
 
 from cudnnpy import raw
-from cudnnpy._core.layouts import TensorSpec, at_least_4d
+from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._core.layouts import TensorSpec, at_least_4d, is_too_large
 from cudnnpy._options.arguments import check_scales
 from cudnnpy.descriptors import OpTensorDescriptor, TensorDescriptor
 from cudnnpy.handle import Handle
@@ -184,6 +185,30 @@ class StepSequence:
         at = known.__getitem__
         launches = [executable.bind(handle, tuple(map(at, indices)), workspace) for executable, indices in self.steps]
         return launches[0] if len(launches) == 1 else sequential_launch(launches, (self, handle))
+
+
+def in_parts(make: Callable[..., FunctionCall], *specs: TensorSpec, whole: int = 0) -> Executable:
+    """Return the executable of make(*specs), in several calls if a tensor exceeds one descriptor.
+
+    The calls take parts of the first axis, so that the results of its positions must not depend on each other. The operands
+    are `specs`, in this order, then `whole` others, which every call takes whole.
+    """
+    count = length = specs[0].shape[0]
+
+    def cut(spec: TensorSpec, size: int) -> TensorSpec:
+        return spec._replace(shape=(size, *spec.shape[1:]))
+
+    while length > 1 and any(is_too_large(cut(spec, length)) for spec in specs):
+        length = -(-length // 2)
+    if length == count:
+        return make(*specs)
+    steps: list[Step] = []
+    for start in range(0, count, length):
+        function = make(*(cut(spec, min(length, count - start)) for spec in specs))
+        offsets = [start * spec.strides[0] * dtype_of(spec.dtype).itemsize for spec in specs if spec.strides]
+        offsets += [0] * whole
+        steps.append(Step(OffsetExecutable(function, tuple(offsets)), tuple(range(len(offsets)))))
+    return StepSequence(steps)
 
 
 def sequential_launch(launches: Sequence[BoundLaunch], owners: tuple[Any, ...] = ()) -> BoundLaunch:

@@ -75,7 +75,7 @@ class ActivationBase(Operation):
         beta: float = 0.0,
         stream: Stream | None = None,
     ) -> ArrayT:
-        """Compute alpha * activation(x) + beta * out (cudnnActivationForward, or an elementwise graph).
+        """Compute alpha * activation(x) + beta * out (cudnnActivationForward).
 
         Parameters
         ----------
@@ -106,7 +106,7 @@ class ActivationBase(Operation):
         beta: float = 0.0,
         stream: Stream | None = None,
     ) -> ArrayT:
-        """Compute alpha * dx + beta * out, with the gradient dx with respect to x (cudnnActivationBackward, or a graph).
+        """Compute alpha * dx + beta * out, with the gradient dx with respect to x (cudnnActivationBackward).
 
         sigmoid and tanh read only y; relu, clipped_relu and swish read only x; elu reads either. After a forward in place,
         pass y for both x and y: this is correct for sigmoid, tanh, relu and clipped_relu.

@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, get_args
 
 from cudnnpy._options.base import Operation
-from cudnnpy._options.checks import check_flag, check_layout, check_option, check_per_axis, check_shape, expand_per_axis
+from cudnnpy._options.checks import check_layout, check_option, check_per_axis, check_shape, expand_per_axis
 from cudnnpy._options.suggestions import with_suggestions
 from cudnnpy.typing import Array, ArrayT, CudnnPoolingMode, Layout, PerAxis, PoolingMode, Shape, Stream
 
@@ -37,9 +37,6 @@ class PoolingBase(Operation):
     layout : {"NCHW", "NHWC", "NCW", "NWC", "NCDHW", "NDHWC"}
         The order of the axes of the arrays. "NCHW" is (N, C, spatial...) and "NHWC" is (N, spatial..., C) for any number of
         spatial axes; the other names are checked against the number of axes. Any memory format is accepted.
-    ceil_mode : bool
-        Whether sizes are rounded up: the last window may reach beyond the padding if it starts before the end of the
-        padding. Positions beyond the padding count in no maximum and no average.
 
     Raises
     ------
@@ -50,7 +47,7 @@ class PoolingBase(Operation):
     -----
     Arrays are float16, bfloat16, float32 or float64. A batch of 0 gives an empty result; other sizes are 1 or more. The
     maximum of a window with a NaN is NaN; for all-`-inf` windows, cuDNN returns the lowest finite value.
-    Averages over whole images are reductions, whose last bits may differ from call to call.
+    On a GPU, large averages over whole images are sums in any order, whose last bits may differ from call to call.
     Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for unsupported ones. Work
     is queued on `stream`, by default the library's current stream. `cudnnpy.reference` ignores it, computes in float64 and
     rounds once.
@@ -70,12 +67,10 @@ class PoolingBase(Operation):
     padding: PerAxis = 0
     stride: PerAxis | None = None
     layout: Layout = "NCHW"
-    ceil_mode: bool = False
 
     def _canonical(self) -> dict[str, Any]:
         mode = check_option("mode", self.mode, POOLING_MODES)
         check_layout(self.layout)
-        check_flag("ceil_mode", self.ceil_mode)
         window, padding = check_per_axis("window", self.window, 1), check_per_axis("padding", self.padding, 0)
         stride = None if self.stride is None else check_per_axis("stride", self.stride, 1)
         ranks = {len(value) for value in (window, padding, stride) if isinstance(value, tuple)}
@@ -89,9 +84,8 @@ class PoolingBase(Operation):
     def output_shape(self, x_shape: Shape) -> tuple[int, ...]:
         """The shape of forward's result for the shape of x, both in the arrays' axis order.
 
-        Each spatial size is floor((size + 2 * padding - window) / stride) + 1. In ceil mode it is rounded up, and 1 less if
-        the last window would start at size + padding or later. Raises TypeError and ValueError for a shape that does not
-        fit the options.
+        Each spatial size is floor((size + 2 * padding - window) / stride) + 1. Raises TypeError and ValueError for a shape
+        that does not fit the options.
         """
         return self._output_shape(check_shape("x_shape", x_shape, low=0))
 
@@ -103,7 +97,7 @@ class PoolingBase(Operation):
         beta: float = 0.0,
         stream: Stream | None = None,
     ) -> ArrayT:
-        """Compute alpha * pooling(x) + beta * out (cudnnPoolingForward, or a graph for averages channels last).
+        """Compute alpha * pooling(x) + beta * out (cudnnPoolingForward).
 
         Parameters
         ----------

@@ -40,8 +40,6 @@ class SoftmaxBase(Operation):
     float64), where the result is NaN. A NaN makes all results of its sum NaN, and so does infinity, except that in "fast" the
     other results of the sum are 0. The result for -infinity is 0, or -infinity in "log"; it is NaN if all x of a sum are
     -infinity.
-    On a GPU, long rows are added up by graphs in an order that varies: the last bits of "accurate" and "log" may differ from
-    call to call for rows of more than 16,384 elements, and of gradients from 1,000 elements on.
     Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for unsupported ones. Work
     is queued on `stream`, by default the library's current stream. `cudnnpy.reference` ignores it, computes in float64 and
     rounds once.

@@ -68,7 +68,11 @@ _SENTENCES: dict[str, str] = {
         "It is an argument of the calls: conv.forward(x, w, out=, alpha=, beta=, stream=)",
     ),
     **dict.fromkeys(("dim", "axis"), 'The channels are axis 1, or the last axis with layout="NHWC"'),
-    "ignore_border": "Give ceil_mode=True for ignore_border=False",
+    **dict.fromkeys(
+        ("ceil_mode", "ignore_border"),
+        "Sizes are rounded down. To round up, pad x at the end until the last window fits: with -infinity for a maximum, and "
+        "with zeros, which count, for an average",
+    ),
     "count_include_pad": 'Give mode="average_include_padding" or "average_exclude_padding"',
     "inplace": "Give out=x to the call",
     **dict.fromkeys(("device", "dtype"), "The arrays of a call have them"),

@@ -24,10 +24,7 @@ Int64: TypeAlias = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Axis:
-    """One spatial axis: output position p is the window of the padded input that starts at element p * stride.
-
-    In ceil mode the last window may extend beyond the padding.
-    """
+    """One spatial axis: output position p is the window of the padded input that starts at element p * stride."""
 
     input: int
     output: int
@@ -36,14 +33,9 @@ class Axis:
     stride: int
 
     @property
-    def after(self) -> int:
-        """Padding at the end, extended to the end of the last window."""
-        return max(self.padding, (self.output - 1) * self.stride + self.window - self.padding - self.input)
-
-    @property
     def padded(self) -> int:
         """Size of the padded input."""
-        return self.padding + self.input + self.after
+        return self.input + 2 * self.padding
 
     @property
     def inside(self) -> slice:
@@ -57,11 +49,10 @@ class Axis:
 
     def counts(self, include_padding: bool) -> Float64:
         """Return the number of elements that each window averages, with or without the elements of the padding."""
-        start = np.arange(self.output) * self.stride
-        first, end = (
-            (0, self.input + 2 * self.padding) if include_padding else (self.padding, self.padding + self.input)
-        )
-        return (np.minimum(start + self.window, end) - np.maximum(start, first)).astype(np.float64)
+        if include_padding:
+            return np.full(self.output, self.window, np.float64)
+        start, end = np.arange(self.output) * self.stride, self.padding + self.input
+        return (np.minimum(start + self.window, end) - np.maximum(start, self.padding)).astype(np.float64)
 
 
 class Pooling(PoolingBase, NumpyOperation):
@@ -108,11 +99,7 @@ class Pooling(PoolingBase, NumpyOperation):
         spatial = x_shape[1:-1] if self.layout.endswith("C") else x_shape[2:]
         axes: list[Axis] = []
         for size, window, padding, stride in zip(spatial, *self._each(len(spatial)), strict=True):
-            room = size + 2 * padding - window
-            output = room // stride + 1
-            if self.ceil_mode:
-                output = -(-room // stride) + 1
-                output -= (output - 1) * stride >= size + padding
+            output = (size + 2 * padding - window) // stride + 1
             if output < 1:
                 raise ValueError(
                     f"window must be at most {size + 2 * padding}, the padded size of x; "
@@ -175,7 +162,7 @@ def _spread_out(dy: Float64, axes: list[Axis]) -> Float64:
 
 
 def _padded(values: Array, at: int, axis: Axis, padding: float) -> Array:
-    widths = [(axis.padding, axis.after) if i == at else (0, 0) for i in range(values.ndim)]
+    widths = [(axis.padding, axis.padding) if i == at else (0, 0) for i in range(values.ndim)]
     return np.pad(values, widths, constant_values=padding)
 
 

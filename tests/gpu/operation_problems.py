@@ -130,8 +130,6 @@ def _pooling(draw: Draw, p: Problem) -> Problem:
         options |= {"window": window[0], "padding": padding[0]}
     if draw(_weighted((True, 3), (False, 1))):
         options["stride"] = stride[0] if uniformly else stride
-    if draw(st.booleans()):
-        options["ceil_mode"] = True
     if draw(_weighted((False, 15), (True, 1))):
         batch = 0
     found = replace(p, shape=(batch, channels, *spatial), options=options)

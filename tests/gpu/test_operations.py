@@ -245,32 +245,6 @@ def test_padding_never_is_the_maximum(mode: str) -> None:
     assert float(found["y"].max()) < -9e5
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
-@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
-@pytest.mark.parametrize("mode", ["max", "max_deterministic", "average_include_padding", "average_exclude_padding"])
-@pytest.mark.parametrize(
-    ("shape", "window", "padding", "stride"),
-    [
-        ((2, 8, 13, 12), 3, 0, 2),  # as SqueezeNet has it
-        ((2, 3, 7, 6), 3, 1, 2),
-        ((2, 3, 7, 6), 2, 0, 2),
-        ((1, 5, 9), 4, 2, 3),
-        ((1, 5, 2), 5, 1, 4),  # one window, longer than x
-        ((2, 3, 5, 4, 6), (2, 3, 3), (0, 1, 1), (2, 2, 2)),
-    ],
-    ids=str,
-)
-def test_ceil_mode(shape: Any, window: Any, padding: Any, stride: Any, mode: str, last: bool, dtype: str) -> None:
-    """Both directions, with and without factors; each must run."""
-    options = {"mode": mode, "window": window, "padding": padding, "stride": stride, "ceil_mode": True}
-    outcomes = Outcomes()
-    for call, tensors in (("Pooling.forward", 1), ("Pooling.backward", 3)):
-        for scales in ({}, {"with_out": True, "alpha": 0.75, "beta": -2.0}):
-            memory = (Memory(last),) * (tensors + len(scales) // 3)
-            check_call(Problem(call, shape, dtype, options=options, memory=memory, **scales), outcomes)
-    assert not any(outcomes.refused.values()), outcomes.reasons
-
-
 # CUDA graphs
 
 

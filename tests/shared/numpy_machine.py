@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from stand_in_driver import stand_in_driver
 
-from cudnnpy import raw, reference
+from cudnnpy import Graph, raw, reference
 from cudnnpy._core.dtypes import dtype_of, numpy_dtype
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._launch.steps import FunctionCall, OperandAddress, Step, StepSequence
@@ -80,6 +80,23 @@ class NumpyExecutable:
 
     def run(self, *memories: np.ndarray) -> None:
         raise NotImplementedError
+
+
+class PlannedSum(NumpyExecutable):
+    """A graph with one reduction, in its plan's place."""
+
+    def __init__(self, graph: Graph, pick: int = 0) -> None:
+        self.graph, self.pick = graph, pick
+
+    def run(self, *memories: np.ndarray) -> None:
+        (x,), (y,) = self.graph.inputs, self.graph.outputs
+        ((kind, _, operands),) = self.graph._nodes
+        assert (kind, operands["DESC"][1]["OPERATOR"]) == ("OPERATION_REDUCTION", raw.CUDNN_REDUCE_TENSOR_ADD)
+        assert x.spec.strides is not None
+        assert x.spec.strides[1] == 1  # which engines demand
+        axes = tuple(axis for axis, (m, n) in enumerate(zip(x.shape, y.shape, strict=True)) if m != n)
+        values = tensor_in(memories[0], x.spec).astype(np.float32)
+        tensor_in(memories[1], y.spec)[...] = values.sum(axes, keepdims=True)
 
 
 def _bytes(memory: np.ndarray) -> np.ndarray:
@@ -194,6 +211,14 @@ def _activate(
 ) -> None:
     assert (how.mode, alpha.value, beta.value) == ("relu", 1.0, 0.0)
     _tensor(memories, to, y)[...] = np.maximum(_tensor(memories, at, x), 0)
+
+
+def _activate_backward(memories: Memories, how: Any, alpha: Any, *rest: Any) -> None:
+    assert how.mode == "relu"
+    dy, x = (_tensor(memories, at, one) for one, at in zip(rest[2:6:2], rest[3:6:2], strict=True))
+    beta, dx, to = rest[6:]
+    target = _tensor(memories, to, dx)
+    target[...] = alpha.value * np.where(x > 0, dy, 0) + (beta.value * target if beta.value else 0)
 
 
 def _pooling(how: Any) -> reference.Pooling:
@@ -344,6 +369,7 @@ _CALLS = {
     "cudnnTransformTensor": _transform,
     "cudnnAddTensor": _add,
     "cudnnActivationForward": _activate,
+    "cudnnActivationBackward": _activate_backward,
     "cudnnOpTensor": _op_tensor,
     "cudnnReduceTensor": _reduce,
     "cudnnSoftmaxForward": _softmax,

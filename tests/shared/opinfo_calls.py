@@ -95,11 +95,17 @@ def _pooling(nn: Any, rank: int, x: Any, mode: str, options: dict[str, Any], alp
     return Computed(y[0] if alone else y, gradients)
 
 
-def _window(rank: int, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool) -> dict[str, Any]:
+CUT_OFF = "ceil_mode, where the last window does not fit"
+
+
+def _window(rank: int, x: Any, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool) -> dict[str, Any]:
     window = each(kernel_size, rank)
     stride = window if stride is None or stride == () else each(stride, rank)
     options = {"window": window, "padding": each(padding, rank), "stride": stride}
-    return options | {"ceil_mode": True} if ceil_mode else options
+    sizes = zip(x.shape[-rank:], *options.values(), strict=True)
+    if ceil_mode and any((size + 2 * pad - span) % step for size, span, pad, step in sizes):
+        raise NoCounterpart(CUT_OFF)
+    return options
 
 
 def max_pool(
@@ -117,10 +123,7 @@ def max_pool(
         raise NoCounterpart("dilation")
     if return_indices:
         raise NoCounterpart("return_indices")
-    return _pooling(nn, rank, x, "max", _window(rank, kernel_size, stride, padding, ceil_mode))
-
-
-CUT_OFF = "divisor_override, where ceil_mode cuts a window off"
+    return _pooling(nn, rank, x, "max", _window(rank, x, kernel_size, stride, padding, ceil_mode))
 
 
 def avg_pool(
@@ -134,13 +137,10 @@ def avg_pool(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Computed:
-    options = _window(rank, kernel_size, stride, padding, ceil_mode)
+    options = _window(rank, x, kernel_size, stride, padding, ceil_mode)
     if divisor_override is None:
         mode = "average_include_padding" if count_include_pad else "average_exclude_padding"
         return _pooling(nn, rank, x, mode, options)
-    sizes = zip(x.shape[-rank:], *(options[name] for name in ("window", "padding", "stride")), strict=True)
-    if ceil_mode and any((size + 2 * pad - span) % step for size, span, pad, step in sizes):
-        raise NoCounterpart(CUT_OFF)
     return _pooling(
         nn, rank, x, "average_include_padding", options, alpha=math.prod(options["window"]) / divisor_override
     )
@@ -219,7 +219,7 @@ NO_COUNTERPART: dict[tuple[str, str], str] = {
         "cuDNN does not say where a maximum was",
     ),
     **dict.fromkeys(
-        [(f"nn.functional.avg_pool{rank}d", CUT_OFF) for rank in (2, 3)],
-        "what is divided by does not depend on how much of a window there is",
+        [(f"nn.functional.{kind}_pool{rank}d", CUT_OFF) for kind in ("max", "avg") for rank in (1, 2, 3)],
+        "cuDNN's windows lie in the padded tensor",
     ),
 }

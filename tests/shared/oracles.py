@@ -90,24 +90,15 @@ def convolve_transposed(
 # Pooling
 
 
-def pool(
-    x: Array, mode: str, window: Sequence[int], padding: Pairs, stride: Sequence[int], ceil_mode: bool = False
-) -> Array:
-    """The maximum of each window, the first of equal ones in C order; or the average with or without the padding.
-
-    With ceil_mode a last window may reach beyond the padding, if it begins before it; what is beyond is never counted.
-    """
+def pool(x: Array, mode: str, window: Sequence[int], padding: Pairs, stride: Sequence[int]) -> Array:
+    """The maximum of each window, the first of equal ones in C order; or the average with or without the padding."""
     largest = mode.startswith("max")
-    out, beyond = [], []
-    for size, span, (before, after), step in zip(x.shape[2:], window, padding, stride, strict=True):
-        starts = range(0, before + size + after - span + 1, step)
-        if ceil_mode:
-            starts = range(0, min(before + size, before + size + after - span + step), step)
-        out.append(len(starts))
-        beyond.append((0, max(0, starts[-1] + span - before - size - after)))
+    out = [
+        len(range(0, before + size + after - span + 1, step))
+        for size, span, (before, after), step in zip(x.shape[2:], window, padding, stride, strict=True)
+    ]
     counted = padded(np.ones(x.shape), padding, 1.0 if mode == "average_include_padding" else 0.0)
-    counted = padded(counted, beyond)
-    x = padded(padded(x, padding, -math.inf if largest else 0.0), beyond, -math.inf if largest else 0.0)
+    x = padded(x, padding, -math.inf if largest else 0.0)
     ones = (1,) * len(out)
     stacked = anp.stack([at for _, at in _taps(x, window, stride, ones, out)])
     if largest:

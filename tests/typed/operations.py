@@ -64,7 +64,7 @@ print(cudnnpy.candidates_table(found))
 
 result = cudnnpy.Activation("clipped_relu", 6.0).forward(x)
 result = cudnnpy.Activation(mode="elu", coefficient=0.5).backward(dy, x, x, out=dy)
-pooling = cudnnpy.Pooling("average_inc_pad", 3, padding=1, stride=(2, 2), ceil_mode=True)
+pooling = cudnnpy.Pooling("average_inc_pad", 3, padding=1, stride=(2, 2))
 result = pooling.forward(x)
 result = pooling.backward(dy, x, x)
 shape = pooling.output_shape((1, 3, 8, 8))

@@ -51,7 +51,6 @@ CALLS: list[tuple[str, Any, str, list[tuple[int, ...]], dict[str, Any]]] = [
     ("its gradient", lambda nn: nn.ConvolutionTranspose(stride=2), "backward_data", [(0, 4, 9, 9), W], {}),
     ("fused", lambda nn: nn.FusedConvolution(), "forward", [(0, 4, 8, 8), W, BIAS, BIAS, (0, 6, 6, 6)], {}),
     ("pooling", lambda nn: nn.Pooling(), "forward", [(0, 4, 7, 7)], {}),
-    ("ceil mode", lambda nn: nn.Pooling(ceil_mode=True), "forward", [(0, 4, 7, 7)], {"alpha": 2.0}),
     ("its gradient", lambda nn: nn.Pooling(), "backward", [(0, 4, 3, 3), (0, 4, 7, 7), (0, 4, 3, 3)], {}),
     ("softmax", lambda nn: nn.Softmax(), "forward", [(0, 4, 5)], {}),
     ("no channels", lambda nn: nn.Softmax("log"), "forward", [(3, 0)], {}),

@@ -10,18 +10,6 @@ import scipy.special
 from reference_checks import normal_numbers
 
 
-@pytest.mark.parametrize(
-    ("mode", "expected"),
-    [("max", [2, 4, 4]), ("average_include_padding", [1, 3, 2]), ("average_exclude_padding", [1.5, 3, 4])],
-)
-def test_a_last_window_that_reaches_beyond_the_padding(mode: str, expected: list[float]) -> None:
-    """0 1 2 | 2 3 4 | 4 0, of which the last has the padding and nothing behind it; none begins in the padding."""
-    x = np.array([[[1.0, 2.0, 3.0, 4.0]]])
-    np.testing.assert_array_equal(oracles.pool(x, mode, (3,), [(1, 1)], (2,), True), [[expected]])
-    np.testing.assert_array_equal(oracles.pool(x, mode, (3,), [(1, 1)], (2,)), [[expected[:2]]])
-    assert oracles.pool(x, mode, (2,), [(1, 1)], (5,), True).shape == (1, 1, 1)
-
-
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_a_convolution_is_scipys_of_each_channel(rank: int) -> None:
     x, w = normal_numbers(0, (2, 3, 7, 6, 5)[: rank + 2]), normal_numbers(1, (4, 3, 3, 2, 4)[: rank + 2])

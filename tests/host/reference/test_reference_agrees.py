@@ -117,7 +117,6 @@ def test_options_of_operations_read_the_same_on_both(name: str) -> None:
 # options that are wrong, for every class that has them
 BAD_OPTIONS: dict[str, tuple[Any, ...]] = {
     "algorithm": (5, "nonsense", type(None)),
-    "ceil_mode": (0, None, "yes"),
     "coefficient": ("1", None, True, float("nan")),
     "compute_dtype": ("int8", "bfloat16", "coffee", object, 4),
     "deterministic": (1, None),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -47,10 +47,9 @@ class Problem:
     layout: str
     memory: str
     seed: int
-    ceil_mode: bool
 
     def operation(self) -> Pooling:
-        names = "padding", "stride", "layout", "ceil_mode"
+        names = "padding", "stride", "layout"
         return Pooling(self.mode, self.window, **{name: getattr(self, name) for name in names})
 
     def x(self, dtype: Any = np.float64, whole: bool = False) -> np.ndarray:
@@ -70,18 +69,15 @@ class Problem:
 
     def textbook(self, x: Any) -> Any:
         padding = [(pad, pad) for pad in self.padding]
-        return textbook_pool(x, self.mode, self.window, padding, self.stride, self.ceil_mode)
+        return textbook_pool(x, self.mode, self.window, padding, self.stride)
 
 
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
     rank = draw(st.integers(1, 3))
     window = tuple(draw(st.integers(1, 4)) for _ in range(rank))
-    ceil_mode = draw(st.booleans())
-    padding = tuple(draw(st.integers(0, span // 2 if ceil_mode else span - 1)) for span in window)
+    padding = tuple(draw(st.integers(0, span - 1)) for span in window)
     spatial = [max(1, span - 2 * pad) + draw(st.integers(0, 5)) for span, pad in zip(window, padding, strict=True)]
-    if ceil_mode and rank == 3:  # torch's avg_pool3d wants as much
-        spatial = [max(size, span) for size, span in zip(spatial, window, strict=True)]
     channels = draw(st.sampled_from([1, 2, 3, 3, 5, 1025])) if rank < 3 else draw(st.integers(1, 3))
     if channels == 1025:
         spatial = [max(1, span - 2 * pad) for span, pad in zip(window, padding, strict=True)]
@@ -94,7 +90,6 @@ def problems(draw: st.DrawFn) -> Problem:
         layout=draw(st.sampled_from(LAYOUTS[rank])),
         memory=draw(st.sampled_from(MEMORY)),
         seed=draw(seeds),
-        ceil_mode=ceil_mode,
     )
 
 
@@ -257,7 +252,11 @@ def test_options() -> None:
         ({"stride": True}, TypeError, "stride must be an int...; got True"),
         ({"layout": "CHWN"}, ValueError, "layout must be one of 'NCW', 'NCHW', 'NCDHW', 'NWC', 'NHWC'...; got 'CHWN'"),
         ({"layout": None}, TypeError, "layout must be one of 'NCW', 'NCHW', 'NCDHW', 'NWC', 'NHWC', 'NDHWC'; got None"),
-        ({"ceil_mode": 1}, TypeError, "ceil_mode must be a bool; got 1"),
+        (
+            {"ceil_mode": True},
+            TypeError,
+            "an option of Pooling must be one of ...; got 'ceil_mode'. Sizes are rounded down. To round up, pad x ...",
+        ),
     ],
 )
 def test_bad_option(options: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -277,7 +276,7 @@ def test_bad_option(options: dict[str, Any], error: type[Exception], message: st
         ),
         (Pooling(window=5), (1, 1, 5, 4), ValueError, "window must be at most 4, the...; got 5 (on spatial axis 1)"),
         (
-            Pooling(window=7, stride=2, ceil_mode=True),
+            Pooling(window=7, stride=2),
             (1, 1, 5, 5),
             ValueError,
             "window must be at most 5, the padded size of x; got 7 (on spatial axis 0)",
@@ -291,28 +290,13 @@ def test_bad_shape(pool: Pooling, shape: Any, error: type[Exception], message: s
     assert_refused(lambda: pool.output_shape(shape), error, message)
 
 
-@settings(deadline=None, max_examples=200)
-@given(problems().filter(lambda p: not p.ceil_mode))
-def test_ceil_mode_adds_windows_that_start_before_the_padding_at_the_end(problem: Problem) -> None:
-    """For any padding: a window more where the others leave elements, and the others' results as they were."""
-    pool, x = problem.operation(), problem.x()
-    y, more = pool.forward(x), replace(pool, ceil_mode=True).forward(x)
-    first = 1 if problem.layout.endswith("C") else 2
-    np.testing.assert_array_equal(more[tuple(slice(size) for size in y.shape)], y)
-    for axis, (window, pad, stride) in enumerate(
-        zip(problem.window, problem.padding, problem.stride, strict=True), first
-    ):
-        starts = [p for p in range(0, x.shape[axis] + pad, stride) if p < x.shape[axis] + 2 * pad - window + stride]
-        assert more.shape[axis] == len(starts)
-
-
-def test_ceil_mode_averages_what_is_there() -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_a_padded_x_gives_the_sizes_that_are_rounded_up(mode: str) -> None:
+    """The remedy in the error of ceil_mode: x is padded at the end until the last window fits."""
     x = np.arange(1.0, 6).reshape(1, 1, 5)
-    of = {"window": 3, "stride": 3, "padding": 1, "ceil_mode": True}
-    np.testing.assert_allclose(Pooling("average_include_padding", **of).forward(x), [[[1, 4]]])
-    np.testing.assert_allclose(Pooling("average_exclude_padding", **of).forward(x), [[[1.5, 4]]])
-    for mode in ("average_include_padding", "average_exclude_padding"):  # the last window has one element, no padding
-        np.testing.assert_allclose(Pooling(mode, ceil_mode=True).forward(x), [[[1.5, 3.5, 5]]])
+    longer = np.pad(x, [(0, 0), (0, 0), (0, 1)], constant_values=-np.inf if mode.startswith("max") else 0.0)
+    expected = [2, 4, 5] if mode.startswith("max") else [1.5, 3.5, 2.5]
+    assert Pooling(mode, 2).forward(longer).ravel().tolist() == expected
 
 
 def test_a_batch_of_0() -> None:

@@ -1,1 +1,0 @@
-"""Batch normalization and its gradients."""

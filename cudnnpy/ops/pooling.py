@@ -1,0 +1,130 @@
+"""Pooling and its gradient: cudnnPoolingForward and cudnnPoolingBackward."""
+
+from __future__ import annotations
+
+import math
+
+from cudnnpy import raw
+from cudnnpy._core.layouts import (
+    TensorSpec,
+    byte_extent,
+    from_logical,
+    in_layout,
+    is_dense,
+    is_packed,
+    is_too_large,
+    to_logical,
+    to_packed,
+    with_strides_of,
+)
+from cudnnpy._launch.device_operation import DeviceOperation
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.operands import check_no_overlaps, logical, logical_like, logical_result
+from cudnnpy._launch.program import Operand, Program, with_conversion_copies
+from cudnnpy._launch.steps import FunctionCall, OperandAddress, Step, in_parts, scaling_arguments, tensor_descriptor
+from cudnnpy._options.pooling import PoolingBase
+from cudnnpy.descriptors import PoolingDescriptor
+from cudnnpy.graph.reductions import sum_by_graphs
+from cudnnpy.names import enumerator
+
+# Averages over whole images are sums by a graph from these sizes on: the function, which adds up each result in one thread,
+# takes up to 7 times as long as PyTorch on an H200, and a sum 0.7 to 1.4 times.
+_MIN_SUM_BYTES = 1 << 20  # of x, for which a graph is worth compiling
+_MIN_SUM_POSITIONS = 256
+
+
+class Pooling(PoolingBase, DeviceOperation):
+    def _output_shape(self, x_shape: tuple[int, ...]) -> tuple[int, ...]:
+        return from_logical(self._pooled(to_logical(x_shape, self._channels_last)), self._channels_last)
+
+    @property
+    def _channels_last(self) -> bool:
+        return self.layout.endswith("C")
+
+    def _logical(self, call: Call, name: str) -> TensorSpec:
+        return logical(call, name, self.layout, empty=True)
+
+    def _pooled(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The logical shape of forward's result. Raises ValueError for a shape of x that does not fit the options."""
+        rank = len(shape)
+        if rank not in (3, 4, 5):
+            raise ValueError(f"x must have 3, 4 or 5 axes; got shape {shape}")
+        if 0 in shape[1:]:
+            raise ValueError(
+                f"x must have sizes of 1 or more, except for a batch of 0; got shape {shape} (logical order)"
+            )
+        found = list(shape[:2])
+        for size, window, pad, step in zip(shape[2:], *self._each(rank - 2), strict=True):
+            if window > size + 2 * pad:
+                raise ValueError(f"window must be at most {size + 2 * pad}, the padded size of x; got {window}")
+            found.append((size + 2 * pad - window) // step + 1)
+        return tuple(found)
+
+    def _descriptor(self, rank: int) -> PoolingDescriptor:
+        """The pooling of tensors of a rank. A single spatial axis becomes the width of an image of height 1."""
+        window, padding, stride = self._each(rank - 2)
+        if rank == 3:
+            window, padding, stride = (1, *window), (0, *padding), (1, *stride)
+        mode = enumerator(raw.cudnnPoolingMode_t, self.mode, "mode")
+        return PoolingDescriptor(mode, window, padding=padding, stride=stride, propagate_nan=True)
+
+    def _forward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
+        x = self._logical(call, "x")
+        y = logical_result(call, "out", self._pooled(x.shape), x, self.layout, beta)
+        operands = check_no_overlaps(call, (Operand("x", x), Operand("out", y, True)))
+        results = [in_layout(y, self._channels_last)]
+        a, b = scaling_arguments(alpha, beta, x.dtype)
+        if not byte_extent(y):
+            return Program("pooling", call.device, operands, []), results
+        count = math.prod(x.shape[2:])
+        if self._averages_whole_images(x) and count > _MIN_SUM_POSITIONS and byte_extent(x) >= _MIN_SUM_BYTES:
+            sums = None if is_too_large(x) else sum_by_graphs(call.device, x, y, alpha / count, beta)
+            if sums is not None and call.allows(sums.workspace_size):
+                return Program("pooling", call.device, operands, sums.steps, sums.scratch), results
+        how = self._descriptor(len(x.shape))
+
+        def function(x: TensorSpec, y: TensorSpec) -> FunctionCall:
+            one, two = tensor_descriptor(x), tensor_descriptor(y)
+            return FunctionCall("cudnnPoolingForward", how, a, one, OperandAddress(0), b, two, OperandAddress(1))
+
+        return Program("pooling", call.device, operands, [Step(in_parts(function, x, y), (0, 1))]), results
+
+    def _backward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
+        x = self._logical(call, "x")
+        shape = self._pooled(x.shape)
+        dy, y = (logical_like(call, name, self.layout, shape, x.dtype) for name in ("dy", "y"))
+        dx = logical_result(call, "out", x.shape, x, self.layout, beta)
+        operands = check_no_overlaps(
+            call, (Operand("dy", dy), Operand("x", x), Operand("y", y), Operand("out", dx, True))
+        )
+        results = [in_layout(dx, self._channels_last)]
+        a, b = scaling_arguments(alpha, beta, x.dtype)
+        name = "pooling gradient"
+        if not byte_extent(dx):
+            return Program(name, call.device, operands, []), results
+        if self._averages_whole_images(x) and len(x.shape) == 4 and is_packed(dx) and is_packed(dy):
+            # The same for all elements of an image: a broadcast. cudnnPoolingBackward takes up to 5.9 times as long as
+            # PyTorch on an H200, and cudnnAddTensor 0.03 to 1.4 times.
+            each = scaling_arguments(alpha / math.prod(x.shape[2:]), beta, x.dtype)[0]
+            one, two = tensor_descriptor(dy), tensor_descriptor(dx)
+            broadcast = FunctionCall("cudnnAddTensor", each, one, OperandAddress(0), b, two, OperandAddress(1))
+            return Program(name, call.device, operands, [Step(broadcast, (0, 3))]), results
+        required_specs = [dy, with_strides_of(x, dx), with_strides_of(y, dy), dx]
+        if not (is_dense(dx) and is_dense(dy)):
+            required_specs = [to_packed(spec) for spec in required_specs]
+        how = self._descriptor(len(x.shape))
+
+        def function(*specs: TensorSpec) -> FunctionCall:
+            one, two, three, four = map(tensor_descriptor, specs)
+            # A graph is not used: resample-gradient in docs/known-issues.md.
+            tensors = three, OperandAddress(2), one, OperandAddress(0), two, OperandAddress(1)
+            return FunctionCall("cudnnPoolingBackward", how, a, *tensors, b, four, OperandAddress(3))
+
+        executable = in_parts(function, *required_specs)
+        return with_conversion_copies(name, call.device, operands, executable, required_specs, beta), results
+
+    def _averages_whole_images(self, x: TensorSpec) -> bool:
+        """Whether the only window is the whole image, and its elements are averaged."""
+        spatial = x.shape[2:]
+        window, padding, _ = self._each(len(spatial))
+        return self.mode.startswith("average") and window == spatial and not any(padding)

@@ -1,0 +1,130 @@
+"""Softmax and its gradient: cudnnSoftmaxForward and cudnnSoftmaxBackward.
+
+Instances, and channels that are the fastest axis, are rows, which the functions get as instances. On an H200 rows as channels
+take up to 3 times as long from 2,048 elements on, and in the gradient 40 to 1,100 times. Channels first, more than 1,000
+channels take up to 6 times PyTorch's time; they become rows by copies to channels last and back, with which they take 0.05
+to 0.5 times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from cudnnpy._core.layouts import (
+    TensorSpec,
+    byte_extent,
+    channels_last_strides,
+    in_layout,
+    is_packed,
+    packed_strides,
+    to_packed,
+    with_strides_of,
+)
+from cudnnpy._launch.device_operation import DeviceOperation
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.operands import check_no_overlaps, logical, logical_like, logical_result
+from cudnnpy._launch.program import Operand, Program, with_conversion_copies
+from cudnnpy._launch.step_builder import StepBuilder
+from cudnnpy._launch.steps import (
+    Executable,
+    FunctionCall,
+    OperandAddress,
+    aligned_size,
+    in_parts,
+    scaling_arguments,
+    tensor_descriptor,
+)
+from cudnnpy._options.softmax import SoftmaxBase
+from cudnnpy.names import short_names
+from cudnnpy.raw import cudnnSoftmaxAlgorithm_t, cudnnSoftmaxMode_t
+
+_RANKS = range(2, 6)
+_MANY_CHANNELS = 1000
+
+
+class Softmax(SoftmaxBase, DeviceOperation):
+    def _program(self, name: str, call: Call, operands: Sequence[Operand], alpha: float, beta: float) -> Program:
+        """The function on the operands; with a beta, its result goes to scratch memory first.
+
+        In place, the function would read its own results: softmax-in-place-beta in docs/known-issues.md.
+        """
+        required_specs = self._required_specs(call, *(operand.spec for operand in operands))
+        *inputs, out = operands
+        executable = self._function(required_specs[0], 1.0 if beta else alpha, len(inputs) == 2)
+        if not beta:
+            return with_conversion_copies(name, call.device, operands, executable, required_specs)
+        operands_of_function = [*inputs, out._replace(spec=required_specs[-1])]
+        program = with_conversion_copies(name, call.device, operands_of_function, executable, required_specs)
+        builder = StepBuilder({operand.name: operand.spec for operand in operands})
+        *sources, target = builder.operands.values()
+        result = builder.scratch(required_specs[-1])
+        builder.add(program.executable, *sources, result)
+        builder.copy(result, target, alpha, beta)
+        return builder.program(name, call.device, operands)
+
+    def _required_specs(self, call: Call, first: TensorSpec, *others: TensorSpec) -> list[TensorSpec]:
+        """The tensors in one memory format (softmax-orders in docs/known-issues.md): many channels become rows by copies.
+
+        Without memory for copies, the channels stay apart.
+        """
+        specs = [first, *(with_strides_of(other, first) for other in others)]
+        if not is_packed(first):
+            specs = [to_packed(spec) for spec in specs]
+        if self._rows(specs[0]) is None and first.shape[1] > _MANY_CHANNELS:
+            copies = [to_packed(spec)._replace(strides=channels_last_strides(spec.shape)) for spec in specs]
+            if call.allows(sum(aligned_size(byte_extent(spec)) for spec in copies)):
+                return copies
+        return specs
+
+    def _rows(self, spec: TensorSpec) -> tuple[int, int] | None:
+        """The number and the length of the rows that a packed tensor consists of; None if its channels are apart."""
+        n, c, *spatial = spec.shape
+        size = math.prod(spatial)
+        if self.mode == "instance":
+            return n, c * size
+        return (n * size, c) if size == 1 or spec.strides == channels_last_strides(spec.shape) else None
+
+    def _function(self, spec: TensorSpec, alpha: float, gradient: bool) -> Executable:
+        """The function on packed tensors of one memory format: x and y, or dy, y and dx.
+
+        It takes rows, or the positions as one axis: for five axes channels last, it does not write most of the result
+        (softmax-five-axes in docs/known-issues.md).
+        """
+        n, c, *spatial = spec.shape
+        rows = self._rows(spec)
+        shape = (*rows, 1, 1) if rows else (n, c, math.prod(spatial), 1)
+        mode = short_names(cudnnSoftmaxMode_t)["instance" if rows else "channel"]
+        kind = short_names(cudnnSoftmaxAlgorithm_t)[self.algorithm], mode
+        a, b = scaling_arguments(alpha, 0.0, spec.dtype)
+
+        def function(part: TensorSpec, *_: TensorSpec) -> FunctionCall:
+            tensor, (first, second, third) = tensor_descriptor(part), map(OperandAddress, range(3))
+            if gradient:
+                return FunctionCall("cudnnSoftmaxBackward", *kind, a, tensor, second, tensor, first, b, tensor, third)
+            return FunctionCall("cudnnSoftmaxForward", *kind, a, tensor, first, b, tensor, second)
+
+        whole = spec._replace(shape=shape, strides=packed_strides(shape))
+        return in_parts(function, *[whole] * (3 if gradient else 2))
+
+    def _forward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
+        x = logical(call, "x", self.layout, _RANKS, empty=True)
+        y = logical_result(call, "out", x.shape, x, self.layout, beta)
+        operands = check_no_overlaps(call, (Operand("x", x), Operand("out", y, True, ("x",))))
+        scaling_arguments(alpha, beta, x.dtype)
+        if not byte_extent(y):
+            return Program("softmax", call.device, operands, []), [in_layout(y, self._channels_last(x))]
+        return self._program("softmax", call, operands, alpha, beta), [in_layout(y, self._channels_last(x))]
+
+    def _backward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
+        dy = logical(call, "dy", self.layout, _RANKS, empty=True)
+        y = logical_like(call, "y", self.layout, dy.shape, dy.dtype)
+        dx = logical_result(call, "out", dy.shape, dy, self.layout, beta)
+        operands = check_no_overlaps(call, (Operand("dy", dy), Operand("y", y), Operand("out", dx, True, ("dy",))))
+        scaling_arguments(alpha, beta, dy.dtype)
+        if not byte_extent(dx):
+            return Program("softmax gradient", call.device, operands, []), [in_layout(dx, self._channels_last(dy))]
+        return self._program("softmax gradient", call, operands, alpha, beta), [in_layout(dx, self._channels_last(dy))]
+
+    def _channels_last(self, spec: TensorSpec) -> bool:
+        return self.layout.endswith("C") and len(spec.shape) > 2
