@@ -140,7 +140,7 @@ def test_empty_batches_in_every_library(library: Library) -> None:
             (up.backward_data(x, w), (0, *Y[1:])),
             (conv.backward_filter(dy, x, W), W),
             (conv.backward_bias(dy), W[:1]),
-            (cudnnpy.Pooling().forward(x), (0, 8, 4, 4)),
+            (cudnnpy.Pooling().forward(x), (0, 8, 4, 3)),
             (cudnnpy.Softmax().forward(x), (0, *X[1:])),
         ):
             assert isinstance(found, library.result)
