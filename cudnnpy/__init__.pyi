@@ -1,5 +1,5 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:4309a3ed6b7740957d090f065dced28db8320eec0bb19c8be9db059fce70c302
+# seal: sha256:3e2176087dbd8d78a04e2951799ae71d1574fb812df679c689e6a03164ed1cec
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors
@@ -40,19 +40,9 @@ from cudnnpy.errors import NoAlgorithmError as NoAlgorithmError
 from cudnnpy.graph.graph import Graph as Graph
 from cudnnpy.handle import Handle as Handle
 from cudnnpy.ops.activation import Activation as Activation
-from cudnnpy.ops.dropout import Dropout as Dropout
-from cudnnpy.ops.normalization.batch import BatchNormalization as BatchNormalization
-from cudnnpy.ops.normalization.instance import InstanceNormalization as InstanceNormalization
-from cudnnpy.ops.normalization.layer import LayerNormalization as LayerNormalization
-from cudnnpy.ops.normalization.layer import RMSNormalization as RMSNormalization
-from cudnnpy.ops.normalization.local_response import LocalResponseNormalization as LocalResponseNormalization
-from cudnnpy.ops.pooling.pooling import Pooling as Pooling
-from cudnnpy.ops.reduction import reduce_tensor as reduce_tensor
-from cudnnpy.ops.softmax.softmax import Softmax as Softmax
-from cudnnpy.ops.tensors import add_tensor as add_tensor
-from cudnnpy.ops.tensors import scale_tensor as scale_tensor
-from cudnnpy.ops.tensors import set_tensor as set_tensor
-from cudnnpy.ops.tensors import transform_tensor as transform_tensor
+from cudnnpy.ops.batch_normalization import BatchNormalization as BatchNormalization
+from cudnnpy.ops.pooling import Pooling as Pooling
+from cudnnpy.ops.softmax import Softmax as Softmax
 
 _LAZY: dict[str, str]
 
@@ -65,21 +55,15 @@ __all__ = [
     'CudnnError',
     'DeviceArray',
     'DeviceProfile',
-    'Dropout',
     'Engine',
     'FusedConvolution',
     'Graph',
     'Handle',
-    'InstanceNormalization',
-    'LayerNormalization',
-    'LocalResponseNormalization',
     'NoAlgorithmError',
     'Plan',
     'Pooling',
-    'RMSNormalization',
     'Softmax',
     'TensorSpec',
-    'add_tensor',
     'backend',
     'cache_info',
     'candidates_table',
@@ -95,18 +79,14 @@ __all__ = [
     'plan',
     'raw',
     'record',
-    'reduce_tensor',
     'reference',
     'release_workspace',
-    'scale_tensor',
     'set_allocator',
     'set_cache_limit',
-    'set_tensor',
     'store',
     'to_device',
     'to_numpy',
     'trace',
-    'transform_tensor',
     'why_unavailable',
     'workspace',
     '__version__',

@@ -16,6 +16,7 @@ _CONVOLUTION = "cudnnpy.Convolution(padding=, stride=, dilation=, groups=)"
 _FORWARD = f"type {_CONVOLUTION}.forward(x, w, bias)"
 _REFERENCE = "type cudnnpy.reference.Convolution(padding=, stride=), which computes with NumPy"
 _DESCRIPTION = "no descriptor is needed: the arrays' shapes and the options of cudnnpy.{} say the same"
+_NORMALIZATION = "type cudnnpy.Graph().normalization({}, epsilon), and normalization_backward for the gradients"
 _GRAPH = "type cudnnpy.Graph(): tensor, convolution, matmul, pointwise, reduction, resample, normalization, output, run, plan"
 
 # What to type -> names of PyTorch, TensorFlow, JAX, CuPy, cudnn-frontend, Theano, SINGA and MXNet, in any case.
@@ -55,13 +56,23 @@ _NAMES: dict[str, str] = {
         dnn_batch_normalization_test GpuDnnBatchNorm GpuDnnBatchNormInference GpuBatchNormForwardTraining
         GpuBatchNormForwardInference GpuBatchNormBackward
     """,
-    "type cudnnpy.LayerNormalization(epsilon): forward_training, forward_inference, backward": "layer_norm",
-    "type cudnnpy.RMSNormalization(epsilon): forward_training, forward_inference, backward": "rms_norm",
-    "type cudnnpy.InstanceNormalization(epsilon)": "instance_norm InstanceNorm1d InstanceNorm2d InstanceNorm3d",
-    "type cudnnpy.LocalResponseNormalization(size, alpha=, beta=, k=)": "lrn local_response_norm",
-    "type cudnnpy.Dropout(probability, seed): forward(x), backward(dy, reserve)": """
-        dropout2d dropout3d DropoutStates dropout_forward dropout_backward
+    _NORMALIZATION.format('"layer_norm", x, scale, bias'): "LayerNormalization layer_norm",
+    _NORMALIZATION.format('"rms_norm", x, scale, None'): "RMSNormalization rms_norm",
+    _NORMALIZATION.format('"instance_norm", x, scale, bias'): """
+        InstanceNormalization instance_norm InstanceNorm1d InstanceNorm2d InstanceNorm3d
     """,
+    "type cudnnpy.raw.cudnnLRNCrossChannelForward, with cudnnpy.descriptors.LRNDescriptor(size, alpha, beta, k)": """
+        LocalResponseNormalization local_response_norm lrn
+    """,
+    "type cudnnpy.raw.cudnnDropoutForward, with cudnnpy.descriptors.DropoutDescriptor(handle, probability, states=, "
+    "states_size=, seed=)": "Dropout dropout2d dropout3d DropoutStates dropout_forward dropout_backward",
+    'type cudnnpy.Graph().pointwise("add", a, b), or cudnnpy.raw.cudnnAddTensor': "add_tensor",
+    'type cudnnpy.Graph().pointwise("mul", x, graph.number(alpha)), or cudnnpy.raw.cudnnScaleTensor': "scale_tensor",
+    "type cudnnpy.raw.cudnnSetTensor, with cudnnpy.descriptors.TensorDescriptor(shape, dtype)": "set_tensor",
+    'type cudnnpy.raw.cudnnTransformTensor, or cudnnpy.Graph().pointwise("identity", x), with dtype= and strides= of output': (
+        "transform_tensor"
+    ),
+    'type cudnnpy.Graph().reduction("add", x, axes), or cudnnpy.raw.cudnnReduceTensor': "reduce_tensor",
     "type cudnnpy.Graph().matmul(a, b)": "linear matmul dense FullyConnected",
     _GRAPH: "pygraph",
     f"modes are names in lower case; {_GRAPH}": """

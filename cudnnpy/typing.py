@@ -52,7 +52,6 @@ __all__ = [
     "Preference",
     "ReduceIndices",
     "ReduceOperation",
-    "Reduction",
     "ResampleMode",
     "Shape",
     "SoftmaxAlgorithm",
@@ -359,9 +358,6 @@ NormalizationActivation: TypeAlias = Literal["relu"]
 
 ReduceOperation: TypeAlias = Literal["add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros"]
 """cudnnReduceTensorOp_t: the reductions of ReduceTensorDescriptor and Graph.reduction."""
-
-Reduction: TypeAlias = Literal[ReduceOperation, "sum", "mean"]
-"""The reductions of reduce_tensor: "sum" is "add", and "mean" is "avg"."""
 
 
 # Names of other enumerators, for cudnnpy.descriptors and cudnnpy.Graph

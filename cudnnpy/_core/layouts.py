@@ -16,7 +16,6 @@ from cudnnpy.typing import ElementName
 
 # layout names by rank; NCHW and NHWC are valid for every rank
 CHANNELS_FIRST = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
-CHANNELS_LAST = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
 
 MEMORY_LAYOUTS = ("C", "channels_last")  # memory formats, whatever the order of the axes
 

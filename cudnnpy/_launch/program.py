@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from cudnnpy._core.layouts import TensorSpec, byte_extent, channels_last_strides, has_same_layout, packed_strides
 from cudnnpy._launch.address_validation import address_check
-from cudnnpy._launch.steps import AliasSwitch, Executable, Step, StepSequence, copy
+from cudnnpy._launch.steps import Executable, Step, StepSequence, copy
 
 _ALIGNMENT = 16  # bytes; kernels for less aligned operands may differ from those for others
 
@@ -93,8 +93,6 @@ def _function_names(executable: Any) -> Iterator[str]:
     if isinstance(executable, StepSequence):
         for step in executable.steps:
             yield from _function_names(step.executable)
-    elif isinstance(executable, AliasSwitch):
-        yield from _function_names(executable.different)
     elif (name := getattr(executable, "name", None)) is not None:
         yield name
     elif (inner := getattr(executable, "executable", None)) is not None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from operator import index
+from collections.abc import Sequence
 from typing import Any
 
-from cudnnpy._options.checks import NameT, as_elements, bounded, check_number, check_option, error_repr, is_integer
-from cudnnpy._options.limits import MAX_AXES
+from cudnnpy._options.checks import NameT, check_number, check_option, error_repr
 
 
 def check_scales(alpha: object, beta: object, *, prefix: str = "", **results: object) -> tuple[float, float]:
@@ -44,34 +42,3 @@ def gradient_shape(name: str, shape: Any, of_out: Any) -> Any:
     if shape is None and of_out is None:
         raise TypeError(f"{name} must be the shape of the result where out is None; got None")
     return of_out if shape is None else shape
-
-
-def check_axes(given: Any, rank: int) -> tuple[int, ...]:
-    """Axes of an array of `rank` axes, counted from the first; None is all of them."""
-    if given is None:
-        return tuple(range(rank))
-    axes = bounded(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else None
-    if axes is None or any(isinstance(axis, bool) or not is_integer(axis) for axis in axes):
-        raise TypeError(f"axes must be None or a tuple of integers; got {error_repr(given)}")
-    if not all(-rank <= axis < rank for axis in axes):
-        raise ValueError(
-            f"axes must be integers of {-rank} to {rank - 1} for the {rank} axes of x; got {error_repr(axes)}"
-        )
-    found = tuple(index(axis) % rank for axis in axes)
-    if not found or len(set(found)) != len(found):
-        raise ValueError(f"axes must be one axis or more, each once, or None for all; got {error_repr(axes)}")
-    return found
-
-
-def check_normalized_shape(given: Any) -> tuple[int, ...]:
-    """The sizes of the normalized axes as a tuple of ints; () for None."""
-    if given is None:
-        return ()
-    sizes = as_elements(given)
-    sizes = (given,) if sizes is None else sizes
-    kinds_fit = all(is_integer(size) and not isinstance(size, bool) for size in sizes)
-    if not kinds_fit or not 0 < len(sizes) <= MAX_AXES or any(size < 0 for size in sizes):
-        kind = ValueError if kinds_fit else TypeError
-        expected = "None, an integer of 0 or more, or a tuple of one or more of them"
-        raise kind(f"normalized_shape must be {expected}; got {error_repr(given)}")
-    return tuple(map(index, sizes))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from math import inf, isfinite, isnan
+from math import inf, isfinite
 from numbers import Real
 from operator import index
 from typing import Any, TypeVar, cast, get_args
@@ -91,21 +91,14 @@ def check_number(
     low: float = -inf,
     *,
     above: float = -inf,
-    below: float = inf,
     finite: bool = False,
-    nan: bool = False,
 ) -> float:
-    """A number as a float, of `low` or more, and between `above` and `below`, both excluded.
-
-    `finite` excludes infinities; `nan` includes NaN.
-    """
+    """A number as a float, of `low` or more, and above `above`. `finite` excludes infinities."""
     bounds = []
     if low > -inf:
         bounds.append(f"of {low:g} or more")
     if above > -inf:
         bounds.append(f"above {above:g}")
-    if below < inf:
-        bounds.append(f"below {below:g}")
     expected = f"a {'finite ' if finite else ''}number {' and '.join(bounds)}".rstrip()
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be {expected}; got {error_repr(value)}")
@@ -113,8 +106,8 @@ def check_number(
         number = float(value)
     except OverflowError:  # an int beyond every float
         raise ValueError(f"{name} must be {expected}; got {error_repr(value)}") from None
-    inside = low <= number and (above == -inf or number > above) and (below == inf or number < below)
-    if not ((inside and (isfinite(number) or not finite)) or (nan and isnan(number))):
+    inside = low <= number and (above == -inf or number > above)
+    if not inside or (finite and not isfinite(number)):
         raise ValueError(f"{name} must be {expected}; got {error_repr(value)}")
     return number
 

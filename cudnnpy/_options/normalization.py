@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any, cast
 
-from cudnnpy._options.arguments import should_compute_bias
-from cudnnpy._options.base import Operation
 from cudnnpy._options.checks import check_number
 from cudnnpy.typing import ElementName
 
@@ -56,15 +54,3 @@ def unpack_gradients(results: Any, *computed: bool) -> Any:
         return results
     remaining = iter(results if any(computed) else (results,))
     return (next(remaining), *(next(remaining) if is_computed else None for is_computed in computed))
-
-
-def run_backward(
-    name: str, operation: Operation, inputs: tuple[Any, ...], out: Any, stream: Any, bias: bool | None
-) -> Any:
-    """Run a gradient on (dy, x, scale, mean, inverse_variance); return (dx, dscale, dbias), None where not computed."""
-    scale = inputs[2]
-    computed = scale is not None, should_compute_bias(bias, scale)
-    names = "dy", "x", "scale", "mean", "inverse_variance", "out", *GRADIENTS[computed]
-    outs = (out, None, None)[: len(names) - len(inputs)]
-    results = operation._run(name, operation, type(operation)._backward, names, inputs, outs, stream, computed[1])
-    return unpack_gradients(results, *computed)

@@ -27,9 +27,6 @@ _OPTIONS: dict[str, str] = {
     **dict.fromkeys(("allow_tf32", "tensor_core"), "tf32"),
     **dict.fromkeys(("kernel", "kernel_size", "kernel_shape", "ksize", "ws", "pool_size", "window_shape"), "window"),
     **dict.fromkeys(("eps", "variance_epsilon"), "epsilon"),
-    **dict.fromkeys(("p", "rate", "ratio", "dropout"), "probability"),
-    **dict.fromkeys(("nsize", "depth_radius"), "size"),
-    **dict.fromkeys(("knorm", "bias_k"), "k"),
     **dict.fromkeys(("alpha", "coef", "slope", "negative_slope"), "coefficient"),
     "adj": "output_padding",
     "workspace": "workspace_limit",
@@ -61,10 +58,7 @@ _SENTENCES: dict[str, str] = {
     **dict.fromkeys(
         ("momentum", "decay"), "Give average_factor to forward_training: 1 - momentum, or PyTorch's momentum"
     ),
-    **dict.fromkeys(
-        ("affine", "elementwise_affine", "fix_gamma"), "Scale and bias are arguments of the calls; None is 1 and 0"
-    ),
-    "normalized_shape": "It is an argument of the calls, where scale and bias are None",
+    **dict.fromkeys(("affine", "fix_gamma"), "Scale and bias are arguments of the calls; None is 1 and 0"),
     **dict.fromkeys(("target_shape", "output_shape"), _TARGET),
     "padding_mode": "Padding is zeros; pad x yourself for another mode",
     "direction_hint": "Each direction is a method: forward, backward_data, backward_filter",

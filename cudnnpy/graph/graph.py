@@ -223,7 +223,7 @@ class Graph(GraphOperations):
                 raise ValueError(
                     f"{node.name} must have no elements where {', '.join(self._empty())} has none; "
                     f"got shape {node.shape}. "
-                    "For such inputs use reduce_tensor or Convolution"
+                    "For such inputs use Convolution, or fill the output without cuDNN"
                 )
         operands = [Operand(name, spec) for name, spec in zip(problem.operands, problem.specs, strict=True)]
         return Program("graph of empty tensors", call.device, operands, [])

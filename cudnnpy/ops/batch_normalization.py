@@ -18,20 +18,15 @@ from collections.abc import Callable, Sequence
 from ctypes import c_double
 from typing import Any, NamedTuple
 
-from cudnnpy import raw
 from cudnnpy._core.layouts import (
     TensorSpec,
-    are_channels_last,
-    byte_extent,
-    channels_last_strides,
     in_layout,
-    packed_strides,
     per_channel,
-    to_packed,
 )
 from cudnnpy._launch.device_operation import DeviceOperation
 from cudnnpy._launch.dispatch import Call
-from cudnnpy._launch.implicit_operands import OperandSources, with_implicit_operands
+from cudnnpy._launch.fill_executables import fill
+from cudnnpy._launch.implicit_operands import ConstantBuffer, OperandSources, scratch_buffer, with_implicit_operands
 from cudnnpy._launch.operands import (
     check_no_overlaps,
     logical,
@@ -62,18 +57,15 @@ from cudnnpy._options.normalization import (
     statistics_dtype,
 )
 from cudnnpy._planning.engines import GraphExecutable
-from cudnnpy.descriptors import ActivationDescriptor, TensorDescriptor
+from cudnnpy.descriptors import ActivationDescriptor
 from cudnnpy.graph.graph import Graph
-from cudnnpy.ops.normalization.parameters import DEFAULT_PARAMETERS, NAN, fill_steps, operand_sources, scale_and_bias
+from cudnnpy.ops.batch_tensors import Normalized
 from cudnnpy.typing import ElementName
 
 _RANKS = range(2, 6)
 RUNNING = ("running_mean", "running_variance")
 SAVED = ("saved_mean", "saved_inverse_variance")
-
-# Channels first, graphs are faster for few long channels: the maximum of channels, and the minimum of elements in each.
-_MAX_FEW_CHANNELS, _MIN_LONG_CHANNEL = 128, 1 << 16
-_MIN_LAST_BYTES = 1 << 14  # of x, from which on graphs are worth compiling channels last
+DEFAULT_PARAMETERS = {"scale": 1.0, "bias": 0.0}
 
 
 class BatchNormalization(BatchNormalizationBase, DeviceOperation):
@@ -103,7 +95,7 @@ class BatchNormalization(BatchNormalizationBase, DeviceOperation):
         check_no_overlaps(call, operands)
         results = [in_layout(y, normalized.channels_last), normalized.statistics, normalized.statistics]
         if 0 in x.shape:
-            steps = fill_steps(operands, {"saved_mean": 0.0, "saved_inverse_variance": NAN})
+            steps = _fill_steps(operands, {"saved_mean": 0.0, "saved_inverse_variance": math.nan})
             return Program("batch normalization", call.device, operands, steps), results
         prepared = _Training(call, self.epsilon, normalized, y, parameters, operands, factor, activation)
         return prepared.program(alpha, beta), results
@@ -121,7 +113,7 @@ class BatchNormalization(BatchNormalizationBase, DeviceOperation):
         title, results = "batch normalization", [in_layout(y, normalized.channels_last)]
         if 0 in x.shape:
             return Program(title, call.device, operands, []), results
-        sources = operand_sources(call, ("x", "out", *names), operands, normalized.flat)
+        sources = _operand_sources(call, ("x", "out", *names), operands, normalized.flat)
 
         def function(x: TensorSpec, y: TensorSpec) -> FunctionCall:
             one, two = tensor_descriptor(x), tensor_descriptor(y)
@@ -160,7 +152,7 @@ class BatchNormalization(BatchNormalizationBase, DeviceOperation):
         if 0 in x.shape:
             return Program(title, call.device, operands, _scaled(operands, d)), results
         names = ("dy", "x", "scale", *saved, "out", "out_scale", "out_bias")
-        sources = operand_sources(call, names, operands, normalized.flat)
+        sources = _operand_sources(call, names, operands, normalized.flat)
         for memory_format in normalized.faster_formats(dy, dx) if saved and data == parameter == (1.0, 0.0) else ():
             planned = backward_graph(call.device, *map(memory_format, (dy, x, dx)))
             if planned is not None:
@@ -189,120 +181,22 @@ class BatchNormalization(BatchNormalizationBase, DeviceOperation):
         return Normalized(x, self.mode == "spatial", self.layout.endswith("C") and len(x.shape) > 2)
 
 
-# Memory formats, and the shapes of parameters
-
-
-def as_channels_first(spec: TensorSpec) -> TensorSpec:
-    """The tensor packed channels first, or a copy that is."""
-    return spec if spec.strides == packed_strides(spec.shape) else to_packed(spec)
-
-
-def as_channels_last(spec: TensorSpec) -> TensorSpec:
-    """A tensor that is channels last in memory, with these strides for axes of size 1, too."""
-    return spec._replace(strides=channels_last_strides(spec.shape))
-
-
-class Normalized(NamedTuple):
-    """The x of a call, with its axes as (N, C, spatial...), and the shapes and descriptors of its parameters."""
-
-    x: TensorSpec
-    spatial: bool  # the mode
-    channels_last: bool  # the layout of the arrays themselves
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The parameters' shape, in the arrays' own layout."""
-        if len(self.x.shape) == 1:
-            return (0,)
-        if self.spatial:
-            return (self.x.shape[1],)
-        return (*self.x.shape[2:], self.x.shape[1]) if self.channels_last else self.x.shape[1:]
-
-    @property
-    def statistics(self) -> TensorSpec:
-        """A packed parameter of the statistics' dtype."""
-        return TensorSpec(self.shape, statistics_dtype(self.x.dtype), packed_strides(self.shape))
-
-    @property
-    def flat(self) -> TensorSpec:
-        """The same as one row."""
-        return TensorSpec((math.prod(self.shape),), statistics_dtype(self.x.dtype), (1,))
-
-    @property
-    def kind(self) -> int:
-        """The mode as the functions take it."""
-        return int(raw.CUDNN_BATCHNORM_SPATIAL if self.spatial else raw.CUDNN_BATCHNORM_PER_ACTIVATION)
-
-    def descriptor(self) -> TensorDescriptor:
-        """The parameters' descriptor."""
-        if self.spatial:
-            rank = max(len(self.x.shape), 4)
-            return TensorDescriptor((1, self.x.shape[1], *(1,) * (rank - 2)), statistics_dtype(self.x.dtype))
-        shape = (1, *self.x.shape[1:])
-        return tensor_descriptor(TensorSpec(shape, statistics_dtype(self.x.dtype), packed_strides(shape)))
-
-    def logical(self, parameter: TensorSpec) -> TensorSpec:
-        """A parameter for per_activation with its axes as (1, C, spatial...): the functions take these packed only."""
-        if self.spatial:
-            return parameter
-        shape = (1, *self.x.shape[1:])
-        strides = channels_last_strides(shape) if self.channels_last else packed_strides(shape)
-        return parameter._replace(shape=shape, strides=strides)
-
-    def in_either_format(self, spec: TensorSpec) -> TensorSpec:
-        """An x or y as the functions support it: packed channels first, or, in mode "spatial", channels last."""
-        return spec if self.spatial and spec.strides == channels_last_strides(spec.shape) else as_channels_first(spec)
-
-    def format_of_function(self, call: Call) -> Callable[[TensorSpec], TensorSpec]:
-        """The memory format in which the functions for training and the gradient get x, y and gradients.
-
-        Channels first is the faster one. Without memory for copies, tensors that are channels last stay so.
-        """
-        return as_channels_first if call.memory_limit is None else self.in_either_format
-
-    def required_specs(self, operands: Sequence[Operand], data: Callable[[TensorSpec], TensorSpec]) -> list[TensorSpec]:
-        """Return the required specs of the operands: x, y and gradients converted by `data`, and packed parameters.
-
-        The parameters have the dtype of the statistics.
-        """
-        return [
-            data(operand.spec)
-            if operand.name in ("dy", "x", "out")
-            else to_packed(operand.spec, statistics_dtype(self.x.dtype))
-            for operand in operands
-        ]
-
-    def faster_formats(self, *others: TensorSpec) -> list[Callable[[TensorSpec], TensorSpec]]:
-        """The memory formats in which the node of a graph is faster than the function, the fastest first.
-
-        These are channels last, which the function is slow in, and channels first, if necessary on copies, for few long
-        channels. Images of one position are channels last. The nodes take aligned tensors of 16 or 32 bits.
-        """
-        x, tensors = self.x, (self.x, *others)
-        count = x.shape[0] * math.prod(x.shape[2:])  # values for each channel
-        aligned = all(t.alignment >= 16 for t in tensors)
-        if not self.spatial or x.dtype == "float64" or count == 1 or not aligned or len(x.shape) not in (4, 5):
-            return []
-        last = are_channels_last(*tensors) and byte_extent(x) >= _MIN_LAST_BYTES
-        first = all(t.strides == packed_strides(t.shape) for t in tensors)
-        few = x.shape[1] <= _MAX_FEW_CHANNELS and count >= _MIN_LONG_CHANNEL
-        return [
-            *([as_channels_last] if last else []),
-            *([as_channels_first] if few and (first or last) else []),
-        ]
-
-
 # Checked arguments
 
 
 def _parameters(call: Call, normalized: Normalized, *names: str) -> dict[str, TensorSpec]:
     """Check parameters of a call and return them by name. A missing scale or bias is omitted."""
     x, shape = normalized.x, normalized.shape
-    found = scale_and_bias(call, x, shape, [name for name in names if name in DEFAULT_PARAMETERS])
+    found = {
+        name: packed_like(call, name, shape, *parameter_dtypes(x.dtype))
+        for name in names
+        if name in call.specs or name not in DEFAULT_PARAMETERS
+    }
+    if "scale" in found and "bias" in found and found["scale"].dtype != found["bias"].dtype:
+        raise TypeError(f"bias must be {found['scale'].dtype}, as scale; got {found['bias'].dtype}")
     if normalized.spatial or len(x.shape) == 1:
         check_channels(call.specs, shape[0])
-    others = [name for name in names if name not in DEFAULT_PARAMETERS]
-    return found | {name: packed_like(call, name, shape, *parameter_dtypes(x.dtype)) for name in others}
+    return found
 
 
 def _saved(call: Call, normalized: Normalized) -> dict[str, TensorSpec]:
@@ -324,11 +218,39 @@ def _gradient(
 def _scaled(operands: Sequence[Operand], beta: Any) -> list[Step]:
     """The gradients with respect to parameters for an empty batch: beta times the outs, or 0, unread, if beta is 0."""
     if not beta.value:
-        return fill_steps(operands, {"out_scale": 0.0, "out_bias": 0.0})
+        return _fill_steps(operands, {"out_scale": 0.0, "out_bias": 0.0})
     return [
         Step(FunctionCall("cudnnScaleTensor", tensor_descriptor(operand.spec), OperandAddress(0), beta), (place,))
         for place, operand in enumerate(operands)
         if operand.name in ("out_scale", "out_bias") and 0 not in operand.spec.shape
+    ]
+
+
+def _operand_sources(
+    call: Call, names: Sequence[str], operands: Sequence[Operand], parameter: TensorSpec
+) -> OperandSources:
+    """Return for each name the index of its operand, a constant for a missing scale or bias, or scratch memory for a
+    missing result.
+
+    `parameter` is the spec of the missing ones.
+    """
+    places = {operand.name: place for place, operand in enumerate(operands)}
+    return [
+        places[name]
+        if name in places
+        else ConstantBuffer(parameter, DEFAULT_PARAMETERS[name], call)
+        if name in DEFAULT_PARAMETERS
+        else scratch_buffer(parameter)
+        for name in names
+    ]
+
+
+def _fill_steps(operands: Sequence[Operand], values: dict[str, float]) -> list[Step]:
+    """Return steps that fill the operands named in `values`, each with its value. Empty operands are omitted."""
+    return [
+        Step(fill(operand.spec, values[operand.name]), (place,))
+        for place, operand in enumerate(operands)
+        if operand.name in values and 0 not in operand.spec.shape
     ]
 
 
@@ -374,7 +296,7 @@ class _Training(NamedTuple):
 
     def program(self, alpha: float, beta: float) -> Program:
         """Return the fastest program within the memory of the call."""
-        sources = operand_sources(self.call, self.names, self.operands, self.normalized.flat)
+        sources = _operand_sources(self.call, self.names, self.operands, self.normalized.flat)
         for memory_format in self.normalized.faster_formats(self.y) if (alpha, beta) == (1.0, 0.0) else ():
             program = self._by_graph(sources, memory_format)
             if program is not None and self.call.allows(program.workspace_size):
@@ -383,13 +305,9 @@ class _Training(NamedTuple):
 
     def _by_graph(self, sources: OperandSources, memory_format: Callable[[TensorSpec], TensorSpec]) -> Program | None:
         """The graph in a memory format; None where cuDNN has no engine for it."""
-        x, y, running, device = (
-            memory_format(self.normalized.x),
-            memory_format(self.y),
-            bool(self.running),
-            self.call.device,
-        )
-        planned = training_graph(device, self.epsilon, x, y, self.factor, self.activation, running)
+        x, y = memory_format(self.normalized.x), memory_format(self.y)
+        options = self.epsilon, self.factor, self.activation, bool(self.running)
+        planned = training_graph(self.call.device, x, y, *options)
         if planned is None:
             return None
         updated = [sources[self.names.index(name)] for name in self.running]  # in place
@@ -417,9 +335,8 @@ class _Training(NamedTuple):
         if self.activation == "relu":
             relu, d = ActivationDescriptor("relu", propagate_nan=True), tensor_descriptor(y)
             zero = scaling_arguments(0.0, 0.0, x.dtype)[0]
-            activated = FunctionCall(
-                "cudnnActivationForward", relu, a, d, OperandAddress(0), zero, d, OperandAddress(0)
-            )
+            place = OperandAddress(0)
+            activated = FunctionCall("cudnnActivationForward", relu, a, d, place, zero, d, place)
             steps.append(Step(activated, (self._place("out"),)))
         if single:
             steps += self._updates_of_one_value()
@@ -448,7 +365,7 @@ class _Training(NamedTuple):
 
 
 def training_graph(
-    device: int, epsilon: float, x: TensorSpec, y: TensorSpec, factor: float, activation: str | None, running: bool
+    device: int, x: TensorSpec, y: TensorSpec, epsilon: float, factor: float, activation: str | None, running: bool
 ) -> GraphExecutable | None:
     """Inputs: x, scale, bias, and the running statistics if `running`. Results: y, the saved and the updated statistics."""
     graph = Graph()

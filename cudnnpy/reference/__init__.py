@@ -7,14 +7,9 @@ float64 and the result is rounded once. Nothing here imports the code that runs 
 from cudnnpy.reference.activation import Activation, sigmoid
 from cudnnpy.reference.batch_normalization import BatchNormalization
 from cudnnpy.reference.convolution import Convolution
-from cudnnpy.reference.dropout import Dropout
 from cudnnpy.reference.fused import FusedConvolution
-from cudnnpy.reference.instance_normalization import InstanceNormalization
-from cudnnpy.reference.layer_normalization import LayerNormalization, RMSNormalization
-from cudnnpy.reference.local_response import LocalResponseNormalization
 from cudnnpy.reference.pooling import Pooling
 from cudnnpy.reference.softmax import Softmax
-from cudnnpy.reference.tensors import add_tensor, reduce_tensor, scale_tensor, set_tensor, transform_tensor
 from cudnnpy.reference.transpose import ConvolutionTranspose
 
 __all__ = [
@@ -22,20 +17,10 @@ __all__ = [
     "BatchNormalization",
     "Convolution",
     "ConvolutionTranspose",
-    "Dropout",
     "FusedConvolution",
-    "InstanceNormalization",
-    "LayerNormalization",
-    "LocalResponseNormalization",
     "Pooling",
-    "RMSNormalization",
     "Softmax",
-    "add_tensor",
-    "reduce_tensor",
-    "scale_tensor",
-    "set_tensor",
     "sigmoid",
-    "transform_tensor",
 ]
 
 TYPE_CHECKING = False

@@ -7,7 +7,6 @@ from math import prod
 
 import numpy as np
 
-from cudnnpy._options.normalization import parameter_dtypes
 from cudnnpy.reference import _arrays
 from cudnnpy.reference._arrays import Array, Float64, Shape
 from cudnnpy.reference._numpy_operation import Arrays
@@ -56,23 +55,6 @@ def gradient(g: Float64, normalized: Float64, inverse: Float64, axes: Shape, cen
     return dx
 
 
-def with_parameter_gradients(
-    dx: Array, dy: Float64, normalized: Float64, axes: Shape, x: Array, scale: Array | None, with_bias: bool
-) -> list[Array]:
-    """Return dx, dscale if there is a scale, and dbias if it is to be computed. The latter are sums over axes."""
-    dtype = x.dtype if scale is None else scale.dtype
-    computed = ((dy * normalized, scale is not None), (dy, with_bias))
-    return [dx, *(_arrays.store(terms.sum(axis=axes), dtype, None) for terms, is_wanted in computed if is_wanted)]
-
-
-def check_affine(x: Array, arrays: Arrays, shape: Shape, meaning: str) -> None:
-    """Check the types, dtypes and shapes of scale and bias, if they were passed, and that their dtypes agree."""
-    for name in ("scale", "bias"):
-        if name in arrays:
-            check_parameter(name, arrays[name], shape, parameter_dtypes(x.dtype.name), meaning)
-    check_dtypes_of_parameters(arrays)
-
-
 def check_dtypes_of_parameters(arrays: Arrays) -> None:
     """Check that scale and bias, if both were passed, have the same dtype."""
     if "scale" in arrays and "bias" in arrays:
@@ -87,20 +69,9 @@ def check_results(results: Sequence[tuple[str, Array | None, Shape, str]], input
         others[name] = array
 
 
-def check_out(arrays: Arrays, x: Array) -> None:
-    """Raise TypeError or ValueError unless `out` is None, or can hold a result like x without overlapping the inputs."""
-    inputs = {name: array for name, array in arrays.items() if name != "out"}
-    check_results([("out", arrays["out"], x.shape, x.dtype.name)], inputs)
-
-
 def check_parameter(name: str, array: object, shape: Shape, dtypes: Sequence[str], meaning: str) -> None:
     """Check that a parameter is an array of one of the dtypes and of the shape, which meaning explains in the error."""
     _arrays.check_array(name, array, tuple(dtypes))
     assert isinstance(array, np.ndarray)
     if array.shape != shape:
         raise ValueError(f"{name} must have shape {shape}, {meaning}; got shape {array.shape}")
-
-
-def spread(values: Array, x: Array, skipped: int = 0) -> Float64:
-    """Return values, whose axes are x's from axis `skipped` on, in float64 and shaped to broadcast against x."""
-    return np.asarray(values, np.float64).reshape(*values.shape, *[1] * (x.ndim - values.ndim - skipped))

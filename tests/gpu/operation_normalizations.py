@@ -1,4 +1,4 @@
-"""The normalizations: their arrays and errors (see operation_problem)."""
+"""Batch normalization: its arrays and errors (see operation_problem)."""
 
 from __future__ import annotations
 
@@ -23,21 +23,18 @@ class Statistics:
     """Mean, variance and 1 / sqrt(variance + epsilon) over some axes of x, each with its error.
 
     Over m elements: mean sum(m) mean|x|; variance 2 sum(m) mean(x^2), which allows mean(x^2) - mean^2; the inverse what
-    the variance's error does to it, and 8 v of itself. Not centred (RMS): the mean is 0 and exact.
+    the variance's error does to it, and 8 v of itself.
     """
 
-    def __init__(self, x: Float64, axes: tuple[int, ...], epsilon: float, v: float, centred: bool = True) -> None:
+    def __init__(self, x: Float64, axes: tuple[int, ...], epsilon: float, v: float) -> None:
         self.v, self.axes = v, axes
         self.count = math.prod(x.shape[axis] for axis in axes)
         summed = sum_error(self.count, v)
         square = (x * x).mean(axis=axes, keepdims=True)
-        self.mean, self.mean_error = np.zeros(square.shape), np.zeros(square.shape)
-        self.variance, self.variance_error = square, summed * square
-        if centred:
-            self.mean = x.mean(axis=axes, keepdims=True)
-            self.mean_error = summed * np.abs(x).mean(axis=axes, keepdims=True)
-            self.variance = ((x - self.mean) ** 2).mean(axis=axes, keepdims=True)
-            self.variance_error = 2.0 * summed * square
+        self.mean = x.mean(axis=axes, keepdims=True)
+        self.mean_error = summed * np.abs(x).mean(axis=axes, keepdims=True)
+        self.variance = ((x - self.mean) ** 2).mean(axis=axes, keepdims=True)
+        self.variance_error = 2.0 * summed * square
         self.inverse = (self.variance + epsilon) ** -0.5
         lowest = np.maximum(self.variance - self.variance_error, 0.0) + epsilon
         self.inverse_error = lowest**-0.5 - self.inverse + 8.0 * v * self.inverse
@@ -50,7 +47,7 @@ class Statistics:
         return np.asarray(scale * (moved + turned) + 8.0 * self.v * (scale * self.inverse * size + np.abs(bias)))
 
     def backward_errors(
-        self, dy: Float64, x: Float64, scale: Float64, over: tuple[int, ...], centred: bool = True
+        self, dy: Float64, x: Float64, scale: Float64, over: tuple[int, ...]
     ) -> tuple[Float64, Float64, Float64]:
         """Of dx, dscale and dbias; `over` are the axes that the parameters are summed over.
 
@@ -66,8 +63,8 @@ class Statistics:
             return np.asarray(values.mean(axis=self.axes, keepdims=True))
 
         summed = sum_error(self.count, v)
-        terms = w + (mean(w) if centred else 0.0) + n * mean(w * n)
-        error = 8.0 * v * terms + summed * (mean(w) if centred else 0.0)
+        terms = w + mean(w) + n * mean(w * n)
+        error = 8.0 * v * terms + summed * mean(w)
         error = error + n * (summed * mean(w * n) + mean(w * n_error)) + n_error * mean(w * n)
         dx = self.inverse * error + self.inverse_error * terms
         share = sum_error(math.prod(x.shape[axis] for axis in over), v)
@@ -75,15 +72,12 @@ class Statistics:
         return np.asarray(dx), np.asarray(dscale), np.asarray(share * g.sum(axis=over))
 
 
-class Normalization(Kind):
-    """What the four normalizations share: parameters, in the arithmetic's type or x's own, and where they lie."""
-
-    parameters: tuple[str, ...] = ("scale", "bias")
-    statistics: tuple[str, ...] = ()  # the saved ones, as the call names them
-    factors: tuple[str, ...] = ()
-    centred = True  # whether the mean is taken off
+class _Batch(Kind):
+    """What the calls share: parameters, in the arithmetic's type or x's own, and where they lie."""
 
     def dtype_of(self, p: Problem, name: str) -> str:
+        if name in ("running_mean", "running_variance", "mean", "variance"):
+            return p.other_dtype or self.wide(p)
         if name in ("x", "dy", "y", "dx"):
             return p.dtype
         if name in ("scale", "bias", "dscale", "dbias"):
@@ -98,16 +92,14 @@ class Normalization(Kind):
     def is_tensor(self, p: Problem, name: str, values: Float64) -> bool:
         return name in ("x", "dy")
 
-    def axes(self, p: Problem) -> tuple[int, ...]:
-        """What a mean is over."""
-        raise NotImplementedError
-
     def over(self, p: Problem) -> tuple[int, ...]:
-        """What a parameter's gradient is summed over."""
+        """What a mean is over, and a parameter's gradient is summed over."""
+        if p.options.get("mode") == "per_activation":
+            return (0,)
         return tuple(axis for axis in range(len(p.shape)) if axis != p.channel_axis)
 
     def parameter_shape(self, p: Problem) -> tuple[int, ...]:
-        return (p.shape[1],)
+        return p.in_layout(p.shape)[1:] if p.options.get("mode") == "per_activation" else (p.shape[1],)
 
     def spread(self, p: Problem, parameter: Float64) -> Float64:
         """A parameter as x's axes see it."""
@@ -119,10 +111,10 @@ class Normalization(Kind):
         x = with_special_values(p, uniform(random, p.in_layout(p.shape), -2, 2), random)
         shape = self.parameter_shape(p)
         numbers = {"scale": uniform(random, shape, 0.5, 2.0), "bias": uniform(random, shape)}
-        return {"x": x, **{name: numbers[name] for name in self.parameters if name not in p.without}}
+        return {"x": x, **{name: numbers[name] for name in numbers if name not in p.without}}
 
     def of(self, p: Problem, x: Float64) -> Statistics:
-        return Statistics(x, self.axes(p), p.options.get("epsilon", 1e-5), arithmetic_roundoff(p.dtype), self.centred)
+        return Statistics(x, self.over(p), p.options.get("epsilon", 1e-5), arithmetic_roundoff(p.dtype))
 
     def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
         return self.make(p, random)
@@ -138,60 +130,8 @@ class Normalization(Kind):
 
     def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
         found, error = self.forward_error(p, a)
-        saved = {"mean": found.mean_error, "inverse_variance": found.inverse_error, "inverse_rms": found.inverse_error}
-        saved |= {"saved_mean": found.mean_error, "saved_inverse_variance": found.inverse_error}
+        saved = {"saved_mean": found.mean_error, "saved_inverse_variance": found.inverse_error}
         return {"y": error, **{name: saved[name].reshape(f[name].shape) for name in self.results if name != "y"}}
-
-
-class NormalizationBackward(Normalization):
-    """The gradients. The reference computes the statistics that forward_training saved, which are inputs."""
-
-    tensors = 2
-    results: tuple[str, ...] = ("dx", "dscale", "dbias")
-
-    def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
-        made = self.make(p, random)
-        x = rounded_to(made["x"], p.dtype)
-        found = self.of(p, x)
-        shape = self.saved_shape(p)
-        values = {"mean": found.mean, "inverse_variance": found.inverse, "inverse_rms": found.inverse}
-        values |= {"saved_mean": found.mean, "saved_inverse_variance": found.inverse}
-        saved = {name: values[name].reshape(shape) for name in self.saved(p)}
-        scale = {name: made[name] for name in ("scale",) if name in made}
-        return {"dy": uniform(random, x.shape), "x": x, **scale, **saved}
-
-    def results_of(self, p: Problem) -> tuple[str, ...]:
-        there = {"dscale": "scale" not in p.without, "dbias": p.keywords.get("bias", "scale" not in p.without)}
-        return tuple(name for name in self.results if there.get(name, True))
-
-    def saved(self, p: Problem) -> tuple[str, ...]:
-        return self.statistics
-
-    def saved_shape(self, p: Problem) -> tuple[int, ...]:
-        return self.parameter_shape(p)
-
-    def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
-        errors = self.of(p, a["x"]).backward_errors(a["dy"], a["x"], self.scale(p, a), self.over(p), self.centred)
-        there = zip(self.results, errors, strict=False)
-        return {name: error.reshape(f[name].shape) for name, error in there if name in f}
-
-
-class _Batch(Normalization):
-    def dtype_of(self, p: Problem, name: str) -> str:
-        if name in ("running_mean", "running_variance", "mean", "variance"):
-            return p.other_dtype or self.wide(p)
-        return super().dtype_of(p, name)
-
-    factors = ("alpha", "beta")
-
-    def axes(self, p: Problem) -> tuple[int, ...]:
-        return self.over(p)
-
-    def over(self, p: Problem) -> tuple[int, ...]:
-        return (0,) if p.options.get("mode") == "per_activation" else super().over(p)
-
-    def parameter_shape(self, p: Problem) -> tuple[int, ...]:
-        return p.in_layout(p.shape)[1:] if p.options.get("mode") == "per_activation" else (p.shape[1],)
 
 
 class BatchTraining(_Batch):
@@ -236,10 +176,28 @@ class BatchInference(_Batch):
         return {"y": 16.0 * arithmetic_roundoff(p.dtype) * (scale * inverse * (np.abs(a["x"]) + mean) + bias)}
 
 
-class BatchBackward(NormalizationBackward, _Batch):
-    """As Statistics says."""
+class BatchBackward(_Batch):
+    """As Statistics says. The reference computes the statistics that forward_training saved, which are inputs."""
 
-    statistics: tuple[str, ...] = ("saved_mean", "saved_inverse_variance")
+    tensors = 2
+    results: tuple[str, ...] = ("dx", "dscale", "dbias")
+
+    def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
+        made = self.make(p, random)
+        x = rounded_to(made["x"], p.dtype)
+        found, shape = self.of(p, x), self.parameter_shape(p)
+        saved = {"saved_mean": found.mean.reshape(shape), "saved_inverse_variance": found.inverse.reshape(shape)}
+        scale = {name: made[name] for name in ("scale",) if name in made}
+        return {"dy": uniform(random, x.shape), "x": x, **scale, **(saved if "saved_mean" in p.given else {})}
+
+    def results_of(self, p: Problem) -> tuple[str, ...]:
+        there = {"dscale": "scale" not in p.without, "dbias": p.keywords.get("bias", "scale" not in p.without)}
+        return tuple(name for name in self.results if there.get(name, True))
+
+    def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
+        errors = self.of(p, a["x"]).backward_errors(a["dy"], a["x"], self.scale(p, a), self.over(p))
+        there = zip(self.results, errors, strict=False)
+        return {name: error.reshape(f[name].shape) for name, error in there if name in f}
 
     def outs(self, p: Problem) -> dict[str, str]:
         named = {"dscale": "out_scale", "dbias": "out_bias"}
@@ -252,84 +210,3 @@ class BatchBackward(NormalizationBackward, _Batch):
 
     def reference_keywords(self, p: Problem) -> dict[str, Any]:
         return {name: value for name, value in p.keywords.items() if name == "bias"}
-
-    def saved(self, p: Problem) -> tuple[str, ...]:
-        return self.statistics if "saved_mean" in p.given else ()
-
-
-class _Layer(Normalization):
-    def axes(self, p: Problem) -> tuple[int, ...]:
-        return tuple(range(len(p.shape) - len(p.other), len(p.shape)))
-
-    def over(self, p: Problem) -> tuple[int, ...]:
-        return tuple(range(len(p.shape) - len(p.other)))
-
-    def parameter_shape(self, p: Problem) -> tuple[int, ...]:
-        return p.other
-
-
-class LayerTraining(_Layer):
-    """As Statistics says."""
-
-    results = ("y", "mean", "inverse_variance")
-
-
-class LayerInference(_Layer):
-    """As Statistics says."""
-
-
-class LayerBackward(NormalizationBackward, _Layer):
-    """As Statistics says."""
-
-    statistics: tuple[str, ...] = ("mean", "inverse_variance")
-
-    def saved_shape(self, p: Problem) -> tuple[int, ...]:
-        return p.shape[: len(p.shape) - len(p.other)]
-
-
-class _RootMeanSquare(_Layer):
-    parameters = ("scale",)
-    centred = False
-
-
-class RootMeanSquareTraining(_RootMeanSquare):
-    """As Statistics says."""
-
-    results = ("y", "inverse_rms")
-
-
-class RootMeanSquareInference(_RootMeanSquare):
-    """As Statistics says."""
-
-
-class RootMeanSquareBackward(LayerBackward):
-    """As Statistics says."""
-
-    parameters = ("scale",)
-    centred = False
-    statistics: tuple[str, ...] = ("inverse_rms",)
-    results = ("dx", "dscale")
-
-
-class _Instance(Normalization):
-    def axes(self, p: Problem) -> tuple[int, ...]:
-        return p.spatial_axes
-
-
-class InstanceTraining(_Instance):
-    """As Statistics says."""
-
-    results = ("y", "mean", "inverse_variance")
-
-
-class InstanceInference(_Instance):
-    """As Statistics says."""
-
-
-class InstanceBackward(NormalizationBackward, _Instance):
-    """As Statistics says."""
-
-    statistics: tuple[str, ...] = ("mean", "inverse_variance")
-
-    def saved_shape(self, p: Problem) -> tuple[int, ...]:
-        return p.shape[:2]

@@ -37,11 +37,10 @@ Arrays = dict[str, Float64]
 class Problem:
     """One call of one operation, on arrays that are made from `seed`. Its repr, pasted into a test, repeats it.
 
-    `shape` is x's, (N, C, spatial...), whatever the layout; `other` is the second array's: add_tensor's a, the filter
-    of FusedConvolution, the axes that LayerNormalization and RMSNormalization normalize. `other_dtype` is the type of
-    parameters that may have x's own. `memory` is how the arrays of tensors lie, inputs first, then out. `given` names the
-    optional arrays that the call gets, `without` those that it gets None for. `data` says what is in x: "nan",
-    "infinity" (a few of them), "whole" numbers, or "after_in_place" (y in x's place).
+    `shape` is x's, (N, C, spatial...), whatever the layout; `other` is the shape of the filter of FusedConvolution.
+    `other_dtype` is the type of parameters that may have x's own. `memory` is how the arrays of tensors lie, inputs
+    first, then out. `given` names the optional arrays that the call gets, `without` those that it gets None for. `data`
+    says what is in x: "nan", "infinity" (a few of them), "whole" numbers, or "after_in_place" (y in x's place).
     """
 
     call: str
@@ -89,10 +88,6 @@ class Problem:
     def channel_axis(self) -> int:
         """The channels' axis in the arrays."""
         return len(self.shape) - 1 if self.channels_last else 1
-
-    @property
-    def spatial_axes(self) -> tuple[int, ...]:
-        return tuple(axis for axis in range(1, len(self.shape)) if axis != self.channel_axis)
 
     def __str__(self) -> str:
         plain = Problem(self.call, self.shape)

@@ -15,7 +15,6 @@ from strategies import Memory, _memories, _weighted
 WEIGHTS = {"float32": 4, "float16": 3, "bfloat16": 3, "float64": 2}
 ROOM = {1: 40, 2: 40, 3: 24, 4: 9, 5: 5}  # the longest spatial axis of a rank
 MOST_DISTINCT = 6400
-REDUCTIONS = ("add", "sum", "avg", "mean", "mul", "min", "max", "amax", "norm1", "norm2", "mul_no_zeros")
 POOLINGS = (
     *("max", "max", "max_deterministic"),
     *("average_include_padding", "average_exclude_padding", "average_inc_pad", "average_exc_pad"),
@@ -36,18 +35,10 @@ def _problems(draw: Draw, call: str) -> Problem:
     dtype = draw(_weighted(*((name, WEIGHTS[name]) for name in kind.dtypes)))
     p = _DRAWS[operation](draw, Problem(call, (1,), dtype))
     in_place = bool(kind.in_place) and p.other_dtype in ("", dtype) and draw(_weighted((False, 4), (True, 1)))
-    with_out = call == "set_tensor" or (not in_place and draw(st.booleans()))
+    with_out = not in_place and draw(st.booleans())
     scaled = "beta" in kind.factors and p.keywords.get("activation") is None
     alpha = draw(_weighted((1.0, 4), (0.5, 1), (-2.0, 1), (0.75, 1))) if kind.factors and scaled else 1.0
-    if call == "scale_tensor":
-        alpha = draw(st.sampled_from([0.5, -2.0, 3.0, 1.0] + [0.0] * (not p.data)))
     beta = draw(_weighted((0.0, 3), (1.0, 2), (0.5, 1), (-2.0, 1))) if scaled and (with_out or in_place) else 0.0
-    if call == "add_tensor":
-        beta = draw(_weighted((1.0, 3), (0.0, 1), (0.5, 1), (-2.0, 1)))
-    if call == "transform_tensor" and not with_out:
-        layout = draw(st.sampled_from([None, "C", *(["channels_last"] if len(p.shape) > 2 else [])]))
-        asked = {"dtype": p.other_dtype or None, "layout": layout}
-        p = replace(p, keywords={name: value for name, value in asked.items() if value is not None})
     return replace(
         p,
         in_place=in_place,
@@ -155,60 +146,6 @@ def _softmax(draw: Draw, p: Problem) -> Problem:
     return replace(p, shape=shape, options=options, data=_data(draw, "nan") if p.call.endswith("forward") else "")
 
 
-def _response(draw: Draw, p: Problem) -> Problem:
-    shape = _shape(draw, 3, 5)
-    options: dict[str, Any] = {"layout": _layout(draw, len(shape))}
-    if draw(_weighted((True, 3), (False, 1))):
-        options["size"] = draw(st.integers(1, 16))
-    if draw(st.booleans()):
-        options |= {
-            "alpha": draw(st.sampled_from([1e-4, 0.5, 2.0])),
-            "beta": draw(st.sampled_from([0.75, 0.5, 1.0])),
-            "k": draw(st.sampled_from([2.0, 1.0])),
-        }
-    return replace(p, shape=shape, options=options)
-
-
-def _add(draw: Draw, p: Problem) -> Problem:
-    shape = _any_shape(draw, 1, 5)
-    kind = draw(st.sampled_from(["same", "bias", "any"]))
-    other = tuple(size if kind == "same" or (kind == "any" and draw(st.booleans())) else 1 for size in shape)
-    if kind == "bias" and len(shape) > 1:
-        other = (1, shape[1], *(1 for _ in shape[2:]))
-    return replace(p, shape=shape, other=other, data=_data(draw, "nan", "infinity"))
-
-
-def _scale(draw: Draw, p: Problem) -> Problem:
-    return replace(p, shape=_any_shape(draw, 1, 5), data=_data(draw, "nan", "infinity"))
-
-
-def _set(draw: Draw, p: Problem) -> Problem:
-    values = [0.0, 1.0, -2.5, 0.1, float("nan"), float("inf"), float("-inf")]
-    return replace(p, shape=_any_shape(draw, 1, 5), keywords={"value": draw(st.sampled_from(values))})
-
-
-def _transform(draw: Draw, p: Problem) -> Problem:
-    other = draw(_weighted(("", 3), *((name, 1) for name in WEIGHTS)))
-    shape = _any_shape(draw, 1, 5)
-    other = "float32" if other == "float64" else other  # which is made of float64 alone
-    return replace(p, shape=shape, other_dtype="" if other == p.dtype else other, data=_data(draw, "nan", "infinity"))
-
-
-def _reduce(draw: Draw, p: Problem) -> Problem:
-    shape = _any_shape(draw, 1, 5)
-    keywords: dict[str, Any] = {}
-    if draw(_weighted((True, 9), (False, 1))):
-        keywords["op"] = draw(st.sampled_from(REDUCTIONS))
-    if draw(_weighted((True, 3), (False, 1))):
-        axes = [axis for axis in range(len(shape)) if draw(st.booleans())] or [draw(st.integers(0, len(shape) - 1))]
-        keywords["axes"] = tuple(axis - len(shape) * draw(st.booleans()) for axis in axes)
-    if keywords.get("op") in ("min", "max", "amax"):  # of no elements there is none
-        reduced = {axis % len(shape) for axis in keywords.get("axes", range(len(shape)))}
-        shape = tuple(size or int(axis in reduced) for axis, size in enumerate(shape))
-    sums = keywords.get("op", "add") in ("add", "sum", "avg", "mean")
-    return replace(p, shape=shape, keywords=keywords, data=_data(draw, *(["nan"] if sums else [])))
-
-
 def _batch(draw: Draw, p: Problem) -> Problem:
     shape = _shape(draw, 2, 5)
     mode = draw(_weighted(("spatial", 3), ("per_activation", 1)))
@@ -240,29 +177,13 @@ def _without(draw: Draw, p: Problem) -> Problem:
         p = replace(p, other_dtype=p.dtype)
     if "out_scale" in p.given:
         return p
-    parameters = ("scale",) if p.operation == "RMSNormalization" else ("scale", "bias")
-    left_out = tuple(name for name in parameters if draw(_weighted((False, 3), (True, 1))))
+    left_out = tuple(name for name in ("scale", "bias") if draw(_weighted((False, 3), (True, 1))))
     keywords = dict(p.keywords)
     if p.call.endswith("backward"):
-        if len(parameters) > 1 and left_out:
+        if left_out:
             keywords["bias"] = "bias" not in left_out
         return replace(p, without=left_out[: "scale" in left_out], keywords=keywords)
-    if p.other and (left_out == parameters or draw(st.booleans())):
-        keywords["normalized_shape"] = p.other
-    return replace(p, without=left_out, keywords=keywords)
-
-
-def _layer(draw: Draw, p: Problem) -> Problem:
-    shape = _shape(draw, 1, 5)
-    normalized = draw(st.integers(1, len(shape)))
-    options = draw(st.sampled_from([{}, {"epsilon": 1e-3}]))
-    return _without(draw, replace(p, shape=shape, other=shape[-normalized:], options=options))
-
-
-def _instance(draw: Draw, p: Problem) -> Problem:
-    shape = _shape(draw, 3, 5)
-    options = {"layout": _layout(draw, len(shape)), **draw(st.sampled_from([{}, {"epsilon": 1e-3}]))}
-    return _without(draw, replace(p, shape=shape, options=options))
+    return replace(p, without=left_out)
 
 
 def _fused(draw: Draw, p: Problem) -> Problem:
@@ -300,16 +221,7 @@ _DRAWS: dict[str, Callable[[Draw, Problem], Problem]] = {
     "Activation": _activation,
     "Pooling": _pooling,
     "Softmax": _softmax,
-    "LocalResponseNormalization": _response,
-    "add_tensor": _add,
-    "scale_tensor": _scale,
-    "set_tensor": _set,
-    "transform_tensor": _transform,
-    "reduce_tensor": _reduce,
     "BatchNormalization": _batch,
-    "LayerNormalization": _layer,
-    "RMSNormalization": _layer,
-    "InstanceNormalization": _instance,
     "FusedConvolution": _fused,
 }
 
@@ -327,25 +239,9 @@ CHOSEN: dict[str, Problem] = {
         Problem("Pooling.backward", _X, options={"mode": "max", "window": 2}),
         Problem("Softmax.forward", _X, "float16"),
         Problem("Softmax.backward", _X, options={"algorithm": "log"}),
-        Problem("LocalResponseNormalization.forward", _X),
-        Problem("LocalResponseNormalization.backward", _X, options={"alpha": 0.5}),
-        Problem("add_tensor", _X, other=(1, 8, 1, 1), beta=1.0),
-        Problem("scale_tensor", _X, alpha=-2.0),
-        Problem("set_tensor", _X, "bfloat16", keywords={"value": 0.1}, with_out=True),
-        Problem("transform_tensor", _X, memory=(Memory(), Memory(True)), with_out=True),
-        Problem("reduce_tensor", _X, keywords={"op": "add", "axes": (0, 2, 3)}),
         Problem("BatchNormalization.forward_training", _X, given=_RUNNING),
         Problem("BatchNormalization.forward_inference", _X, "float16"),
         Problem("BatchNormalization.backward", _X, given=_SAVED),
-        Problem("LayerNormalization.forward_training", (6, 64), "float16", other=(64,)),
-        Problem("LayerNormalization.forward_inference", (6, 64), other=(64,)),
-        Problem("LayerNormalization.backward", (6, 64), "bfloat16", other=(64,)),
-        Problem("RMSNormalization.forward_training", (6, 64), "float16", other=(64,)),
-        Problem("RMSNormalization.forward_inference", (6, 64), other=(64,)),
-        Problem("RMSNormalization.backward", (6, 64), "bfloat16", other=(64,)),
-        Problem("InstanceNormalization.forward_training", _X, "float16", memory=(Memory(True),)),
-        Problem("InstanceNormalization.forward_inference", _X, memory=(Memory(True),)),
-        Problem("InstanceNormalization.backward", _X, "float16", memory=(Memory(True),) * 2),
         Problem(
             "FusedConvolution.forward",
             _X,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from operation_problem import (
@@ -67,104 +66,6 @@ class ActivationBackward(Kind):
         if mode == "swish":
             return {"dx": fast_function_error(p.dtype) * (1.0 + c * np.abs(a["x"])) * dy}
         return {"dx": share * dy}
-
-
-class AddTensor(Kind):
-    """E: 4 v (|alpha a| + |beta b|), and 2 u of the same where one factor is not 1."""
-
-    tensors = 2
-    in_place = "b"
-    results = ("out",)
-
-    def blend(self, p: Problem, result: str) -> tuple[float, float]:
-        return 1.0, 0.0
-
-    def reference_keywords(self, p: Problem) -> dict[str, Any]:
-        return {"alpha": p.alpha, "beta": p.beta}
-
-    def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
-        return {"a": with_special_values(p, uniform(random, p.other), random), "b": uniform(random, p.shape)}
-
-    def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
-        size = np.abs(p.alpha * a["a"]) + np.abs(p.beta * a["b"])
-        scaled = p.alpha != 1.0 or p.beta != 1.0
-        return {"out": (4.0 * arithmetic_roundoff(p.dtype) + 2.0 * ROUNDOFF[p.dtype] * scaled) * size}
-
-
-class ScaleTensor(Kind):
-    """E: nothing but a rounded product."""
-
-    in_place = "x"
-    factors = ("alpha",)
-    results = ("out",)
-
-    def blend(self, p: Problem, result: str) -> tuple[float, float]:
-        return 1.0, 0.0
-
-    def reference_keywords(self, p: Problem) -> dict[str, Any]:
-        return {"alpha": p.alpha}
-
-    def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
-        return {"out": no_error(f["out"])}
-
-
-class SetTensor(Kind):
-    """E: nothing."""
-
-    tensors = 0
-    factors = ()
-    results = ("out",)
-
-    def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
-        return {}
-
-    def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
-        return {"out": no_error(f["out"])}
-
-
-class TransformTensor(Kind):
-    """E: nothing. `other_dtype` is the result's type, told by out or by the keyword."""
-
-    results = ("out",)
-
-    def dtype_of(self, p: Problem, name: str) -> str:
-        return p.dtype if name == "x" else p.other_dtype or p.dtype
-
-    def reference_keywords(self, p: Problem) -> dict[str, Any]:
-        return {}
-
-    def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
-        return {"out": no_error(f["out"])}
-
-
-class ReduceTensor(Kind):
-    """E over L elements: sum(L) of the sum, mean or norm of the sizes (add, avg, norm1); 4 (L + 4) v of the result for
-    products and norm2; nothing for min, max, amax.
-    """
-
-    results = ("out",)
-
-    def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
-        op = p.keywords.get("op", "add")
-        if not op.startswith("mul"):
-            return {"x": with_special_values(p, uniform(random, p.shape), random)}
-        x = random.choice([-1.0, 1.0], p.shape)  # and a few others, so that no product leaves a type's range
-        at = random.choice(x.size, min(x.size, 6), replace=False)
-        x.reshape(-1)[at] = uniform(random, at.shape, 0.5, 2.0)
-        if op == "mul_no_zeros":
-            x.reshape(-1)[random.choice(x.size, x.size // 4, replace=False)] = 0.0
-        return {"x": x}
-
-    def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
-        op, out = p.keywords.get("op", "add"), f["out"]
-        length, v = max(a["x"].size // max(out.size, 1), 1), arithmetic_roundoff(p.dtype)
-        if op in ("min", "max", "amax"):
-            return {"out": no_error(out)}
-        if op in ("add", "sum", "avg", "mean", "norm1"):
-            axes = tuple(axis for axis in range(a["x"].ndim) if out.shape[axis] == 1)
-            total = np.abs(a["x"]).sum(axis=axes, keepdims=True)
-            return {"out": sum_error(length, v) * total / (length if op in ("avg", "mean") else 1)}
-        return {"out": 4.0 * (length + 4) * v * np.abs(out)}
 
 
 # Windows and channels
@@ -270,53 +171,3 @@ class SoftmaxBackward(Kind):
             total = dy.sum(axis=axes, keepdims=True)
             return {"dx": 4.0 * v * dy + np.exp(y) * (exponential_error(p.dtype) + 2.0 * summed) * total}
         return {"dx": np.abs(y) * (8.0 * v * dy + 2.0 * summed * (dy * np.abs(y)).sum(axis=axes, keepdims=True))}
-
-
-def response_base(p: Problem, x: Float64) -> Float64:
-    """What LocalResponseNormalization divides by, before the power."""
-    size, channels = p.options.get("size", 5), x.shape[p.channel_axis]
-    squares = np.moveaxis(x * x, p.channel_axis, 0)
-    total = np.stack([squares[max(0, c - (size - 1) // 2) : c + size // 2 + 1].sum(0) for c in range(channels)])
-    base = p.options.get("k", 2.0) + p.options.get("alpha", 1e-4) / size * total
-    return np.moveaxis(base, 0, p.channel_axis)
-
-
-def response_share(p: Problem) -> float:
-    """The relative error of the power: twice the exponential's, and that of the base `beta` times."""
-    power = p.options.get("beta", 0.75)
-    return (
-        2.0
-        * float(1.0 + power)
-        * (exponential_error(p.dtype) + sum_error(p.options.get("size", 5), arithmetic_roundoff(p.dtype)))
-    )
-
-
-class ResponseForward(Kind):
-    """E: 2 |y| (1 + b) (exponential + sum(size)), with b the power."""
-
-    def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
-        return {"x": uniform(random, p.in_layout(p.shape), -2, 2)}
-
-    def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
-        return {"y": response_share(p) * np.abs(f["y"])}
-
-
-class ResponseBackward(Kind):
-    """E: 2 (1 + b) (exponential + sum(size)) of the two terms' sizes, dy / base^b and the sum over the window; and 2 u of
-    the sum, which may be made of the rounded y.
-    """
-
-    tensors = 3
-    results = ("dx",)
-
-    def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
-        x = rounded_to(uniform(random, p.in_layout(p.shape), -2, 2), p.dtype)
-        y = np.asarray(reference.LocalResponseNormalization(**p.options).forward(x))
-        return {"dy": uniform(random, x.shape), "x": x, "y": y}
-
-    def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
-        sizes = {name: np.abs(array) for name, array in a.items()}
-        first = sizes["dy"] * response_base(p, a["x"]) ** -p.options.get("beta", 0.75)
-        expected = reference.LocalResponseNormalization(**p.options).backward(sizes["dy"], sizes["x"], sizes["y"])
-        second = np.abs(first - np.asarray(expected))
-        return {"dx": 2.0 * response_share(p) * (first + second) + 2.0 * ROUNDOFF[p.dtype] * second}

@@ -6,7 +6,6 @@ Everything is looked up in `nn`, so that the tests themselves can be tested on t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -76,8 +75,6 @@ class Case:
         width = np.float32 if self.narrow else np.float64
         arrays = {name: values.astype(width) for name, values in self._values().items()}
         keywords = kind.reference_keywords(p)
-        if not arrays:  # set_tensor: nothing but out
-            return {kind.results[0]: np.full(p.shape, keywords["value"])}
         with np.errstate(all="ignore"):
             found = run(reference, p, arrays, keywords)
         exact = dict(zip(kind.results_of(p), found, strict=True)) | {name: arrays[name] for name in kind.updated(p)}
@@ -193,8 +190,3 @@ def differs(found: Float64, expected: Float64, allowed: Float64) -> str:
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     packed = (t.clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8) for t in (a, b))
     return bool(torch.equal(*packed))
-
-
-def packed_as(tensor: torch.Tensor, order: Sequence[int]) -> bool:
-    """Whether memory has no gaps and its axes, from the slowest to the fastest, are these."""
-    return bool(tensor.permute(tuple(order)).is_contiguous())

@@ -142,13 +142,12 @@ def test_empty_batches_in_every_library(library: Library) -> None:
             (conv.backward_bias(dy), W[:1]),
             (cudnnpy.Pooling().forward(x), (0, 8, 4, 4)),
             (cudnnpy.Softmax().forward(x), (0, *X[1:])),
-            (cudnnpy.reduce_tensor(x, axes=(0,)), (1, *X[1:])),
         ):
             assert isinstance(found, library.result)
             assert tuple(found.shape) == shape
             assert cudnnpy.to_numpy(found).dtype == np.float32
             assert not float64(found).any()
-    assert cudnnpy.cache_info().misses == plans + 9
+    assert cudnnpy.cache_info().misses == plans + 8
 
 
 def test_graph_of_an_empty_batch(library: Library) -> None:

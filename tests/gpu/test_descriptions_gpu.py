@@ -57,18 +57,10 @@ def operations(x: tuple[int, ...]) -> dict[str, tuple[Callable[..., Any], list[t
         "average": (lambda nn, a: nn.Pooling("average_exclude_padding", 3, padding=1).forward(a), [x]),
         "softmax": (lambda nn, a: nn.Softmax().forward(a), [x]),
         "activation": (lambda nn, a: nn.Activation("tanh").forward(a), [x]),
-        "local response": (lambda nn, a: nn.LocalResponseNormalization().forward(a), [x]),
-        "layer normalization": (lambda nn, a, s: nn.LayerNormalization().forward_inference(a, s), [x, x[2:]]),
-        "instance normalization": (
-            lambda nn, a, s, b: nn.InstanceNormalization().forward_inference(a, s, b),
-            [x, (c,), (c,)],
-        ),
         "batch normalization": (
             lambda nn, a, s, b, m: nn.BatchNormalization().forward_inference(a, s, b, m, b * b + 1),
             [x, (c,), (c,), (c,)],
         ),
-        "sum": (lambda nn, a, b: nn.add_tensor(a, b), [(1, c, 1, 1), x]),
-        "reduction": (lambda nn, a: nn.reduce_tensor(a, axes=(2, 3)), [x]),
     }
 
 

@@ -14,8 +14,8 @@ from package_index import built_wheel, pip, run
 USES = {
     "images": "cudnnpy edges -o edges.png",
     "cli": "cudnnpy edges -o edges.png",
-    "dtypes": "python -c \"import cudnnpy, numpy; f = cudnnpy.reference.transform_tensor; "
-    "assert f(numpy.ones((1, 2, 3, 4)), dtype='bfloat16').dtype.name == 'bfloat16'\"",
+    "dtypes": "python -c \"import cudnnpy, ml_dtypes, numpy; f = cudnnpy.reference.Activation().forward; "
+    "assert f(numpy.ones((1, 2), ml_dtypes.bfloat16)).dtype.name == 'bfloat16'\"",
     "cluster": 'python -c "import distributed, cudnnpy.cli.tune.dask_cluster"',
     "plots": 'python -c "import matplotlib.pyplot, cudnnpy.reference"',
 }  # fmt: skip

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-
 
 class NoCounterpart(Exception):
     """Names the option."""
@@ -24,17 +22,12 @@ class Computed(NamedTuple):
     y: Any
     gradients: Callable[[Any], dict[str, Any]] | None = None  # for a gradient of y, those of the arguments, by name
     changed: dict[str, Any] = {}  # arguments that were written, by name
-    factor: Any = None  # an array by whose size the terms are multiplied that cancel in a gradient
 
 
 def each(value: Any, rank: int) -> tuple[int, ...]:
     """One entry for each of an operation's axes, as torch repeats a single one."""
     entries = (value,) if isinstance(value, int) else tuple(value)
     return entries * rank if len(entries) == 1 else entries
-
-
-def _type(array: Any) -> str:
-    return str(array.dtype).removeprefix("torch.")
 
 
 def given(**gradients: Any) -> dict[str, Any]:
@@ -133,9 +126,6 @@ def max_pool(
     return _pooling(nn, rank, x, "max", _window(rank, x, kernel_size, stride, padding, ceil_mode))
 
 
-WIDENED = "float64 made of a narrower type"
-
-
 def avg_pool(
     rank: int,
     nn: Any,
@@ -159,24 +149,14 @@ def avg_pool(
 # Softmax and activations
 
 
-def softmax(algorithm: str, nn: Any, x: Any, dim: int, dtype: Any = None) -> Computed:
+def softmax(algorithm: str, nn: Any, x: Any, dim: int) -> Computed:
     """Any axis is the channels of an array of three: what lies before it, the axis, and what lies behind."""
     shape = tuple(x.shape) or (1,)
     dim %= len(shape)
     flat = (math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :]))
-    kind, wide = _type(x), str(dtype).removeprefix("torch.")
-    if wide == "float64" != kind:
-        raise NoCounterpart(WIDENED)
     layer = nn.Softmax(algorithm, layout="NCW")
-    channels = x.reshape(flat)
-    y = layer.forward(channels if dtype is None else nn.transform_tensor(channels, dtype=wide))
-
-    def gradients(dy: Any) -> dict[str, Any]:
-        dx = layer.backward(dy.reshape(flat), y)
-        dx = dx if dtype is None else nn.transform_tensor(dx, dtype=kind)
-        return {"x": dx.reshape(x.shape)}
-
-    return Computed(y.reshape(x.shape), gradients)
+    y = layer.forward(x.reshape(flat))
+    return Computed(y.reshape(x.shape), lambda dy: {"x": layer.backward(dy.reshape(flat), y).reshape(x.shape)})
 
 
 def activation(mode: str, nn: Any, x: Any, alpha: float = 1.0, inplace: bool = False) -> Computed:
@@ -191,12 +171,6 @@ def activation(mode: str, nn: Any, x: Any, alpha: float = 1.0, inplace: bool = F
 # Normalizations
 
 
-def _checked(eps: float) -> float:
-    if eps < 0:
-        raise NoCounterpart("eps below 0")
-    return eps
-
-
 def batch_norm(
     nn: Any,
     x: Any,
@@ -208,7 +182,7 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Computed:
-    layer = nn.BatchNormalization("spatial", _checked(eps))
+    layer = nn.BatchNormalization("spatial", eps)
     if not training:  # which has no gradient in cuDNN
         return Computed(layer.forward_inference(x, weight, bias, running_mean, running_var))
     y, *saved = layer.forward_training(x, weight, bias, running_mean, running_var, momentum)
@@ -220,105 +194,13 @@ def batch_norm(
     return Computed(y, gradients, given(running_mean=running_mean, running_var=running_var))
 
 
-def instance_norm(
-    nn: Any,
-    x: Any,
-    running_mean: Any = None,
-    running_var: Any = None,
-    weight: Any = None,
-    bias: Any = None,
-    use_input_stats: bool = True,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Computed:
-    """Ours keeps no running statistics; they change nothing of y."""
-    if not use_input_stats:
-        raise NoCounterpart("use_input_stats=False")
-    epsilon = _checked(eps)
-    layer = nn.InstanceNormalization(epsilon)
-    y, mean, inverse = layer.forward_training(x, weight, bias)
-
-    def gradients(dy: Any) -> dict[str, Any]:
-        dx, dweight, dbias = layer.backward(dy, x, weight, mean, inverse)
-        return given(x=dx, weight=dweight if weight is not None else None, bias=dbias if bias is not None else None)
-
-    return Computed(y, gradients)
-
-
-def layer_norm(
-    nn: Any, x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
-) -> Computed:
-    epsilon = _checked(eps)
-    layer = nn.LayerNormalization(epsilon)
-    shape = {"normalized_shape": tuple(normalized_shape)} if weight is None else {}
-    y, mean, inverse = layer.forward_training(x, weight, bias, **shape)
-
-    def gradients(dy: Any) -> dict[str, Any]:
-        dx, dweight, dbias = layer.backward(dy, x, weight, mean, inverse)
-        return given(x=dx, weight=dweight if weight is not None else None, bias=dbias if bias is not None else None)
-
-    return Computed(y, gradients, factor=inverse)
-
-
-def rms_norm(nn: Any, x: Any, normalized_shape: Any, weight: Any = None, eps: float = 1e-5) -> Computed:
-    epsilon = _checked(eps)
-    layer = nn.RMSNormalization(epsilon)
-    shape = {"normalized_shape": tuple(normalized_shape)} if weight is None else {}
-    y, inverse = layer.forward_training(x, weight, **shape)
-
-    def gradients(dy: Any) -> dict[str, Any]:
-        dx, dweight = layer.backward(dy, x, weight, inverse)
-        return given(x=dx, weight=dweight if weight is not None else None)
-
-    return Computed(y, gradients, factor=inverse)
-
-
-def _reversed(x: Any) -> Any:
-    return x.flip(1) if hasattr(x, "flip") else np.flip(x, 1)
-
-
-def local_response_norm(
-    nn: Any, x: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
-) -> Computed:
-    """Of a window of an even size torch has the extra channel before, ours behind: the same with the channels reversed."""
-    layer = nn.LocalResponseNormalization(size, alpha=alpha, beta=beta, k=k)
-    turned = _reversed(x)
-    y = layer.forward(turned)
-    return Computed(_reversed(y), lambda dy: {"x": _reversed(layer.backward(_reversed(dy), turned, y))})
-
-
-# Reductions
-
-
-def reduction(op: str, nn: Any, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Computed:
-    """Ours have no gradient."""
-    flat = x.reshape(1) if x.ndim == 0 else x
-    if dtype is not None:
-        flat = nn.transform_tensor(flat, dtype=str(dtype).removeprefix("torch."))
-    axes = (dim,) if isinstance(dim, int) else tuple(dim or range(flat.ndim))
-    y = nn.reduce_tensor(flat, op, axes)
-    if x.ndim == 0:
-        return Computed(y.reshape(()))
-    left = {axis % x.ndim for axis in axes}
-    return Computed(y if keepdim else y.reshape([size for axis, size in enumerate(x.shape) if axis not in left]))
-
-
-NORMS = {1: "norm1", 2: "norm2", math.inf: "amax"}
-
-
-def vector_norm(nn: Any, x: Any, ord: float = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Computed:
-    if ord not in NORMS:
-        raise NoCounterpart("ord other than 1, 2 and infinity")
-    return reduction(NORMS[ord], nn, x, dim, keepdim, dtype)
-
-
 CALLS: dict[str, Callable[..., Computed]] = {
     **{f"nn.functional.conv{rank}d": conv for rank in (1, 2, 3)},
     **{f"nn.functional.conv_transpose{rank}d": conv_transpose for rank in (1, 2, 3)},
     **{f"nn.functional.max_pool{rank}d": partial(max_pool, rank) for rank in (1, 2, 3)},
     **{f"nn.functional.avg_pool{rank}d": partial(avg_pool, rank) for rank in (1, 2, 3)},
-    **{f"softmax{variant}": partial(softmax, "accurate") for variant in ("", ",with_dtype")},
-    **{f"log_softmax{variant}": partial(softmax, "log") for variant in ("", ",with_dtype")},
+    "softmax": partial(softmax, "accurate"),
+    "log_softmax": partial(softmax, "log"),
     "nn.functional.relu": partial(activation, "relu"),
     "nn.functional.relu6": partial(activation, "clipped_relu"),
     "nn.functional.elu": partial(activation, "elu"),
@@ -326,25 +208,9 @@ CALLS: dict[str, Callable[..., Computed]] = {
     "sigmoid": partial(activation, "sigmoid"),
     "tanh": partial(activation, "tanh"),
     "nn.functional.batch_norm": batch_norm,
-    "nn.functional.instance_norm": instance_norm,
-    "nn.functional.layer_norm": layer_norm,
-    "nn.functional.rms_norm": rms_norm,
-    "nn.functional.local_response_norm": local_response_norm,
-    "sum": partial(reduction, "add"),
-    "mean": partial(reduction, "avg"),
-    "prod": partial(reduction, "mul"),
-    "amax": partial(reduction, "max"),
-    "amin": partial(reduction, "min"),
-    **{f"max,reduction_{dims}": partial(reduction, "max") for dims in ("with_dim", "no_dim")},
-    **{f"min,reduction_{dims}": partial(reduction, "min") for dims in ("with_dim", "no_dim")},
-    "linalg.vector_norm": vector_norm,
 }
 # The options that these functions refuse, and why.
 NO_COUNTERPART: dict[tuple[str, str], str] = {
-    **dict.fromkeys(
-        [(f"{name},with_dtype", WIDENED) for name in ("softmax", "log_softmax")],
-        "cudnnTransformTensor reads its factors as float for some shapes and as double for others",
-    ),
     **dict.fromkeys(
         [(f"nn.functional.max_pool{rank}d", "dilation") for rank in (2, 3)], "cuDNN's windows have no gaps"
     ),
@@ -356,9 +222,4 @@ NO_COUNTERPART: dict[tuple[str, str], str] = {
         [(f"nn.functional.{kind}_pool{rank}d", CUT_OFF) for kind in ("max", "avg") for rank in (1, 2, 3)],
         "cuDNN's windows lie in the padded tensor",
     ),
-    **dict.fromkeys(
-        [(f"nn.functional.{name}_norm", "eps below 0") for name in ("layer", "rms")],
-        "it is no number to add to a variance",
-    ),
-    ("linalg.vector_norm", "ord other than 1, 2 and infinity"): "cuDNN reduces to the norms 1, 2 and infinity",
 }

@@ -154,46 +154,5 @@ def standardize(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
     return apart / anp.sqrt(anp.mean(apart * apart, axis=axes, keepdims=True) + epsilon)
 
 
-def standardize_by(x: Array, axes: tuple[int, ...], mean: np.ndarray, inverse: np.ndarray) -> Array:
-    """x standardized by a rounded mean and inverse deviation.
-
-    They follow x as the exact ones do: they are the exact ones but for a constant beside the mean, and one beside epsilon.
-    """
-    known = getattr(x, "_value", x)
-    exact, variance = moments(known, axes)
-    off = mean - exact
-    epsilon = inverse**-2.0 - variance - off**2
-    deviation = anp.sqrt(anp.mean((x - mean) ** 2, axis=axes, keepdims=True) + epsilon)
-    return (x - anp.mean(x, axis=axes, keepdims=True) - off) / deviation
-
-
 def root_mean_square(x: Array, axes: tuple[int, ...], epsilon: Any) -> Array:
     return x / anp.sqrt(anp.mean(x * x, axis=axes, keepdims=True) + epsilon)
-
-
-# Reductions, in Python's own numbers
-
-
-REDUCTIONS: dict[str, Callable[[list[float]], float]] = {
-    "add": math.fsum,
-    "sum": math.fsum,
-    "avg": lambda row: math.fsum(row) / len(row) if row else math.nan,
-    "mean": lambda row: math.fsum(row) / len(row) if row else math.nan,
-    "mul": math.prod,
-    "min": min,
-    "max": max,
-    "amax": lambda row: max(map(abs, row)),
-    "norm1": lambda row: math.fsum(map(abs, row)),
-    "norm2": lambda row: math.hypot(*row),
-    "mul_no_zeros": lambda row: row[0] if len(row) == 1 else math.prod(value for value in row if value),
-}
-
-
-def reduce(x: np.ndarray, op: str, axes: tuple[int, ...] | None) -> np.ndarray:
-    """Over some axes, or all; they stay, with size 1."""
-    axes = tuple(range(x.ndim)) if axes is None else tuple(axis % x.ndim for axis in axes)
-    kept = tuple(axis for axis in range(x.ndim) if axis not in axes)
-    sizes = [math.prod(x.shape[axis] for axis in some) for some in (kept, axes)]
-    rows = x.transpose(*kept, *axes).reshape(sizes).tolist()
-    shape = tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
-    return np.array([REDUCTIONS[op](row) for row in rows], np.float64).reshape(shape)

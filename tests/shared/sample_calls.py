@@ -11,7 +11,6 @@ from stand_in_device import Array
 import cudnnpy
 
 X, C, N = (2, 4, 6, 6), (4,), (2,)
-RESERVE = (64,)  # what the stand-in for C says that dropout needs
 # parameters are float32 (float64 for batch normalization of float64), whatever x is
 PARAMETERS = frozenset(
     [
@@ -23,8 +22,6 @@ PARAMETERS = frozenset(
         "variance",
         "saved_mean",
         "saved_inverse_variance",
-        "inverse_variance",
-        "inverse_rms",
         "out_scale",
         "out_bias",
     ]
@@ -36,8 +33,6 @@ FLOATS = (*HALF, "float64")
 ROLES = {
     "y": "out",
     "dx": "out",
-    "C": "out",
-    "destination": "out",
     "bnScale": "scale",
     "bnBias": "bias",
     "resultRunningMean": "running_mean",
@@ -48,7 +43,6 @@ ROLES = {
     "savedInvVariance": "saved_inverse_variance",
     "dBnScaleResult": "out_scale",
     "dBnBiasResult": "out_bias",
-    "reserveSpace": "reserve",
 }
 
 Shape = tuple[int, ...]
@@ -82,42 +76,30 @@ class Sample:
         return ROLES.get(parameter, parameter)
 
     def operation(self, **options: Any) -> Callable[..., Any]:
-        """What is called; of a new object where it is a method."""
-        kind, _, method = self.name.partition(".")
-        found: Callable[..., Any] = getattr(cudnnpy, kind)
-        return getattr(found(**{**self.fixed, **options}), method) if method else found
+        """What is called, of a new object."""
+        kind, method = self.name.split(".")
+        found: Callable[..., Any] = getattr(getattr(cudnnpy, kind)(**{**self.fixed, **options}), method)
+        return found
 
     def array(self, name: str, dtype: str = "float32", device: int = 0, **more: Any) -> Array:
         """A new array for an argument."""
         shape = self.out if name == "out" and self.out is not None else {**self.arrays, **self.optional}.get(name, X)
         kind = dtype
-        if name == "reserve":
-            kind = "uint8"
-        elif name in PARAMETERS and not self.name.startswith("Fused"):
+        if name in PARAMETERS and not self.name.startswith("Fused"):
             kind = "float64" if dtype == "float64" else "float32"
         return Array(*more.pop("shape", shape), dtype=kind, device=device, **more)
 
     def given(self, dtype: str = "float32", device: int = 0, optional: bool = True) -> dict[str, Any]:
         """All arrays, out too."""
-        names = [*self.arrays, *(self.optional if optional else ()), *(["out"] if "out" not in self.arrays else [])]
-        return {**{name: self.array(name, dtype, device) for name in names}, **self.needed}
-
-    @property
-    def needed(self) -> dict[str, Any]:
-        """Options that a call cannot do without."""
-        return {"scale_tensor": {"alpha": 0.5}, "set_tensor": {"value": 1.0}}.get(self.name, {})
+        names = [*self.arrays, *(self.optional if optional else ()), "out"]
+        return {name: self.array(name, dtype, device) for name in names}
 
 
 SCALES = {"alpha": 2.0, "beta": 0.5}
 NORM = {"epsilon": 1e-3}
-ROWS = {"scale": (6, 6), "bias": (6, 6)}
-LAST, LAST_TWO = {"normalized_shape": 6}, {"normalized_shape": (6, 6)}
-ROW_MEANS = {"mean": (2, 4), "inverse_variance": (2, 4)}
 EXECUTE = "cudnnBackendExecute"
 BATCH = "cudnnBatchNormalization"
 LAYOUT = {"layout": "NHWC"}
-STATISTICS: dict[str, str | int] = {"mean": 1, "inverse_variance": 2}  # results beside y
-GRADIENTS: dict[str, str | int] = {"dscale": 1, "dbias": 2}  # and beside dx
 
 SAMPLES = [
     Sample(
@@ -169,48 +151,6 @@ SAMPLES = [
         in_place=("dy",),
     ),
     Sample(
-        "LocalResponseNormalization.forward",
-        {"x": X},
-        "cudnnLRNCrossChannelForward",
-        options={"size": 3, "alpha": 0.1, "beta": 0.5, "k": 1.0, **LAYOUT},
-        keywords=SCALES,
-    ),
-    Sample(
-        "LocalResponseNormalization.backward",
-        {"dy": X, "x": X, "y": X},
-        "cudnnLRNCrossChannelBackward",
-        options={"size": 3, "alpha": 0.1, "beta": 0.5, "k": 1.0, **LAYOUT},
-        keywords=SCALES,
-    ),
-    Sample(
-        "Dropout.forward",
-        {"x": X},
-        "cudnnDropoutForward",
-        options={"probability": 0.25, "seed": 1},
-        many=2,
-        roles={"reserveSpace": 1},
-    ),
-    Sample("Dropout.backward", {"dy": X, "reserve": RESERVE}, "cudnnDropoutBackward"),
-    Sample(
-        "add_tensor",
-        {"a": (1, 4, 1, 1), "b": X},
-        "cudnnOpTensor",
-        keywords=SCALES,
-        in_place=("b",),
-        roles={"A": "b", "B": "a"},
-    ),
-    Sample("scale_tensor", {"x": X}, "cudnnTransformTensor", keywords={"alpha": 3.0}, in_place=("x",)),
-    Sample("set_tensor", {"out": X}, "cuMemsetD32Async", keywords={"value": 3.0}, in_place=("out",)),
-    Sample("transform_tensor", {"x": X}, "cudnnTransformTensor", keywords=SCALES),
-    Sample(
-        "reduce_tensor",
-        {"x": X},
-        "cudnnReduceTensor",
-        (1, 1, 1, 1),
-        keywords={**SCALES, "op": "max", "axes": (0, 1, 2, 3), "deterministic": True},
-        roles={"A": "x"},
-    ),
-    Sample(
         "BatchNormalization.forward_training",
         {"x": X, "scale": C, "bias": C},
         f"{BATCH}ForwardTraining",
@@ -235,61 +175,6 @@ SAMPLES = [
         options=NORM,
         keywords={**SCALES, "parameter_alpha": 2.0, "parameter_beta": 0.5},
         many=3,
-    ),
-    Sample(
-        "LayerNormalization.forward_training",
-        {"x": X, **ROWS},
-        EXECUTE,
-        options=NORM,
-        keywords=LAST_TWO,
-        many=3,
-        roles=STATISTICS,
-    ),
-    Sample("LayerNormalization.forward_inference", {"x": X, **ROWS}, EXECUTE, options=NORM, keywords=LAST_TWO),
-    Sample(
-        "LayerNormalization.backward",
-        {"dy": X, "x": X, "scale": (6, 6), **ROW_MEANS},
-        EXECUTE,
-        options=NORM,
-        keywords={"bias": False},
-        many=3,
-        roles=GRADIENTS,
-    ),
-    Sample(
-        "RMSNormalization.forward_training",
-        {"x": X, "scale": (6,)},
-        EXECUTE,
-        options=NORM,
-        keywords=LAST,
-        many=2,
-        roles={"inverse_rms": 1},
-    ),
-    Sample("RMSNormalization.forward_inference", {"x": X, "scale": (6,)}, EXECUTE, options=NORM, keywords=LAST),
-    Sample(
-        "RMSNormalization.backward",
-        {"dy": X, "x": X, "scale": (6,), "inverse_rms": (2, 4, 6)},
-        EXECUTE,
-        options=NORM,
-        many=2,
-        roles=GRADIENTS,
-    ),
-    Sample(
-        "InstanceNormalization.forward_training",
-        {"x": X, "scale": C, "bias": C},
-        EXECUTE,
-        options=NORM,
-        many=3,
-        roles=STATISTICS,
-    ),
-    Sample("InstanceNormalization.forward_inference", {"x": X, "scale": C, "bias": C}, EXECUTE, options=NORM),
-    Sample(
-        "InstanceNormalization.backward",
-        {"dy": X, "x": X, "scale": C, **ROW_MEANS},
-        EXECUTE,
-        options=NORM,
-        keywords={"bias": False},
-        many=3,
-        roles=GRADIENTS,
     ),
     Sample(
         "FusedConvolution.forward",

@@ -32,7 +32,6 @@ from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import convolution
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.descriptors import DropoutDescriptor
 from cudnnpy.graph import graph
 from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.handle import Handle, stream_address
@@ -149,7 +148,6 @@ class StandInDevice:
         self.choices: list[tuple[ConvolutionProblem, PlanningOptions, Engine | None]] = []  # for convolutions
         self.planned_graphs: list[GraphProblem] = []
         self.workspace_size = 0
-        self.reserve_size = 64  # what C says that dropout needs
         self.is_relocatable = False  # so that no launch of a plan is direct
         self.allocated: list[tuple[int, int, int]] = []
         self.launches: list[Launch] = []
@@ -201,9 +199,7 @@ class StandInDevice:
         """A C function that does nothing, and succeeds; sizes are told, and what launches are on is noted."""
         if self.thread_state.captured is None:
             self.c_calls[name] += 1
-        if name == "cudnnDropoutGetReserveSpaceSize":
-            arguments[-1]._obj.value = self.reserve_size
-        elif name.startswith("cudnnGetConvolution") and name.endswith("WorkspaceSize"):
+        if name.startswith("cudnnGetConvolution") and name.endswith("WorkspaceSize"):
             arguments[-1]._obj.value = self.workspace_size
         elif name == "cudnnSetStream":
             self.streams[number_of(arguments[0].pointer)] = arguments[1]
@@ -383,7 +379,6 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, cuda_driver: DriverFixture) -> Sta
     monkeypatch.setattr(launcher, "_direct_launch_maker", lambda: stand_in.direct)
     monkeypatch.setattr(selection, "choose", stand_in.choose)
     monkeypatch.setattr(graph, "ranked_candidates", stand_in.guesses)
-    monkeypatch.setattr(DropoutDescriptor, "needed_states_size", classmethod(lambda cls, handle: 1 << 10))
     monkeypatch.setattr(implicit_operands, "synchronize", lambda stream, device: None)
     monkeypatch.setattr(workspace, "free_bytes", lambda device: 1 << 30)
     monkeypatch.setattr(workspace, "allocate_from_pool", allocate)

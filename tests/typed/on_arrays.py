@@ -36,25 +36,21 @@ for array in (own, torch, cupy, Jax()):
 
 # A result is of the library of the first array
 
-assert_type(cudnnpy.add_tensor(torch, cupy), Torch)
-assert_type(cudnnpy.add_tensor(cupy, torch, alpha=2, beta=0.5), Cupy)
-assert_type(cudnnpy.scale_tensor(own, 2.0), cudnnpy.DeviceArray)
-assert_type(cudnnpy.scale_tensor(Jax(), 2.0), Jax)
-assert_type(cudnnpy.set_tensor(torch, 0), Torch)
-assert_type(cudnnpy.transform_tensor(torch, layout="channels_last", dtype="float16"), Torch)
-assert_type(cudnnpy.transform_tensor(torch, torch, dtype=TorchDtype()), Torch)
-assert_type(cudnnpy.reduce_tensor(torch), Torch)
-assert_type(cudnnpy.reduce_tensor(cupy, "mean", (0, -1), deterministic=True), Cupy)
-assert_type(cudnnpy.reduce_tensor(cupy, axes=[0, 2], out=cupy), Cupy)
+softmax = cudnnpy.Softmax()
+assert_type(softmax.backward(torch, cupy), Torch)
+assert_type(softmax.backward(cupy, torch, alpha=2, beta=0.5), Cupy)
+assert_type(softmax.forward(own), cudnnpy.DeviceArray)
+assert_type(softmax.forward(Jax()), Jax)
+assert_type(softmax.forward(cupy, out=cupy), Cupy)
 for stream in (None, 0x7F00, CoreStream(), TorchStream(), CupyStream()):
-    cudnnpy.scale_tensor(torch, 2.0, stream=stream)
+    softmax.forward(torch, stream=stream)
 
 # A user's own functions, annotated
 
 
 def relu(x: ArrayT, stream: Stream | None = None) -> ArrayT:
     """A function that keeps the type of its argument."""
-    return cudnnpy.scale_tensor(x, 1.0, stream=stream)
+    return cudnnpy.Activation().forward(x, stream=stream)
 
 
 assert_type(relu(torch), Torch)

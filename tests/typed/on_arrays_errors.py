@@ -14,19 +14,16 @@ torch, cupy = Torch(), Cupy()
 
 # Arrays
 
-cudnnpy.add_tensor(1, torch)  # E: type-var reportArgumentType
-cudnnpy.add_tensor(torch, "b")  # E: arg-type reportArgumentType
-cudnnpy.scale_tensor(torch)  # E: call-arg reportCallIssue
-cudnnpy.scale_tensor(torch, "2")  # E: arg-type reportArgumentType
-cudnnpy.scale_tensor(torch, 2.0, stream="default")  # E: arg-type reportArgumentType
-cudnnpy.set_tensor([1.0], 0)  # E: type-var reportArgumentType
-cudnnpy.transform_tensor(torch, layout="NHWC")  # E: arg-type reportArgumentType
-cudnnpy.transform_tensor(torch, dtype="float8")  # E: arg-type reportArgumentType
-cudnnpy.reduce_tensor(torch, "total")  # E: arg-type reportArgumentType
-cudnnpy.reduce_tensor(torch, axes=1)  # E: arg-type reportArgumentType
-cudnnpy.reduce_tensor(torch, axis=1)  # E: call-arg reportCallIssue
-cudnnpy.reduce_tensor(torch).get()  # E: attr-defined reportAttributeAccessIssue
-cudnnpy.reduce_tensor(cupy).relu()  # E: attr-defined reportAttributeAccessIssue
+softmax = cudnnpy.Softmax()
+softmax.forward(1)  # E: type-var reportArgumentType
+softmax.forward([1.0])  # E: type-var reportArgumentType
+softmax.backward(torch, "y")  # E: arg-type reportArgumentType
+softmax.backward(torch)  # E: call-arg reportCallIssue
+softmax.forward(torch, alpha="2")  # E: arg-type reportArgumentType
+softmax.forward(torch, stream="default")  # E: arg-type reportArgumentType
+softmax.forward(torch, axis=1)  # E: call-arg reportCallIssue
+softmax.forward(torch).get()  # E: attr-defined reportAttributeAccessIssue
+softmax.forward(cupy).relu()  # E: attr-defined reportAttributeAccessIssue
 cudnnpy.to_numpy([1.0])  # E: arg-type reportArgumentType
 cudnnpy.to_numpy(torch).cuda()  # E: attr-defined reportAttributeAccessIssue
 cudnnpy.to_device(np.ones(3), "floot32")  # E: arg-type reportArgumentType

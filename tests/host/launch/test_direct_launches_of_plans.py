@@ -20,7 +20,7 @@ from cudnnpy._launch.direct.direct_launch import MAX_NODES
 from cudnnpy._launch.implicit_operands import WithImplicitOperands
 from cudnnpy._launch.launcher import Launcher
 from cudnnpy._launch.program import Operand, Program
-from cudnnpy._launch.steps import AliasSwitch, OffsetExecutable, Step, StepSequence, is_relocatable
+from cudnnpy._launch.steps import OffsetExecutable, Step, StepSequence, is_relocatable
 from cudnnpy.errors import StatusError
 
 STREAM, OTHER = 0x5000, 0x6000
@@ -105,8 +105,8 @@ def test_executables_are_relocatable_if_all_of_their_parts_are(certain: bool) ->
     wholes = (part, steps, OffsetExecutable(steps, (0,)), WithImplicitOperands(part, [0]))
     assert [is_relocatable(whole) for whole in wholes] == [certain] * 4
     function = SimpleNamespace(workspace_size=0)  # a C function chooses its kernels in each call
-    never = (function, AliasSwitch(0, 1, other, other), StepSequence([Step(function, (0,)), Step(other, (0,))]))
-    assert [is_relocatable(one) for one in never] == [False] * 3
+    never = (function, StepSequence([Step(function, (0,)), Step(other, (0,))]))
+    assert [is_relocatable(one) for one in never] == [False] * 2
     for alignment in (16, 8):
         operands = [Operand("y", TensorSpec((1,), strides=(1,), alignment=alignment), True)]
         program = Program("a program", 0, operands, [Step(steps, (0,))])

@@ -18,7 +18,7 @@ from cudnnpy._launch import steps
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.operands import check_no_overlaps
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
-from cudnnpy._launch.steps import WORKSPACE, AliasSwitch, FunctionCall, OperandAddress, Step, tensor_descriptor
+from cudnnpy._launch.steps import WORKSPACE, FunctionCall, OperandAddress, Step, tensor_descriptor
 
 HANDLE: Any = SimpleNamespace(pointer=0x77)
 
@@ -93,15 +93,6 @@ def test_each_binding_is_of_its_own_addresses(launched: list[Any]) -> None:
     for launch in (*launches, *launches):
         launch()
     assert [arguments[1] for _, arguments in launched] == [16, 32, 16, 32]
-
-
-@pytest.mark.parametrize(("second", "expected"), [(16, "same"), (32, "different")])
-def test_either_looks_whether_two_operands_are_the_same_memory(second: int, expected: str) -> None:
-    log: list[Any] = []
-    either = AliasSwitch(0, 2, Recorder("same", 100, log), Recorder("different", 300, log))
-    assert either.workspace_size == 300
-    either.bind(HANDLE, (16, 48, second), 64)()
-    assert log == [(expected, (16, 48, second))]
 
 
 # Programs

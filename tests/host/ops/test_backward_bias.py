@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from stand_in_device import Array, StandInDevice
 
-from cudnnpy import Convolution, reduce_tensor
+from cudnnpy import Convolution
 from cudnnpy._launch import plan_cache
 
 LARGE = (8, 64, 40, 40)
@@ -19,20 +19,19 @@ def launched(stand_in: StandInDevice, dy: Array, **more: Any) -> list[str]:
     stand_in.launches.clear()
     out = Convolution().backward_bias(dy, **more)
     assert (out.shape, out.dtype) == ((dy.shape[1],), dy.dtype)
-    return [launch.name for launch in stand_in.launches if not launch.name.startswith("cuMemset")]  # constants
+    return [launch.name for launch in stand_in.launches]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_large_tensors_are_reduced_by_graphs(stand_in: StandInDevice, dtype: str) -> None:
-    """Channels first in two, each image's channels and then the batch; channels last in one, 16 bits as a product."""
+    """Channels first in two, each image's channels and then the batch; channels last in one."""
     assert launched(stand_in, Array(*LARGE, dtype=dtype, pointer=1 << 20)) == [GRAPH, GRAPH]
     assert [problem.specs[0].shape for problem in stand_in.planned_graphs] == [(512, 1600, 1, 1), (8, 64, 1, 1)]
     stand_in.planned_graphs.clear()
     assert launched(stand_in, Array(*LARGE, dtype=dtype, strides=LAST, pointer=1 << 20)) == [GRAPH]
-    rows = (12800, 64, 1, 1) if dtype == "float32" else (1, 12800, 64)
-    assert rows == stand_in.planned_graphs[0].specs[0].shape
+    assert stand_in.planned_graphs[0].specs[0].shape == (12800, 64, 1, 1)
     again = launched(stand_in, Array(*LARGE, dtype=dtype, strides=LAST, pointer=1 << 20), alpha=2.0)
-    assert again == ([GRAPH, COPY] if dtype == "float32" else [GRAPH])
+    assert again == [GRAPH, COPY]
 
 
 def test_what_is_to_have_the_same_bits_every_time_is_left_to_c(stand_in: StandInDevice) -> None:
@@ -42,15 +41,6 @@ def test_what_is_to_have_the_same_bits_every_time_is_left_to_c(stand_in: StandIn
         stand_in.launches.clear()
         conv.backward_bias(dy)
         assert {launch.name for launch in stand_in.launches} == {name}
-    for op, deterministic, name in (
-        ("add", True, "cudnnPoolingForward"),
-        ("add", False, GRAPH),
-        ("max", True, GRAPH),
-        ("norm2", True, REDUCE),
-    ):
-        stand_in.launches.clear()
-        reduce_tensor(dy, op, (1, 2, 3), deterministic=deterministic)
-        assert stand_in.launches[0].name == name
 
 
 @pytest.mark.parametrize(

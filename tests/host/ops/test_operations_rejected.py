@@ -34,15 +34,11 @@ def cases(*left_out: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("sample", "name"), each, ids=lambda given: getattr(given, "name", given))
 
 
-# What Dropout asks C first: how large the reserve is.
-ASKED = {"cudnnDropoutGetReserveSpaceSize", "cudnnCreateTensorDescriptor", "cudnnSetTensor4dDescriptor"}
-
-
 def refused(stand_in: StandInDevice, sample: Sample, given: dict[str, Any], kind: type[Exception], text: str) -> None:
     with pytest.raises(kind, match=text) as caught:
         sample.operation()(**given)
     assert type(caught.value) is kind
-    assert set(calls_of_c(stand_in)) <= (ASKED if sample.name.startswith("Dropout") else set())
+    assert calls_of_c(stand_in) == {}
     assert stand_in.planned_graphs == []
     assert stand_in.allocated == []
     assert plan_cache.cache_info().size == 0
@@ -65,7 +61,7 @@ def test_what_is_no_array(stand_in: StandInDevice, sample: Sample, name: str, wr
     refused(stand_in, sample, {**sample.given(), name: wrong}, TypeError, rf"^{name} must be a device array .*; got")
 
 
-@cases("set_tensor")
+@cases()
 def test_arrays_on_another_device(stand_in: StandInDevice, sample: Sample, name: str) -> None:
     first = next(iter(sample.arrays))
     given = {**sample.given(), name: sample.array(name, device=1)}
@@ -79,12 +75,12 @@ def test_arrays_on_another_device(stand_in: StandInDevice, sample: Sample, name:
 def test_types_that_no_operation_takes(stand_in: StandInDevice, sample: Sample, name: str) -> None:
     for dtype in ("int32", "int8", "float8_e4m3fn"):
         given = {**sample.given(), name: Array(*sample.array(name).shape, dtype=dtype)}
-        refused(stand_in, sample, given, TypeError, rf"^{name} must be (float16|uint8|float32).*; got {dtype}")
+        refused(stand_in, sample, given, TypeError, rf"^{name} must be (float16|float32).*; got {dtype}")
     given = {**sample.given(), name: Array(*sample.array(name).shape, dtype="complex64")}
     refused(stand_in, sample, given, TypeError, r"^dtype must be one of .*; got 'complex64'")
 
 
-@cases("transform_tensor", "set_tensor")
+@cases()
 def test_types_that_the_others_are_not_of(stand_in: StandInDevice, sample: Sample, name: str) -> None:
     """With one input alone it is out that is of another type."""
     given = {**sample.given(), name: Array(*sample.array(name).shape, dtype="float16")}
@@ -102,7 +98,7 @@ def test_float64_where_there_is_none(stand_in: StandInDevice, sample: Sample) ->
     refused(stand_in, sample, sample.given("float64"), TypeError, text)
 
 
-@cases("set_tensor", "reduce_tensor x")
+@cases()
 def test_shapes_that_do_not_fit(stand_in: StandInDevice, sample: Sample, name: str) -> None:
     shape = sample.array(name).shape
     axis = min(1, len(shape) - 1)
@@ -113,14 +109,14 @@ def test_shapes_that_do_not_fit(stand_in: StandInDevice, sample: Sample, name: s
     refused(stand_in, sample, given, ValueError, r"^\w+ must have .*; got shape|^layout must have \d axes")
 
 
-@cases("set_tensor", "reduce_tensor x")
+@cases()
 def test_empty_arrays_beside_others(stand_in: StandInDevice, sample: Sample, name: str) -> None:
     shape = sample.array(name).shape
     given = {**sample.given(), name: sample.array(name, shape=(*shape[:-1], 0))}
     refused(stand_in, sample, given, ValueError, r"^\w+ must have (shape|the shape of|sizes of 1 or more|\d+ channels)")
 
 
-@cases("reduce_tensor out")  # of one element
+@cases()
 def test_elements_that_overlap_each_other(stand_in: StandInDevice, sample: Sample, name: str) -> None:
     shape = sample.array(name).shape
     for strides in ((0,) * len(shape), (-1,) * len(shape)):
@@ -129,19 +125,16 @@ def test_elements_that_overlap_each_other(stand_in: StandInDevice, sample: Sampl
             refused(stand_in, sample, given, ValueError, rf"^{name} must have strides of 1 or more; got strides")
 
 
-@pytest.mark.parametrize("name", ["BatchNormalization.forward_inference", "LayerNormalization.backward"])
-def test_parameters_are_packed(stand_in: StandInDevice, name: str) -> None:
-    sample = BY_NAME[name]
+def test_parameters_are_packed(stand_in: StandInDevice) -> None:
+    sample = BY_NAME["BatchNormalization.forward_inference"]
     for parameter in PARAMETERS & set(sample.arrays):
-        shape = sample.array(parameter).shape
         strides = tuple(2 * stride for stride in sample.array(parameter).strides)
         given = {**sample.given(), parameter: sample.array(parameter, strides=strides)}
         text = rf"^{parameter} must be packed.*; got strides {re.escape(str(strides))}"
         refused(stand_in, sample, given, ValueError, text)
-        assert len(shape) in (1, 2)
 
 
-@cases("reserve")  # bytes are anywhere
+@cases()
 def test_addresses_that_no_element_can_have(stand_in: StandInDevice, sample: Sample, name: str) -> None:
     given = {**sample.given(), name: sample.array(name, pointer=(1 << 30) + 2)}
     refused(
@@ -215,7 +208,7 @@ def test_results_that_overlap_each_other(stand_in: StandInDevice, name: str, one
 
 @pytest.mark.parametrize(
     ("sample", "option"),
-    [(s, option) for s in SAMPLES for option in s.keywords if option.endswith("beta") and s.name != "add_tensor"],
+    [(s, option) for s in SAMPLES for option in s.keywords if option.endswith("beta")],
     ids=lambda given: getattr(given, "name", given),
 )
 def test_beta_without_out(stand_in: StandInDevice, sample: Sample, option: str) -> None:
@@ -268,49 +261,22 @@ W = (8, 4, 3, 3)
         (lambda: nn.Softmax("slow"), ValueError, r"algorithm must be one of 'fast', 'accurate', 'log'.*; got 'slow'"),
         (lambda: nn.Softmax(mode="batch"), ValueError, r"mode must be one of 'channel', 'instance'.*; got 'batch'"),
         (lambda: nn.Softmax().forward(Array(4)), ValueError, r"x must have 2 to 5 axes.*; got shape \(4,\)"),
-        (lambda: nn.LocalResponseNormalization(size=17), ValueError, r"size must be an integer of 1 to 16.*; got 17"),
-        (lambda: nn.LocalResponseNormalization(beta=0.001), ValueError, r"beta must be a finite number.*; got 0.001"),
-        *(
-            (
-                lambda name=name, wrong=wrong: nn.LocalResponseNormalization(**{name: wrong}),
-                ValueError,
-                f"{name} must be .*; got {wrong}",
-            )
-            for name in ("alpha", "beta", "k")
-            for wrong in (float("inf"), float("-inf"), NAN)
-        ),
-        (lambda: nn.LocalResponseNormalization(k=0), ValueError, r"k must be a finite number of 1e-05.*; got 0"),
-        (lambda: nn.LocalResponseNormalization(alpha=None), TypeError, r"alpha must be a finite number.*; got None"),
-        (lambda: nn.LocalResponseNormalization().forward(Array(2, 4)), ValueError, r"x must .*; got shape \(2, 4\)"),
-        (lambda: nn.Dropout(1.0), ValueError, r"probability must be a number of 0 or more and below 1.*; got 1.0"),
-        (lambda: nn.Dropout(-0.1), ValueError, r"probability must be a number of 0 or more and below 1.*; got -0.1"),
-        (lambda: nn.Dropout(seed=1 << 64), ValueError, r"seed must be an integer of 0 to.*; got 18446744073709551616"),
-        (lambda: nn.Dropout(seed=0.5), TypeError, r"seed must be an integer of 0 to.*; got 0.5"),
-        (lambda: nn.add_tensor(Array(4), Array(*X)), ValueError, r"a must have shape \(2, 4, 6.*; got shape \(4,\)"),
-        (lambda: nn.add_tensor(Array(3, 4, 6, 6), Array(*X)), ValueError, r"a must .*; got shape \(3, 4, 6, 6\)"),
-        (lambda: nn.set_tensor(Array(*X), "1"), TypeError, r"value must be a number.*; got '1'"),
-        (lambda: nn.set_tensor(None, 1.0), TypeError, r"out must be a device array \(PyTorch, CuPy, JAX.*; got None"),
-        (lambda: nn.transform_tensor(Array(*X), layout="NHWC"), ValueError, r"layout must be .*; got 'NHWC'"),
-        (
-            lambda: nn.transform_tensor(Array(2, 3), layout="channels_last"),
-            ValueError,
-            r"x must have 3, 4 or 5 axes; got shape \(2, 3\) \(layout='channels_last'\)",
-        ),
-        (lambda: nn.transform_tensor(Array(*X), dtype="int8"), TypeError, r"dtype must be float16 or.*; got 'int8'"),
-        (lambda: nn.transform_tensor(Array(*X), dtype="half?"), TypeError, r"dtype must be .*; got 'half\?'"),
-        (lambda: nn.reduce_tensor(Array(*X), "median"), ValueError, r"op must be one of 'add', 'avg'.*; got 'median'"),
-        (lambda: nn.reduce_tensor(Array(*X), axes=(4,)), ValueError, r"axes must be integers of -4 to.*; got \(4,\)"),
-        (lambda: nn.reduce_tensor(Array(*X), axes=1), TypeError, "axes must be None or a tuple of integers; got 1"),
-        (lambda: nn.reduce_tensor(Array(*X), axes=()), ValueError, r"axes must be one axis or more.*; got \(\)"),
         (lambda: nn.BatchNormalization("all"), ValueError, r"mode must be one of 'spatial'.*; got 'all'"),
         (lambda: nn.BatchNormalization(epsilon=-1.0), ValueError, r"epsilon must be a finite number of 0.*; got -1.0"),
-        (lambda: nn.LayerNormalization(float("inf")), ValueError, r"epsilon must be a finite number of 0.*; got inf"),
-        (lambda: nn.RMSNormalization("1"), TypeError, r"epsilon must be a finite number of 0 or more.*; got '1'"),
-        (lambda: nn.InstanceNormalization(layout="HWC"), ValueError, r"layout must be one of 'NCW'.*; got 'HWC'"),
         (
             lambda: training(running_variance=None),
             ValueError,
             "running_mean and running_variance must be passed together; got None for running_variance",
+        ),
+        (
+            lambda: training(x=Array(*X, dtype="float16"), scale=Array(*C, dtype="bfloat16")),
+            TypeError,
+            r"scale must be float32 or float16.*; got bfloat16",
+        ),
+        (
+            lambda: training(x=Array(*X, dtype="float16"), bias=Array(*C, dtype="float16"), out=None),
+            TypeError,
+            r"bias must be float32, as scale.*; got float16",
         ),
         (lambda: training(average_factor=NAN), ValueError, r"average_factor must be a finite number.*; got nan"),
         (lambda: training(average_factor="1"), TypeError, r"average_factor must be a finite number.*; got '1'"),
@@ -341,74 +307,6 @@ W = (8, 4, 3, 3)
             lambda: nn.BatchNormalization().backward(Array(*X), Array(*X), Array(*C), Array(*C)),
             ValueError,
             "saved_mean and saved_inverse_variance must be passed together; got None for saved_inverse_variance",
-        ),
-        (
-            lambda: nn.LayerNormalization().forward_inference(Array(*X), Array(6, 4), Array(6, 4)),
-            ValueError,
-            r"scale must have the shape of the last axes of x, \(2, 4, 6, 6\).*; got shape \(6, 4\)",
-        ),
-        (
-            lambda: nn.LayerNormalization().forward_inference(Array(*X), None, Array(6, 4)),
-            ValueError,
-            r"bias must have the shape of the last axes of x, \(2, 4, 6, 6\).*; got shape \(6, 4\)",
-        ),
-        (
-            lambda: nn.LayerNormalization().forward_inference(Array(*X), Array(6), Array(6, dtype="float16")),
-            TypeError,
-            r"bias must be float32.*; got float16",
-        ),
-        (
-            lambda: nn.LayerNormalization().forward_inference(
-                Array(*X, dtype="float16"), Array(6), Array(6, dtype="float16")
-            ),
-            TypeError,
-            r"bias must be float32, as scale.*; got float16",
-        ),
-        (
-            lambda: nn.RMSNormalization().forward_training(Array(*X, dtype="float16"), Array(6, dtype="bfloat16")),
-            TypeError,
-            r"scale must be float32 or float16.*; got bfloat16",
-        ),
-        *(
-            (lambda given=given, kind=kind: kind().forward_training(Array(*X), normalized_shape=given), error, text)
-            for kind in (nn.LayerNormalization, nn.RMSNormalization)
-            for given, error, text in (
-                (None, TypeError, "normalized_shape must be the sizes of x's last axes where there is no scale"),
-                ((), ValueError, r"normalized_shape must be None, an integer .* or a tuple of one.*; got \(\)"),
-                (5, ValueError, r"normalized_shape must be the sizes of the last axes of x, \(2, 4, 6.*; got \(5,\)"),
-                ((1, *X), ValueError, r"normalized_shape must be the sizes of .*; got \(1, 2, 4, 6, 6\)"),
-                (6.0, TypeError, r"normalized_shape must be None, an integer of 0 or more, or a tuple.*; got 6.0"),
-                ((6.0,), TypeError, r"normalized_shape must be None, an integer .*; got \(6.0,\)"),
-                ("6", TypeError, r"normalized_shape must be None, an integer .*; got '6'"),
-                (True, TypeError, r"normalized_shape must be None, an integer .*; got True"),
-                ((6, True), TypeError, r"normalized_shape must be None, an integer .*; got \(6, True\)"),
-                (-6, ValueError, r"normalized_shape must be None, an integer .*; got -6"),
-            )
-        ),
-        (
-            lambda: nn.RMSNormalization().forward_training(Array(*X), Array(6), normalized_shape=(6, 6)),
-            ValueError,
-            r"scale must have shape \(6, 6\).*; got shape \(6,\)",
-        ),
-        (
-            lambda: nn.RMSNormalization().backward(Array(*X), Array(*X), None, Array(2, 6)),
-            ValueError,
-            r"inverse_rms must have the shape of the first axes of x, \(2, 4, 6, 6\).*; got shape \(2, 6\)",
-        ),
-        (
-            lambda: nn.LayerNormalization().backward(Array(*X), Array(*X), None, Array(*X), Array(*X)),
-            ValueError,
-            r"mean must have the shape of the first axes of x, \(2, 4, 6, 6\).*; got shape \(2, 4, 6, 6\)",
-        ),
-        (
-            lambda: nn.LayerNormalization().backward(*[Array(*X)] * 2, None, *[Array(2, 4)] * 2, bias=Array(6, 6)),
-            TypeError,
-            r"bias must be a bool.*; got .*Array.*",
-        ),
-        (
-            lambda: nn.InstanceNormalization().forward_inference(Array(2, 0, 6), None, Array(0)),
-            ValueError,
-            "bias must be None for an x of 0 channels; got an array",
         ),
         (lambda: nn.FusedConvolution(groups=0), ValueError, r"groups must be an integer of 1 or more.*; got 0"),
         (lambda: nn.FusedConvolution(prefer="best"), ValueError, r"prefer must be one of 'fastest'.*; got 'best'"),

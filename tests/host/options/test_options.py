@@ -17,7 +17,7 @@ from test_options_base import EACH, OBJECTS
 
 import cudnnpy
 from cudnnpy import Engine, raw, reference
-from cudnnpy._options import algorithms, local_response
+from cudnnpy._options import algorithms
 from cudnnpy.names import short_names
 
 PACKAGE = Path(cudnnpy.__file__).parent
@@ -40,7 +40,6 @@ PACKAGE = Path(cudnnpy.__file__).parent
             {"mode": "average_include_padding", "window": (3, 3)},
         ),
         ("Activation", {"coefficient": 1}, {"coefficient": 1.0}),
-        ("LocalResponseNormalization", {"k": 1, "size": np.int32(3)}, {"k": 1.0, "size": 3}),
     ],
 )
 def test_what_means_the_same_is_equal(package: Any, name: str, one: Any, other: Any) -> None:
@@ -131,9 +130,3 @@ def test_attributes_are_set_in_one_place() -> None:
 )
 def test_the_names_of_algorithms_are_those_of_the_enumerators(operation: str, kind: Any) -> None:
     assert list(algorithms.algorithm_names(operation)) == [name for name in short_names(kind) if name != "count"]
-
-
-def test_the_limits_of_local_response_normalization_are_cudnns() -> None:
-    assert local_response.LRN_SIZES == (raw.CUDNN_LRN_MIN_N, raw.CUDNN_LRN_MAX_N)
-    smallest = local_response.LRN_SMALLEST_BETA, local_response.LRN_SMALLEST_K
-    assert smallest == (raw.CUDNN_LRN_MIN_BETA, raw.CUDNN_LRN_MIN_K)

@@ -59,11 +59,8 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str, str]] = [
     (lambda: check_number("c", -0.5, 0.0), ValueError, "c", "-0.5"),
     (lambda: check_number("c", NAN, 0.0), ValueError, "c", "nan"),
     (lambda: check_number("c", 0, above=0.0), ValueError, "c", "0"),
-    (lambda: check_number("c", 1, 0.0, below=1.0), ValueError, "c", "1"),
-    (lambda: check_number("c", -1, 0.0, below=1.0), ValueError, "c", "-1"),
     (lambda: check_number("c", -INF, finite=True), ValueError, "c", "-inf"),
     (lambda: check_number("c", NAN, finite=True), ValueError, "c", "nan"),
-    (lambda: check_number("c", [], nan=True), TypeError, "c", "[]"),
     (lambda: bad_scales("2", 0.0, "float32"), TypeError, "alpha", "'2'"),
     (lambda: scaling_arguments(1.0, INF, "float32"), ValueError, "beta", "inf"),
     (lambda: scaling_arguments(NAN, 0.0, "float32"), ValueError, "alpha", "nan"),
@@ -108,7 +105,6 @@ EXPECTED: list[tuple[Callable[[], Any], str]] = [
     (lambda: check_integer("n", -1, 0, expected="bytes"), "bytes"),
     (lambda: check_number("c", -0.5, 0.0), "a number of 0 or more"),
     (lambda: check_number("c", 0, above=0.0), "a number above 0"),
-    (lambda: check_number("c", 1, 0.0, below=1.0), "a number of 0 or more and below 1"),
     (lambda: check_number("c", -INF, 0.0, finite=True), "a finite number of 0 or more"),
     (lambda: check_per_axis("stride", 0, 1), "of 1 to 3 spatial axes"),
     (lambda: check_padding(-1), "(before, after) pairs"),
@@ -156,7 +152,6 @@ class Index:
         (lambda: check_number("c", 1, 0.0), 1.0),
         (lambda: check_number("c", INF, above=0.0), INF),
         (lambda: check_number("c", 5e-324, above=0.0), 5e-324),
-        (lambda: check_number("c", 0, 0.0, below=1.0), 0.0),
         (lambda: check_number("c", -1e308, finite=True), -1e308),
         (lambda: check_per_axis("stride", 2, 1), 2),
         (lambda: check_per_axis("stride", [Index(), 1], 1), (3, 1)),
@@ -176,11 +171,6 @@ def test_good_options_come_back_in_one_form(check: Callable[[], Any], form: Any)
     assert (found, type(found)) == (form, type(form))
     if isinstance(found, tuple):
         assert [type(element) for element in found] == [type(element) for element in form]
-
-
-def test_nan_is_a_number_where_that_is_said() -> None:
-    assert np.isnan(check_number("value", NAN, nan=True))
-    assert check_number("value", INF, nan=True) == INF
 
 
 # Layouts

@@ -26,7 +26,7 @@ IDLE = {
 TESTS = (
     *("raw", "descriptors", "choosing", "owned", "layouts", "arrays", "workspace"),
     *("problem", "lowering", "legacy", "device_operation", "plan_cache", "launcher", "steps", "variant_packs"),
-    *("reference_convolution", "reference_tensors"),
+    *("reference_convolution", "reference_softmax"),
 )
 
 IMPORT_ALL = """
@@ -93,7 +93,7 @@ def test_an_absent_part_is_named_where_a_public_name_needs_it(core: Path) -> Non
     absent = {
         name: home or name for name, home in _LAZY.items() if (home or name).split(".")[0] in ("cli", "ops", "store")
     }
-    assert len(absent) >= 10
+    assert len(absent) >= 6
     assert sorted(errors) == sorted(
         f"{name}: cudnnpy.{name} needs cudnnpy.{home.split('.')[0]}, which this copy of the package lacks"
         for name, home in absent.items()

@@ -67,6 +67,9 @@ def test_what_a_sentence_names_exists(sentence: str) -> None:
         found = cudnnpy
         for part in dotted.removeprefix(".").split("."):
             found = getattr(found, part)
+    assert all(
+        hasattr(cudnnpy.Graph, method) for method in re.findall(r"\bgraph(?:\(\))?\.(\w+)", sentence, re.IGNORECASE)
+    )
     for method in re.findall(r"Graph\(\): ([\w, ]+)", sentence):
         assert all(hasattr(cudnnpy.Graph, name) for name in method.split(", "))
 

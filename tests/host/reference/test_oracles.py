@@ -11,15 +11,12 @@ from reference_checks import normal_numbers
 
 
 @pytest.mark.parametrize(
-    ("mode", "expected"),
-    [("max", [2, 4, 4]), ("average_include_padding", [1, 3, 2]), ("average_exclude_padding", [1.5, 3, 4])],
+    ("mode", "expected"), [("max", [2, 4]), ("average_include_padding", [1, 3]), ("average_exclude_padding", [1.5, 3])]
 )
-def test_a_last_window_that_reaches_beyond_the_padding(mode: str, expected: list[float]) -> None:
-    """0 1 2 | 2 3 4 | 4 0, of which the last has the padding and nothing behind it; none begins in the padding."""
+def test_a_window_in_the_padding(mode: str, expected: list[float]) -> None:
+    """0 1 2 | 2 3 4, and a 4 0 that is no window."""
     x = np.array([[[1.0, 2.0, 3.0, 4.0]]])
-    np.testing.assert_array_equal(oracles.pool(x, mode, (3,), [(1, 1)], (2,), True), [[expected]])
-    np.testing.assert_array_equal(oracles.pool(x, mode, (3,), [(1, 1)], (2,)), [[expected[:2]]])
-    assert oracles.pool(x, mode, (2,), [(1, 1)], (5,), True).shape == (1, 1, 1)
+    np.testing.assert_array_equal(oracles.pool(x, mode, (3,), [(1, 1)], (2,)), [[expected]])
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
@@ -32,24 +29,6 @@ def test_a_convolution_is_scipys_of_each_channel(rank: int) -> None:
         np.testing.assert_allclose(y[n, k], sum(each), rtol=1e-12, atol=1e-12)
 
 
-def test_a_rounded_mean_and_deviation_have_the_gradient_of_the_formula_for_them() -> None:
-    """By exact ones it is standardize's; by others that of the usual formula, in which x moves both."""
-    x, dy, axes = normal_numbers(0, (3, 8)), normal_numbers(1, (3, 8)), (1,)
-    mean, variance = oracles.moments(x, axes)
-    inverse = (variance + 1e-3) ** -0.5
-    expected, pull = oracles.value_and_pullback(lambda x: oracles.standardize(x, axes, 1e-3), x)
-    same, pull_same = oracles.value_and_pullback(lambda x: oracles.standardize_by(x, axes, mean, inverse), x)
-    np.testing.assert_allclose(same, expected, rtol=1e-12)
-    np.testing.assert_allclose(pull_same(dy)[0], pull(dy)[0], rtol=1e-12)
-
-    mean, inverse = mean + 0.01, inverse * 1.02
-    apart = (x - mean) * inverse
-    value, pull = oracles.value_and_pullback(lambda x: oracles.standardize_by(x, axes, mean, inverse), x)
-    np.testing.assert_allclose(value, apart, rtol=1e-12)
-    by_formula = inverse * (dy - dy.mean(1, keepdims=True) - apart * (dy * apart).mean(1, keepdims=True))
-    np.testing.assert_allclose(pull(dy)[0], by_formula, rtol=1e-12)
-
-
 def test_arrays_without_elements() -> None:
     x = np.zeros((2, 0, 3))
     assert oracles.pool(np.zeros((0, 2, 4)), "max", (2,), [(0, 0)], (2,)).shape == (0, 2, 2)
@@ -59,19 +38,3 @@ def test_arrays_without_elements() -> None:
     assert value.shape == (0, 3, 3)
     np.testing.assert_array_equal(pull(value)[1], np.zeros((3, 2, 2)), strict=True)
     np.testing.assert_array_equal(oracles.moments(x, (1,)), [np.zeros((2, 1, 3)), np.full((2, 1, 3), np.nan)])
-    for op, expected in {"add": 0.0, "avg": np.nan, "mul": 1.0, "norm2": 0.0}.items():
-        np.testing.assert_array_equal(oracles.reduce(x, op, (1,)), np.full((2, 1, 3), expected), strict=True)
-        assert oracles.reduce(x, op, (0,)).shape == (1, 0, 3)
-
-
-def test_reductions_are_numpys() -> None:
-    x = normal_numbers(0, (3, 4, 5))
-    x[1, 2] = 0
-    for op, function in {"add": np.sum, "avg": np.mean, "mul": np.prod, "min": np.min, "max": np.max}.items():
-        for axes in (None, (1,), (0, -1)):
-            expected = function(x, axes, keepdims=True)
-            np.testing.assert_allclose(oracles.reduce(x, op, axes), expected, rtol=1e-12, strict=True)
-    expected = np.linalg.norm(x, axis=1, keepdims=True)
-    np.testing.assert_allclose(oracles.reduce(x, "norm2", (1,)), expected, rtol=1e-12, strict=True)
-    expected = np.prod(np.where(x == 0, 1.0, x), 2, keepdims=True)
-    np.testing.assert_allclose(oracles.reduce(x, "mul_no_zeros", (-1,)), expected, rtol=1e-12, strict=True)

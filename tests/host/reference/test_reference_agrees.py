@@ -22,13 +22,6 @@ METHODS = ("forward", "backward_data", "backward_filter", "backward_bias", "outp
 OPERATIONS = sorted(set(reference.__all__) - {*CLASSES, "sigmoid"})  # sigmoid is only there
 
 
-def shape(function: Any) -> list[tuple[str, Any, Any]]:
-    """Name, kind and default of each parameter; keyword-only ones by name, since their order means nothing."""
-    found = [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
-    by_keyword = [p for p in found if p[1] is inspect.Parameter.KEYWORD_ONLY]
-    return [p for p in found if p not in by_keyword] + sorted(by_keyword, key=lambda p: p[0])
-
-
 @pytest.mark.parametrize("given", [2, [1, 2], (1, 2), range(1, 3), np.array([1, 2]), np.array(2), np.int64(2)], ids=str)
 def test_sequences_of_any_kind_are_taken(given: Any) -> None:
     wanted = 2 if np.ndim(given) == 0 else (1, 2)
@@ -77,27 +70,17 @@ def public_of(kind: type) -> dict[str, Any]:
 
 
 def calls_of(kind: Any) -> dict[str, Any]:
-    """A class and its public methods, or a function, by name."""
-    if not inspect.isclass(kind):
-        return {kind.__name__: kind}
+    """A class and its public methods by name."""
     return {"": kind, **{name: value for name, value in public_of(kind).items() if inspect.isfunction(value)}}
 
 
 def test_every_reference_implementation_is_public_but_sigmoid() -> None:
     assert {*CLASSES, *OPERATIONS} == set(reference.__all__) & set(cudnnpy.__all__)
     assert set(reference.__all__) - set(cudnnpy.__all__) == {"sigmoid"}
-    assert len(OPERATIONS) == 15
+    assert len(OPERATIONS) == 5
 
 
-@pytest.mark.parametrize("name", [name for name in OPERATIONS if name[0].islower()])
-def test_functions_are_called_as_their_reference_implementations_are(name: str) -> None:
-    """Parameters of the same names, kinds and defaults, in the same order; one is the stream."""
-    ours, theirs = shape(getattr(cudnnpy, name)), shape(getattr(reference, name))
-    assert ours == theirs
-    assert "stream" in [parameter[0] for parameter in ours]
-
-
-@pytest.mark.parametrize("name", [*CLASSES, *(name for name in OPERATIONS if name[0].isupper())])
+@pytest.mark.parametrize("name", [*CLASSES, *OPERATIONS])
 def test_signatures_and_docstrings_are_written_once(name: str) -> None:
     """The methods that both classes have are the same functions, of a base in _options."""
     ours, theirs = getattr(cudnnpy, name), getattr(reference, name)
@@ -113,17 +96,10 @@ def test_signatures_and_docstrings_are_written_once(name: str) -> None:
     assert "Parameters\n----------\n" in str(inspect.getdoc(ours))
 
 
-@pytest.mark.parametrize("name", [name for name in OPERATIONS if name[0].isupper()])
+@pytest.mark.parametrize("name", OPERATIONS)
 def test_options_of_operations_read_the_same_on_both(name: str) -> None:
     ours, theirs = getattr(cudnnpy, name), getattr(reference, name)
-    given: dict[str, Any] = {
-        "epsilon": 1,
-        "coefficient": 2,
-        "window": [3, 2],
-        "probability": 0.25,
-        "size": 3,
-        "padding": 1,
-    }
+    given: dict[str, Any] = {"epsilon": 1, "coefficient": 2, "window": [3, 2], "padding": 1}
     given = {option: value for option, value in given.items() if option in inspect.signature(ours).parameters}
     for options in ({}, given):
         one, other = ours(**options), theirs(**options)
@@ -131,10 +107,9 @@ def test_options_of_operations_read_the_same_on_both(name: str) -> None:
             assert getattr(one, option) == getattr(other, option), option
             with pytest.raises(AttributeError):
                 setattr(one, option, getattr(one, option))  # frozen
-        if name != "Dropout":
-            assert one == ours(**options)
-            assert hash(one) == hash(ours(**options))
-            assert repr(one) == repr(other)
+        assert one == ours(**options)
+        assert hash(one) == hash(ours(**options))
+        assert repr(one) == repr(other)
 
 
 # The same mistake has the same error
@@ -142,24 +117,18 @@ def test_options_of_operations_read_the_same_on_both(name: str) -> None:
 # options that are wrong, for every class that has them
 BAD_OPTIONS: dict[str, tuple[Any, ...]] = {
     "algorithm": (5, "nonsense", type(None)),
-    "alpha": ("1", True, float("nan"), float("inf"), 10**400),
-    "beta": (0.009, None, float("inf")),
     "coefficient": ("1", None, True, float("nan")),
     "compute_dtype": ("int8", "bfloat16", "coffee", object, 4),
     "deterministic": (1, None),
     "dilation": (0, (1, 0), (), "2", (1, 1, 1, 1)),
     "epsilon": (-1, "0", True, float("nan"), float("inf")),
     "groups": (0, 1.0, (1,), True, 2**70),
-    "k": (0.0, True, float("nan")),
     "layout": ("CHWN", None, ["NCHW"]),
     "mode": ("nonsense", None, 1),
     "output_padding": (-1, (0, -1), 1.5),
     "padding": (-1, 1.5, True, None, b"same", (), (1, 2, 3, 4), (1, "same"), ((1, 2), (3,)), ((1, 2), (3, -4))),
     "policy": ("always", 1),
     "prefer": ("quickest", None),
-    "probability": (1.0, -0.1, "0.5", True, float("nan")),
-    "seed": (-1, 2**64, 0.5, True),
-    "size": (0, 17, 2.0),
     "stride": (0, "2", {1, 2}, np.float32(2), np.array(2.0)),
     "tf32": (0, None),
     "tune_seconds": (0, -1, "5", float("nan")),
@@ -174,7 +143,7 @@ def error_of(call: Callable[[], Any]) -> tuple[type[Exception], str]:
     return caught.type, re.sub(r" at 0x[0-9a-f]+", "", str(caught.value))
 
 
-@pytest.mark.parametrize("name", [*CLASSES, *(name for name in OPERATIONS if name[0].isupper())])
+@pytest.mark.parametrize("name", [*CLASSES, *OPERATIONS])
 def test_a_wrong_option_has_the_same_error_on_both(name: str) -> None:
     options = [option for option in inspect.signature(getattr(cudnnpy, name)).parameters if option in BAD_OPTIONS]
     assert options
@@ -188,7 +157,7 @@ def test_a_wrong_option_has_the_same_error_on_both(name: str) -> None:
 
 
 def test_every_option_has_wrong_values() -> None:
-    kinds = [getattr(cudnnpy, name) for name in (*CLASSES, *OPERATIONS) if name[0].isupper()]
+    kinds = [getattr(cudnnpy, name) for name in (*CLASSES, *OPERATIONS)]
     assert {option for kind in kinds for option in inspect.signature(kind).parameters} == set(BAD_OPTIONS)
 
 
@@ -222,23 +191,6 @@ BAD_CALLS: list[tuple[Callable[[Any], Any], tuple[Shape, ...], dict[str, Any]]] 
     (lambda nn: nn.BatchNormalization().forward_training, (X,), {"activation": "tanh"}),
     (lambda nn: nn.BatchNormalization().forward_training, (X,), {"activation": "relu", "alpha": 2.0}),
     (lambda nn: nn.BatchNormalization().backward, (X, X), {"bias": 1}),
-    (lambda nn: nn.LayerNormalization().forward_inference, (X,), {"normalized_shape": 3.0}),
-    (lambda nn: nn.LayerNormalization().forward_inference, (X,), {"normalized_shape": ()}),
-    (lambda nn: nn.LayerNormalization().forward_inference, (X,), {"normalized_shape": (3, -3)}),
-    (lambda nn: nn.RMSNormalization().forward_inference, (X,), {"normalized_shape": "3"}),
-    (lambda nn: nn.LocalResponseNormalization(layout="NDHWC").forward, (X,), {}),
-    (lambda nn: nn.scale_tensor, (X,), {"alpha": True}),
-    (lambda nn: nn.set_tensor, (X,), {"value": "0"}),
-    (lambda nn: nn.add_tensor, (X, X), {"alpha": None}),
-    (lambda nn: nn.transform_tensor, (X,), {"layout": "F"}),
-    (lambda nn: nn.reduce_tensor, (X,), {"op": "median"}),
-    (lambda nn: nn.reduce_tensor, (X,), {"axes": ()}),
-    (lambda nn: nn.reduce_tensor, (X,), {"axes": 1}),
-    (lambda nn: nn.reduce_tensor, (X,), {"axes": (1.0,)}),
-    (lambda nn: nn.reduce_tensor, (X,), {"axes": (4,)}),
-    (lambda nn: nn.reduce_tensor, (X,), {"axes": (1, -3)}),
-    (lambda nn: nn.reduce_tensor, (X,), {"deterministic": 1}),
-    (lambda nn: nn.reduce_tensor, (X,), {"axes": (1,), "beta": 1.0}),
 ]  # fmt: skip
 
 
@@ -257,17 +209,12 @@ def test_a_wrong_argument_has_the_same_error_on_both(
 POSITIONAL = {
     "Activation": 2,
     "BatchNormalization": 2,
-    "Dropout": 2,
-    "InstanceNormalization": 1,
-    "LayerNormalization": 1,
-    "LocalResponseNormalization": 1,
     "Pooling": 2,
-    "RMSNormalization": 1,
     "Softmax": 2,
 }
 
 
-@pytest.mark.parametrize("name", [*CLASSES, *(name for name in OPERATIONS if name[0].isupper())])
+@pytest.mark.parametrize("name", [*CLASSES, *OPERATIONS])
 def test_few_options_are_positional(name: str) -> None:
     for package in (cudnnpy, reference):
         kind = getattr(package, name)

@@ -13,7 +13,7 @@ from messages import says
 from reference_checks import assert_same, normal_numbers
 
 from cudnnpy import reference
-from cudnnpy.reference import Activation, Convolution, ConvolutionTranspose, Dropout, FusedConvolution, Pooling, Softmax
+from cudnnpy.reference import Activation, Convolution, ConvolutionTranspose, FusedConvolution, Pooling, Softmax
 
 
 class Guarded(np.ndarray):
@@ -32,8 +32,6 @@ X, W, P = (
     normal_numbers(2, (4,), np.float32),
 )
 Y, HALVES = normal_numbers(3, (2, 4, 4, 4), np.float32), normal_numbers(4, (2, 4, 3, 3), np.float32)
-RESERVE = np.arange(36, dtype=np.uint8)
-
 ONES = np.ones(4, np.float32)
 
 
@@ -58,24 +56,10 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "Softmax.backward": (Softmax().backward, (X, X)),
     "Activation.forward": (Activation("swish").forward, (X,)),
     "Activation.backward": (Activation("tanh").backward, (X, X, X)),
-    "Dropout.forward": (lambda x, **o: Dropout().forward(x, **o)[0], (X,)),
-    "Dropout.backward": (Dropout().backward, (X, RESERVE)),
     "sigmoid": (reference.sigmoid, (X,)),
-    "add_tensor": (lambda a, b, **o: reference.add_tensor(a, b, **o, beta=2.0), (X[:, :1], X)),
-    "scale_tensor": (lambda x, **o: reference.scale_tensor(x, 2.0, **o), (X,)),
-    "transform_tensor": (lambda x, **o: reference.transform_tensor(x, layout="channels_last", **o), (X,)),
     "BatchNormalization.forward_training": (first(reference.BatchNormalization().forward_training), (X, P, P)),
     "BatchNormalization.forward_inference": (reference.BatchNormalization().forward_inference, (X, P, P, P, ONES)),
     "BatchNormalization.backward": (first(reference.BatchNormalization().backward), (X, X, P)),
-    "LayerNormalization.forward_training": (
-        first(reference.LayerNormalization().forward_training),
-        (X, W[0, 0, 0, [0] * 6]),
-    ),
-    "RMSNormalization.forward_inference": (reference.RMSNormalization().forward_inference, (X, W[0, 0, 0, [0] * 6])),
-    "InstanceNormalization.forward_training": (first(reference.InstanceNormalization().forward_training), (X, P, P)),
-    "LocalResponseNormalization.forward": (reference.LocalResponseNormalization().forward, (X,)),
-    "LocalResponseNormalization.backward": (reference.LocalResponseNormalization().backward, (X, X, X)),
-    "reduce_tensor": (lambda x, **o: reference.reduce_tensor(x, "max", (1,), **o), (X,)),
 }
 
 

@@ -70,7 +70,6 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "activation": lambda x: cudnnpy.Activation("relu").forward(x),
     "pooling": lambda x: cudnnpy.Pooling("max", (2, 2)).forward(x),
     "softmax": lambda x: cudnnpy.Softmax().forward(x),
-    "reduce_tensor": lambda x: cudnnpy.reduce_tensor(x, "sum", (0,)),
     "to_numpy": cudnnpy.to_numpy,
 }
 

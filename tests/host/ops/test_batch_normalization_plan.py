@@ -1,4 +1,4 @@
-"""The normalizations as they are planned, carried out with NumPy (numpy_machine.py) and compared with the reference.
+"""Batch normalization as it is planned, carried out with NumPy (numpy_machine.py) and compared with the reference.
 
 What cuDNN makes of a graph's nodes and of its functions is left to the GPU's tests. Here it is whether every array comes
 to its place: with parameters of any type or none, sizes of 0, and whatever graphs there are engines for.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,28 +24,25 @@ from cudnnpy import raw, reference
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, packed_strides
 from cudnnpy._launch import implicit_operands
 from cudnnpy._launch.dispatch import Call, Specs
-from cudnnpy.graph import Graph, reductions
+from cudnnpy.graph import Graph
 from cudnnpy.handle import Handle
-from cudnnpy.ops.normalization import batch, row_reductions
-from cudnnpy.ops.normalization.batch_tensors import Normalized
-from cudnnpy.ops.normalization.composed import Shapes
+from cudnnpy.ops import batch_normalization, batch_tensors
+from cudnnpy.ops.batch_tensors import Normalized
 
 DTYPES = ("float16", np.dtype(ml_dtypes.bfloat16).name, "float32", "float64")
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5, "float64": 1e-11}
 ENGINES: dict[str, Callable[[str, Graph], bool]] = {
     "none": lambda mode, graph: False,
     "all": lambda mode, graph: True,
-    "float32 parameters": lambda mode, graph: {i.spec.dtype for i in graph.inputs if i.shape[0] == 1} == {"float32"},
     "forward": lambda mode, graph: mode == "OPERATION_NORM_FORWARD",
 }
 
 
 @dataclass
 class Engines:
-    """Which graphs there are engines for; what ran."""
+    """Which graphs there are engines for."""
 
     there: str = "all"
-    ran: list[str] = field(default_factory=list)
 
 
 @pytest.fixture(scope="module")
@@ -54,22 +51,16 @@ def engines() -> Iterator[Engines]:
     found = Engines()
 
     def executable(graph: Graph, device: int, pick: int = 0) -> Planned | None:
-        return Planned(graph, found) if ENGINES[found.there](graph._nodes[0][0], graph) else None
+        return Planned(graph) if ENGINES[found.there](graph._nodes[0][0], graph) else None
 
     def constant(self: Any, spec: TensorSpec, value: float, call: Call) -> None:
         self.address = address_of_constant(np.full(math.prod(spec.shape), value, spec.dtype))
-
-    real = raw.call
-
-    def called(name: str, *arguments: Any) -> Any:
-        return None if name == "cudnnGetReductionWorkspaceSize" else real(name, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Graph, "executable", executable)
         patch.setattr(implicit_operands.ConstantBuffer, "__init__", constant)
         patch.setattr(Handle, "default", classmethod(lambda cls, device=None: None))
-        patch.setattr(reductions.raw, "call", called)
-        patch.setattr(batch, "check_writable", lambda name, array: None)
+        patch.setattr(batch_normalization, "check_writable", lambda name, array: None)
         yield found
 
 
@@ -78,7 +69,6 @@ class Planned(NumpyExecutable):
     """A graph in a plan's place."""
 
     graph: Graph
-    engines: Engines
     workspace_size = 0
 
     def run(self, *memories: np.ndarray) -> None:
@@ -88,33 +78,24 @@ class Planned(NumpyExecutable):
         for node, memory in zip(self.graph.inputs, memories, strict=False):
             values[node.uid] = tensor_in(memory, node.spec).astype(np.float64)
         for kind, _, what in self.graph._nodes:
-            self.engines.ran.append(kind)
             here = {name: node for name, node in what.items() if hasattr(node, "uid")}
             values |= NODES[kind](what, here, {name: values.get(node.uid) for name, node in here.items()})
         for node, memory in zip(self.graph.outputs, memories[len(self.graph.inputs) :], strict=True):
             tensor_in(memory, node.spec)[...] = values[node.uid]
 
 
-def _axes(x: Any, mean: Any) -> tuple[int, ...]:
-    return tuple(axis for axis, (m, n) in enumerate(zip(x.shape, mean.shape, strict=True)) if m != n)
-
-
 def _forward(what: Any, here: Any, given: Any) -> dict[int, np.ndarray]:
-    x, mode = given["XDESC"], raw.cudnnBackendNormMode_t(what["MODE"]).name
-    inference = what["PHASE"] == raw.CUDNN_NORM_FWD_INFERENCE
-    shape = {
-        "CUDNN_BATCH_NORM": (1, *x.shape[1:2]),
-        "CUDNN_INSTANCE_NORM": x.shape[:2],
-    }.get(mode, x.shape[:1])
-    shape = (*shape, *[1] * (x.ndim - len(shape)))
+    x = given["XDESC"]
+    assert what["MODE"] == raw.CUDNN_BATCH_NORM
+    shape = (1, x.shape[1], *[1] * (x.ndim - 2))
     axes = tuple(axis for axis, size in enumerate(shape) if size == 1)
-    mean = 0.0 if mode == "CUDNN_RMS_NORM" else x.mean(axes, keepdims=True)
+    mean = x.mean(axes, keepdims=True)
     variance = np.square(x - mean).mean(axes, keepdims=True)
     inverse = 1 / np.sqrt(variance + here["EPSILON_DESC"].number.value)
     y = (x - mean) * inverse * given["SCALE_DESC"]
     y = y + given["BIAS_DESC"] if "BIAS_DESC" in given else y
     found = {here["YDESC"].uid: y}
-    assert inference == ("INV_VARIANCE_DESC" not in here)
+    assert what["PHASE"] == raw.CUDNN_NORM_FWD_TRAINING
     for name, value in (("MEAN_DESC", mean), ("INV_VARIANCE_DESC", inverse)):
         if name in here:
             assert here[name].shape == shape
@@ -131,9 +112,8 @@ def _backward(what: Any, here: Any, given: Any) -> dict[int, np.ndarray]:
     dy, x, inverse, scale = (given[name] for name in ("DYDESC", "XDESC", "INV_VARIANCE_DESC", "SCALE_DESC"))
     axes = tuple(axis for axis, size in enumerate(inverse.shape) if size == 1)
     over = tuple(axis for axis, size in enumerate(scale.shape) if size == 1)
-    n, g = (x - given.get("MEAN_DESC", 0.0)) * inverse, dy * scale
-    dx = g - n * (g * n).mean(axes, keepdims=True)
-    dx = (dx - g.mean(axes, keepdims=True) if "MEAN_DESC" in here else dx) * inverse
+    n, g = (x - given["MEAN_DESC"]) * inverse, dy * scale
+    dx = (g - n * (g * n).mean(axes, keepdims=True) - g.mean(axes, keepdims=True)) * inverse
     found = {here["DXDESC"].uid: dx, here["DSCALE_DESC"].uid: (dy * n).sum(over, keepdims=True)}
     if "DBIAS_DESC" in here:
         found[here["DBIAS_DESC"].uid] = dy.sum(over, keepdims=True)
@@ -141,27 +121,11 @@ def _backward(what: Any, here: Any, given: Any) -> dict[int, np.ndarray]:
 
 
 def _pointwise(what: Any, here: Any, given: Any) -> dict[int, np.ndarray]:
-    mode = what["PW_DESCRIPTOR"][1]["MODE"]
-    x, b = given["XDESC"], given.get("BDESC")
-    if b is None and "BDESC" in here:
-        b = here["BDESC"].number.value
-    values = {
-        raw.CUDNN_POINTWISE_ADD: lambda: x + b,
-        raw.CUDNN_POINTWISE_SUB: lambda: x - b,
-        raw.CUDNN_POINTWISE_MUL: lambda: x * b,
-        raw.CUDNN_POINTWISE_RSQRT: lambda: 1 / np.sqrt(x),
-        raw.CUDNN_POINTWISE_RELU_FWD: lambda: np.maximum(x, 0),
-    }
-    return {here["YDESC"].uid: values[mode]()}
-
-
-def _reduce(what: Any, here: Any, given: Any) -> dict[int, np.ndarray]:
-    assert what["DESC"][1]["OPERATOR"] == raw.CUDNN_REDUCE_TENSOR_ADD
-    return {here["YDESC"].uid: given["XDESC"].sum(_axes(here["XDESC"], here["YDESC"]), keepdims=True)}
+    assert what["PW_DESCRIPTOR"][1]["MODE"] == raw.CUDNN_POINTWISE_RELU_FWD
+    return {here["YDESC"].uid: np.maximum(given["XDESC"], 0)}
 
 
 NODES = {
-    "OPERATION_REDUCTION": _reduce,
     "OPERATION_NORM_FORWARD": _forward,
     "OPERATION_NORM_BACKWARD": _backward,
     "OPERATION_POINTWISE": _pointwise,
@@ -214,12 +178,10 @@ def close(found: np.ndarray, expected: np.ndarray, what: str) -> None:
 
 @dataclass(frozen=True)
 class Problem:
-    """One normalization and the arrays that it gets."""
+    """One batch normalization and the arrays that it gets."""
 
-    kind: str
     shape: tuple[int, ...]
     dtype: str
-    kept: int = 1
     own: bool = False
     given: tuple[str, ...] = ("scale", "bias")
     layout: str = "NCHW"
@@ -242,14 +204,11 @@ class Problem:
 
     @property
     def parameter_shape(self) -> tuple[int, ...]:
-        if self.kind in ("LayerNormalization", "RMSNormalization"):
-            return self.shape[self.kept :]
         return (self.shape[-1 if self.layout.endswith("C") and len(self.shape) > 2 else 1],)
 
     @property
     def options(self) -> dict[str, Any]:
-        rows = self.kind in ("LayerNormalization", "RMSNormalization")
-        return {"epsilon": 1e-3} if rows else {"epsilon": 1e-3, "layout": self.layout}
+        return {"epsilon": 1e-3, "layout": self.layout}
 
     def parameters(self, random: np.random.Generator) -> dict[str, np.ndarray]:
         kind = self.kind_of_parameters
@@ -258,94 +217,33 @@ class Problem:
 
 
 @st.composite
-def problems(draw: st.DrawFn, kind: str) -> Problem:
-    rows = kind in ("LayerNormalization", "RMSNormalization")
-    least = {"InstanceNormalization": 3, "BatchNormalization": 2}.get(kind, 1)
-    rank = draw(st.integers(least, 5))
+def problems(draw: st.DrawFn) -> Problem:
+    rank = draw(st.integers(2, 5))
     shape = draw(st.lists(st.integers(1, 4), min_size=rank, max_size=rank))
     if draw(st.integers(0, 5)) == 0:
         shape[draw(st.integers(0, rank - 1))] = 0
-    given = draw(st.sampled_from([(), ("scale",), ("bias",), ("scale", "bias")]))
-    given = ("scale",)[: len(given)] if kind == "RMSNormalization" else given
-    layout = draw(st.sampled_from(["NCHW", "NHWC"])) if not rows else "NCHW"
     found = Problem(
-        kind,
         tuple(shape),
         draw(st.sampled_from(DTYPES)),
-        kept=draw(st.integers(0, rank - 1)),
         own=draw(st.booleans()),
-        given=given,
-        layout=layout,
+        given=draw(st.sampled_from([(), ("scale",), ("bias",), ("scale", "bias")])),
+        layout=draw(st.sampled_from(["NCHW", "NHWC"])),
         order=tuple(draw(st.permutations(range(rank)))) if draw(st.booleans()) else (),
         there=draw(st.sampled_from(sorted(ENGINES))),
         seed=draw(st.integers(0, 1000)),
     )
-    return replace(found, given=()) if not rows and found.parameter_shape == (0,) else found
+    return replace(found, given=()) if found.parameter_shape == (0,) else found
 
 
 drawn = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-@pytest.mark.parametrize("by_reductions", [False, True])
-@pytest.mark.parametrize("kind", ["LayerNormalization", "RMSNormalization", "InstanceNormalization"])
-def test_what_is_planned_is_the_reference(
-    kind: str, by_reductions: bool, engines: Engines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("forward_is_faster", "backward_is_faster"):
-        monkeypatch.setattr(row_reductions, name, lambda x, shapes: by_reductions and x.dtype != "float64")
-    rms, rows = kind == "RMSNormalization", kind != "InstanceNormalization"
-    statistics = ("inverse_rms",) if rms else ("mean", "inverse_variance")
-    names = "x", "scale", "bias", "out"
-    if rms:
-        names = "x", "scale", "out"
-
-    @settings(drawn, max_examples=120)
-    @given(problems(kind))
-    def check(p: Problem) -> None:
-        random = np.random.default_rng(p.seed)
-        engines.there = p.there
-        engines.ran.clear()
-        ours, theirs = (getattr(package, kind)(**p.options) for package in (cudnnpy, reference))
-        x, dy, parameters = p.tensor(random), p.tensor(random), p.parameters(random)
-        shape = {} if parameters or not rows else {"normalized_shape": p.parameter_shape}
-        expected = theirs.forward_training(x, **parameters, **shape)
-        arguments = shape.get("normalized_shape", ())
-        for training in (True, False):
-            wanted = expected if training else expected[:1]
-            results = (*names, *statistics) if training else names
-            arrays = {"x": x, **parameters}
-            found, program = planned(ours, type(ours)._forward, results, arrays, training, *arguments)
-            for name, right in zip(("out", *statistics), wanted, strict=False):
-                close(found[name], right, name)
-            assert p.shape.count(0) == 0 or all(place > 0 for step in program.steps for place in step.operand_indices)
-        means = dict(zip(statistics, expected[1:], strict=True))
-        there = (True, "scale" in parameters, "bias" in parameters)
-        more = {} if rms else {"bias": there[2]}
-        scale = parameters.get("scale")
-        gradients = theirs.backward(dy, x, scale, *means.values(), **more)
-        given_ = {"dy": dy, "x": x, **({"scale": scale} if scale is not None else {}), **means}
-        made = [name for name, is_there in zip(("out", "dscale", "dbias"), there, strict=True) if is_there]
-        backward = ("dy", "x", "scale", *statistics, *made)
-        arguments = () if rms else (there[2],)
-        found, _ = planned(ours, type(ours)._backward, backward, given_, *arguments)
-        assert list(found) == made
-        for name, right in zip(("out", "dscale", "dbias"), gradients, strict=False):
-            assert (right is None) == (name not in found)
-            if right is not None:
-                close(found[name], right, name)
-        if by_reductions and rows and p.there == "all" and p.dtype != "float64":
-            assert not {engine for engine in engines.ran if "NORM" in engine}
-
-    check()
-
-
 def test_batch_normalization_as_planned_is_the_reference(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cudnnpy._launch import operands
-
-    monkeypatch.setattr(operands, "LARGE_BYTES", 0)  # so that graphs are taken where there are any
+    for name in ("_MIN_LAST_BYTES", "_MIN_LONG_CHANNEL"):  # so that nodes are taken where there are any
+        monkeypatch.setattr(batch_tensors, name, 0)
 
     @settings(drawn, max_examples=200)
-    @given(problems("BatchNormalization"), st.booleans(), st.booleans(), st.sampled_from([0.1, -1.0, 2.0]))
+    @given(problems(), st.booleans(), st.booleans(), st.sampled_from([0.1, -1.0, 2.0]))
     def check(p: Problem, with_running: bool, saved: bool, factor: float) -> None:
         random = np.random.default_rng(p.seed)
         engines.there = p.there
@@ -434,7 +332,7 @@ def test_channels_last_without_an_engine_batch_normalization_is_on_copies(
     vector = TensorSpec((3,), "float32", (1,))
     specs = Specs({"x": x, "scale": vector, "bias": vector, "out": x})
     call = Call(specs, dict.fromkeys(specs, 0), 0, 0, {})
-    monkeypatch.setattr(batch, "check_no_overlaps", lambda call, operands: operands)
+    monkeypatch.setattr(batch_normalization, "check_no_overlaps", lambda call, operands: operands)
     program, _ = cudnnpy.BatchNormalization()._forward_training(call, 0.1, None, 1.0, 0.0)
     copies = [step for step in program.steps if getattr(step.executable, "name", "") == "cudnnTransformTensor"]
     assert len(copies) == (0 if supported == "last" else 2)
@@ -456,7 +354,7 @@ def test_without_memory_for_copies_batch_normalization_stays_channels_last(
         return SimpleNamespace(workspace_size=0) if supported and is_first else None
 
     monkeypatch.setattr(Graph, "executable", executable)
-    monkeypatch.setattr(batch, "check_no_overlaps", lambda call, operands: operands)
+    monkeypatch.setattr(batch_normalization, "check_no_overlaps", lambda call, operands: operands)
     norm = cudnnpy.BatchNormalization()
     names = ("saved_mean", "saved_inverse_variance", "out_scale", "out_bias") if gradient else ("bias",)
     specs = Specs(
@@ -473,47 +371,3 @@ def test_without_memory_for_copies_batch_normalization_stays_channels_last(
         ran = [step.executable.name for step in program.steps if hasattr(step.executable, "name")]
         function = f"cudnnBatchNormalization{'Backward' if gradient else 'ForwardTraining'}"
         assert ran == [function] if not roomy else (function in ran) != supported
-
-
-# Which rows are normalized by reductions
-
-
-@pytest.mark.parametrize(
-    ("count", "length", "dtype", "forward", "backward"),
-    [
-        (83_886, 100, "float32", True, True),
-        (10_485, 100, "bfloat16", True, True),
-        (8192, 1000, "float16", True, True),
-        (1048, 1000, "float16", False, False),  # the steps cost more than the engine
-        (13, 10_000, "float32", False, False),
-        (667, 50_257, "float16", False, False),
-        (83_886, 128, "float32", False, False),  # a length that fast engines take
-        (83_886, 100, "float64", False, False),
-    ],
-)
-def test_many_rows_of_odd_lengths_are_normalized_by_reductions(
-    count: int, length: int, dtype: Any, forward: bool, backward: bool
-) -> None:
-    x = TensorSpec((count, length, 1, 1), dtype, (length, 1, length, length))
-    shapes = Shapes(x.shape, (count, 1, 1, 1), (1, length, 1, 1))
-    assert row_reductions.forward_is_faster(x, shapes) == forward
-    assert row_reductions.backward_is_faster(x, shapes) == backward
-
-
-@pytest.mark.parametrize(("length", "expected"), [(1 << 17, True), ((1 << 17) + 8, False), (1 << 20, False)])
-def test_parameters_of_long_rows_are_applied_by_the_node(
-    length: int, expected: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """cuDNN 9.19 does not finalize a plan of a row of 2**20 elements with a product and a sum after the node."""
-    asked: list[tuple[str, ...]] = []
-
-    def executable(graph: Graph, device: int, pick: int = 0) -> None:
-        asked.append(tuple(graph.operations))
-
-    monkeypatch.setattr(Graph, "executable", executable)
-    monkeypatch.setattr(Handle, "default", classmethod(lambda cls, device=None: None))
-    x, row = (TensorSpec((1, length), "float16"), TensorSpec((length,), "float32"))
-    call = Call(Specs({"x": x, "scale": row, "bias": row, "out": x}), {}, 0, 0, {})
-    cudnnpy.LayerNormalization()._forward(call, False)
-    assert asked
-    assert any(len(operations) > 1 for operations in asked) == expected

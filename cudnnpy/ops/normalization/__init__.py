@@ -1,1 +1,0 @@
-"""Normalizations and their gradients: batch, layer, RMS, instance and local response."""

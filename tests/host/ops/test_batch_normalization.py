@@ -1,0 +1,95 @@
+"""Calls of batch normalization on stand-in arrays: the results, their types, and their launches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from stand_in_device import Array, StandInDevice
+
+import cudnnpy
+from cudnnpy._launch import plan_cache
+
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+FILLS = {"float64": "cudnnSetTensor"}
+
+
+def wide(dtype: str) -> str:
+    return "float64" if dtype == "float64" else "float32"
+
+
+def told(results: Any) -> list[Any]:
+    """(shape, dtype) of results that are arrays of the library of x; None of those that are not there."""
+    found = results if isinstance(results, tuple) else (results,)
+    assert all(one is None or type(one) is Array for one in found)
+    return [None if one is None else (one.shape, one.dtype) for one in found]
+
+
+def launched(stand_in: StandInDevice) -> list[str]:
+    """What was launched since the last question."""
+    names = [launch.name for launch in stand_in.launches]
+    stand_in.launches.clear()
+    return names
+
+
+# Sizes of 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(0, 3, 4), (2, 3, 0), (0, 3, 4, 5), (2, 3, 0, 5), (2, 3, 0, 4, 5)], ids=str)
+def test_batches_of_no_elements(stand_in: StandInDevice, shape: Any, dtype: str) -> None:
+    x, scale = Array(*shape, dtype=dtype), Array(3, dtype=wide(dtype))
+    y, row = (shape, dtype), ((3,), wide(dtype))
+    fill = FILLS.get(dtype, "cuMemsetD32Async")
+    batch = cudnnpy.BatchNormalization()
+    running = [Array(3, dtype=wide(dtype)) for _ in range(2)]
+    assert told(batch.forward_training(x, scale, scale, *running, activation="relu")) == [y, row, row]
+    assert {launch.name for launch in stand_in.launches} == {fill}
+    written = {address for launch in stand_in.launches for address in launch.addresses.values()}
+    assert not {array.pointer for array in running} & written  # they stay as they are
+    assert launched(stand_in) == [fill] * 2
+    assert told(batch.forward_inference(x, scale, scale, *running)) == [y]
+    assert launched(stand_in) == []
+    assert told(batch.backward(x, x, scale)) == [y, row, row]
+    assert launched(stand_in) == [fill] * 2
+    outs = {"out_scale": running[0], "out_bias": running[1]}
+    assert batch.backward(x, x, scale, **outs, parameter_beta=0.5)[1:] == tuple(running)
+    assert launched(stand_in) == ["cudnnScaleTensor"] * 2
+    assert stand_in.planned_graphs == []
+
+
+@pytest.mark.parametrize("shape", [(2, 0), (2, 0, 4), (0,)], ids=str)
+def test_batches_of_no_channels(stand_in: StandInDevice, shape: Any) -> None:
+    x, none = Array(*shape), Array(0)
+    batch = cudnnpy.BatchNormalization()
+    assert told(batch.forward_training(x, None, None, none, Array(0))) == [(shape, "float32"), *[((0,), "float32")] * 2]
+    assert told(batch.forward_inference(x, None, None, none, none)) == [(shape, "float32")]
+    assert told(batch.backward(x, x)) == [(shape, "float32"), None, None]
+    assert launched(stand_in) == []
+
+
+# Axes and parameters
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gradients_are_there_where_parameters_are(stand_in: StandInDevice, dtype: str) -> None:
+    x, y, batch = Array(2, 4, 6, dtype=dtype), ((2, 4, 6), dtype), cudnnpy.BatchNormalization()
+    for kind in dict.fromkeys((dtype, wide(dtype))):
+        scale, gradient, own = Array(4, dtype=kind), ((4,), kind), ((4,), dtype)
+        for bias, expected in ((None, gradient), (True, gradient), (False, None)):
+            assert told(batch.backward(x, x, scale, bias=bias)) == [y, gradient, expected]
+        for bias, expected in ((None, None), (True, own), (False, None)):
+            assert told(batch.backward(x, x, bias=bias)) == [y, None, expected]
+        out = Array(4, dtype=kind)
+        assert batch.backward(x, x, out_bias=out, bias=True)[2] is out
+
+
+def test_parameters_that_are_not_there_are_constants_of_the_plan(stand_in: StandInDevice) -> None:
+    """Filled when the call is planned, and launched by no call."""
+    x = Array(2, 4, 6, dtype="float16")
+    batch = cudnnpy.BatchNormalization()
+    batch.forward_training(x)
+    assert launched(stand_in) == ["cuMemsetD32Async"] * 2 + ["cudnnBatchNormalizationForwardTraining"]
+    batch.forward_training(x)
+    assert launched(stand_in) == ["cudnnBatchNormalizationForwardTraining"]
+    assert plan_cache.cache_info().misses == 1
