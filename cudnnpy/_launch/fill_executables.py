@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._core.layouts import TensorSpec, byte_extent, is_dense, to_packed
+from cudnnpy._core.layouts import TensorSpec, byte_extent, is_dense
 from cudnnpy._cuda_python import cuda_python
 from cudnnpy._launch.program import Operand, Program
 from cudnnpy._launch.steps import (
@@ -19,7 +19,6 @@ from cudnnpy._launch.steps import (
     FunctionCall,
     OperandAddress,
     Step,
-    copy,
     scaling_arguments,
     tensor_descriptor,
 )
@@ -27,7 +26,7 @@ from cudnnpy.handle import Handle
 
 
 def fill(out: TensorSpec, value: float) -> Executable:
-    """Return the executable that fills a tensor of floats with a value."""
+    """Return the executable that fills a tensor of floats with 0, 1 or NaN."""
     if is_dense(out):
         if out.dtype != "float64":
             return Memset(out, value)
@@ -42,25 +41,19 @@ def zero_fill(size: int) -> Executable:
     return Memset(TensorSpec((-(-size // 4),), "float32", (1,)), 0.0)
 
 
-def program_for_empty_input(
-    name: str, device: int, operands: Sequence[Operand], value: float = 0.0, beta: float = 0.0
-) -> Program:
-    """Return the program of an operation with empty inputs: result = value + beta * result. An empty result is not written.
+def program_for_empty_input(name: str, device: int, operands: Sequence[Operand], beta: float) -> Program:
+    """Return the program of sums over nothing: result = 0 + beta * result. An empty result is not written.
 
     The result is the last operand.
     """
     at, out = len(operands) - 1, operands[-1].spec
     if not byte_extent(out):
         return Program(name, device, operands, [])
-    if not beta or math.isnan(value):
-        return Program(name, device, operands, [Step(fill(out, value), (at,))])
-    if not value:
-        factor = scaling_arguments(beta, 0.0, out.dtype)[0]
-        scale = FunctionCall("cudnnScaleTensor", tensor_descriptor(out), OperandAddress(0), factor)
-        return Program(name, device, operands, [Step(scale, (at,))])
-    filled = to_packed(out)
-    steps = [Step(fill(filled, value), (at + 1,)), Step(copy(filled, out, 1.0, beta), (at + 1, at))]
-    return Program(name, device, operands, steps, (byte_extent(filled),))
+    if not beta:
+        return Program(name, device, operands, [Step(fill(out, 0.0), (at,))])
+    factor = scaling_arguments(beta, 0.0, out.dtype)[0]
+    scale = FunctionCall("cudnnScaleTensor", tensor_descriptor(out), OperandAddress(0), factor)
+    return Program(name, device, operands, [Step(scale, (at,))])
 
 
 class Memset:
@@ -88,22 +81,10 @@ class Memset:
 
 
 def _bits(value: float, dtype: str) -> int:
-    """Return the bits of a value rounded to a dtype, to nearest, ties to even."""
+    """Return the bits of 0, 1 or NaN in a dtype. Other values would be rounded toward 0 in bfloat16."""
     import numpy as np
 
     if dtype == "float16":
-        with np.errstate(over="ignore"):
-            return int(np.float64(value).astype(np.float16).view(np.uint16))
-    with np.errstate(over="ignore"):
-        single = np.float64(value).astype(np.float32)
-    bits = int(single.view(np.uint32))
-    if dtype == "float32":
-        return bits
-    if math.isnan(value):
-        return 0x7FC0
-    # the first rounding is to odd, so that the second one cannot end on the wrong side of a tie
-    if math.isfinite(value) and float(single) != value:
-        if abs(float(single)) > abs(value):
-            bits -= 1
-        bits |= 1
-    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+        return int(np.float16(value).view(np.uint16))
+    bits = int(np.float32(value).view(np.uint32))
+    return bits >> 16 if dtype == "bfloat16" else bits

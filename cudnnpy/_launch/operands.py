@@ -1,16 +1,12 @@
-"""Check the arrays of operations other than convolutions, and describe them in logical order, as rows, or as large."""
+"""Check the arrays of operations other than convolutions, and describe them in logical order."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import (
     TensorSpec,
     canonical,
-    has_same_layout,
-    is_dense,
     packed_strides,
     packed_strides_like,
     to_logical,
@@ -23,17 +19,6 @@ from cudnnpy._options.checks import check_layout_rank
 from cudnnpy.typing import ElementName
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-
-# Bytes below which a slow function finishes before compiling a graph (0.1 to 0.6 s for each call signature) pays off.
-LARGE_BYTES = 1 << 20
-
-# Row lengths of elementwise graphs, the fastest first (docs/benchmarks). Copies of 16 bits, of one input, are fastest in
-# rows of 64: 0.87 to 0.95 of the time.
-_ROWS = (32, 64, 128, 256, 512, 1024, 16)
-_COPIES = (64, 128, 32, 256, 512, 1024, 16)
-
-
-# Arrays
 
 
 def check_no_overlaps(call: Call, operands: Sequence[Operand]) -> Sequence[Operand]:
@@ -144,30 +129,3 @@ def logical_result(
     if name not in call.specs:
         return resolve_output(call, name, shape, order.dtype, order, beta)
     return logical_like(call, name, layout, shape, order.dtype)
-
-
-def is_large(spec: TensorSpec) -> bool:
-    """Return whether a tensor is large enough for a compiled graph."""
-    return math.prod(spec.shape) * dtype_of(spec.dtype).itemsize >= LARGE_BYTES
-
-
-def row_view_shape(spec: TensorSpec, *others: TensorSpec) -> tuple[int, int] | None:
-    """Return the (rows, length) as which an elementwise graph describes dense tensors of one memory format, or None.
-
-    No engine supports an elementwise graph whose dimension 1 does not have stride 1. The axes have no meaning for such
-    an operation, so it describes the memory as rows.
-    """
-    count = math.prod(spec.shape)
-    if not (spec.dtype != "float64" and is_large(spec) and is_dense(spec)):
-        return None
-    if any(tensor.alignment < 16 for tensor in (spec, *others)):  # compiled engines misread less aligned addresses
-        return None
-    if not all(other.dtype != "float64" and has_same_layout(spec, other) for other in others):
-        return None
-    lengths = _COPIES if dtype_of(spec.dtype).itemsize == 2 and len(others) == 1 else _ROWS
-    return next(((count // length, length) for length in lengths if count % length == 0), None)
-
-
-def as_rows(spec: TensorSpec, shape: tuple[int, int]) -> TensorSpec:
-    """Return a dense tensor as rows."""
-    return TensorSpec((*shape, 1, 1), spec.dtype, (shape[1], 1, shape[1], shape[1]), spec.alignment)

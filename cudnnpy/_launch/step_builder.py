@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from cudnnpy._core.layouts import TensorSpec, byte_extent
 from cudnnpy._launch import steps
-from cudnnpy._launch.fill_executables import fill, zero_fill
+from cudnnpy._launch.fill_executables import zero_fill
 from cudnnpy._launch.program import Operand, Program
 from cudnnpy._launch.steps import Executable, Step, StepSequence
 
@@ -46,10 +46,6 @@ class StepBuilder:
     def clear(self, tensor: Tensor) -> None:
         """Add a step that sets all bytes of a tensor in scratch memory to 0."""
         self.add(zero_fill(byte_extent(tensor.spec)), tensor)
-
-    def fill(self, tensor: Tensor, value: float) -> None:
-        """Add a step that fills a tensor with a value."""
-        self.add(fill(tensor.spec, value), tensor)
 
     def sequence(self) -> StepSequence:
         """Return the steps that were added, and their scratch memory, as one executable."""

@@ -11,9 +11,8 @@ from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, at_least_4d, is_too_large
 from cudnnpy._options.arguments import check_scales
-from cudnnpy.descriptors import OpTensorDescriptor, TensorDescriptor
+from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.handle import Handle
-from cudnnpy.typing import ElementName, TensorOperation
 
 # Bytes. Parts of a workspace start at its multiples; some engines align their workspace themselves, to as many bytes.
 WORKSPACE_ALIGNMENT = 256
@@ -109,22 +108,6 @@ def copy(x: TensorSpec, y: TensorSpec, alpha: float = 1.0, beta: float = 0.0) ->
     a, b = scaling_arguments(alpha, beta, x.dtype)
     x_descriptor, y_descriptor = tensor_descriptor(x), tensor_descriptor(y)
     return FunctionCall("cudnnTransformTensor", a, x_descriptor, OperandAddress(0), b, y_descriptor, OperandAddress(1))
-
-
-def op_tensor(
-    op: TensorOperation,
-    dtype: ElementName,
-    *tensors: tuple[TensorSpec, int],
-    factors: tuple[float, float, float] = (1.0, 1.0, 0.0),
-) -> FunctionCall:
-    """Return c = op(alpha * a, beta * b) + gamma * c, computed in a dtype: cudnnOpTensor.
-
-    `tensors` are a, b and c, each its spec and the index of its operand, and `factors` are alpha, beta and gamma.
-    """
-    arguments: list[Any] = [OpTensorDescriptor(op, compute_dtype=dtype, propagate_nan=True)]
-    for (spec, index), factor in zip(tensors, factors, strict=True):
-        arguments += scaling_arguments(factor, 0.0, dtype)[0], tensor_descriptor(spec), OperandAddress(index)
-    return FunctionCall("cudnnOpTensor", *arguments)
 
 
 # Executables made of others

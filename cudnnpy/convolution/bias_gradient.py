@@ -64,7 +64,7 @@ def bias_gradient(
     operands = check_no_overlaps(call, (Operand("dy", spec), Operand("out", sums, True)))
     name, results = "bias gradient", [TensorSpec(channels, spec.dtype)]
     if not byte_extent(spec):
-        return program_for_empty_input(name, call.device, operands, 0.0, beta), results
+        return program_for_empty_input(name, call.device, operands, beta), results
     alpha, beta = float(alpha), float(beta)
     steps = None if options.deterministic else sum_by_graphs(call.device, spec, sums, alpha, beta)
     if steps is None or not call.allows(steps.workspace_size):

@@ -197,7 +197,7 @@ class Convolution(ConvolutionBase, DeviceOperation):
         name = f"{problem.operation} of empty tensors"
         check_no_overlaps(call, operands)
         if problem.operation != "forward" or 0 in problem.y.shape:
-            return program_for_empty_input(name, call.device, operands, beta=problem.beta)
+            return program_for_empty_input(name, call.device, operands, problem.beta)
         # x and w have 0 channels: for the bias and the activation of sums of 0, zeros replace them
         unforced = replace(self, algorithm=None, policy="on_shape_change")
         x, w, geometry = zeros_for(problem.y, problem.x.dtype)

@@ -89,10 +89,6 @@ class Problem:
         """The channels' axis in the arrays."""
         return len(self.shape) - 1 if self.channels_last else 1
 
-    @property
-    def spatial_axes(self) -> tuple[int, ...]:
-        return tuple(axis for axis in range(1, len(self.shape)) if axis != self.channel_axis)
-
     def __str__(self) -> str:
         plain = Problem(self.call, self.shape)
         shown = [f.name for f in fields(self) if getattr(self, f.name) != getattr(plain, f.name)]

@@ -91,9 +91,10 @@ def test_the_bias_gradient_of_single_positions(dtype: str) -> None:
 
 @pytest.mark.parametrize("last", [False, True], ids=["NCHW", "NHWC"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
-def test_bias_gradients_of_large_tensors_go_another_way(dtype: str, last: bool) -> None:
-    """From 1 MiB on they are reductions of the graph API; and in the same call's cache, an address off by one element."""
-    dy = whole_numbers(8, 64, 40, 40, dtype=dtype, last=last)
+@pytest.mark.parametrize("shape", [(8, 64, 40, 40), (1, 16, 200, 200), (1200, 3, 2, 3)], ids=str)
+def test_bias_gradients_of_large_tensors_go_another_way(shape: tuple[int, ...], dtype: str, last: bool) -> None:
+    """They are reductions of the graph API; and in the same call's cache, an address off by one element."""
+    dy = whole_numbers(*shape, dtype=dtype, last=last)
     right = to_host(dy).sum(axis=(0, 2, 3))
     conv = Convolution()
     assert_same(conv.backward_bias(dy), right)

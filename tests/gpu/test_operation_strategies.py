@@ -1,4 +1,4 @@
-"""Results of every strategy of the operations: sizes that test_operations.py does not draw, against PyTorch in float64."""
+"""Results of the operations for sizes that test_operations.py does not draw, against PyTorch in float64."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ def check(found: torch.Tensor, exact: torch.Tensor, length: int = 1, beside: tor
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("algorithm", ["accurate", "log"])
-@pytest.mark.parametrize("shape", [(300, 1000), (3, 4096), (5, 32768), (3, 50257), (2, 131072), (600, 16640)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(300, 1000), (100_000, 40), (3, 4096), (5, 32768), (3, 50257), (2, 131072), (600, 16640)], ids=str
+)
 def test_softmax_of_rows(shape: tuple[int, int], algorithm: Any, dtype: Any) -> None:
     op = cudnnpy.Softmax(algorithm)
     exact = torch.log_softmax if algorithm == "log" else torch.softmax
@@ -72,7 +74,7 @@ def test_softmax_of_rows(shape: tuple[int, int], algorithm: Any, dtype: Any) -> 
     )
     again = x.clone()
     op.forward(again, out=again)
-    check(again[finite], expected[finite], shape[1])  # the sums of graphs differ in their last bits
+    check(again[finite], expected[finite], shape[1])
     wide, result = dy.double(), y.double()
     if algorithm == "log":
         gradient = wide - result.exp() * wide.sum(1, keepdim=True)
@@ -154,3 +156,24 @@ def test_batch_normalization_in_either_order(shape: tuple[int, ...], last: bool,
     check(dx, gradients[0], 64)
     for found, expected in ((dscale, gradients[1]), (dbias, gradients[2])):
         torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-3 * math.sqrt(length))
+
+
+# --- tensors that exceed one descriptor
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "exact"),
+    [
+        (cudnnpy.Activation("relu"), (65_537, 32_768), lambda x: x.relu()),
+        (cudnnpy.Softmax(), (65_537, 32_768), lambda x: x.softmax(1)),
+        (cudnnpy.Pooling("max"), (65_537, 8, 64, 64), lambda x: torch.nn.functional.max_pool2d(x, 2)),
+    ],
+    ids=["Activation", "Softmax", "Pooling"],
+)
+def test_tensors_that_exceed_one_descriptor(op: Any, shape: tuple[int, ...], exact: Any) -> None:
+    """More than 2**31 elements, in parts of the first axis: the ends and the places where the parts meet."""
+    x = torch.randn(shape, device="cuda", dtype=torch.float16)
+    y = op.forward(x, out=torch.full_like(exact(x[:1]), math.nan).expand(shape[0], *[-1] * (x.ndim - 1)).clone())
+    for rows in (slice(0, 2), slice(16_384, 16_388), slice(32_767, 32_770), slice(65_535, 65_537)):
+        check(y[rows], exact(x[rows].double()), 1000)
+    assert not y.isnan().any()

@@ -209,8 +209,9 @@ def _add(memories: Memories, alpha: Any, a: Any, at: OperandAddress, beta: Any, 
 def _activate(
     memories: Memories, how: Any, alpha: Any, x: Any, at: OperandAddress, beta: Any, y: Any, to: OperandAddress
 ) -> None:
-    assert (how.mode, alpha.value, beta.value) == ("relu", 1.0, 0.0)
-    _tensor(memories, to, y)[...] = np.maximum(_tensor(memories, at, x), 0)
+    assert how.mode == "relu"
+    target = _tensor(memories, to, y)
+    target[...] = alpha.value * np.maximum(_tensor(memories, at, x), 0) + (beta.value * target if beta.value else 0)
 
 
 def _activate_backward(memories: Memories, how: Any, alpha: Any, *rest: Any) -> None:
@@ -244,34 +245,14 @@ def _pool_backward(memories: Memories, how: Any, alpha: Any, *rest: Any) -> None
     target[...] = alpha.value * values + (beta.value * target if beta.value else 0)
 
 
-def _op_tensor(memories: Memories, how: Any, alpha: Any, a: Any, at: OperandAddress, *others: Any) -> None:
-    beta, b, b_at, gamma, c, to = others
-    first, second, target = (_tensor(memories, m, d) for m, d in ((at, a), (b_at, b), (to, c)))
-    # what C wants: b's axes are those of a or 1; c is b in memory only if a is, too
-    assert all(n in (1, m) for m, n in zip(first.shape, second.shape, strict=True))
-    assert first.shape == target.shape
-    places = [memories[one.operand].ctypes.data for one in (to, b_at, at)]
-    assert places[0] != places[1] or places[1] == places[2]
-    one, two = alpha.value * first, beta.value * second
-    made = {
-        "add": lambda: one + two,
-        "mul": lambda: one * two,
-        "max": lambda: np.maximum(one, two),
-        "min": lambda: np.minimum(one, two),
-        "sqrt": lambda: np.sqrt(one),
-    }[how.operation]()
-    target[...] = made + gamma.value * target if gamma.value else made
-
-
 def _reduce(memories: Memories, how: Any, *others: Any) -> None:
     _, _, _, _, alpha, x, at, beta, y, to = others
     source, target = _tensor(memories, at, x), _tensor(memories, to, y)
     assert source.shape != target.shape  # which C refuses
     assert all(n in (1, m) for m, n in zip(source.shape, target.shape, strict=True))
+    assert how.operation == "add"
     axes = tuple(axis for axis, (m, n) in enumerate(zip(source.shape, target.shape, strict=True)) if m != n)
-    made = {"add": np.sum, "avg": np.mean, "max": np.max, "min": np.min}[how.operation](
-        source, axis=axes, keepdims=True
-    )
+    made = source.sum(axes, keepdims=True)
     target[...] = alpha.value * made + (beta.value * target if beta.value else 0)
 
 
@@ -370,7 +351,6 @@ _CALLS = {
     "cudnnAddTensor": _add,
     "cudnnActivationForward": _activate,
     "cudnnActivationBackward": _activate_backward,
-    "cudnnOpTensor": _op_tensor,
     "cudnnReduceTensor": _reduce,
     "cudnnSoftmaxForward": _softmax,
     "cudnnSoftmaxBackward": _softmax_backward,

@@ -17,7 +17,7 @@ def test_steps_run_in_order_on_operands_and_scratch_tensors() -> None:
     builder = StepBuilder({"x": ROW, "out": ROW})
     x, out = builder.operands["x"], builder.operands["out"]
     first, second = builder.scratch(DOUBLE), builder.scratch(ROW)
-    builder.fill(second, 3.0)
+    builder.clear(second)
     builder.copy(x, first, 2.0)
     builder.copy(first, second, 1.0, 1.0)
     builder.copy(second, out, 1.0, 1.0)
@@ -26,7 +26,7 @@ def test_steps_run_in_order_on_operands_and_scratch_tensors() -> None:
     assert sequence.scratch == [32, 16]
     source, target = np.arange(4, dtype=np.float32), np.full(4, 10, np.float32)
     run_steps(sequence.steps, sequence.scratch, source, target)
-    np.testing.assert_array_equal(target, [13, 15, 17, 19])
+    np.testing.assert_array_equal(target, [10, 12, 14, 16])
     np.testing.assert_array_equal(source, np.arange(4))
 
 

@@ -177,6 +177,6 @@ def parameters() -> set[str]:
 @pytest.mark.parametrize("page", [page for page in WRITTEN if not page.startswith("porting/")])
 def test_an_option_that_a_page_names_is_a_parameter(page: str) -> None:
     """`prefer="autotune"`, `out=`: what a span starts with."""
-    theirs = {"ignore_border", "benchmark", "dynamic", "fullgraph"}  # Theano's, PyTorch's
+    theirs = {"ceil_mode", "ignore_border", "benchmark", "dynamic", "fullgraph"}  # Theano's, PyTorch's
     named = [name for span in spans((DOCS / page).read_text()) for name in re.findall(r"^([a-z]\w*)=", span)]
     assert [name for name in named if name not in {*theirs, *NOTATION, *parameters()}] == []
