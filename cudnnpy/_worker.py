@@ -29,8 +29,8 @@ def main() -> None:
         answers.write(json.dumps(message) + "\n")
         answers.flush()
 
-    warnings.simplefilter("ignore")  # of other libraries, and of files that an error leaves open
-    warnings.simplefilter("always", RuntimeWarning)  # this package's own: the caller's filters decide
+    warnings.simplefilter("always")  # the caller's filters decide
+    warnings.simplefilter("ignore", ResourceWarning)  # of files that an error leaves open
     warnings.showwarning = lambda message, *_where, **_how: say({"warning": str(message)})
     service, requests = Service(say), os.fdopen(0, "rb")
     while select.select([requests], [], [], _IDLE_SECONDS)[0] and (line := requests.readline()):

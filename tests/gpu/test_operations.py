@@ -27,8 +27,8 @@ from test_threads import side_by_side
 
 import cudnnpy
 from cudnnpy import reference
-from cudnnpy._launch import operands
 from cudnnpy.errors import CaptureError, NoAlgorithmError, NotSupportedError
+from cudnnpy.ops import batch_normalization, pooling
 
 COMPILED = ("BatchNormalization", "FusedConvolution")
 MOST_REFUSED = 0.5  # of the problems of one call that are not plain
@@ -197,13 +197,14 @@ def test_drawn_problems(call: str, outcomes: Outcomes) -> None:
     assert refused <= most, f"{refused} of {drawn} not plain problems were refused"
 
 
-BY_GRAPH = ("Activation", "Pooling.forward", "BatchNormalization")
+BY_GRAPH = ("Pooling.forward", "BatchNormalization")
 
 
 @pytest.mark.parametrize("call", [call for call in KINDS if call.startswith(BY_GRAPH)])
 def test_drawn_problems_by_graph(call: str, outcomes: Outcomes, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same as if every tensor were large, so that compiled graphs are taken where there are any."""
-    monkeypatch.setattr(operands, "LARGE_BYTES", 0)
+    for module, name in ((pooling, "_MIN_SUM_BYTES"), (batch_normalization, "_MIN_LAST_BYTES")):
+        monkeypatch.setattr(module, name, 0)
     check_each(max(6, EXAMPLES // 30), problems(call), lambda p: check_call(p, outcomes), size)
 
 
