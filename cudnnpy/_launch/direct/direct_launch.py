@@ -186,7 +186,7 @@ class DirectLaunch:
         return True
 
     def _incomplete(self, queued: int, function: str, status: int) -> StatusError:
-        """Return the error for a launch of which only the first kernels were queued."""
+        """Return the error for an incomplete launch, whose later kernels were rejected."""
         failed = raw.CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER
         detail = (
             f"the driver rejected kernel {queued + 1} of {len(self._calls)} (CUresult {status}), with {queued} queued before: "

@@ -17,7 +17,7 @@ from cudnnpy._planning.recording import record
 def main() -> None:
     """Run a program as `python SCRIPT.py ...` or `python -m MODULE ...` would.
 
-    The arguments of the process are the number of the open file, and those of such a command.
+    The arguments of this process are the number of the open file, then the arguments of such a command.
     """
     file, *command = sys.argv[1:]
     os.set_inheritable(int(file), False)
