@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from cudnnpy._core.convolution_sizes import output_shape
 from cudnnpy._core.layouts import CHANNELS_FIRST, TensorSpec, canonical, result_strides, to_logical
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.operands import in_logical_order
@@ -12,7 +13,7 @@ from cudnnpy._options.arguments import check_no_beta, gradient_shape
 from cudnnpy._options.checks import check_shape, error_repr, is_channels_last
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.problem import OPERANDS, ROLES, make_problem, output_shape
+from cudnnpy.convolution.problem import OPERANDS, ROLES, make_problem
 
 
 class OperationRequest(NamedTuple):

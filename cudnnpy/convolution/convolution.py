@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from cudnnpy._child_process import candidates_for_profile, measurer_for, plan_for_profile
+from cudnnpy._core.convolution_sizes import output_shape_in_layout
 from cudnnpy._core.driver import check_not_capturing
-from cudnnpy._core.layouts import TensorSpec, byte_extent, from_logical, to_logical
+from cudnnpy._core.layouts import TensorSpec, byte_extent
 from cudnnpy._launch.device_operation import DeviceOperation
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.fill_executables import program_for_empty_input
@@ -16,7 +17,7 @@ from cudnnpy._launch.program import Operand, Program
 from cudnnpy._memory import workspace as memory
 from cudnnpy._memory.arrays import library_of
 from cudnnpy._memory.device_array import current_device
-from cudnnpy._options.checks import check_option, check_shape, error_repr, is_channels_last
+from cudnnpy._options.checks import check_option, error_repr
 from cudnnpy._options.convolution_methods import ConvolutionBase
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.device_profile import DeviceProfile
@@ -29,7 +30,7 @@ from cudnnpy.convolution.bias_gradient import bias_gradient
 from cudnnpy.convolution.call_problem import OperationRequest, problem_of_call
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.planned_tensors import specs_and_device
-from cudnnpy.convolution.problem import INPUTS, OPERATIONS, output_shape, planning_options, result_in_layout
+from cudnnpy.convolution.problem import INPUTS, OPERATIONS, planning_options, result_in_layout
 from cudnnpy.convolution.zero_channels import program_on_zeros, zeros_for
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.typing import Array, ConvolutionActivation, ConvolutionOperation, Shape
@@ -50,9 +51,7 @@ class Convolution(ConvolutionBase, DeviceOperation):
         return {**super()._derived(), "_planning": planning_options(self), "_first": {}}
 
     def _output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
-        last = is_channels_last(self.layout)
-        x, w = check_shape("x_shape", x_shape, low=0), check_shape("w_shape", w_shape, low=0)
-        return from_logical(output_shape(self, to_logical(x, last), to_logical(w, last)), last)
+        return output_shape_in_layout(self, x_shape, w_shape)
 
     def plan(
         self,

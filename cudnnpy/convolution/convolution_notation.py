@@ -38,6 +38,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
+from cudnnpy._core.convolution_sizes import output_shape
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import (
     TensorSpec,
@@ -67,7 +68,6 @@ from cudnnpy.convolution.problem import (
     bias_dtype,
     in_agreement,
     make_problem,
-    output_shape,
 )
 from cudnnpy.typing import ElementName
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cudnnpy._child_process import measurer_for
+from cudnnpy._core.convolution_sizes import Geometry, geometry, output_shape, output_shape_in_layout
 from cudnnpy._core.layouts import (
     TensorSpec,
     at_least_4d,
     byte_extent,
     channels_last_strides,
-    from_logical,
     has_same_layout,
     per_channel,
     result_strides,
-    to_logical,
 )
 from cudnnpy._launch.device_operation import DeviceOperation
 from cudnnpy._launch.dispatch import Call, Specs
@@ -22,13 +21,12 @@ from cudnnpy._launch.operands import check_input, check_no_overlaps, logical, lo
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
 from cudnnpy._memory.device_array import current_device
 from cudnnpy._options.arguments import check_activation
-from cudnnpy._options.checks import check_shape, is_channels_last
 from cudnnpy._options.fused_convolution import FusedConvolutionBase
 from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.selection import plan_for
-from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.planned_tensors import specs_and_device
+from cudnnpy.convolution.problem import result_in_layout
 from cudnnpy.convolution.zero_channels import program_on_zeros, zeros_for
 from cudnnpy.graph.activations import activated
 from cudnnpy.graph.graph import Graph
@@ -44,9 +42,7 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
     uses_suggested_format = True  # for a result, if the memory formats of x and w are ambiguous (dispatch.Owner)
 
     def _output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
-        last = is_channels_last(self.layout)
-        shapes = [to_logical(check_shape(n, s, low=0), last) for n, s in (("x_shape", x_shape), ("w_shape", w_shape))]
-        return from_logical(ask.output_shape(self, *shapes), last)
+        return output_shape_in_layout(self, x_shape, w_shape)
 
     def plan(
         self,
@@ -97,8 +93,8 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
                     f"{operand.spec.strides} and an alignment of {operand.spec.alignment} (logical order). Pass strides, or "
                     "use layout='NHWC'"
                 )
-        geometry = ask.geometry(self, operands[0].spec.shape[2:], operands[1].spec.shape[2:])
-        graph = self._graph(operands, wanted, geometry, activation)
+        spatial = geometry(self, operands[0].spec.shape[2:], operands[1].spec.shape[2:])
+        graph = self._graph(operands, wanted, spatial, activation)
         if isinstance(device, DeviceProfile):
             return graph.plan(device)
         return graph.plan(current_device() if ordinal is None else ordinal)
@@ -107,16 +103,16 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
         check_activation(activation, ACTIVATIONS)
         operands = given_operands = self._operands(call)
         x, w, y = (operands[at].spec for at in (0, 1, -1))
-        geometry = ask.geometry(self, x.shape[2:], w.shape[2:])
-        results = [ask.result_in_layout(self, y, x, w, y)]
+        spatial = geometry(self, x.shape[2:], w.shape[2:])
+        results = [result_in_layout(self, y, x, w, y)]
         if not byte_extent(y):
             return Program("convolution of empty tensors", call.device, operands, []), results
         has_channels = byte_extent(x) > 0
         if not has_channels:  # zeros in scratch memory replace x and w
-            x, w, geometry = zeros_for(_last(y), x.dtype)
+            x, w, spatial = zeros_for(_last(y), x.dtype)
             operands = [Operand("x", x), Operand("w", w), *operands[2:]]
         wanted = _specs_of_engines(operands)
-        graph = self._graph(operands, wanted, geometry, activation)
+        graph = self._graph(operands, wanted, spatial, activation)
         copies = [byte_extent(spec) for o, spec in zip(operands, wanted, strict=True) if _is_copied(o, spec)]
         measurer = measurer_for(graph.options, call.device, call.stream)
         zeros = () if has_channels else (byte_extent(x), byte_extent(w))
@@ -135,7 +131,7 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
         w = logical(call, "w", self.layout, dtypes=DTYPES, empty=True)
         if w.dtype != x.dtype:
             raise TypeError(f"w must be {x.dtype}, as x; got {w.dtype}")
-        shape = ask.output_shape(self, x.shape, w.shape)
+        shape = output_shape(self, x.shape, w.shape)
         order = TensorSpec(shape, x.dtype, result_strides(shape, x, w, last=call.suggests_channels_last))
         y = logical_result(call, "out", shape, order, self.layout)
         operands = [Operand("x", x), Operand("w", w)]
@@ -150,7 +146,7 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
         return operands
 
     def _graph(
-        self, operands: Sequence[Operand], wanted: Sequence[TensorSpec], geometry: ask.Geometry, activation: str | None
+        self, operands: Sequence[Operand], wanted: Sequence[TensorSpec], spatial: Geometry, activation: str | None
     ) -> Graph:
         """Return the graph of the convolution and the operations after it, on the tensors `wanted`."""
         x, y = operands[0].spec, operands[-1].spec
@@ -165,14 +161,14 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
         for operand, spec in zip(operands[:-1], wanted, strict=False):
             like = per_channel(at_least_4d(y), spec.dtype) if operand.name in _PARAMETERS else at_least_4d(spec)
             tensors[operand.name] = graph.tensor(operand.name, like._replace(alignment=spec.alignment))
-        rank = max(len(geometry.stride), 2)  # a single spatial axis is the width of an image of height 1
-        pads = tuple(zip(geometry.pre_padding, geometry.post_padding, strict=True))
+        rank = max(len(spatial.stride), 2)  # a single spatial axis is the width of an image of height 1
+        pads = tuple(zip(spatial.pre_padding, spatial.post_padding, strict=True))
         top = graph.convolution(
             tensors["x"],
             tensors["w"],
             padding=((0, 0), *pads)[-rank:],
-            stride=(1, *geometry.stride)[-rank:],
-            dilation=(1, *geometry.dilation)[-rank:],
+            stride=(1, *spatial.stride)[-rank:],
+            dilation=(1, *spatial.dilation)[-rank:],
             mode=self.mode,
         )
         if "scale" in tensors:

@@ -7,12 +7,11 @@ Everything that affects a result or the choice of a plan is in the ConvolutionSp
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias, get_args
+from typing import NamedTuple, get_args
 
+from cudnnpy._core.convolution_sizes import Geometry, GeometryOptions, geometry, output_shape
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import (
-    CHANNELS_FIRST,
     TensorSpec,
     canonical,
     in_layout,
@@ -21,19 +20,14 @@ from cudnnpy._core.layouts import (
 )
 from cudnnpy._options.arguments import check_activation, check_scales
 from cudnnpy._options.checks import (
-    check_channels,
-    check_layout_rank,
-    check_shape,
     error_repr,
-    expand_per_axis,
     is_channels_last,
 )
-from cudnnpy._options.convolution import ConvolutionOptions, FusedOptions, compute_dtype_for
+from cudnnpy._options.convolution import ConvolutionOptions, compute_dtype_for
 from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.typing import ConvolutionMode, ConvolutionOperation, ElementName
 
-GeometryOptions: TypeAlias = ConvolutionOptions | FusedOptions
 OPERATIONS: tuple[ConvolutionOperation, ...] = get_args(ConvolutionOperation)
 ACTIVATIONS = ("identity", "relu", "sigmoid", "tanh", "elu", "swish")
 OPERANDS = {"forward": ("x", "w", "y"), "backward_data": ("dy", "w", "dx"), "backward_filter": ("dy", "x", "dw")}
@@ -45,67 +39,6 @@ ROLES = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y", "bias": 
 def planning_options(options: ConvolutionOptions) -> PlanningOptions:
     """Return the part of the options that the choice of a plan depends on."""
     return PlanningOptions(*(getattr(options, name) for name in PlanningOptions._fields if name != "thorough"))
-
-
-class Geometry(NamedTuple):
-    """The padding, stride and dilation of one problem, with one element for each spatial axis."""
-
-    pre_padding: tuple[int, ...]
-    post_padding: tuple[int, ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
-
-
-def geometry(options: GeometryOptions, x_spatial: Sequence[int], w_spatial: Sequence[int]) -> Geometry:
-    """Return the padding, stride and dilation for each spatial axis of the given sizes."""
-    rank = len(x_spatial)
-    stride = expand_per_axis("stride", options.stride, rank)
-    dilation = expand_per_axis("dilation", options.dilation, rank)
-    extent = [(size - 1) * step + 1 for size, step in zip(w_spatial, dilation, strict=True)]
-    given = options.padding
-    if given == "same":
-        total = [
-            max((math.ceil(size / step) - 1) * step + reach - size, 0)
-            for size, step, reach in zip(x_spatial, stride, extent, strict=True)
-        ]
-        return Geometry(tuple(t // 2 for t in total), tuple(t - t // 2 for t in total), stride, dilation)
-    if isinstance(given, str):
-        both = {"valid": [0] * rank, "half": [e // 2 for e in extent], "full": [e - 1 for e in extent]}[given]
-        return Geometry(tuple(both), tuple(both), stride, dilation)
-    pairs = [p if isinstance(p, tuple) else (p, p) for p in expand_per_axis("padding", given, rank)]
-    return Geometry(tuple(p[0] for p in pairs), tuple(p[1] for p in pairs), stride, dilation)
-
-
-def output_shape(options: GeometryOptions, x_shape: Sequence[int], w_shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the logical shape of y for the logical shapes of x and w. Raises ValueError for shapes that do not fit.
-
-    Each spatial size is floor((x + padding before + padding after - dilation * (w - 1) - 1) / stride) + 1. The batch size
-    and the number of channels may be 0.
-    """
-    x_shape, w_shape = check_shape("x_shape", x_shape, low=0), check_shape("w_shape", w_shape, low=0)
-    rank = len(x_shape)
-    if rank not in CHANNELS_FIRST:
-        raise ValueError(f"x must have 3, 4 or 5 axes (N, C and 1 to 3 spatial axes); got shape {x_shape}")
-    check_layout_rank(options.layout, "x", rank)
-    if len(w_shape) != rank:
-        raise ValueError(f"w must have {rank} axes, as x; got shape {w_shape} (x has shape {x_shape})")
-    check_channels(x_shape, w_shape, options.groups)
-    for name, shape, empty in (("x", x_shape, "N or C"), ("w", w_shape, "C / groups")):
-        if 0 in (shape[2:] if name == "x" else (shape[0], *shape[2:])):
-            raise ValueError(
-                f"{name} must have sizes of 1 or more, except for {empty}; got shape {shape} (logical order)"
-            )
-    spatial = geometry(options, x_shape[2:], w_shape[2:])
-    sizes = []
-    for size, kernel, before, after, stride, dilation in zip(x_shape[2:], w_shape[2:], *spatial, strict=True):
-        room = size + before + after - dilation * (kernel - 1) - 1
-        if room < 0:
-            raise ValueError(
-                f"w must fit into x with padding; got a filter of size {kernel} with dilation {dilation} on an axis of "
-                f"size {size} with padding ({before}, {after}), for which the output would be empty"
-            )
-        sizes.append(room // stride + 1)
-    return (x_shape[0], w_shape[0], *sizes)
 
 
 class ConvolutionSpec(NamedTuple):

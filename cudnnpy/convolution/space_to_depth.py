@@ -23,6 +23,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
+from cudnnpy._core.convolution_sizes import Geometry
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import (
     MAX_TENSOR_ELEMENTS,
@@ -33,7 +34,7 @@ from cudnnpy._core.layouts import (
     packed_strides,
 )
 from cudnnpy._launch.steps import FunctionCall, OperandAddress, scaling_arguments, tensor_descriptor
-from cudnnpy.convolution.problem import ConvolutionSpec, Geometry
+from cudnnpy.convolution.problem import ConvolutionSpec
 from cudnnpy.descriptors import TensorTransformDescriptor
 from cudnnpy.handle import Handle
 from cudnnpy.raw import CUDNN_TENSOR_NCHW, CUDNN_TENSOR_NHWC, CUDNN_TRANSFORM_FOLD, CUDNN_TRANSFORM_UNFOLD

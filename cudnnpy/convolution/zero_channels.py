@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cudnnpy._core.convolution_sizes import Geometry
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, canonical, result_strides
 from cudnnpy._launch.program import Operand, Program
 from cudnnpy._launch.step_builder import StepBuilder
 from cudnnpy._launch.steps import Executable
 from cudnnpy._planning.plan import Plan
-from cudnnpy.convolution.problem import Geometry
 from cudnnpy.typing import ElementName
 
 

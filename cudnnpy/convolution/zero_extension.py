@@ -6,6 +6,7 @@ memory with zeros after it; where x is the result, the elements after it are dro
 
 from __future__ import annotations
 
+from cudnnpy._core.convolution_sizes import output_shape
 from cudnnpy._core.layouts import TensorSpec, byte_extent, canonical, in_layout, result_strides
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.operands import check_no_overlaps
@@ -16,7 +17,7 @@ from cudnnpy._options.convolution import TransposeOptions
 from cudnnpy.convolution.call_problem import OperationRequest, logical, problem_of_call
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.convolution import Convolution, operands_of
-from cudnnpy.convolution.problem import output_shape, result_in_layout
+from cudnnpy.convolution.problem import result_in_layout
 
 
 def prepare_extended(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from cudnnpy import raw
+from cudnnpy._core.convolution_sizes import Geometry, output_sizes
 
 
 def convolved(
@@ -21,10 +22,7 @@ def convolved(
         raise ValueError(
             f"w must have shape (K, C / groups, ...), where groups divides C and K; got shape {w} for {x[1]} channels"
         )
-    spatial = [
-        (size + a + b - d * (taps - 1) - 1) // s + 1
-        for size, taps, a, b, s, d in zip(x[2:], w[2:], before, after, strides, dilations, strict=True)
-    ]
+    spatial = output_sizes(x[2:], w[2:], Geometry(*map(tuple, (before, after, strides, dilations))))
     if min(spatial) < 1:
         raise ValueError(f"w must fit into x with padding, {x}; got shape {w}")
     return spatial

@@ -8,6 +8,7 @@ from functools import lru_cache
 from random import Random
 from typing import Any, NamedTuple, TypeAlias
 
+from cudnnpy._core.convolution_sizes import output_shape
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, byte_extent, channels_last_strides, packed_strides
 from cudnnpy._options.convolution import ConvolutionOptions
@@ -21,7 +22,6 @@ from cudnnpy.convolution.problem import (
     OPERATIONS,
     bias_dtype,
     make_problem,
-    output_shape,
 )
 from cudnnpy.graph import Graph
 from cudnnpy.graph.activations import activated

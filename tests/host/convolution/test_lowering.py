@@ -10,6 +10,7 @@ import pytest
 from numpy_machine import NumpyExecutable, run_steps, tensor_in
 
 from cudnnpy import reference
+from cudnnpy._core.convolution_sizes import output_shape
 from cudnnpy._core.layouts import TensorSpec, byte_extent, channels_last_strides, packed_strides
 from cudnnpy._launch.steps import StepSequence
 from cudnnpy._options.convolution import ConvolutionOptions
@@ -17,7 +18,7 @@ from cudnnpy._planning.engines import Target
 from cudnnpy.convolution import lowering as lowering_of
 from cudnnpy.convolution import space_to_depth
 from cudnnpy.convolution.lowering import ConvolutionLowering, lowerings
-from cudnnpy.convolution.problem import ConvolutionSpec, make_problem, output_shape
+from cudnnpy.convolution.problem import ConvolutionSpec, make_problem
 
 TARGET = Target(profile="none is asked for")
 X, W = (2, 4, 6, 5), (6, 2, 3, 2)

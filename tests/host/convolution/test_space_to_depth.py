@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy_machine import to_depth, to_space
 
 from cudnnpy import reference
+from cudnnpy._core.convolution_sizes import Geometry, output_shape
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, packed_strides
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy.convolution import problem, space_to_depth
@@ -35,7 +36,7 @@ def problems(draw: st.DrawFn) -> tuple[dict[str, Any], tuple[int, ...], tuple[in
 def asked(options: dict[str, Any], x: TensorSpec, w: TensorSpec, operation: str = "forward") -> problem.ConvolutionSpec:
     """A ConvolutionSpec, whose result is in x's memory order."""
     given_options = ConvolutionOptions(**options)
-    shape = problem.output_shape(given_options, x.shape, w.shape)
+    shape = output_shape(given_options, x.shape, w.shape)
     return problem.make_problem(given_options, operation, x, w, TensorSpec(shape, x.dtype))
 
 
@@ -89,7 +90,7 @@ def test_the_first_convolution_of_a_resnet() -> None:
     assert part.x.shape == (128, 12, 115, 115)
     assert part.w.shape == (8, 12, 4, 4)
     assert part.y.shape == (128, 8, 112, 112)
-    assert part.geometry == problem.Geometry((0, 0), (0, 0), (1, 1), (1, 1))
+    assert part.geometry == Geometry((0, 0), (0, 0), (1, 1), (1, 1))
     assert of_x == SpaceToDepth((3, 3), (3, 3), (2, 2))
     assert of_w == SpaceToDepth((0, 0), (1, 1), (2, 2))
 

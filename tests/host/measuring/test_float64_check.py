@@ -14,6 +14,7 @@ from numpy_machine import tensor_in
 from stand_in_driver import DONE, DriverFixture
 
 from cudnnpy import TensorSpec, reference
+from cudnnpy._core.convolution_sizes import output_shape
 from cudnnpy._core.layouts import channels_last_strides
 from cudnnpy._measuring import float64_check
 from cudnnpy._measuring.float64_check import Float64Checker
@@ -45,7 +46,7 @@ def convolutions(draw: st.DrawFn) -> tuple[ConvolutionProblem, dict[str, Any], d
         "w": (draw(SMALL) * groups, 0, *(axis[1] for axis in axes)),
     }
     shapes["w"] = (shapes["w"][0], shapes["x"][1] // groups, *shapes["w"][2:])
-    shapes["y"] = problem.output_shape(checked, shapes["x"], shapes["w"])
+    shapes["y"] = output_shape(checked, shapes["x"], shapes["w"])
     operation = draw(st.sampled_from(["forward", "backward_data", "backward_filter"]))
     forward = operation == "forward"
     bias = TensorSpec(shapes["w"][:1], "float64") if forward and draw(st.booleans()) else None
