@@ -17,9 +17,8 @@ from cudnnpy._options.checks import (
     expand_per_axis,
     is_channels_last,
 )
-from cudnnpy._options.convolution import ConvolutionOptions, FusedOptions, TransposeOptions
+from cudnnpy._options.convolution import GeometryOptions, TransposeOptions
 
-GeometryOptions: TypeAlias = ConvolutionOptions | FusedOptions
 Sizes: TypeAlias = tuple[int, ...]
 
 

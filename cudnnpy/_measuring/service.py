@@ -27,6 +27,9 @@ from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle, on_device
 
 Say = Callable[[dict[str, Any]], object]
+_LEAST_SECONDS = (
+    1e-9  # of a search; a request whose time is used up has 0, for which only the default choice is measured
+)
 _PLANNING_SECONDS = 300.0  # for one candidate for a profile, on a machine that may be busy
 
 
@@ -80,7 +83,8 @@ class Service:
     def _measure(self, request: Mapping[str, Any]) -> Any:
         problem, options, limit = _parsed(request)
         known = {row["name"]: StoredCandidate(**{**row, "notes": tuple(row["notes"])}) for row in request["known"]}
-        options = options._replace(tune_seconds=request["seconds"], thorough=request["thorough"])
+        seconds = max(request["seconds"], _LEAST_SECONDS)
+        options = options._replace(tune_seconds=seconds, thorough=request["thorough"])
         return _plain(self._measurer().measure(problem, options, limit, request["left_out"], known))
 
     def _try(self, request: Mapping[str, Any]) -> str | None:

@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self, get_args
 
 from cudnnpy._options.algorithms import SupportsExecute, SupportsKnobs, check_algorithm
 from cudnnpy._options.base import Options
-from cudnnpy._options.byte_counts import read_bytes
 from cudnnpy._options.checks import (
-    check_flag,
     check_integer,
     check_layout,
-    check_number,
     check_option,
     check_padding,
     check_per_axis,
     error_repr,
 )
 from cudnnpy._options.element_types import element_name
+from cudnnpy._options.planning import PreferenceOptions
 from cudnnpy._options.suggestions import suggest_value, with_suggestions
-from cudnnpy.typing import ConvolutionMode, ElementName, PaddingName, Policy, Preference
+from cudnnpy.typing import ConvolutionMode, ElementName, PaddingName, Policy
 
 if TYPE_CHECKING:
     from cudnnpy.typing import ComputeDtype, ConvolutionAlgorithm, Layout, Padding, PerAxis
 
 MODES: tuple[ConvolutionMode, ...] = get_args(ConvolutionMode)
 PADDINGS: tuple[PaddingName, ...] = get_args(PaddingName)
-PREFERENCES: tuple[Preference, ...] = get_args(Preference)
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 COMPUTE_DTYPES = ("float32", "float64", "float16", "int32")
-DEFAULT_LIMIT = 1 << 30  # bytes; the limit of "limited_workspace" by default
-TUNE_SECONDS = 2.0  # the most that "autotune" takes for one problem, by default
-
-
-def _workspace_limit(value: Any) -> int | None:
-    expected = "a number of bytes, 0 or more, or None"
-    if isinstance(value, str) and (count := read_bytes(value)) is not None:
-        raise TypeError(f"workspace_limit must be {expected}; got {error_repr(value)}, which is {count}")
-    return None if value is None else check_integer("workspace_limit", value, 0, expected=expected)
 
 
 def _compute_dtype(value: Any) -> str | None:
@@ -53,34 +40,6 @@ def _compute_dtype(value: Any) -> str | None:
             f"compute_dtype must be None or one of {', '.join(map(repr, COMPUTE_DTYPES))}; got {error_repr(value)}{advice}"
         )
     return name
-
-
-# The canonical form of each option.
-_CANONICAL: dict[str, Callable[[Any], Any]] = {
-    "padding": lambda value: check_padding(value, PADDINGS),
-    "stride": lambda value: check_per_axis("stride", value, 1),
-    "dilation": lambda value: check_per_axis("dilation", value, 1),
-    "output_padding": lambda value: check_per_axis("output_padding", value, 0),
-    "groups": lambda value: check_integer("groups", value, 1),
-    "mode": lambda value: check_option("mode", value, MODES),
-    "layout": check_layout,
-    "compute_dtype": _compute_dtype,
-    "prefer": lambda value: check_option("prefer", value, PREFERENCES),
-    "workspace_limit": _workspace_limit,
-    "deterministic": lambda value: check_flag("deterministic", value),
-    "tf32": lambda value: check_flag("tf32", value),
-    "algorithm": check_algorithm,
-    "policy": lambda value: check_option("policy", value, POLICIES),
-    "tune_seconds": lambda value: check_number("tune_seconds", value, above=0.0),
-}
-
-
-def canonical(options: dict[str, Any]) -> dict[str, Any]:
-    """Options of a convolution, by name, in canonical form.
-
-    Raises TypeError for an option of another type, ValueError for one that is out of range.
-    """
-    return {name: _CANONICAL[name](value) for name, value in options.items() if name in _CANONICAL}
 
 
 def compute_dtype_for(given: Any, dtype: str) -> ElementName:
@@ -99,20 +58,9 @@ def compute_dtype_for(given: Any, dtype: str) -> ElementName:
     return given or dtypes[0]
 
 
-def limit_of_preference(prefer: str, limit: int | None) -> int | None:
-    """Return the largest workspace that a preference permits, in bytes; None if it permits any.
-
-    It is 0 for "no_workspace", and otherwise `limit`, whose default is 1 GiB for "limited_workspace".
-    """
-    if prefer == "no_workspace":
-        return 0
-    return DEFAULT_LIMIT if prefer == "limited_workspace" and limit is None else limit
-
-
-@with_suggestions
-@dataclass(frozen=True, kw_only=True, repr=False)
-class ConvolutionOptions(Options):
-    """The options of Convolution."""
+@dataclass(frozen=True, kw_only=True)
+class GeometryOptions(Options):
+    """The options that determine sizes and products, which every convolution has."""
 
     padding: Padding = 0
     stride: PerAxis = 1
@@ -120,14 +68,26 @@ class ConvolutionOptions(Options):
     groups: int = 1
     mode: ConvolutionMode = "cross_correlation"
     layout: Layout = "NCHW"
+
+    def _canonical(self) -> dict[str, Any]:
+        return super()._canonical() | {
+            "padding": check_padding(self.padding, PADDINGS),
+            "stride": check_per_axis("stride", self.stride, 1),
+            "dilation": check_per_axis("dilation", self.dilation, 1),
+            "groups": check_integer("groups", self.groups, 1),
+            "mode": check_option("mode", self.mode, MODES),
+            "layout": check_layout(self.layout),
+        }
+
+
+@with_suggestions
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ConvolutionOptions(PreferenceOptions, GeometryOptions):
+    """The options of Convolution."""
+
     compute_dtype: ComputeDtype | None = None
-    prefer: Preference = "fastest"
-    workspace_limit: int | None = None
-    deterministic: bool = False
-    tf32: bool = True
     algorithm: ConvolutionAlgorithm | SupportsKnobs | SupportsExecute | None = None
     policy: Policy = "on_shape_change"
-    tune_seconds: float = TUNE_SECONDS
 
     @property
     def options(self) -> Self:
@@ -135,7 +95,11 @@ class ConvolutionOptions(Options):
         return self
 
     def _canonical(self) -> dict[str, Any]:
-        return canonical(self._fields())
+        return super()._canonical() | {
+            "compute_dtype": _compute_dtype(self.compute_dtype),
+            "algorithm": check_algorithm(self.algorithm),
+            "policy": check_option("policy", self.policy, POLICIES),
+        }
 
     def __repr__(self) -> str:
         """The call that creates the object, with the options that are not defaults."""
@@ -150,23 +114,11 @@ class TransposeOptions(ConvolutionOptions):
 
     output_padding: PerAxis = 0
 
+    def _canonical(self) -> dict[str, Any]:
+        return super()._canonical() | {"output_padding": check_per_axis("output_padding", self.output_padding, 0)}
+
 
 @with_suggestions
 @dataclass(frozen=True, kw_only=True)
-class FusedOptions(Options):
+class FusedOptions(PreferenceOptions, GeometryOptions):
     """The options of FusedConvolution."""
-
-    padding: Padding = 0
-    stride: PerAxis = 1
-    dilation: PerAxis = 1
-    groups: int = 1
-    mode: ConvolutionMode = "cross_correlation"
-    layout: Layout = "NCHW"
-    prefer: Preference = "fastest"
-    workspace_limit: int | None = None
-    deterministic: bool = False
-    tf32: bool = True
-    tune_seconds: float = TUNE_SECONDS
-
-    def _canonical(self) -> dict[str, Any]:
-        return canonical(self._fields())

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from cudnnpy._options.byte_counts import read_bytes, write_bytes
 from cudnnpy._options.limits import MAX_PROBLEM_CHARACTERS
 from cudnnpy._options.suggestions import did_you_mean, near, suggest_value
-from cudnnpy._planning.options import PlanningOptions, checked
+from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 
 _SHOWN = 60  # characters of a word in a message
@@ -114,7 +114,7 @@ class ParsedText:
 def text_of(problem: Problem, options: PlanningOptions | None = None) -> str:
     """Return the text of a problem, and of the options that differ from the defaults.
 
-    The text does not contain the problem's device, nor the options `policy` and `algorithm`.
+    The text does not contain the problem's device, nor the option `algorithm`.
     """
     words = syntax_of(problem.kind).write(problem)
     return " ".join([*words, *_words_of(options or PlanningOptions())])
@@ -138,7 +138,7 @@ def parse(text: str, device: int = 0) -> tuple[Problem, PlanningOptions]:
             _take(given, kind, word)
     options = {name: given.values.pop(name) for name in _VALUES if name in given.values}
     try:
-        return kind.read(given, device), checked(PlanningOptions(**options))
+        return kind.read(given, device), PlanningOptions(**options)
     except (TypeError, ValueError) as error:
         raise given.error(error) from None
 

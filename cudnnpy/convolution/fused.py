@@ -150,13 +150,7 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
     ) -> Graph:
         """Return the graph of the convolution and the operations after it, on the tensors `wanted`."""
         x, y = operands[0].spec, operands[-1].spec
-        graph = Graph(
-            prefer=self.prefer,
-            workspace_limit=self.workspace_limit,
-            deterministic=self.deterministic,
-            tf32=self.tf32,
-            tune_seconds=self.tune_seconds,
-        )
+        graph = Graph(**self._preferences())
         tensors = {}
         for operand, spec in zip(operands[:-1], wanted, strict=False):
             like = per_channel(at_least_4d(y), spec.dtype) if operand.name in _PARAMETERS else at_least_4d(spec)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, get_args
 
-from cudnnpy._core.convolution_sizes import Geometry, GeometryOptions, geometry, output_shape
+from cudnnpy._core.convolution_sizes import Geometry, geometry, output_shape
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import (
     TensorSpec,
@@ -23,7 +23,7 @@ from cudnnpy._options.checks import (
     error_repr,
     is_channels_last,
 )
-from cudnnpy._options.convolution import ConvolutionOptions, compute_dtype_for
+from cudnnpy._options.convolution import ConvolutionOptions, GeometryOptions, compute_dtype_for
 from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.typing import ConvolutionMode, ConvolutionOperation, ElementName
@@ -38,7 +38,7 @@ ROLES = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y", "bias": 
 
 def planning_options(options: ConvolutionOptions) -> PlanningOptions:
     """Return the part of the options that the choice of a plan depends on."""
-    return PlanningOptions(*(getattr(options, name) for name in PlanningOptions._fields if name != "thorough"))
+    return PlanningOptions(**options._preferences(), algorithm=options.algorithm)
 
 
 class ConvolutionSpec(NamedTuple):

@@ -17,7 +17,7 @@ from cudnnpy._memory import workspace as memory
 from cudnnpy._memory.arrays import library_of, read, spec_of
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._options.checks import check_channels, check_integer, check_option, error_repr
-from cudnnpy._options.convolution import canonical, limit_of_preference
+from cudnnpy._options.planning import PreferenceOptions
 from cudnnpy.descriptors.convolution import ConvolutionDescriptor
 from cudnnpy.descriptors.tensors import FilterDescriptor, TensorDescriptor
 from cudnnpy.errors import CaptureError, NoAlgorithmError
@@ -175,8 +175,13 @@ def choose_algorithm(
     0
     """
     functions = FUNCTIONS[check_option("operation", operation, tuple(FUNCTIONS))]
-    options = {"prefer": prefer, "workspace_limit": workspace_limit, "deterministic": deterministic, "tf32": tf32}
-    limit = limit_of_preference(prefer, canonical(options)["workspace_limit"])
+    options: dict[str, Any] = {
+        "prefer": prefer,
+        "workspace_limit": workspace_limit,
+        "deterministic": deterministic,
+        "tf32": tf32,
+    }
+    limit = PreferenceOptions(**options)._permitted_workspace()
     for name, value in (("arrays", arrays), ("workspace", workspace)):
         if value is not None and prefer != "autotune":
             raise ValueError(f"{name} must be None unless prefer is 'autotune'; got {error_repr(value)}")

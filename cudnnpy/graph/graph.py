@@ -28,10 +28,10 @@ from cudnnpy._core.layouts import TensorSpec, has_same_layout
 from cudnnpy._launch import dispatch
 from cudnnpy._launch.program import Operand, Program
 from cudnnpy._options.checks import error_repr
-from cudnnpy._options.convolution import TUNE_SECONDS
+from cudnnpy._options.planning import TUNE_SECONDS
 from cudnnpy._planning import engines
 from cudnnpy._planning.device_profile import DeviceProfile
-from cudnnpy._planning.options import PlanningOptions, checked
+from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan, executable_of
 from cudnnpy._planning.selection import plan_for, ranked_candidates
 from cudnnpy.graph.frontend_names import with_frontend_keywords
@@ -94,8 +94,13 @@ class Graph(GraphOperations):
         tune_seconds: float = TUNE_SECONDS,
     ) -> None:
         super().__init__(compute_dtype)
-        options = PlanningOptions(prefer, workspace_limit, deterministic, tf32, tune_seconds=tune_seconds)
-        self.options = checked(options)
+        self.options = PlanningOptions(
+            prefer=prefer,
+            workspace_limit=workspace_limit,
+            deterministic=deterministic,
+            tf32=tf32,
+            tune_seconds=tune_seconds,
+        )
         self._token = CacheToken()
 
     def __copy__(self) -> Self:

@@ -8,7 +8,7 @@ from typing import Any
 
 from cudnnpy._core.process_setting import ProcessSetting
 from cudnnpy._cuda_python import not_installed
-from cudnnpy._options.convolution import TUNE_SECONDS
+from cudnnpy._options.planning import TUNE_SECONDS, PreferenceOptions
 from cudnnpy._planning.recording import Recording
 from cudnnpy._process_state import declare
 from cudnnpy.torch.settings import ACTIVE, Settings
@@ -90,14 +90,10 @@ def enable(
     ...     layer(x).shape
     torch.Size([1, 4, 6, 6])
     """
-    settings = Settings(
-        prefer=prefer,
-        workspace_limit=workspace_limit,
-        deterministic=deterministic,
-        tf32=tf32,
-        tune_seconds=tune_seconds,
-    )
-    return _setting.set(settings)
+    flags: dict[str, Any] = {"prefer": prefer, "deterministic": deterministic, "tf32": tf32}
+    given = {name: value for name, value in flags.items() if value is not None}
+    planning = PreferenceOptions(workspace_limit=workspace_limit, tune_seconds=tune_seconds, **given)
+    return _setting.set(Settings(planning, frozenset(flags.keys() - given.keys())))
 
 
 def disable() -> AbstractContextManager[None]:

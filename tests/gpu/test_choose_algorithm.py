@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import cudnnpy
 from cudnnpy import raw, reference
-from cudnnpy._options.convolution import PREFERENCES
+from cudnnpy._options.planning import PREFERENCES, PreferenceOptions
 from cudnnpy.descriptors import (
     AlgorithmCandidate,
     ConvolutionDescriptor,
@@ -178,7 +178,7 @@ def test_deterministic(handle: cudnnpy.Handle, operation: str) -> None:
 def test_what_nothing_can_do_is_an_error_with_every_reason(
     handle: cudnnpy.Handle, prefer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choosing, "limit_of_preference", lambda prefer, limit: -1)
+    monkeypatch.setattr(PreferenceOptions, "_permitted_workspace", lambda options: -1)
     with ExitStack() as owned:
         case = Case("forward", "float32", owned, "tensor_op_math")
         with pytest.raises(NoAlgorithmError, match="no algorithm for forward") as caught:

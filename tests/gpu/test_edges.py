@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cudnnpy._options.convolution import PREFERENCES
+from cudnnpy._options.planning import PREFERENCES
 from cudnnpy._planning import candidate_filter
 from cudnnpy.cli import command as cli
 from cudnnpy.cli.edges import detector, images

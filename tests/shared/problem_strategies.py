@@ -119,7 +119,6 @@ def planning_options() -> st.SearchStrategy[PlanningOptions]:
         deterministic=st.booleans(),
         tf32=st.booleans(),
         algorithm=st.none(),
-        policy=st.just("on_shape_change"),
         tune_seconds=st.floats(0, exclude_min=True, allow_nan=False) | st.sampled_from([2.0, 10.0, math.inf]),
         thorough=st.just(False),
     )

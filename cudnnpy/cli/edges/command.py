@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cudnnpy._options.byte_counts import read_bytes
-from cudnnpy._options.convolution import PREFERENCES
+from cudnnpy._options.planning import PREFERENCES
 from cudnnpy.cli import output_files
 from cudnnpy.cli.edges import images
 from cudnnpy.cli.edges.detector import DEVICES, Edges, detect

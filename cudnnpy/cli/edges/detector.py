@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from cudnnpy import reference
 from cudnnpy._cuda_python import cuda_python
 from cudnnpy._options.checks import check_option
-from cudnnpy._options.convolution import canonical
+from cudnnpy._options.planning import PreferenceOptions
 from cudnnpy.availability import UnavailableError, why_unavailable
 from cudnnpy.typing import ConvolutionActivation, Preference
 
@@ -54,7 +54,7 @@ def detect(
     million pixels. Raises UnavailableError if the device is "cuda" and cuDNN cannot be used.
     """
     check_option("device", device, DEVICES)
-    canonical({"prefer": prefer, "workspace_limit": workspace_limit})  # also checked for the CPU, which ignores them
+    PreferenceOptions(prefer=prefer, workspace_limit=workspace_limit)  # also checked for the CPU, which ignores them
     if device == "cpu":
         return _on_cpu(image, sigmoid, on_progress)
     why = why_unavailable()

@@ -6,8 +6,8 @@ import argparse
 import json
 import sys
 
-from cudnnpy._options.convolution import PREFERENCES
 from cudnnpy._options.limits import MAX_PROBLEM_CHARACTERS
+from cudnnpy._options.planning import PREFERENCES
 from cudnnpy.cli import text_table
 from cudnnpy.cli.errors import UsageError
 

@@ -13,7 +13,7 @@ from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.measurement import Measurer
 from cudnnpy._planning.offline_planning import CandidateRow, row_of
-from cudnnpy._planning.options import PlanningOptions, checked, with_limit
+from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.ranking import source_text
 from cudnnpy._planning.stored_choice import choice_text, key_of
@@ -107,7 +107,7 @@ def on_gpu(text: str, device: int, prefer: Preference | None, *, measure: bool, 
 def _parsed(text: str, prefer: Preference | None, device: int = 0) -> tuple[Problem, PlanningOptions]:
     problem, options = problem_notation.parse_plannable(text, device)
     layers.current()  # raises ValueError for a variable that names no store, before a planner warns of it
-    return problem, options if prefer is None else checked(options._replace(prefer=prefer))
+    return problem, options if prefer is None else options._replace(prefer=prefer)
 
 
 def _measured(problem: Problem, options: PlanningOptions, target: Target, free: int, measurer: Measurer) -> Entry:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import pickle
-from dataclasses import FrozenInstanceError, dataclass
+from dataclasses import FrozenInstanceError, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from test_options_base import EACH, OBJECTS
 
 import cudnnpy
 from cudnnpy import Engine, reference
+from cudnnpy._options.planning import PreferenceOptions
 
 
 @pytest.mark.parametrize("package", [cudnnpy, reference], ids=["device", "reference"])
@@ -101,3 +103,10 @@ def test_engines_are_options_too() -> None:
 
 
 # What is written down beside the C API is as the C API has it
+
+
+@pytest.mark.parametrize("name", ["Convolution", "ConvolutionTranspose", "FusedConvolution", "Graph"])
+def test_the_options_of_planning_have_the_same_defaults_everywhere(name: str) -> None:
+    parameters = inspect.signature(getattr(cudnnpy, name)).parameters
+    for option in fields(PreferenceOptions):
+        assert parameters[option.name].default == option.default

@@ -201,7 +201,7 @@ def test_a_text_says_what_a_call_would_plan() -> None:
 
 def test_what_is_not_chosen_for_is_not_in_a_text() -> None:
     made = problem(padding=1)
-    options = PlanningOptions(algorithm="gemm", policy="once", tf32=False)
+    options = PlanningOptions(algorithm="gemm", tf32=False)
     assert text_of(made, options) == f"{PLAIN} pad=1 tf32=False"
     assert text_of(made._replace(device=3)) == text_of(made)
     assert parse(f"{PLAIN} pad=1", device=3)[0] == made._replace(device=3)

@@ -10,7 +10,8 @@ import pytest
 
 from cudnnpy import errors, raw
 from cudnnpy._options.algorithms import algorithm_named, algorithm_names
-from cudnnpy._options.convolution import POLICIES, PREFERENCES
+from cudnnpy._options.convolution import POLICIES
+from cudnnpy._options.planning import PREFERENCES
 from cudnnpy._planning.device_profile import FIRST_RELEASE
 from cudnnpy.convolution import problem
 
