@@ -52,12 +52,12 @@ def module_of(path: str) -> str:
 
 
 def members(kind: type) -> list[str]:
-    """Return the public methods, properties and fields of a class that this package defines."""
+    """Return the public methods, properties and fields of a class that this package defines, and that the class has."""
     names = dict.fromkeys(
         name
         for base in reversed(kind.__mro__)
         if base.__module__.partition(".")[0] == "cudnnpy"
-        for name in (*inspect.get_annotations(base), *vars(base))
+        for name in (*inspect.get_annotations(base), *(name for name in vars(base) if hasattr(kind, name)))
     )
     return [name for name in names if not name.startswith("_")]
 

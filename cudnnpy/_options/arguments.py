@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
-from cudnnpy._options.checks import NameT, check_number, check_option, error_repr
+from cudnnpy._options.checks import NameT, check_number, check_option, check_shape, error_repr
+from cudnnpy.typing import Shape
 
 
 def check_scales(alpha: object, beta: object, *, prefix: str = "", **results: object) -> tuple[float, float]:
@@ -42,3 +43,16 @@ def gradient_shape(name: str, shape: Any, of_out: Any) -> Any:
     if shape is None and of_out is None:
         raise TypeError(f"{name} must be the shape of the result where out is None; got None")
     return of_out if shape is None else shape
+
+
+def shape_argument(name: str, shape: Shape | None) -> tuple[SupportsIndex, ...]:
+    """Return the shape of a gradient as a tuple, whose elements the implementation checks; () for None.
+
+    Raises ValueError for an empty shape.
+    """
+    if shape is None:
+        return ()
+    sizes = shape if isinstance(shape, tuple) else check_shape(name, shape, low=0)
+    if not sizes:
+        raise ValueError(f"{name} must be a tuple of 3, 4 or 5 sizes; got ()")
+    return sizes

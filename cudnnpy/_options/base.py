@@ -1,13 +1,11 @@
-"""Base classes: Options, which are checked and immutable, and Operation, whose public methods compute on arrays."""
+"""Base class of options, which are checked and immutable."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 from cudnnpy._options.public_dir import PublicDir
-from cudnnpy._options.suggestions import refuse_attribute, refuse_call
 
 
 class Options(PublicDir):
@@ -51,28 +49,3 @@ class Options(PublicDir):
 
 def _from_options(options_type: type[Options], options: dict[str, Any]) -> Options:
     return options_type(**options)
-
-
-class Operation(Options):
-    """An operation with options.
-
-    A subclass has the options, the public methods with their signatures and docstrings, and the checks that need no array.
-    Its methods pass the arrays to `_run` with an implementation: `_forward`, `_backward` and others. `cudnnpy` implements
-    them with plans on device arrays, `cudnnpy.reference` with NumPy.
-    """
-
-    # _run(name, operation, implementation, names, inputs, outs, stream, *arguments) returns the result, or a tuple of the
-    # results. `names` are the names of the inputs and of the results. A result that is None in `outs` becomes a new array.
-    _run: ClassVar[Callable[..., Any]]
-    _forward: ClassVar[Callable[..., Any]]
-    _forward_training: ClassVar[Callable[..., Any]]
-    _forward_inference: ClassVar[Callable[..., Any]]
-    _backward: ClassVar[Callable[..., Any]]
-    _backward_data: ClassVar[Callable[..., Any]]
-    _backward_filter: ClassVar[Callable[..., Any]]
-    _backward_bias: ClassVar[Callable[..., Any]]
-    _output_shape: ClassVar[Callable[..., tuple[int, ...]]]
-
-    if not TYPE_CHECKING:  # type checkers report the call and the attribute
-        __call__ = refuse_call
-        __getattr__ = refuse_attribute

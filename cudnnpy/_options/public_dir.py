@@ -11,13 +11,16 @@ def _public(names: Iterable[str]) -> list[str]:
 
 class _PublicDirType(type):
     def __dir__(cls) -> list[str]:
-        return _public(super().__dir__())
+        return [name for name in _public(super().__dir__()) if hasattr(cls, name)]
 
 
 class PublicDir(metaclass=_PublicDirType):
-    """A class whose private names, which start with an underscore, are not completed at a prompt."""
+    """A class whose private names, which start with an underscore, are not completed at a prompt.
+
+    Nor are names that a class inherits and refuses, as cudnnpy.reference refuses methods that need a GPU.
+    """
 
     __slots__ = ()
 
     def __dir__(self) -> list[str]:
-        return _public(super().__dir__())
+        return _public({*dir(type(self)), *getattr(self, "__dict__", ())})

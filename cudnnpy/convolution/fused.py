@@ -15,13 +15,13 @@ from cudnnpy._core.layouts import (
     per_channel,
     result_strides,
 )
-from cudnnpy._launch.device_operation import DeviceOperation
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.operands import check_input, check_no_overlaps, logical, logical_like, logical_result, packed_like
+from cudnnpy._launch.operation import Operation
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
 from cudnnpy._memory.device_array import current_device
 from cudnnpy._options.arguments import check_activation
-from cudnnpy._options.fused_convolution import FusedConvolutionBase
+from cudnnpy._options.convolution import FusedOptions
 from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.selection import plan_for
@@ -30,7 +30,7 @@ from cudnnpy.convolution.problem import result_in_layout
 from cudnnpy.convolution.zero_channels import program_on_zeros, zeros_for
 from cudnnpy.graph.activations import activated
 from cudnnpy.graph.graph import Graph
-from cudnnpy.typing import Array, FusedActivation, Shape
+from cudnnpy.typing import Array, ArrayT, FusedActivation, Shape, Stream
 
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "elu", "swish")
 DTYPES = ("float16", "bfloat16", "float32")
@@ -38,8 +38,83 @@ _PARAMETERS = ("scale", "bias")
 _NAMES = ("x", "w", *_PARAMETERS, "residual", "out")
 
 
-class FusedConvolution(FusedConvolutionBase, DeviceOperation):
+class FusedConvolution(FusedOptions, Operation):
+    """activation(scale * convolution(x, w) + bias + residual) in one launch.
+
+    On a GPU, engines that fuse take float16 and bfloat16, and float32 as tf32, channels last in memory. Tensors in another
+    memory format are copied before and after.
+
+    Parameters
+    ----------
+    padding, stride, dilation, groups, mode, layout, prefer, workspace_limit, deterministic, tf32, tune_seconds
+        As for `Convolution`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option is of another type, or out of range.
+
+    Notes
+    -----
+    Arrays, streams and errors are as for `Convolution`. A batch of 0 gives an empty result; sums over 0 channels in x and w
+    are 0. `cudnnpy.reference` computes in float64 and rounds once.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cudnnpy import reference
+    >>> x, w = np.ones((8, 32, 16, 16), np.float16), np.ones((64, 32, 3, 3), np.float16)
+    >>> fused = reference.FusedConvolution(padding=1)
+    >>> fused.forward(x, w, bias=np.full(64, -1, np.float16), activation="relu").shape
+    (8, 64, 16, 16)
+    """
+
     uses_suggested_format = True  # for a result, if the memory formats of x and w are ambiguous (dispatch.Owner)
+
+    def output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
+        """The shape of forward's result for the shapes of x and w, all in the arrays' axis order.
+
+        Raises TypeError and ValueError for shapes that do not fit together.
+        """
+        return self._output_shape(x_shape, w_shape)
+
+    def forward(
+        self,
+        x: ArrayT,
+        w: Array,
+        scale: Array | None = None,
+        bias: Array | None = None,
+        residual: Array | None = None,
+        activation: FusedActivation | None = "relu",
+        out: ArrayT | None = None,
+        stream: Stream | None = None,
+    ) -> ArrayT:
+        """Compute activation(scale * convolution(x, w) + bias + residual) (cudnnBackendExecute).
+
+        Parameters
+        ----------
+        x : array
+            (N, C, spatial...), in float16, bfloat16 or float32.
+        w : array
+            (K, C / groups, spatial...), of x's dtype.
+        scale, bias : array, optional
+            (K,), packed, of x's dtype or float32.
+        residual : array, optional
+            Of the result's shape and x's dtype.
+        activation : {"relu", "sigmoid", "tanh", "elu", "swish"} or None
+            The activation.
+        out : array, optional
+            The result, (N, K, spatial...), of x's dtype.
+        stream : stream, optional
+            Where the work is queued; by default the library's current stream.
+
+        Returns
+        -------
+        array
+            `out`, or a new array of x's library, dtype and memory format.
+        """
+        name, inputs = "FusedConvolution.forward", (x, w, scale, bias, residual)
+        return self._run(name, self, type(self)._forward, _NAMES, inputs, (out,), stream, activation)
 
     def _output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
         return output_shape_in_layout(self, x_shape, w_shape)

@@ -7,24 +7,64 @@ from typing import Any
 
 from cudnnpy._core.convolution_sizes import transposed_geometry, transposed_input_shape, transposed_output_shape
 from cudnnpy._core.layouts import TensorSpec, to_logical
-from cudnnpy._launch.device_operation import DeviceOperation
 from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.operation import Operation
 from cudnnpy._launch.program import Program
-from cudnnpy._options.arguments import gradient_shape
+from cudnnpy._options.arguments import gradient_shape, shape_argument
 from cudnnpy._options.checks import check_shape, is_channels_last
-from cudnnpy._options.convolution import ConvolutionOptions
-from cudnnpy._options.convolution_methods import ConvolutionTransposeBase
+from cudnnpy._options.convolution import ConvolutionOptions, TransposeOptions
 from cudnnpy.convolution.bias_gradient import bias_gradient
 from cudnnpy.convolution.call_problem import OperationRequest
 from cudnnpy.convolution.convolution import Convolution, Prepared, check_forced
 from cudnnpy.convolution.zero_extension import prepare_extended, surplus_of
-from cudnnpy.typing import Shape
+from cudnnpy.typing import Array, ArrayT, ConvolutionActivation, Shape, Stream
 
 # The names of the arrays in place of the two inputs of each operation of the convolution that is transposed.
 INPUT_NAMES = {"forward": ("dy", "w"), "backward_data": ("x", "w"), "backward_filter": ("x", "dy")}
 
 
-class ConvolutionTranspose(ConvolutionTransposeBase, DeviceOperation):
+class ConvolutionTranspose(TransposeOptions, Operation):
+    """The transpose of a `Convolution` with the same options, and its gradients.
+
+    forward is the convolution's backward_data, and backward_data its forward. Filters are the filters of the convolution that
+    is transposed: (C_in, C_out / groups, spatial...), or with layout "NHWC" (C_in, spatial..., C_out / groups). Each spatial
+    size of the output is
+
+        (x - 1) * stride - padding before - padding after + dilation * (w - 1) + 1 + output_padding
+
+    Parameters
+    ----------
+    padding : int, tuple or {"valid", "same", "half", "full"}
+        As for `Convolution`; it crops the output. "same" gives outputs of size x * stride, or of the dilated filter if that
+        is larger.
+    output_padding : int or tuple of ints
+        The number of elements added at the end of each spatial axis of the output, less than the stride or than the
+        dilation. Below the stride, it selects one of the sizes that the convolution maps to x's.
+    stride, dilation, groups, mode, layout, compute_dtype, prefer, workspace_limit, deterministic, tf32, algorithm, policy
+        As for `Convolution`.
+    tune_seconds : float
+        As for `Convolution`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option is of another type, or out of range.
+
+    Notes
+    -----
+    Arrays, streams and errors are as for `Convolution`. A batch of 0 gives empty results; other sizes are 1 or more. If
+    `output_padding` reaches the stride, one of the tensors is copied to scratch memory, which `workspace_limit` does not
+    count.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cudnnpy import reference
+    >>> x, w = np.ones((1, 16, 8, 8), np.float32), np.ones((16, 4, 2, 2), np.float32)  # w: (C_in, C_out, R, S)
+    >>> reference.ConvolutionTranspose(stride=2).forward(x, w).shape
+    (1, 4, 16, 16)
+    """
+
     uses_suggested_format = True  # as for Convolution
 
     _convolutions: dict[Any, Convolution]  # which it transposes, by their padding
@@ -32,6 +72,137 @@ class ConvolutionTranspose(ConvolutionTransposeBase, DeviceOperation):
     def _derived(self) -> dict[str, Any]:
         check_forced(self.algorithm)
         return {**super()._derived(), "_convolutions": {}}
+
+    def forward(
+        self,
+        x: ArrayT,
+        w: Array,
+        bias: Array | None = None,
+        activation: ConvolutionActivation | None = None,
+        out: ArrayT | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Stream | None = None,
+    ) -> ArrayT:
+        """Compute activation(alpha * transposed convolution(x, w) + beta * out + bias).
+
+        C functions: cudnnBackendExecute; for a forced v7 algorithm, cudnnConvolutionBackwardData.
+
+        Parameters
+        ----------
+        x : array
+            (N, C_in, spatial...), in float16, bfloat16, float32 or float64.
+        w : array
+            (C_in, C_out / groups, spatial...), of x's dtype.
+        bias : array, optional
+            (C_out,), packed, of x's dtype.
+        activation : {"identity", "relu", "sigmoid", "tanh", "elu", "swish"}, optional
+            Fused into the convolution, as the bias is, if an engine can.
+        out : array, optional
+            The result, (N, C_out, spatial...), of x's dtype.
+        alpha, beta : float
+            Factors of the convolution and of `out`; out is not read if beta is 0.
+        stream : stream, optional
+            Where the work is queued.
+
+        Returns
+        -------
+        array
+            `out`, or a new array of x's library, dtype and memory format.
+        """
+        implementation, names, inputs = type(self)._forward, ("x", "w", "bias", "out"), (x, w, bias)
+        return self._run("forward", self, implementation, names, inputs, (out,), stream, activation, alpha, beta)
+
+    def backward_data(
+        self,
+        dy: ArrayT,
+        w: Array,
+        x_shape: Shape | None = None,
+        out: ArrayT | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Stream | None = None,
+    ) -> ArrayT:
+        """Compute alpha * dx + beta * out; the gradient dx with respect to x is the convolution of dy with w.
+
+        C functions: cudnnBackendExecute; for a forced v7 algorithm, cudnnConvolutionForward.
+
+        Parameters
+        ----------
+        dy : array
+            The gradient with respect to forward's result, (N, C_out, spatial...).
+        w : array
+            As for `forward`, of dy's dtype.
+        x_shape : tuple of ints, optional
+            The shape of x, in the arrays' axis order; by default it follows from dy and w.
+        out, alpha, beta, stream
+            As for `forward`.
+
+        Returns
+        -------
+        array
+            `out`, or a new array of x's shape, of dy's library, dtype and memory format.
+        """
+        shape = x_shape if isinstance(x_shape, tuple) and x_shape else shape_argument("x_shape", x_shape)
+        implementation, names = type(self)._backward_data, ("dy", "w", "out")
+        return self._run("backward_data", self, implementation, names, (dy, w), (out,), stream, alpha, beta, *shape)
+
+    def backward_filter(
+        self,
+        dy: Array,
+        x: ArrayT,
+        w_shape: Shape | None = None,
+        out: ArrayT | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Stream | None = None,
+    ) -> ArrayT:
+        """Compute alpha * dw + beta * out, with the gradient dw with respect to w.
+
+        C functions: cudnnBackendExecute; for a forced v7 algorithm, cudnnConvolutionBackwardFilter.
+
+        Parameters
+        ----------
+        dy : array
+            As for `backward_data`.
+        x : array
+            As for `forward`, of dy's dtype.
+        w_shape : tuple of ints, optional
+            The shape of w, in the arrays' axis order. May be None if `out` is given.
+        out, alpha, beta, stream
+            As for `forward`.
+
+        Returns
+        -------
+        array
+            `out`, or a new array of shape w_shape, of x's library, dtype and memory format.
+        """
+        shape = w_shape if isinstance(w_shape, tuple) and w_shape else shape_argument("w_shape", w_shape)
+        # In the order of the operands: x is the gradient with respect to the result of the convolution that is transposed.
+        implementation, names = type(self)._backward_filter, ("x", "dy", "out")
+        return self._run("backward_filter", self, implementation, names, (x, dy), (out,), stream, alpha, beta, *shape)
+
+    def backward_bias(
+        self,
+        dy: ArrayT,
+        out: ArrayT | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Stream | None = None,
+    ) -> ArrayT:
+        """Compute alpha * db + beta * out, with db, of shape (C_out,), the sum of dy over all axes except the channels.
+
+        Parameters and result are as for `Convolution.backward_bias`.
+        """
+        implementation, names = type(self)._backward_bias, ("dy", "out")
+        return self._run("backward_bias", self, implementation, names, (dy,), (out,), stream, alpha, beta)
+
+    def output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
+        """The shape of forward's result for the shapes of x and w, all in the arrays' axis order.
+
+        Raises TypeError and ValueError for shapes that do not fit together.
+        """
+        return self._output_shape(x_shape, w_shape)
 
     # Set-up, once for each call signature
 

@@ -71,7 +71,7 @@ class NumpyConvolution(ConvolutionOptions, NumpyOperation):
         dy, w = self._check_pair(arrays, "w")
         out = arrays["out"]
         x_shape = self._x_shape(dy, w, x_shape, out)
-        geometry = self._check_dy(dy, x_shape, w.shape, "x_shape", "w.shape")
+        geometry = self._geometry_of_dy(dy, x_shape, w.shape, "x_shape", "w.shape")
         alpha, beta = check_scales(alpha, beta, out=out)
         _arrays.check_out(out, x_shape, (dy.dtype.name,), dy=dy, w=w)
         gradient = self._product_data(self._float64(dy), self._filter64(w), geometry)
@@ -81,7 +81,7 @@ class NumpyConvolution(ConvolutionOptions, NumpyOperation):
         dy, x = self._check_pair(arrays, "x")
         out = arrays["out"]
         w_shape = self._gradient_shape("w_shape", w_shape, out, self._may_be_empty[1])
-        geometry = self._check_dy(dy, x.shape, w_shape, "x.shape", "w_shape")
+        geometry = self._geometry_of_dy(dy, x.shape, w_shape, "x.shape", "w_shape")
         alpha, beta = check_scales(alpha, beta, out=out)
         _arrays.check_out(out, w_shape, (dy.dtype.name,), dy=dy, x=x)
         gradient = self._flip(self._product_filter(self._float64(dy), self._float64(x), geometry))
@@ -100,8 +100,8 @@ class NumpyConvolution(ConvolutionOptions, NumpyOperation):
     ) -> tuple[Geometry, Shape]:
         """Return the geometry, and the shape of forward's result in the layout's axis order."""
         of_x, of_w = self._may_be_empty
-        x_first = self._first(_geometry.shape(x_name, x_shape, of_x))
-        w_first = self._first(_geometry.shape(w_name, w_shape, of_w))
+        x_first = self._channels_first(_geometry.shape(x_name, x_shape, of_x))
+        w_first = self._channels_first(_geometry.shape(w_name, w_shape, of_w))
         geometry = self._geometry(x_first, w_first)
         batch, channels, *spatial = self._y_shape(x_first, w_first, geometry)
         return geometry, (batch, *spatial, channels) if self.channels_last else (batch, channels, *spatial)
@@ -139,7 +139,7 @@ class NumpyConvolution(ConvolutionOptions, NumpyOperation):
         channels = (-1 if self.channels_last else 1,) if self._channels_may_be_empty else ()
         return (0, *channels), channels
 
-    def _check_dy(self, dy: Array, x_shape: Shape, w_shape: Shape, x_name: str, w_name: str) -> Geometry:
+    def _geometry_of_dy(self, dy: Array, x_shape: Shape, w_shape: Shape, x_name: str, w_name: str) -> Geometry:
         geometry, y_shape = self._shapes(x_shape, w_shape, x_name, w_name)
         if dy.shape != y_shape:
             raise ValueError(
@@ -148,7 +148,7 @@ class NumpyConvolution(ConvolutionOptions, NumpyOperation):
             )
         return geometry
 
-    def _first(self, shape: Shape) -> Shape:
+    def _channels_first(self, shape: Shape) -> Shape:
         """Return a shape with its channels first. The check of the rank rejects shapes that are too short."""
         return (shape[0], shape[-1], *shape[1:-1]) if self.channels_last and len(shape) > 2 else shape
 

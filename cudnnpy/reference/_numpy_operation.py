@@ -1,9 +1,9 @@
-"""Base class of the reference implementations of operations other than convolutions."""
+"""Base class of the reference implementations, which take signatures and docstrings from the classes on device arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -17,11 +17,23 @@ class Arrays(dict[str, Any]):
         return None
 
 
+class NotInReference:
+    """A method of the device class that needs a GPU: the reference does not have the attribute."""
+
+    def __get__(self, operation: object, kind: type) -> NoReturn:
+        raise AttributeError
+
+
 class NumpyOperation(Options):
     """An operation whose implementations compute on NumPy arrays.
 
-    They take the arrays by name and the arguments of the method, and return the results.
+    A subclass inherits from this class first, and then from the class on device arrays, whose options and
+    public methods it has. Its implementations take the arrays by name and the arguments of the method, and return the results.
     """
+
+    def _derived(self) -> dict[str, Any]:
+        """Return nothing: plans are not cached."""
+        return {}
 
     @staticmethod
     def _run(

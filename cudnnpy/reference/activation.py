@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from cudnnpy._options.activation import ActivationBase
 from cudnnpy._options.arguments import check_scales
+from cudnnpy.ops import activation as device
 from cudnnpy.reference import _arrays
 from cudnnpy.reference._arrays import Array, Float64, ScalarT
 from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation
@@ -49,7 +49,9 @@ def sigmoid(x: NDArray[ScalarT], out: Array | None = None, alpha: float = 1.0, b
         return _arrays.store_scaled(_sigmoid(x.astype(np.float64)), x.dtype, out, alpha, beta)
 
 
-class Activation(ActivationBase, NumpyOperation):
+class Activation(NumpyOperation, device.Activation):
+    __doc__ = device.Activation.__doc__
+
     def _forward(self, arrays: Arrays, alpha: float, beta: float) -> list[Array]:
         x, out = _arrays.check_tensor("x", arrays["x"], empty="any"), arrays["out"]
         alpha, beta = check_scales(alpha, beta, out=out)

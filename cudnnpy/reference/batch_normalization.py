@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from cudnnpy._options.arguments import check_activation, check_scales
-from cudnnpy._options.batch_normalization import BatchNormalizationBase
 from cudnnpy._options.checks import check_number
 from cudnnpy._options.normalization import (
     GRADIENTS,
@@ -14,6 +13,7 @@ from cudnnpy._options.normalization import (
     parameter_dtypes,
     statistics_dtype,
 )
+from cudnnpy.ops import batch_normalization as device
 from cudnnpy.reference import _arrays, _geometry
 from cudnnpy.reference._arrays import Array, Float64, Shape
 from cudnnpy.reference._moments import check_dtypes_of_parameters, check_parameter, check_results, gradient, moments
@@ -24,7 +24,9 @@ RUNNING = ("running_mean", "running_variance")
 SAVED = ("saved_mean", "saved_inverse_variance")
 
 
-class BatchNormalization(BatchNormalizationBase, NumpyOperation):
+class BatchNormalization(NumpyOperation, device.BatchNormalization):
+    __doc__ = device.BatchNormalization.__doc__
+
     def _forward_training(
         self, arrays: Arrays, average_factor: float, activation: str | None, alpha: float, beta: float
     ) -> list[Array]:

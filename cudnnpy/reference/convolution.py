@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from cudnnpy._options.convolution_methods import ConvolutionBase
+from cudnnpy.convolution import convolution as device
 from cudnnpy.reference import _geometry, _products
 from cudnnpy.reference._arrays import Float64, Shape
 from cudnnpy.reference._geometry import Geometry
 from cudnnpy.reference._numpy_convolution import NumpyConvolution
+from cudnnpy.reference._numpy_operation import NotInReference
 
 
-class Convolution(ConvolutionBase, NumpyConvolution):
+class Convolution(NumpyConvolution, device.Convolution):  # type: ignore[misc]
+    __doc__ = device.Convolution.__doc__
+    plan = candidates = NotInReference()
     _channels_may_be_empty = True
 
     def _geometry(self, x_shape: Shape, w_shape: Shape) -> Geometry:

@@ -8,10 +8,10 @@ import numpy as np
 
 from cudnnpy._options.arguments import check_activation
 from cudnnpy._options.convolution import FusedOptions
-from cudnnpy._options.fused_convolution import FusedConvolutionBase
+from cudnnpy.convolution import fused as device
 from cudnnpy.reference import _arrays
 from cudnnpy.reference._arrays import Array, Float64, Shape
-from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation
+from cudnnpy.reference._numpy_operation import Arrays, NotInReference, NumpyOperation
 from cudnnpy.reference.activation import ACTIVATIONS as FUNCTIONS
 from cudnnpy.reference.convolution import Convolution
 from cudnnpy.typing import FusedActivation
@@ -22,7 +22,10 @@ RANKS = (3, 4, 5)
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "elu", "swish")
 
 
-class FusedConvolution(FusedConvolutionBase, NumpyOperation):
+class FusedConvolution(NumpyOperation, device.FusedConvolution):
+    __doc__ = device.FusedConvolution.__doc__
+    plan = NotInReference()
+
     def _output_shape(self, x_shape: ShapeArgument, w_shape: ShapeArgument) -> Shape:
         return self._convolution().output_shape(x_shape, w_shape)
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cudnnpy._options.arguments import check_scales
-from cudnnpy._options.pooling import PoolingBase
+from cudnnpy.ops import pooling as device
 from cudnnpy.reference import _arrays, _geometry
 from cudnnpy.reference._arrays import Array, Float64, Shape
 from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation
@@ -55,7 +55,9 @@ class Axis:
         return (np.minimum(start + self.window, end) - np.maximum(start, self.padding)).astype(np.float64)
 
 
-class Pooling(PoolingBase, NumpyOperation):
+class Pooling(NumpyOperation, device.Pooling):
+    __doc__ = device.Pooling.__doc__
+
     def _output_shape(self, x_shape: Shape) -> Shape:
         x_shape = _geometry.shape("x_shape", x_shape, (0,))
         return self._pooled_shape(x_shape, self._axes("x_shape", x_shape))

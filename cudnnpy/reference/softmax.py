@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cudnnpy._options.arguments import check_scales
-from cudnnpy._options.softmax import SoftmaxBase
+from cudnnpy.ops import softmax as device
 from cudnnpy.reference import _arrays, _geometry
 from cudnnpy.reference._arrays import Array
 from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation
@@ -13,7 +13,9 @@ from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation
 RANKS = (2, 3, 4, 5)
 
 
-class Softmax(SoftmaxBase, NumpyOperation):
+class Softmax(NumpyOperation, device.Softmax):
+    __doc__ = device.Softmax.__doc__
+
     def _forward(self, arrays: Arrays, alpha: float, beta: float) -> list[Array]:
         x, axes = self._checked("x", arrays["x"])
         out = arrays["out"]

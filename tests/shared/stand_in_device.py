@@ -22,7 +22,7 @@ from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides
 from cudnnpy._core.owned import Owned
 from cudnnpy._launch import dispatch, implicit_operands, launcher
-from cudnnpy._launch.device_operation import DeviceOperation
+from cudnnpy._launch.operation import Operation
 from cudnnpy._memory import arrays, workspace
 from cudnnpy._memory.arrays import ArrayLibrary
 from cudnnpy._planning import selection
@@ -372,7 +372,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, cuda_driver: DriverFixture) -> Sta
         return results
 
     monkeypatch.setattr(dispatch, "run", run)
-    monkeypatch.setattr(DeviceOperation, "_run", staticmethod(run))
+    monkeypatch.setattr(Operation, "_run", staticmethod(run))
     monkeypatch.setattr(Handle, "default", classmethod(default))
     for module in (dispatch, launcher, convolution, graph):
         monkeypatch.setattr(module, "on_device", on_device)

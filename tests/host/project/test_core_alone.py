@@ -1,4 +1,4 @@
-"""The core stands alone: the package without operations, PyTorch, commands, the store, measuring and direct launches."""
+"""The core stands alone: the package without PyTorch, commands, the store, measuring and direct launches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planning import profile
 
 from cudnnpy import _LAZY
 
-ABSENT = ("torch", "cli", "ops", "_store", "store.py", "_measuring", "_worker.py", "_launch/direct")
+ABSENT = ("torch", "cli", "_store", "store.py", "_measuring", "_worker.py", "_launch/direct")
 
 # Modules of the copy that serve an absent part, and are imported by it alone or where it is there.
 IDLE = {
@@ -85,10 +85,8 @@ def test_it_plans_by_each_preference_that_measures_nothing(core: Path, planning_
 
 def test_an_absent_part_is_named_where_a_public_name_needs_it(core: Path) -> None:
     errors = run(core, "-c", PUBLIC_NAMES).splitlines()
-    absent = {
-        name: home or name for name, home in _LAZY.items() if (home or name).split(".")[0] in ("cli", "ops", "store")
-    }
-    assert len(absent) >= 6
+    absent = {name: home or name for name, home in _LAZY.items() if (home or name).split(".")[0] in ("cli", "store")}
+    assert len(absent) == 2
     assert sorted(errors) == sorted(
         f"{name}: cudnnpy.{name} needs cudnnpy.{home.split('.')[0]}, which this copy of the package lacks"
         for name, home in absent.items()

@@ -56,9 +56,13 @@ ORDER = [
 ]
 
 
-# What the reference shares with the rest: types, the checks of options, and the error for a name that it lacks. Its numerics
-# are independent.
+# What the reference shares with the rest: types, the checks of options, the error for a name that it lacks, and the classes
+# from which it takes options, signatures and docstrings. Its numerics are independent.
 WITH_THE_REFERENCE = {"typing", "_options", "_unknown_names"}
+LAYERS = {
+    *(f"convolution.{name}" for name in ("convolution", "fused", "transpose")),
+    *(f"ops.{name}" for name in ("activation", "batch_normalization", "pooling", "softmax")),
+}
 
 
 def modules() -> dict[str, str]:
@@ -107,7 +111,7 @@ def breaches(sources: dict[str, str], order: list[str]) -> list[str]:
                 found.append(f"{name}:{line} imports {other or 'the package itself'}")
             elif top(name) in rank and rank[top(other)] > rank[top(name)]:
                 found.append(f"{name}:{line} imports {other}, which is not before it")
-            elif top(name) == "reference" and top(other) not in WITH_THE_REFERENCE:
+            elif top(name) == "reference" and top(other) not in WITH_THE_REFERENCE and other not in LAYERS:
                 found.append(f"{name}:{line} imports {other}: the reference stands alone")
     try:
         TopologicalSorter(within).prepare()

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pkgutil import resolve_name
+from types import FunctionType
 from typing import Any
 
 import pages
@@ -180,3 +181,14 @@ def test_an_option_that_a_page_names_is_a_parameter(page: str) -> None:
     theirs = {"ceil_mode", "ignore_border", "benchmark", "dynamic", "fullgraph"}  # Theano's, PyTorch's
     named = [name for span in spans((DOCS / page).read_text()) for name in re.findall(r"^([a-z]\w*)=", span)]
     assert [name for name in named if name not in {*theirs, *NOTATION, *parameters()}] == []
+
+
+@pytest.mark.parametrize("path", [*cudnnpy.__all__, *(f"reference.{name}" for name in cudnnpy.reference.__all__)])
+def test_every_public_class_and_method_has_a_docstring_of_its_own(path: str) -> None:
+    """`help` of a class shows its own `__doc__` alone, and not a base's."""
+    found = resolve_name(f"cudnnpy:{path}")
+    if inspect.isclass(found):
+        methods = {name: inspect.getattr_static(found, name, None) for name in public_api.members(found)}
+        kinds = FunctionType | property | classmethod | staticmethod
+        assert found.__doc__
+        assert [name for name, one in methods.items() if isinstance(one, kinds) and not one.__doc__] == []
