@@ -33,43 +33,31 @@ class Geometry(NamedTuple):
 
 def geometry(options: GeometryOptions, x_spatial: Sequence[int], w_spatial: Sequence[int]) -> Geometry:
     """Return the padding, stride and dilation for each spatial axis of the given sizes."""
-    rank = len(x_spatial)
+    rank, given = len(x_spatial), options.padding
     stride, dilation = (expand_per_axis(name, getattr(options, name), rank) for name in ("stride", "dilation"))
-    same = [  # as in TensorFlow: the smallest padding for which the output has size ceil(x / stride)
-        (-(-size // step) - 1) * step + reach - size
-        for size, step, reach in zip(x_spatial, stride, _reach(w_spatial, dilation), strict=True)
-    ]
-    return _geometry(options, w_spatial, stride, dilation, same)
-
-
-def _geometry(
-    options: GeometryOptions, kernel: Sequence[int], stride: Sizes, dilation: Sizes, same: Sequence[int]
-) -> Geometry:
-    """Return the geometry for `same`, the total padding of each axis for padding="same"; a negative one counts as 0."""
-    reach, given = _reach(kernel, dilation), options.padding
+    reach = [(taps - 1) * step + 1 for taps, step in zip(w_spatial, dilation, strict=True)]
     if not isinstance(given, str):
-        sides = expand_per_axis("padding", given, len(reach))
+        sides = expand_per_axis("padding", given, rank)
         pairs = [side if isinstance(side, tuple) else (side, side) for side in sides]
-    elif given == "same":
-        pairs = [(total // 2, total - total // 2) for total in (max(one, 0) for one in same)]
+    elif given == "same":  # as in TensorFlow: the smallest padding for which the output has size ceil(x / stride)
+        sizes = zip(x_spatial, reach, stride, strict=True)
+        total = [max((-(-size // step) - 1) * step + span - size, 0) for size, span, step in sizes]
+        pairs = [(both // 2, both - both // 2) for both in total]
     else:
-        pairs = [{"valid": (0, 0), "half": (size // 2,) * 2, "full": (size - 1,) * 2}[given] for size in reach]
+        pairs = [{"valid": (0, 0), "half": (span // 2,) * 2, "full": (span - 1,) * 2}[given] for span in reach]
     return Geometry(tuple(before for before, _ in pairs), tuple(after for _, after in pairs), stride, dilation)
 
 
-def _reach(kernel: Sequence[int], dilation: Sizes) -> Sizes:
-    """Return the sizes of the dilated filter."""
-    return tuple((taps - 1) * step + 1 for taps, step in zip(kernel, dilation, strict=True))
+def _room(kernel: Sequence[int], spatial: Geometry) -> list[int]:
+    """Return for each axis the padding less the size of the dilated filter."""
+    axes = zip(kernel, spatial.pre_padding, spatial.post_padding, spatial.dilation, strict=True)
+    return [before + after - (taps - 1) * step - 1 for taps, before, after, step in axes]
 
 
 def output_sizes(x_spatial: Sequence[int], w_spatial: Sequence[int], spatial: Geometry) -> list[int]:
     """Return the spatial sizes of y. One is less than 1 where the filter does not fit into x with its padding."""
-    return [
-        (size + before + after - reach) // step + 1
-        for size, reach, before, after, step, _ in zip(
-            x_spatial, _reach(w_spatial, spatial.dilation), *spatial, strict=True
-        )
-    ]
+    axes = zip(x_spatial, _room(w_spatial, spatial), spatial.stride, strict=True)
+    return [(size + room) // step + 1 for size, room, step in axes]
 
 
 def output_shape(options: GeometryOptions, x_shape: Sequence[int], w_shape: Sequence[int]) -> Sizes:
@@ -90,12 +78,12 @@ def output_shape(options: GeometryOptions, x_shape: Sequence[int], w_shape: Sequ
             )
     spatial = geometry(options, x_shape[2:], w_shape[2:])
     sizes = output_sizes(x_shape[2:], w_shape[2:], spatial)
-    for axis, found in enumerate(sizes):
+    for at, found in enumerate(sizes):
         if found < 1:
             raise ValueError(
-                f"w must fit into x with padding; got a filter of size {w_shape[2 + axis]} with dilation "
-                f"{spatial.dilation[axis]} on an axis of size {x_shape[2 + axis]} with padding "
-                f"({spatial.pre_padding[axis]}, {spatial.post_padding[axis]}), for which the output would be empty"
+                f"w must fit into x with padding; got a filter of size {w_shape[2 + at]} with dilation "
+                f"{spatial.dilation[at]} on an axis of size {x_shape[2 + at]} with padding "
+                f"({spatial.pre_padding[at]}, {spatial.post_padding[at]}), for which the output would be empty"
             )
     return (x_shape[0], w_shape[0], *sizes)
 
@@ -128,8 +116,8 @@ def transposed_geometry(options: TransposeOptions, kernel: Sizes) -> tuple[Geome
             raise ValueError(
                 f"output_padding must be less than the stride, {step}, or the dilation, {spread}; got {more}"
             )
-    same = [reach - step for reach, step in zip(_reach(kernel, dilation), stride, strict=True)]
-    return _geometry(options, kernel, stride, dilation, same), extra
+    # The size of the convolution's x is a multiple of the stride, and "same" is then the padding of every such size.
+    return geometry(options, stride, kernel), extra
 
 
 def transposed_output_shape(options: TransposeOptions, x_shape: Any, w_shape: Any) -> Sizes:
@@ -145,15 +133,15 @@ def transposed_output_shape(options: TransposeOptions, x_shape: Any, w_shape: An
     if w[0] % options.groups:
         raise ValueError(f"groups must divide the {w[0]} input channels; got {options.groups}")
     spatial, extra = transposed_geometry(options, w[2:])
-    sizes = []
-    for size, taps, before, after, step, spread, more in zip(x[2:], w[2:], *spatial, extra, strict=True):
-        length = (size - 1) * step - before - after + spread * (taps - 1) + 1 + more
-        if length < 1:
+    axes = zip(x[2:], _room(w[2:], spatial), spatial.stride, extra, strict=True)
+    sizes = [(size - 1) * step - room + more for size, room, step, more in axes]
+    for at, found in enumerate(sizes):
+        if found < 1:
             raise ValueError(
-                f"padding must be smaller; got ({before}, {after}) for a filter of size {taps} with dilation {spread} "
-                f"and stride {step} on an axis of size {size}, for which the output would be empty"
+                f"padding must be smaller; got ({spatial.pre_padding[at]}, {spatial.post_padding[at]}) for a filter of size "
+                f"{w[2 + at]} with dilation {spatial.dilation[at]} and stride {spatial.stride[at]} on an axis of size "
+                f"{x[2 + at]}, for which the output would be empty"
             )
-        sizes.append(length)
     return from_logical((x[0], w[1] * options.groups, *sizes), last)
 
 
@@ -164,13 +152,12 @@ def transposed_input_shape(options: TransposeOptions, dy_shape: Sizes, w_shape: 
         raise ValueError(f"dy and w must both have 3, 4 or 5 axes; got shapes {dy_shape} and {w_shape}")
     dy, w = to_logical(dy_shape, last), to_logical(w_shape, last)
     spatial, extra = transposed_geometry(options, w[2:])
-    sizes = []
-    for size, taps, before, after, step, spread, more in zip(dy[2:], w[2:], *spatial, extra, strict=True):
-        room = size + before + after - spread * (taps - 1) - 1 - more
-        if room < 0:
+    least = [more - room for room, more in zip(_room(w[2:], spatial), extra, strict=True)]
+    for size, smallest, taps in zip(dy[2:], least, w[2:], strict=True):
+        if size < smallest:
             raise ValueError(
-                f"dy must have size {size - room} or more where it has {size}, which is what an x of size 1 gives with "
+                f"dy must have size {smallest} or more where it has {size}, which is what an x of size 1 gives with "
                 f"a filter of size {taps}; got shape {dy_shape}"
             )
-        sizes.append(room // step + 1)
+    sizes = [(size - smallest) // step + 1 for size, smallest, step in zip(dy[2:], least, spatial.stride, strict=True)]
     return from_logical((dy[0], w[0], *sizes), last)

@@ -17,7 +17,11 @@ from cudnnpy.convolution.problem import OPERANDS, ROLES, make_problem
 
 
 class OperationRequest(NamedTuple):
-    """An operation on the arrays of a call: the arguments of `problem_of_call` after the options."""
+    """An operation on the arrays of a call.
+
+    `names` are the names of the two inputs in the call, which may also have a bias and an out. `shape` is the shape of a
+    gradient, which may be None if there is an out.
+    """
 
     call: Call
     operation: str
@@ -25,24 +29,12 @@ class OperationRequest(NamedTuple):
     activation: str | None = None
     alpha: float = 1.0
     beta: float = 0.0
-    shape: tuple[int, ...] | None = None
+    shape: Any = None
 
 
-def problem_of_call(
-    options: ConvolutionOptions,
-    call: Call,
-    operation: str,
-    names: tuple[str, str],
-    activation: str | None = None,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-    shape: Any = None,
-) -> ConvolutionProblem:
-    """Return the problem of an operation. Raises ValueError or TypeError, which name the argument.
-
-    `names` are the names of the two inputs in the call, which may also have a bias and an out. `shape` is the shape of a
-    gradient, which may be None if there is an out.
-    """
+def problem_of_call(options: ConvolutionOptions, request: OperationRequest) -> ConvolutionProblem:
+    """Return the problem of an operation. Raises ValueError or TypeError, which name the argument."""
+    call, operation, names, activation, alpha, beta, shape = request
     first, second, out = call.specs[names[0]], call.specs[names[1]], call.specs.get("out")
     if isinstance(options.algorithm, str):
         algorithm_named(operation, options.algorithm)

@@ -387,7 +387,7 @@ class Convolution(ConvolutionOptions, Operation):
         if not specs.keys() >= set(names):
             raise TypeError(f"{names[0]} and {names[1]} must be arrays or TensorSpecs; got None")
         call = Call(Specs(specs), {}, ordinal or 0, 0, {})
-        problem = problem_of_call(self, call, operation, names, activation, alpha, beta, shape)
+        problem = problem_of_call(self, OperationRequest(call, operation, names, activation, alpha, beta, shape))
         if problem.is_empty:
             raise ValueError(f"a planned problem must have elements; got {problem}, for which nothing is computed")
         # The driver is called last, so that bad arguments are reported where there is none.
@@ -411,7 +411,7 @@ class Convolution(ConvolutionOptions, Operation):
 
     def _prepare(self, request: OperationRequest) -> Prepared:
         """Plan an operation; return the spec of its result as well."""
-        problem = problem_of_call(self, *request)
+        problem = problem_of_call(self, request)
         results = [result_in_layout(self, problem.specs[-1], problem.x, problem.w, problem.y)]
         if problem.is_empty:
             return self._without_elements(request.call, problem, operands_of(request, problem)), results

@@ -41,7 +41,7 @@ def prepare_extended(
         extended_shape = tuple(size + more for size, more in zip(x.shape, surplus, strict=True))
         extended = TensorSpec(extended_shape, x.dtype, result_strides(extended_shape, x))
         specs[name] = in_layout(extended, is_channels_last(layout))
-    problem = problem_of_call(convolution, *request._replace(call=call._replace(specs=specs)))
+    problem = problem_of_call(convolution, request._replace(call=call._replace(specs=specs)))
     at = len(problem.specs) - 1 if is_forward else 0
     if x is None:
         smaller = _less(problem.specs[at].shape, surplus)

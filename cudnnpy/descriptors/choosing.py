@@ -175,12 +175,7 @@ def choose_algorithm(
     0
     """
     functions = FUNCTIONS[check_option("operation", operation, tuple(FUNCTIONS))]
-    options: dict[str, Any] = {
-        "prefer": prefer,
-        "workspace_limit": workspace_limit,
-        "deterministic": deterministic,
-        "tf32": tf32,
-    }
+    options = dict[str, Any](prefer=prefer, workspace_limit=workspace_limit, deterministic=deterministic, tf32=tf32)
     limit = PreferenceOptions(**options)._permitted_workspace()
     for name, value in (("arrays", arrays), ("workspace", workspace)):
         if value is not None and prefer != "autotune":

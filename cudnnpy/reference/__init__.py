@@ -1,7 +1,8 @@
 """The reference implementation of cudnnpy's operations, in NumPy, for the tests and for machines without a GPU.
 
-Names, signatures and meanings are as in `cudnnpy`; arrays are NumPy arrays. Floating-point inputs are accumulated in
-float64 and the result is rounded once. Nothing here imports the code that runs on a GPU.
+Names, signatures and meanings are as in `cudnnpy`, whose classes these are subclasses of; arrays are NumPy arrays.
+Floating-point inputs are accumulated in float64 and the result is rounded once. The numerics are independent of the code for
+GPUs. Neither libcudnn nor cuda.core is loaded.
 """
 
 from cudnnpy.reference.activation import Activation, sigmoid

@@ -14,14 +14,13 @@ from cudnnpy._options.normalization import (
     statistics_dtype,
 )
 from cudnnpy.ops import batch_normalization as device
+from cudnnpy.ops.batch_normalization import RUNNING, SAVED
 from cudnnpy.reference import _arrays, _geometry
 from cudnnpy.reference._arrays import Array, Float64, Shape
 from cudnnpy.reference._moments import check_dtypes_of_parameters, check_parameter, check_results, gradient, moments
 from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation
 
 RANKS = (2, 3, 4, 5)
-RUNNING = ("running_mean", "running_variance")
-SAVED = ("saved_mean", "saved_inverse_variance")
 
 
 class BatchNormalization(NumpyOperation, device.BatchNormalization):

@@ -17,9 +17,7 @@ from cudnnpy.reference.convolution import Convolution
 from cudnnpy.typing import FusedActivation
 from cudnnpy.typing import Shape as ShapeArgument
 
-DTYPES = ("float16", "bfloat16", "float32")
 RANKS = (3, 4, 5)
-ACTIVATIONS = ("relu", "sigmoid", "tanh", "elu", "swish")
 
 
 class FusedConvolution(NumpyOperation, device.FusedConvolution):
@@ -30,7 +28,7 @@ class FusedConvolution(NumpyOperation, device.FusedConvolution):
         return self._convolution().output_shape(x_shape, w_shape)
 
     def _forward(self, arrays: Arrays, activation: FusedActivation | None) -> list[Array]:
-        x, w = (_arrays.check_tensor(name, arrays[name], RANKS, DTYPES, empty="any") for name in ("x", "w"))
+        x, w = (_arrays.check_tensor(name, arrays[name], RANKS, device.DTYPES, empty="any") for name in ("x", "w"))
         _arrays.check_same_dtype("w", w, "x", x)
         convolution = self._convolution()
         y_shape = convolution.output_shape(x.shape, w.shape)
@@ -41,7 +39,7 @@ class FusedConvolution(NumpyOperation, device.FusedConvolution):
             residual = _arrays.check_array("residual", residual, (x.dtype.name,))
             if residual.shape != y_shape:
                 raise ValueError(f"residual must have shape {y_shape}, as the result; got shape {residual.shape}")
-        check_activation(activation, ACTIVATIONS)
+        check_activation(activation, device.ACTIVATIONS)
         _arrays.check_out(out, y_shape, (x.dtype.name,), x=x, w=w, scale=scale, bias=bias, residual=residual)
 
         def spread(parameter: Array) -> Float64:

@@ -17,7 +17,7 @@ from cudnnpy._launch.launcher import Launcher
 from cudnnpy._launch.plan_cache import plan_cache
 from cudnnpy._memory.arrays import ArrayMetadata, library_of, read
 from cudnnpy._planning import recording
-from cudnnpy.convolution.call_problem import problem_of_call
+from cudnnpy.convolution.call_problem import OperationRequest, problem_of_call
 from cudnnpy.convolution.convolution import Convolution
 from cudnnpy.convolution.problem import INPUTS
 from cudnnpy.convolution.transpose import INPUT_NAMES, ConvolutionTranspose
@@ -175,9 +175,8 @@ class Planner:
             raise FallbackError(fallback_stats.LARGE)
         call = Call(specs, {argument: address for argument, (address, _) in operands.items()}, device, 0, arrays)
         if inputs[0].is_meta:
-            problem = problem_of_call(
-                convolution, call, operation, names, shape=None if operation == "forward" else shape
-            )
+            given = None if operation == "forward" else shape
+            problem = problem_of_call(convolution, OperationRequest(call, operation, names, shape=given))
             recording.note(problem, convolution._planning)
             raise FallbackError("nothing is computed on the meta device")  # never counted
         stream = library.current_stream(device)
