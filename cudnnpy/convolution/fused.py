@@ -121,8 +121,9 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
         measurer = measurer_for(graph.options, call.device, call.stream)
         zeros = () if has_channels else (byte_extent(x), byte_extent(w))
         memory_limit = call.memory_limit_with_scratch(*copies, *zeros)
+        problem, order = graph._problem(call.device)
         plan = plan_for(
-            graph.problem(call.device), graph.options, measurer, memory_limit=memory_limit, lists_candidates=False
+            problem, graph.options, measurer, memory_limit=memory_limit, lists_candidates=False, operands=order
         )
         program = with_conversion_copies(plan.name, call.device, operands, plan.executable, wanted, plan=plan)
         if has_channels:

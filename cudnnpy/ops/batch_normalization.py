@@ -62,7 +62,6 @@ from cudnnpy._options.normalization import (
     parameter_dtypes,
     statistics_dtype,
 )
-from cudnnpy._planning.engines import GraphExecutable
 from cudnnpy.descriptors import ActivationDescriptor, TensorDescriptor
 from cudnnpy.graph.graph import Graph
 from cudnnpy.typing import ElementName
@@ -490,7 +489,7 @@ class _Training(NamedTuple):
 
 def training_graph(
     device: int, epsilon: float, x: TensorSpec, y: TensorSpec, factor: float, activation: str | None, running: bool
-) -> GraphExecutable | None:
+) -> Executable | None:
     """Inputs: x, scale, bias, and the running statistics if `running`. Results: y, the saved and the updated statistics."""
     graph = Graph()
     one, scale, bias = graph.tensor("x", x), graph.tensor("scale", per_channel(x)), graph.tensor("bias", per_channel(x))
@@ -505,7 +504,7 @@ def training_graph(
     return graph.executable(device)
 
 
-def backward_graph(device: int, dy: TensorSpec, x: TensorSpec, dx: TensorSpec) -> GraphExecutable | None:
+def backward_graph(device: int, dy: TensorSpec, x: TensorSpec, dx: TensorSpec) -> Executable | None:
     """Inputs: dy, x, scale and the saved statistics. Results: dx, dscale and dbias."""
     graph = Graph()
     one, two, scale = graph.tensor("dy", dy), graph.tensor("x", x), graph.tensor("scale", per_channel(x))
