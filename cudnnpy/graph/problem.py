@@ -143,6 +143,7 @@ class GraphProblem:
                 if one.kind == "pointwise"
             ),
             frozenset(short_name(one.option("op")) for one in graph.operations if one.kind == "reduction"),
+            is_aligned=all(spec.alignment >= 16 for spec in self.specs),
         )
 
     def float64_elements(self, positions: Sequence[tuple[int, ...]], read: Read) -> None:

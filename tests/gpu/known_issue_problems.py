@@ -116,6 +116,18 @@ TEXTURE, TILE = int(raw.CUDNN_KNOB_TYPE_USE_TEX), int(raw.CUDNN_KNOB_TYPE_TILE_S
 MULTIPLY = {int(raw.CUDNN_KNOB_TYPE_MULTIPLY): 1}
 SAME: dict[str, Any] = {"padding": "same"}
 DILATED: dict[str, Any] = {"padding": "same", "dilation": 2, "groups": 2}
+_MISALIGNED = [
+    Convolved("forward", (3, 32, 7, 8), (32, 16, 3, 3), dtype, last=last, offset=offset, options=o, activation="relu")
+    for dtype, offset in (("float16", 2), ("float32", 1))
+    for last in ("xwy", "")
+    for o in ({"groups": 2}, {"stride": (1, 2), "dilation": 3, "groups": 2})
+]
++[
+    Convolved("forward", (4, 32, 8, 8), (32, 32, 3, 3), dtype, last=last, offset=offset, bias=bias, activation="relu")
+    for dtype, offset in (("float16", 2), ("float32", 1))
+    for last in ("xwy", "")
+    for bias in (False, True)
+]
 _ORDERS = [
     # the filter is not as x is; then x or y of one position beside channels first
     Convolved("forward", (4, 32, 8, 8), (32, 32, 3, 3), "float16", last="xy", bias=True, activation="relu"),
@@ -246,22 +258,8 @@ TRIALS: dict[str, list[Trial]] = {
     ],
     "graph-orders": [*_ORDERS],
     "fused-orders": [*_ORDERS],
-    "fused-misaligned": [
-        Convolved(
-            "forward", (3, 32, 7, 8), (32, 16, 3, 3), dtype, last=last, offset=offset, options=o, activation="relu"
-        )
-        for dtype, offset in (("float16", 2), ("float32", 1))
-        for last in ("xwy", "")
-        for o in ({"groups": 2}, {"stride": (1, 2), "dilation": 3, "groups": 2})
-    ]
-    + [
-        Convolved(
-            "forward", (4, 32, 8, 8), (32, 32, 3, 3), dtype, last=last, offset=offset, bias=bias, activation="relu"
-        )
-        for dtype, offset in (("float16", 2), ("float32", 1))
-        for last in ("xwy", "")
-        for bias in (False, True)
-    ],
+    "fused-misaligned": [*_MISALIGNED],
+    "graph-misaligned": [*_MISALIGNED],
     "gradient-padding": _PADDED,
     "data-gradient-beta": [
         Convolved("backward_data", (2, 16, 9, 8), (16, 16, 1, 1), dtype, last=last, options={"stride": 2}, beta=0.5)

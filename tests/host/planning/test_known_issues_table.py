@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,6 +72,11 @@ def activated(mode: str) -> GraphProblem:
     g = Graph()
     g.output("y", g.pointwise(mode, g.tensor("x", TensorSpec(X, "float16"))))
     return as_graph(g)
+
+
+def misaligned(asked: GraphProblem) -> GraphProblem:
+    tensors = tuple(one._replace(spec=one.spec._replace(alignment=4)) for one in asked.graph.tensors)
+    return replace(asked, graph=asked.graph._replace(tensors=tensors))
 
 
 def reduced(op: str) -> GraphProblem:
@@ -155,6 +161,12 @@ SIDES: dict[str, tuple[int, tuple[str, ...], list[Asked], list[Asked]]] = {
         (COMPILED,),
         [problem(activation="relu", alignment=4), problem(bias=True, last="xwy", alignment=8)],
         [problem(activation="relu"), problem(alignment=4)],
+    ),
+    "graph-misaligned": (
+        5,
+        (COMPILED,),
+        [misaligned(convolved()), misaligned(convolved("tanh_fwd"))],
+        [convolved(), misaligned(activated("relu_fwd"))],
     ),
     "gradient-padding": (
         20,
