@@ -41,14 +41,14 @@ def convolution_graph(problem: ConvolutionSpec) -> OperationGraph:
     if problem.bias is None and problem.activation is None:
         graph.add_tensors(x=x, w=w, y=y)
         graph.add_convolution(problem, "y")
-        return graph.whole()
+        return graph.graph
     x, w, y = with_channels_last_strides(x, w, y)
     wide = _wide(problem.compute_dtype)
     graph.add_tensors(x=x, w=w)
     graph.add_virtual("convolved", y, wide)
     graph.add_convolution(problem, "convolved")
     graph.add_epilogue(y, problem.bias, problem.activation, wide)
-    return graph.whole()
+    return graph.graph
 
 
 def epilogue_graph(y: TensorSpec, bias: TensorSpec | None, activation: str | None) -> OperationGraph:
@@ -56,7 +56,7 @@ def epilogue_graph(y: TensorSpec, bias: TensorSpec | None, activation: str | Non
     graph = _GraphParts()
     graph.add_tensors(convolved=y)
     graph.add_epilogue(y, bias, activation, _wide(y.dtype))
-    return graph.whole()
+    return graph.graph
 
 
 class _GraphParts:
@@ -66,13 +66,10 @@ class _GraphParts:
         self._tensors: dict[str, Tensor] = {}
         self._operations: list[Operation] = []
 
-    def whole(self) -> OperationGraph:
-        """Return the graph."""
-        made = {uid for operation in self._operations for _, uid in operation.results}
-        tensors = tuple(self._tensors.values())
-        there = [one.uid for one in tensors if not one.is_virtual]
-        inputs, outputs = (tuple(uid for uid in there if (uid in made) == is_made) for is_made in (False, True))
-        return OperationGraph(tensors, tuple(self._operations), inputs, outputs)
+    @property
+    def graph(self) -> OperationGraph:
+        """The graph."""
+        return OperationGraph(tuple(self._tensors.values()), tuple(self._operations))
 
     def add_tensors(self, **specs: TensorSpec) -> None:
         """Add tensors in memory."""
@@ -193,9 +190,7 @@ def as_convolution(graph: OperationGraph, device: int) -> tuple[ConvolutionSpec,
 
 def _is_same(a: OperationGraph, b: OperationGraph) -> bool:
     """Return whether two canonical graphs compute the same, on tensors of the same layouts."""
-    if (a.operations, a.inputs, a.outputs) != (b.operations, b.inputs, b.outputs):
-        return False
-    return all(
+    return a.operations == b.operations and all(
         (one.is_virtual, one.number, one.spec.dtype, one.spec.shape)
         == (two.is_virtual, two.number, two.spec.dtype, two.spec.shape)
         and (one.is_virtual or (one.spec.alignment == two.spec.alignment and has_same_layout(one.spec, two.spec)))

@@ -737,8 +737,7 @@ class Graph(PublicDir):
             )
             for uid, node in self._by_uid.items()
         )
-        inputs, outputs = (tuple(node.uid for node in nodes) for nodes in (self.inputs, self.outputs))
-        return OperationGraph(tensors, tuple(self._operations), inputs, outputs)
+        return OperationGraph(tensors, tuple(self._operations))
 
 
 def _each_axis(name: str, given: Any, low: int, rank: int) -> tuple[int, ...]:

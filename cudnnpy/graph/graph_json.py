@@ -79,13 +79,11 @@ def graph_from_json(given: Any) -> OperationGraph:
     results = {uid for one in made for _, uid in one.results}
     if any(one.uid not in results for one in reader.tensors.values() if one.is_virtual):
         raise invalid_json("its virtual tensors must be results; got another")
-    there = [one.uid for one in reader.tensors.values() if not one.is_virtual and one.number is None]
-    inputs, outputs = (tuple(uid for uid in there if (uid in results) == is_made) for is_made in (False, True))
-    if not outputs:
+    graph = OperationGraph(tuple(reader.tensors.values()), made)
+    if not graph.outputs:
         raise invalid_json("its graph has no output")
-    for uid in outputs:
+    for uid in graph.outputs:
         check_distinct(reader.tensors[uid].spec, f"tensor {uid}")
-    graph = OperationGraph(tuple(reader.tensors.values()), made, inputs, outputs)
     if canonical_graph(graph)[0] != graph or graph_to_json(graph) != given:
         raise invalid_json("it is not in canonical form")
     return graph

@@ -41,13 +41,19 @@ class OperationGraph(NamedTuple):
 
     tensors: tuple[Tensor, ...]
     operations: tuple[Operation, ...]
-    inputs: tuple[int, ...]  #: the unique ids of the tensors in memory that no operation computes
-    outputs: tuple[int, ...]  #: the unique ids of the results in memory
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """The unique ids of the results in memory."""
+        made = {uid for operation in self.operations for _, uid in operation.results}
+        return tuple(one.uid for one in self.tensors if one.uid in made and not one.is_virtual)
 
     @property
     def in_memory(self) -> tuple[int, ...]:
-        """The unique ids of the inputs, then of the outputs."""
-        return (*self.inputs, *self.outputs)
+        """The unique ids of the tensors in memory: the inputs, then the outputs."""
+        outputs = self.outputs
+        there = (one.uid for one in self.tensors if not one.is_virtual and one.number is None)
+        return (*(uid for uid in there if uid not in outputs), *outputs)
 
     @property
     def specs(self) -> dict[int, TensorSpec]:
@@ -91,16 +97,8 @@ def canonical_graph(graph: OperationGraph) -> tuple[OperationGraph, dict[int, in
         before = [uid for _, uids in operation.operands for uid in each_uid(uids)]
         pending += [(uid, True), *((one, False) for one in reversed(before))]
     tensors = {tensor.uid: tensor for tensor in graph.tensors}
-    order = sorted(new, key=new.__getitem__)
-    return (
-        OperationGraph(
-            tuple(tensors[uid]._replace(uid=new[uid]) for uid in order),
-            tuple(_renumbered(operation, new) for operation in done),
-            tuple(new[uid] for uid in order if uid in graph.inputs),
-            tuple(new[uid] for uid in order if uid in graph.outputs),
-        ),
-        new,
-    )
+    renumbered = tuple(tensors[uid]._replace(uid=number) for uid, number in new.items())
+    return OperationGraph(renumbered, tuple(_renumbered(operation, new) for operation in done)), new
 
 
 def _renumbered(operation: Operation, new: dict[int, int]) -> Operation:
