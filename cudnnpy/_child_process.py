@@ -16,7 +16,7 @@ from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.measurement import Measurer
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan
-from cudnnpy._planning.problem import Problem
+from cudnnpy._planning.problem import CallerOperands, Problem
 from cudnnpy.handle import on_device
 
 
@@ -84,11 +84,13 @@ def check_device(device: object, arrays: Collection[str] = ()) -> None:
         )
 
 
-def plan_for_profile(problem: Problem, options: PlanningOptions, profile: DeviceProfile) -> Plan:
+def plan_for_profile(
+    problem: Problem, options: PlanningOptions, profile: DeviceProfile, operands: CallerOperands | None = None
+) -> Plan:
     """Return the plan of a problem for the GPU of a profile. Raises NoAlgorithmError, and ValueError for a forced algorithm."""
     if options.algorithm is not None:
         raise ValueError(f"algorithm must be None for a device profile; got {options.algorithm!r}")
-    return _planner().plan_for_profile(problem, options, profile)
+    return _planner().plan_for_profile(problem, options, profile, operands)
 
 
 def candidates_for_profile(problem: Problem, options: PlanningOptions, profile: DeviceProfile) -> list[Candidate]:

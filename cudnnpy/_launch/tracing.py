@@ -20,9 +20,9 @@ from cudnnpy._core.driver import is_stream_or_torch_capturing
 from cudnnpy._core.process_setting import ProcessSetting
 from cudnnpy._launch import dispatch
 from cudnnpy._launch.address_validation import Addresses
+from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.gpu_time import DELAY_US, gpu_microseconds
 from cudnnpy._launch.launcher import Launcher
-from cudnnpy._launch.operation import Operation
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._options.checks import check_integer, error_repr
 from cudnnpy._process_state import declare
@@ -179,7 +179,7 @@ def _write(trace: _Trace, line: str) -> None:
 _TRACED: dict[Any, tuple[str, Callable[..., Any]]] = {
     Launcher: ("run", _traced_launch),
     dispatch: ("run", _traced_run),
-    Operation: ("_run", staticmethod(_traced_run)),
+    ArrayOperation: ("_run", staticmethod(_traced_run)),
 }
 _untraced: dict[Any, Callable[..., Any]] = {}
 

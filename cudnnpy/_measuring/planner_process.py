@@ -19,7 +19,7 @@ from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.device_profile import DeviceProfile, ProfileError
 from cudnnpy._planning.offline_planning import CandidateRow, candidate_of_row
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.problem import Problem
+from cudnnpy._planning.problem import CallerOperands, Problem
 from cudnnpy._planning.profile_plan import ProfilePlan
 from cudnnpy._process_state import declare, fork_safe_lock
 from cudnnpy._store.entry import Entry
@@ -117,7 +117,9 @@ _current: list[PlannerProcess] = []  # of the last profile that a call planned f
 declare(__name__, "_current", in_child=True, resets=False)  # a forked process starts a process of its own
 
 
-def plan_for_profile(problem: Problem, options: PlanningOptions, profile: DeviceProfile) -> ProfilePlan:
+def plan_for_profile(
+    problem: Problem, options: PlanningOptions, profile: DeviceProfile, operands: CallerOperands | None = None
+) -> ProfilePlan:
     """Return the plan of a problem for a profile, and record the problem. Raises NoAlgorithmError."""
     with planner_for(profile) as planner:
         try:
@@ -129,7 +131,7 @@ def plan_for_profile(problem: Problem, options: PlanningOptions, profile: Device
             limit = selection.limit_of(options, profile.memory)
             raise selection.no_algorithm(problem, options, limit, considered, is_for_profile=True) from None
     recording.note(problem, options)
-    return ProfilePlan(entry, profile)
+    return ProfilePlan(entry, profile, operands)
 
 
 def candidates_for_profile(problem: Problem, options: PlanningOptions, profile: DeviceProfile) -> list[Candidate]:

@@ -1,6 +1,6 @@
 """cuDNN's graph API by its descriptors: operation graphs, heuristics, engines by global index, knobs and execution plans.
 
-The operations of a graph are created by cudnnpy.graph and convolution/operation_graph.py.
+The operations of a graph are created by cudnnpy.graph.descriptors.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ def is_misaligned(traits: ProblemTraits) -> bool:
 
 
 def fuses_misaligned(traits: ProblemTraits) -> bool:
-    """a bias or an activation fused, and an address that is not a multiple of 16"""
-    return bool(traits.fused) and not traits.is_aligned
+    """a bias or an activation fused after a convolution, and an address that is not a multiple of 16"""
+    return bool(traits.convolutions and traits.fused) and not traits.is_aligned
 
 
 def fuses_tanh(traits: ProblemTraits) -> bool:

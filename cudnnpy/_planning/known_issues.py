@@ -225,7 +225,16 @@ ISSUES: tuple[Issue, ...] = (
         "misreads tensors at addresses that are not multiples of 16",
         "not fused",
         kind="compiled at run time",
-        detail="wrong results, NaN; a Graph takes arrays at multiples of 16 alone",
+        detail="wrong results, NaN",
+    ),
+    Issue(
+        "graph-misaligned",
+        ("graph",),
+        (4,),
+        fuses_misaligned,
+        "misreads tensors at addresses that are not multiples of 16",
+        kind="compiled at run time",
+        detail="wrong results, NaN; arrays of a Graph are aligned as its tensors are, to 16 bytes by default",
     ),
     Issue(
         "gradient-padding",

@@ -10,8 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cudnnpy import raw
-from cudnnpy._core.layouts import byte_extent
+from cudnnpy._core.layouts import TensorSpec, byte_extent
 from cudnnpy._launch.address_validation import AddressCheck, address_check
+from cudnnpy._launch.implicit_operands import with_implicit_operands
 from cudnnpy._launch.launcher import Launcher
 from cudnnpy._launch.plan_cache import DEFAULT_LIMIT
 from cudnnpy._launch.steps import Executable, is_relocatable
@@ -30,7 +31,7 @@ from cudnnpy._planning.plan_serialization import (
     parsed_problem,
     serialize,
 )
-from cudnnpy._planning.problem import Problem
+from cudnnpy._planning.problem import CallerOperands, Problem
 from cudnnpy._planning.problem_notation import text_of
 from cudnnpy._planning.ranking import source_text
 from cudnnpy._process_state import declare
@@ -68,20 +69,25 @@ def executable_of(candidate: Candidate) -> Executable:
     return executable
 
 
-def check_pointers(problem: Problem, pointers: Sequence[int], workspace: tuple[int, int] = (0, 0)) -> None:
+def check_pointers(
+    names: Sequence[str],
+    specs: Sequence[TensorSpec],
+    results: int,
+    pointers: Sequence[int],
+    workspace: tuple[int, int] = (0, 0),
+) -> None:
     """Raise ValueError for an address that is null or misaligned, and for a result or workspace that overlaps an operand.
 
-    `workspace` is its address and its size in bytes.
+    The last `results` operands are results. `workspace` is its address and its size in bytes.
     """
-    named = list(zip(problem.operands, problem.specs, pointers, strict=True))
-    results = named[-problem.results :]
+    named = list(zip(names, specs, pointers, strict=True))
     for name, spec, pointer in named:
         if not pointer or pointer % spec.alignment:
             raise ValueError(
                 f"{name} must be aligned to {spec.alignment} bytes; got address {pointer:#x}. Plan with "
                 "TensorSpec(..., alignment=...) for less"
             )
-    for result, spec, start in results:
+    for result, spec, start in named[-results:]:
         end = start + byte_extent(spec)
         for name, other, pointer in named:
             if name == result:
@@ -100,8 +106,10 @@ def check_pointers(problem: Problem, pointers: Sequence[int], workspace: tuple[i
             raise ValueError(f"workspace must not overlap {name} in memory; got {bytes_text(size)} at {space:#x}")
 
 
-def _explain(problem: Problem, size: int, operands: Sequence[int], workspace: int) -> None:
-    check_pointers(problem, operands, (workspace, size))
+def _explain(
+    names: Sequence[str], specs: Sequence[TensorSpec], results: int, size: int, operands: Sequence[int], workspace: int
+) -> None:
+    check_pointers(names, specs, results, operands, (workspace, size))
 
 
 def _line(problem: Problem, options: PlanningOptions, name: str, source: str) -> str:
@@ -163,9 +171,13 @@ class Plan(PublicDir):
     store_layer: str  #: the layer of the store that had the choice, "user" or "application PATH"; "" if it was made now
     candidates: list[Candidate]  #: of a plan from a method plan(), all that were considered; see `candidates_table`
 
-    def __init__(self, problem: Problem, candidate: Candidate) -> None:
-        self.problem, self.executable = problem, (executable := executable_of(candidate))
-        self.operation, self.operands = problem.operation, problem.operands
+    def __init__(self, problem: Problem, candidate: Candidate, operands: CallerOperands | None = None) -> None:
+        count = len(problem.operands)
+        self._caller = caller = operands or CallerOperands(problem.operands, tuple(range(count)))
+        executable = with_implicit_operands(executable_of(candidate), list(caller.order), count)
+        specs = [problem.specs[caller.order.index(at)] for at in range(count)]
+        self.problem, self.executable = problem, executable
+        self.operation, self.operands = problem.operation, caller.names
         self._address_count = len(self.operands) + 2
         self.source, self._source = source_text(candidate.source), candidate.source
         self.name, self.notes = candidate.name, candidate.notes
@@ -174,14 +186,14 @@ class Plan(PublicDir):
         self.engine = candidate.engine
         self.workspace_size = executable.workspace_size
         self.device = problem.device
-        self.is_relocatable = all(s.alignment >= _ALIGNMENT for s in problem.specs) and is_relocatable(executable)
+        self.is_relocatable = all(s.alignment >= _ALIGNMENT for s in specs) and is_relocatable(executable)
         self.store_layer, self.candidates = "", []
         self._options, self._planning_ms = PlanningOptions(tf32=not candidate.strict), 0.0
         self.check_addresses = address_check(
-            [byte_extent(spec) for spec in problem.specs],
-            range(len(problem.specs) - problem.results, len(problem.specs)),
-            partial(_explain, problem, self.workspace_size),
-            max((_ALIGNMENT, *(spec.alignment for spec in problem.specs))),
+            [byte_extent(spec) for spec in specs],
+            range(count - problem.results, count),
+            partial(_explain, caller.names, specs, problem.results, self.workspace_size),
+            max((_ALIGNMENT, *(spec.alignment for spec in specs))),
             self.workspace_size,
         )
         self._of_thread = threading.local()

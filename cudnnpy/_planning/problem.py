@@ -115,6 +115,13 @@ class Problem(Protocol):
         """Return the candidate that `options.algorithm` forces. Raises ValueError or TypeError if it is not an algorithm."""
 
 
+class CallerOperands(NamedTuple):
+    """The operands of a problem as a caller names and orders them; the results come last."""
+
+    names: tuple[str, ...]
+    order: tuple[int, ...]  #: for each operand of the problem, its index among the names
+
+
 def is_strict(problem: Problem, options: PlanningOptions) -> bool:
     """Return whether float32 must be multiplied as float32, not as tf32."""
     return problem.specs[0].dtype == "float32" and not options.tf32

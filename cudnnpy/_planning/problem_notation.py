@@ -2,7 +2,7 @@
 
     forward 128x64x56x56 64x64x3x3 pad=1 float16 channels_last
     backward_filter 32x128x28x28 128x4x3x3 pad=1 stride=2 groups=32 deterministic tf32=False
-    graph {"calls":[...],"compute_dtype":"float32","tensors":[...]} workspace_limit=64MiB
+    graph {"operations":[...],"tensors":[...]} workspace_limit=64MiB
 
 A text consists of words separated by spaces, in any order. A word that begins with ``#`` begins a comment, up to the end of the
 line, as in the lines of `cudnnpy.trace`. A text that begins with JSON needs no word ``graph``. `text_of` omits defaults and

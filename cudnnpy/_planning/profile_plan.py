@@ -11,7 +11,7 @@ from cudnnpy._planning.candidates import detached_candidate
 from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.plan_serialization import deserialize, engine_of, lowering_of, parsed_problem
-from cudnnpy._planning.problem import Problem
+from cudnnpy._planning.problem import CallerOperands, Problem
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # a copy of the package without the store plans for no profil
 class ProfilePlan(Plan):
     """A plan for a device profile, whose methods are documented in Plan."""
 
-    def __init__(self, entry: Entry, profile: DeviceProfile) -> None:
+    def __init__(self, entry: Entry, profile: DeviceProfile, operands: CallerOperands | None = None) -> None:
         content = deserialize(entry.plan)
         problem, _ = parsed_problem(content, 0)
         considered = [detached_candidate(*one) for one in entry.candidates]
@@ -30,7 +30,7 @@ class ProfilePlan(Plan):
         chosen.engine = engine_of(content, lowering_of(content, problem))
         chosen.executable = _OnAnotherGpu(entry.workspace_size, profile)
         self.profile, self.entry = profile, entry
-        super().__init__(problem, chosen)
+        super().__init__(problem, chosen, operands)
         self.candidates = considered
 
     def __repr__(self) -> str:
@@ -43,7 +43,7 @@ class ProfilePlan(Plan):
         raise _cannot_run(self.profile)
 
     def __reduce__(self) -> tuple[Callable[..., Plan], tuple[Any, ...]]:
-        return ProfilePlan, (self.entry, self.profile)
+        return ProfilePlan, (self.entry, self.profile, self._caller)
 
     def check_serves(self, problem: Problem) -> None:
         """Raise ValueError: the plan serves no problem on a GPU of this process."""

@@ -20,7 +20,7 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.measurement import Measurer
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.plan import Plan
-from cudnnpy._planning.problem import Problem
+from cudnnpy._planning.problem import CallerOperands, Problem
 from cudnnpy._process_state import process_cache
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.handle import Handle
@@ -159,13 +159,14 @@ def plan_for(
     memory_limit: int | None = None,
     *,
     lists_candidates: bool = True,
+    operands: CallerOperands | None = None,
 ) -> Plan:
     """Return the plan of a problem that the options choose.
 
     Its `candidates` are all that were considered; with `lists_candidates=False` none, for a cache of thousands of plans.
     A valid stored choice is used (stored_tuner.py). Without one prefer="autotune" measures the problem by the measurer.
-    `previous_engine` and `memory_limit` are the same as in `choose`. Raises NoAlgorithmError, and ValueError if
-    `options.algorithm` is the plan of another problem.
+    `previous_engine` and `memory_limit` are the same as in `choose`. `operands` are the caller's names and order, if they are
+    not the problem's. Raises NoAlgorithmError, and ValueError if `options.algorithm` is the plan of another problem.
     """
     given = options.algorithm
     if isinstance(given, Plan):
@@ -180,7 +181,7 @@ def plan_for(
     candidate, considered = choose(
         problem, options, target, memory.free_bytes(problem.device), tuner, previous_engine, memory_limit
     )
-    plan = Plan(problem, candidate)
+    plan = Plan(problem, candidate, operands)
     plan._options, plan._planning_ms = options, (time.perf_counter() - begin) * 1e3
     if tuner is not None:
         plan.store_layer = tuner.layer

@@ -9,10 +9,10 @@ from cudnnpy._child_process import candidates_for_profile, measurer_for, plan_fo
 from cudnnpy._core.convolution_sizes import output_shape_in_layout
 from cudnnpy._core.driver import check_not_capturing
 from cudnnpy._core.layouts import TensorSpec, byte_extent
+from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.fill_executables import program_for_empty_input
 from cudnnpy._launch.operands import check_no_overlaps
-from cudnnpy._launch.operation import Operation
 from cudnnpy._launch.program import Operand, Program
 from cudnnpy._memory import workspace as memory
 from cudnnpy._memory.arrays import library_of
@@ -40,7 +40,7 @@ from cudnnpy.typing import Array, ArrayT, ConvolutionActivation, ConvolutionOper
 Prepared: TypeAlias = tuple[Plan | Program, list[TensorSpec]]
 
 
-class Convolution(ConvolutionOptions, Operation):
+class Convolution(ConvolutionOptions, ArrayOperation):
     """A convolution over 1, 2 or 3 spatial axes and its gradients.
 
     An object has the geometry and the choice of algorithms, and no weights. It is immutable, and may be shared by threads.

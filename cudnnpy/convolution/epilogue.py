@@ -7,9 +7,10 @@ from cudnnpy._core.layouts import TensorSpec, channels_last_strides, packed_stri
 from cudnnpy._launch.step_builder import StepBuilder, Tensor
 from cudnnpy._launch.steps import FunctionCall, OperandAddress, scaling_arguments, tensor_descriptor
 from cudnnpy._planning.engines import GraphExecutable, Target, heuristics
-from cudnnpy.convolution.operation_graph import epilogue_graph, uids
+from cudnnpy.convolution.convolution_graph import epilogue_graph, uids
 from cudnnpy.descriptors import ActivationDescriptor
 from cudnnpy.errors import StatusError
+from cudnnpy.graph.descriptors import build_graph
 from cudnnpy.names import enumerator
 
 
@@ -44,7 +45,7 @@ def add_epilogue(
 def _planned(y: TensorSpec, bias: TensorSpec | None, activation: str | None, target: Target) -> GraphExecutable | None:
     """Return the first executable of the graph that needs no workspace; None if there is none."""
     operands = ("convolved", "y") if bias is None else ("convolved", "bias", "y")
-    for configuration in heuristics(epilogue_graph(y, bias, activation, target), target):
+    for configuration in heuristics(build_graph(epilogue_graph(y, bias, activation), target), target):
         try:
             executable = GraphExecutable(configuration.finalize(), uids(operands))
         except StatusError:

@@ -15,9 +15,9 @@ from cudnnpy._core.layouts import (
     per_channel,
     result_strides,
 )
+from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.operands import check_input, check_no_overlaps, logical, logical_like, logical_result, packed_like
-from cudnnpy._launch.operation import Operation
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
 from cudnnpy._memory.device_array import current_device
 from cudnnpy._options.arguments import check_activation
@@ -38,7 +38,7 @@ _PARAMETERS = ("scale", "bias")
 _NAMES = ("x", "w", *_PARAMETERS, "residual", "out")
 
 
-class FusedConvolution(FusedOptions, Operation):
+class FusedConvolution(FusedOptions, ArrayOperation):
     """activation(scale * convolution(x, w) + bias + residual) in one launch.
 
     On a GPU, engines that fuse take float16 and bfloat16, and float32 as tf32, channels last in memory. Tensors in another
@@ -192,8 +192,9 @@ class FusedConvolution(FusedOptions, Operation):
         measurer = measurer_for(graph.options, call.device, call.stream)
         zeros = () if has_channels else (byte_extent(x), byte_extent(w))
         memory_limit = call.memory_limit_with_scratch(*copies, *zeros)
+        problem, order = graph._problem(call.device)
         plan = plan_for(
-            graph.problem(call.device), graph.options, measurer, memory_limit=memory_limit, lists_candidates=False
+            problem, graph.options, measurer, memory_limit=memory_limit, lists_candidates=False, operands=order
         )
         program = with_conversion_copies(plan.name, call.device, operands, plan.executable, wanted, plan=plan)
         if has_channels:

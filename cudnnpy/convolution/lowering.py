@@ -38,11 +38,12 @@ from cudnnpy._planning.candidates import LOWERING_OPTIONS
 from cudnnpy._planning.engines import GraphExecutable, Target
 from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy.backend import Descriptor
-from cudnnpy.convolution import operation_graph
+from cudnnpy.convolution.convolution_graph import convolution_graph, uids
 from cudnnpy.convolution.convolution_notation import words_of
 from cudnnpy.convolution.epilogue import add_epilogue
 from cudnnpy.convolution.problem import ROLES, ConvolutionSpec, in_agreement
 from cudnnpy.convolution.space_to_depth import SpaceToDepth, can_transform, with_space_to_depth
+from cudnnpy.graph.descriptors import build_graph
 
 _IMAGE_AXES = 2  # maximum of spatial axes; with three, depthwise convolutions run on other kernels
 
@@ -93,11 +94,11 @@ class ConvolutionLowering(NamedTuple):
 
     def build_graph(self, target: Target) -> Descriptor:
         """Return the part's operation graph. Raises StatusError if cuDNN rejects it."""
-        return target.memoize("graph", self.part, make=lambda: operation_graph.operation_graph(self.part, target))
+        return target.memoize("graph", self.part, make=lambda: build_graph(convolution_graph(self.part), target))
 
     def executable(self, plan: Descriptor, target: Target) -> Executable:
         """Return the executable of the whole problem for an execution plan of the part."""
-        return self.complete(GraphExecutable(plan, operation_graph.uids(self.part.operands)), target)
+        return self.complete(GraphExecutable(plan, uids(self.part.operands)), target)
 
     @property
     def traits(self) -> ProblemTraits:

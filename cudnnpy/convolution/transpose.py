@@ -7,8 +7,8 @@ from typing import Any
 
 from cudnnpy._core.convolution_sizes import transposed_geometry, transposed_input_shape, transposed_output_shape
 from cudnnpy._core.layouts import TensorSpec, to_logical
+from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.dispatch import Call
-from cudnnpy._launch.operation import Operation
 from cudnnpy._launch.program import Program
 from cudnnpy._options.arguments import gradient_shape, shape_argument
 from cudnnpy._options.checks import check_shape, is_channels_last
@@ -23,7 +23,7 @@ from cudnnpy.typing import Array, ArrayT, ConvolutionActivation, Shape, Stream
 INPUT_NAMES = {"forward": ("dy", "w"), "backward_data": ("x", "w"), "backward_filter": ("x", "dy")}
 
 
-class ConvolutionTranspose(TransposeOptions, Operation):
+class ConvolutionTranspose(TransposeOptions, ArrayOperation):
     """The transpose of a `Convolution` with the same options, and its gradients.
 
     forward is the convolution's backward_data, and backward_data its forward. Filters are the filters of the convolution that

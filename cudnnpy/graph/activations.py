@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from cudnnpy import raw
-from cudnnpy.graph.graph import Graph
-from cudnnpy.graph.nodes import Node
+from cudnnpy.graph.graph import Graph, Node
 from cudnnpy.names import enumerator
 
 

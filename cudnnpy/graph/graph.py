@@ -17,33 +17,103 @@ graphs an engine can run: NoAlgorithmError has the table of the engines, with th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
+from ctypes import c_double, c_float
+from dataclasses import dataclass
 from itertools import islice
-from typing import Self
+from math import isfinite
+from operator import index
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex, cast
 
+from cudnnpy import raw
 from cudnnpy._child_process import check_device, measurer_for, plan_for_profile
 from cudnnpy._core.cache_token import CacheToken
-from cudnnpy._core.layouts import TensorSpec, has_same_layout
+from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._core.layouts import (
+    TensorSpec,
+    check_distinct,
+    check_spec,
+    has_same_layout,
+    normalize_unit_strides,
+    packed_strides,
+    suggests_channels_last,
+    with_channels_last_strides,
+)
 from cudnnpy._launch import dispatch
+from cudnnpy._launch.implicit_operands import with_implicit_operands
 from cudnnpy._launch.program import Operand, Program
-from cudnnpy._options.checks import error_repr
+from cudnnpy._launch.steps import Executable
+from cudnnpy._memory.arrays import read, spec_of
+from cudnnpy._options.checks import (
+    bounded,
+    check_flag,
+    check_integer,
+    check_number,
+    check_padding,
+    check_per_axis,
+    error_repr,
+    expand_per_axis,
+)
 from cudnnpy._options.planning import TUNE_SECONDS
+from cudnnpy._options.public_dir import PublicDir
 from cudnnpy._planning import engines
 from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan, executable_of
+from cudnnpy._planning.problem import CallerOperands
 from cudnnpy._planning.selection import plan_for, ranked_candidates
-from cudnnpy.graph.frontend_names import with_frontend_keywords
-from cudnnpy.graph.nodes import canonical_spec
-from cudnnpy.graph.operations import GraphOperations
-from cudnnpy.graph.problem import GraphProblem, graph_problem
+from cudnnpy.graph.frontend_names import missing, with_frontend_keywords
+from cudnnpy.graph.kinds import KINDS, pointwise_name
+from cudnnpy.graph.operation_graph import Operation, OperationGraph, Tensor, canonical_graph
+from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.handle import Handle, on_device
-from cudnnpy.typing import ArrayT, Dtype, Preference, Stream
+from cudnnpy.names import enumerator
+from cudnnpy.typing import (
+    Array,
+    ArrayT,
+    ConvolutionMode,
+    Dtype,
+    ElementName,
+    GraphNormalization,
+    PerAxis,
+    PointwiseMode,
+    Preference,
+    ReduceOperation,
+    ResampleMode,
+    Stream,
+)
+
+if TYPE_CHECKING:
+    from cudnnpy.convolution.candidates import ConvolutionProblem
+
+_HOW = ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope", "elu_alpha", "softplus_beta", "swish_beta")
+
+
+@dataclass(eq=False)
+class Node:
+    """A tensor of a graph: an input, a number, or the result of an operation, which is virtual unless it is an output."""
+
+    spec: TensorSpec
+    name: str = ""
+    virtual: bool = True
+    number: float | None = None  # for a tensor by value
+    uid: int = 0  # the unique id, which the graph sets
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes, in the graph's order (N, C, spatial...)."""
+        return self.spec.shape
+
+    if not TYPE_CHECKING:  # type checkers report unknown attributes
+
+        def __getattr__(self, name):
+            raise AttributeError(missing(type(self), name), name=name, obj=self)
 
 
 @with_frontend_keywords
-class Graph(GraphOperations):
+class Graph(PublicDir):
     """An operation graph with planning options.
 
     Parameters
@@ -82,6 +152,15 @@ class Graph(GraphOperations):
     """
 
     options: PlanningOptions  #: the options in canonical form
+    compute_dtype: ElementName  #: the data type of intermediate results
+    inputs: list[Node]  #: in the order of tensor()
+    outputs: list[Node]  #: in the order of output()
+    operations: list[str]  #: the operations as text, in order
+
+    if not TYPE_CHECKING:  # type checkers report unknown attributes
+
+        def __getattr__(self, name):
+            raise AttributeError(missing(type(self), name), name=name, obj=self)
 
     def __init__(
         self,
@@ -93,7 +172,12 @@ class Graph(GraphOperations):
         tf32: bool = True,
         tune_seconds: float = TUNE_SECONDS,
     ) -> None:
-        super().__init__(compute_dtype)
+        self.compute_dtype = dtype_of(compute_dtype, "compute_dtype").name
+        self.inputs = []
+        self.outputs = []
+        self.operations = []
+        self._operations: list[Operation] = []
+        self._by_uid: dict[int, Node] = {}  # every tensor
         self.options = PlanningOptions(
             prefer=prefer,
             workspace_limit=workspace_limit,
@@ -107,12 +191,347 @@ class Graph(GraphOperations):
         """Return an independent graph: nodes that are added to one are not added to the other."""
         return deepcopy(self)
 
-    def problem(self, device: int = 0, specs: Mapping[str, TensorSpec] | None = None) -> GraphProblem:
+    def tensor(self, name: str, like: Array | TensorSpec) -> Node:
+        """Add an input.
+
+        Parameters
+        ----------
+        name : str
+            Its name in `run` and in the operands of a plan.
+        like : array or TensorSpec
+            Its shape, dtype, strides and alignment.
+
+        Returns
+        -------
+        Node
+            The input.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The name is not a str or is taken, or cuDNN does not support such a tensor.
+        """
+        self._check_name(name)
+        spec = like if isinstance(like, TensorSpec) else spec_of(read(like, name)[1])
+        node = Node(canonical_spec(spec, name), name, virtual=False)
+        self._keep(node)
+        self.inputs.append(node)
+        return node
+
+    def number(self, value: float, rank: int = 4) -> Node:
+        """Add a constant as a tensor of `rank` axes of size 1.
+
+        Raises TypeError and ValueError for a value that is not a number, or that does not fit compute_dtype.
+        """
+        node = self._number_of("value", value, check_integer("rank", rank, 1, raw.CUDNN_DIM_MAX))
+        self._keep(node)
+        return node
+
+    def output(
+        self, name: str, node: Node, dtype: Dtype | None = None, strides: Sequence[SupportsIndex] | None = None
+    ) -> Node:
+        """Make the result of an operation an output, which is in memory.
+
+        Parameters
+        ----------
+        name : str
+            Its name in `run` and in the operands of a plan.
+        node : Node
+            The result of an operation.
+        dtype : dtype-like, optional
+            By default the dtype of the first input.
+        strides : tuple of ints, optional
+            In elements; by default the memory format of the operation's first input.
+
+        Returns
+        -------
+        Node
+            The same node.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The name is not a str or is taken, or the node, dtype or strides do not fit.
+        """
+        self._check_name(name)
+        self._check_nodes(node=node)
+        if not node.virtual:
+            raise ValueError(
+                f"node must be the result of an operation; got {node.name or 'a number'}, which is in memory already"
+            )
+        if dtype is None and not self.inputs:
+            raise ValueError("dtype must be a data type where the graph has no input to take it from; got None")
+        kind = dtype_of(self.inputs[0].spec.dtype if dtype is None else dtype).name
+        if strides is not None:
+            there = canonical_spec(TensorSpec(node.shape, kind, cast(Any, strides)), name)
+            check_distinct(there, name)
+            if not has_same_layout(node.spec, there):  # otherwise the strides of axes of size 1 stay
+                node.spec = node.spec._replace(strides=there.strides)
+        node.spec, node.name, node.virtual = node.spec._replace(dtype=kind), name, False
+        self.outputs.append(node)
+        return node
+
+    # Operations: each returns its results, whose shapes and memory formats follow from its operands.
+
+    def convolution(
+        self,
+        x: Node,
+        w: Node,
+        *,
+        padding: PerAxis | Sequence[SupportsIndex | Sequence[SupportsIndex]] = 0,
+        stride: PerAxis = 1,
+        dilation: PerAxis = 1,
+        mode: ConvolutionMode | raw.cudnnConvolutionMode_t = "cross_correlation",
+    ) -> Node:
+        """Add a convolution (CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR).
+
+        Parameters
+        ----------
+        x : Node
+            (N, C, spatial...), with 2 or 3 spatial axes.
+        w : Node
+            (K, C / groups, spatial...).
+        padding : int or tuple
+            An int; or one int or one (before, after) pair for each spatial axis.
+        stride, dilation : int or tuple of ints
+            An int, or one int for each spatial axis.
+        mode : {"cross_correlation", "convolution"}
+            "convolution" flips the filter.
+        """
+        self._check_nodes(x=x, w=w)
+        number, rank = enumerator(raw.cudnnConvolutionMode_t, mode, "mode"), max(len(x.shape) - 2, 0)
+        sides = expand_per_axis("padding", check_padding(padding), rank)
+        pairs = [side if isinstance(side, tuple) else (side, side) for side in sides]
+        options = {
+            "mode": number,
+            "spatial_dims": rank,
+            "pre_padding": tuple(before for before, _ in pairs),
+            "post_padding": tuple(after for _, after in pairs),
+            "stride": _each_axis("stride", stride, 1, rank),
+            "dilation": _each_axis("dilation", dilation, 1, rank),
+        }
+        y = self._add("convolution_forward", options, x=x, w=w)["y"]
+        tensors = x, w, y
+        for node, spec in zip(tensors, with_channels_last_strides(*(node.spec for node in tensors)), strict=True):
+            node.spec = spec
+        return y
+
+    def pointwise(
+        self,
+        mode: PointwiseMode | raw.cudnnPointwiseMode_t,
+        x: Node,
+        b: Node | None = None,
+        t: Node | None = None,
+        how: Mapping[str, float] | None = None,
+    ) -> Node:
+        """Add an elementwise operation (CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR).
+
+        Parameters
+        ----------
+        mode : str
+            A name of cudnnPointwiseMode_t.
+        x, b, t : Node
+            One, two or three tensors, as the mode requires; axes of size 1 are broadcast. For a gradient ("relu_bwd", ...), x
+            is the gradient with respect to the result and b the input of the forward operation.
+        how : mapping, optional
+            Numbers by name: relu_lower_clip, relu_upper_clip, relu_lower_clip_slope, elu_alpha, softplus_beta, swish_beta.
+        """
+        number = enumerator(raw.cudnnPointwiseMode_t, mode, "mode")
+        options = {"mode": number, **_checked_how(how)}
+        self._check_nodes(**{name: node for name, node in zip("xbt", (x, b, t), strict=True) if node is not None})
+        if pointwise_name(number).endswith("_bwd"):
+            return self._add("pointwise", options, dy=x, x=b, t=t)["dx"]
+        return self._add("pointwise", options, x=x, b=b, t=t)["y"]
+
+    def reduction(
+        self, op: ReduceOperation | raw.cudnnReduceTensorOp_t, x: Node, axes: Iterable[SupportsIndex]
+    ) -> Node:
+        """Add a reduction over axes, which remain with size 1 (CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR).
+
+        Parameters
+        ----------
+        op : str
+            A name of cudnnReduceTensorOp_t.
+        x : Node
+            The tensor.
+        axes : tuple of ints
+            One or more axes, each once; negative ones count from the last.
+        """
+        self._check_nodes(x=x)
+        options = {
+            "op": enumerator(raw.cudnnReduceTensorOp_t, op, "op"),
+            "axes": tuple(sorted(_checked_axes(axes, len(x.shape)))),
+        }
+        return self._add("reduction", options, x=x)["y"]
+
+    def matmul(self, a: Node, b: Node) -> Node:
+        """Add a matrix product, (batch..., M, K) by (batch..., K, N) (CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR)."""
+        self._check_nodes(a=a, b=b)
+        return self._add("matmul", {}, a=a, b=b)["c"]
+
+    def resample(
+        self,
+        mode: ResampleMode | raw.cudnnResampleMode_t,
+        x: Node,
+        window: PerAxis,
+        *,
+        padding: PerAxis = 0,
+        stride: PerAxis | None = None,
+    ) -> Node:
+        """Add a pooling (CUDNN_BACKEND_OPERATION_RESAMPLE_FWD_DESCRIPTOR).
+
+        Parameters
+        ----------
+        mode : {"maxpool", "avgpool_include_padding", "avgpool_exclude_padding"}
+            A name of cudnnResampleMode_t.
+        x : Node
+            (N, C, spatial...).
+        window, padding, stride : int or tuple of ints
+            An int, or one int for each spatial axis; the stride is the window by default.
+        """
+        self._check_nodes(x=x)
+        number, rank = enumerator(raw.cudnnResampleMode_t, mode, "mode"), len(x.shape) - 2
+        size, pads = _each_axis("window", window, 1, rank), _each_axis("padding", padding, 0, rank)
+        options = {
+            "mode": number,
+            "spatial_dims": rank,
+            "padding_mode": raw.CUDNN_NEG_INF_PAD if number == raw.CUDNN_RESAMPLE_MAXPOOL else raw.CUDNN_ZERO_PAD,
+            "pre_padding": pads,
+            "post_padding": pads,
+            "stride": size if stride is None else _each_axis("stride", stride, 1, rank),
+            "window": size,
+        }
+        return self._add("resample_fwd", options, x=x)["y"]
+
+    def normalization(
+        self,
+        mode: GraphNormalization | raw.cudnnBackendNormMode_t,
+        x: Node,
+        scale: Node,
+        bias: Node | None,
+        epsilon: float,
+        *,
+        training: bool = True,
+        running: tuple[Node, Node] | None = None,
+        average_factor: float = 1.0,
+    ) -> tuple[Node, ...]:
+        """Add a normalization (CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR).
+
+        Parameters
+        ----------
+        mode : {"batch_norm", "layer_norm", "instance_norm", "rms_norm"}
+            A name of cudnnBackendNormMode_t.
+        x, scale, bias : Node
+            The tensor and its parameters, with the same number of axes as x; bias may be None.
+        epsilon : float
+            Added to the variance; 0 or more.
+        training : bool
+            Whether the statistics are results.
+        running : tuple of Nodes, optional
+            The running mean and variance.
+        average_factor : float
+            The weight of the new statistics in the running ones.
+
+        Returns
+        -------
+        tuple of Nodes
+            y; with `training` also the mean (except for "rms_norm") and the inverse variance; with `running` also the new
+            running mean and variance.
+        """
+        number = enumerator(raw.cudnnBackendNormMode_t, mode, "mode")
+        self._check_nodes(x=x, scale=scale, **({} if bias is None else {"bias": bias}))
+        check_flag("training", training)
+        self._check_running(running)
+        phase = raw.CUDNN_NORM_FWD_TRAINING if training else raw.CUDNN_NORM_FWD_INFERENCE
+        mean, variance = running or (None, None)
+        check_number("epsilon", epsilon, 0.0, finite=True)
+        check_number("average_factor", average_factor, finite=True)
+        made = self._add(
+            "norm_forward",
+            {"mode": number, "phase": phase},
+            x=x,
+            scale=scale,
+            bias=bias,
+            epsilon=self._number_of("epsilon", epsilon, len(x.shape)),
+            exp_avg_factor=self._number_of("average_factor", average_factor, len(x.shape)) if running else None,
+            input_running_mean=mean,
+            input_running_var=variance,
+        )
+        return tuple(made.values())
+
+    def normalization_backward(
+        self,
+        mode: GraphNormalization | raw.cudnnBackendNormMode_t,
+        dy: Node,
+        x: Node,
+        scale: Node,
+        mean: Node | None,
+        inverse: Node,
+        *,
+        bias: bool = True,
+    ) -> tuple[Node, ...]:
+        """Add the gradients of a normalization (CUDNN_BACKEND_OPERATION_NORM_BACKWARD_DESCRIPTOR).
+
+        Parameters
+        ----------
+        mode : str
+            As for `normalization`.
+        dy : Node
+            The gradient with respect to y.
+        x, scale : Node
+            The tensor and its scale.
+        mean, inverse : Node
+            The statistics of the normalization; mean is None for "rms_norm".
+        bias : bool
+            Whether dbias is a result.
+
+        Returns
+        -------
+        tuple of Nodes
+            dx and dscale; with `bias` also dbias.
+        """
+        number = enumerator(raw.cudnnBackendNormMode_t, mode, "mode")
+        self._check_nodes(dy=dy, x=x, scale=scale, **({} if mean is None else {"mean": mean}), inverse=inverse)
+        check_flag("bias", bias)
+        made = self._add(
+            "norm_backward", {"mode": number, "bias": bias}, dy=dy, x=x, scale=scale, mean=mean, inv_variance=inverse
+        )
+        return tuple(made.values())
+
+    # Planning and running
+
+    def problem(
+        self, device: int = 0, specs: Mapping[str, TensorSpec] | None = None
+    ) -> ConvolutionProblem | GraphProblem:
         """Return the problem of the graph on a device. `specs` give the alignments of arrays by name."""
         given = {} if specs is None else specs
         if not isinstance(given, Mapping):
             raise TypeError(f"specs must be a dict of TensorSpecs by name, or None; got {error_repr(given)}")
-        return graph_problem(self, device, {name: spec.alignment for name, spec in given.items()})
+        return self._problem(device, given)[0]
+
+    def _problem(
+        self, device: int, specs: Mapping[str, TensorSpec] = MappingProxyType({})
+    ) -> tuple[ConvolutionProblem | GraphProblem, CallerOperands]:
+        """Return the problem of the graph on a device, and the graph's tensors among its operands.
+
+        A graph that is a convolution, with a bias and an activation or without, is the problem of Convolution.
+        """
+        from cudnnpy.convolution.candidates import ConvolutionProblem
+        from cudnnpy.convolution.convolution_graph import as_convolution
+
+        self._check_outputs()
+        graph, uids = canonical_graph(self._operation_graph({name: spec.alignment for name, spec in specs.items()}))
+        nodes = (*self.inputs, *self.outputs)
+        if unused := [node.name for node in nodes if node.uid not in uids]:
+            raise ValueError(
+                f"the inputs of a graph must be taken by operations that an output depends on; got {', '.join(unused)}, "
+                "which none takes"
+            )
+        found = as_convolution(graph, device)
+        order = graph.in_memory if found is None else found[1]
+        names = [uids[node.uid] for node in nodes]
+        caller = CallerOperands(tuple(node.name for node in nodes), tuple(map(names.index, order)))
+        return GraphProblem(graph, device) if found is None else ConvolutionProblem(*found[0]), caller
 
     def plan(self, device: int | DeviceProfile = 0) -> Plan:
         """Choose the plan of the graph, to be executed with raw addresses.
@@ -135,28 +554,29 @@ class Graph(GraphOperations):
         NoAlgorithmError
             No engine can run the graph; the message has the table of candidates.
         """
+        self._check_outputs()
         if empty := self._empty():
             raise ValueError(f"a planned graph must have elements; got none in {', '.join(empty)}")
         check_device(device)
+        problem, operands = self._problem(0 if isinstance(device, DeviceProfile) else device)
         if isinstance(device, DeviceProfile):
-            return plan_for_profile(self.problem(), self.options, device)
+            return plan_for_profile(problem, self.options, device, operands)
         with on_device(device):
-            return plan_for(self.problem(device), self.options, measurer_for(self.options, device))
+            return plan_for(problem, self.options, measurer_for(self.options, device), operands=operands)
 
-    def executable(self, device: int, pick: int = 0) -> engines.GraphExecutable | None:
+    def executable(self, device: int, pick: int = 0) -> Executable | None:
         """Return the executable of the first candidate that can be planned, or None if there is none.
 
         `pick` is the number of candidates to skip, if enough of them can be planned. The options are ignored. The executable
         takes the addresses of the inputs, then of the outputs.
         """
-        problem, options, target = self.problem(device), PlanningOptions(), engines.Target(Handle.default(device))
+        problem, caller = self._problem(device)
+        options, target = PlanningOptions(), engines.Target(Handle.default(device))
         usable = (one for one in ranked_candidates(problem, options, target) if one.prepare() is not None)
         found = list(islice(usable, pick + 1))
         if not found:
             return None
-        executable = executable_of(found[-1])
-        assert isinstance(executable, engines.GraphExecutable)
-        return executable
+        return with_implicit_operands(executable_of(found[-1]), list(caller.order), len(caller.names))
 
     def run(self, stream: Stream | None = None, **arrays: ArrayT) -> ArrayT | tuple[ArrayT, ...]:
         """Run the graph on arrays (cudnnBackendExecute). The first call with a signature plans; later calls launch.
@@ -214,14 +634,21 @@ class Graph(GraphOperations):
                 raise ValueError(
                     f"{node.name} must be aligned to 16 bytes; got an address that is a multiple of {given.alignment}"
                 )
-        problem = self.problem(call.device, call.specs)
         if self._empty():
-            return self._without_elements(call, problem), [node.spec for node in self.outputs]
+            return self._without_elements(call), [node.spec for node in self.outputs]
+        problem, operands = self._problem(call.device, call.specs)
         measurer = measurer_for(self.options, call.device, call.stream)
-        plan = plan_for(problem, self.options, measurer, memory_limit=call.memory_limit, lists_candidates=False)
+        plan = plan_for(
+            problem,
+            self.options,
+            measurer,
+            memory_limit=call.memory_limit,
+            lists_candidates=False,
+            operands=operands,
+        )
         return plan, [node.spec for node in self.outputs]
 
-    def _without_elements(self, call: dispatch.Call, problem: GraphProblem) -> Program:
+    def _without_elements(self, call: dispatch.Call) -> Program:
         """Return the program of a graph of empty tensors. Raises ValueError for an output that is not empty."""
         for node in self.outputs:
             if 0 not in node.shape:
@@ -230,5 +657,128 @@ class Graph(GraphOperations):
                     f"got shape {node.shape}. "
                     "For such inputs use Convolution, or fill the output without cuDNN"
                 )
-        operands = [Operand(name, spec) for name, spec in zip(problem.operands, problem.specs, strict=True)]
+        operands = [Operand(node.name, node.spec) for node in (*self.inputs, *self.outputs)]
         return Program("graph of empty tensors", call.device, operands, [])
+
+    # Checks and additions
+
+    def _check_name(self, name: str) -> None:
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"name must be a str that is not empty; got {error_repr(name)}")
+        if name in ("self", "stream"):
+            raise ValueError(f"name must differ from the arguments of run(); got {error_repr(name)}")
+        if name in [node.name for node in (*self.inputs, *self.outputs)]:
+            raise ValueError(f"name must differ from the other names of the graph; got {error_repr(name)}")
+
+    def _check_nodes(self, **given: Any) -> None:
+        """Raise TypeError for an argument that is not a node, ValueError for a node of another graph."""
+        for name, node in given.items():
+            if not isinstance(node, Node):
+                raise TypeError(f"{name} must be a node of this graph; got {error_repr(node)}")
+            if self._by_uid.get(node.uid) is not node:
+                what = f"{node.name!r}, a node" if node.name else f"a node of shape {node.shape}"
+                raise ValueError(f"{name} must be a node of this graph; got {what} of another graph")
+
+    def _check_running(self, running: Any) -> None:
+        if running is None:
+            return
+        if not isinstance(running, tuple | list) or len(running) != 2:
+            raise TypeError(
+                f"running must be two nodes, the mean and the variance, or None; got a {type(running).__name__}"
+            )
+        for node in running:
+            self._check_nodes(running=node)
+
+    def _number_of(self, name: str, value: float, rank: int) -> Node:
+        number = check_number(name, value)
+        held = (c_double if self.compute_dtype == "float64" else c_float)(number).value
+        if isfinite(number) and not isfinite(held):
+            raise ValueError(f"{name} must be a number that fits {self.compute_dtype}; got {error_repr(value)}")
+        return Node(TensorSpec((1,) * rank, self.compute_dtype, (1,) * rank), virtual=False, number=held)
+
+    def _keep(self, *nodes: Node) -> None:
+        for node in nodes:
+            node.uid = len(self._by_uid) + 1
+            self._by_uid[node.uid] = node
+
+    def _add(self, kind: str, given: Mapping[str, Any], **operands: Node | None) -> dict[str, Node]:
+        """Add an operation of the table KINDS; return its results by name.
+
+        The nodes and the values of the options have been checked. If the operands do not fit, the graph is unchanged.
+        """
+        row, nodes = KINDS[kind], {name: node for name, node in operands.items() if node is not None}
+        needed = {"compute_dtype": self.compute_dtype, **given} if "compute_dtype" in row.all_options else given
+        options = row.complete(needed)
+        found = row.infer(options, {name: node.spec for name, node in nodes.items()}, self.compute_dtype)
+        made = {name: Node(spec) for name, spec in found.items()}
+        self._keep(*made.values(), *(node for node in nodes.values() if not node.uid))
+        self.operations.append(kind)
+        taken, results = (tuple((name, node.uid) for name, node in some.items()) for some in (nodes, made))
+        self._operations.append(Operation(kind, tuple(options.items()), taken, results))
+        return made
+
+    def _check_outputs(self) -> None:
+        if not self.outputs:
+            raise ValueError("a graph must have an output; got none. Call output(name, node)")
+
+    def _operation_graph(self, alignment: Mapping[str, int]) -> OperationGraph:
+        """Return the graph as data, with normalized strides. `alignment` gives the alignment of tensors by name.
+
+        If all memory formats are ambiguous, the tensors are channels last, as engines that fuse need it. Matrices, and tensors
+        with fewer than four axes, have no channels and positions, and their strides are unchanged.
+        """
+        specs = {uid: node.spec for uid, node in self._by_uid.items()}
+        if "matmul" not in self.operations:
+            first = dict.fromkeys(node.uid for node in (*self.inputs, *self.outputs))
+            images = [uid for uid in {**first, **dict.fromkeys(specs)} if len(specs[uid].shape) >= 4]
+            last = "resample_fwd" not in self.operations
+            specs.update(zip(images, normalize_unit_strides(*map(specs.__getitem__, images), last=last), strict=True))
+        tensors = tuple(
+            Tensor(
+                uid,
+                specs[uid]._replace(alignment=alignment.get(node.name, node.spec.alignment)),
+                node.virtual,
+                node.number,
+            )
+            for uid, node in self._by_uid.items()
+        )
+        return OperationGraph(tensors, tuple(self._operations))
+
+
+def _each_axis(name: str, given: Any, low: int, rank: int) -> tuple[int, ...]:
+    """Return one int for each of `rank` spatial axes."""
+    return expand_per_axis(name, check_per_axis(name, given, low), rank)
+
+
+def _checked_axes(axes: Iterable[SupportsIndex], rank: int) -> set[int]:
+    """Return the axes of a tensor, counted from the first. Raises for an axis that is out of range or occurs twice."""
+    expected = f"one or more of {-rank} to {rank - 1}, each axis once"
+    given: Any = axes if isinstance(axes, str | bytes) or not isinstance(axes, Iterable) else bounded(axes)
+    try:
+        numbers = [index(axis) for axis in given if not isinstance(axis, bool)]
+        if len(numbers) != len(given):
+            raise TypeError
+    except TypeError:
+        raise TypeError(f"axes must be integers, {expected}; got {error_repr(given)}") from None
+    found = {axis % rank for axis in numbers}
+    if not numbers or len(found) != len(numbers) or any(not -rank <= axis < rank for axis in numbers):
+        raise ValueError(f"axes must be {expected}; got {error_repr(given)}")
+    return found
+
+
+def _checked_how(how: Mapping[str, float] | None) -> dict[str, float]:
+    """Check the options of an elementwise operation, which may be infinite; return them by name."""
+    if how is None:
+        return {}
+    if not isinstance(how, Mapping):
+        raise TypeError(f"how must be a mapping with keys among {', '.join(_HOW)}; got {error_repr(how)}")
+    if unknown := [name for name in how if name not in _HOW]:
+        raise ValueError(f"how must have keys among {', '.join(_HOW)}; got {unknown[0]!r}")
+    return {name: check_number(f"how[{name!r}]", value) for name, value in how.items()}
+
+
+def canonical_spec(spec: TensorSpec, name: str) -> TensorSpec:
+    """Return a spec in canonical form, with strides. Axes of size 1 get the strides that its memory format implies."""
+    spec = check_spec(name, spec)
+    spec = spec._replace(strides=packed_strides(spec.shape) if spec.strides is None else spec.strides)
+    return normalize_unit_strides(spec, last=suggests_channels_last(spec))[0]

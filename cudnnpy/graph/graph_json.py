@@ -1,111 +1,199 @@
-"""Convert graphs to and from JSON for the problem notation: the calls that built a graph, which are repeated to parse it."""
+"""Convert operation graphs to and from JSON. A text from elsewhere is checked by the table of kinds."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from enum import IntEnum
+from collections.abc import Callable, Mapping
+from ctypes import c_float
+from enum import EnumMeta, IntEnum
 from typing import Any
 
-from cudnnpy._core.layouts import byte_extent
-from cudnnpy._planning.untrusted_json import LIMIT, invalid_json, spec_of
-from cudnnpy.graph.nodes import Node, RecordedCall
-from cudnnpy.graph.operations import GraphOperations
-from cudnnpy.names import short_name
+from cudnnpy import raw
+from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._core.layouts import TensorSpec, check_distinct
+from cudnnpy._planning.untrusted_json import LIMIT, integers, invalid_json, spec_of
+from cudnnpy.graph.kinds import DTYPE, FLAG, INTEGER, INTEGERS, KINDS, Kind, Option
+from cudnnpy.graph.operation_graph import Operation, OperationGraph, Tensor, Uids, canonical_graph
+from cudnnpy.names import enumerator, short_name
 
-_MAX_CALLS = 1000
-_METHODS = {
-    *("tensor", "number", "output", "convolution", "pointwise", "reduction", "matmul", "resample"),
-    *("normalization", "normalization_backward"),
-}
-_NODES = {
-    "x",
-    "w",
-    "b",
-    "t",
-    "a",
-    "node",
-    "dy",
-    "scale",
-    "mean",
-    "inverse",
-    "bias",
-    "running",
-}  # arguments that are nodes
+_MAX_OPERATIONS = 1000
+_NUMBER_DTYPES = ("float32", "float64")
 
 
-def calls_to_json(calls: Iterable[RecordedCall]) -> list[Any]:
-    """Return the calls that built a graph as JSON, in order. Nodes are written as their unique ids, modes as their names."""
-    return [[method, {name: _to_json(value) for name, value in arguments.items()}] for method, arguments in calls]
+def graph_to_json(graph: OperationGraph) -> dict[str, Any]:
+    """Return a canonical graph as JSON: its tensors in the order of their unique ids, and its operations.
+
+    A tensor in memory has its shape, dtype, strides and alignment, a virtual one no alignment, and a number its value, dtype
+    and rank. Options that are the defaults are left out.
+    """
+    return {
+        "tensors": [_tensor_to_json(tensor) for tensor in graph.tensors],
+        "operations": [
+            [one.kind, _options_to_json(KINDS[one.kind], one), dict(one.operands), dict(one.results)]
+            for one in graph.operations
+        ],
+    }
 
 
-def _to_json(value: Any) -> Any:
-    if isinstance(value, Node):
-        return value.uid
+def _tensor_to_json(tensor: Tensor) -> list[Any]:
+    shape, dtype, strides, alignment = tensor.spec
+    if tensor.number is not None:
+        return [_number_to_json(tensor.number), dtype, len(shape)]
+    assert strides is not None
+    return [list(shape), dtype, list(strides), *([] if tensor.is_virtual else [alignment])]
+
+
+def _options_to_json(kind: Kind, operation: Operation) -> dict[str, Any]:
+    defaults = kind.complete({})
+    return {
+        name: _value_to_json(value)
+        for name, value in operation.options
+        if name not in defaults or defaults[name] != value
+    }
+
+
+def _value_to_json(value: Any) -> Any:
     if isinstance(value, IntEnum):
         return short_name(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # JSON has no infinity and no NaN
-    if isinstance(value, tuple | list):
-        return [_to_json(one) for one in value]
-    return {name: _to_json(one) for name, one in value.items()} if isinstance(value, dict) else value
+    if isinstance(value, float):
+        return _number_to_json(value)
+    return list(value) if isinstance(value, tuple) else value
 
 
-def graph_from_json(compute_dtype: Any, calls: Any) -> GraphOperations:
-    """Return the graph of a compute_dtype and of the calls from calls_to_json.
+def _number_to_json(number: float) -> float | str:
+    return number if math.isfinite(number) else str(number)  # JSON has no infinity and no NaN
 
-    Raises ValueError for anything else. JSON that is not canonical may be accepted: the caller compares it with calls_to_json.
-    """
-    if not isinstance(calls, list) or len(calls) > _MAX_CALLS:
-        raise invalid_json(f"its graph must have a list of {_MAX_CALLS} calls at most; got another")
-    graph: GraphOperations = _valid(GraphOperations, compute_dtype=compute_dtype)
-    for call in calls:
-        _repeat(graph, call)
-    for node in graph._by_uid.values():
-        if byte_extent(node.spec) >= LIMIT or math.prod(node.shape) >= LIMIT:
-            raise invalid_json(f"its graph must have tensors that fit into memory; got shape {node.shape}")
+
+def graph_from_json(given: Any) -> OperationGraph:
+    """Return the graph of the JSON of graph_to_json. Raises ValueError for anything else, also if it is not canonical."""
+    if not isinstance(given, dict) or given.keys() != {"tensors", "operations"}:
+        raise invalid_json("it must have tensors and operations; plan again if an older cudnnpy wrote it")
+    tensors, operations = given["tensors"], given["operations"]
+    most = 16 * _MAX_OPERATIONS
+    if not isinstance(tensors, list) or not isinstance(operations, list) or len(tensors) > most:
+        raise invalid_json(f"its tensors and operations must be lists, of {most} tensors at most; got others")
+    if len(operations) > _MAX_OPERATIONS:
+        raise invalid_json(f"it must have {_MAX_OPERATIONS} operations at most; got {len(operations)}")
+    reader = _Reader([_tensor_of_json(uid, one) for uid, one in enumerate(tensors, 1)])
+    made = tuple(map(reader.operation, operations))
+    results = {uid for one in made for _, uid in one.results}
+    if any(one.uid not in results for one in reader.tensors.values() if one.is_virtual):
+        raise invalid_json("its virtual tensors must be results; got another")
+    graph = OperationGraph(tuple(reader.tensors.values()), made)
     if not graph.outputs:
         raise invalid_json("its graph has no output")
+    for uid in graph.outputs:
+        check_distinct(reader.tensors[uid].spec, f"tensor {uid}")
+    if canonical_graph(graph)[0] != graph or graph_to_json(graph) != given:
+        raise invalid_json("it is not in canonical form")
     return graph
 
 
-def _repeat(graph: GraphOperations, call: Any) -> None:
-    """Repeat one call, whose method checks the arguments."""
-    if not isinstance(call, list) or len(call) != 2 or not isinstance(call[0], str) or not isinstance(call[1], dict):
-        raise invalid_json("a call of its graph is not a method and arguments")
-    method, arguments = call
-    if method not in _METHODS:
-        raise invalid_json(f"{method[:60]!r} is not a method of a graph")
-    _valid(getattr(graph, method), **{name: _argument(graph, name, value) for name, value in arguments.items()})
+def _tensor_of_json(uid: int, given: Any) -> Tensor:
+    name = f"tensor {uid}"
+    if not isinstance(given, list) or len(given) not in (3, 4):
+        raise invalid_json(f"{name} must be a list of 3 or 4 elements; got another")
+    if isinstance(given[0], list):
+        is_virtual = len(given) == 3
+        default = TensorSpec((1,), "float32").alignment
+        return Tensor(uid, spec_of(name, [*given, default] if is_virtual else given), is_virtual)
+    number, dtype, rank = given if len(given) == 3 else (None, None, None)
+    if dtype not in _NUMBER_DTYPES or type(rank) is not int or not 1 <= rank <= raw.CUDNN_DIM_MAX:
+        raise invalid_json(f"{name} must be a number of {' or '.join(_NUMBER_DTYPES)} with a rank; got another")
+    value = _number(name, number)
+    if dtype == "float32" and c_float(value).value != value:
+        raise invalid_json(f"{name} must be a number of float32; got {value}")
+    return Tensor(uid, TensorSpec((1,) * rank, dtype, (1,) * rank), number=value)
 
 
-def _argument(graph: GraphOperations, name: str, value: Any) -> Any:
-    """Return the argument of a method for its JSON."""
-    if name in _NODES and not isinstance(value, bool):  # `bias` of normalization_backward is a bool
-        return _nodes(graph, value)
-    if name == "like":
-        return spec_of("a tensor of its graph", value)
-    if isinstance(value, list):
-        return tuple(_argument(graph, "", one) for one in value)
-    if isinstance(value, dict):
-        return {key: _argument(graph, "", one) for key, one in value.items()}
-    return float(value) if value in ("inf", "-inf") else value
+class _Reader:
+    """The tensors of a text, and those that the operations read so far have made."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self.tensors = {tensor.uid: tensor for tensor in tensors}
+        self._made: set[int] = set()
+
+    def operation(self, given: Any) -> Operation:
+        """Return an operation, which is checked by the rule of its kind."""
+        if not isinstance(given, list) or len(given) != 4 or not isinstance(given[0], str):
+            raise invalid_json("an operation must be a kind, options, operands and results; got another")
+        name, options, operands, results = given
+        if name not in KINDS:
+            raise invalid_json(f"{name[:60]!r} is not a kind of operation")
+        kind = KINDS[name]
+        known = kind.all_options
+        values = _items("options", options, known, lambda one, value: _option(one, known[one], value))
+        taken = _items("operands", operands, kind.operands, lambda one, value: self._taken(kind, one, value))
+        made = _items("results", results, kind.results, self._result)
+        missing = [one for one, end in kind.operands.items() if not end.endswith("?") and one not in taken]
+        if missing:
+            raise invalid_json(f"{name} must have {', '.join(missing)}; got none")
+        whole = kind.complete(values)
+        specs: dict[str, Any] = {
+            one: tuple(self.tensors[uid].spec for uid in uids) if isinstance(uids, tuple) else self.tensors[uids].spec
+            for one, uids in taken.items()
+        }
+        try:
+            found = kind.infer(whole, specs, "float32")
+        except (TypeError, ValueError, KeyError, IndexError) as error:
+            raise invalid_json(f"its graph is invalid: {error}") from error
+        shapes = {one: spec.shape for one, spec in found.items()}
+        if shapes != {one: self.tensors[uid].spec.shape for one, uid in made.items()}:
+            raise invalid_json(f"the results of {name} must have shapes {shapes}; got others")
+        self._made.update(made.values())
+        return Operation(name, tuple(whole.items()), tuple(taken.items()), tuple(made.items()))
+
+    def _taken(self, kind: Kind, name: str, given: Any) -> Uids:
+        uids = given if kind.operands[name].endswith("*") else [given]
+        if not isinstance(uids, list) or not all(type(uid) is int and uid in self.tensors for uid in uids):
+            raise invalid_json(f"{name} must be a tensor of the graph; got {str(given)[:60]}")
+        if any(self.tensors[uid].is_virtual and uid not in self._made for uid in uids):
+            raise invalid_json(f"{name} must be in memory, or the result of an operation before; got another")
+        return tuple(uids) if isinstance(given, list) else given
+
+    def _result(self, name: str, given: Any) -> int:
+        is_new = type(given) is int and given in self.tensors and given not in self._made
+        if not is_new or self.tensors[given].number is not None:
+            raise invalid_json(f"{name} must be a tensor that no operation made before; got {str(given)[:60]}")
+        return int(given)
 
 
-def _nodes(graph: GraphOperations, value: Any) -> Any:
-    """Return a node for its unique id, a tuple of nodes for a list, and None for null."""
-    if value is None:
-        return None
-    if isinstance(value, list):
-        return tuple(_nodes(graph, one) for one in value)
-    if type(value) is not int or value not in graph._by_uid:
-        raise invalid_json(f"a node must be one that its graph has; got {str(value)[:60]}")
-    return graph._by_uid[value]
+def _items(name: str, given: Any, known: Mapping[str, Any], read: Callable[[str, Any], Any]) -> dict[str, Any]:
+    """Return the values of a JSON object whose names are known, in the order of the table."""
+    if not isinstance(given, dict) or not given.keys() <= known.keys():
+        raise invalid_json(f"{name} must be an object with keys among {', '.join(known)}; got others")
+    return {one: read(one, given[one]) for one in known if one in given}
 
 
-def _valid(function: Callable[..., Any], **arguments: Any) -> Any:
-    """Return the result of a function. If it raises for its arguments, the JSON is invalid."""
-    try:
-        return function(**arguments)
-    except (TypeError, ValueError) as error:
-        raise invalid_json(f"its graph is invalid: {error}") from error
+def _option(name: str, option: Option, given: Any) -> Any:
+    """Return the value of an option."""
+    if isinstance(option.type, EnumMeta):
+        if not isinstance(given, str):
+            raise invalid_json(f"{name} must be a name; got {str(given)[:60]}")
+        try:
+            return enumerator(option.type, given, name)  # type: ignore[arg-type]
+        except (TypeError, ValueError) as error:
+            raise invalid_json(str(error)) from error
+    if option.type == DTYPE:
+        try:
+            is_known = isinstance(given, str) and dtype_of(given, name).name == given
+        except TypeError:
+            is_known = False
+        if not is_known:
+            raise invalid_json(f"{name} must be a dtype; got {str(given)[:60]}")
+        return given
+    if option.type == INTEGERS:
+        return integers(name, given, option.low)
+    if option.type == FLAG and isinstance(given, bool):
+        return given
+    if option.type == INTEGER and type(given) is int and 0 <= given < LIMIT:
+        return given
+    if option.type not in (FLAG, INTEGER):
+        return _number(name, given)
+    raise invalid_json(f"{name} must be of type {option.type}; got {str(given)[:60]}")
+
+
+def _number(name: str, given: Any) -> float:
+    if type(given) is float or given in ("inf", "-inf"):
+        return float(given)
+    raise invalid_json(f"{name} must be a number; got {str(given)[:60]}")

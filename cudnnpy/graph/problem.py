@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from ctypes import c_double, c_float
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import lru_cache
 
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._launch.steps import Executable
@@ -17,42 +19,83 @@ from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import FLAGS, POSITIVE, Read, Values, values_of
 from cudnnpy._planning.problem_notation import ParsedText, ProblemSyntax, ProblemTextError
-from cudnnpy._planning.untrusted_json import invalid_json, parse_json, spec_of
+from cudnnpy._planning.untrusted_json import parse_json
 from cudnnpy.backend import Descriptor
-from cudnnpy.graph.graph_json import calls_to_json, graph_from_json
-from cudnnpy.graph.nodes import RecordedCall
-from cudnnpy.graph.operations import GraphOperations
+from cudnnpy.graph.descriptors import build_graph
+from cudnnpy.graph.graph_json import graph_from_json, graph_to_json
+from cudnnpy.graph.kinds import KINDS, pointwise_name
+from cudnnpy.graph.operation_graph import Operation, OperationGraph, each_uid
+from cudnnpy.names import short_name
 from cudnnpy.typing import ElementName
 
+# Operands that must be positive so that the result is not NaN, operands that are flags, and operands that must be positive so
+# that the result is; by the mode of an elementwise operation or the kind of another operation.
+_POSITIVE = {
+    **dict.fromkeys(("sqrt", "rsqrt", "log", "pow", "reciprocal"), ("x",)),
+    **dict.fromkeys(("div", "mod", "floor_mod"), ("b",)),
+    "norm_forward": ("input_running_var",),
+    "norm_backward": ("inv_variance",),
+}
+_FLAGS = {
+    **dict.fromkeys(("logical_and", "logical_or", "logical_not"), ("x", "b")),
+    "binary_select": ("t",),
+}
+_SAME_SIGN = {
+    **dict.fromkeys(("add", "mul", "div", "max", "min", "identity", "add_square"), ("x", "b")),
+    **dict.fromkeys(("reduction", "resample_fwd"), ("x",)),
+    "convolution_forward": ("x", "w"),
+    "matmul": ("a", "b"),
+}
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True)
 class GraphProblem:
-    """A graph with the specs of its tensors in memory; it implements cudnnpy._planning.problem.Problem."""
+    """A canonical graph on a device; it implements cudnnpy._planning.problem.Problem.
 
-    graph: GraphOperations = field(repr=False)
-    calls: tuple[RecordedCall, ...] = field(repr=False)  # the calls that built it so far
-    operands: tuple[str, ...]
-    specs: tuple[TensorSpec, ...]
-    results: int
-    reduction_length: int
-    compute_dtype: ElementName
+    Its operands are the inputs, then the outputs, in the order of their unique ids. They have the names that the operations
+    have for them, with a number if several have one name.
+    """
+
+    graph: OperationGraph = field(repr=False)
     device: int
     operation: str = "graph"
     beta: float = 0.0
     kind: str = "graph"
     has_finite_results: bool = False  # operations such as a division give infinities
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, GraphProblem) and (self.device, self.to_dict()) == (other.device, other.to_dict())
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """The names of the tensors in memory; the results come last."""
+        return _names(self.graph)
 
-    def __hash__(self) -> int:
-        return hash((self.operands, self.specs, self.device))
+    @property
+    def specs(self) -> tuple[TensorSpec, ...]:
+        """The specs of the tensors, in the order of `operands`."""
+        specs = self.graph.specs
+        return tuple(specs[uid] for uid in self.graph.in_memory)
+
+    @property
+    def results(self) -> int:
+        """The number of results among the operands."""
+        return len(self.graph.outputs)
+
+    @property
+    def compute_dtype(self) -> ElementName:
+        """The data type in which the first operation that has one computes."""
+        found = (operation.option("compute_dtype") for operation in self.graph.operations)
+        return next((dtype for dtype in found if dtype), "float32")
+
+    @property
+    def reduction_length(self) -> int:
+        """The largest number of terms that an operation adds for one element of a result."""
+        specs = self.graph.specs
+        return max(_terms(operation, specs) for operation in self.graph.operations)
 
     def __str__(self) -> str:
         tensors = ", ".join(
             f"{name} {spec.dtype}{list(spec.shape)}" for name, spec in zip(self.operands, self.specs, strict=True)
         )
-        return f"graph of {', '.join(self.graph.operations)}: {tensors}"
+        return f"graph of {', '.join(operation.kind for operation in self.graph.operations)}: {tensors}"
 
     def proposed_candidates(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
         """Return the proposals of cuDNN's heuristics."""
@@ -75,11 +118,32 @@ class GraphProblem:
     @property
     def value_ranges(self) -> tuple[Values, ...]:
         """The distribution of each operand's values: positive for a divisor, a logarithm or a variance, flags for a mask."""
-        positive, flags = self.graph.restricted()
-        nodes = (*self.graph.inputs, *self.graph.outputs)
+        positive, flags = _restricted(self.graph)
         return tuple(
-            POSITIVE if node.uid in positive else FLAGS if node.uid in flags else values_of(spec)
-            for node, spec in zip(nodes, self.specs, strict=True)
+            POSITIVE if uid in positive else FLAGS if uid in flags else values_of(spec)
+            for uid, spec in zip(self.graph.in_memory, self.specs, strict=True)
+        )
+
+    @property
+    def traits(self) -> ProblemTraits:
+        """The properties that known issues of engines depend on. Each output of a convolution's shape counts as its y."""
+        graph, specs = self.graph, self.graph.specs
+        convolutions = []
+        for operation in graph.operations:
+            if operation.kind.startswith("convolution"):
+                found = {name.removeprefix("d"): specs[uid] for name, uid in operation.tensors.items()}  # type: ignore[index]
+                results = (found["y"], *(specs[uid] for uid in graph.outputs if specs[uid].shape == found["y"].shape))
+                convolutions += [(found["x"], found["w"], y) for y in results]
+        return ProblemTraits(
+            "graph",
+            tuple(convolutions),
+            frozenset(
+                pointwise_name(one.option("mode")).removesuffix("_fwd")
+                for one in graph.operations
+                if one.kind == "pointwise"
+            ),
+            frozenset(short_name(one.option("op")) for one in graph.operations if one.kind == "reduction"),
+            is_aligned=all(spec.alignment >= 16 for spec in self.specs),
         )
 
     def float64_elements(self, positions: Sequence[tuple[int, ...]], read: Read) -> None:
@@ -91,48 +155,51 @@ class GraphProblem:
 
     def aligned(self) -> GraphProblem:
         """Return the problem with 16-byte alignment of every tensor."""
-        return replace(self, specs=tuple(spec._replace(alignment=16) for spec in self.specs))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the graph and its tensors in memory as JSON, without the device."""
-        tensors = [[name, *map(_listed, spec)] for name, spec in zip(self.operands, self.specs, strict=True)]
-        return {"compute_dtype": self.compute_dtype, "calls": calls_to_json(self.calls), "tensors": tensors}
+        tensors = tuple(one._replace(spec=one.spec._replace(alignment=16)) for one in self.graph.tensors)
+        return replace(self, graph=self.graph._replace(tensors=tensors))
 
 
-def graph_problem(graph: GraphOperations, device: int, alignment: Mapping[str, int]) -> GraphProblem:
-    """Return the problem of a graph on a device. `alignment` gives the alignment of tensors by name."""
-    nodes = (*graph.inputs, *graph.outputs)
-    described = graph.described()
-    specs = tuple(
-        described[node.uid]._replace(alignment=alignment.get(node.name, node.spec.alignment)) for node in nodes
+def _terms(operation: Operation, specs: Mapping[int, TensorSpec]) -> int:
+    given, made = (
+        {name: specs[uid] for name, uids in some for uid in each_uid(uids)}
+        for some in (operation.operands, operation.results)
     )
-    names = tuple(node.name for node in nodes)
-    calls, results, length = tuple(graph._calls), len(graph.outputs), graph._max_reduction_length
-    return GraphProblem(graph, calls, names, specs, results, length, graph.compute_dtype, device)
+    return KINDS[operation.kind].terms(dict(operation.options), given, made)
 
 
-def _listed(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+def _restricted(graph: OperationGraph) -> tuple[set[int], set[int]]:
+    """Return the unique ids of tensors that must be positive so that no result is NaN, and of tensors that are flags."""
+    positive: set[int] = set()
+    flags: set[int] = set()
+    for operation in reversed(graph.operations):  # from the results on
+        name = pointwise_name(operation.option("mode")) if operation.kind == "pointwise" else operation.kind
+        needed = set(_POSITIVE.get(name, ()))
+        if not positive.isdisjoint(uid for _, uid in operation.results):
+            needed.update(_SAME_SIGN.get(name, ()))
+        for operand, uids in operation.operands:
+            positive.update(each_uid(uids) if operand in needed else ())
+            flags.update(each_uid(uids) if operand in _FLAGS.get(name, ()) else ())
+    return positive, flags
 
 
-def _read(given: Any, device: int) -> GraphProblem:
-    """Return the problem from the JSON of GraphProblem.to_dict. Raises ValueError for anything else."""
-    if not isinstance(given, dict) or given.keys() != {"compute_dtype", "calls", "tensors"}:
-        raise invalid_json(f"it has {', '.join(sorted(given))[:200] or 'nothing'}")
-    tensors = given["tensors"]
-    if not isinstance(tensors, list) or not all(isinstance(one, list) and len(one) == 5 for one in tensors):
-        raise invalid_json("its tensors are not names, shapes, dtypes, strides and alignments")
-    graph = graph_from_json(given["compute_dtype"], given["calls"])
-    alignment = {str(name): spec_of("a tensor", spec).alignment for name, *spec in tensors}
-    problem = graph_problem(graph, device, alignment)
-    if problem.to_dict() != given:
-        raise invalid_json(f"it is not in canonical form: {problem}")
-    return problem
+@lru_cache(maxsize=64)
+def _names(graph: OperationGraph) -> tuple[str, ...]:
+    """Return the names of the tensors in memory, each from the first operation that has it."""
+    names: dict[int, str] = {}
+    taken: Counter[str] = Counter()
+    for operation in graph.operations:
+        for name, uids in operation.tensors.items():
+            for uid in each_uid(uids):
+                if uid not in names and uid in graph.in_memory:
+                    taken[name] += 1
+                    names[uid] = name if taken[name] == 1 else f"{name}{taken[name]}"
+    return tuple(names[uid] for uid in graph.in_memory)
 
 
 def _words(problem: GraphProblem) -> list[str]:
     """Return the words of the notation: the graph as JSON."""
-    return [problem.operation, json.dumps(problem.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)]
+    content = graph_to_json(problem.graph)
+    return [problem.operation, json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)]
 
 
 def _read_text(given: ParsedText, device: int) -> GraphProblem:
@@ -141,7 +208,7 @@ def _read_text(given: ParsedText, device: int) -> GraphProblem:
         raise ValueError(f"graph must have one JSON object; got {len(given.operands)}")
     (word,) = given.operands
     try:
-        return _read(parse_json(word.text), device)
+        return GraphProblem(graph_from_json(parse_json(word.text)), device)
     except ValueError as error:
         at = min(error.pos, len(word.text) - 1) if isinstance(error, json.JSONDecodeError) else 0
         raise ProblemTextError(
@@ -166,20 +233,19 @@ class GraphLowering:
 
     def build_graph(self, target: Target) -> Descriptor:
         """Return the finalized operation graph. Raises StatusError if cuDNN rejects it."""
-        problem = self.problem
-        alignment = {name: spec.alignment for name, spec in zip(problem.operands, problem.specs, strict=True)}
-        return target.memoize("graph", problem, make=lambda: problem.graph.build_graph(target, alignment))
+        graph = self.problem.graph
+        return target.memoize("graph", graph, make=lambda: build_graph(graph, target))
 
     def executable(self, plan: Descriptor, target: Target) -> Executable:
         """Return the executable of an execution plan, with the numbers of the graph as constants."""
-        graph = self.problem.graph
-        uids = tuple(node.uid for node in (*graph.inputs, *graph.outputs))
-        return GraphExecutable(plan, uids, tuple((node.uid, node.number) for node in graph._constants))
+        types = {"float32": c_float, "float64": c_double}
+        constants = tuple((uid, types[dtype](number)) for uid, number, dtype in self.problem.graph.numbers)
+        return GraphExecutable(plan, self.problem.graph.in_memory, constants)
 
     @property
     def traits(self) -> ProblemTraits:
         """The properties that known issues of engines depend on."""
-        return self.problem.graph.traits
+        return self.problem.traits
 
     @property
     def part_text(self) -> str:

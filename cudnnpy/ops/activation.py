@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from cudnnpy._core.layouts import TensorSpec, byte_extent, has_same_layout, is_dense, is_too_large, with_strides_of
+from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.operands import check_input, check_like, check_no_overlaps, resolve_output
-from cudnnpy._launch.operation import Operation
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
 from cudnnpy._launch.steps import (
     FunctionCall,
@@ -30,7 +30,7 @@ MODES: tuple[ActivationMode, ...] = get_args(ActivationMode)
 
 @with_suggestions
 @dataclass(frozen=True)
-class Activation(Operation):
+class Activation(ArrayOperation):
     """An elementwise activation and its gradient.
 
     ============  ======================================  ===================================

@@ -30,6 +30,7 @@ from cudnnpy._core.layouts import (
     per_channel,
     to_packed,
 )
+from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.fill_executables import fill
 from cudnnpy._launch.implicit_operands import ConstantBuffer, OperandSources, scratch_buffer, with_implicit_operands
@@ -41,7 +42,6 @@ from cudnnpy._launch.operands import (
     packed_like,
     resolve_output,
 )
-from cudnnpy._launch.operation import Operation
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
 from cudnnpy._launch.steps import (
     Executable,
@@ -66,7 +66,6 @@ from cudnnpy._options.normalization import (
     unpack_gradients,
 )
 from cudnnpy._options.suggestions import with_suggestions
-from cudnnpy._planning.engines import GraphExecutable
 from cudnnpy.descriptors import ActivationDescriptor, TensorDescriptor
 from cudnnpy.graph.graph import Graph
 from cudnnpy.typing import Array, ArrayT, ElementName, Layout, NormalizationActivation, NormalizationMode, Stream
@@ -86,7 +85,7 @@ NORMALIZATION_MODES: tuple[NormalizationMode, ...] = get_args(NormalizationMode)
 
 @with_suggestions
 @dataclass(frozen=True)
-class BatchNormalization(Operation):
+class BatchNormalization(ArrayOperation):
     """Batch normalization and its gradients, on arrays of 2 to 5 axes.
 
     Parameters
@@ -718,7 +717,7 @@ class _Training(NamedTuple):
 
 def training_graph(
     device: int, epsilon: float, x: TensorSpec, y: TensorSpec, factor: float, activation: str | None, running: bool
-) -> GraphExecutable | None:
+) -> Executable | None:
     """Inputs: x, scale, bias, and the running statistics if `running`. Results: y, the saved and the updated statistics."""
     graph = Graph()
     one, scale, bias = graph.tensor("x", x), graph.tensor("scale", per_channel(x)), graph.tensor("bias", per_channel(x))
@@ -733,7 +732,7 @@ def training_graph(
     return graph.executable(device)
 
 
-def backward_graph(device: int, dy: TensorSpec, x: TensorSpec, dx: TensorSpec) -> GraphExecutable | None:
+def backward_graph(device: int, dy: TensorSpec, x: TensorSpec, dx: TensorSpec) -> Executable | None:
     """Inputs: dy, x, scale and the saved statistics. Results: dx, dscale and dbias."""
     graph = Graph()
     one, two, scale = graph.tensor("dy", dy), graph.tensor("x", x), graph.tensor("scale", per_channel(x))

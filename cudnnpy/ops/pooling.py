@@ -23,9 +23,9 @@ from cudnnpy._core.layouts import (
     to_packed,
     with_strides_of,
 )
+from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.operands import check_no_overlaps, logical, logical_like, logical_result
-from cudnnpy._launch.operation import Operation
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
 from cudnnpy._launch.steps import FunctionCall, OperandAddress, Step, in_parts, scaling_arguments, tensor_descriptor
 from cudnnpy._options.checks import check_layout, check_option, check_per_axis, check_shape, expand_per_axis
@@ -50,7 +50,7 @@ Each = tuple[int, ...]
 
 @with_suggestions
 @dataclass(frozen=True)
-class Pooling(Operation):
+class Pooling(ArrayOperation):
     """Pooling over 1, 2 or 3 spatial axes and its gradient.
 
     Parameters

@@ -23,9 +23,9 @@ from cudnnpy._core.layouts import (
     to_packed,
     with_strides_of,
 )
+from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.operands import check_no_overlaps, logical, logical_like, logical_result
-from cudnnpy._launch.operation import Operation
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
 from cudnnpy._launch.step_builder import StepBuilder
 from cudnnpy._launch.steps import (
@@ -52,7 +52,7 @@ SOFTMAX_MODES: tuple[SoftmaxMode, ...] = get_args(SoftmaxMode)
 
 @with_suggestions
 @dataclass(frozen=True)
-class Softmax(Operation):
+class Softmax(ArrayOperation):
     """The softmax exp(x) / sum(exp(x)) or its logarithm, and its gradient, on arrays of 2 to 5 axes.
 
     Parameters

@@ -30,10 +30,13 @@ from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning import engines
 from cudnnpy._planning.engines import EngineConfiguration, GraphExecutable, Target
 from cudnnpy._planning.known_issues import ISSUES, Issue
-from cudnnpy.convolution import operation_graph
+from cudnnpy.convolution.convolution_graph import convolution_graph, uids
 from cudnnpy.convolution.problem import ConvolutionSpec, make_problem
 from cudnnpy.errors import StatusError
 from cudnnpy.graph import Graph
+from cudnnpy.graph.descriptors import build_graph
+from cudnnpy.graph.operation_graph import canonical_graph
+from cudnnpy.graph.problem import GraphLowering, GraphProblem
 from cudnnpy.handle import Handle, on_device
 
 UNWRITTEN = 0xFF  # in every byte that nothing was written to: NaN in a type that has one
@@ -113,6 +116,18 @@ TEXTURE, TILE = int(raw.CUDNN_KNOB_TYPE_USE_TEX), int(raw.CUDNN_KNOB_TYPE_TILE_S
 MULTIPLY = {int(raw.CUDNN_KNOB_TYPE_MULTIPLY): 1}
 SAME: dict[str, Any] = {"padding": "same"}
 DILATED: dict[str, Any] = {"padding": "same", "dilation": 2, "groups": 2}
+_MISALIGNED = [
+    Convolved("forward", (3, 32, 7, 8), (32, 16, 3, 3), dtype, last=last, offset=offset, options=o, activation="relu")
+    for dtype, offset in (("float16", 2), ("float32", 1))
+    for last in ("xwy", "")
+    for o in ({"groups": 2}, {"stride": (1, 2), "dilation": 3, "groups": 2})
+]
++[
+    Convolved("forward", (4, 32, 8, 8), (32, 32, 3, 3), dtype, last=last, offset=offset, bias=bias, activation="relu")
+    for dtype, offset in (("float16", 2), ("float32", 1))
+    for last in ("xwy", "")
+    for bias in (False, True)
+]
 _ORDERS = [
     # the filter is not as x is; then x or y of one position beside channels first
     Convolved("forward", (4, 32, 8, 8), (32, 32, 3, 3), "float16", last="xy", bias=True, activation="relu"),
@@ -243,22 +258,8 @@ TRIALS: dict[str, list[Trial]] = {
     ],
     "graph-orders": [*_ORDERS],
     "fused-orders": [*_ORDERS],
-    "fused-misaligned": [
-        Convolved(
-            "forward", (3, 32, 7, 8), (32, 16, 3, 3), dtype, last=last, offset=offset, options=o, activation="relu"
-        )
-        for dtype, offset in (("float16", 2), ("float32", 1))
-        for last in ("xwy", "")
-        for o in ({"groups": 2}, {"stride": (1, 2), "dilation": 3, "groups": 2})
-    ]
-    + [
-        Convolved(
-            "forward", (4, 32, 8, 8), (32, 32, 3, 3), dtype, last=last, offset=offset, bias=bias, activation="relu"
-        )
-        for dtype, offset in (("float16", 2), ("float32", 1))
-        for last in ("xwy", "")
-        for bias in (False, True)
-    ],
+    "fused-misaligned": [*_MISALIGNED],
+    "graph-misaligned": [*_MISALIGNED],
     "gradient-padding": _PADDED,
     "data-gradient-beta": [
         Convolved("backward_data", (2, 16, 9, 8), (16, 16, 1, 1), dtype, last=last, options={"stride": 2}, beta=0.5)
@@ -426,7 +427,7 @@ def convolved(trial: Convolved, found: EngineConfiguration, handle: Handle) -> s
     """What is wrong with an engine's result, "" if nothing is; None where the engine cannot run the problem."""
     problem = trial.problem
     try:
-        executable = GraphExecutable(found.finalize(), operation_graph.uids(problem.operands))
+        executable = GraphExecutable(found.finalize(), uids(problem.operands))
     except StatusError:
         return None
     memory = GuardedMemory(problem.specs, 0) if trial.guarded else None
@@ -457,12 +458,17 @@ def difference(values: np.ndarray[Any, Any], right: np.ndarray[Any, Any], allowe
     return f"{int(off.sum())} of {off.size} elements are wrong: {float(values[at])!r} at {at}, not {float(right[at])!r}"
 
 
+def as_graph(graph: Graph) -> GraphProblem:
+    """The problem of a graph as one, also if it is a convolution."""
+    return GraphProblem(canonical_graph(graph._operation_graph({}))[0], 0)
+
+
 def summed(trial: Summed, found: EngineConfiguration, handle: Handle) -> str | None:
     """Whether the bits of a sum change from run to run, as text; None where the engine cannot run it."""
     graph = trial.graph
     nodes = (*graph.inputs, *graph.outputs)
     try:
-        executable = GraphExecutable(found.finalize(), tuple(node.uid for node in nodes))
+        executable = GraphExecutable(found.finalize(), as_graph(graph).graph.in_memory)
     except StatusError:
         return None
     x, y = (Buffer(node.spec) for node in nodes)
@@ -489,9 +495,9 @@ def main(name: str) -> None:
     for trial in TRIALS[name]:
         try:
             if isinstance(trial, Summed):
-                built = trial.graph.build_graph(target)
+                built = GraphLowering(as_graph(trial.graph)).build_graph(target)
             else:
-                built = operation_graph.operation_graph(trial.problem, target)
+                built = build_graph(convolution_graph(trial.problem), target)
         except StatusError as error:
             tell(running=str(trial), nothing=str(error))
             continue

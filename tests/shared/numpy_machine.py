@@ -90,8 +90,8 @@ class PlannedSum(NumpyExecutable):
 
     def run(self, *memories: np.ndarray) -> None:
         (x,), (y,) = self.graph.inputs, self.graph.outputs
-        ((kind, _, operands),) = self.graph._nodes
-        assert (kind, operands["DESC"][1]["OPERATOR"]) == ("OPERATION_REDUCTION", raw.CUDNN_REDUCE_TENSOR_ADD)
+        (operation,) = self.graph.problem().graph.operations
+        assert (operation.kind, operation.option("op")) == ("reduction", raw.CUDNN_REDUCE_TENSOR_ADD)
         assert x.spec.strides is not None
         assert x.spec.strides[1] == 1  # which engines demand
         axes = tuple(axis for axis, (m, n) in enumerate(zip(x.shape, y.shape, strict=True)) if m != n)

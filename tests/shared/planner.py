@@ -37,11 +37,13 @@ from cudnnpy._store.database import Store
 from cudnnpy._store.entry import Entry
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import epilogue as epilogues
-from cudnnpy.convolution import operation_graph
+from cudnnpy.convolution import lowering as lowerings
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.convolution import Convolution
+from cudnnpy.convolution.convolution_graph import convolution_graph
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.graph import graph as graph_of
+from cudnnpy.graph.descriptors import build_graph
 
 TARGET = engines_of.Target(profile=Path(sys.argv[1]).read_text())
 BUILT: list[str] = []  # the operations whose graphs were built
@@ -255,7 +257,7 @@ def stored(request: dict[str, Any]) -> Any:
 def knobs(request: dict[str, Any]) -> Any:
     """The knobs of an engine: {kind: [values]}."""
     _, problem = problem_of(request)
-    built = operation_graph.operation_graph(problem, TARGET)
+    built = build_graph(convolution_graph(problem), TARGET)
     return {kind: list(values) for kind, values in engines_of.knob_ranges(built, TARGET, request["index"]).items()}
 
 
@@ -270,7 +272,7 @@ def descriptor(request: dict[str, Any]) -> Any:
 def engines(request: dict[str, Any]) -> Any:
     """How many engines there are for a problem, those that the heuristics propose, and the first of mode A, if any."""
     _, problem = problem_of(request)
-    built = operation_graph.operation_graph(problem, TARGET)
+    built = build_graph(convolution_graph(problem), TARGET)
     asked: dict[int, Any] = {
         raw.CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH: built,
         raw.CUDNN_ATTR_ENGINEHEUR_MODE: raw.CUDNN_HEUR_MODE_A,
@@ -350,14 +352,14 @@ def own_text(request: dict[str, Any]) -> Any:
     plan = plans.Plan(problem, selection.choose(problem, made.options, TARGET, 1 << 37)[0])
     again = plans.Plan.from_json(plan.to_json())
     assert again.problem == plan.problem
-    facts = ("name", "source", "notes", "deterministic", "operands", "operation", "workspace_size")
+    facts = ("name", "source", "notes", "deterministic", "operation", "workspace_size")
     return [
         {
             **{fact: getattr(one, fact) for fact in facts},
             "engine": vars(one.engine),
             "text": one.to_json(),
             "cudnn": cudnn_text(one.executable),
-            "uids": one.executable.uids,
+            "uids": sorted(one.executable.uids),
         }
         for one in (plan, again)
     ]
@@ -365,7 +367,7 @@ def own_text(request: dict[str, Any]) -> Any:
 
 def own_built(request: dict[str, Any]) -> Any:
     """How many engines there are for a graph that cuDNN takes, whether they can run it here or not."""
-    return engines_of.engine_count(own_graph(request).build_graph(TARGET))
+    return engines_of.engine_count(next(iter(own_graph(request).problem().lowerings())).build_graph(TARGET))
 
 
 def own_executable(request: dict[str, Any]) -> Any:
@@ -408,18 +410,18 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         return {"error": type(error).__name__, "text": str(error)}
 
 
-def counted(operation: Callable[[Any], str], build: Callable[..., Descriptor]) -> Callable[..., Descriptor]:
-    """A function that builds a graph, and notes its operation."""
+def counted(operation: Callable[[Any], str], build: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that describes a graph, and notes its operation."""
 
-    def build_graph(first: Any, *others: Any) -> Descriptor:
+    def described_graph(first: Any, *others: Any) -> Any:
         BUILT.append(operation(first))
         return build(first, *others)
 
-    return build_graph
+    return described_graph
 
 
 def main() -> None:
-    vars(operation_graph)["operation_graph"] = counted(lambda p: str(p.operation), operation_graph.operation_graph)
+    vars(lowerings)["convolution_graph"] = counted(lambda p: str(p.operation), convolution_graph)
     vars(epilogues)["epilogue_graph"] = counted(lambda y: "epilogue", epilogues.epilogue_graph)
     # autotune knows devices by their handles: here there is the profile's
     targets = SimpleNamespace(**{**vars(engines_of), "Target": lambda handle: TARGET})

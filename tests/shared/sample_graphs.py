@@ -6,9 +6,16 @@ from collections.abc import Callable, Sequence
 
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy.graph import Graph
+from cudnnpy.graph.operation_graph import canonical_graph
+from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.typing import ElementName
 
 X, W, Y = (8, 64, 28, 28), (64, 64, 3, 3), (8, 64, 28, 28)
+
+
+def as_graph(g: Graph) -> GraphProblem:
+    """The problem of a graph as one, also if it is a convolution."""
+    return GraphProblem(canonical_graph(g._operation_graph({}))[0], 0)
 
 
 def channels_last(shape: tuple[int, ...], dtype: ElementName = "float16") -> TensorSpec:

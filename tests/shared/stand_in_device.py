@@ -22,7 +22,7 @@ from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides
 from cudnnpy._core.owned import Owned
 from cudnnpy._launch import dispatch, implicit_operands, launcher
-from cudnnpy._launch.operation import Operation
+from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._memory import arrays, workspace
 from cudnnpy._memory.arrays import ArrayLibrary
 from cudnnpy._planning import selection
@@ -193,7 +193,7 @@ class StandInDevice:
     def guesses(self, problem: GraphProblem, *_: Any) -> Iterator[Candidate]:
         assert self.thread_state.device == problem.device
         self.planned_graphs.append(problem)
-        uids = tuple(node.uid for node in (*problem.graph.inputs, *problem.graph.outputs))
+        uids = problem.graph.in_memory
         yield Candidate("heuristics", "made up", (), True, lambda: self.executable(uids, problem.operands))
 
     def called(self, name: str, *arguments: Any) -> int:
@@ -372,7 +372,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, cuda_driver: DriverFixture) -> Sta
         return results
 
     monkeypatch.setattr(dispatch, "run", run)
-    monkeypatch.setattr(Operation, "_run", staticmethod(run))
+    monkeypatch.setattr(ArrayOperation, "_run", staticmethod(run))
     monkeypatch.setattr(Handle, "default", classmethod(default))
     for module in (dispatch, launcher, convolution, graph):
         monkeypatch.setattr(module, "on_device", on_device)

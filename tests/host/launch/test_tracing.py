@@ -21,8 +21,8 @@ from stand_in_device import STREAM, Array, StandInDevice
 import cudnnpy
 from cudnnpy import Engine, TensorSpec
 from cudnnpy._launch import dispatch, gpu_time, tracing
+from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.launcher import Launcher
-from cudnnpy._launch.operation import Operation
 from cudnnpy._planning import problem_file
 from cudnnpy._planning.problem_notation import parse, text_of
 
@@ -190,7 +190,7 @@ def test_a_launcher_that_makes_its_device_current_writes_one_line(stand_in: Stan
 
 
 def functions() -> list[Any]:
-    return [vars(Launcher)["run"], dispatch.run, vars(Operation)["_run"]]
+    return [vars(Launcher)["run"], dispatch.run, vars(ArrayOperation)["_run"]]
 
 
 def test_the_functions_of_a_call_are_replaced_only_while_calls_are_traced(file: Lines) -> None:

@@ -86,8 +86,8 @@ def sizes(stand_in: StandInDevice, memory: Memory, monkeypatch: pytest.MonkeyPat
         problem: Any, options: Any, target: Any, free: int, tune: Any, before: Any, memory_limit: int | None
     ) -> Any:
         there.memory_limits.append(memory_limit)
-        nodes = (*problem.graph.inputs, *problem.graph.outputs) if isinstance(problem, GraphProblem) else ()
-        uids = tuple(node.uid for node in nodes) or tuple(range(len(problem.operands)))
+        graph = problem.graph.in_memory if isinstance(problem, GraphProblem) else ()
+        uids = graph or tuple(range(len(problem.operands)))
         for candidate in candidates(uids, problem.operands):
             planned = candidate.prepare()
             assert planned is not None

@@ -25,6 +25,8 @@ from cudnnpy._core.layouts import TensorSpec, channels_last_strides, packed_stri
 from cudnnpy._launch import implicit_operands
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy.graph import Graph
+from cudnnpy.graph.operation_graph import Operation
+from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.handle import Handle
 from cudnnpy.ops import batch_normalization as batch
 from cudnnpy.ops.batch_normalization import Normalized
@@ -35,7 +37,7 @@ ENGINES: dict[str, Callable[[str, Graph], bool]] = {
     "none": lambda mode, graph: False,
     "all": lambda mode, graph: True,
     "float32 parameters": lambda mode, graph: {i.spec.dtype for i in graph.inputs if i.shape[0] == 1} == {"float32"},
-    "forward": lambda mode, graph: mode == "OPERATION_NORM_FORWARD",
+    "forward": lambda mode, graph: mode == "norm_forward",
 }
 
 
@@ -52,7 +54,7 @@ def engines() -> Iterator[Engines]:
     found = Engines()
 
     def executable(graph: Graph, device: int, pick: int = 0) -> Planned | None:
-        return Planned(graph) if ENGINES[found.there](graph._nodes[0][0], graph) else None
+        return Planned(graph) if ENGINES[found.there](graph.operations[0], graph) else None
 
     def constant(self: Any, spec: TensorSpec, value: float, call: Call) -> None:
         self.address = address_of_constant(np.full(math.prod(spec.shape), value, spec.dtype))
@@ -73,58 +75,52 @@ class Planned(NumpyExecutable):
     workspace_size = 0
 
     def run(self, *memories: np.ndarray) -> None:
-        nodes = [*self.graph.inputs, *self.graph.outputs]
-        assert len(memories) == len(nodes)
-        values: dict[int, np.ndarray] = {}
-        for node, memory in zip(self.graph.inputs, memories, strict=False):
-            values[node.uid] = tensor_in(memory, node.spec).astype(np.float64)
-        for kind, _, what in self.graph._nodes:
-            here = {name: node for name, node in what.items() if hasattr(node, "uid")}
-            values |= NODES[kind](what, here, {name: values.get(node.uid) for name, node in here.items()})
-        for node, memory in zip(self.graph.outputs, memories[len(self.graph.inputs) :], strict=True):
-            tensor_in(memory, node.spec)[...] = values[node.uid]
+        problem, caller = self.graph._problem(0)
+        assert isinstance(problem, GraphProblem)
+        ordered = [memories[at] for at in caller.order]
+        values: dict[int, Any] = {uid: np.float64(number) for uid, number, _ in problem.graph.numbers}
+        tensors = [
+            (uid, spec, memory)
+            for uid, spec, memory in zip(problem.graph.in_memory, problem.specs, ordered, strict=True)
+        ]
+        for uid, spec, memory in tensors[: -problem.results]:
+            values[uid] = tensor_in(memory, spec).astype(np.float64)
+        for operation in problem.graph.operations:
+            given: Any = {name: values[uid] for name, uid in operation.operands}  # type: ignore[index]
+            made = NODES[operation.kind](operation, given)
+            values |= {uid: made[name] for name, uid in operation.results}
+        for uid, spec, memory in tensors[-problem.results :]:
+            tensor_in(memory, spec)[...] = values[uid]
 
 
-def _forward(what: Any, here: Any, given: Any) -> dict[int, np.ndarray]:
-    x = given["XDESC"]
-    assert what["MODE"] == raw.CUDNN_BATCH_NORM
-    inference = what["PHASE"] == raw.CUDNN_NORM_FWD_INFERENCE
+def _forward(operation: Operation, given: Any) -> dict[str, np.ndarray]:
+    x = given["x"]
+    assert operation.option("mode") == raw.CUDNN_BATCH_NORM
     shape = (1, x.shape[1], *[1] * (x.ndim - 2))
     axes = tuple(axis for axis, size in enumerate(shape) if size == 1)
     mean = x.mean(axes, keepdims=True)
     variance = np.square(x - mean).mean(axes, keepdims=True)
-    inverse = 1 / np.sqrt(variance + here["EPSILON_DESC"].number.value)
-    y = (x - mean) * inverse * given["SCALE_DESC"]
-    y = y + given["BIAS_DESC"] if "BIAS_DESC" in given else y
-    found = {here["YDESC"].uid: y}
-    assert inference == ("INV_VARIANCE_DESC" not in here)
-    for name, value in (("MEAN_DESC", mean), ("INV_VARIANCE_DESC", inverse)):
-        if name in here:
-            assert here[name].shape == shape
-            found[here[name].uid] = np.broadcast_to(value, shape)
-    if "INPUT_RUNNING_MEAN_DESC" in here:
-        factor, count = here["EXP_AVG_FACTOR_DESC"].number.value, x.size // inverse.size
-        for name, value in (("MEAN", mean), ("VAR", variance * count / (count - 1))):
-            new = (1 - factor) * given[f"INPUT_RUNNING_{name}_DESC"] + factor * value
-            found[here[f"OUTPUT_RUNNING_{name}_DESC"].uid] = new
+    inverse = 1 / np.sqrt(variance + given["epsilon"])
+    found = {"y": (x - mean) * inverse * given["scale"] + given.get("bias", 0.0), "mean": mean, "inv_variance": inverse}
+    if "input_running_mean" in given:
+        factor, count = given["exp_avg_factor"], x.size // inverse.size
+        for name, value in (("mean", mean), ("var", variance * count / (count - 1))):
+            found[f"output_running_{name}"] = (1 - factor) * given[f"input_running_{name}"] + factor * value
     return found
 
 
-def _backward(what: Any, here: Any, given: Any) -> dict[int, np.ndarray]:
-    dy, x, inverse, scale = (given[name] for name in ("DYDESC", "XDESC", "INV_VARIANCE_DESC", "SCALE_DESC"))
+def _backward(operation: Operation, given: Any) -> dict[str, np.ndarray]:
+    dy, x, inverse, scale = (given[name] for name in ("dy", "x", "inv_variance", "scale"))
     axes = tuple(axis for axis, size in enumerate(inverse.shape) if size == 1)
     over = tuple(axis for axis, size in enumerate(scale.shape) if size == 1)
-    n, g = (x - given["MEAN_DESC"]) * inverse, dy * scale
+    n, g = (x - given["mean"]) * inverse, dy * scale
     dx = (g - n * (g * n).mean(axes, keepdims=True) - g.mean(axes, keepdims=True)) * inverse
-    found = {here["DXDESC"].uid: dx, here["DSCALE_DESC"].uid: (dy * n).sum(over, keepdims=True)}
-    if "DBIAS_DESC" in here:
-        found[here["DBIAS_DESC"].uid] = dy.sum(over, keepdims=True)
-    return found
+    return {"dx": dx, "dscale": (dy * n).sum(over, keepdims=True), "dbias": dy.sum(over, keepdims=True)}
 
 
 NODES = {
-    "OPERATION_NORM_FORWARD": _forward,
-    "OPERATION_NORM_BACKWARD": _backward,
+    "norm_forward": _forward,
+    "norm_backward": _backward,
 }
 
 

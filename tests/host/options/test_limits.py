@@ -29,7 +29,7 @@ from cudnnpy import Engine
 from cudnnpy._core.layouts import TensorSpec, check_spec
 from cudnnpy._planning import problem_notation, plan_serialization, problem_file
 from cudnnpy._store import exports
-from cudnnpy.graph.argument_checks import checked_axes
+from cudnnpy.graph.graph import _checked_axes as checked_axes
 
 class Huge:  # an array
     shape = (10**9,)

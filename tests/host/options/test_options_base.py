@@ -21,8 +21,8 @@ from cudnnpy import Convolution, TensorSpec
 from cudnnpy._core import cache_token as identities
 from cudnnpy._core.cache_token import CacheToken, cache_token
 from cudnnpy._launch import dispatch, plan_cache
+from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.dispatch import Call
-from cudnnpy._launch.operation import Operation
 
 X = (2, 4, 6, 6)
 
@@ -45,7 +45,7 @@ def misses() -> int:
 
 def test_every_operation_class_is_tried() -> None:
     found = {name for name in cudnnpy.__all__ if isinstance(getattr(cudnnpy, name), type)}
-    assert {name for name in found if issubclass(getattr(cudnnpy, name), Operation)} == set(OBJECTS)
+    assert {name for name in found if issubclass(getattr(cudnnpy, name), ArrayOperation)} == set(OBJECTS)
     reference = {name for name in cudnnpy.reference.__all__ if name[0].isupper()}
     assert reference == set(OBJECTS)
 
@@ -190,7 +190,7 @@ def test_threads_that_make_options_at_once_get_no_identity_of_another() -> None:
 
 
 @dataclass(frozen=True)
-class MadeUp(Operation):
+class MadeUp(ArrayOperation):
     """An operation that nobody has told dispatch.run about."""
 
     option: Any = 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from planning import Planner
-from sample_graphs import GRAPHS
+from sample_graphs import GRAPHS, as_graph
 from test_rows import ROOT
 
 from cudnnpy import TensorSpec
@@ -19,11 +20,11 @@ from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.known_issues import ISSUES, Issue
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.problem import Problem
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.lowering import ConvolutionLowering
 from cudnnpy.convolution.problem import make_problem
 from cudnnpy.graph import Graph
+from cudnnpy.graph.problem import GraphLowering, GraphProblem
 from tools import known_issues as page
 
 X, W, Y = (2, 8, 5, 5), (6, 8, 3, 3), (2, 6, 3, 3)
@@ -40,7 +41,7 @@ COMPILED = "runtime_compilation"
 
 OPERATIONS = ("forward", "backward_data", "backward_filter")
 
-Asked = ConvolutionProblem | Graph
+Asked = ConvolutionProblem | GraphProblem
 
 
 def problem(operation: str = "forward", shapes: Any = (X, W, Y), **how: Any) -> ConvolutionProblem:
@@ -58,25 +59,30 @@ def problem(operation: str = "forward", shapes: Any = (X, W, Y), **how: Any) -> 
     return ConvolutionProblem(*make_problem(options, operation, x, w, y, **how))
 
 
-def convolved(mode: str | None = "relu_fwd", strides: Any = None, dtype: str = "float16") -> Graph:
+def convolved(mode: str | None = "relu_fwd", strides: Any = None, dtype: str = "float16") -> GraphProblem:
     """A convolution with an activation, as a graph."""
     g = Graph()
     x, w = (g.tensor(name, TensorSpec(shape, dtype)) for name, shape in (("x", X), ("w", W)))
     y = g.convolution(x, w)
     g.output("y", y if mode is None else g.pointwise(mode, y), strides=strides)
-    return g
+    return as_graph(g)
 
 
-def activated(mode: str) -> Graph:
+def activated(mode: str) -> GraphProblem:
     g = Graph()
     g.output("y", g.pointwise(mode, g.tensor("x", TensorSpec(X, "float16"))))
-    return g
+    return as_graph(g)
 
 
-def reduced(op: str) -> Graph:
+def misaligned(asked: GraphProblem) -> GraphProblem:
+    tensors = tuple(one._replace(spec=one.spec._replace(alignment=4)) for one in asked.graph.tensors)
+    return replace(asked, graph=asked.graph._replace(tensors=tensors))
+
+
+def reduced(op: str) -> GraphProblem:
     g = Graph()
     g.output("y", g.reduction(op, g.tensor("x", TensorSpec(X, "float16", channels_last_strides(X))), (2, 3)))
-    return g
+    return as_graph(g)
 
 
 # id: (an engine that has it, its notes, problems that it gets wrong, the nearest that it is trusted with)
@@ -141,8 +147,8 @@ SIDES: dict[str, tuple[int, tuple[str, ...], list[Asked], list[Asked]]] = {
     "graph-orders": (
         5,
         (COMPILED,),
-        [GRAPHS["one_position_beside_channels_first"](Graph()), convolved(strides=channels_last_strides(Y))],
-        [GRAPHS["one_position_channels_last"](Graph()), convolved(), convolved(None)],
+        [as_graph(GRAPHS["one_position_beside_channels_first"](Graph())), convolved(strides=channels_last_strides(Y))],
+        [as_graph(GRAPHS["one_position_channels_last"](Graph())), convolved(), convolved(None)],
     ),
     "fused-orders": (
         5,
@@ -155,6 +161,12 @@ SIDES: dict[str, tuple[int, tuple[str, ...], list[Asked], list[Asked]]] = {
         (COMPILED,),
         [problem(activation="relu", alignment=4), problem(bias=True, last="xwy", alignment=8)],
         [problem(activation="relu"), problem(alignment=4)],
+    ),
+    "graph-misaligned": (
+        5,
+        (COMPILED,),
+        [misaligned(convolved()), misaligned(convolved("tanh_fwd"))],
+        [convolved(), misaligned(activated("relu_fwd"))],
     ),
     "gradient-padding": (
         20,
@@ -222,10 +234,9 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Candidate]]:
             finalize=None,
         )
         monkeypatch.setattr(candidates, "heuristics", lambda *_: [found])
-        for kind in (Graph, ConvolutionLowering):
+        for kind in (GraphLowering, ConvolutionLowering):
             monkeypatch.setattr(kind, "build_graph", lambda *_: None)
-        whole: Problem = asked.problem() if isinstance(asked, Graph) else asked
-        return list(whole.proposed_candidates(PlanningOptions(), ON_A_GPU))
+        return list(asked.proposed_candidates(PlanningOptions(), ON_A_GPU))
 
     return candidates_of
 

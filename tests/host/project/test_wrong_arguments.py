@@ -13,7 +13,7 @@ import cudnnpy
 from cudnnpy import availability, errors
 from cudnnpy._core.owned import Owned
 from cudnnpy._options.base import Options
-from cudnnpy.graph.nodes import GraphTensors
+from cudnnpy.graph import Graph
 from tools import public_api
 
 ARRAY = np.full((40, 100), 0.5)
@@ -48,7 +48,7 @@ def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
         ):
             continue
         yield path, value
-        if not is_class or not issubclass(value, Options | GraphTensors | Owned):
+        if not is_class or not issubclass(value, Options | Graph | Owned):
             continue
         try:
             made = value()

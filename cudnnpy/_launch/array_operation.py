@@ -11,7 +11,7 @@ from cudnnpy._options.base import Options
 from cudnnpy._options.suggestions import refuse_attribute, refuse_call
 
 
-class Operation(Options):
+class ArrayOperation(Options):
     """An operation with options, whose public methods compute on arrays.
 
     A subclass has the options, the public methods with their signatures and docstrings, and the implementations: `_forward`,

@@ -1,0 +1,96 @@
+"""A convolution that is written as a Graph is the problem of Convolution; other graphs are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cudnnpy import Convolution, Graph, TensorSpec
+from cudnnpy._core.layouts import channels_last_strides
+from cudnnpy._planning.problem_notation import text_of
+from cudnnpy.convolution.candidates import ConvolutionProblem
+from cudnnpy.graph.problem import GraphProblem
+
+X, W = (8, 16, 12, 10), (32, 8, 3, 3)
+
+
+def tensors(g: Graph, dtype: Any, order: str = "xwb") -> dict[str, Any]:
+    shapes = {"x": X, "w": W, "b": (1, 32, 1, 1)}
+    return {n: g.tensor(n, TensorSpec(shapes[n], dtype, channels_last_strides(shapes[n]))) for n in order}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("activation", [None, "relu", "sigmoid", "tanh", "elu", "swish"])
+@pytest.mark.parametrize("order", ["xw", "wx", "bwx", "xwb"])
+def test_a_convolution_with_its_epilogue_is_convolutions_problem(order: str, activation: Any, dtype: Any) -> None:
+    how: Any = {"padding": ((0, 2), (1, 1)), "stride": (2, 1), "dilation": (1, 2), "mode": "convolution"}
+    g = Graph(compute_dtype="float64" if dtype == "float64" else "float32")
+    given = tensors(g, dtype, order)
+    top = g.convolution(given["x"], given["w"], **how)
+    if "b" in given:
+        top = g.pointwise("add", top, given["b"])
+    if activation is not None:
+        top = g.pointwise(f"{activation}_fwd", top)
+    out = g.output("out", top)
+    specs = TensorSpec(X, dtype, given["x"].spec.strides), TensorSpec(W, dtype, given["w"].spec.strides)
+    expected = Convolution(groups=2, **how)._problem(
+        "forward",
+        *specs,
+        None,
+        bias=TensorSpec((32,), dtype) if "b" in given else None,
+        activation=activation,
+        out=out.spec,
+        device=0,
+    )
+    problem, caller = g._problem(0)
+    assert isinstance(problem, ConvolutionProblem)
+    assert text_of(problem) == text_of(expected)
+    assert caller.names == (*order, "out")
+    ours = {"x": "x", "w": "w", "bias": "b", "y": "out"}
+    assert [caller.names[at] for at in caller.order] == [ours[name] for name in problem.operands]
+
+
+def scaled(g: Graph) -> None:
+    given = tensors(g, "float16")
+    g.output("y", g.pointwise("mul", g.convolution(given["x"], given["w"]), given["b"]))
+
+
+def clipped(g: Graph) -> None:
+    given = tensors(g, "float16", "xw")
+    g.output("y", g.pointwise("relu_fwd", g.convolution(given["x"], given["w"]), how={"relu_upper_clip": 6.0}))
+
+
+def with_two_outputs(g: Graph) -> None:
+    given = tensors(g, "float16", "xw")
+    y = g.output("y", g.convolution(given["x"], given["w"]))
+    g.output("z", g.pointwise("relu_fwd", y))
+
+
+def with_a_residual(g: Graph) -> None:
+    given = tensors(g, "float16", "xw")
+    y = g.convolution(given["x"], given["w"])
+    g.output("y", g.pointwise("add", y, g.tensor("r", y.spec._replace(dtype="float16"))))
+
+
+def with_another_result(g: Graph) -> None:
+    given = tensors(g, "float16", "xw")
+    g.output("y", g.convolution(given["x"], given["w"]), "float32")
+
+
+@pytest.mark.parametrize("fill", [scaled, clipped, with_two_outputs, with_a_residual, with_another_result])
+def test_a_graph_that_is_more_stays_a_graph(fill: Callable[[Graph], None]) -> None:
+    g = Graph()
+    fill(g)
+    assert isinstance(g.problem(), GraphProblem)
+
+
+def test_an_input_that_no_operation_takes_is_refused() -> None:
+    g = Graph()
+    given = tensors(g, "float16")
+    g.output("y", g.convolution(given["x"], given["w"]))
+    with pytest.raises(
+        ValueError, match="must be taken by operations that an output depends on; got b, which none takes"
+    ):
+        g.plan()
