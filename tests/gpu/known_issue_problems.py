@@ -121,8 +121,7 @@ _MISALIGNED = [
     for dtype, offset in (("float16", 2), ("float32", 1))
     for last in ("xwy", "")
     for o in ({"groups": 2}, {"stride": (1, 2), "dilation": 3, "groups": 2})
-]
-+[
+] + [
     Convolved("forward", (4, 32, 8, 8), (32, 32, 3, 3), dtype, last=last, offset=offset, bias=bias, activation="relu")
     for dtype, offset in (("float16", 2), ("float32", 1))
     for last in ("xwy", "")
