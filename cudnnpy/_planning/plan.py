@@ -19,6 +19,7 @@ from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._options.checks import check_integer, error_repr
 from cudnnpy._options.public_dir import PublicDir
 from cudnnpy._planning.candidates import Candidate, Engine
+from cudnnpy._planning.chooser import chooser_class
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.gpu_kind import GpuKind, gpu_kind
 from cudnnpy._planning.options import PlanningOptions
@@ -32,7 +33,6 @@ from cudnnpy._planning.plan_serialization import (
 )
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.problem_notation import text_of
-from cudnnpy._planning.ranking import source_text
 from cudnnpy._process_state import declare
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle, on_device, stream_address
@@ -161,13 +161,14 @@ class Plan(PublicDir):
     #: raises ValueError for addresses that are null or misaligned, or whose memory overlaps
     check_addresses: AddressCheck
     store_layer: str  #: the layer of the store that had the choice, "user" or "application PATH"; "" if it was made now
+    is_provisional: bool  #: whether the choice is to be made again, since a freeze forbade to measure it
     candidates: list[Candidate]  #: of a plan from a method plan(), all that were considered; see `candidates_table`
 
     def __init__(self, problem: Problem, candidate: Candidate) -> None:
         self.problem, self.executable = problem, (executable := executable_of(candidate))
         self.operation, self.operands = problem.operation, problem.operands
         self._address_count = len(self.operands) + 2
-        self.source, self._source = source_text(candidate.source), candidate.source
+        self.source, self._source = chooser_class().source_text(candidate.source), candidate.source
         self.name, self.notes = candidate.name, candidate.notes
         self.deterministic, self.milliseconds = candidate.deterministic, candidate.milliseconds
         self._strict, self._lowering = candidate.strict, candidate.lowering
@@ -175,7 +176,7 @@ class Plan(PublicDir):
         self.workspace_size = executable.workspace_size
         self.device = problem.device
         self.is_relocatable = all(s.alignment >= _ALIGNMENT for s in problem.specs) and is_relocatable(executable)
-        self.store_layer, self.candidates = "", []
+        self.store_layer, self.is_provisional, self.candidates = "", False, []
         self._options, self._planning_ms = PlanningOptions(tf32=not candidate.strict), 0.0
         self.check_addresses = address_check(
             [byte_extent(spec) for spec in problem.specs],

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from cudnnpy._child_process import measurer_for
 from cudnnpy._core.layouts import (
     TensorSpec,
     at_least_4d,
@@ -24,7 +24,7 @@ from cudnnpy._memory.device_array import current_device
 from cudnnpy._options.arguments import check_activation
 from cudnnpy._options.checks import check_shape, is_channels_last
 from cudnnpy._options.fused_convolution import FusedConvolutionBase
-from cudnnpy._planning.device_profile import DeviceProfile
+from cudnnpy._planning.chooser import OtherGpu
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.selection import plan_for
 from cudnnpy.convolution import problem as ask
@@ -33,6 +33,9 @@ from cudnnpy.convolution.zero_channels import program_on_zeros, zeros_for
 from cudnnpy.graph.activations import activated
 from cudnnpy.graph.graph import Graph
 from cudnnpy.typing import Array, FusedActivation, Shape
+
+if TYPE_CHECKING:
+    from cudnnpy._planning.device_profile import DeviceProfile
 
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "elu", "swish")
 DTYPES = ("float16", "bfloat16", "float32")
@@ -99,7 +102,7 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
                 )
         geometry = ask.geometry(self, operands[0].spec.shape[2:], operands[1].spec.shape[2:])
         graph = self._graph(operands, wanted, geometry, activation)
-        if isinstance(device, DeviceProfile):
+        if isinstance(device, OtherGpu):
             return graph.plan(device)
         return graph.plan(current_device() if ordinal is None else ordinal)
 
@@ -118,12 +121,10 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
         wanted = _specs_of_engines(operands)
         graph = self._graph(operands, wanted, geometry, activation)
         copies = [byte_extent(spec) for o, spec in zip(operands, wanted, strict=True) if _is_copied(o, spec)]
-        measurer = measurer_for(graph.options, call.device, call.stream)
         zeros = () if has_channels else (byte_extent(x), byte_extent(w))
         memory_limit = call.memory_limit_with_scratch(*copies, *zeros)
-        plan = plan_for(
-            graph.problem(call.device), graph.options, measurer, memory_limit=memory_limit, lists_candidates=False
-        )
+        problem, stream = graph.problem(call.device), call.stream
+        plan = plan_for(problem, graph.options, stream=stream, memory_limit=memory_limit, lists_candidates=False)
         program = with_conversion_copies(plan.name, call.device, operands, plan.executable, wanted, plan=plan)
         if has_channels:
             return program, results

@@ -20,9 +20,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from itertools import islice
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from cudnnpy._child_process import check_device, measurer_for, plan_for_profile
 from cudnnpy._core.cache_token import CacheToken
 from cudnnpy._core.layouts import TensorSpec, has_same_layout
 from cudnnpy._launch import dispatch
@@ -30,16 +29,19 @@ from cudnnpy._launch.program import Operand, Program
 from cudnnpy._options.checks import error_repr
 from cudnnpy._options.convolution import TUNE_SECONDS
 from cudnnpy._planning import engines
-from cudnnpy._planning.device_profile import DeviceProfile
+from cudnnpy._planning.chooser import Chooser, OtherGpu, Request, check_device
 from cudnnpy._planning.options import PlanningOptions, checked
 from cudnnpy._planning.plan import Plan, executable_of
-from cudnnpy._planning.selection import plan_for, ranked_candidates
+from cudnnpy._planning.selection import plan_elsewhere, plan_for
 from cudnnpy.graph.frontend_names import with_frontend_keywords
 from cudnnpy.graph.nodes import canonical_spec
 from cudnnpy.graph.operations import GraphOperations
 from cudnnpy.graph.problem import GraphProblem, graph_problem
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.typing import ArrayT, Dtype, Preference, Stream
+
+if TYPE_CHECKING:
+    from cudnnpy._planning.device_profile import DeviceProfile
 
 
 @with_frontend_keywords
@@ -133,10 +135,10 @@ class Graph(GraphOperations):
         if empty := self._empty():
             raise ValueError(f"a planned graph must have elements; got none in {', '.join(empty)}")
         check_device(device)
-        if isinstance(device, DeviceProfile):
-            return plan_for_profile(self.problem(), self.options, device)
+        if isinstance(device, OtherGpu):
+            return plan_elsewhere(self.problem(), self.options, device)
         with on_device(device):
-            return plan_for(self.problem(device), self.options, measurer_for(self.options, device))
+            return plan_for(self.problem(device), self.options)
 
     def executable(self, device: int, pick: int = 0) -> engines.GraphExecutable | None:
         """Return the executable of the first candidate that can be planned, or None if there is none.
@@ -144,8 +146,9 @@ class Graph(GraphOperations):
         `pick` is the number of candidates to skip, if enough of them can be planned. The options are ignored. The executable
         takes the addresses of the inputs, then of the outputs.
         """
-        problem, options, target = self.problem(device), PlanningOptions(), engines.Target(Handle.default(device))
-        usable = (one for one in ranked_candidates(problem, options, target) if one.prepare() is not None)
+        target = engines.Target(Handle.default(device))
+        chooser = Chooser(Request(self.problem(device), PlanningOptions(), target, 0))
+        usable = (one for one in chooser.order() if one.prepare() is not None)
         found = list(islice(usable, pick + 1))
         if not found:
             return None
@@ -212,8 +215,8 @@ class Graph(GraphOperations):
         problem = self.problem(call.device, call.specs)
         if self._empty():
             return self._without_elements(call, problem), [node.spec for node in self.outputs]
-        measurer = measurer_for(self.options, call.device, call.stream)
-        plan = plan_for(problem, self.options, measurer, memory_limit=call.memory_limit, lists_candidates=False)
+        limit = call.memory_limit
+        plan = plan_for(problem, self.options, stream=call.stream, memory_limit=limit, lists_candidates=False)
         return plan, [node.spec for node in self.outputs]
 
     def _without_elements(self, call: dispatch.Call, problem: GraphProblem) -> Program:

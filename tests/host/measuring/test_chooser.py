@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from made_up_engines import LOTS, TARGET, Cudnn, Made, MadeUp, tuner, unstored
+from made_up_engines import LOTS, TARGET, Cudnn, Made, MadeUp, asked, plan_with
 
 from cudnnpy import Engine, Plan, raw
 from cudnnpy._measuring import knob_search, search
@@ -26,20 +26,17 @@ ASKED: Problem = MadeUp()
 
 
 def chosen(options: PlanningOptions | None = None, **how: Any) -> Candidate:
-    return selection.choose(ASKED, options or PlanningOptions(), TARGET, LOTS, **how)[0]
+    return selection.choose(asked(ASKED, options, **how)).candidate
 
 
 def tuned(**options: Any) -> Candidate:
-    asked = PlanningOptions(prefer="autotune", **options)
-    return chosen(asked, tuner=unstored(ASKED, asked))
+    return chosen(PlanningOptions(prefer="autotune", **options))
 
 
 def considered(**options: Any) -> tuple[Candidate, list[Candidate]]:
     """Return the choice of autotune, and all candidates that were considered."""
-    asked = PlanningOptions(prefer="autotune", **options)
-    there = unstored(ASKED, asked)
-    found, tried = selection.choose(ASKED, asked, TARGET, LOTS, tuner=there)
-    return found, there.considered() or tried
+    choice = selection.choose(asked(ASKED, PlanningOptions(prefer="autotune", **options)))
+    return choice.candidate, choice.considered()
 
 
 @dataclass(frozen=True)
@@ -48,8 +45,8 @@ class Ranked(MadeUp):
 
     step: float = 0.0
 
-    def proposed_candidates(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
-        for number, candidate in enumerate(super().proposed_candidates(options, target)):
+    def proposed_candidates(self, target: Target) -> Iterator[Candidate]:
+        for number, candidate in enumerate(super().proposed_candidates(target)):
             candidate.expected = 1.0 + number * self.step
             yield candidate
 

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from made_up_engines import LOTS, Cudnn, Made, MadeUp, tuner
+from made_up_engines import LOTS, Cudnn, Made, MadeUp
 
 import cudnnpy
 from cudnnpy import Engine, Plan
@@ -28,7 +28,7 @@ def engines(cudnn: Cudnn) -> Cudnn:
 
 def planned(name: str = "sums", before: Engine | None = None, **options: Any) -> Plan:
     asked = PlanningOptions(prefer="autotune")._replace(**options)
-    return selection.plan_for(MadeUp(name), asked, tuner(), before)
+    return selection.plan_for(MadeUp(name), asked, previous_engine=before)
 
 
 def test_nothing_is_measured_in_a_freeze(engines: Cudnn) -> None:
