@@ -183,7 +183,7 @@ class StandInDevice:
         assert found.prepare() is not None
         return Choice(found, lambda: [found])
 
-    def guesses(self, problem: GraphProblem, *_: Any) -> Iterator[Candidate]:
+    def guesses(self, problem: Any) -> Iterator[Candidate]:
         assert self.thread_state.device == problem.device
         self.planned_graphs.append(problem)
         uids = tuple(node.uid for node in (*problem.graph.inputs, *problem.graph.outputs))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from made_up_engines import LOTS, TARGET, Cudnn, Made, MadeUp, asked, plan_with
+from made_up_engines import LOTS, Cudnn, Made, MadeUp, asked, tuner
 
 from cudnnpy import Engine, Plan, raw
 from cudnnpy._measuring import knob_search, search
@@ -76,7 +76,8 @@ def test_engines_that_are_not_proposed_and_functions_are_the_last_resort(cudnn: 
     strict = PlanningOptions(deterministic=True)
     assert chosen(strict).name == "engine 4"
     cudnn.engines[4].size = lambda knobs: LOTS + 1
-    found, tried = selection.choose(ASKED, strict, TARGET, LOTS)
+    choice = selection.choose(asked(ASKED, strict))
+    found, tried = choice.candidate, choice.considered()
     assert found.name == "plain"
     assert [candidate.name for candidate in tried].count("engine 1") == 1
 
@@ -447,7 +448,7 @@ def test_an_engine_is_forced_with_its_knobs_and_in_its_lowering(cudnn: Cudnn) ->
 
 def test_a_plan_of_a_made_up_problem_survives_its_text(cudnn: Cudnn) -> None:
     cudnn.add(Made(1), Made(2, bowl, size=lambda knobs: 7, ranges=RANGES, default=START))
-    plan = selection.plan_for(ASKED, PlanningOptions(prefer="autotune"), tuner())
+    plan = selection.plan_for(ASKED, PlanningOptions(prefer="autotune"))
     assert plan.engine == Engine(2, {SPLIT: 6, TILE: 3})
     again = Plan.from_json(plan.to_json())
     facts = ("name", "source", "engine", "workspace_size", "milliseconds", "problem", "deterministic")

@@ -18,7 +18,6 @@ from cudnnpy._planning import candidates, known_issues
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.known_issues import ISSUES, Issue
-from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.lowering import ConvolutionLowering
@@ -209,7 +208,6 @@ SIDES: dict[str, tuple[int, tuple[str, ...], list[Asked], list[Asked]]] = {
 @pytest.fixture(autouse=True)
 def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Candidate]]:
     """Whatever the problem, the heuristics propose one engine: its candidates, in every lowering."""
-    monkeypatch.setenv("CUDNNPY_MODELS", "")  # a model is looked up by the GPU
 
     def candidates_of(asked: Asked, engine: int, *notes: str) -> list[Candidate]:
         found = SimpleNamespace(
@@ -225,7 +223,7 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Candidate]]:
         for kind in (Graph, ConvolutionLowering):
             monkeypatch.setattr(kind, "build_graph", lambda *_: None)
         whole: Problem = asked.problem() if isinstance(asked, Graph) else asked
-        return list(whole.proposed_candidates(PlanningOptions(), ON_A_GPU))
+        return list(whole.proposed_candidates(ON_A_GPU))
 
     return candidates_of
 

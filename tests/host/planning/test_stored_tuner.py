@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up_engines import LOTS, TARGET, Cudnn, Executable, Made, MadeUp, plan_with
+from made_up_engines import LOTS, TARGET, Cudnn, Executable, Made, MadeUp, plan_with, tuner
 
 from cudnnpy import Engine, Plan, candidates_table, raw
 from cudnnpy._memory import workspace
@@ -370,10 +370,10 @@ def test_where_nothing_can_be_measured_the_choice_is_that_of_fastest(cudnn: Cudn
 
 def test_without_a_measurer_a_stored_choice_is_taken_and_nothing_else_happens(cudnn: Cudnn) -> None:
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
-    assert selection.plan_for(SUMS, AUTOTUNE).name == "engine 1"
+    assert plan_with(None, SUMS, AUTOTUNE).name == "engine 1"
     planned()
     put(elsewhere(standing()))
-    assert selection.plan_for(SUMS, AUTOTUNE).name == "engine 2"
+    assert plan_with(None, SUMS, AUTOTUNE).name == "engine 2"
     assert cudnn.confirmed == []
 
 
@@ -610,7 +610,10 @@ def test_a_candidate_with_a_fault_is_rejected_with_every_preference(cudnn: Cudnn
     assert (plan.candidates[0].name, plan.candidates[0].rejection_reason) == ("engine 1", reason)
     assert [asked[3] for asked in child.asked] == [{"engine 1": reason}] * (prefer == "autotune")
     assert measured(child, MadeUp("others"), prefer=prefer).name == "engine 1"
-    listed = {one.name: one.rejection_reason for one in selection.survey(chooser_of(selection.request_for(SUMS, PlanningOptions())))}
+    listed = {
+        one.name: one.rejection_reason
+        for one in selection.survey(chooser_of(selection.request_for(SUMS, PlanningOptions())))
+    }
     assert (listed["engine 1"], listed["engine 2"]) == (reason, "")
 
 
