@@ -37,7 +37,7 @@ class Request(NamedTuple):
 
 
 class Rejection(NamedTuple):
-    """The rejection of a candidate by a chooser. One that is not final is lifted if no other candidate can be used."""
+    """The rejection of a candidate by a chooser. One that is not final is ignored if no other candidate can be used."""
 
     reason: str
     is_final: bool

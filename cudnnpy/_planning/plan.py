@@ -37,7 +37,7 @@ from cudnnpy._process_state import declare
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle, on_device, stream_address
 
-if TYPE_CHECKING:  # a copy of the package without the store plans for no profile
+if TYPE_CHECKING:  # a copy of the package may lack tuning
     from cudnnpy._planning.device_profile import DeviceProfile
     from cudnnpy._store.entry import Entry
 
@@ -161,7 +161,6 @@ class Plan(PublicDir):
     #: raises ValueError for addresses that are null or misaligned, or whose memory overlaps
     check_addresses: AddressCheck
     store_layer: str  #: the layer of the store that had the choice, "user" or "application PATH"; "" if it was made now
-    is_provisional: bool  #: whether the choice is to be made again, since a freeze forbade to measure it
     candidates: list[Candidate]  #: of a plan from a method plan(), all that were considered; see `candidates_table`
 
     def __init__(self, problem: Problem, candidate: Candidate) -> None:
@@ -176,7 +175,8 @@ class Plan(PublicDir):
         self.workspace_size = executable.workspace_size
         self.device = problem.device
         self.is_relocatable = all(s.alignment >= _ALIGNMENT for s in problem.specs) and is_relocatable(executable)
-        self.store_layer, self.is_provisional, self.candidates = "", False, []
+        self.store_layer, self.candidates = "", []
+        self._is_provisional = False  # whether the choice is to be made again, since a freeze forbade to measure it
         self._options, self._planning_ms = PlanningOptions(tf32=not candidate.strict), 0.0
         self.check_addresses = address_check(
             [byte_extent(spec) for spec in problem.specs],

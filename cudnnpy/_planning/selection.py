@@ -87,19 +87,21 @@ def choose(chooser: Chooser) -> Choice:
     if request.options.algorithm is not None:
         choice = first(forced(request.options.algorithm))
     else:
-        choice = None
-        if request.previous_engine is not None:
-            choice = first(forced(request.previous_engine), chooser.rejections())
-        choice = choice or chooser.known()
-        if choice is None:
-            rejections = chooser.rejections()
-            liftable = {name for name, rejection in rejections.items() if not rejection.is_final}
-            choice = first(chooser.order(), rejections)
-            if choice is None and liftable:
-                choice = first(one for one in chooser.order() if one.name in liftable)
+        previous = request.previous_engine
+        again = None if previous is None else first(forced(previous), chooser.rejections())
+        choice = (
+            again or chooser.known() or first(chooser.order(), chooser.rejections()) or first(_with_faults(chooser))
+        )
     if choice is None:
         raise no_algorithm(request, considered)
     return choice
+
+
+def _with_faults(chooser: Chooser) -> Iterator[Candidate]:
+    """Yield the candidates whose rejection is not final, such as those with a stored fault."""
+    names = {name for name, rejection in chooser.rejections().items() if not rejection.is_final}
+    if names:
+        yield from (one for one in chooser.order() if one.name in names)
 
 
 def plan_for(
@@ -132,7 +134,7 @@ def plan_for(
     plan.store_layer = choice.store_layer
     if lists_candidates:
         plan.candidates = choice.considered()
-    plan.is_provisional = chooser.chosen()
+    plan._is_provisional = chooser.chosen()
     return plan
 
 

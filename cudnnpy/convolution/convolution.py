@@ -226,7 +226,7 @@ class Convolution(ConvolutionBase, DeviceOperation):
             memory_limit=memory_limit,
             lists_candidates=lists_candidates,
         )
-        if plan.engine is not None and not plan.is_provisional:
+        if plan.engine is not None and not plan._is_provisional:
             self._first.setdefault(kind, plan.engine)
         return plan
 

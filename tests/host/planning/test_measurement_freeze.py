@@ -130,7 +130,7 @@ def test_the_engine_of_a_guess_is_not_that_of_later_shapes(engines: Cudnn, monke
     conv = cudnnpy.Convolution(prefer="autotune", policy="once")
     x, w = cudnnpy.TensorSpec((1, 8, 4, 4)), cudnnpy.TensorSpec((4, 8, 1, 1))
     with cudnnpy.freeze():
-        assert conv.plan("forward", x, w, device=0).is_provisional
+        assert conv.plan("forward", x, w, device=0)._is_provisional
     for _ in range(2):
-        assert not conv.plan("forward", x, w, device=0).is_provisional
+        assert not conv.plan("forward", x, w, device=0)._is_provisional
     assert given == [None, None, Engine(2)]
