@@ -180,13 +180,13 @@ def plan_elsewhere(problem: Problem, options: PlanningOptions, gpu: OtherGpu) ->
     """Return the plan of a problem for another GPU. Raises NoAlgorithmError, and ValueError for a forced algorithm."""
     if options.algorithm is not None:
         raise ValueError(f"algorithm must be None for a device profile; got {options.algorithm!r}")
-    plan: Plan = tuning().plan_for_profile(problem, options, gpu)
+    plan: Plan = tuning().profile_planner().plan_for_profile(problem, options, gpu)
     return plan
 
 
 def candidates_elsewhere(problem: Problem, options: PlanningOptions, gpu: OtherGpu) -> list[Candidate]:
     """Return every candidate of a problem for another GPU, with the rejection reasons."""
-    found: list[Candidate] = tuning().candidates_for_profile(problem, options, gpu)
+    found: list[Candidate] = tuning().profile_planner().candidates_for_profile(problem, options, gpu)
     return found
 
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 from cudnnpy._measuring.candidate_order import RankedChooser
 from cudnnpy._planning import ranking, recording, stored_choice
@@ -24,14 +25,9 @@ from cudnnpy._planning.engines import load_plan
 from cudnnpy._planning.measurement import Measurement, Measurer
 from cudnnpy._planning.measurement_freeze import Freeze
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.problem import Problem
 from cudnnpy._store.entry import Entry, Key
 from cudnnpy._store.layers import Layers, current, serves_all_preferences
 from cudnnpy.errors import CudnnError, StatusError
-
-if TYPE_CHECKING:  # a first call needs neither
-    from cudnnpy._planning.device_profile import DeviceProfile
-    from cudnnpy._planning.plan import Plan
 
 
 class _Stored(NamedTuple):
@@ -90,7 +86,10 @@ class TuningChooser(RankedChooser):
 
     def known(self) -> Choice | None:
         """Return the stored or measured choice; None if the caller must choose as prefer="fastest" does."""
-        found = self._autotuned() if self._is_autotuned else self._stored_for_all()
+        if self._is_autotuned:
+            found = self._autotuned()
+        else:
+            found = _Stored() if self._is_blank or not serves_all_preferences() else self._stored()
         if found.candidate is None or found.entry is None:
             return None
         return Choice(found.candidate, partial(self._considered, found.entry), found.layer)
@@ -109,10 +108,6 @@ class TuningChooser(RankedChooser):
         if stored is not None and stored.entry.plan == entry.plan:
             entry = stored.entry
         return [detached_candidate(*one) for one in entry.candidates]
-
-    def _stored_for_all(self) -> _Stored:
-        """Return the stored choice that a preference takes that measures nothing."""
-        return _Stored() if self._is_blank or not serves_all_preferences() else self._stored()
 
     def _autotuned(self) -> _Stored:
         """Return the stored choice, or the measured one if there is none, or if it allows more tuning."""
@@ -271,18 +266,8 @@ def _faster(before: _Stored, entry: Entry, measurement: Measurement) -> Entry:
     return entry._replace(**{field: getattr(before.entry, field) for field in choice})
 
 
-# Planning for a device profile
-
-
-def plan_for_profile(problem: Problem, options: PlanningOptions, profile: DeviceProfile) -> Plan:
-    """Return the plan of a problem for the GPU of a profile. Raises NoAlgorithmError."""
+def profile_planner() -> ModuleType:
+    """Return the module that plans for device profiles, which a first call on a GPU does not need."""
     from cudnnpy._measuring import planner_process
 
-    return planner_process.plan_for_profile(problem, options, profile)
-
-
-def candidates_for_profile(problem: Problem, options: PlanningOptions, profile: DeviceProfile) -> list[Candidate]:
-    """Return every candidate of a problem for the GPU of a profile, with the rejection reasons."""
-    from cudnnpy._measuring import planner_process
-
-    return planner_process.candidates_for_profile(problem, options, profile)
+    return planner_process
