@@ -43,7 +43,7 @@ _LAZY = {
     "is_available": "availability",
     "log_to": "_core.logging_bridge",
     "names": "",
-    "plan": "_child_process",
+    "plan": "_planning.selection",
     "raw": "",
     "record": "_planning.recording",
     "reference": "",

@@ -1,5 +1,5 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:74b86bc4ea912736256d8f87d47f5e294d1ac57fc3890986dde10aea6c9c14de
+# seal: sha256:9d042b25e496a3b2bf0de40a2b2716cc066ebecf893a0654aa07f5064f277045
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors
@@ -8,7 +8,6 @@ from cudnnpy import raw as raw
 from cudnnpy import reference as reference
 from cudnnpy import store as store
 from cudnnpy import workspace as workspace
-from cudnnpy._child_process import plan as plan
 from cudnnpy._core.candidate_table import table as candidates_table
 from cudnnpy._core.layouts import TensorSpec as TensorSpec
 from cudnnpy._core.logging_bridge import log_to as log_to
@@ -29,6 +28,7 @@ from cudnnpy._planning.device_profile import DeviceProfile as DeviceProfile
 from cudnnpy._planning.measurement_freeze import freeze as freeze
 from cudnnpy._planning.plan import Plan as Plan
 from cudnnpy._planning.recording import record as record
+from cudnnpy._planning.selection import plan as plan
 from cudnnpy._version import __version__ as __version__
 from cudnnpy.availability import is_available as is_available
 from cudnnpy.availability import why_unavailable as why_unavailable

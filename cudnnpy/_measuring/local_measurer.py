@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
+from cudnnpy._measuring.candidate_order import tuning_order
 from cudnnpy._measuring.search import Search
 from cudnnpy._measuring.watch import SILENT, Watch
 from cudnnpy._planning.candidate_filter import try_plan
@@ -15,7 +16,6 @@ from cudnnpy._planning.measurement import Measurement
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.selection import tuning_order
 from cudnnpy._planning.stored_choice import candidate_of, entry_of
 from cudnnpy._store.entry import Entry, StoredCandidate
 from cudnnpy.errors import CudnnError

@@ -16,7 +16,9 @@ from cudnnpy._measuring import stub_driver
 from cudnnpy._measuring.process import Ended, StartError, WorkerProcess
 from cudnnpy._planning import problem_notation, recording, selection
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.chooser import Request
 from cudnnpy._planning.device_profile import DeviceProfile, ProfileError
+from cudnnpy._planning.engines import Target
 from cudnnpy._planning.offline_planning import CandidateRow, candidate_of_row
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import CallerOperands, Problem
@@ -127,9 +129,9 @@ def plan_for_profile(
         except PlanningError as error:
             if error.kind != NoAlgorithmError.__name__:
                 raise
+            target, limit = Target(profile=profile.text), selection.limit_of(options, profile.memory)
             considered = candidates_for_profile(problem, options, profile)
-            limit = selection.limit_of(options, profile.memory)
-            raise selection.no_algorithm(problem, options, limit, considered, is_for_profile=True) from None
+            raise selection.no_algorithm(Request(problem, options, target, limit), considered) from None
     recording.note(problem, options)
     return ProfilePlan(entry, profile, operands)
 

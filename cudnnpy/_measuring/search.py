@@ -1,6 +1,6 @@
 """Choose a candidate by measurement (prefer="autotune"): bench.py runs, times and verifies candidates on the GPU.
 
-The candidates come in tuning order (selection.py), then the best engines with other knobs (knob_search.py).
+The candidates come in tuning order (candidate_order.py), then the best engines with other knobs (knob_search.py).
 
 - Predicted times: a candidate is measured unless several in a row gained nothing. The longer its predicted time is, the fewer
   suffice; and fewer, if it is compiled at run time, which takes up to 0.8 s.
@@ -20,6 +20,7 @@ from contextlib import closing
 from itertools import chain
 
 from cudnnpy._measuring.bench import HOPELESS, Bench, milliseconds
+from cudnnpy._measuring.candidate_order import ranked_candidates
 from cudnnpy._measuring.guarded_memory import STREAM
 from cudnnpy._measuring.knob_search import GAIN, other_knobs
 from cudnnpy._measuring.verification import PLANNING_SECONDS
@@ -103,7 +104,7 @@ class Search:
         most = min(limit, _largest_workspace(problem, options))
 
         def others() -> Iterator[Candidate]:
-            for other in chain(problem.proposed_candidates(options, target), problem.engines(target)):
+            for other in chain(ranked_candidates(problem, options, target), problem.engines(target)):
                 if other.is_conventional and other.name != given.name:
                     self._watch.begin(other, PLANNING_SECONDS)
                     if try_plan(other, problem, options, most):

@@ -6,20 +6,23 @@ Candidates run in no other process.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 from cudnnpy._measuring import gpus
+from cudnnpy._measuring.candidate_order import RankedChooser
 from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._measuring.watch import Watch
 from cudnnpy._memory import workspace
 from cudnnpy._planning import device_profile, offline_planning, problem_notation
 from cudnnpy._planning.candidates import Candidate, Engine
+from cudnnpy._planning.chooser import Rejection, Request
 from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.measurement import Measurement
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.problem import Problem
+from cudnnpy._planning.selection import limit_of, survey
 from cudnnpy._planning.stored_choice import row_of
 from cudnnpy._store.entry import Entry, StoredCandidate
 from cudnnpy._version import __version__
@@ -100,22 +103,46 @@ class Service:
     # Planning
 
     def _plan(self, request: Mapping[str, Any]) -> Any:
-        assert self._profile is not None
-        return offline_planning.plan_for_profile(
-            request["text"], self._profile, self._announce, request["left_out"]
-        ).plain()
+        return offline_planning.plan_for_profile(self._chooser(request)).plain()
 
     def _survey(self, request: Mapping[str, Any]) -> Any:
+        return [offline_planning.row_of(candidate)._asdict() for candidate in survey(self._chooser(request))]
+
+    def _chooser(self, request: Mapping[str, Any]) -> ProfileChooser:
         assert self._profile is not None
         problem, options = problem_notation.parse(request["text"])
-        target = device_profile.target_of(self._profile)
-        found = offline_planning.survey_offline(
-            problem, options, target, self._profile.memory, self._announce, request["left_out"]
-        )
-        return [offline_planning.row_of(candidate)._asdict() for candidate in found]
+        target, limit = device_profile.target_of(self._profile), limit_of(options, self._profile.memory)
+        asked = Request(problem, options, target, limit, may_run=False)
+        return ProfileChooser(asked, self._announce, request["left_out"])
 
     def _announce(self, candidate: str) -> None:
         self._say({"begin": candidate, "seconds": _PLANNING_SECONDS})
+
+
+class ProfileChooser(RankedChooser):
+    """A chooser for the GPU of a device profile. cuDNN may end the process while it plans a candidate.
+
+    Therefore `announce` is called with the name of each candidate before it is planned, and with "" before and after all of
+    them. `left_out` has the names of candidates that are not planned, with the rejection reasons.
+    """
+
+    def __init__(self, request: Request, announce: Callable[[str], object], left_out: Mapping[str, str]) -> None:
+        super().__init__(request)
+        self._announce = announce
+        self._rejections = {name: Rejection(reason, is_final=True) for name, reason in left_out.items()}
+
+    def order(self) -> Iterator[Candidate]:
+        """Yield every candidate once, and announce those that are planned."""
+        self._announce("")
+        for candidate in list(super().order()):
+            if not candidate.rejection_reason and candidate.name not in self._rejections:
+                self._announce(candidate.name)
+            yield candidate
+        self._announce("")
+
+    def rejections(self) -> Mapping[str, Rejection]:
+        """Return the candidates that are left out."""
+        return self._rejections
 
 
 def _parsed(request: Mapping[str, Any]) -> tuple[Problem, PlanningOptions, int]:

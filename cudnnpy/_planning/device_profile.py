@@ -28,6 +28,7 @@ from cudnnpy._options.checks import MAX_INT64, error_repr, printable
 from cudnnpy._options.limits import MAX_PROFILE_BYTES
 from cudnnpy._options.public_dir import PublicDir
 from cudnnpy._options.suggestions import did_you_mean
+from cudnnpy._planning.chooser import OtherGpu
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.gpu_kind import gpu_kind
 from cudnnpy._planning.untrusted_json import parse_json
@@ -84,7 +85,7 @@ class ProfileError(ValueError):
 
 
 @dataclass(frozen=True, repr=False)
-class DeviceProfile(PublicDir):
+class DeviceProfile(PublicDir, OtherGpu):
     """The properties of a GPU, with which cuDNN plans without the GPU (since cuDNN 9.8).
 
     `load` reads a profile of the package or of a file, and `of_device` reads a GPU of this machine. `Convolution.plan`,

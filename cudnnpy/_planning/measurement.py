@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 
-if TYPE_CHECKING:  # a copy of the package without the store has no entries
+if TYPE_CHECKING:  # a first call needs no entries
     from cudnnpy._store.entry import Entry
 
 Symptom = Literal["context lost", "limit exceeded", "access outside", "wrong result", "process ended"]

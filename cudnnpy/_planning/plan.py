@@ -20,6 +20,7 @@ from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._options.checks import check_integer, error_repr
 from cudnnpy._options.public_dir import PublicDir
 from cudnnpy._planning.candidates import Candidate, Engine
+from cudnnpy._planning.chooser import chooser_class
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.gpu_kind import GpuKind, gpu_kind
 from cudnnpy._planning.options import PlanningOptions
@@ -33,12 +34,11 @@ from cudnnpy._planning.plan_serialization import (
 )
 from cudnnpy._planning.problem import CallerOperands, Problem
 from cudnnpy._planning.problem_notation import text_of
-from cudnnpy._planning.ranking import source_text
 from cudnnpy._process_state import declare
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle, on_device, stream_address
 
-if TYPE_CHECKING:  # a copy of the package without the store plans for no profile
+if TYPE_CHECKING:  # a copy of the package may lack tuning
     from cudnnpy._planning.device_profile import DeviceProfile
     from cudnnpy._store.entry import Entry
 
@@ -179,7 +179,7 @@ class Plan(PublicDir):
         self.problem, self.executable = problem, executable
         self.operation, self.operands = problem.operation, caller.names
         self._address_count = len(self.operands) + 2
-        self.source, self._source = source_text(candidate.source), candidate.source
+        self.source, self._source = chooser_class().source_text(candidate.source), candidate.source
         self.name, self.notes = candidate.name, candidate.notes
         self.deterministic, self.milliseconds = candidate.deterministic, candidate.milliseconds
         self._strict, self._lowering = candidate.strict, candidate.lowering
@@ -188,6 +188,7 @@ class Plan(PublicDir):
         self.device = problem.device
         self.is_relocatable = all(s.alignment >= _ALIGNMENT for s in specs) and is_relocatable(executable)
         self.store_layer, self.candidates = "", []
+        self._is_provisional = False  # whether the choice is to be made again, since a freeze forbade to measure it
         self._options, self._planning_ms = PlanningOptions(tf32=not candidate.strict), 0.0
         self.check_addresses = address_check(
             [byte_extent(spec) for spec in specs],

@@ -102,8 +102,8 @@ class Problem(Protocol):
     def aligned(self) -> Problem:
         """Return the same problem with 16-byte alignment of every tensor, to compare problems regardless of addresses."""
 
-    def proposed_candidates(self, options: PlanningOptions, target: Target) -> Iterable[Candidate]:
-        """Return the ranked candidates: by predicted times, or the heuristics' proposals in their order."""
+    def proposed_candidates(self, target: Target) -> Iterable[Candidate]:
+        """Return the proposals of cuDNN's heuristics, best first."""
 
     def engines(self, target: Target) -> Iterable[Candidate]:
         """Return every engine with its default knobs."""

@@ -1,11 +1,9 @@
-"""Choose a candidate by the preference and the options, and explain rejections."""
+"""Choose a candidate by the preference and the options, plan it, and explain rejections."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.util import find_spec
-from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -13,201 +11,211 @@ from cudnnpy._core.candidate_table import table
 from cudnnpy._core.layouts import are_channels_last, channels_last_strides
 from cudnnpy._memory import workspace as memory
 from cudnnpy._options.byte_counts import bytes_text
-from cudnnpy._planning import recording
+from cudnnpy._planning import problem_notation
 from cudnnpy._planning.candidate_filter import try_plan
 from cudnnpy._planning.candidates import Candidate, Engine
+from cudnnpy._planning.chooser import (
+    Choice,
+    Chooser,
+    OtherGpu,
+    Rejection,
+    Request,
+    check_device,
+    chooser_of,
+    tuning,
+)
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.measurement import Measurer
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import CallerOperands, Problem
-from cudnnpy._process_state import process_cache
 from cudnnpy.errors import NoAlgorithmError
-from cudnnpy.handle import Handle
+from cudnnpy.handle import Handle, on_device
 
 if TYPE_CHECKING:
-    from cudnnpy._planning.stored_tuner import StoredTuner
+    from cudnnpy._planning.device_profile import DeviceProfile
 
 RUNTIME_ENGINES = "Engines that are compiled at run time are planned only where the GPU is"
 
 
-def limit_of(options: PlanningOptions, free_bytes: int) -> int:
+def limit_of(options: PlanningOptions, free_bytes: int, memory_limit: int | None = None) -> int:
     """Return the largest workspace that a candidate may need, in bytes.
 
-    It is the limit of the options (options.with_limit), by default the free memory of the device, which it never exceeds.
+    It is the least of the limit of the options (options.with_limit), the free memory of the device, and `memory_limit`, which
+    dispatch sets after the device ran out of memory.
     """
-    limit = with_limit(options).workspace_limit
-    return free_bytes if limit is None else min(limit, free_bytes)
+    limits = with_limit(options).workspace_limit, free_bytes, memory_limit
+    return min(limit for limit in limits if limit is not None)
 
 
 def planned_candidates(
     candidates: Iterable[Candidate],
-    problem: Problem,
-    options: PlanningOptions,
-    limit: int,
-    tried: list[Candidate],
-    left_out: Mapping[str, str] = MappingProxyType({}),
+    request: Request,
+    considered: list[Candidate],
+    rejections: Mapping[str, Rejection] = MappingProxyType({}),
 ) -> Iterator[Candidate]:
-    """Yield the candidates that can be used, planned. Append every candidate that is considered to `tried`.
-
-    `left_out` has the rejection reasons of candidates with a stored fault, by their names.
-    """
+    """Yield the candidates that can be used, planned. Append every candidate to `considered`."""
     for candidate in candidates:
-        tried.append(candidate)
-        candidate.rejection_reason = candidate.rejection_reason or left_out.get(candidate.name, "")
-        if try_plan(candidate, problem, options, limit):
+        considered.append(candidate)
+        if not candidate.rejection_reason and candidate.name in rejections:
+            candidate.rejection_reason = rejections[candidate.name].reason
+        if try_plan(candidate, request.problem, request.options, request.limit):
             yield candidate
 
 
-def ranked_candidates(problem: Problem, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
-    """Yield every candidate once: the problem's ranked candidates, then every engine, then the C functions."""
-    return _distinct(
-        chain(problem.proposed_candidates(options, target), problem.engines(target), problem.functions(options, target))
-    )
+def choose(chooser: Chooser) -> Choice:
+    """Choose a candidate: the forced one, or the first of these that can be used.
 
+    1. the engine of an earlier shape (policy "once");
+    2. a stored choice, or with prefer="autotune" a measured one;
+    3. the first candidate in the chooser's order that it does not reject;
+    4. the first one whose rejection is not final, such as one with a stored fault.
 
-def _distinct(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
-    """Yield the first candidate of each name."""
-    seen: set[str] = set()
-    for candidate in candidates:
-        if candidate.name not in seen:
-            seen.add(candidate.name)
-            yield candidate
-
-
-@process_cache
-def _stored_tuner_class() -> type[StoredTuner] | None:
-    """Return the class of tuners, or None in an installation without the package `_store`."""
-    if find_spec("cudnnpy._store") is None:  # a failing import would disturb threads that import the same module
-        return None
-    from cudnnpy._planning.stored_tuner import StoredTuner
-
-    return StoredTuner
-
-
-def choose(
-    problem: Problem,
-    options: PlanningOptions,
-    target: Target,
-    free_bytes: int,
-    tuner: StoredTuner | None = None,
-    previous_engine: Engine | None = None,
-    memory_limit: int | None = None,
-) -> tuple[Candidate, list[Candidate]]:
-    """Choose a candidate by the options. Return it, planned, and all candidates that were considered now.
-
-    `tuner` has stored choices and faults, and measures; it is not used for a forced algorithm. `previous_engine` is the engine
-    of an earlier shape (policy "once"), which is chosen if it can run this problem, too. `memory_limit` is a further limit on
-    the workspace, which dispatch sets after the device ran out of memory. Candidates with a stored fault are used only if no
-    other can be.
-
-    Raises NoAlgorithmError, with the table of candidates, if none can be used.
+    Raises NoAlgorithmError, with the table of candidates, if there is none.
     """
-    limit = limit_of(options, free_bytes)
-    limit = limit if memory_limit is None else min(limit, memory_limit)
-    tried: list[Candidate] = []
+    request, considered = chooser.request, list[Candidate]()
 
-    def first(candidates: Iterable[Candidate], left_out: Mapping[str, str] = MappingProxyType({})) -> Candidate | None:
-        return next(planned_candidates(candidates, problem, options, limit, tried, left_out), None)
+    def first(
+        candidates: Iterable[Candidate], rejections: Mapping[str, Rejection] = MappingProxyType({})
+    ) -> Choice | None:
+        found = next(planned_candidates(candidates, request, considered, rejections), None)
+        return None if found is None else Choice(found, lambda: considered)
 
-    found: Candidate | None = None
-    if options.algorithm is not None:
-        found = first([problem.forced_candidate(options, target)])
+    def forced(algorithm: object) -> list[Candidate]:
+        options = request.options._replace(algorithm=algorithm)
+        return [request.problem.forced_candidate(options, request.target)]
+
+    if request.options.algorithm is not None:
+        choice = first(forced(request.options.algorithm))
     else:
-        if previous_engine is not None:
-            again = problem.forced_candidate(options._replace(algorithm=previous_engine), target)
-            found = first([again], {} if tuner is None else tuner.left_out)
-        if found is None and tuner is not None and (found := tuner.choice(limit)):
-            tried.append(found)
-        if found is None:
-            faults, rejected = ({}, {}) if tuner is None else (tuner.left_out, tuner.rejected)
-            found = first(ranked_candidates(problem, options, target), {**faults, **rejected})
-            if found is None and (with_fault := faults.keys() - rejected.keys()):
-                found = first(one for one in ranked_candidates(problem, options, target) if one.name in with_fault)
-    if found is None:
-        raise no_algorithm(problem, options, limit, tried)
-    return found, tried
+        previous = request.previous_engine
+        again = None if previous is None else first(forced(previous), chooser.rejections())
+        choice = (
+            again or chooser.known() or first(chooser.order(), chooser.rejections()) or first(_with_faults(chooser))
+        )
+    if choice is None:
+        raise no_algorithm(request, considered)
+    return choice
 
 
-def tuning_order(problem: Problem, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
-    """Yield the candidates that autotune measures. The caller measures each before it takes the next.
-
-    The first one that can be used is the default choice. Where a ranking model orders the candidates (Candidate.expected), the
-    engines that it does not rank come only with `options.thorough`, or if no candidate could be used. C functions come only
-    if none could.
-    """
-    is_ranked = has_guess = False
-
-    def all_candidates() -> Iterator[Candidate]:
-        yield from problem.proposed_candidates(options, target)
-        if options.thorough or not (is_ranked and has_guess):
-            yield from problem.engines(target)
-        if not has_guess:
-            yield from problem.functions(options, target)
-
-    for candidate in _distinct(all_candidates()):
-        yield candidate
-        is_ranked = is_ranked or candidate.expected is not None
-        has_guess = has_guess or not candidate.rejection_reason
+def _with_faults(chooser: Chooser) -> Iterator[Candidate]:
+    """Yield the candidates whose rejection is not final, such as those with a stored fault."""
+    names = {name for name, rejection in chooser.rejections().items() if not rejection.is_final}
+    if names:
+        yield from (one for one in chooser.order() if one.name in names)
 
 
 def plan_for(
     problem: Problem,
     options: PlanningOptions,
-    measurer: Measurer | None = None,
+    *,
+    stream: int = 0,
     previous_engine: Engine | None = None,
     memory_limit: int | None = None,
-    *,
     lists_candidates: bool = True,
     operands: CallerOperands | None = None,
 ) -> Plan:
     """Return the plan of a problem that the options choose.
 
     Its `candidates` are all that were considered; with `lists_candidates=False` none, for a cache of thousands of plans.
-    A valid stored choice is used (stored_tuner.py). Without one prefer="autotune" measures the problem by the measurer.
-    `previous_engine` and `memory_limit` are the same as in `choose`. `operands` are the caller's names and order, if they are
-    not the problem's. Raises NoAlgorithmError, and ValueError if `options.algorithm` is the plan of another problem.
+    `stream` is the caller's, for whose work a measurement waits. `previous_engine` is the engine of an earlier shape (policy
+    "once"), which is chosen if it can run this problem, too. `memory_limit` is a further limit of the workspace, after the
+    device ran out of memory: then nothing is measured. `operands` are the caller's names and order, if they are not the
+    problem's. Raises NoAlgorithmError, and ValueError if `options.algorithm` is the plan of another problem.
     """
     given = options.algorithm
     if isinstance(given, Plan):
         given.check_serves(problem)
         return given
     begin = time.perf_counter()
-    target = Target(Handle.default(problem.device))
-    tuner_class = _stored_tuner_class()
-    tuner = None
-    if tuner_class is not None:
-        tuner = tuner_class(problem, options, target, measurer, is_measured=memory_limit is None)
-    candidate, considered = choose(
-        problem, options, target, memory.free_bytes(problem.device), tuner, previous_engine, memory_limit
-    )
-    plan = Plan(problem, candidate, operands)
+    request = request_for(problem, options, memory_limit, may_run=memory_limit is None)
+    chooser = chooser_of(request._replace(stream=stream, previous_engine=previous_engine))
+    choice = choose(chooser)
+    plan = Plan(problem, choice.candidate, operands)
     plan._options, plan._planning_ms = options, (time.perf_counter() - begin) * 1e3
-    if tuner is not None:
-        plan.store_layer = tuner.layer
+    plan.store_layer = choice.store_layer
     if lists_candidates:
-        plan.candidates = considered if tuner is None or tuner.entry is None else tuner.considered()
-    recording.note(problem, options)
+        plan.candidates = choice.considered()
+    plan._is_provisional = chooser.chosen()
     return plan
 
 
-def survey(problem: Problem, options: PlanningOptions, target: Target, free_bytes: int) -> list[Candidate]:
-    """Return every candidate, planned if the options and stored faults permit it, otherwise with the rejection reason."""
-    tuner_class = _stored_tuner_class()
-    left_out = {} if tuner_class is None else tuner_class(problem, options, target).left_out
-    limit, ranked = limit_of(options, free_bytes), ranked_candidates(problem, options, target)
+def plan(problem: str, *, device: int | DeviceProfile = 0) -> Plan:
+    """Choose the plan of a problem in the notation, such as ``"forward 8x64x28x28 64x64x3x3 pad=1 float16"``.
+
+    Parameters
+    ----------
+    problem : str
+        The problem with its options, as `cudnnpy.record` and ``cudnnpy explain`` write it.
+    device : int or DeviceProfile
+        The ordinal of a GPU of this machine, or the profile of a GPU that need not be here. The `entry` of a plan for a profile
+        is what ``cudnnpy plan`` writes.
+
+    Returns
+    -------
+    Plan
+        The plan.
+
+    Raises
+    ------
+    ValueError
+        The text is not a problem, or cuDNN rejects the profile.
+    NoAlgorithmError
+        No algorithm can run; the message has the table of candidates.
+
+    Examples
+    --------
+    >>> import cudnnpy
+    >>> h200 = cudnnpy.DeviceProfile.load("h200")
+    >>> cudnnpy.plan("forward 8x64x28x28 64x64x3x3 pad=1 float16 prefer=no_workspace", device=h200).workspace_size
+    0
+    """
+    check_device(device)
+    if isinstance(device, OtherGpu):
+        return plan_elsewhere(*problem_notation.parse_plannable(problem), device)
+    found, options = problem_notation.parse_plannable(problem, device)
+    with on_device(device):
+        return plan_for(found, options)
+
+
+def plan_elsewhere(
+    problem: Problem, options: PlanningOptions, gpu: OtherGpu, operands: CallerOperands | None = None
+) -> Plan:
+    """Return the plan of a problem for another GPU. Raises NoAlgorithmError, and ValueError for a forced algorithm."""
+    if options.algorithm is not None:
+        raise ValueError(f"algorithm must be None for a device profile; got {options.algorithm!r}")
+    plan: Plan = tuning().profile_planner().plan_for_profile(problem, options, gpu, operands)
+    return plan
+
+
+def candidates_elsewhere(problem: Problem, options: PlanningOptions, gpu: OtherGpu) -> list[Candidate]:
+    """Return every candidate of a problem for another GPU, with the rejection reasons."""
+    found: list[Candidate] = tuning().profile_planner().candidates_for_profile(problem, options, gpu)
+    return found
+
+
+def survey(chooser: Chooser) -> list[Candidate]:
+    """Return every candidate, planned if the options and the chooser permit it, otherwise with the rejection reason."""
     found: list[Candidate] = []
-    for _ in planned_candidates(ranked, problem, options, limit, found, left_out):
+    for _ in planned_candidates(chooser.order(), chooser.request, found, chooser.rejections()):
         pass
     return found
 
 
-def no_algorithm(
-    problem: Problem, options: PlanningOptions, limit: int, considered: list[Candidate], *, is_for_profile: bool = False
-) -> NoAlgorithmError:
+def request_for(
+    problem: Problem, options: PlanningOptions, memory_limit: int | None = None, *, may_run: bool = False
+) -> Request:
+    """Return the request for a plan on the problem's device; by default for a report, for which no candidate is run."""
+    target = Target(Handle.default(problem.device))
+    limit = limit_of(options, memory.free_bytes(problem.device), memory_limit)
+    return Request(problem, options, target, limit, may_run=may_run)
+
+
+def no_algorithm(request: Request, considered: list[Candidate]) -> NoAlgorithmError:
     """Return the error for a problem that no candidate can run."""
+    problem, options, target, limit = request[:4]
     advice = _advice_on_formats(problem) if problem.operation == "graph" else ""
-    if is_for_profile and any("RUNTIME_PREREQUISITE_MISSING" in one.rejection_reason for one in considered):
+    reasons = [one.rejection_reason for one in considered]
+    if target.profile is not None and any("RUNTIME_PREREQUISITE_MISSING" in reason for reason in reasons):
         advice += f"\n  {RUNTIME_ENGINES}. One of them may run it"
     return NoAlgorithmError(str(problem), describe_options(options, limit), table(considered) + advice, considered)
 

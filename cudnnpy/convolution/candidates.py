@@ -8,7 +8,7 @@ from typing import Self
 from cudnnpy._launch.steps import Executable
 from cudnnpy._options.algorithms import algorithm_named, algorithm_names
 from cudnnpy._options.checks import error_repr
-from cudnnpy._planning import known_issues, ranking
+from cudnnpy._planning import known_issues
 from cudnnpy._planning.candidates import (
     Candidate,
     Engine,
@@ -25,7 +25,6 @@ from cudnnpy.convolution import convolution_notation, legacy
 from cudnnpy.convolution.float64_elements import float64_elements
 from cudnnpy.convolution.lowering import ConvolutionLowering, lowerings
 from cudnnpy.convolution.problem import ConvolutionSpec
-from cudnnpy.convolution.ranking_features import features, kind_number
 
 _NO_COPIES = "needs copies, which int8 and float8 tensors cannot have"
 _NO_LOWERING = {
@@ -74,20 +73,13 @@ class ConvolutionProblem(ConvolutionSpec):
         tensors = {name: getattr(self, name) for name in ("x", "w", "y", "bias")}
         return self._replace(**{name: spec and spec._replace(alignment=16) for name, spec in tensors.items()})
 
-    def proposed_candidates(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
-        """Yield the candidates of the ranking model by the predicted times, or else the proposals of cuDNN's heuristics.
+    def proposed_candidates(self, target: Target) -> Iterator[Candidate]:
+        """Yield the proposals of cuDNN's heuristics. The best one of each lowering comes before the others."""
+        return _best_of_each_first([heuristic_candidates(lowering, target) for lowering in self.ordered_lowerings()])
 
-        Without a model the best proposal of each lowering comes before the others. A lowering whose engines with tensor cores
-        are rejected comes after one that can use them.
-        """
-        strict = is_strict(self, options)
-        found = sorted(lowerings(self), key=lambda one: known_issues.rejects_tensor_cores(one.traits))
-        model = ranking.model_for(target)
-        known = None if model is None else features(self, strict)
-        if model is None or known is None:
-            yield from _best_of_each_first([heuristic_candidates(lowering, target) for lowering in found])
-        else:
-            yield from ranking.ranked(model, known, kind_number(self, strict), found, target, strict)
+    def ordered_lowerings(self) -> list[ConvolutionLowering]:
+        """Return the lowerings; those whose engines with tensor cores are rejected come last."""
+        return sorted(lowerings(self), key=lambda one: known_issues.rejects_tensor_cores(one.traits))
 
     def engines(self, target: Target) -> Iterator[Candidate]:
         """Yield every engine for every lowering. Engines that are compiled at run time are rejected (see _NOT_PROPOSED)."""

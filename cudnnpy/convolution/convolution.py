@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cudnnpy._child_process import candidates_for_profile, measurer_for, plan_for_profile
 from cudnnpy._core.convolution_sizes import output_shape_in_layout
 from cudnnpy._core.driver import check_not_capturing
 from cudnnpy._core.layouts import TensorSpec, byte_extent
@@ -14,27 +13,27 @@ from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.fill_executables import program_for_empty_input
 from cudnnpy._launch.operands import check_no_overlaps
 from cudnnpy._launch.program import Operand, Program
-from cudnnpy._memory import workspace as memory
 from cudnnpy._memory.arrays import library_of
 from cudnnpy._memory.device_array import current_device
 from cudnnpy._options.arguments import shape_argument
 from cudnnpy._options.checks import check_option, error_repr
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.candidates import Candidate, Engine
-from cudnnpy._planning.device_profile import DeviceProfile
-from cudnnpy._planning.engines import Target
-from cudnnpy._planning.measurement_freeze import Freeze
+from cudnnpy._planning.chooser import OtherGpu, chooser_of
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan
-from cudnnpy._planning.selection import plan_for, survey
+from cudnnpy._planning.selection import candidates_elsewhere, plan_elsewhere, plan_for, request_for, survey
 from cudnnpy.convolution.bias_gradient import bias_gradient
 from cudnnpy.convolution.call_problem import OperationRequest, problem_of_call
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.planned_tensors import specs_and_device
 from cudnnpy.convolution.problem import INPUTS, OPERATIONS, planning_options, result_in_layout
 from cudnnpy.convolution.zero_channels import program_on_zeros, zeros_for
-from cudnnpy.handle import Handle, on_device
+from cudnnpy.handle import on_device
 from cudnnpy.typing import Array, ArrayT, ConvolutionActivation, ConvolutionOperation, Shape, Stream
+
+if TYPE_CHECKING:
+    from cudnnpy._planning.device_profile import DeviceProfile
 
 # The result of setting a call up: the plan, or the program around it, and the specs of new results.
 Prepared: TypeAlias = tuple[Plan | Program, list[TensorSpec]]
@@ -327,8 +326,8 @@ class Convolution(ConvolutionOptions, ArrayOperation):
             The current stream is being captured into a CUDA graph.
         """
         problem = self._problem(operation, first, second, shape, bias, activation, out, alpha, beta, device)
-        if isinstance(device, DeviceProfile):
-            return plan_for_profile(problem, self._planning, device)
+        if isinstance(device, OtherGpu):
+            return plan_elsewhere(problem, self._planning, device)
         arrays = [array for array in (first, second, bias) if array is not None]
         real = not any(isinstance(array, TensorSpec) for array in (*arrays, out))
         with on_device(problem.device):
@@ -360,11 +359,10 @@ class Convolution(ConvolutionOptions, ArrayOperation):
             All candidates. `rejection_reason` is "" for a candidate that can be used.
         """
         problem = self._problem(operation, first, second, shape, bias, activation, out, alpha, beta, device)
-        if isinstance(device, DeviceProfile):
-            return candidates_for_profile(problem, self._planning, device)
+        if isinstance(device, OtherGpu):
+            return candidates_elsewhere(problem, self._planning, device)
         with on_device(problem.device):
-            target = Target(Handle.default(problem.device))
-            return survey(problem, self._planning, target, memory.free_bytes(problem.device))
+            return survey(chooser_of(request_for(problem, self._planning)))
 
     def _problem(
         self,
@@ -444,31 +442,24 @@ class Convolution(ConvolutionOptions, ArrayOperation):
         lists_candidates: bool = True,
     ) -> Plan:
         """Return the plan that the options choose, on the problem's device. Raises NoAlgorithmError."""
-        measurer = measurer_for(self._planning, problem.device, stream)
-        previous = self._engine_of_first(problem)
-        plan = plan_for(problem, self._planning, measurer, previous, memory_limit, lists_candidates=lists_candidates)
-        self._note_engine(problem, plan)
+        kind = problem.operation, problem.bias is None, problem.activation  # within it an index means the same engine
+        plan = plan_for(
+            problem,
+            self._planning,
+            stream=stream,
+            previous_engine=self._first.get(kind) if self.policy == "once" else None,
+            memory_limit=memory_limit,
+            lists_candidates=lists_candidates,
+        )
+        if plan.engine is not None and not plan._is_provisional:
+            self._first.setdefault(kind, plan.engine)
         return plan
-
-    def _engine_of_first(self, problem: ConvolutionProblem) -> Engine | None:
-        """Return the engine of the first shape of this kind of problem, for policy "once"."""
-        return self._first.get(_kind(problem)) if self.policy == "once" else None
-
-    def _note_engine(self, problem: ConvolutionProblem, plan: Plan) -> None:
-        is_guess = self.prefer == "autotune" and Freeze.is_open()  # to be measured when the freeze has ended
-        if plan.engine is not None and not is_guess:
-            self._first.setdefault(_kind(problem), plan.engine)
 
 
 def operands_of(request: OperationRequest, problem: ConvolutionProblem) -> list[Operand]:
     """Return the operands of a problem under the caller's names."""
     present = [name for name in (*request.names, "bias") if name in request.call.specs]
     return [Operand(name, spec, name == "out") for name, spec in zip([*present, "out"], problem.specs, strict=True)]
-
-
-def _kind(problem: ConvolutionProblem) -> tuple[str, bool, str | None]:
-    """Return the kind of graph. Within a kind, an engine has the same index for all problems."""
-    return problem.operation, problem.bias is None, problem.activation
 
 
 def check_forced(given: object) -> None:

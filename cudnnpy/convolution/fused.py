@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from cudnnpy._child_process import measurer_for
 from cudnnpy._core.convolution_sizes import Geometry, geometry, output_shape, output_shape_in_layout
 from cudnnpy._core.layouts import (
     TensorSpec,
@@ -22,7 +22,7 @@ from cudnnpy._launch.program import Operand, Program, with_conversion_copies
 from cudnnpy._memory.device_array import current_device
 from cudnnpy._options.arguments import check_activation
 from cudnnpy._options.convolution import FusedOptions
-from cudnnpy._planning.device_profile import DeviceProfile
+from cudnnpy._planning.chooser import OtherGpu
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.selection import plan_for
 from cudnnpy.convolution.planned_tensors import specs_and_device
@@ -31,6 +31,9 @@ from cudnnpy.convolution.zero_channels import program_on_zeros, zeros_for
 from cudnnpy.graph.activations import activated
 from cudnnpy.graph.graph import Graph
 from cudnnpy.typing import Array, ArrayT, FusedActivation, Shape, Stream
+
+if TYPE_CHECKING:
+    from cudnnpy._planning.device_profile import DeviceProfile
 
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "elu", "swish")
 DTYPES = ("float16", "bfloat16", "float32")
@@ -170,7 +173,7 @@ class FusedConvolution(FusedOptions, ArrayOperation):
                 )
         spatial = geometry(self, operands[0].spec.shape[2:], operands[1].spec.shape[2:])
         graph = self._graph(operands, wanted, spatial, activation)
-        if isinstance(device, DeviceProfile):
+        if isinstance(device, OtherGpu):
             return graph.plan(device)
         return graph.plan(current_device() if ordinal is None else ordinal)
 
@@ -189,12 +192,16 @@ class FusedConvolution(FusedOptions, ArrayOperation):
         wanted = _specs_of_engines(operands)
         graph = self._graph(operands, wanted, spatial, activation)
         copies = [byte_extent(spec) for o, spec in zip(operands, wanted, strict=True) if _is_copied(o, spec)]
-        measurer = measurer_for(graph.options, call.device, call.stream)
         zeros = () if has_channels else (byte_extent(x), byte_extent(w))
         memory_limit = call.memory_limit_with_scratch(*copies, *zeros)
         problem, order = graph._problem(call.device)
         plan = plan_for(
-            problem, graph.options, measurer, memory_limit=memory_limit, lists_candidates=False, operands=order
+            problem,
+            graph.options,
+            stream=call.stream,
+            memory_limit=memory_limit,
+            lists_candidates=False,
+            operands=order,
         )
         program = with_conversion_copies(plan.name, call.device, operands, plan.executable, wanted, plan=plan)
         if has_channels:

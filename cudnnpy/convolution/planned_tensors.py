@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cudnnpy._child_process import check_device
 from cudnnpy._core.layouts import TensorSpec, check_spec
 from cudnnpy._memory.arrays import read, spec_of
-from cudnnpy._planning.device_profile import DeviceProfile
+from cudnnpy._planning.chooser import OtherGpu, check_device
 
 
 def specs_and_device(
-    given: Mapping[str, object], device: int | DeviceProfile | None
+    given: Mapping[str, object], device: int | OtherGpu | None
 ) -> tuple[dict[str, TensorSpec], int | None]:
     """Return the specs of arrays and TensorSpecs by name, and the ordinal of their device; None if no device is given.
 
@@ -27,7 +26,7 @@ def specs_and_device(
             pointer, signature = read(array, name)
             devices[name] = signature[3]
             specs[name] = spec_of(signature, min(pointer & -pointer, 16))
-    if isinstance(device, DeviceProfile):
+    if isinstance(device, OtherGpu):
         return specs, 0
     ordinals = set(devices.values()) | ({device} if device is not None else set())
     if len(ordinals) > 1:

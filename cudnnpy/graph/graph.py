@@ -28,7 +28,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, cast
 
 from cudnnpy import raw
-from cudnnpy._child_process import check_device, measurer_for, plan_for_profile
 from cudnnpy._core.cache_token import CacheToken
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import (
@@ -59,11 +58,11 @@ from cudnnpy._options.checks import (
 from cudnnpy._options.planning import TUNE_SECONDS
 from cudnnpy._options.public_dir import PublicDir
 from cudnnpy._planning import engines
-from cudnnpy._planning.device_profile import DeviceProfile
+from cudnnpy._planning.chooser import Chooser, OtherGpu, Request, check_device
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan, executable_of
 from cudnnpy._planning.problem import CallerOperands
-from cudnnpy._planning.selection import plan_for, ranked_candidates
+from cudnnpy._planning.selection import plan_elsewhere, plan_for
 from cudnnpy.graph.frontend_names import missing, with_frontend_keywords
 from cudnnpy.graph.kinds import KINDS, pointwise_name
 from cudnnpy.graph.operation_graph import Operation, OperationGraph, Tensor, canonical_graph
@@ -110,6 +109,10 @@ class Node:
 
         def __getattr__(self, name):
             raise AttributeError(missing(type(self), name), name=name, obj=self)
+
+
+if TYPE_CHECKING:
+    from cudnnpy._planning.device_profile import DeviceProfile
 
 
 @with_frontend_keywords
@@ -558,11 +561,11 @@ class Graph(PublicDir):
         if empty := self._empty():
             raise ValueError(f"a planned graph must have elements; got none in {', '.join(empty)}")
         check_device(device)
-        problem, operands = self._problem(0 if isinstance(device, DeviceProfile) else device)
-        if isinstance(device, DeviceProfile):
-            return plan_for_profile(problem, self.options, device, operands)
+        problem, operands = self._problem(0 if isinstance(device, OtherGpu) else device)
+        if isinstance(device, OtherGpu):
+            return plan_elsewhere(problem, self.options, device, operands)
         with on_device(device):
-            return plan_for(problem, self.options, measurer_for(self.options, device), operands=operands)
+            return plan_for(problem, self.options, operands=operands)
 
     def executable(self, device: int, pick: int = 0) -> Executable | None:
         """Return the executable of the first candidate that can be planned, or None if there is none.
@@ -571,8 +574,8 @@ class Graph(PublicDir):
         takes the addresses of the inputs, then of the outputs.
         """
         problem, caller = self._problem(device)
-        options, target = PlanningOptions(), engines.Target(Handle.default(device))
-        usable = (one for one in ranked_candidates(problem, options, target) if one.prepare() is not None)
+        chooser = Chooser(Request(problem, PlanningOptions(), engines.Target(Handle.default(device)), 0))
+        usable = (one for one in chooser.order() if one.prepare() is not None)
         found = list(islice(usable, pick + 1))
         if not found:
             return None
@@ -637,11 +640,10 @@ class Graph(PublicDir):
         if self._empty():
             return self._without_elements(call), [node.spec for node in self.outputs]
         problem, operands = self._problem(call.device, call.specs)
-        measurer = measurer_for(self.options, call.device, call.stream)
         plan = plan_for(
             problem,
             self.options,
-            measurer,
+            stream=call.stream,
             memory_limit=call.memory_limit,
             lists_candidates=False,
             operands=operands,

@@ -97,7 +97,7 @@ class GraphProblem:
         )
         return f"graph of {', '.join(operation.kind for operation in self.graph.operations)}: {tensors}"
 
-    def proposed_candidates(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
+    def proposed_candidates(self, target: Target) -> Iterator[Candidate]:
         """Return the proposals of cuDNN's heuristics."""
         return heuristic_candidates(GraphLowering(self), target)
 

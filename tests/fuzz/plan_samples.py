@@ -65,7 +65,7 @@ def samples() -> tuple[str, ...]:
     found = []
     for request in json.loads(json.dumps(REQUESTS)):
         options, problem = planner.problem_of(request)
-        everything = selection.survey(problem, options, planner.TARGET, 1 << 37)
+        everything = selection.survey(planner.chooser(problem, options))
         candidates = [candidate for candidate in everything if not candidate.rejection_reason]
         found += [plans.Plan(problem, candidate).to_json() for candidate in (candidates[0], candidates[-1])]
 
@@ -84,12 +84,8 @@ def samples() -> tuple[str, ...]:
         found.append(plans.Plan(problem, made).to_json())
     for function in (*sample_graphs.FUSED, *sample_graphs.OTHERS):
         problem = function(Graph()).problem()
-        chosen = next(
-            selection.planned_candidates(
-                problem.proposed_candidates(PlanningOptions(), planner.TARGET), problem, PlanningOptions(), 1 << 37, []
-            ),
-            None,
-        )
+        chooser = planner.chooser(problem, PlanningOptions())
+        chosen = next(selection.planned_candidates(chooser.proposed(), chooser.request, []), None)
         if chosen is None:  # its engines are compiled at run time, on a GPU: cuDNN refuses the text of one
             lowering = GraphLowering(problem)
             chosen = Candidate("engines", "engine 4", (), True, plain, engine=Engine(4), lowering=lowering)

@@ -13,7 +13,6 @@ from typing import Any
 
 from cudnnpy import Engine, _worker
 from cudnnpy._measuring import local_measurer
-from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy.convolution.candidates import ConvolutionProblem
 
@@ -76,7 +75,7 @@ def planted(fault: str, problem: ConvolutionProblem) -> Candidate:
 
 
 def main(faults: list[str]) -> None:
-    real, forced = selection.tuning_order, ConvolutionProblem.forced_candidate
+    real, forced = local_measurer.tuning_order, ConvolutionProblem.forced_candidate
 
     def tuning_order(problem: Any, options: Any, target: Any, **given: Any) -> Iterator[Candidate]:
         candidates = real(problem, options, target, **given)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from cudnnpy import Candidate, Convolution, TensorSpec
+from cudnnpy._measuring.candidate_order import tuning_order
 from cudnnpy._measuring.search import Search
 from cudnnpy._measuring.watch import Watch
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.selection import tuning_order
 from cudnnpy.handle import Handle, on_device
 
 APPROXIMATE = {"winograd", "fft", "reduced_precision_reduction"}

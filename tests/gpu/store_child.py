@@ -18,7 +18,7 @@ from typing import Any
 import cudnnpy
 from cudnnpy import Convolution, TensorSpec
 from cudnnpy._core.layouts import channels_last_strides
-from cudnnpy._planning.stored_tuner import StoredTuner
+from cudnnpy.tuning.chooser import TuningChooser
 
 BATCH = 16
 # channels, filters, size of the image, size of the filter, stride: those of ResNet-50
@@ -37,17 +37,17 @@ TIMES = 10
 seconds = 0.0
 
 
-def timed(tuner: StoredTuner, *given: Any) -> Any:
-    """In place of StoredTuner._measured: notes how long it takes."""
+def timed(chooser: TuningChooser, *given: Any) -> Any:
+    """In place of TuningChooser._measured: notes how long it takes."""
     global seconds
     begin = time.perf_counter()
     try:
-        return measure(tuner, *given)
+        return measure(chooser, *given)
     finally:
         seconds += time.perf_counter() - begin
 
 
-measure = StoredTuner._measured
+measure = TuningChooser._measured
 
 
 def problems() -> list[tuple[int, int, str, tuple[Any, ...]]]:
@@ -73,7 +73,7 @@ def milliseconds(conv: Convolution, operation: Any, given: tuple[Any, ...]) -> f
 
 
 def main(tune_seconds: float, start: Path | None = None) -> None:
-    StoredTuner._measured = timed  # type: ignore[method-assign]
+    TuningChooser._measured = timed  # type: ignore[method-assign]
     cudnnpy.Handle.default(0)
     while start is not None and not start.exists():
         time.sleep(0.01)

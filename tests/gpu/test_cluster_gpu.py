@@ -17,7 +17,6 @@ import torch
 import cudnnpy
 from cudnnpy import raw
 from cudnnpy import store as stores
-from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._planning.selection import plan_for
 from cudnnpy.cli.tune.dask_cluster import DaskCluster
 from cudnnpy.cli.tune.tune_problem import Job, key_for, tuning_gpus
@@ -74,7 +73,7 @@ def test_a_cluster_tunes_on_each_gpu(scheduler: str) -> None:
             with cudnnpy.freeze() as frozen:
                 for text in PROBLEMS:
                     problem, options = parse(text)
-                    plan, entry = plan_for(problem, options._replace(prefer="autotune"), Tuner(0)), found[text].entry
+                    plan, entry = plan_for(problem, options._replace(prefer="autotune")), found[text].entry
                     assert entry is not None
                     assert (plan.store_layer, plan.milliseconds) == ("user", entry.milliseconds)
             assert frozen.unknown == ()

@@ -16,11 +16,11 @@ from whole_numbers import assert_same, exact_result, to_host, whole_numbers
 
 import cudnnpy
 from cudnnpy import Convolution, ConvolutionTranspose, Engine, NoAlgorithmError, Plan, TensorSpec, raw
+from cudnnpy._measuring.candidate_order import RankedChooser
 from cudnnpy._options.algorithms import algorithm_names
 from cudnnpy._planning import candidate_filter
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import space_to_depth
-from cudnnpy.convolution.candidates import ConvolutionProblem
 
 OPERATIONS = ("forward", "backward_data", "backward_filter")
 PREFERENCES = ("fastest", "limited_workspace", "no_workspace", "autotune")
@@ -505,12 +505,13 @@ def test_a_candidate_whose_memory_cannot_be_had_is_passed_over(monkeypatch: pyte
         asked.append(size)
         raise MemoryError(f"{size} bytes are more than there are")
 
-    def needy_first(problem: Any, options: Any, target: Any) -> Any:
+    def needy_first(chooser: RankedChooser) -> Any:
+        problem, options, target = chooser.request[:3]
         yield problem.forced_candidate(options._replace(algorithm=needy.engine), target)
-        yield from likely(problem, options, target)
+        yield from likely(chooser)
 
-    likely = ConvolutionProblem.proposed_candidates
-    monkeypatch.setattr(ConvolutionProblem, "proposed_candidates", needy_first)
+    likely = RankedChooser.proposed
+    monkeypatch.setattr(RankedChooser, "proposed", needy_first)
     cudnnpy.set_allocator(allocate)
     with pytest.raises((MemoryError, NoAlgorithmError), match=r"bytes|KiB|MiB"):
         Convolution(padding=1, algorithm=needy.engine).forward(x, w)

@@ -24,11 +24,12 @@ from cudnnpy._planning import stored_choice
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.selection import plan_for
-from cudnnpy._planning.stored_tuner import StoredTuner
 from cudnnpy._store import layers
 from cudnnpy._store.entry import Entry
 from cudnnpy.graph import Graph
 from cudnnpy.handle import Handle
+from cudnnpy.tuning import chooser as tuning_chooser
+from cudnnpy.tuning.chooser import TuningChooser
 
 HERE = Path(__file__).resolve().parent
 SECONDS = 600.0
@@ -148,7 +149,7 @@ def test_every_road_takes_the_stored_choice(
     def never(*_: Any) -> Any:
         raise AssertionError("something was measured")
 
-    monkeypatch.setattr(StoredTuner, "_measured", never)
+    monkeypatch.setattr(TuningChooser, "_measured", never)
     new_process()
     torch.manual_seed(0)
     torch.testing.assert_close(road(), first, rtol=1e-2, atol=5e-2)
@@ -178,13 +179,13 @@ def of_another_driver() -> Entry:
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The problems whose stored choice is run once to be checked."""
     seen: list[str] = []
-    confirmed = StoredTuner._confirmed
+    confirmed = TuningChooser._confirmed
 
-    def noted(self: StoredTuner, entry: Entry, limit: int) -> str:
+    def noted(self: TuningChooser, entry: Entry) -> str:
         seen.append(entry.text)
-        return confirmed(self, entry, limit)
+        return confirmed(self, entry)
 
-    monkeypatch.setattr(StoredTuner, "_confirmed", noted)
+    monkeypatch.setattr(TuningChooser, "_confirmed", noted)
     return seen
 
 
@@ -266,7 +267,9 @@ def test_a_wrong_choice_of_another_machine_is_found_and_forgotten(
     monkeypatch.setattr(local_measurer, "candidate_of", spoiled)
     new_process()
     options = PlanningOptions(prefer="autotune", tune_seconds=2.0)
-    plan = plan_for(problem, options, LocalMeasurer(Handle.default(0)))
+    measurer = LocalMeasurer(Handle.default(0))
+    monkeypatch.setattr(tuning_chooser, "measurer_of", lambda request: measurer)
+    plan = plan_for(problem, options)
     assert (len(seen), plan.store_layer) == (1, "")
     (forgotten,) = layers.current().user.forgotten()
     assert "wrong result" in forgotten.reason

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cudnnpy import Engine, TensorSpec, raw
+from cudnnpy import Engine, Plan, TensorSpec, raw
 from cudnnpy._measuring import knob_search, local_measurer, search
 from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._memory import workspace
@@ -25,14 +25,17 @@ from cudnnpy._planning.candidates import (
     heuristic_candidates,
     rejected,
 )
+from cudnnpy._planning.chooser import Request
 from cudnnpy._planning.engines import Target, engine_name
 from cudnnpy._planning.issue_conditions import ProblemTraits
+from cudnnpy._planning.measurement import Measurer
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Values, values_of
-from cudnnpy._planning.stored_tuner import StoredTuner
 from cudnnpy._store.database import Store
 from cudnnpy._store.layers import Layers
 from cudnnpy.errors import StatusError
+from cudnnpy.tuning import chooser as tuning_chooser
+from cudnnpy.tuning.chooser import TuningChooser
 
 TARGET = Target()
 LOTS = 1 << 40
@@ -131,7 +134,7 @@ class MadeUp:
     def aligned(self) -> MadeUp:
         return replace(self, alignment=16)
 
-    def proposed_candidates(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
+    def proposed_candidates(self, target: Target) -> Iterator[Candidate]:
         for lowering in self.lowerings():
             yield from heuristic_candidates(lowering, target)
 
@@ -293,6 +296,7 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
         if hasattr(module, "Target"):
             monkeypatch.setattr(module, "Target", lambda *_: TARGET)
         monkeypatch.setattr(module, "on_device", lambda device: contextlib.nullcontext(), raising=False)
+    monkeypatch.setattr(tuning_chooser, "measurer_of", measures_by(tuner()))
     monkeypatch.setattr(workspace, "free_bytes", lambda device: LOTS)
     monkeypatch.setattr(workspace, "total_bytes", lambda device: there.memory)
     monkeypatch.setattr(workspace, "trim_pool_afterwards", temporary)
@@ -305,6 +309,24 @@ def tuner() -> LocalMeasurer:
     return LocalMeasurer(SimpleNamespace(set_stream=lambda stream: None, _in_use=None))  # type: ignore[arg-type]
 
 
-def unstored(problem: Any, options: PlanningOptions, **how: Any) -> StoredTuner:
-    """Return a tuner with an empty store of its own."""
-    return StoredTuner(problem, options, TARGET, tuner(), store=Layers(Store("")), **how)
+def asked(
+    problem: Any, options: PlanningOptions | None = None, memory_limit: int | None = None, **how: Any
+) -> TuningChooser:
+    """Return a chooser with an empty store of its own, for a request on the made-up device."""
+    options = options or PlanningOptions()
+    limit = selection.limit_of(options, LOTS, memory_limit)
+    return TuningChooser(
+        Request(problem, options, TARGET, limit, may_run=memory_limit is None, **how), store=Layers(Store(""))
+    )
+
+
+def plan_with(measurer: Measurer | None, problem: Any, options: PlanningOptions, **how: Any) -> Plan:
+    """Return the plan of a problem that a measurer measures, in place of `tuner()`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuning_chooser, "measurer_of", measures_by(measurer))
+        return selection.plan_for(problem, options, **how)
+
+
+def measures_by(measurer: Measurer | None) -> Callable[[Request], Measurer | None]:
+    """Return what takes the place of tuning.chooser.measurer_of."""
+    return lambda request: measurer if request.options.prefer == "autotune" and request.may_run else None

@@ -30,8 +30,8 @@ from cudnnpy._planning import engines as engines_of
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning import selection, stored_choice
 from cudnnpy._planning.candidates import Candidate, Engine, detached_candidate
+from cudnnpy._planning.chooser import Request
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.stored_tuner import StoredTuner
 from cudnnpy._store import layers
 from cudnnpy._store.database import Store
 from cudnnpy._store.entry import Entry
@@ -44,6 +44,8 @@ from cudnnpy.convolution.convolution_graph import convolution_graph
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.graph import graph as graph_of
 from cudnnpy.graph.descriptors import build_graph
+from cudnnpy.tuning import chooser as tuning_chooser
+from cudnnpy.tuning.chooser import TuningChooser
 
 TARGET = engines_of.Target(profile=Path(sys.argv[1]).read_text())
 BUILT: list[str] = []  # the operations whose graphs were built
@@ -104,10 +106,20 @@ def described(candidate: Candidate) -> dict[str, Any]:
     }
 
 
+def chooser(problem: Any, options: PlanningOptions, free: int = 1 << 37, target: Any = TARGET, **asked: Any) -> Any:
+    """A chooser of this process, without a store."""
+    limit = selection.limit_of(options, free, asked.pop("memory_limit", None))
+    return TuningChooser(Request(problem, options, target, limit, **asked), store=layers.Layers(Store("")))
+
+
+def chosen(problem: Any, options: PlanningOptions) -> Candidate:
+    return selection.choose(chooser(problem, options)).candidate
+
+
 def survey(request: dict[str, Any]) -> Any:
     """Every candidate of a problem."""
     options, problem = problem_of(request)
-    found = selection.survey(problem, options, TARGET, request.get("free", 1 << 37))
+    found = selection.survey(chooser(problem, options, request.get("free", 1 << 37), may_run=False))
     return [described(candidate) for candidate in found]
 
 
@@ -120,8 +132,8 @@ def tracebacks(request: dict[str, Any]) -> int:
     gc.disable()
     try:
         for _ in range(2):
-            selection.choose(problem, options, target, 1 << 37)
-            selection.survey(problem, options, target, 1 << 37)
+            selection.choose(chooser(problem, options, target=target))
+            selection.survey(chooser(problem, options, target=target))
         return sum(isinstance(one, BaseException) and one.__traceback__ is not None for one in gc.get_objects())
     finally:
         gc.enable()
@@ -178,6 +190,12 @@ class NoHandle:
         pass
 
 
+def measure(is_measured: bool = True) -> None:
+    """Let autotune measure in this process, or not at all."""
+    measurer = LocalMeasurer(cast(Any, NoHandle())) if is_measured else None
+    vars(tuning_chooser)["measurer_of"] = lambda request: measurer if request.may_run else None
+
+
 def choose(request: dict[str, Any]) -> Any:
     """The choice; with "times" (milliseconds by name) autotune measures."""
     options, problem = problem_of(request)
@@ -185,18 +203,18 @@ def choose(request: dict[str, Any]) -> Any:
     BUILT.clear()
     before, times = request.get("before"), request.get("times")
     Bench.times, Bench.seen, Bench.scarce = times or {}, [], request.get("scarce", "")
-    measurer = None if times is None else LocalMeasurer(cast(Any, NoHandle()))
-    store = layers.Layers(Store(""))
-    chosen, _ = selection.choose(
+    measure(times is not None)
+    limit = request.get("memory_limit")
+    made = chooser(
         problem,
         options,
-        TARGET,
         request.get("free", 1 << 37),
-        StoredTuner(problem, options, TARGET, measurer, store=store, is_measured=not request.get("memory_limit")),
-        before and Engine(**{**before, "knobs": before["knobs"] and dict(before["knobs"])}),
-        request.get("memory_limit"),
+        memory_limit=limit,
+        may_run=limit is None,
+        previous_engine=before and Engine(**{**before, "knobs": before["knobs"] and dict(before["knobs"])}),
     )
-    return {**described(chosen), "seen": Bench.seen, "graphs": BUILT}
+    found = selection.choose(made).candidate
+    return {**described(found), "seen": Bench.seen, "graphs": BUILT}
 
 
 def cudnn_text(executable: Any) -> str:
@@ -208,14 +226,13 @@ def cudnn_text(executable: Any) -> str:
 def cudnn_plan(request: dict[str, Any]) -> Any:
     """What cuDNN itself writes of a chosen plan."""
     options, problem = problem_of(request)
-    return cudnn_text(selection.choose(problem, options, TARGET, 1 << 37)[0].executable)
+    return cudnn_text(chosen(problem, options).executable)
 
 
 def text(request: dict[str, Any]) -> Any:
     """A chosen Plan through its own text, with whatever goes with it."""
     options, problem = problem_of(request)
-    chosen = selection.choose(problem, options, TARGET, 1 << 37)[0]
-    made = plans.Plan(problem, chosen)
+    made = plans.Plan(problem, chosen(problem, options))
     again = plans.Plan.from_json(made.to_json())
     facts = ("name", "source", "notes", "deterministic", "operands", "workspace_size")
     return [
@@ -241,8 +258,8 @@ def asked(request: dict[str, Any]) -> tuple[Any, PlanningOptions]:
 def stored(request: dict[str, Any]) -> Any:
     """A chosen plan, of a convolution or a graph, and the plan again from its entry in a store."""
     problem, options = asked(request)
-    chosen, tried = selection.choose(problem, options, TARGET, 1 << 37)
-    plan = plans.Plan(problem, chosen)
+    choice = selection.choose(chooser(problem, options))
+    plan, tried = plans.Plan(problem, choice.candidate), choice.considered()
     entry = stored_choice.entry_of(problem, options, TARGET, plan, tried, complete=True)
     read = Entry.of(json.loads(json.dumps(entry.plain())))
     found = stored_choice.candidate_of(read, problem, options, TARGET)
@@ -303,7 +320,7 @@ def own_graph(request: dict[str, Any]) -> graph_of.Graph:
 def own_candidates(request: dict[str, Any]) -> Any:
     """The candidates of a graph, planned, the first few of them; and the unique ids of what they take."""
     made = own_graph(request)
-    guesses = selection.ranked_candidates(made.problem(), made.options, TARGET)
+    guesses = chooser(made.problem(), made.options).order()
     found = list(itertools.islice(guesses, request.get("most", 1000)))
     prepared = [candidate.prepare() for candidate in found]
     uids = {executable.uids for executable in prepared if isinstance(executable, engines_of.GraphExecutable)}
@@ -316,8 +333,8 @@ def own_plan(request: dict[str, Any]) -> Any:
     Bench.times, Bench.seen = times or {}, []
     layers.use("")
     vars(selection)["memory"] = SimpleNamespace(free_bytes=lambda device: request.get("free", 1 << 37))
-    tune = None if times is None else LocalMeasurer(cast(Any, NoHandle()))
-    plan = selection.plan_for(made.problem(), made.options, tune)
+    measure(times is not None)
+    plan = selection.plan_for(made.problem(), made.options)
     return {
         "name": plan.name,
         "operands": plan.operands,
@@ -340,7 +357,8 @@ def tuned(request: dict[str, Any]) -> Any:
     Bench.times, Bench.seen, Bench.confirmed, Bench.scarce = request["times"], [], [], ""
     vars(selection)["memory"] = SimpleNamespace(free_bytes=lambda device: 1 << 37)
     vars(stored_choice)["driver"] = lambda: request.get("driver", "13.0")
-    plan = selection.plan_for(problem, options, LocalMeasurer(cast(Any, NoHandle())))
+    measure()
+    plan = selection.plan_for(problem, options)
     found = {"name": plan.name, "remembered": plan.store_layer, "text": plan.to_json()}
     return {**found, "measured": Bench.seen, "confirmed": Bench.confirmed}
 
@@ -349,7 +367,7 @@ def own_text(request: dict[str, Any]) -> Any:
     """A graph's plan through its own text: both, and the problem that was read."""
     made = own_graph(request)
     problem = made.problem()
-    plan = plans.Plan(problem, selection.choose(problem, made.options, TARGET, 1 << 37)[0])
+    plan = plans.Plan(problem, chosen(problem, made.options))
     again = plans.Plan.from_json(plan.to_json())
     assert again.problem == plan.problem
     facts = ("name", "source", "notes", "deterministic", "operation", "workspace_size")

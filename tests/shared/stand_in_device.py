@@ -27,6 +27,7 @@ from cudnnpy._memory import arrays, workspace
 from cudnnpy._memory.arrays import ArrayLibrary
 from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate, Engine
+from cudnnpy._planning.chooser import Choice, Chooser
 from cudnnpy._planning.engines import GraphExecutable
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.backend import Descriptor
@@ -170,27 +171,19 @@ class StandInDevice:
         executable.__dict__["is_relocatable"] = self.is_relocatable
         return executable
 
-    def choose(
-        self,
-        problem: ConvolutionProblem | GraphProblem,
-        options: PlanningOptions,
-        target: Any,
-        free: int,
-        tune: Any,
-        before: Engine | None,
-        *_: Any,
-    ) -> tuple[Candidate, list[Candidate]]:
+    def choose(self, chooser: Chooser) -> Choice:
+        problem: Any = chooser.request.problem
         assert self.thread_state.device == problem.device
         if isinstance(problem, GraphProblem):
             found = next(self.guesses(problem))
         else:
-            self.choices.append((problem, options, before))
+            self.choices.append((problem, chooser.request.options, chooser.request.previous_engine))
             executable = self.executable(tuple(range(len(problem.operands))), problem.operands)
             found = Candidate("heuristics", "made up", (), True, lambda: executable, engine=Engine(7, {1: 2}))
         assert found.prepare() is not None
-        return found, [found]
+        return Choice(found, lambda: [found])
 
-    def guesses(self, problem: GraphProblem, *_: Any) -> Iterator[Candidate]:
+    def guesses(self, problem: Any) -> Iterator[Candidate]:
         assert self.thread_state.device == problem.device
         self.planned_graphs.append(problem)
         uids = problem.graph.in_memory
@@ -380,7 +373,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, cuda_driver: DriverFixture) -> Sta
     monkeypatch.setattr(launcher, "_direct_launch_maker", lambda: stand_in.direct)
     launcher.set_direct_launches(True)
     monkeypatch.setattr(selection, "choose", stand_in.choose)
-    monkeypatch.setattr(graph, "ranked_candidates", stand_in.guesses)
+    monkeypatch.setattr(Chooser, "order", lambda chooser: stand_in.guesses(chooser.request.problem))
     monkeypatch.setattr(implicit_operands, "synchronize", lambda stream, device: None)
     monkeypatch.setattr(workspace, "free_bytes", lambda device: 1 << 30)
     monkeypatch.setattr(workspace, "allocate_from_pool", allocate)

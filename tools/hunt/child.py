@@ -17,6 +17,7 @@ from random import Random
 from typing import Any
 
 from cudnnpy import _worker
+from cudnnpy._measuring.candidate_order import ranked_candidates
 from cudnnpy._measuring.guarded_memory import STREAM
 from cudnnpy._measuring.service import Say, Service
 from cudnnpy._measuring.verification import Verifier
@@ -46,7 +47,7 @@ def sampled(problem: Problem, options: PlanningOptions, target: Target, seed: in
     given, is_graph = Random(seed), isinstance(problem, GraphProblem)
     own = [candidate for candidate in problem.engines(target) if not candidate.rejection_reason]
     proposed = [
-        candidate for candidate in problem.proposed_candidates(options, target) if not candidate.rejection_reason
+        candidate for candidate in ranked_candidates(problem, options, target) if not candidate.rejection_reason
     ]
     few = 1 + is_graph  # engines of graphs are compiled for seconds
     found = [*own, *problem.functions(options, target)]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from cudnnpy import raw
-from cudnnpy._child_process import check_device
 from cudnnpy._measuring.planner_process import planner_for
 from cudnnpy._planning import device_profile, problem_notation, selection
+from cudnnpy._planning.chooser import Request, check_device
 from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.measurement import Measurer
@@ -17,11 +17,11 @@ from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.ranking import source_text
 from cudnnpy._planning.stored_choice import choice_text, key_of
-from cudnnpy._planning.stored_tuner import StoredTuner
 from cudnnpy._store import layers
 from cudnnpy._store.entry import Entry
 from cudnnpy.cli import devices
 from cudnnpy.cli.explain.explanation import Explanation, Gpu, Stored, name_of, name_or_none
+from cudnnpy.tuning.chooser import TuningChooser
 from cudnnpy.typing import Preference
 
 _NOTHING_STORED = "nothing is stored for this problem"
@@ -77,8 +77,9 @@ def for_profile(text: str, profile: DeviceProfile, prefer: Preference | None) ->
     canonical = problem_notation.text_of(problem, options)
     with planner_for(profile) as planner:
         rows = planner.survey(canonical)
-    target = Target(profile=profile.text)
-    return _explain(problem, options, target, profile.memory, rows, profile.source)
+    limit = selection.limit_of(options, profile.memory)
+    request = Request(problem, options, Target(profile=profile.text), limit, may_run=False)
+    return _explain(request, profile.memory, rows, profile.source)
 
 
 def _measurer(device: int) -> Measurer:
@@ -92,16 +93,15 @@ def on_gpu(text: str, device: int, prefer: Preference | None, *, measure: bool, 
 
     `advice` ends the error for a GPU that is not here.
     """
-    from cudnnpy._memory import workspace
-    from cudnnpy.handle import Handle, on_device
+    from cudnnpy.handle import on_device
 
     problem, options = _parsed(text, prefer, device)
     devices.check_ordinal(device, advice)
     with on_device(device):
-        target, free = Target(Handle.default(device)), workspace.free_bytes(device)
-        entry = _measured(problem, options, target, free, _measurer(device)) if measure else None
-        rows = [row_of(candidate) for candidate in selection.survey(problem, options, target, free)]
-        return _explain(problem, options, target, free, rows, None, entry)
+        request = selection.request_for(problem, options)
+        entry = _measured(request, _measurer(device)) if measure else None
+        rows = [row_of(candidate) for candidate in selection.survey(TuningChooser(request))]
+        return _explain(request, devices.memory(device), rows, None, entry)
 
 
 def _parsed(text: str, prefer: Preference | None, device: int = 0) -> tuple[Problem, PlanningOptions]:
@@ -110,11 +110,11 @@ def _parsed(text: str, prefer: Preference | None, device: int = 0) -> tuple[Prob
     return problem, options if prefer is None else options._replace(prefer=prefer)
 
 
-def _measured(problem: Problem, options: PlanningOptions, target: Target, free: int, measurer: Measurer) -> Entry:
+def _measured(request: Request, measurer: Measurer) -> Entry:
     """Measure a problem and return its entry. Faults are stored. Raises RuntimeError if no candidate could be measured."""
+    problem, options, target, limit = request[:4]
     tuning_options = with_limit(options)._replace(prefer="autotune")
-    left_out = StoredTuner(problem, options, target).left_out
-    measurement = measurer.measure(problem, tuning_options, selection.limit_of(options, free), left_out)
+    measurement = measurer.measure(problem, tuning_options, limit, TuningChooser(request).left_out)
     if measurement.faults:
         key, text = key_of(problem, options, target), choice_text(problem, PlanningOptions())
         layers.current().add_faults(key, text, measurement.faults)
@@ -124,17 +124,18 @@ def _measured(problem: Problem, options: PlanningOptions, target: Target, free: 
 
 
 def _explain(
-    problem: Problem,
-    options: PlanningOptions,
-    target: Target,
-    free: int,
+    request: Request,
+    memory: int,
     rows: Sequence[CandidateRow],
     path: str | None,
     measured: Entry | None = None,
 ) -> Explanation:
-    """Return the explanation of the choice among planned candidates. `measured` is the result of measuring them now."""
-    key, tuner = key_of(problem, options, target), StoredTuner(problem, options, target)
-    limit = selection.limit_of(options, free)
+    """Return the explanation of the choice among planned candidates. `measured` is the result of measuring them now.
+
+    `memory` is the GPU's in bytes, and `path` the source of its profile.
+    """
+    problem, options, target, limit = request[:4]
+    key, chooser = key_of(problem, options, target), TuningChooser(request)
     found = layers.current().get(key)
     stored = None if found is None else Stored(found.layer, found.entry, name_or_none(found.entry.plan))
     source = measured if measured is not None else None if stored is None else stored.entry
@@ -144,43 +145,42 @@ def _explain(
         choice: str | None = name_of(measured.plan)
         why = f"the fastest of {count} that were measured now"
     else:
-        choice, why = _choice(rows, options, stored, limit, tuner)
+        choice, why = _choice(rows, options, stored, limit, chooser)
     chosen = next((row for row in merged if row.name == choice), None)
     time, error = (None, None) if chosen is None else (chosen.milliseconds, chosen.error)
     if source is not None and choice is not None and choice == name_or_none(source.plan):
         time, error = source.milliseconds, source.error
-    memory = free if path is not None else devices.memory(problem.device)
     gpu = Gpu(key.gpu, key.capability, key.multiprocessors, memory, path)
     text, release = problem_notation.text_of(problem, options), raw.version_text(raw.version())
     return Explanation(text, gpu, release, limit, choice, why, time, error, stored, merged)
 
 
 def _choice(
-    rows: Sequence[CandidateRow], options: PlanningOptions, stored: Stored | None, limit: int, tuner: StoredTuner
+    rows: Sequence[CandidateRow], options: PlanningOptions, stored: Stored | None, limit: int, chooser: TuningChooser
 ) -> tuple[str | None, str]:
     """Return the name of the choice without measuring, and the reason for it."""
-    not_stored = _why_not_stored(options, stored, limit, tuner)
+    not_stored = _why_not_stored(options, stored, limit, chooser)
     if stored is not None and not not_stored:
         return stored.choice, _why_stored(stored, options)
     default = next((row for row in rows if not row.rejected), None)
     if default is not None:
         return default.name, _why_default(default, rows, options, not_stored)
     for row in rows:
-        if row.rejected == tuner.left_out.get(row.name):
+        if row.rejected == chooser.left_out.get(row.name):
             return row.name, f"no other candidate can be used, in spite of its fault: {row.rejected}"
     return None, "no candidate can be used: see the rejection reasons"
 
 
-def _why_not_stored(options: PlanningOptions, stored: Stored | None, limit: int, tuner: StoredTuner) -> str:
+def _why_not_stored(options: PlanningOptions, stored: Stored | None, limit: int, chooser: TuningChooser) -> str:
     """Return why no stored choice is taken, or ""."""
     if stored is None:
         return _NOTHING_STORED
-    if fault := tuner.left_out.get(stored.choice or ""):
+    if fault := chooser.left_out.get(stored.choice or ""):
         return f"the stored choice is rejected: {fault}"
     if options.prefer != "autotune":
         if not layers.serves_all_preferences():
             return f"the stored choice is left to prefer='autotune' by {layers.PREFERENCES_VARIABLE}"
-        if not tuner.is_confirmed(stored.entry):
+        if not chooser.is_confirmed(stored.entry):
             return "the stored choice was not measured with this driver"
     if stored.choice is None:
         return "the stored choice cannot be read"

@@ -24,6 +24,7 @@ from cudnnpy._measuring import planner_process
 from cudnnpy._measuring.planner_process import PlannerProcess
 from cudnnpy._planning import ranking
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.chooser import Request
 from cudnnpy._planning.measurement import FoundFault, Measurement
 from cudnnpy._planning.offline_planning import CandidateRow
 from cudnnpy._planning.options import PlanningOptions
@@ -537,11 +538,16 @@ def test_what_is_measured_has_the_limit_of_the_preference(options, limit):
         return Measurement(entry, faults=(found,))
 
     parsed = parse(f"{TEXT} {options}")
-    given = *parsed, explain_module.Target(), 1 << 36, SimpleNamespace(measure=measure)
-    assert explain_module._measured(*given) == entry
+    request = asked(*parsed, 1 << 36)
+    assert explain_module._measured(request, SimpleNamespace(measure=measure)) == entry
     assert seen == [("autotune", limit, (1 << 36) if limit is None else limit, {})]
     (fault,) = explain_module.layers.current().user.faults()
     assert (fault.candidate, fault.text) == ("engine 9", choice_text(parsed[0], PlanningOptions()))
+
+
+def asked(problem, options, free=0):
+    limit = explain_module.selection.limit_of(options, free)
+    return Request(problem, options, explain_module.Target(), limit, may_run=False)
 
 
 def test_where_nothing_was_measured_the_reason_is_one_line(monkeypatch, capsys):
@@ -554,8 +560,8 @@ def on_a_gpu(monkeypatch, measurement=None, reasons=()):
     """A GPU with two engines, rejected for some reasons, and a measurer; returns what was asked."""
     seen = {}
 
-    def survey(problem, options, target, free):
-        seen.update(device=problem.device, options=options, free=free)
+    def survey(chooser):
+        seen.update(device=chooser.request.problem.device)
         return [candidate(f"engine {number + 1}", reason) for number, reason in enumerate((*reasons, "", "")[:2])]
 
     def candidate(name, reason):
@@ -672,7 +678,7 @@ def test_a_candidate_with_a_fault_is_better_than_none(capsys, monkeypatch):
     seen = on_a_gpu(monkeypatch)
     key = explain_module.key_of(problem, options, explain_module.Target())
     explain_module.layers.current().add_faults(key, TEXT, [("engine 2", "wrong result", "off by 3", "13.0")])
-    (reason,) = explain_module.StoredTuner(problem, options, explain_module.Target()).left_out.values()
+    (reason,) = explain_module.TuningChooser(asked(problem, options)).left_out.values()
     on_a_gpu(monkeypatch, reasons=("needs 9 bytes, the limit is 0 bytes", reason))
     assert why(capsys)[::2] == ("engine 2", f"no other candidate can be used, in spite of its fault: {reason}")
     assert seen == {}

@@ -21,6 +21,7 @@ from cudnnpy._launch.program import Program
 from cudnnpy._memory import workspace as memory
 from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.chooser import Choice, Chooser
 from cudnnpy.convolution.transpose import INPUT_NAMES
 from cudnnpy.convolution.zero_extension import surplus_of
 from cudnnpy.handle import Handle
@@ -31,11 +32,12 @@ def planner(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Plans are the reference; the problems that were planned."""
     asked: list[Any] = []
 
-    def choose(problem: Any, *_: Any) -> tuple[Candidate, list[Candidate]]:
+    def choose(chooser: Chooser) -> Choice:
+        problem: Any = chooser.request.problem
         asked.append(problem)
         found = Candidate("reference", "planned", (), True, lambda: Planned(problem))  # type: ignore[arg-type,return-value]
         found.prepare()
-        return found, [found]
+        return Choice(found, lambda: [found])
 
     monkeypatch.setattr(selection, "choose", choose)
     monkeypatch.setattr(Handle, "default", classmethod(lambda cls, device=None: None))

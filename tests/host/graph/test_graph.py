@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_up_engines import plan_with
 from planning import Planner, Refused
 from sample_graphs import FUSED, GRAPHS, OTHERS, channels_last
 from stand_in_device import Array, StandInDevice, StandInPlan, calls_of_c, number_of
@@ -21,9 +22,10 @@ from cudnnpy import Graph, TensorSpec, raw
 from cudnnpy._core.layouts import packed_strides
 from cudnnpy._launch import plan_cache
 from cudnnpy._memory import workspace
-from cudnnpy._planning import candidates, engines, selection
+from cudnnpy._planning import candidates, engines
 from cudnnpy._planning import plan as plan_module
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.chooser import Chooser, Request
 from cudnnpy._planning.engines import GraphExecutable
 from cudnnpy._planning.measurement import Measurement
 from cudnnpy.graph.problem import GraphLowering, GraphProblem
@@ -46,7 +48,7 @@ def started(*shapes: tuple[int, ...], **options: Any) -> tuple[Any, ...]:
 
 def guesses(g: Graph) -> list[Candidate]:
     """The candidates of a graph, the best guess first."""
-    return list(selection.ranked_candidates(g.problem(), g.options, engines.Target()))
+    return list(Chooser(Request(g.problem(), g.options, engines.Target(), 0)).order())
 
 
 # What nodes infer
@@ -384,12 +386,12 @@ def test_executables_that_nobody_uses_are_bounded(
 ) -> None:
     """A CUDA graph may launch the kernels that were compiled last."""
 
-    def planned(problem: GraphProblem, *given: Any) -> Iterator[Candidate]:
-        for candidate in stand_in.guesses(problem, *given):
+    def planned(chooser: Chooser) -> Iterator[Candidate]:
+        for candidate in stand_in.guesses(chooser.request.problem):
             candidate.compiled_at_run_time = compiled
             yield candidate
 
-    monkeypatch.setattr("cudnnpy.graph.graph.ranked_candidates", planned)
+    monkeypatch.setattr(Chooser, "order", planned)
     monkeypatch.setattr(plan_module, "_compiled", deque(plan_module._compiled, maxlen=3))
     g = GRAPHS["scaled_convolution"](Graph())
     made = [weakref.ref(g.executable(0)) for _ in range(10)]
@@ -467,9 +469,9 @@ def test_without_memory_to_tune_in_a_graph_takes_the_best_guess(monkeypatch: pyt
     monkeypatch.setattr(Handle, "default", classmethod(lambda cls, device: None))
     monkeypatch.setattr(workspace, "free_bytes", lambda device: 1 << 30)
     made_up = [Candidate("heuristics", name, (), True, lambda: executable) for name in ("first", "second")]  # type: ignore[arg-type, return-value]
-    monkeypatch.setattr(GraphProblem, "proposed_candidates", lambda self, options, target: iter(made_up))
+    monkeypatch.setattr(GraphProblem, "proposed_candidates", lambda self, target: iter(made_up))
     monkeypatch.setattr(GraphProblem, "engines", lambda self, target: iter(()))
-    plan = selection.plan_for(g.problem(), g.options, scarce)
+    plan = plan_with(scarce, g.problem(), g.options)
     assert plan.name == "first"
     assert [c.name for c in plan.candidates] == ["first"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from made_up_engines import LOTS, TARGET, Cudnn, Made, MadeUp, tuner, unstored
+from made_up_engines import LOTS, Cudnn, Made, MadeUp, asked, tuner
 
 from cudnnpy import Engine, Plan, raw
 from cudnnpy._measuring import knob_search, search
@@ -26,20 +26,17 @@ ASKED: Problem = MadeUp()
 
 
 def chosen(options: PlanningOptions | None = None, **how: Any) -> Candidate:
-    return selection.choose(ASKED, options or PlanningOptions(), TARGET, LOTS, **how)[0]
+    return selection.choose(asked(ASKED, options, **how)).candidate
 
 
 def tuned(**options: Any) -> Candidate:
-    asked = PlanningOptions(prefer="autotune", **options)
-    return chosen(asked, tuner=unstored(ASKED, asked))
+    return chosen(PlanningOptions(prefer="autotune", **options))
 
 
 def considered(**options: Any) -> tuple[Candidate, list[Candidate]]:
     """Return the choice of autotune, and all candidates that were considered."""
-    asked = PlanningOptions(prefer="autotune", **options)
-    there = unstored(ASKED, asked)
-    found, tried = selection.choose(ASKED, asked, TARGET, LOTS, tuner=there)
-    return found, there.considered() or tried
+    choice = selection.choose(asked(ASKED, PlanningOptions(prefer="autotune", **options)))
+    return choice.candidate, choice.considered()
 
 
 @dataclass(frozen=True)
@@ -48,8 +45,8 @@ class Ranked(MadeUp):
 
     step: float = 0.0
 
-    def proposed_candidates(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
-        for number, candidate in enumerate(super().proposed_candidates(options, target)):
+    def proposed_candidates(self, target: Target) -> Iterator[Candidate]:
+        for number, candidate in enumerate(super().proposed_candidates(target)):
             candidate.expected = 1.0 + number * self.step
             yield candidate
 
@@ -79,7 +76,8 @@ def test_engines_that_are_not_proposed_and_functions_are_the_last_resort(cudnn: 
     strict = PlanningOptions(deterministic=True)
     assert chosen(strict).name == "engine 4"
     cudnn.engines[4].size = lambda knobs: LOTS + 1
-    found, tried = selection.choose(ASKED, strict, TARGET, LOTS)
+    choice = selection.choose(asked(ASKED, strict))
+    found, tried = choice.candidate, choice.considered()
     assert found.name == "plain"
     assert [candidate.name for candidate in tried].count("engine 1") == 1
 
@@ -450,7 +448,7 @@ def test_an_engine_is_forced_with_its_knobs_and_in_its_lowering(cudnn: Cudnn) ->
 
 def test_a_plan_of_a_made_up_problem_survives_its_text(cudnn: Cudnn) -> None:
     cudnn.add(Made(1), Made(2, bowl, size=lambda knobs: 7, ranges=RANGES, default=START))
-    plan = selection.plan_for(ASKED, PlanningOptions(prefer="autotune"), tuner())
+    plan = selection.plan_for(ASKED, PlanningOptions(prefer="autotune"))
     assert plan.engine == Engine(2, {SPLIT: 6, TILE: 3})
     again = Plan.from_json(plan.to_json())
     facts = ("name", "source", "engine", "workspace_size", "milliseconds", "problem", "deterministic")

@@ -143,8 +143,8 @@ def test_a_candidate_that_ends_the_process_costs_only_itself(profile_file, in_ch
     ],
 )
 def test_a_problem_that_ends_the_process_costs_only_itself(profile_file, in_child, ending, how):
-    condition = "'32x28x28' in str(given[0]) or '32, 28, 28' in str(given[0])"
-    in_child(CRASH.format(module="selection", name="ranked_candidates", condition=condition, ending=ending))
+    condition = "'32x28x28' in str(given[0].request.problem)"
+    in_child(CRASH.format(module="selection", name="survey", condition=condition, ending=ending))
     with opened(profile_file()) as planner:
         planner.plan(TEXT)
         with pytest.raises(PlanningError, match=f"^the process that plans ended: {how}$"):

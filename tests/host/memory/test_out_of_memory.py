@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from stand_in_device import OTHER, STREAM, Array, StandInDevice
@@ -21,6 +21,7 @@ from cudnnpy._launch import dispatch, plan_cache
 from cudnnpy._memory import arrays, workspace
 from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.chooser import Choice, Chooser
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.graph.problem import GraphProblem
 
@@ -82,17 +83,16 @@ def sizes(stand_in: StandInDevice, memory: Memory, monkeypatch: pytest.MonkeyPat
             executable = stand_in.executable(uids, operands)
             yield Candidate("heuristics", f"{size} bytes", (), True, lambda made=executable: made)  # type: ignore[misc]
 
-    def choose(
-        problem: Any, options: Any, target: Any, free: int, tune: Any, before: Any, memory_limit: int | None
-    ) -> Any:
-        there.memory_limits.append(memory_limit)
+    def choose(chooser: Chooser) -> Choice:
+        request, problem = chooser.request, cast(Any, chooser.request.problem)
+        there.memory_limits.append(None if request.may_run else request.limit)
         graph = problem.graph.in_memory if isinstance(problem, GraphProblem) else ()
         uids = graph or tuple(range(len(problem.operands)))
         for candidate in candidates(uids, problem.operands):
             planned = candidate.prepare()
             assert planned is not None
-            if planned.workspace_size <= (free if memory_limit is None else memory_limit):
-                return candidate, [candidate]
+            if planned.workspace_size <= request.limit:
+                return Choice(candidate, list)
         raise NoAlgorithmError(str(problem), "less workspace", "  a table", [])
 
     monkeypatch.setattr(selection, "choose", choose)

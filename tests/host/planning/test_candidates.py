@@ -14,9 +14,10 @@ from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning import candidates
 from cudnnpy._planning.candidates import _ranges
+from cudnnpy._planning.chooser import Chooser, Request
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.selection import choose, survey
+from cudnnpy._planning.selection import choose, limit_of, survey
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.lowering import ConvolutionLowering
 from cudnnpy.convolution.problem import make_problem
@@ -29,6 +30,10 @@ ON_A_GPU = Target(handle=object())  # type: ignore[arg-type]
 def problem(operation: str = "forward") -> ConvolutionProblem:
     tensors = (TensorSpec(shape, "float32") for shape in (X, W, Y))
     return ConvolutionProblem(*make_problem(ConvolutionOptions(), operation, *tensors))
+
+
+def on_a_gpu(asked: ConvolutionProblem, options: PlanningOptions) -> Chooser:
+    return Chooser(Request(asked, options, ON_A_GPU, limit_of(options, 1 << 30)))
 
 
 def configuration(engine: int, *notes: str, compiled: bool = False) -> Any:
@@ -48,7 +53,6 @@ def configuration(engine: int, *notes: str, compiled: bool = False) -> Any:
 def cudnn(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What cuDNN proposes, and all of its engines, for any problem, beside no v7 algorithm; plans need no workspace."""
     offers = SimpleNamespace(proposed=[], all=[])
-    monkeypatch.setenv("CUDNNPY_MODELS", "")  # a model is looked up by the GPU
     monkeypatch.setattr(ConvolutionLowering, "build_graph", lambda *_: None)
     monkeypatch.setattr(
         ConvolutionLowering, "executable", lambda self, plan, target: SimpleNamespace(plan=plan, workspace_size=0)
@@ -64,24 +68,25 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def test_the_next_engine_takes_the_place_of_one_that_is_known_to_be_wrong(cudnn: Any, prefer: str) -> None:
     asked, options = problem("backward_data"), PlanningOptions(prefer=prefer)
     cudnn.proposed = cudnn.all = [configuration(78), configuration(5)]
-    chosen, tried = choose(asked, options, ON_A_GPU, 1 << 30)
+    choice = choose(on_a_gpu(asked, options))
+    chosen, tried = choice.candidate, choice.considered()
     assert chosen.engine is not None
     assert chosen.engine.index == 5
     (reason,) = {candidate.rejection_reason for candidate in tried if candidate.rejection_reason}
     assert "unwritten" in reason
     forced = options._replace(algorithm=candidates.Engine(78))
     with pytest.raises(NoAlgorithmError, match=reason):
-        choose(asked, forced, ON_A_GPU, 1 << 30)
+        choose(on_a_gpu(asked, forced))
 
 
 def test_an_engine_that_compiles_at_run_time_runs_only_where_the_heuristics_propose_it(cudnn: Any) -> None:
     cudnn.proposed = [configuration(5, compiled=True)]
     cudnn.all = [configuration(4, compiled=True), configuration(5, compiled=True), configuration(6)]
     asked, options = problem(), PlanningOptions()
-    rows = {c.name: c for c in survey(asked, options, ON_A_GPU, 1 << 30)}
+    rows = {c.name: c for c in survey(on_a_gpu(asked, options))}
     assert [name for name, row in rows.items() if row.rejection_reason] == ["engine 4"]
     assert rows["engine 5"].compiled_at_run_time
-    assert choose(asked, options, ON_A_GPU, 1 << 30)[0].name == "engine 5"
+    assert choose(on_a_gpu(asked, options)).candidate.name == "engine 5"
 
 
 @pytest.mark.parametrize(

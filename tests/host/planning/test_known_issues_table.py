@@ -19,7 +19,6 @@ from cudnnpy._planning import candidates, known_issues
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.known_issues import ISSUES, Issue
-from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.lowering import ConvolutionLowering
 from cudnnpy.convolution.problem import make_problem
@@ -221,7 +220,6 @@ SIDES: dict[str, tuple[int, tuple[str, ...], list[Asked], list[Asked]]] = {
 @pytest.fixture(autouse=True)
 def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Candidate]]:
     """Whatever the problem, the heuristics propose one engine: its candidates, in every lowering."""
-    monkeypatch.setenv("CUDNNPY_MODELS", "")  # a model is looked up by the GPU
 
     def candidates_of(asked: Asked, engine: int, *notes: str) -> list[Candidate]:
         found = SimpleNamespace(
@@ -236,7 +234,7 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Candidate]]:
         monkeypatch.setattr(candidates, "heuristics", lambda *_: [found])
         for kind in (GraphLowering, ConvolutionLowering):
             monkeypatch.setattr(kind, "build_graph", lambda *_: None)
-        return list(asked.proposed_candidates(PlanningOptions(), ON_A_GPU))
+        return list(asked.proposed_candidates(ON_A_GPU))
 
     return candidates_of
 

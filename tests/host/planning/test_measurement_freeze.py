@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from made_up_engines import LOTS, Cudnn, Made, MadeUp, tuner
+from made_up_engines import LOTS, Cudnn, Made, MadeUp
 
 import cudnnpy
 from cudnnpy import Engine, Plan
@@ -15,6 +16,7 @@ from cudnnpy._memory import workspace
 from cudnnpy._planning import selection
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._store import layers
+from cudnnpy.convolution import convolution
 from cudnnpy.errors import NoAlgorithmError
 
 FAST = "engine 2"
@@ -28,7 +30,7 @@ def engines(cudnn: Cudnn) -> Cudnn:
 
 def planned(name: str = "sums", before: Engine | None = None, **options: Any) -> Plan:
     asked = PlanningOptions(prefer="autotune")._replace(**options)
-    return selection.plan_for(MadeUp(name), asked, tuner(), before)
+    return selection.plan_for(MadeUp(name), asked, previous_engine=before)
 
 
 def test_nothing_is_measured_in_a_freeze(engines: Cudnn) -> None:
@@ -115,14 +117,20 @@ def test_guesses_leave_the_plan_cache_with_the_last_freeze(engines: Cudnn, is_kn
     assert plan_cache().get("a signature") == ("its plan" if is_known else None)
 
 
-def test_the_engine_of_a_guess_is_not_that_of_later_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_of_a_guess_is_not_that_of_later_shapes(engines: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
     """With policy="once" the engine of the first shape serves the later ones."""
+    given: list[Engine | None] = []
+
+    def made_up(problem: Any, options: Any, *, previous_engine: Engine | None, **_: Any) -> Plan:
+        given.append(previous_engine)
+        return planned()
+
+    monkeypatch.setattr(convolution, "plan_for", made_up)
+    monkeypatch.setattr(convolution, "on_device", lambda device: nullcontext())
     conv = cudnnpy.Convolution(prefer="autotune", policy="once")
-    plan: Any = type("Guess", (), {"engine": Engine(1)})()
     x, w = cudnnpy.TensorSpec((1, 8, 4, 4)), cudnnpy.TensorSpec((4, 8, 1, 1))
-    problem = conv._problem("forward", x, w, device=0)
     with cudnnpy.freeze():
-        conv._note_engine(problem, plan)
-        assert conv._engine_of_first(problem) is None
-    conv._note_engine(problem, plan)
-    assert conv._engine_of_first(problem) == Engine(1)
+        assert conv.plan("forward", x, w, device=0)._is_provisional
+    for _ in range(2):
+        assert not conv.plan("forward", x, w, device=0)._is_provisional
+    assert given == [None, None, Engine(2)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up_engines import LOTS, Cudnn, Made, MadeUp, tuner
+from made_up_engines import LOTS, Cudnn, Made, MadeUp
 from stand_in_device import Array, StandInDevice
 
 import cudnnpy
@@ -19,7 +19,7 @@ from cudnnpy.errors import NoAlgorithmError
 
 
 def planned(name: str, **options: Any) -> None:
-    selection.plan_for(MadeUp(name), PlanningOptions()._replace(**options), tuner())
+    selection.plan_for(MadeUp(name), PlanningOptions()._replace(**options))
 
 
 def test_problems_are_recorded_once_in_order_with_their_options(cudnn: Cudnn) -> None:

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up_engines import LOTS, TARGET, Cudnn, Executable, Made, MadeUp, tuner
+from made_up_engines import LOTS, TARGET, Cudnn, Executable, Made, MadeUp, plan_with, tuner
 
 from cudnnpy import Engine, Plan, candidates_table, raw
 from cudnnpy._memory import workspace
-from cudnnpy._planning import known_issues, plan_serialization, problem_notation, selection, stored_choice, stored_tuner
+from cudnnpy._planning import known_issues, plan_serialization, problem_notation, selection, stored_choice
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.chooser import chooser_of
 from cudnnpy._planning.gpu_kind import GpuKind
 from cudnnpy._planning.measurement import FoundFault, Measurement
 from cudnnpy._planning.options import PlanningOptions, with_limit
@@ -26,6 +27,7 @@ from cudnnpy._store import layers
 from cudnnpy._store.database import Store
 from cudnnpy._store.entry import Entry
 from cudnnpy.errors import NoAlgorithmError
+from cudnnpy.tuning import chooser
 
 SUMS = MadeUp()
 
@@ -50,7 +52,7 @@ def planned(
     problem: MadeUp = SUMS, memory_limit: int | None = None, before: Engine | None = None, **options: Any
 ) -> Plan:
     asked = PlanningOptions(prefer="autotune")._replace(**options)
-    return selection.plan_for(problem, asked, tuner(), before, memory_limit)
+    return selection.plan_for(problem, asked, previous_engine=before, memory_limit=memory_limit)
 
 
 def standing(problem: MadeUp = SUMS, **options: Any) -> Entry:
@@ -84,9 +86,8 @@ class Child:
 
 def measured(child: Child, problem: MadeUp = SUMS, memory_limit: int | None = None, **options: Any) -> Plan:
     """A plan that is measured by the child."""
-    return selection.plan_for(
-        problem, PlanningOptions(prefer="autotune")._replace(**options), child, memory_limit=memory_limit
-    )
+    asked = PlanningOptions(prefer="autotune")._replace(**options)
+    return plan_with(child, problem, asked, memory_limit=memory_limit)
 
 
 def faults() -> list[tuple[str, str, str, str]]:
@@ -120,7 +121,7 @@ def test_the_plan_that_the_child_compiled_is_loaded_or_else_compiled_here(
             raise raw.error_of(raw.CUDNN_STATUS_NOT_SUPPORTED, "cudnnBackendFinalize")
         return Executable(cudnn.engines[2], {})
 
-    monkeypatch.setattr(stored_tuner, "load_plan", load_plan)
+    monkeypatch.setattr(chooser, "load_plan", load_plan)
     cudnn.clock = 0.0
     cudnn.engines[2].plans_in = 5.0
     plan = measured(Child(Measurement(entry, compiled={"engine 2": "its plan", "engine 9": "another"})))
@@ -170,7 +171,7 @@ def test_all_that_was_considered_is_listed_again(cudnn: Cudnn, new_process: Call
     assert "uses tf32" in candidates_table(again.candidates)
     with pytest.raises(ValueError, match="must come from candidates"):
         again.candidates[0].make()
-    kept = selection.plan_for(SUMS, PlanningOptions(prefer="autotune", tf32=False), tuner(), lists_candidates=False)
+    kept = selection.plan_for(SUMS, PlanningOptions(prefer="autotune", tf32=False), lists_candidates=False)
     assert (kept.name, kept.candidates) == (again.name, [])
 
 
@@ -369,10 +370,10 @@ def test_where_nothing_can_be_measured_the_choice_is_that_of_fastest(cudnn: Cudn
 
 def test_without_a_measurer_a_stored_choice_is_taken_and_nothing_else_happens(cudnn: Cudnn) -> None:
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
-    assert selection.plan_for(SUMS, AUTOTUNE).name == "engine 1"
+    assert plan_with(None, SUMS, AUTOTUNE).name == "engine 1"
     planned()
     put(elsewhere(standing()))
-    assert selection.plan_for(SUMS, AUTOTUNE).name == "engine 2"
+    assert plan_with(None, SUMS, AUTOTUNE).name == "engine 2"
     assert cudnn.confirmed == []
 
 
@@ -609,7 +610,10 @@ def test_a_candidate_with_a_fault_is_rejected_with_every_preference(cudnn: Cudnn
     assert (plan.candidates[0].name, plan.candidates[0].rejection_reason) == ("engine 1", reason)
     assert [asked[3] for asked in child.asked] == [{"engine 1": reason}] * (prefer == "autotune")
     assert measured(child, MadeUp("others"), prefer=prefer).name == "engine 1"
-    listed = {one.name: one.rejection_reason for one in selection.survey(SUMS, PlanningOptions(), TARGET, LOTS)}
+    listed = {
+        one.name: one.rejection_reason
+        for one in selection.survey(chooser_of(selection.request_for(SUMS, PlanningOptions())))
+    }
     assert (listed["engine 1"], listed["engine 2"]) == (reason, "")
 
 
@@ -814,12 +818,12 @@ def test_a_wrong_choice_of_an_application_is_not_taken_again(cudnn: Cudnn, tmp_p
     user = Store(tmp_path / "user.sqlite")
     shipped = layers.Layers(user, [Store(application, read_only=True)])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cudnnpy._planning.stored_tuner.current", lambda **_: shipped)
+        patch.setattr("cudnnpy.tuning.chooser.current", lambda **_: shipped)
         assert planned().store_layer == f"application {application}"
         cudnn.wrong, cudnn.engines[2].time = {"engine 2"}, lambda knobs: 99.0
         user.prune(stale=False)
         other = layers.Layers(Store(tmp_path / "other.sqlite"), [Store(application, read_only=True)])
-        patch.setattr("cudnnpy._planning.stored_tuner.current", lambda **_: other)
+        patch.setattr("cudnnpy.tuning.chooser.current", lambda **_: other)
         assert (planned().name, planned().store_layer) == ("engine 1", "user")
 
 
@@ -871,7 +875,7 @@ def test_threads_that_need_one_choice_measure_it_once(cudnn: Cudnn) -> None:
 def _choose(number: int, path: str, start: Any, answers: Any) -> None:
     layers.use(path)
     start.wait()
-    answers.put((number, planned().name, selection.plan_for(MadeUp("others"), AUTOTUNE, tuner()).name))
+    answers.put((number, planned().name, selection.plan_for(MadeUp("others"), AUTOTUNE).name))
 
 
 AUTOTUNE = PlanningOptions(prefer="autotune")

@@ -1,32 +1,36 @@
-"""Use the stored choice of a problem if it is valid; otherwise, with prefer="autotune", measure and store the result.
+"""The chooser of tuning: the stored choice of a problem if it is valid; else, with prefer="autotune", a measured one.
 
 A stored choice is planned again from its engine and knobs. The preferences that measure nothing take it only if it was measured
 or confirmed in this environment (GPU, cuDNN and driver). With prefer="autotune" any other is confirmed first. A choice that
 fails is marked as failed in the store, with the reason, and the problem is measured. The measurer runs candidates in a process
 of its own and stores their faults. A candidate with a fault is not chosen for this problem again until the driver changes.
+
+The layer imports this module by `cudnnpy._planning.chooser.tuning`, and nothing else of tuning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
+from types import ModuleType
 from typing import NamedTuple
 
-from cudnnpy._planning import stored_choice
+from cudnnpy._measuring.candidate_order import RankedChooser
+from cudnnpy._planning import ranking, recording, stored_choice
 from cudnnpy._planning.candidate_filter import try_plan
 from cudnnpy._planning.candidates import Candidate, detached_candidate
-from cudnnpy._planning.engines import Target, load_plan
+from cudnnpy._planning.chooser import Choice, Rejection, Request
+from cudnnpy._planning.engines import load_plan
 from cudnnpy._planning.measurement import Measurement, Measurer
 from cudnnpy._planning.measurement_freeze import Freeze
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.problem import Problem
 from cudnnpy._store.entry import Entry, Key
 from cudnnpy._store.layers import Layers, current, serves_all_preferences
 from cudnnpy.errors import CudnnError, StatusError
 
 
-class _Choice(NamedTuple):
+class _Stored(NamedTuple):
     """A stored choice: a planned candidate with its entry and store layer; no candidate if there is no valid choice.
 
     `fits` is False if there is a valid choice whose workspace exceeds the limit.
@@ -38,33 +42,35 @@ class _Choice(NamedTuple):
     fits: bool = True
 
 
-class StoredTuner:
-    """A tuner that returns the stored choice if it is valid and measures otherwise. Create one instance per problem.
+def measurer_of(request: Request) -> Measurer | None:
+    """Return the measurer for a request; None for the preferences that measure nothing, and where nothing may be run."""
+    if request.options.prefer != "autotune" or not request.may_run:
+        return None
+    from cudnnpy._measuring.tuner import Tuner
 
-    `store` is the store of the process by default. With `is_measured=False` nothing is run, neither to measure nor to confirm.
+    return Tuner(request.problem.device, request.stream)
+
+
+class TuningChooser(RankedChooser):
+    """A chooser that takes the stored choice if it is valid, and measures otherwise.
+
+    `store` is the store of the process by default.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        options: PlanningOptions,
-        target: Target,
-        measurer: Measurer | None = None,
-        *,
-        store: Layers | None = None,
-        is_measured: bool = True,
-    ) -> None:
-        self._problem, self._options, self._target = problem, options, target
-        self._measurer = measurer if is_measured else None
+    source_text = staticmethod(ranking.source_text)
+
+    def __init__(self, request: Request, *, store: Layers | None = None) -> None:
+        super().__init__(request)
+        self._problem, self._options, self._target, self._limit = request[:4]
+        self._measurer = measurer_of(request)
         self._store = current(strict=False) if store is None else store
-        self._is_autotuned = options.prefer == "autotune"
-        self._is_blank = self._store.is_blank and not (self._is_autotuned and measurer is not None)
+        self._is_autotuned = self._options.prefer == "autotune"
+        self._is_blank = self._store.is_blank and self._measurer is None
         self._faults: dict[str, str] | None = None
         self._compiled: Mapping[str, str] = {}
-        #: the rejection reasons of the candidates that failed when the problem was measured
-        self.rejected: Mapping[str, str] = {}
-        self.layer = ""  #: the layer of the store that has the choice; "" if it is new
-        self.entry: Entry | None = None  #: the entry of the choice, if there is one
+        # the rejection reasons of the candidates that failed when the problem was measured
+        self._failed: Mapping[str, str] = {}
+        self._is_frozen = False  # whether a freeze forbade to measure the problem
 
     @property
     def left_out(self) -> dict[str, str]:
@@ -73,38 +79,51 @@ class StoredTuner:
             self._look_up()
         return self._faults or {}
 
-    def considered(self) -> list[Candidate]:
-        """Return the candidates that were considered for the choice.
+    def rejections(self) -> Mapping[str, Rejection]:
+        """Return the candidates with a stored fault, and those that failed when the problem was measured."""
+        faults = {name: Rejection(reason, is_final=False) for name, reason in self.left_out.items()}
+        return faults | {name: Rejection(reason, is_final=True) for name, reason in self._failed.items()}
+
+    def known(self) -> Choice | None:
+        """Return the stored or measured choice; None if the caller must choose as prefer="fastest" does."""
+        if self._is_autotuned:
+            found = self._autotuned()
+        else:
+            found = _Stored() if self._is_blank or not serves_all_preferences() else self._stored()
+        if found.candidate is None or found.entry is None:
+            return None
+        return Choice(found.candidate, partial(self._considered, found.entry), found.layer)
+
+    def chosen(self) -> bool:
+        """Add the problem to the open recordings. Return whether the choice is a guess, since a freeze forbids measuring."""
+        recording.note(self._problem, self._options)
+        return self._is_frozen
+
+    def _considered(self, entry: Entry) -> list[Candidate]:
+        """Return the candidates that were considered for a choice.
 
         They are read from the store only now, since most callers do not need them.
         """
-        if self.entry is None:
-            return []
-        stored = None if self.entry.candidates else self._store.get(self.entry.key)
-        is_same = stored is not None and stored.entry.plan == self.entry.plan
-        entry = stored.entry if stored is not None and is_same else self.entry
+        stored = None if entry.candidates else self._store.get(entry.key)
+        if stored is not None and stored.entry.plan == entry.plan:
+            entry = stored.entry
         return [detached_candidate(*one) for one in entry.candidates]
 
-    def choice(self, limit: int) -> Candidate | None:
-        """Return the choice, planned; None if the caller must choose as prefer="fastest" does."""
-        if not self._is_autotuned:
-            if self._is_blank or not serves_all_preferences():
-                return None
-            return self._taken(self._stored(limit))
-        stored = self._stored(limit)
-        if stored.candidate is not None and (Freeze.is_open() or not self._allows_more_tuning(stored.entry)):
-            return self._taken(stored)
-        if Freeze.note(self._problem, self._options) or self._measurer is None:
-            return self._taken(stored)
+    def _autotuned(self) -> _Stored:
+        """Return the stored choice, or the measured one if there is none, or if it allows more tuning."""
+        stored = self._stored()
+        if self._is_enough(stored, in_freeze=Freeze.is_open()):
+            return stored
+        self._is_frozen = Freeze.note(self._problem, self._options)
+        if self._is_frozen or self._measurer is None:
+            return stored
         with stored_choice.single_flight(self._key):
-            stored = self._stored(limit)  # another thread may have measured it meanwhile
-            if stored.candidate is not None and not self._allows_more_tuning(stored.entry):
-                return self._taken(stored)
-            return self._measured(self._measurer, limit, stored)
+            stored = self._stored()  # another thread may have measured it meanwhile
+            return stored if self._is_enough(stored) else self._measured(self._measurer, stored)
 
-    def _taken(self, choice: _Choice) -> Candidate | None:
-        self.layer, self.entry = choice.layer, choice.entry
-        return choice.candidate
+    def _is_enough(self, stored: _Stored, *, in_freeze: bool = False) -> bool:
+        """Return whether a stored choice is taken without measuring: in a freeze, any one."""
+        return stored.candidate is not None and (in_freeze or not self._allows_more_tuning(stored.entry))
 
     def _allows_more_tuning(self, entry: Entry | None) -> bool:
         """Return whether the search of an entry ended early, and more time is allowed now."""
@@ -131,74 +150,74 @@ class StoredTuner:
         }
         return (None, "") if found is None else (found.entry, found.layer)
 
-    def _stored(self, limit: int) -> _Choice:
+    def _stored(self) -> _Stored:
         """Return the stored choice. With prefer="autotune", a choice that fails is marked as failed in the store."""
         failed: set[str] = set()
         while True:
             entry, layer = self._look_up()
             if entry is None or entry.plan in failed:
-                return _Choice()
-            choice, reason = self._restored(entry, layer, limit)
+                return _Stored()
+            choice, reason = self._restored(entry, layer)
             if choice.candidate is not None or not choice.fits or not self._is_autotuned:
                 return choice
             failed.add(entry.plan)
             self._store.forget(entry.key, reason)
 
-    def _restored(self, entry: Entry, layer: str, limit: int, *, is_new: bool = False) -> tuple[_Choice, str]:
+    def _restored(self, entry: Entry, layer: str, *, is_new: bool = False) -> tuple[_Stored, str]:
         """Return the choice of an entry, planned, or the reason why it fails. `is_new` means that it was measured just now."""
-        too_large = _Choice(fits=False)
-        if entry.workspace_size > limit:
+        too_large = _Stored(fits=False)
+        if entry.workspace_size > self._limit:
             return too_large, ""
         is_confirmed = is_new or self.is_confirmed(entry)
         if not (is_confirmed or self._is_autotuned):
-            return _Choice(), ""
+            return _Stored(), ""
         try:
             candidate = stored_choice.candidate_of(entry, self._problem, self._options, self._target)
         except (ValueError, CudnnError) as error:
-            return _Choice(), str(error)
+            return _Stored(), str(error)
         candidate.rejection_reason = candidate.rejection_reason or self.left_out.get(candidate.name, "")
         if candidate.name in self._compiled:
             with suppress(StatusError):  # then it is compiled here
                 candidate.plan = load_plan(self._compiled[candidate.name], self._target)
-        if try_plan(candidate, self._problem, self._options, limit):
-            reason = "" if is_confirmed else self._confirmed(entry, limit)
+        if try_plan(candidate, self._problem, self._options, self._limit):
+            reason = "" if is_confirmed else self._confirmed(entry)
         elif candidate.executable is not None:
             return too_large, ""
         else:
             reason = candidate.rejection_reason
-        return (_Choice(), reason) if reason else (_Choice(candidate, entry, layer), "")
+        return (_Stored(), reason) if reason else (_Stored(candidate, entry, layer), "")
 
     def is_confirmed(self, entry: Entry) -> bool:
         """Return whether an entry was measured or confirmed with this GPU, cuDNN and driver."""
         is_measured_here = stored_choice.was_measured_here(entry)
         return is_measured_here or self._store.is_checked(entry.key, stored_choice.environment_of(entry.key))
 
-    def _confirmed(self, entry: Entry, limit: int) -> str:
+    def _confirmed(self, entry: Entry) -> str:
         """Run a stored choice and return why its result is wrong; "" if it is right, or if it could not be run."""
         if self._measurer is None:
             return ""
-        reason = self._measurer.confirm(self._problem, self._options, entry, limit)
+        reason = self._measurer.confirm(self._problem, self._options, entry, self._limit)
         if reason == "":
             self._store.mark_checked(entry.key, stored_choice.environment_of(entry.key))
         return reason or ""
 
     # Measuring
 
-    def _measured(self, measurer: Measurer, limit: int, before: _Choice) -> Candidate | None:
+    def _measured(self, measurer: Measurer, before: _Stored) -> _Stored:
         """Tune the problem, with the stored choice as an additional candidate.
 
         Return the winner, or the choice that another process stored first.
         """
-        measurement = measurer.measure(self._problem, self._options, limit, self.left_out)
+        measurement = measurer.measure(self._problem, self._options, self._limit, self.left_out)
         self._compiled = measurement.compiled
         entry = self._noted(measurement)
         if entry is None:
-            is_rejected = before.candidate is not None and before.candidate.name in {*self.left_out, *self.rejected}
-            return None if is_rejected else self._taken(before)
+            is_rejected = before.candidate is not None and before.candidate.name in {*self.left_out, *self._failed}
+            return _Stored() if is_rejected else before
         entry = _faster(before, entry, measurement)
         if measurement.was_memory_limited or not before.fits:
-            return self._taken(self._restored(entry, "", limit, is_new=True)[0])
-        return self._taken(self._kept(entry, before.entry, limit))
+            return self._restored(entry, "", is_new=True)[0]
+        return self._kept(entry, before.entry)
 
     def _noted(self, measurement: Measurement) -> Entry | None:
         """Note rejected candidates, and store faults. Return the entry, or None if it has another key."""
@@ -209,28 +228,28 @@ class StoredTuner:
                 one.candidate: stored_choice.reason_of_fault(one.symptom, one.detail) for one in measurement.faults
             }
             self._faults = {**self.left_out, **found}
-        self.rejected, entry = measurement.rejected, measurement.entry
+        self._failed, entry = measurement.rejected, measurement.entry
         return entry if entry is not None and entry.key == self._key else None
 
-    def _kept(self, entry: Entry, before: Entry | None, limit: int) -> _Choice:
+    def _kept(self, entry: Entry, before: Entry | None) -> _Stored:
         """Store an entry, and return its choice; another process's choice if that was stored first and is valid here."""
         now, _ = (None, "") if before is None else self._look_up()
         current_entry = self._store.put(entry, replace=now is not None and now == before)
         if current_entry.plan != entry.plan:
-            choice, reason = self._restored(current_entry, "user", limit)
+            choice, reason = self._restored(current_entry, "user")
             if choice.candidate is not None:
                 return choice
             if not choice.fits:
-                return self._restored(entry, "", limit, is_new=True)[0]
+                return self._restored(entry, "", is_new=True)[0]
             self._store.forget(current_entry.key, reason)
             self._store.put(entry)
-        choice, reason = self._restored(entry, "", limit, is_new=True)
+        choice, reason = self._restored(entry, "", is_new=True)
         if reason:
             self._store.forget(entry.key, reason)
         return choice
 
 
-def _faster(before: _Choice, entry: Entry, measurement: Measurement) -> Entry:
+def _faster(before: _Stored, entry: Entry, measurement: Measurement) -> Entry:
     """Return the new entry, with the choice of the earlier one if that was faster and was not run again.
 
     So more time never leads to a slower choice, and the next process does not spend it again.
@@ -245,3 +264,10 @@ def _faster(before: _Choice, entry: Entry, measurement: Measurement) -> Entry:
         return entry
     choice = ("plan", "milliseconds", "spread", "error", "workspace_size")
     return entry._replace(**{field: getattr(before.entry, field) for field in choice})
+
+
+def profile_planner() -> ModuleType:
+    """Return the module that plans for device profiles, which a first call on a GPU does not need."""
+    from cudnnpy._measuring import planner_process
+
+    return planner_process
