@@ -1,5 +1,5 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:74b86bc4ea912736256d8f87d47f5e294d1ac57fc3890986dde10aea6c9c14de
+# seal: sha256:69d76ab6008cf314b04266fe08fc9799c67605aaf58f4316d0fa80bb851582d2
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors
@@ -24,7 +24,7 @@ from cudnnpy._memory.device_array import empty as empty
 from cudnnpy._memory.workspace import release_workspace as release_workspace
 from cudnnpy._memory.workspace import set_allocator as set_allocator
 from cudnnpy._planning.candidates import Candidate as Candidate
-from cudnnpy._planning.candidates import Engine as Engine
+from cudnnpy._planning.choice import Engine as Engine
 from cudnnpy._planning.device_profile import DeviceProfile as DeviceProfile
 from cudnnpy._planning.measurement_freeze import freeze as freeze
 from cudnnpy._planning.plan import Plan as Plan

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from cudnnpy._measuring.bench import milliseconds
 from cudnnpy._planning import engines
-from cudnnpy._planning.candidates import Candidate, Engine, from_configuration
+from cudnnpy._planning.candidates import Candidate, from_configuration
+from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy.errors import StatusError
 

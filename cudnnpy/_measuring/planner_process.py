@@ -16,11 +16,11 @@ from cudnnpy._measuring import stub_driver
 from cudnnpy._measuring.process import Ended, StartError, WorkerProcess
 from cudnnpy._planning import problem_notation, recording, selection
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.device_profile import DeviceProfile, ProfileError
-from cudnnpy._planning.offline_planning import CandidateRow, candidate_of_row
 from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.plan import Plan, profile_plan
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.profile_plan import ProfilePlan
 from cudnnpy._process_state import declare, fork_safe_lock
 from cudnnpy._store.entry import Entry
 from cudnnpy.errors import NoAlgorithmError
@@ -66,9 +66,9 @@ class PlannerProcess:
         """Return the choice for a problem in the notation. Raises PlanningError if it cannot be planned."""
         return self._ask({"do": "plan", "text": text}, Entry.of)
 
-    def survey(self, text: str) -> list[CandidateRow]:
+    def survey(self, text: str) -> list[Choice]:
         """Return every candidate for a problem. Raises PlanningError if cuDNN fails."""
-        return self._ask({"do": "survey", "text": text}, _rows_of)
+        return self._ask({"do": "survey", "text": text}, lambda choices: [*map(Choice.of, choices)])
 
     def _ask(self, request: dict[str, Any], parse: Callable[[Any], T]) -> T:
         """Return the answer to a request. Candidates that end the process are excluded."""
@@ -104,11 +104,6 @@ class PlannerProcess:
                 os.close(stub)
 
 
-def _rows_of(rows: list[dict[str, Any]]) -> list[CandidateRow]:
-    """Return the candidates of an answer. Raises TypeError or KeyError for other fields."""
-    return [CandidateRow(**{**row, "notes": tuple(row["notes"])}) for row in rows]
-
-
 # Calls of this program
 
 
@@ -117,7 +112,7 @@ _current: list[PlannerProcess] = []  # of the last profile that a call planned f
 declare(__name__, "_current", in_child=True, resets=False)  # a forked process starts a process of its own
 
 
-def plan_for_profile(problem: Problem, options: PlanningOptions, profile: DeviceProfile) -> ProfilePlan:
+def plan_for_profile(problem: Problem, options: PlanningOptions, profile: DeviceProfile) -> Plan:
     """Return the plan of a problem for a profile, and record the problem. Raises NoAlgorithmError."""
     with planner_for(profile) as planner:
         try:
@@ -129,13 +124,13 @@ def plan_for_profile(problem: Problem, options: PlanningOptions, profile: Device
             limit = selection.limit_of(options, profile.memory)
             raise selection.no_algorithm(problem, options, limit, considered, is_for_profile=True) from None
     recording.note(problem, options)
-    return ProfilePlan(entry, profile)
+    return profile_plan(entry, profile)
 
 
 def candidates_for_profile(problem: Problem, options: PlanningOptions, profile: DeviceProfile) -> list[Candidate]:
     """Return every candidate of a problem for a profile."""
     with planner_for(profile) as planner:
-        return [candidate_of_row(row) for row in planner.survey(problem_notation.text_of(problem, options))]
+        return [Candidate(choice) for choice in planner.survey(problem_notation.text_of(problem, options))]
 
 
 @contextmanager

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cudnnpy._cuda_python import gpu_facts
-from cudnnpy._planning.engines import Target
+
+if TYPE_CHECKING:
+    from cudnnpy._planning.engines import Target
 
 
 class GpuKind(NamedTuple):

@@ -7,13 +7,12 @@ announced before, so that another process can leave it out.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from cudnnpy._planning import device_profile, problem_notation, selection
 from cudnnpy._planning.candidate_filter import try_plan
-from cudnnpy._planning.candidates import Candidate, detached_candidate
+from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.device_profile import DeviceProfile
-from cudnnpy._planning.engines import Target, knob_name
+from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
@@ -26,7 +25,7 @@ def plan_for_profile(
 ) -> Entry:
     """Return the choice for a problem in the notation, with all candidates, for the GPU of a profile.
 
-    Nothing is measured: the entry's `milliseconds` and `error` are None. `announce` and `left_out` are as for `survey_offline`.
+    Nothing is measured: the choice has neither a time nor an error. `announce` and `left_out` are as for `survey_offline`.
     Raises ProblemTextError (a ValueError) if the text cannot be parsed, ProfileError if the loaded cuDNN does not accept the
     profile, and NoAlgorithmError, with the table of candidates, if none can be used.
     """
@@ -64,47 +63,3 @@ def survey_offline(
         try_plan(candidate, problem, options, limit)
     announce("")
     return candidates
-
-
-class CandidateRow(NamedTuple):
-    """A candidate as a JSON object, as `cudnnpy explain` reports it."""
-
-    name: str
-    source: str
-    engine: int | None
-    knobs: dict[str, int]
-    workspace_size: int | None
-    notes: tuple[str, ...]
-    deterministic: bool
-    milliseconds: float | None
-    expected: float | None
-    error: float | None
-    rejected: str
-
-
-def row_of(candidate: Candidate) -> CandidateRow:
-    """Return the row of a candidate."""
-    engine = candidate.engine
-    knobs = dict(engine.knobs or ()) if engine is not None else {}
-    return CandidateRow(
-        candidate.name,
-        candidate.source,
-        None if engine is None else engine.index,
-        {knob_name(kind): value for kind, value in knobs.items()},
-        candidate.workspace_size,
-        candidate.notes,
-        candidate.deterministic,
-        candidate.milliseconds,
-        candidate.expected,
-        candidate.error,
-        candidate.rejection_reason,
-    )
-
-
-def candidate_of_row(row: CandidateRow) -> Candidate:
-    """Return the candidate of a row that another process sent. Like a copy, it cannot be planned."""
-    candidate = detached_candidate(
-        row.name, row.source, row.workspace_size, row.milliseconds, row.notes, row.deterministic, row.rejected
-    )
-    candidate.expected = row.expected
-    return candidate

@@ -31,7 +31,6 @@ from cudnnpy import raw
 from cudnnpy._planning import known_issues
 from cudnnpy._planning.candidates import (
     Candidate,
-    Engine,
     Lowering,
     candidate_for_engine,
     from_configuration,
@@ -39,6 +38,7 @@ from cudnnpy._planning.candidates import (
     rejection,
     uses_tf32,
 )
+from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.engines import Target, heuristics
 from cudnnpy._planning.gpu_kind import gpu_kind
 from cudnnpy.errors import StatusError

@@ -15,7 +15,8 @@ from cudnnpy._memory import workspace as memory
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._planning import recording
 from cudnnpy._planning.candidate_filter import try_plan
-from cudnnpy._planning.candidates import Candidate, Engine
+from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.measurement import Measurer
 from cudnnpy._planning.options import PlanningOptions, with_limit
@@ -180,14 +181,13 @@ def plan_for(
     candidate, considered = choose(
         problem, options, target, memory.free_bytes(problem.device), tuner, previous_engine, memory_limit
     )
-    plan = Plan(problem, candidate)
-    plan._options, plan._planning_ms = options, (time.perf_counter() - begin) * 1e3
-    if tuner is not None:
-        plan.store_layer = tuner.layer
-    if lists_candidates:
-        plan.candidates = considered if tuner is None or tuner.entry is None else tuner.considered()
+    planning_ms = (time.perf_counter() - begin) * 1e3
+    if not lists_candidates:
+        considered = []
+    elif tuner is not None and tuner.entry is not None:
+        considered = tuner.considered()
     recording.note(problem, options)
-    return plan
+    return Plan(problem, candidate, options=options, planning_ms=planning_ms, candidates=considered)
 
 
 def survey(problem: Problem, options: PlanningOptions, target: Target, free_bytes: int) -> list[Candidate]:

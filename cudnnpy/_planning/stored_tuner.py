@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from cudnnpy._planning import stored_choice
 from cudnnpy._planning.candidate_filter import try_plan
-from cudnnpy._planning.candidates import Candidate, detached_candidate
+from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.engines import Target, load_plan
 from cudnnpy._planning.measurement import Measurement, Measurer
 from cudnnpy._planning.measurement_freeze import Freeze
@@ -63,7 +64,6 @@ class StoredTuner:
         self._compiled: Mapping[str, str] = {}
         #: the rejection reasons of the candidates that failed when the problem was measured
         self.rejected: Mapping[str, str] = {}
-        self.layer = ""  #: the layer of the store that has the choice; "" if it is new
         self.entry: Entry | None = None  #: the entry of the choice, if there is one
 
     @property
@@ -81,9 +81,9 @@ class StoredTuner:
         if self.entry is None:
             return []
         stored = None if self.entry.candidates else self._store.get(self.entry.key)
-        is_same = stored is not None and stored.entry.plan == self.entry.plan
+        is_same = stored is not None and stored.entry.choice == self.entry.choice
         entry = stored.entry if stored is not None and is_same else self.entry
-        return [detached_candidate(*one) for one in entry.candidates]
+        return [Candidate(choice) for choice in entry.candidates]
 
     def choice(self, limit: int) -> Candidate | None:
         """Return the choice, planned; None if the caller must choose as prefer="fastest" does."""
@@ -103,12 +103,14 @@ class StoredTuner:
             return self._measured(self._measurer, limit, stored)
 
     def _taken(self, choice: _Choice) -> Candidate | None:
-        self.layer, self.entry = choice.layer, choice.entry
+        self.entry = choice.entry
+        if choice.candidate is not None:
+            choice.candidate.store_layer = choice.layer
         return choice.candidate
 
     def _allows_more_tuning(self, entry: Entry | None) -> bool:
         """Return whether the search of an entry ended early, and more time is allowed now."""
-        if entry is None or entry.milliseconds is None or entry.complete:
+        if entry is None or entry.choice.milliseconds is None or entry.complete:
             return False
         return entry.tune_seconds < self._options.tune_seconds
 
@@ -133,21 +135,21 @@ class StoredTuner:
 
     def _stored(self, limit: int) -> _Choice:
         """Return the stored choice. With prefer="autotune", a choice that fails is marked as failed in the store."""
-        failed: set[str] = set()
+        failed: set[Choice] = set()
         while True:
             entry, layer = self._look_up()
-            if entry is None or entry.plan in failed:
+            if entry is None or entry.choice in failed:
                 return _Choice()
             choice, reason = self._restored(entry, layer, limit)
             if choice.candidate is not None or not choice.fits or not self._is_autotuned:
                 return choice
-            failed.add(entry.plan)
+            failed.add(entry.choice)
             self._store.forget(entry.key, reason)
 
     def _restored(self, entry: Entry, layer: str, limit: int, *, is_new: bool = False) -> tuple[_Choice, str]:
         """Return the choice of an entry, planned, or the reason why it fails. `is_new` means that it was measured just now."""
         too_large = _Choice(fits=False)
-        if entry.workspace_size > limit:
+        if (entry.choice.workspace_size or 0) > limit:
             return too_large, ""
         is_confirmed = is_new or self.is_confirmed(entry)
         if not (is_confirmed or self._is_autotuned):
@@ -216,7 +218,7 @@ class StoredTuner:
         """Store an entry, and return its choice; another process's choice if that was stored first and is valid here."""
         now, _ = (None, "") if before is None else self._look_up()
         current_entry = self._store.put(entry, replace=now is not None and now == before)
-        if current_entry.plan != entry.plan:
+        if current_entry.choice != entry.choice:
             choice, reason = self._restored(current_entry, "user", limit)
             if choice.candidate is not None:
                 return choice
@@ -237,11 +239,10 @@ def _faster(before: _Choice, entry: Entry, measurement: Measurement) -> Entry:
     """
     if before.candidate is None or before.entry is None:
         return entry
-    name, earlier, time = before.candidate.name, before.entry.milliseconds, entry.milliseconds
+    name, earlier, time = before.candidate.name, before.entry.choice.milliseconds, entry.choice.milliseconds
     row = next((row for row in entry.candidates if row.name == name), None)
-    was_run = row is not None and not row.refused.startswith("not measured")
+    was_run = row is not None and not row.rejection_reason.startswith("not measured")
     has_fault = any(fault.candidate == name for fault in measurement.faults)
     if was_run or has_fault or earlier is None or (time is not None and time <= earlier):
         return entry
-    choice = ("plan", "milliseconds", "spread", "error", "workspace_size")
-    return entry._replace(**{field: getattr(before.entry, field) for field in choice})
+    return entry._replace(choice=before.entry.choice)

@@ -11,12 +11,12 @@ from cudnnpy._options.checks import error_repr
 from cudnnpy._planning import known_issues, ranking
 from cudnnpy._planning.candidates import (
     Candidate,
-    Engine,
     all_engines,
     candidate_for_engine,
     heuristic_candidates,
     rejected,
 )
+from cudnnpy._planning.choice import Choice, Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Read, Values, is_strict, values_of
@@ -149,12 +149,8 @@ def from_algorithm(problem: ConvolutionSpec, strict: bool, target: Target, name:
     def make() -> Executable:
         return lowering.complete(legacy.LegacyExecutable(lowering.part, name, strict, target.handle), target)
 
-    return Candidate(
-        "legacy",
-        name + lowering.suffix,
-        (),
-        legacy.is_deterministic(problem.operation, name),
-        make,
-        strict=strict,
-        lowering=lowering,
+    is_deterministic = legacy.is_deterministic(problem.operation, name)
+    choice = Choice(
+        name + lowering.suffix, "legacy", None, lowering.part_text, deterministic=is_deterministic, strict=strict
     )
+    return Candidate(choice, make, lowering)

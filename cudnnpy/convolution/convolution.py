@@ -18,7 +18,8 @@ from cudnnpy._memory.arrays import library_of
 from cudnnpy._memory.device_array import current_device
 from cudnnpy._options.checks import check_option, check_shape, error_repr, is_channels_last
 from cudnnpy._options.convolution_methods import ConvolutionBase
-from cudnnpy._planning.candidates import Candidate, Engine
+from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.measurement_freeze import Freeze

@@ -34,7 +34,7 @@ from cudnnpy._core.layouts import (
 from cudnnpy._launch.step_builder import StepBuilder, Tensor
 from cudnnpy._launch.steps import Executable, StepSequence
 from cudnnpy._planning import known_issues
-from cudnnpy._planning.candidates import LOWERING_OPTIONS
+from cudnnpy._planning.choice import LOWERING_OPTIONS
 from cudnnpy._planning.engines import GraphExecutable, Target
 from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy.backend import Descriptor

@@ -11,7 +11,8 @@ from typing import Any
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._launch.steps import Executable
 from cudnnpy._options.checks import error_repr
-from cudnnpy._planning.candidates import Candidate, Engine, all_engines, candidate_for_engine, heuristic_candidates
+from cudnnpy._planning.candidates import Candidate, all_engines, candidate_for_engine, heuristic_candidates
+from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.engines import GraphExecutable, Target
 from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy._planning.options import PlanningOptions

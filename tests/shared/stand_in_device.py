@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
+from made_up_candidates import made_up
 from stand_in_driver import DONE, DriverFixture, StandInDriver
 
 from cudnnpy import raw
@@ -26,7 +27,8 @@ from cudnnpy._launch.device_operation import DeviceOperation
 from cudnnpy._memory import arrays, workspace
 from cudnnpy._memory.arrays import ArrayLibrary
 from cudnnpy._planning import selection
-from cudnnpy._planning.candidates import Candidate, Engine
+from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.engines import GraphExecutable
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.backend import Descriptor
@@ -186,7 +188,7 @@ class StandInDevice:
         else:
             self.choices.append((problem, options, before))
             executable = self.executable(tuple(range(len(problem.operands))), problem.operands)
-            found = Candidate("heuristics", "made up", (), True, lambda: executable, engine=Engine(7, {1: 2}))
+            found = made_up("made up", make=lambda: executable, engine=Engine(7, {1: 2}))
         assert found.prepare() is not None
         return found, [found]
 
@@ -194,7 +196,7 @@ class StandInDevice:
         assert self.thread_state.device == problem.device
         self.planned_graphs.append(problem)
         uids = tuple(node.uid for node in (*problem.graph.inputs, *problem.graph.outputs))
-        yield Candidate("heuristics", "made up", (), True, lambda: self.executable(uids, problem.operands))
+        yield made_up("made up", make=lambda: self.executable(uids, problem.operands))
 
     def called(self, name: str, *arguments: Any) -> int:
         """A C function that does nothing, and succeeds; sizes are told, and what launches are on is noted."""

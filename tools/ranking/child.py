@@ -30,10 +30,10 @@ from cudnnpy._measuring.watch import Watch
 from cudnnpy._memory import workspace
 from cudnnpy._planning import problem_notation, ranking
 from cudnnpy._planning.candidates import Candidate, all_engines, heuristic_candidates
+from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import is_strict
-from cudnnpy._store.entry import StoredCandidate
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.lowering import lowerings
 from cudnnpy.convolution.ranking_features import features
@@ -105,7 +105,8 @@ class SurveyService(Service):
             self._say({"row": _row(candidate, positions)})
 
         known = {
-            name: StoredCandidate(name, "", size, ms, (), True, "") for name, (ms, size) in request["known"].items()
+            name: Choice(name, "", workspace_size=size, milliseconds=ms)
+            for name, (ms, size) in request["known"].items()
         }
         watch = Watch(begin, tell)
         find = search.Search(Handle.default(0), watch=watch, known=known, left_out=request["left_out"])

@@ -36,7 +36,7 @@ def test_the_choice_is_the_candidate_of_the_plan() -> None:
         candidate("engine 24", "engines", 0.25, 8),
         candidate("engine 2 + copies", "engines", 0.25, 8),
         candidate("engine 2 + blocks", "engines", 0.25, 16),
-        candidate("engine 2", "knobs", 0.25, 8, refused="wrong result: off by 1"),
+        candidate("engine 2", "knobs", 0.25, 8, rejection_reason="wrong result: off by 1"),
     )
     row = row_of(entry("forward", twins, 2))
     assert row.choice is twins[2]
@@ -46,8 +46,8 @@ def test_the_choice_is_the_candidate_of_the_plan() -> None:
 def test_the_heuristics_choice_is_the_first_of_theirs_that_ran_and_is_right() -> None:
     found = (
         candidate("engine 7", "ranking", 0.4),
-        candidate("engine 1", "heuristics", None, None, refused="not supported here: 3000"),
-        candidate("engine 2", "heuristics", 0.1, refused="wrong result: off by 1"),
+        candidate("engine 1", "heuristics", None, None, rejection_reason="not supported here: 3000"),
+        candidate("engine 2", "heuristics", 0.1, rejection_reason="wrong result: off by 1"),
         candidate("engine 3", "heuristics", 0.8),
         candidate("engine 4", "engines", 0.2),
     )

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from made_up_candidates import made_up
 from numpy_machine import run_steps, tensor_in
 from test_lowering import Planned
 
@@ -33,7 +34,7 @@ def planner(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def choose(problem: Any, *_: Any) -> tuple[Candidate, list[Candidate]]:
         asked.append(problem)
-        found = Candidate("reference", "planned", (), True, lambda: Planned(problem))  # type: ignore[arg-type,return-value]
+        found = made_up("planned", "reference", make=lambda: Planned(problem))
         found.prepare()
         return found, [found]
 

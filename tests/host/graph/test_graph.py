@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_up_candidates import made_up
 from planning import Planner, Refused
 from sample_graphs import FUSED, GRAPHS, OTHERS, channels_last
 from stand_in_device import Array, StandInDevice, StandInPlan, calls_of_c, number_of
@@ -468,7 +469,7 @@ def test_without_memory_to_tune_in_a_graph_takes_the_best_guess(monkeypatch: pyt
     executable = SimpleNamespace(workspace_size=0)
     monkeypatch.setattr(Handle, "default", classmethod(lambda cls, device: None))
     monkeypatch.setattr(workspace, "free_bytes", lambda device: 1 << 30)
-    made_up = [Candidate("heuristics", name, (), True, lambda: executable) for name in ("first", "second")]  # type: ignore[arg-type, return-value]
+    made_up = [made_up(name, make=lambda: executable) for name in ("first", "second")]
     monkeypatch.setattr(GraphProblem, "proposed_candidates", lambda self, options, target: iter(made_up))
     monkeypatch.setattr(GraphProblem, "engines", lambda self, target: iter(()))
     plan = selection.plan_for(g.problem(), g.options, scarce)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from made_up_candidates import made_up
 from stand_in_device import OTHER, STREAM, Array, StandInDevice
 
 import cudnnpy
@@ -80,7 +81,7 @@ def sizes(stand_in: StandInDevice, memory: Memory, monkeypatch: pytest.MonkeyPat
         for size in there:
             stand_in.workspace_size = size
             executable = stand_in.executable(uids, operands)
-            yield Candidate("heuristics", f"{size} bytes", (), True, lambda made=executable: made)  # type: ignore[misc]
+            yield made_up(f"{size} bytes", make=lambda made=executable: made)  # type: ignore[misc]
 
     def choose(
         problem: Any, options: Any, target: Any, free: int, tune: Any, before: Any, memory_limit: int | None
