@@ -25,6 +25,7 @@ from cudnnpy._measuring import planner_process
 from cudnnpy._measuring.planner_process import PlannerProcess
 from cudnnpy._planning import ranking
 from cudnnpy._planning.choice import Choice
+from cudnnpy._planning.engines import engine_name
 from cudnnpy._planning.measurement import FoundFault, Measurement
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem_notation import parse, text_of
@@ -137,11 +138,10 @@ class TestForAProfile:
         page = (ROOT / "docs" / "planning-without-a-gpu.md").read_text()
         table = page.partition("**The report of `explain`**")[2].partition("\n\n**")[0]
         assert set(found) == set(re.findall(r"^\| `(\w+)` \|", table, re.M))
-        keys = "name source engine knobs workspace_size notes deterministic milliseconds expected error rejected"
-        assert all(set(one) == set(keys.split()) for one in found["candidates"])
-        documented = table.partition("| `candidates` |")[2]
-        assert all(f"`{key}`" in documented for key in keys.split())
-        assert (found["format"], found["stored"], found["cudnn"]) == (1, None, raw.version_text(raw.version()))
+        assert all(set(one) == set(Choice._fields) for one in found["candidates"])
+        documented = page.partition("| key of a choice |")[2].partition("\n\n")[0]
+        assert re.findall(r"`(\w+)`", re.sub(r" \| .*", "", documented)) == [*Choice._fields]
+        assert (found["format"], found["stored"], found["cudnn"]) == (2, None, raw.version_text(raw.version()))
         assert found["device"] | {"profile": ""} == {
             "name": "NVIDIA H200",
             "capability": "9.0",
@@ -150,8 +150,8 @@ class TestForAProfile:
             "profile": "",
         }
         first = found["candidates"][0]
-        listed = ", ".join(f"{name}={value}" for name, value in first["knobs"].items())
-        assert first["name"] == f"engine {first['engine']} ({listed})"
+        knobs = tuple(map(tuple, first["engine"]["knobs"]))
+        assert first["name"] == engine_name(first["engine"]["index"], knobs)
 
     @pytest.mark.parametrize("columns", [80, 100, 137, 200])
     def test_no_line_is_wider_than_the_terminal(self, explain, monkeypatch, columns):

@@ -71,7 +71,7 @@ class TestForAProfile:
         for entry in found.values():
             content = deserialize(entry.plan)
             assert (entry.choice.milliseconds, entry.choice.error) == (None, None)
-            assert content.engine is not None
+            assert content.choice.engine is not None
             assert any(one == content.choice for one in entry.candidates)
             assert entry.key.cudnn == raw.version()
 

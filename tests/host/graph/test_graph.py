@@ -469,8 +469,8 @@ def test_without_memory_to_tune_in_a_graph_takes_the_best_guess(monkeypatch: pyt
     executable = SimpleNamespace(workspace_size=0)
     monkeypatch.setattr(Handle, "default", classmethod(lambda cls, device: None))
     monkeypatch.setattr(workspace, "free_bytes", lambda device: 1 << 30)
-    made_up = [made_up(name, make=lambda: executable) for name in ("first", "second")]
-    monkeypatch.setattr(GraphProblem, "proposed_candidates", lambda self, options, target: iter(made_up))
+    both = [made_up(name, make=lambda: executable) for name in ("first", "second")]
+    monkeypatch.setattr(GraphProblem, "proposed_candidates", lambda self, options, target: iter(both))
     monkeypatch.setattr(GraphProblem, "engines", lambda self, target: iter(()))
     plan = selection.plan_for(g.problem(), g.options, scarce)
     assert plan.name == "first"
