@@ -1,5 +1,5 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:69d76ab6008cf314b04266fe08fc9799c67605aaf58f4316d0fa80bb851582d2
+# seal: sha256:3bdca22fc217ad3be548614f2fc26b38dd333878f0a106d45e7c680927cc9ef5
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors
@@ -10,6 +10,7 @@ from cudnnpy import store as store
 from cudnnpy import workspace as workspace
 from cudnnpy._child_process import plan as plan
 from cudnnpy._core.candidate_table import table as candidates_table
+from cudnnpy._core.choice import Engine as Engine
 from cudnnpy._core.layouts import TensorSpec as TensorSpec
 from cudnnpy._core.logging_bridge import log_to as log_to
 from cudnnpy._launch.launcher import set_direct_launches as set_direct_launches
@@ -24,7 +25,6 @@ from cudnnpy._memory.device_array import empty as empty
 from cudnnpy._memory.workspace import release_workspace as release_workspace
 from cudnnpy._memory.workspace import set_allocator as set_allocator
 from cudnnpy._planning.candidates import Candidate as Candidate
-from cudnnpy._planning.choice import Engine as Engine
 from cudnnpy._planning.device_profile import DeviceProfile as DeviceProfile
 from cudnnpy._planning.measurement_freeze import freeze as freeze
 from cudnnpy._planning.plan import Plan as Plan

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 
-from cudnnpy._planning.choice import Choice
+from cudnnpy._core.choice import Choice
 from cudnnpy._store import layers
 from cudnnpy._store.database import Store, StoreInfo
 from cudnnpy._store.entry import Entry, Fault, Forgotten, Key

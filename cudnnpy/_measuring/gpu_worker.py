@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cudnnpy._core.choice import Choice
 from cudnnpy._measuring.process import Ended, Message, StartError, WorkerProcess
 from cudnnpy._options.checks import printable
-from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.measurement import FoundFault, Measurement, Symptom
 from cudnnpy._planning.stored_choice import driver
 from cudnnpy._store.entry import Entry

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Self, TypeVar
 
+from cudnnpy._core.choice import Choice
 from cudnnpy._measuring import stub_driver
 from cudnnpy._measuring.process import Ended, StartError, WorkerProcess
 from cudnnpy._planning import problem_notation, recording, selection
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.device_profile import DeviceProfile, ProfileError
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan, profile_plan

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from itertools import chain
 
+from cudnnpy._core.choice import Choice
 from cudnnpy._measuring.bench import HOPELESS, Bench, milliseconds
 from cudnnpy._measuring.guarded_memory import STREAM
 from cudnnpy._measuring.knob_search import GAIN, other_knobs
@@ -28,7 +29,6 @@ from cudnnpy._memory import workspace as memory
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._planning.candidate_filter import try_plan
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.measurement import UNPROMISING
 from cudnnpy._planning.options import PlanningOptions

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from cudnnpy._core.choice import Choice
 from cudnnpy._measuring import gpus
 from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._measuring.watch import Watch
 from cudnnpy._memory import workspace
 from cudnnpy._planning import device_profile, offline_planning, problem_notation
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.measurement import Measurement
 from cudnnpy._planning.options import PlanningOptions, with_limit

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, Self, TypeVar, overload
 
+from cudnnpy._core.choice import Choice, Engine
 from cudnnpy._launch.steps import Executable
 from cudnnpy._planning import known_issues
-from cudnnpy._planning.choice import Choice, Engine
 from cudnnpy._planning.engines import EngineConfiguration, Target, engine, engine_name, engines, heuristics
 from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy.backend import Descriptor

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cudnnpy import raw
+from cudnnpy._core.choice import Choice, Engine, SerializedPlan, deserialize, invalid_text
 from cudnnpy._core.layouts import byte_extent
 from cudnnpy._launch.address_validation import AddressCheck, address_check
 from cudnnpy._launch.launcher import Launcher
@@ -19,7 +20,6 @@ from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._options.checks import check_integer, error_repr
 from cudnnpy._options.public_dir import PublicDir
 from cudnnpy._planning.candidates import Candidate, Recorded
-from cudnnpy._planning.choice import Choice, Engine, SerializedPlan, deserialize, invalid_text
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.gpu_kind import gpu_kind
 from cudnnpy._planning.options import PlanningOptions

@@ -6,10 +6,10 @@ The known issues of engines apply to it as to any candidate.
 from __future__ import annotations
 
 from cudnnpy import raw
+from cudnnpy._core.choice import GpuKind, SerializedPlan, invalid_text
 from cudnnpy._planning.candidates import Candidate, configured
-from cudnnpy._planning.choice import SerializedPlan, invalid_text
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.gpu_kind import GpuKind, gpu_kind
+from cudnnpy._planning.gpu_kind import gpu_kind
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.problem_notation import parse_plannable

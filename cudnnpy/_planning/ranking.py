@@ -28,6 +28,7 @@ from typing import NamedTuple, get_args
 import numpy as np
 
 from cudnnpy import raw
+from cudnnpy._core.choice import Engine
 from cudnnpy._planning import known_issues
 from cudnnpy._planning.candidates import (
     Candidate,
@@ -38,7 +39,6 @@ from cudnnpy._planning.candidates import (
     rejection,
     uses_tf32,
 )
-from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.engines import Target, heuristics
 from cudnnpy._planning.gpu_kind import gpu_kind
 from cudnnpy.errors import StatusError

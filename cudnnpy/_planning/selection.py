@@ -10,13 +10,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from cudnnpy._core.candidate_table import table
+from cudnnpy._core.choice import Engine
 from cudnnpy._core.layouts import are_channels_last, channels_last_strides
 from cudnnpy._memory import workspace as memory
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._planning import recording
 from cudnnpy._planning.candidate_filter import try_plan
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.measurement import Measurer
 from cudnnpy._planning.options import PlanningOptions, with_limit

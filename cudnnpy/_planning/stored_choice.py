@@ -14,11 +14,11 @@ from threading import RLock
 from weakref import WeakValueDictionary
 
 from cudnnpy import raw
+from cudnnpy._core.choice import invalid_text
 from cudnnpy._cuda_python import cuda_python
 from cudnnpy._cuda_state import version_text
 from cudnnpy._planning import known_issues, plan_serialization
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.choice import invalid_text
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.gpu_kind import gpu_kind
 from cudnnpy._planning.options import PlanningOptions, with_limit

@@ -13,10 +13,10 @@ from contextlib import suppress
 from functools import cached_property
 from typing import NamedTuple
 
+from cudnnpy._core.choice import Choice
 from cudnnpy._planning import stored_choice
 from cudnnpy._planning.candidate_filter import try_plan
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.engines import Target, load_plan
 from cudnnpy._planning.measurement import Measurement, Measurer
 from cudnnpy._planning.measurement_freeze import Freeze

@@ -7,9 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from cudnnpy._planning.choice import Choice, SerializedPlan
-from cudnnpy._planning.gpu_kind import GpuKind
-from cudnnpy._planning.untrusted_json import plain, reader
+from cudnnpy._core.choice import Choice, GpuKind, SerializedPlan
+from cudnnpy._core.untrusted_json import plain, reader
 
 # The version of the content of rows. Keys of another schema have other digests, so that their entries are not found.
 SCHEMA = 1

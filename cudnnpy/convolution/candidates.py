@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Self
 
+from cudnnpy._core.choice import Choice, Engine
 from cudnnpy._launch.steps import Executable
 from cudnnpy._options.algorithms import algorithm_named, algorithm_names
 from cudnnpy._options.checks import error_repr
@@ -16,7 +17,6 @@ from cudnnpy._planning.candidates import (
     heuristic_candidates,
     rejected,
 )
-from cudnnpy._planning.choice import Choice, Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Read, Values, is_strict, values_of

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from cudnnpy._child_process import candidates_for_profile, measurer_for, plan_for_profile
+from cudnnpy._core.choice import Engine
 from cudnnpy._core.driver import check_not_capturing
 from cudnnpy._core.layouts import TensorSpec, byte_extent, from_logical, to_logical
 from cudnnpy._launch.device_operation import DeviceOperation
@@ -19,7 +20,6 @@ from cudnnpy._memory.device_array import current_device
 from cudnnpy._options.checks import check_option, check_shape, error_repr, is_channels_last
 from cudnnpy._options.convolution_methods import ConvolutionBase
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.measurement_freeze import Freeze

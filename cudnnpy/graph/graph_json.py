@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Any
 
 from cudnnpy._core.layouts import byte_extent
-from cudnnpy._planning.untrusted_json import LIMIT, invalid_json, spec_of
+from cudnnpy._core.untrusted_json import LIMIT, invalid_json, spec_of
 from cudnnpy.graph.nodes import Node, RecordedCall
 from cudnnpy.graph.operations import GraphOperations
 from cudnnpy.names import short_name

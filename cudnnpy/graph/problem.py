@@ -8,17 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cudnnpy._core.choice import Engine
 from cudnnpy._core.layouts import TensorSpec
+from cudnnpy._core.untrusted_json import invalid_json, parse_json, spec_of
 from cudnnpy._launch.steps import Executable
 from cudnnpy._options.checks import error_repr
 from cudnnpy._planning.candidates import Candidate, all_engines, candidate_for_engine, heuristic_candidates
-from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.engines import GraphExecutable, Target
 from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import FLAGS, POSITIVE, Read, Values, values_of
 from cudnnpy._planning.problem_notation import ParsedText, ProblemSyntax, ProblemTextError
-from cudnnpy._planning.untrusted_json import invalid_json, parse_json, spec_of
 from cudnnpy.backend import Descriptor
 from cudnnpy.graph.graph_json import calls_to_json, graph_from_json
 from cudnnpy.graph.nodes import RecordedCall

@@ -11,10 +11,10 @@ from typing import Any
 
 import planning
 
+from cudnnpy._core.choice import Choice, Engine, digest
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.choice import Choice, Engine, digest
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.convolution import legacy
 from cudnnpy.convolution.lowering import lowerings

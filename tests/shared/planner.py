@@ -22,6 +22,7 @@ import sample_graphs
 
 from cudnnpy import raw
 from cudnnpy._core.candidate_table import table
+from cudnnpy._core.choice import Engine
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._launch.steps import is_relocatable
 from cudnnpy._measuring import local_measurer, search
@@ -30,7 +31,6 @@ from cudnnpy._planning import engines as engines_of
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning import selection, stored_choice
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.stored_tuner import StoredTuner
 from cudnnpy._store import layers

@@ -20,6 +20,7 @@ from made_up_candidates import made_up
 from stand_in_driver import DONE, DriverFixture, StandInDriver
 
 from cudnnpy import raw
+from cudnnpy._core.choice import Engine
 from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides
 from cudnnpy._core.owned import Owned
 from cudnnpy._launch import dispatch, implicit_operands, launcher
@@ -28,7 +29,6 @@ from cudnnpy._memory import arrays, workspace
 from cudnnpy._memory.arrays import ArrayLibrary
 from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.engines import GraphExecutable
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.backend import Descriptor

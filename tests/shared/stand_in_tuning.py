@@ -18,9 +18,9 @@ from typing import Any
 from made_up_entries import entry
 
 from cudnnpy import __version__
+from cudnnpy._core.choice import Choice, Engine
 from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._measuring.process import WorkerProcess
-from cudnnpy._planning.choice import Choice, Engine
 from cudnnpy._store.entry import Entry
 from cudnnpy.cli.tune.tune_problem import TuningGpu
 

@@ -22,6 +22,7 @@ from random import Random
 from typing import IO, Any, cast
 
 from cudnnpy import _worker
+from cudnnpy._core.choice import Choice
 from cudnnpy._measuring import search
 from cudnnpy._measuring.bench import Bench
 from cudnnpy._measuring.gpus import uuid_of
@@ -30,7 +31,6 @@ from cudnnpy._measuring.watch import Watch
 from cudnnpy._memory import workspace
 from cudnnpy._planning import problem_notation, ranking
 from cudnnpy._planning.candidates import Candidate, all_engines, heuristic_candidates
-from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import is_strict

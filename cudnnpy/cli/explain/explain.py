@@ -7,9 +7,9 @@ from typing import Any
 
 from cudnnpy import raw
 from cudnnpy._child_process import check_device
+from cudnnpy._core.choice import Choice
 from cudnnpy._measuring.planner_process import planner_for
 from cudnnpy._planning import device_profile, problem_notation, selection
-from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.measurement import Measurer

@@ -21,10 +21,10 @@ from planning import DATA, profile
 
 import cudnnpy
 from cudnnpy import DeviceProfile, raw
+from cudnnpy._core.choice import Choice
 from cudnnpy._measuring import planner_process
 from cudnnpy._measuring.planner_process import PlannerProcess
 from cudnnpy._planning import ranking
-from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.engines import engine_name
 from cudnnpy._planning.measurement import FoundFault, Measurement
 from cudnnpy._planning.options import PlanningOptions

@@ -14,8 +14,8 @@ from offline_profiles import needs_profiles, properties
 from planning import DATA
 
 from cudnnpy import raw
+from cudnnpy._core.choice import deserialize
 from cudnnpy._measuring import planner_process, process
-from cudnnpy._planning.choice import deserialize
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem_notation import parse, text_of
 from cudnnpy._store import exports

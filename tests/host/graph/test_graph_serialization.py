@@ -17,9 +17,9 @@ from sample_graphs import FUSED, GRAPHS
 from stand_in_device import Array, StandInDevice
 
 from cudnnpy import FusedConvolution, Graph, Plan, TensorSpec, raw
+from cudnnpy._core.choice import Engine
 from cudnnpy._planning import candidates
 from cudnnpy._planning import plan as plans
-from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.engines import engine_name
 from cudnnpy._planning.problem_notation import ProblemTextError, parse, text_of
 from cudnnpy.errors import StatusError

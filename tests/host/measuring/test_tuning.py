@@ -16,6 +16,7 @@ from numpy_machine import tensor_in
 from stand_in_driver import DONE, DriverFixture, StandInDriver
 
 from cudnnpy import TensorSpec, reference
+from cudnnpy._core.choice import Choice
 from cudnnpy._core.layouts import byte_extent
 from cudnnpy._launch import launcher
 from cudnnpy._launch.launcher import Launcher
@@ -25,7 +26,6 @@ from cudnnpy._measuring.watch import ContextLost, Watch
 from cudnnpy._memory import workspace
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.convolution import problem

@@ -27,7 +27,8 @@ import numpy as np
 import cudnnpy
 from cudnnpy import Engine
 from cudnnpy._core.layouts import TensorSpec, check_spec
-from cudnnpy._planning import choice, problem_notation, problem_file
+from cudnnpy._core import choice
+from cudnnpy._planning import problem_notation, problem_file
 from cudnnpy._store import exports
 from cudnnpy.graph.argument_checks import checked_axes
 

@@ -14,12 +14,11 @@ from planning import Refused
 from test_planning import PROBLEMS
 
 import cudnnpy
+from cudnnpy._core.choice import Choice, GpuKind, SerializedPlan, digest
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning import plan_serialization
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.choice import Choice, SerializedPlan, digest
-from cudnnpy._planning.gpu_kind import GpuKind
 from cudnnpy._planning.plan import Plan
 from cudnnpy.convolution.legacy import LegacyExecutable
 from cudnnpy.convolution.lowering import lowerings

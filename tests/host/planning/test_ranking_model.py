@@ -14,9 +14,9 @@ import pytest
 from made_up_candidates import made_up
 
 from cudnnpy import raw
+from cudnnpy._core.choice import Engine
 from cudnnpy._planning import known_issues, ranking
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy._planning.ranking import Configuration, Model, Positions

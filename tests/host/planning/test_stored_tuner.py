@@ -16,10 +16,10 @@ from made_up_engines import LOTS, TARGET, Cudnn, Executable, Made, MadeUp, tuner
 from stored import changed
 
 from cudnnpy import Engine, Plan, candidates_table, raw
+from cudnnpy._core.choice import GpuKind
 from cudnnpy._memory import workspace
 from cudnnpy._planning import known_issues, problem_notation, selection, stored_choice, stored_tuner
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.gpu_kind import GpuKind
 from cudnnpy._planning.measurement import FoundFault, Measurement
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.problem import Problem

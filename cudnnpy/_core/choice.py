@@ -19,10 +19,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, NamedTuple
 
+from cudnnpy._core.untrusted_json import Knobs, parse_json, plain, reader
 from cudnnpy._options.base import Options
 from cudnnpy._options.checks import bounded, check_flag, error_repr, printable
 from cudnnpy._options.limits import MAX_KNOBS, MAX_PLAN_CHARACTERS
-from cudnnpy._planning.untrusted_json import Knobs, parse_json, plain, reader
 
 VERSION = 6  #: of serialized plans
 
@@ -183,6 +183,17 @@ class Choice(NamedTuple):
 
 
 _CHOICE = reader(Choice)
+
+
+class GpuKind(NamedTuple):
+    """The name, the compute capability and the number of multiprocessors of a GPU; "" and 0 if they are unknown."""
+
+    name: str
+    capability: str
+    multiprocessors: int
+
+    def __str__(self) -> str:
+        return f"{self.name}, compute capability {self.capability}, {self.multiprocessors} multiprocessors"
 
 
 class SerializedPlan(NamedTuple):
