@@ -2,9 +2,8 @@
 
 A serialized plan is a line of JSON: a choice with its problem in the notation, and the cuDNN and GPU that it was made for.
 
-    {"version": 6, "cudnn": 91900, "gpu": "NVIDIA H200, compute capability 9.0, 132 multiprocessors",
-     "problem": "forward 8x64x28x28 64x64x3x3 pad=1 float16", "choice": {"name": "engine 38 (tile_size=5)", ...},
-     "sha256": "..."}
+    {"choice":{...,"name":"engine 38 (tile_size=5)",...},"cudnn":91900,"gpu":"NVIDIA H200, compute capability 9.0, 132
+     multiprocessors","problem":"forward 8x64x28x28 64x64x3x3 pad=1 float16","version":6,"sha256":"..."}
 
 A text configures a plan and is never executed: cuDNN plans the engine again where the text is loaded
 (plan_serialization.py). The digest detects a text that was changed or truncated.
@@ -207,8 +206,8 @@ class SerializedPlan(NamedTuple):
     @property
     def text(self) -> str:
         """The text of the plan, with its digest."""
-        fields = {"version": VERSION, **plain(self)}
-        return json.dumps({**fields, "sha256": digest(fields)}, allow_nan=False)
+        body = _canonical({"version": VERSION, **plain(self)})
+        return f'{body[:-1]},"sha256":"{_sha256(body)}"}}'
 
 
 _PLAN = reader(SerializedPlan)
@@ -223,8 +222,15 @@ def invalid_text(reason: str) -> ValueError:
 
 def digest(fields: Mapping[str, Any]) -> str:
     """Return the SHA-256 of the fields without the digest, independent of whitespace and order."""
-    canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()
+    return _sha256(_canonical(fields))
+
+
+def _canonical(fields: Mapping[str, Any]) -> str:
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"))
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def deserialize(text: str) -> SerializedPlan:

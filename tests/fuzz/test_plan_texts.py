@@ -120,8 +120,8 @@ def monster_of(random: Random, text: str) -> str:
             "9" * long,
             f"1e{'9' * long}",
             text.replace("92800", "9" * long, 1),
-            text.replace('"version": 6', '"version": NaN'),
-            text.replace('"version": 6', '"version": 5'),
+            text.replace('"version":6', '"version":NaN'),
+            text.replace('"version":6', '"version":5'),
             " " * long,
             "\ufeff" + text,
         ]

@@ -225,7 +225,7 @@ def test_an_entry_whose_plan_failed_is_not_found(store: Store) -> None:
 
 def test_forgetting_another_plan_leaves_the_entry(store: Store) -> None:
     store.put(entry())
-    store.forget(key(), "it failed", plan="another")
+    store.forget(key(), "it failed", plan=entry(name="another").plan)
     assert store.get(key()) == entry()
     assert store.put(entry(name="another"), replace=True) == entry(name="another")
     assert store.get(key()) == entry()
