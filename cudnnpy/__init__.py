@@ -22,7 +22,7 @@ _LAZY = {
     "CudnnError": "errors",
     "DeviceArray": "_memory.device_array",
     "DeviceProfile": "_planning.device_profile",
-    "Engine": "_planning.candidates",
+    "Engine": "_core.choice",
     "FusedConvolution": "convolution.fused",
     "Graph": "graph.graph",
     "Handle": "handle",

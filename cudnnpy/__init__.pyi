@@ -9,6 +9,7 @@ from cudnnpy import reference as reference
 from cudnnpy import store as store
 from cudnnpy import workspace as workspace
 from cudnnpy._core.candidate_table import table as candidates_table
+from cudnnpy._core.choice import Engine as Engine
 from cudnnpy._core.layouts import TensorSpec as TensorSpec
 from cudnnpy._core.logging_bridge import log_to as log_to
 from cudnnpy._launch.launcher import set_direct_launches as set_direct_launches
@@ -23,7 +24,6 @@ from cudnnpy._memory.device_array import empty as empty
 from cudnnpy._memory.workspace import release_workspace as release_workspace
 from cudnnpy._memory.workspace import set_allocator as set_allocator
 from cudnnpy._planning.candidates import Candidate as Candidate
-from cudnnpy._planning.candidates import Engine as Engine
 from cudnnpy._planning.device_profile import DeviceProfile as DeviceProfile
 from cudnnpy._planning.measurement_freeze import freeze as freeze
 from cudnnpy._planning.plan import Plan as Plan

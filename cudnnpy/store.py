@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import os
 
+from cudnnpy._core.choice import Choice
 from cudnnpy._store import layers
 from cudnnpy._store.database import Store, StoreInfo
-from cudnnpy._store.entry import Entry, Fault, Forgotten, Key, StoredCandidate
+from cudnnpy._store.entry import Entry, Fault, Forgotten, Key
 
 __all__ = [
+    "Choice",
     "Entry",
     "Fault",
     "Forgotten",
     "Key",
     "Store",
     "StoreInfo",
-    "StoredCandidate",
     "add_layer",
     "default",
     "open",

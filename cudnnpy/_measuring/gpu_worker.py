@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cudnnpy._core.choice import Choice
 from cudnnpy._measuring.process import Ended, Message, StartError, WorkerProcess
 from cudnnpy._options.checks import printable
 from cudnnpy._planning.measurement import FoundFault, Measurement, Symptom
 from cudnnpy._planning.stored_choice import driver
-from cudnnpy._store.entry import Entry, StoredCandidate
+from cudnnpy._store.entry import Entry
 
 _MAX_ENDS = 20  # of processes for one problem
 _CONFIRM_SECONDS = 30.0  # for one candidate in a process of its own
@@ -200,9 +201,7 @@ class _Search:
         if entry is not None:
             reasons = {suspect.begun: self._left_out[suspect.begun] for suspect in self._suspects}
             rows = [row for row in entry.candidates if row.name not in reasons]
-            rows += [
-                StoredCandidate(name, "", None, None, (), True, printable(reason)) for name, reason in reasons.items()
-            ]
+            rows += [Choice(name, "", rejection_reason=printable(reason)) for name, reason in reasons.items()]
             entry = entry._replace(candidates=tuple(rows))
         return measurement._replace(entry=entry, faults=self._faults())
 
@@ -217,7 +216,7 @@ class _Search:
             if time.monotonic() > self._deadline:
                 break
             self._worker.close()
-            request = {"do": "try", "text": self._text, "engine": suspect.step.get("engine"), "limit": self._limit}
+            request = {"do": "try", "text": self._text, "choice": suspect.step.get("choice"), "limit": self._limit}
             try:
                 answer = self._worker.ask(request, until)
             except StartError:

@@ -6,18 +6,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
+from cudnnpy._core.choice import Choice, Engine
 from cudnnpy._measuring.candidate_order import tuning_order
 from cudnnpy._measuring.search import Search
 from cudnnpy._measuring.watch import SILENT, Watch
 from cudnnpy._planning.candidate_filter import try_plan
-from cudnnpy._planning.candidates import Candidate, Engine
+from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target, save_plan
 from cudnnpy._planning.measurement import Measurement
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.stored_choice import candidate_of, entry_of
-from cudnnpy._store.entry import Entry, StoredCandidate
+from cudnnpy._store.entry import Entry
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle
 
@@ -49,7 +50,7 @@ class LocalMeasurer:
         options: PlanningOptions,
         limit: int,
         left_out: Mapping[str, str],
-        known: Mapping[str, StoredCandidate] | None = None,
+        known: Mapping[str, Choice] | None = None,
     ) -> Measurement:
         """Measure the candidates of a problem within a workspace limit, except the ones in `left_out`.
 
@@ -98,7 +99,7 @@ class LocalMeasurer:
             return str(error)
         return self._why_wrong(candidate, problem, options, limit)
 
-    def try_engine(self, problem: Problem, options: PlanningOptions, engine: Engine, limit: int) -> str | None:
+    def try_engine(self, problem: Problem, options: PlanningOptions, engine: Engine | None, limit: int) -> str | None:
         """Return why the result of one engine is wrong; "" if it is right; None if it could not be run."""
         candidate = problem.forced_candidate(options._replace(algorithm=engine), self._target)
         return self._why_wrong(candidate, problem, options, limit)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Self, TypeVar
 
+from cudnnpy._core.choice import Choice
 from cudnnpy._measuring import stub_driver
 from cudnnpy._measuring.process import Ended, StartError, WorkerProcess
 from cudnnpy._planning import problem_notation, recording, selection
@@ -19,10 +20,9 @@ from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.chooser import Request
 from cudnnpy._planning.device_profile import DeviceProfile, ProfileError
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.offline_planning import CandidateRow, candidate_of_row
 from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.plan import Plan, profile_plan
 from cudnnpy._planning.problem import CallerOperands, Problem
-from cudnnpy._planning.profile_plan import ProfilePlan
 from cudnnpy._process_state import declare, fork_safe_lock
 from cudnnpy._store.entry import Entry
 from cudnnpy.errors import NoAlgorithmError
@@ -68,9 +68,9 @@ class PlannerProcess:
         """Return the choice for a problem in the notation. Raises PlanningError if it cannot be planned."""
         return self._ask({"do": "plan", "text": text}, Entry.of)
 
-    def survey(self, text: str) -> list[CandidateRow]:
+    def survey(self, text: str) -> list[Choice]:
         """Return every candidate for a problem. Raises PlanningError if cuDNN fails."""
-        return self._ask({"do": "survey", "text": text}, _rows_of)
+        return self._ask({"do": "survey", "text": text}, lambda choices: [*map(Choice.of, choices)])
 
     def _ask(self, request: dict[str, Any], parse: Callable[[Any], T]) -> T:
         """Return the answer to a request. Candidates that end the process are excluded."""
@@ -106,11 +106,6 @@ class PlannerProcess:
                 os.close(stub)
 
 
-def _rows_of(rows: list[dict[str, Any]]) -> list[CandidateRow]:
-    """Return the candidates of an answer. Raises TypeError or KeyError for other fields."""
-    return [CandidateRow(**{**row, "notes": tuple(row["notes"])}) for row in rows]
-
-
 # Calls of this program
 
 
@@ -121,7 +116,7 @@ declare(__name__, "_current", in_child=True, resets=False)  # a forked process s
 
 def plan_for_profile(
     problem: Problem, options: PlanningOptions, profile: DeviceProfile, operands: CallerOperands | None = None
-) -> ProfilePlan:
+) -> Plan:
     """Return the plan of a problem for a profile, and record the problem. Raises NoAlgorithmError."""
     with planner_for(profile) as planner:
         try:
@@ -133,13 +128,13 @@ def plan_for_profile(
             considered = candidates_for_profile(problem, options, profile)
             raise selection.no_algorithm(Request(problem, options, target, limit), considered) from None
     recording.note(problem, options)
-    return ProfilePlan(entry, profile, operands)
+    return profile_plan(entry, profile, operands)
 
 
 def candidates_for_profile(problem: Problem, options: PlanningOptions, profile: DeviceProfile) -> list[Candidate]:
     """Return every candidate of a problem for a profile."""
     with planner_for(profile) as planner:
-        return [candidate_of_row(row) for row in planner.survey(problem_notation.text_of(problem, options))]
+        return [Candidate(choice) for choice in planner.survey(problem_notation.text_of(problem, options))]
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, Literal, NamedTuple
 
 from cudnnpy._core.caller_warning import warn
-from cudnnpy._planning.untrusted_json import parse_json
+from cudnnpy._core.untrusted_json import parse_json
 from cudnnpy._process_state import declare, in_forked_child
 from cudnnpy._version import __version__
 from cudnnpy.raw import _library

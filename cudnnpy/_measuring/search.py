@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from itertools import chain
 
+from cudnnpy._core.choice import Choice
 from cudnnpy._measuring.bench import HOPELESS, Bench, milliseconds
 from cudnnpy._measuring.candidate_order import ranked_candidates
 from cudnnpy._measuring.guarded_memory import STREAM
@@ -33,7 +34,6 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.measurement import UNPROMISING
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
-from cudnnpy._store.entry import StoredCandidate
 from cudnnpy.handle import Handle, in_use
 
 _NOISE = 1.01  # times whose ratio is at most this are equal
@@ -64,7 +64,7 @@ class Search:
         The handle of the device. The work goes to the default stream.
     watch : Watch
         Callbacks that report each step before and after it.
-    known : mapping of str to StoredCandidate, optional
+    known : mapping of str to Choice, optional
         The measurements of an earlier process that ended, by candidates' names. These candidates are not measured again, except
         for the default choice, and verified only if they are among the finalists.
     left_out : mapping of str to str, optional
@@ -81,7 +81,7 @@ class Search:
         handle: Handle,
         *,
         watch: Watch = SILENT,
-        known: Mapping[str, StoredCandidate] | None = None,
+        known: Mapping[str, Choice] | None = None,
         left_out: Mapping[str, str] | None = None,
         guarded: bool = True,
     ) -> None:
@@ -146,7 +146,7 @@ class _Progress:
         limit: int,
         most: int,
         watch: Watch,
-        known: Mapping[str, StoredCandidate],
+        known: Mapping[str, Choice],
         left_out: Mapping[str, str],
     ) -> None:
         self._problem, self._options, self._limit, self._most = problem, options, limit, most
@@ -240,18 +240,18 @@ class _Progress:
         """
         candidate.rejection_reason = candidate.rejection_reason or self._left_out.get(candidate.name, "")
         row = self._known.get(candidate.name)
-        if row is not None and (row.refused or self.default is not None):
+        if row is not None and (row.rejection_reason or self.default is not None):
             self._take_over(candidate, row)
             return
         if not self._is_compiled_again(candidate) and (is_promising or not self._is_far(candidate)):
             self._measure(candidate)
         self._watch.measured(candidate)
 
-    def _take_over(self, candidate: Candidate, row: StoredCandidate) -> None:
+    def _take_over(self, candidate: Candidate, row: Choice) -> None:
         """Take the measurement of a candidate from a process that ended."""
-        candidate.rejection_reason = candidate.rejection_reason or row.refused
+        candidate.rejection_reason = candidate.rejection_reason or row.rejection_reason
         candidate.workspace_size, candidate.milliseconds = row.workspace_size, row.milliseconds
-        self._note_memory(row.refused.startswith("out of memory"))
+        self._note_memory(row.rejection_reason.startswith("out of memory"))
         if not candidate.rejection_reason:
             self._note_time(candidate)
 

@@ -10,21 +10,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+from cudnnpy._core.choice import Choice
 from cudnnpy._measuring import gpus
 from cudnnpy._measuring.candidate_order import RankedChooser
 from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._measuring.watch import Watch
 from cudnnpy._memory import workspace
 from cudnnpy._planning import device_profile, offline_planning, problem_notation
-from cudnnpy._planning.candidates import Candidate, Engine
+from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.chooser import Rejection, Request
 from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.measurement import Measurement
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.selection import limit_of, survey
-from cudnnpy._planning.stored_choice import row_of
-from cudnnpy._store.entry import Entry, StoredCandidate
+from cudnnpy._store.entry import Entry
 from cudnnpy._version import __version__
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle, on_device
@@ -85,16 +85,14 @@ class Service:
 
     def _measure(self, request: Mapping[str, Any]) -> Any:
         problem, options, limit = _parsed(request)
-        known = {row["name"]: StoredCandidate(**{**row, "notes": tuple(row["notes"])}) for row in request["known"]}
+        known = {choice.name: choice for choice in map(Choice.of, request["known"])}
         seconds = max(request["seconds"], _LEAST_SECONDS)
         options = options._replace(tune_seconds=seconds, thorough=request["thorough"])
         return _plain(self._measurer().measure(problem, options, limit, request["left_out"], known))
 
     def _try(self, request: Mapping[str, Any]) -> str | None:
         problem, options, limit = _parsed(request)
-        index, knobs, way = request["engine"]
-        engine = Engine(index, {int(kind): value for kind, value in knobs}, **dict.fromkeys(way, True))
-        return self._measurer().try_engine(problem, options, engine, limit)
+        return self._measurer().try_engine(problem, options, Choice.of(request["choice"]).engine, limit)
 
     def _confirm(self, request: Mapping[str, Any]) -> str | None:
         problem, options, limit = _parsed(request)
@@ -106,7 +104,7 @@ class Service:
         return offline_planning.plan_for_profile(self._chooser(request)).plain()
 
     def _survey(self, request: Mapping[str, Any]) -> Any:
-        return [offline_planning.row_of(candidate)._asdict() for candidate in survey(self._chooser(request))]
+        return [candidate.choice.stored.plain() for candidate in survey(self._chooser(request))]
 
     def _chooser(self, request: Mapping[str, Any]) -> ProfileChooser:
         assert self._profile is not None
@@ -168,9 +166,8 @@ def _watch(say: Say) -> Watch:
 
     def begin(candidate: Candidate | None, seconds: float) -> None:
         message: dict[str, Any] = {"begin": "" if candidate is None else candidate.name, "seconds": seconds}
-        if candidate is not None and candidate.engine is not None:
-            engine = candidate.engine
-            message["engine"] = [engine.index, list(engine.knobs or ()), list(engine._lowering_options)]
+        if candidate is not None:
+            message["choice"] = candidate.choice.stored.plain()
         say(message)
 
-    return Watch(begin, lambda candidate: say({"measured": row_of(candidate)._asdict()}))
+    return Watch(begin, lambda candidate: say({"measured": candidate.choice.stored.plain()}))

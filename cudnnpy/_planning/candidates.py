@@ -3,88 +3,17 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, Self, TypeVar, overload
 
+from cudnnpy._core.choice import Choice, Engine
 from cudnnpy._launch.steps import Executable
-from cudnnpy._options.base import Options
-from cudnnpy._options.checks import bounded, check_flag, error_repr
-from cudnnpy._options.limits import MAX_KNOBS
 from cudnnpy._planning import known_issues
 from cudnnpy._planning.engines import EngineConfiguration, Target, engine, engine_name, engines, heuristics
 from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy.backend import Descriptor
 from cudnnpy.errors import StatusError
-
-# The options of an Engine that determine its lowering
-LOWERING_OPTIONS = ("space_to_depth", "channels_last_copies", "flipped_forward")
-
-
-@dataclass(frozen=True, repr=False)
-class Engine(Options):
-    """An engine of the graph API, which the option `algorithm` forces.
-
-    Parameters
-    ----------
-    index : int
-        The global index of the engine.
-    knobs : mapping or pairs of ints, optional
-        {cudnnBackendKnobType_t: value}; by default the engine's own.
-    space_to_depth : bool
-        Whether the engine runs on space-to-depth tensors, as candidates whose names end in "blocks" do (strided
-        convolutions of few channels).
-    channels_last_copies : bool
-        Whether the engine runs on copies that are channels last, as candidates whose names end in "channels last" do.
-    flipped_forward : bool
-        Whether the engine computes the gradient with respect to x of a depthwise convolution as a forward convolution with the
-        filter flipped, as candidates whose names end in "forward" do.
-
-    Raises
-    ------
-    TypeError
-        An index or knob is not an int.
-
-    Examples
-    --------
-    >>> import cudnnpy
-    >>> cudnnpy.Convolution(padding=1, algorithm=cudnnpy.Engine(0)).algorithm
-    Engine(0)
-    """
-
-    index: int
-    knobs: Mapping[int, int] | Iterable[tuple[int, int]] | None = None
-    _: KW_ONLY
-    space_to_depth: bool = False
-    channels_last_copies: bool = False
-    flipped_forward: bool = False
-
-    @property
-    def _lowering_options(self) -> dict[str, bool]:
-        """The options that select the lowering that it runs on (Lowering.lowering_options)."""
-        return {name: True for name in LOWERING_OPTIONS if getattr(self, name)}
-
-    def __repr__(self) -> str:
-        knobs = [repr(dict(self.knobs))] if self.knobs else []
-        return f"Engine({', '.join([str(self.index), *knobs, *(f'{name}=True' for name in self._lowering_options)])})"
-
-    def _canonical(self) -> dict[str, Any]:
-        try:
-            pairs = self.knobs if isinstance(self.knobs, Mapping) else bounded(self.knobs or (), MAX_KNOBS)
-            given = dict(pairs).items() if len(pairs) <= MAX_KNOBS else None
-        except (TypeError, ValueError):
-            given = None
-        numbers: list[object] = (
-            [None] if given is None else [self.index, *(number for pair in given for number in pair)]
-        )
-        if given is None or any(isinstance(number, bool) or not isinstance(number, int) for number in numbers):
-            raise TypeError(
-                f"index and knobs must be integers; got Engine({error_repr(self.index)}, {error_repr(self.knobs)})"
-            )
-        for name in LOWERING_OPTIONS:
-            check_flag(name, getattr(self, name))
-        ordered = tuple(sorted((int(kind), value) for kind, value in given))
-        return {"knobs": ordered or None}  # a tuple, so that options can be hashed
 
 
 class Lowering(Protocol):
@@ -113,9 +42,35 @@ class Lowering(Protocol):
         """The notation of the part that the graph computes, which identifies the lowering; "" for the whole problem."""
 
 
+T = TypeVar("T")
+
+
+class Recorded(Generic[T]):
+    """An attribute that is a field of the object's `choice`. To set it replaces the choice."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, candidate: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, candidate: Any, owner: type) -> T: ...
+    def __get__(self, candidate: Any, owner: type) -> Any:
+        return self if candidate is None else getattr(candidate.choice, self._name)
+
+    def __set__(self, candidate: Any, value: T) -> None:
+        candidate.choice = candidate.choice._replace(**{self._name: value})
+
+
+def _made_elsewhere() -> Executable:
+    raise ValueError("a candidate must come from candidates() to be planned; got a copy")
+
+
 @dataclass
 class Candidate:
-    """One way to run a problem, with the reason if it is rejected.
+    """One way to run a problem, with the reason if it is rejected: a choice, and the means to plan it.
+
+    A candidate of another process, or a copy of one, cannot be planned.
 
     Examples
     --------
@@ -127,29 +82,32 @@ class Candidate:
     True
     """
 
-    #: "ranking" (the model of measurements), "heuristics", "engines" (all engines), "knobs" (autotune) or "legacy"
-    #: (v7 algorithms)
-    source: str
-    name: str  #: the engine with its knobs, or the v7 algorithm
-    notes: tuple[str, ...]  #: cuDNN's numerical notes
-    deterministic: bool  #: whether the result has the same bits every time
-    make: Callable[[], Executable] = field(repr=False)
-    compiled_at_run_time: bool = False  #: whether the engine is compiled when it is planned
-    engine: Engine | None = None  #: the engine, which `algorithm` takes; None for a v7 algorithm
-    strict: bool = False  #: whether a C function multiplies float32 as it is, not as tf32
+    choice: Choice  #: the candidate as data
+    make: Callable[[], Executable] = field(default=_made_elsewhere, repr=False)
     lowering: Lowering | None = field(default=None, repr=False)
-    rejection_reason: str = ""  #: the rejection reason; "" if there is none
-    workspace_size: int | None = None  #: in bytes; None if it was not planned
-    milliseconds: float | None = None  #: the time that autotune measured; None if it was not measured
-    #: (largest - smallest) / median of the times that autotune compared; None if there were fewer than two
-    spread: float | None = None
-    #: the largest error of its result, relative to float64 or another candidate, in units of the tolerance; None if it was not
-    #: compared
-    error: float | None = None
-    #: the time over the fastest candidate's that the ranking model predicts; None without a model
-    expected: float | None = None
     plan: Descriptor | None = field(default=None, repr=False)  #: the execution plan of an engine compiled at run time
     executable: Executable | None = field(default=None, repr=False)
+
+    #: "ranking" (the model of measurements), "heuristics", "engines" (all engines), "knobs" (autotune) or "legacy"
+    #: (v7 algorithms)
+    source = Recorded[str]()
+    name = Recorded[str]()  #: the engine with its knobs, or the v7 algorithm
+    notes = Recorded[tuple[str, ...]]()  #: cuDNN's numerical notes
+    deterministic = Recorded[bool]()  #: whether the result has the same bits every time
+    compiled_at_run_time = Recorded[bool]()  #: whether the engine is compiled when it is planned
+    engine = Recorded[Engine | None]()  #: the engine, which `algorithm` takes; None for a v7 algorithm
+    strict = Recorded[bool]()  #: whether a C function multiplies float32 as it is, not as tf32
+    rejection_reason = Recorded[str]()  #: the rejection reason; "" if there is none
+    workspace_size = Recorded[int | None]()  #: in bytes; None if it was not planned
+    milliseconds = Recorded[float | None]()  #: the time that autotune measured; None if it was not measured
+    #: (largest - smallest) / median of the times that autotune compared; None if there were fewer than two
+    spread = Recorded[float | None]()
+    #: the largest error of its result, relative to float64 or another candidate, in units of the tolerance; None if it was not
+    #: compared
+    error = Recorded[float | None]()
+    #: the time over the fastest candidate's that the ranking model predicts; None without a model
+    expected = Recorded[float | None]()
+    store_layer = Recorded[str]()  #: the layer of the store that had the choice; "" if it was made now
 
     @property
     def uses_tf32(self) -> bool:
@@ -162,9 +120,9 @@ class Candidate:
         approximations = {"winograd", "fft", "reduced_precision_reduction", "down_convert_inputs"}
         return approximations.isdisjoint(self.notes) and not self.compiled_at_run_time
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state without this process's objects, so that it can be copied and pickled."""
-        return {**self.__dict__, "make": _made_elsewhere, "lowering": None, "plan": None, "executable": None}
+    def __reduce__(self) -> tuple[type[Candidate], tuple[Choice]]:
+        """Copy and pickle the choice alone, without this process's objects."""
+        return Candidate, (self.choice,)
 
     def prepare(self) -> Executable | None:
         """Plan the candidate and return its executable, or None with a `rejection_reason` if cuDNN cannot run it here."""
@@ -181,32 +139,6 @@ class Candidate:
 def uses_tf32(notes: tuple[str, ...]) -> bool:
     """Return whether an engine with these notes rounds float32 inputs to tf32 (or less) before it multiplies them."""
     return not {"tensor_core", "down_convert_inputs"}.isdisjoint(notes)
-
-
-def _made_elsewhere() -> Executable:
-    raise ValueError("a candidate must come from candidates() to be planned; got a copy")
-
-
-def detached_candidate(
-    name: str,
-    source: str,
-    workspace_size: int | None,
-    milliseconds: float | None,
-    notes: tuple[str, ...],
-    deterministic: bool,
-    rejection_reason: str,
-) -> Candidate:
-    """Return a candidate that was considered in another process. Like a copy, it cannot be planned."""
-    return Candidate(
-        source,
-        name,
-        notes,
-        deterministic,
-        _made_elsewhere,
-        rejection_reason=rejection_reason,
-        workspace_size=workspace_size,
-        milliseconds=milliseconds,
-    )
 
 
 def unsupported(error: Exception) -> str:
@@ -281,17 +213,17 @@ def from_configuration(lowering: Lowering, target: Target, source: str, found: E
             one.plan = plan if compiled else None
         return lowering.executable(plan, target)
 
-    made = Candidate(
-        source,
+    choice = Choice(
         found.name + lowering.suffix,
+        source,
+        Engine(found.engine, found.knobs, **lowering.lowering_options),
+        lowering.part_text,
         found.numerical_notes,
         known_issues.is_deterministic(*what),
-        make,
-        compiled_at_run_time=compiled,
-        engine=Engine(found.engine, found.knobs, **lowering.lowering_options),
-        lowering=lowering,
+        compiled,
         rejection_reason=rejection(target, *what),
     )
+    made = Candidate(choice, make, lowering)
     candidate = weakref.ref(made)
     return made
 
@@ -305,11 +237,7 @@ def rejection(target: Target, traits: ProblemTraits, engine: int, notes: tuple[s
 
 def rejected(source: str, name: str, reason: str) -> Candidate:
     """Return a candidate that cannot run, with the rejection reason."""
-
-    def make() -> Executable:
-        raise ValueError(reason)
-
-    return Candidate(source, name, (), True, make, rejection_reason=reason)
+    return Candidate(Choice(name, source, rejection_reason=reason))
 
 
 def _ranges(numbers: list[int]) -> str:

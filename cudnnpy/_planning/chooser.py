@@ -12,8 +12,9 @@ from importlib.util import find_spec
 from itertools import chain
 from typing import Any, NamedTuple
 
+from cudnnpy._core.choice import Engine
 from cudnnpy._options.checks import error_repr
-from cudnnpy._planning.candidates import Candidate, Engine
+from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
@@ -43,12 +44,11 @@ class Rejection(NamedTuple):
     is_final: bool
 
 
-class Choice(NamedTuple):
+class Chosen(NamedTuple):
     """A planned candidate."""
 
     candidate: Candidate
     considered: Callable[[], list[Candidate]]  #: returns the candidates that were considered for it
-    store_layer: str = ""  #: the layer of the store that had it
 
 
 class Chooser:
@@ -67,7 +67,7 @@ class Chooser:
         """Return the first candidates of `order`: the proposals of the heuristics."""
         return self.request.problem.proposed_candidates(self.request.target)
 
-    def known(self) -> Choice | None:
+    def known(self) -> Chosen | None:
         """Return a choice within the limit that was stored, or that is measured now; None if there is none."""
         return None
 

@@ -24,6 +24,7 @@ from typing import Any, Self
 
 from cudnnpy import raw
 from cudnnpy._core.atomic_file import replace_file
+from cudnnpy._core.untrusted_json import parse_json
 from cudnnpy._options.checks import MAX_INT64, error_repr, printable
 from cudnnpy._options.limits import MAX_PROFILE_BYTES
 from cudnnpy._options.public_dir import PublicDir
@@ -31,7 +32,6 @@ from cudnnpy._options.suggestions import did_you_mean
 from cudnnpy._planning.chooser import OtherGpu
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.gpu_kind import gpu_kind
-from cudnnpy._planning.untrusted_json import parse_json
 from cudnnpy._version import __version__
 from cudnnpy.backend import Descriptor
 from cudnnpy.errors import LibraryNotFoundError, StatusError

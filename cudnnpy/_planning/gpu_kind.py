@@ -1,24 +1,13 @@
-"""GpuKind: name, compute capability and number of multiprocessors. GPUs of one kind share stored choices and plans."""
+"""The kind of the GPU of a target. GPUs of one kind share stored choices and plans."""
 
 from __future__ import annotations
 
 import json
 from functools import lru_cache
-from typing import NamedTuple
 
+from cudnnpy._core.choice import GpuKind
 from cudnnpy._cuda_python import gpu_facts
 from cudnnpy._planning.engines import Target
-
-
-class GpuKind(NamedTuple):
-    """The name, the compute capability and the number of multiprocessors of a GPU; "" and 0 if they are unknown."""
-
-    name: str
-    capability: str
-    multiprocessors: int
-
-    def __str__(self) -> str:
-        return f"{self.name}, compute capability {self.capability}, {self.multiprocessors} multiprocessors"
 
 
 def gpu_kind(target: Target) -> GpuKind:

@@ -10,32 +10,26 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cudnnpy import raw
+from cudnnpy._core.choice import Choice, Engine, NamedOperand, SerializedPlan, deserialize, invalid_text
 from cudnnpy._core.layouts import TensorSpec, byte_extent
 from cudnnpy._launch.address_validation import AddressCheck, address_check
 from cudnnpy._launch.implicit_operands import with_implicit_operands
 from cudnnpy._launch.launcher import Launcher
 from cudnnpy._launch.plan_cache import DEFAULT_LIMIT
-from cudnnpy._launch.steps import Executable, is_relocatable
+from cudnnpy._launch.steps import BoundLaunch, Executable, is_relocatable
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._options.checks import check_integer, error_repr
 from cudnnpy._options.public_dir import PublicDir
-from cudnnpy._planning.candidates import Candidate, Engine
+from cudnnpy._planning.candidates import Candidate, Recorded
 from cudnnpy._planning.chooser import chooser_class
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.gpu_kind import GpuKind, gpu_kind
+from cudnnpy._planning.gpu_kind import gpu_kind
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.plan_serialization import (
-    SerializedPlan,
-    candidate_of,
-    deserialize,
-    invalid_text,
-    parsed_problem,
-    serialize,
-)
+from cudnnpy._planning.plan_serialization import candidate_of, parsed_problem
 from cudnnpy._planning.problem import CallerOperands, Problem
 from cudnnpy._planning.problem_notation import text_of
 from cudnnpy._process_state import declare
-from cudnnpy.errors import StatusError
+from cudnnpy.errors import CudnnError, StatusError
 from cudnnpy.handle import Handle, on_device, stream_address
 
 if TYPE_CHECKING:  # a copy of the package may lack tuning
@@ -152,47 +146,59 @@ class Plan(PublicDir):
     operands: tuple[str, ...]  #: the order of the addresses that execute() takes
     device: int  #: the ordinal of the device; 0 for a plan for a device profile
     #: the GPU that it is for, if it was planned without that GPU and cannot run here; otherwise None
-    profile: DeviceProfile | None = None
+    profile: DeviceProfile | None
     #: the plan of a device profile as an entry of a store, for `Store.put`; None for a GPU of this machine
-    entry: Entry | None = None
+    entry: Entry | None
     executable: Executable  #: the executable of a launch
+    choice: Choice  #: the chosen candidate as data
+    candidates: list[Candidate]  #: of a plan from a method plan(), all that were considered; see `candidates_table`
     workspace_size: int  #: in bytes
     #: the source of the candidate: "ranking", "heuristics", "engines", "knobs" or "legacy". If the ranking was not measured
     #: with the loaded release, with a note: "ranking of 9.19", or "heuristics (the ranking was not measured for 9.29)"
     source: str
-    name: str  #: the engine with its knobs, or the v7 algorithm
-    engine: Engine | None  #: the engine, which `algorithm=` takes; None for a v7 algorithm
-    notes: tuple[str, ...]  #: cuDNN's numerical notes
-    deterministic: bool  #: whether the result has the same bits every time
-    milliseconds: float | None  #: the time that autotune measured; None if it was not measured
+    name = Recorded[str]()  #: the engine with its knobs, or the v7 algorithm
+    engine = Recorded[Engine | None]()  #: the engine, which `algorithm=` takes; None for a v7 algorithm
+    notes = Recorded[tuple[str, ...]]()  #: cuDNN's numerical notes
+    deterministic = Recorded[bool]()  #: whether the result has the same bits every time
+    milliseconds = Recorded[float | None]()  #: the time that autotune measured; None if it was not measured
+    #: the layer of the store that had the choice, "user" or "application PATH"; "" if it was made now
+    store_layer = Recorded[str]()
     is_relocatable: bool  #: whether the same kernels serve all addresses, so that they may be launched directly
     #: raises ValueError for addresses that are null or misaligned, or whose memory overlaps
     check_addresses: AddressCheck
-    store_layer: str  #: the layer of the store that had the choice, "user" or "application PATH"; "" if it was made now
-    candidates: list[Candidate]  #: of a plan from a method plan(), all that were considered; see `candidates_table`
 
-    def __init__(self, problem: Problem, candidate: Candidate, operands: CallerOperands | None = None) -> None:
-        count = len(problem.operands)
-        self._caller = caller = operands or CallerOperands(problem.operands, tuple(range(count)))
-        executable = with_implicit_operands(executable_of(candidate), list(caller.order), count)
-        specs = [problem.specs[caller.order.index(at)] for at in range(count)]
-        self.problem, self.executable = problem, executable
+    def __init__(
+        self,
+        problem: Problem,
+        candidate: Candidate,
+        *,
+        operands: CallerOperands | None = None,
+        options: PlanningOptions | None = None,
+        planning_ms: float = 0.0,
+        candidates: Sequence[Candidate] = (),
+        is_provisional: bool = False,
+        profile: DeviceProfile | None = None,
+        entry: Entry | None = None,
+    ) -> None:
+        self.problem, self.device = problem, problem.device
+        executable, names = executable_of(candidate), problem.operands
+        self._caller = caller = operands or CallerOperands(names, tuple(range(len(names))))
+        self.executable = executable = with_implicit_operands(executable, list(caller.order), len(names))
         self.operation, self.operands = problem.operation, caller.names
-        self._address_count = len(self.operands) + 2
-        self.source, self._source = chooser_class().source_text(candidate.source), candidate.source
-        self.name, self.notes = candidate.name, candidate.notes
-        self.deterministic, self.milliseconds = candidate.deterministic, candidate.milliseconds
-        self._strict, self._lowering = candidate.strict, candidate.lowering
-        self.engine = candidate.engine
+        specs = [problem.specs[caller.order.index(at)] for at in range(len(names))]
+        self._address_count = len(names) + 2
         self.workspace_size = executable.workspace_size
-        self.device = problem.device
+        self.choice = candidate.choice._replace(workspace_size=self.workspace_size)
+        self.source, self.candidates = chooser_class().source_text(candidate.source), list(candidates)
+        self.profile, self.entry = profile, entry
+        self._is_serializable = candidate.lowering is not None or entry is not None
+        self._is_provisional = is_provisional  # whether to choose again, since a freeze forbade to measure
+        self._options = PlanningOptions(tf32=not candidate.strict) if options is None else options
+        self._planning_ms = planning_ms
         self.is_relocatable = all(s.alignment >= _ALIGNMENT for s in specs) and is_relocatable(executable)
-        self.store_layer, self.candidates = "", []
-        self._is_provisional = False  # whether the choice is to be made again, since a freeze forbade to measure it
-        self._options, self._planning_ms = PlanningOptions(tf32=not candidate.strict), 0.0
         self.check_addresses = address_check(
             [byte_extent(spec) for spec in specs],
-            range(count - problem.results, count),
+            range(len(specs) - problem.results, len(specs)),
             partial(_explain, caller.names, specs, problem.results, self.workspace_size),
             max((_ALIGNMENT, *(spec.alignment for spec in specs))),
             self.workspace_size,
@@ -200,7 +206,8 @@ class Plan(PublicDir):
         self._of_thread = threading.local()
 
     def __repr__(self) -> str:
-        return f"<Plan {self.name} for {self.problem}; workspace {bytes_text(self.workspace_size)}>"
+        end = "" if self.profile is None else f"; for {self.profile.description}"
+        return f"<Plan {self.name} for {self.problem}; workspace {bytes_text(self.workspace_size)}{end}>"
 
     def execute(self, /, *addresses: int, **named: int) -> None:
         """Run on raw addresses: `execute(*operands, workspace, stream)`, each by position or by name.
@@ -225,8 +232,8 @@ class Plan(PublicDir):
             An address is missing or given twice, or a name is unknown.
         ValueError
             An address is null or misaligned, or memory overlaps.
-        StatusError
-            cuDNN fails.
+        CudnnError
+            The plan is for a device profile; or StatusError: cuDNN fails.
         """
         if named or len(addresses) != self._address_count:
             addresses = self._ordered(addresses, named)
@@ -241,6 +248,7 @@ class Plan(PublicDir):
 
     def _ordered(self, addresses: tuple[int, ...], named: dict[str, int]) -> tuple[int, ...]:
         """Return the addresses in the order of execute(), completed by the named ones."""
+        self._check_runs()
         names = (*self.operands, "workspace", "stream")
         if len(addresses) + len(named) == len(names):
             try:
@@ -252,6 +260,7 @@ class Plan(PublicDir):
 
     def _work(self) -> _Work:
         """Return the launchable part. It does not refer to the plan, so that no reference cycle delays the end of both."""
+        self._check_runs()
         return _Work(
             self.name,
             self.device,
@@ -262,6 +271,11 @@ class Plan(PublicDir):
             self._trace_text,
             self._planning_ms,
         )
+
+    def _check_runs(self) -> None:
+        """Raise CudnnError for a plan for a GPU that a profile describes."""
+        if self.profile is not None:
+            raise _cannot_run(self.profile)
 
     @property
     def _trace_text(self) -> Callable[[], str]:
@@ -276,10 +290,17 @@ class Plan(PublicDir):
 
     def __reduce__(self) -> tuple[Callable[..., Plan], tuple[Any, ...]]:
         """By the text of to_json, so that a plan, and options that force one, can be pickled and copied."""
+        if self.profile is not None and self.entry is not None:
+            return profile_plan, (self.entry, self.profile, self._caller)
         return Plan.from_json, (self.to_json(), self.device)
 
     def check_serves(self, problem: Problem) -> None:
         """ValueError unless this is a plan for the problem, wherever its tensors lie, on the same device."""
+        if self.profile is not None:
+            raise ValueError(
+                f"algorithm must be a plan for a GPU of this process; got one for {self.profile.description}, a device "
+                "profile. Load it by Plan.from_json(plan.to_json())"
+            )
         if self.device != problem.device:
             raise ValueError(
                 f"algorithm must be a plan for device {problem.device}, where the arrays are; got one for device "
@@ -292,25 +313,24 @@ class Plan(PublicDir):
 
     def to_json(self) -> str:
         """The plan as text, which `from_json` reads: its problem, its engine with the knobs, and its GPU and cuDNN."""
-        return self._serialized(gpu_kind(Target(Handle.default(self.device))))
+        if self.entry is not None:
+            return self.entry.serialized._replace(operands=self._named).text
+        self._check_serializable()
+        gpu = str(gpu_kind(Target(Handle.default(self.device))))
+        return SerializedPlan(raw.version(), gpu, text_of(self.problem), self.choice.stored, self._named).text
 
-    def _serialized(self, gpu: GpuKind) -> str:
-        lowering, engine = self._lowering, self.engine
-        if lowering is None:
+    @property
+    def _named(self) -> tuple[NamedOperand, ...]:
+        """The operands as a text has them: none if names and order are the problem's own."""
+        names, order = self._caller
+        if names == self.problem.operands and list(order) == sorted(order):
+            return ()
+        return tuple(NamedOperand(name, order.index(at)) for at, name in enumerate(names))
+
+    def _check_serializable(self) -> None:
+        """Raise TypeError for a plan of a candidate that another process cannot make again."""
+        if not self._is_serializable:
             raise TypeError(f"candidate must come from candidates() to be serialized; got {self.name}")
-        content = SerializedPlan(
-            cudnn=raw.version(),
-            gpu=str(gpu),
-            problem=text_of(self.problem, PlanningOptions(tf32=not self._strict)),
-            part=lowering.part_text,
-            name=self.name,
-            engine=None if engine is None else engine.index,
-            knobs=[] if engine is None else [list(pair) for pair in dict(engine.knobs or {}).items()],
-            algorithm=self.name.removesuffix(lowering.suffix) if engine is None else None,
-            source=self._source,
-            milliseconds=self.milliseconds,
-        )
-        return serialize(content)
 
     @classmethod
     def from_json(cls, text: str, device: int = 0) -> Plan:
@@ -341,9 +361,9 @@ class Plan(PublicDir):
             cuDNN does not support the engine on this GPU.
         """
         content = deserialize(text)
-        problem, options = parsed_problem(content, check_integer("device", device, 0))
+        problem = parsed_problem(content, check_integer("device", device, 0))
         with on_device(device):  # an engine may be compiled for it
-            candidate = candidate_of(content, problem, options, Target(Handle.default(device)))
+            candidate = candidate_of(content, problem, Target(Handle.default(device)))
             if candidate.rejection_reason:
                 raise invalid_text(f"{candidate.name[:200]} {candidate.rejection_reason}")
             try:
@@ -352,4 +372,44 @@ class Plan(PublicDir):
                 raise
             except ValueError as error:  # the functions around the plan do not support its sizes
                 raise invalid_text(str(error)) from error
-        return Plan(problem, candidate)
+        return Plan(problem, candidate, operands=_caller_operands(content, problem))
+
+
+@dataclass
+class _OnAnotherGpu:
+    """The executable of a plan for another GPU, which has a workspace size and cannot be launched."""
+
+    workspace_size: int
+    profile: DeviceProfile
+
+    def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> BoundLaunch:
+        """Raise CudnnError."""
+        raise _cannot_run(self.profile)
+
+
+def _cannot_run(profile: DeviceProfile) -> CudnnError:
+    return CudnnError(
+        f"plan must be for a GPU of this process to run; got one for {profile.description}, the device profile "
+        f"{profile.source}. On such a GPU, load it by Plan.from_json(plan.to_json())"
+    )
+
+
+def _caller_operands(content: SerializedPlan, problem: Problem) -> CallerOperands | None:
+    """Return the names and the order of a text's operands; None for the problem's own. Raises ValueError for others."""
+    if not content.operands:
+        return None
+    names, indices = zip(*content.operands, strict=True)
+    results = [*range(len(problem.operands))][-problem.results :]
+    if sorted(indices) != [*range(len(problem.operands))] or len({*names}) < len(names) or "" in names:
+        raise invalid_text(f"its operands must name each of {', '.join(problem.operands)} once")
+    if sorted(indices[-problem.results :]) != results:
+        raise invalid_text("its results must be its last operands")
+    return CallerOperands(names, tuple(map(indices.index, range(len(indices)))))
+
+
+def profile_plan(entry: Entry, profile: DeviceProfile, operands: CallerOperands | None = None) -> Plan:
+    """Return the plan for a device profile of an entry that the planner's child process returned. It cannot run."""
+    chosen = Candidate(entry.choice, executable=_OnAnotherGpu(entry.choice.workspace_size or 0, profile))
+    considered = [*map(Candidate, entry.candidates)]
+    problem = parsed_problem(entry.serialized, 0)
+    return Plan(problem, chosen, operands=operands, candidates=considered, profile=profile, entry=entry)

@@ -28,10 +28,10 @@ from typing import NamedTuple, get_args
 import numpy as np
 
 from cudnnpy import raw
+from cudnnpy._core.choice import Engine
 from cudnnpy._planning import known_issues
 from cudnnpy._planning.candidates import (
     Candidate,
-    Engine,
     Lowering,
     candidate_for_engine,
     from_configuration,

@@ -8,15 +8,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from cudnnpy._core.candidate_table import table
+from cudnnpy._core.choice import Engine
 from cudnnpy._core.layouts import are_channels_last, channels_last_strides
 from cudnnpy._memory import workspace as memory
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._planning import problem_notation
 from cudnnpy._planning.candidate_filter import try_plan
-from cudnnpy._planning.candidates import Candidate, Engine
+from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.chooser import (
-    Choice,
     Chooser,
+    Chosen,
     OtherGpu,
     Rejection,
     Request,
@@ -62,7 +63,7 @@ def planned_candidates(
             yield candidate
 
 
-def choose(chooser: Chooser) -> Choice:
+def choose(chooser: Chooser) -> Chosen:
     """Choose a candidate: the forced one, or the first of these that can be used.
 
     1. the engine of an earlier shape (policy "once");
@@ -76,9 +77,9 @@ def choose(chooser: Chooser) -> Choice:
 
     def first(
         candidates: Iterable[Candidate], rejections: Mapping[str, Rejection] = MappingProxyType({})
-    ) -> Choice | None:
+    ) -> Chosen | None:
         found = next(planned_candidates(candidates, request, considered, rejections), None)
-        return None if found is None else Choice(found, lambda: considered)
+        return None if found is None else Chosen(found, lambda: considered)
 
     def forced(algorithm: object) -> list[Candidate]:
         options = request.options._replace(algorithm=algorithm)
@@ -129,14 +130,16 @@ def plan_for(
     begin = time.perf_counter()
     request = request_for(problem, options, memory_limit, may_run=memory_limit is None)
     chooser = chooser_of(request._replace(stream=stream, previous_engine=previous_engine))
-    choice = choose(chooser)
-    plan = Plan(problem, choice.candidate, operands)
-    plan._options, plan._planning_ms = options, (time.perf_counter() - begin) * 1e3
-    plan.store_layer = choice.store_layer
-    if lists_candidates:
-        plan.candidates = choice.considered()
-    plan._is_provisional = chooser.chosen()
-    return plan
+    chosen = choose(chooser)
+    return Plan(
+        problem,
+        chosen.candidate,
+        operands=operands,
+        options=options,
+        planning_ms=(time.perf_counter() - begin) * 1e3,
+        candidates=chosen.considered() if lists_candidates else (),
+        is_provisional=chooser.chosen(),
+    )
 
 
 def plan(problem: str, *, device: int | DeviceProfile = 0) -> Plan:

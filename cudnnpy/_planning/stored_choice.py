@@ -6,7 +6,6 @@ parses stored text. Known issues, options and the workspace limit apply to it as
 
 from __future__ import annotations
 
-import math
 import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,20 +14,19 @@ from threading import RLock
 from weakref import WeakValueDictionary
 
 from cudnnpy import raw
+from cudnnpy._core.choice import invalid_text
 from cudnnpy._cuda_python import cuda_python
 from cudnnpy._cuda_state import version_text
-from cudnnpy._options.checks import printable
 from cudnnpy._planning import known_issues, plan_serialization
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.gpu_kind import gpu_kind
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.plan import Plan
-from cudnnpy._planning.plan_serialization import check_problem, deserialize, invalid_text
-from cudnnpy._planning.problem import Problem
+from cudnnpy._planning.problem import Problem, is_strict
 from cudnnpy._planning.problem_notation import text_of
 from cudnnpy._process_state import declare, process_cache
-from cudnnpy._store.entry import Entry, Key, StoredCandidate, canonical
+from cudnnpy._store.entry import Entry, Key, canonical
 from cudnnpy._version import __version__
 
 _OPTIONS = ("deterministic", "tf32", "workspace_limit")  # the options that a measured choice depends on
@@ -71,7 +69,7 @@ def environment_of(key: Key) -> str:
 
 def was_measured_here(entry: Entry) -> bool:
     """Return whether a choice was measured with the loaded driver, and so counts as confirmed."""
-    return entry.milliseconds is not None and entry.made_with.get("driver") == driver() != ""
+    return entry.choice.milliseconds is not None and entry.made_with.get("driver") == driver() != ""
 
 
 def reason_of_fault(symptom: str, detail: str, made_at: str = "") -> str:
@@ -100,38 +98,17 @@ def entry_of(
     `tried` are all candidates that were considered. `complete` means that time and memory sufficed for all of them.
     Raises TypeError if the plan cannot be serialized.
     """
-    found = next((one for one in tried if one.name == plan.name and not one.rejection_reason), None)
+    plan._check_serializable()
     return Entry(
         key_of(problem, options, target),
         choice_text(problem, options),
-        plan._serialized(gpu_kind(target)),
-        plan.milliseconds,
-        None if found is None else _finite(found.spread),
-        None if found is None else _finite(found.error),
-        plan.workspace_size,
+        plan.choice.stored,
         0.0 if plan.milliseconds is None else options.tune_seconds,
         complete,
         _now(),
         {"cudnnpy": __version__, "driver": driver(), "python": platform.python_version()},
-        tuple(map(row_of, tried)),
+        tuple(candidate.choice.stored for candidate in tried),
     )
-
-
-def row_of(candidate: Candidate) -> StoredCandidate:
-    """Return the stored form of a candidate."""
-    return StoredCandidate(
-        candidate.name,
-        candidate.source,
-        candidate.workspace_size,
-        _finite(candidate.milliseconds),
-        candidate.notes,
-        candidate.deterministic,
-        printable(" ".join(candidate.rejection_reason.split())),
-    )
-
-
-def _finite(number: float | None) -> float | None:
-    return number if number is not None and math.isfinite(number) else None
 
 
 def candidate_of(entry: Entry, problem: Problem, options: PlanningOptions, target: Target) -> Candidate:
@@ -139,9 +116,12 @@ def candidate_of(entry: Entry, problem: Problem, options: PlanningOptions, targe
 
     Raises ValueError if its plan is for another problem, and the errors of plan_serialization.candidate_of.
     """
-    content = deserialize(entry.plan)
-    check_problem(content, problem, options)
-    candidate = plan_serialization.candidate_of(content, problem, options, target)
+    choice = entry.choice
+    if entry.key.problem != text_of(problem) or (
+        choice.engine is None and choice.strict != is_strict(problem, options)
+    ):
+        raise invalid_text(f"it is not a plan for {problem}")
+    candidate = plan_serialization.candidate_of(entry.serialized, problem, target)
     if (
         candidate.lowering is not None
         and candidate.engine is not None
@@ -150,7 +130,6 @@ def candidate_of(entry: Entry, problem: Problem, options: PlanningOptions, targe
         facts, index = candidate.lowering.traits, candidate.engine.index
         if known_issues.requires_heuristics_proposal(facts, index, candidate.notes):
             raise invalid_text(f"{candidate.name} may be wrong for {problem}, unless the heuristics propose it")
-    candidate.spread, candidate.error = entry.spread, entry.error
     return candidate
 
 

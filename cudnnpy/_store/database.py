@@ -194,10 +194,10 @@ class Store(PublicDir):
             raise TypeError(f"entry must be an Entry; got {error_repr(entry)}")
         rows = self._writable_rows
         entry = Entry.of(entry.plain())
-        is_measured = entry.milliseconds is not None
+        is_measured = entry.choice.milliseconds is not None
 
         def replaces(current: Entry) -> bool:
-            return replace or (is_measured and current.milliseconds is None)
+            return replace or (is_measured and current.choice.milliseconds is None)
 
         return rows.run(lambda contents: contents.put_entry(entry, replaces), writes=True) or entry
 
@@ -468,7 +468,7 @@ def _put_all(contents: Contents, entries: Iterable[Entry]) -> int:
         return contents.put_entry(entry, lambda current: rank(entry) > rank(current)) is entry
 
     def rank(entry: Entry) -> tuple[bool, bool]:
-        return entry.milliseconds is not None, entry.complete
+        return entry.choice.milliseconds is not None, entry.complete
 
     return sum(map(put, entries))
 

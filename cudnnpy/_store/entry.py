@@ -1,22 +1,17 @@
-"""The records of a store, and their checks: keys, entries with their candidates, failed plans, and faults."""
+"""The records of a store: keys, entries with their candidates, failed plans, and faults."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import sys
-from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
-from functools import partial
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-from cudnnpy._options.checks import error_repr
+from cudnnpy._core.choice import Choice, GpuKind, SerializedPlan
+from cudnnpy._core.untrusted_json import plain, reader
 
 # The version of the content of rows. Keys of another schema have other digests, so that their entries are not found.
 SCHEMA = 1
-_MAX_INTEGER = (1 << 63) - 1
-
-_Check = Callable[[str, Any], Any]  # returns a JSON value as a field of a name, or raises ValueError
 
 
 class Key(NamedTuple):
@@ -58,40 +53,6 @@ class Key(NamedTuple):
         return hashlib.sha256(canonical([SCHEMA, *self]).encode()).hexdigest()
 
 
-class StoredCandidate(NamedTuple):
-    """A candidate that was considered for an entry.
-
-    Attributes
-    ----------
-    name, source : str
-        The engine with its knobs, and the source that proposed it.
-    workspace_size : int or None
-        In bytes; None if it is not known.
-    milliseconds : float or None
-        The measured time; None if the candidate was not measured.
-    notes : tuple of str
-        The numerical notes of cuDNN.
-    deterministic : bool
-        Whether the result has the same bits every time.
-    refused : str
-        The rejection reason; "" if the candidate was not rejected.
-
-    Examples
-    --------
-    >>> from cudnnpy import store
-    >>> store.StoredCandidate("engine 1", "heuristics", 0, 0.25, (), True, "").milliseconds
-    0.25
-    """
-
-    name: str
-    source: str
-    workspace_size: int | None
-    milliseconds: float | None
-    notes: tuple[str, ...]
-    deterministic: bool
-    refused: str
-
-
 class Entry(NamedTuple):
     """The choice for one key.
 
@@ -101,17 +62,8 @@ class Entry(NamedTuple):
         The key that the choice is for.
     text : str
         The problem in the notation that people read, with the options of the key.
-    plan : str
-        The serialized plan.
-    milliseconds : float or None
-        The measured time of the choice; None if it was chosen without measuring.
-    spread : float or None
-        The difference of the largest and the smallest time of the choice, relative to the median.
-    error : float or None
-        The largest difference of the choice's result from another candidate's, in units of the tolerance. If it had no other,
-        from its own at other addresses. None if it was not compared.
-    workspace_size : int
-        The workspace of the choice in bytes.
+    choice : Choice
+        The chosen candidate, with its measured time; without one if it was chosen without measuring.
     tune_seconds : float
         The time that was allowed for tuning.
     complete : bool
@@ -120,36 +72,43 @@ class Entry(NamedTuple):
         When the choice was made: ISO 8601, in UTC.
     made_with : dict of str to str
         The versions of the software that made the choice.
-    candidates : tuple of StoredCandidate
+    candidates : tuple of Choice
         The candidates that were considered.
 
     Examples
     --------
     >>> from cudnnpy import store
-    >>> "workspace_size" in store.Entry._fields
+    >>> "choice" in store.Entry._fields
     True
     >>> with store.Store("") as choices:
-    ...     [(entry.text, entry.milliseconds) for entry in choices]
+    ...     [(entry.text, entry.choice.milliseconds) for entry in choices]
     []
     """
 
     key: Key
     text: str
-    plan: str
-    milliseconds: float | None
-    spread: float | None
-    error: float | None
-    workspace_size: int
+    choice: Choice
     tune_seconds: float
     complete: bool
     made_at: str
     made_with: dict[str, str]
-    candidates: tuple[StoredCandidate, ...]
+    candidates: tuple[Choice, ...]
+
+    @property
+    def serialized(self) -> SerializedPlan:
+        """The plan, which is the choice with the problem, the GPU and the release of the key."""
+        key = self.key
+        gpu = str(GpuKind(key.gpu, key.capability, key.multiprocessors))
+        return SerializedPlan(key.cudnn, gpu, key.problem, self.choice)
+
+    @property
+    def plan(self) -> str:
+        """The plan as text, which `Plan.from_json` reads."""
+        return self.serialized.text
 
     def plain(self) -> dict[str, object]:
         """Return the entry as a JSON object, the inverse of `of`."""
-        candidates = [{**candidate._asdict(), "notes": list(candidate.notes)} for candidate in self.candidates]
-        return {**self._asdict(), "key": self.key._asdict(), "candidates": candidates}
+        return dict(plain(self))
 
     @classmethod
     def of(cls, plain: Mapping[str, object]) -> Entry:
@@ -212,7 +171,7 @@ class Fault(NamedTuple):
 
     def plain(self) -> dict[str, object]:
         """Return the fault as a JSON object, the inverse of `of`."""
-        return {**self._asdict(), "key": self.key._asdict()}
+        return dict(plain(self))
 
     @classmethod
     def of(cls, plain: Mapping[str, object]) -> Fault:
@@ -267,74 +226,4 @@ def digest_of(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value.isprintable():
-        raise ValueError(f"{name} must be a str without control characters; got {error_repr(value)}")
-    return value
-
-
-def _integer(name: str, value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= _MAX_INTEGER:
-        raise ValueError(f"{name} must be an int of 0 or more, in 63 bits; got {error_repr(value)}")
-    return value
-
-
-def _number(name: str, value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value <= sys.float_info.max:
-        raise ValueError(f"{name} must be a finite number of 0 or more; got {error_repr(value)}")
-    return float(value)
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} must be a bool; got {error_repr(value)}")
-    return value
-
-
-def _moment(name: str, value: Any) -> str:
-    try:
-        if datetime.fromisoformat(_text(name, value)).utcoffset() == timedelta(0):
-            return str(value)
-    except ValueError:
-        pass
-    raise ValueError(f"{name} must be a time in UTC such as '2026-01-31T12:00:00+00:00'; got {error_repr(value)}")
-
-
-def _texts_by_name(name: str, value: Any) -> dict[str, str]:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{name} must be an object of strings; got {error_repr(value)}")
-    return {_text(name, key): _text(name, text) for key, text in value.items()}
-
-
-def _or_none(check: _Check, name: str, value: Any) -> Any:
-    return None if value is None else check(name, value)
-
-
-def _items(check: _Check, name: str, value: Any) -> tuple[Any, ...]:
-    if not isinstance(value, list):
-        raise ValueError(f"{name} must be a list; got {error_repr(value)}")
-    return tuple(check(f"{name}[{index}]", item) for index, item in enumerate(value))
-
-
-def _record(make: type, checks: Mapping[str, _Check], name: str, value: Any) -> Any:
-    if not isinstance(value, Mapping) or value.keys() != checks.keys():
-        actual = sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
-        raise ValueError(f"{name} must be an object of {', '.join(checks)}; got {str(actual)[:200]}")
-    return make(**{field: check(f"{name}.{field}", value[field]) for field, check in checks.items()})
-
-
-def _check_of(annotation: Any) -> _Check:
-    """Return the function that checks a JSON value, and returns it as the annotated type."""
-    simple: dict[Any, _Check] = {str: _text, int: _integer, float: _number, bool: _flag, dict[str, str]: _texts_by_name}
-    if annotation in simple:
-        return simple[annotation]
-    first = next(iter(get_args(annotation)), None)
-    if first is not None:
-        return partial(_items if get_origin(annotation) is tuple else _or_none, _check_of(first))
-    checks = {field: _check_of(type_) for field, type_ in get_type_hints(annotation).items()}
-    if "made_at" in checks:
-        checks["made_at"] = _moment
-    return partial(_record, annotation, checks)
-
-
-_ENTRY, _FAULT = _check_of(Entry), _check_of(Fault)
+_ENTRY, _FAULT = reader(Entry), reader(Fault)

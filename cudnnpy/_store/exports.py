@@ -1,11 +1,11 @@
 """Write and read exports: the entries and faults of a store as lines of JSON, with equal bytes for equal content.
 
-    {"entries": 2, "faults": 1, "format": 2, "kind": "cudnnpy store"}
+    {"entries": 2, "faults": 1, "format": 3, "kind": "cudnnpy store"}
     {"checksum": "6f...", "entry": {...}}
     {"checksum": "a0...", "entry": {...}}
     {"checksum": "3c...", "fault": {...}}
 
-The checksum is the SHA-256 of the JSON text of the entry or fault in the line. Format 1 has no faults.
+The checksum is the SHA-256 of the JSON text of the entry or fault in the line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cudnnpy._core.caller_warning import warn
 from cudnnpy._options.limits import MAX_EXPORT_HEADER_CHARACTERS, MAX_EXPORT_LINE_CHARACTERS
 from cudnnpy._store.entry import Entry, Fault, canonical, digest_of
 
-FORMAT = 2
+FORMAT = 3
 KIND = "cudnnpy store"
 _NAMES: dict[type, str] = {Entry: "entry", Fault: "fault"}  # names of the contents of a line
 
@@ -88,10 +88,10 @@ def _count(line: str, path: Path) -> int:
     header = _header(line)
     if header is None:
         raise ValueError(f"path must be an export of a store, whose first line names it; got {path}, another file")
-    if header.get("format") not in (1, FORMAT):
+    if header.get("format") != FORMAT:
         raise ValueError(
-            f"path must be an export of format {FORMAT}; got format {header.get('format')!r} in {path}. Export it again "
-            "with this release of cudnnpy, or import it with the release that wrote it"
+            f"path must be an export of format {FORMAT}; got format {header.get('format')!r} in {path}. Tune again and export "
+            "the choices, or import it with the release of cudnnpy that wrote it"
         )
     counts = header.get("entries"), header.get("faults")
     return sum(count for count in counts if type(count) is int)

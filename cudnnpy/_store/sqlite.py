@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 TABLE_NAME = "cudnnpy_rows"
 APPLICATION_ID = 0x63754E50  # "cuNP", which SQLite's header has for the application that owns the file
-TABLE_VERSION = 1  # SQLite's user_version. The content of rows has a version of its own, entry.SCHEMA
+TABLE_VERSION = 2  # SQLite's user_version. A file with an earlier one is set aside
 DEFINITION = (
     f"CREATE TABLE {TABLE_NAME} (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, schema INTEGER NOT NULL, "
     "content TEXT NOT NULL, checksum TEXT NOT NULL)"
@@ -36,7 +36,7 @@ class CorruptFileError(FileUnavailableError):
 
 
 class OldFileError(FileUnavailableError):
-    """A file has an earlier format of its table."""
+    """A file has an earlier format of its table or its rows."""
 
     def __init__(self) -> None:
         super().__init__("it was made by an older release of cudnnpy and cannot be replaced")
@@ -104,10 +104,10 @@ def has_table(connection: sqlite3.Connection) -> bool:
     objects = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
     if any(kind == "trigger" for kind, *_ in objects):
         raise ForeignFileError
-    if ("table", TABLE_NAME, DEFINITION) in objects:
-        return True
     if objects and application == APPLICATION_ID and version < TABLE_VERSION:
         raise OldFileError
+    if ("table", TABLE_NAME, DEFINITION) in objects:
+        return True
     if objects or application not in (0, APPLICATION_ID):
         raise ForeignFileError
     if application == APPLICATION_ID:

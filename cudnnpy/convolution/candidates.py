@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Self
 
+from cudnnpy._core.choice import Choice, Engine
 from cudnnpy._launch.steps import Executable
 from cudnnpy._options.algorithms import algorithm_named, algorithm_names
 from cudnnpy._options.checks import error_repr
 from cudnnpy._planning import known_issues
 from cudnnpy._planning.candidates import (
     Candidate,
-    Engine,
     all_engines,
     candidate_for_engine,
     heuristic_candidates,
@@ -141,12 +141,8 @@ def from_algorithm(problem: ConvolutionSpec, strict: bool, target: Target, name:
     def make() -> Executable:
         return lowering.complete(legacy.LegacyExecutable(lowering.part, name, strict, target.handle), target)
 
-    return Candidate(
-        "legacy",
-        name + lowering.suffix,
-        (),
-        legacy.is_deterministic(problem.operation, name),
-        make,
-        strict=strict,
-        lowering=lowering,
+    is_deterministic = legacy.is_deterministic(problem.operation, name)
+    choice = Choice(
+        name + lowering.suffix, "legacy", None, lowering.part_text, deterministic=is_deterministic, strict=strict
     )
+    return Candidate(choice, make, lowering)

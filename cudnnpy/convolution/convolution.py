@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from cudnnpy._core.choice import Engine
 from cudnnpy._core.convolution_sizes import output_shape_in_layout
 from cudnnpy._core.driver import check_not_capturing
 from cudnnpy._core.layouts import TensorSpec, byte_extent
@@ -18,7 +19,7 @@ from cudnnpy._memory.device_array import current_device
 from cudnnpy._options.arguments import shape_argument
 from cudnnpy._options.checks import check_option, error_repr
 from cudnnpy._options.convolution import ConvolutionOptions
-from cudnnpy._planning.candidates import Candidate, Engine
+from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.chooser import OtherGpu, chooser_of
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan

@@ -49,6 +49,7 @@ from cudnnpy._core.layouts import (
     is_format_ambiguous,
     packed_strides,
 )
+from cudnnpy._core.untrusted_json import LIMIT
 from cudnnpy._options.convolution import MODES, PADDINGS, ConvolutionOptions, compute_dtype_for
 from cudnnpy._options.element_types import ALIASES, ELEMENT_NAMES
 from cudnnpy._planning.problem import Problem
@@ -60,7 +61,6 @@ from cudnnpy._planning.problem_notation import (
     read_integer,
     read_number,
 )
-from cudnnpy._planning.untrusted_json import LIMIT
 from cudnnpy.convolution.problem import (
     ACTIVATIONS,
     OPERATIONS,

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
+from cudnnpy._core.choice import LOWERING_OPTIONS
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import (
     MAX_TENSOR_ELEMENTS,
@@ -34,7 +35,6 @@ from cudnnpy._core.layouts import (
 from cudnnpy._launch.step_builder import StepBuilder, Tensor
 from cudnnpy._launch.steps import Executable, StepSequence
 from cudnnpy._planning import known_issues
-from cudnnpy._planning.candidates import LOWERING_OPTIONS
 from cudnnpy._planning.engines import GraphExecutable, Target
 from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy.backend import Descriptor

@@ -11,7 +11,7 @@ from typing import Any
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, check_distinct
-from cudnnpy._planning.untrusted_json import LIMIT, integers, invalid_json, spec_of
+from cudnnpy._core.untrusted_json import LIMIT, integers, invalid_json, spec_of
 from cudnnpy.graph.kinds import DTYPE, FLAG, INTEGER, INTEGERS, KINDS, Kind, Option
 from cudnnpy.graph.operation_graph import Operation, OperationGraph, Tensor, Uids, canonical_graph
 from cudnnpy.names import enumerator, short_name

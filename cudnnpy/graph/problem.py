@@ -10,16 +10,17 @@ from ctypes import c_double, c_float
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from cudnnpy._core.choice import Engine
 from cudnnpy._core.layouts import TensorSpec
+from cudnnpy._core.untrusted_json import parse_json
 from cudnnpy._launch.steps import Executable
 from cudnnpy._options.checks import error_repr
-from cudnnpy._planning.candidates import Candidate, Engine, all_engines, candidate_for_engine, heuristic_candidates
+from cudnnpy._planning.candidates import Candidate, all_engines, candidate_for_engine, heuristic_candidates
 from cudnnpy._planning.engines import GraphExecutable, Target
 from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import FLAGS, POSITIVE, Read, Values, values_of
 from cudnnpy._planning.problem_notation import ParsedText, ProblemSyntax, ProblemTextError
-from cudnnpy._planning.untrusted_json import parse_json
 from cudnnpy.backend import Descriptor
 from cudnnpy.graph.descriptors import build_graph
 from cudnnpy.graph.graph_json import graph_from_json, graph_to_json

@@ -16,11 +16,12 @@ from functools import cached_property, partial
 from types import ModuleType
 from typing import NamedTuple
 
+from cudnnpy._core.choice import Choice
 from cudnnpy._measuring.candidate_order import RankedChooser
 from cudnnpy._planning import ranking, recording, stored_choice
 from cudnnpy._planning.candidate_filter import try_plan
-from cudnnpy._planning.candidates import Candidate, detached_candidate
-from cudnnpy._planning.chooser import Choice, Rejection, Request
+from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.chooser import Chosen, Rejection, Request
 from cudnnpy._planning.engines import load_plan
 from cudnnpy._planning.measurement import Measurement, Measurer
 from cudnnpy._planning.measurement_freeze import Freeze
@@ -84,7 +85,7 @@ class TuningChooser(RankedChooser):
         faults = {name: Rejection(reason, is_final=False) for name, reason in self.left_out.items()}
         return faults | {name: Rejection(reason, is_final=True) for name, reason in self._failed.items()}
 
-    def known(self) -> Choice | None:
+    def known(self) -> Chosen | None:
         """Return the stored or measured choice; None if the caller must choose as prefer="fastest" does."""
         if self._is_autotuned:
             found = self._autotuned()
@@ -92,7 +93,8 @@ class TuningChooser(RankedChooser):
             found = _Stored() if self._is_blank or not serves_all_preferences() else self._stored()
         if found.candidate is None or found.entry is None:
             return None
-        return Choice(found.candidate, partial(self._considered, found.entry), found.layer)
+        found.candidate.store_layer = found.layer
+        return Chosen(found.candidate, partial(self._considered, found.entry))
 
     def chosen(self) -> bool:
         """Add the problem to the open recordings. Return whether the choice is a guess, since a freeze forbids measuring."""
@@ -105,9 +107,9 @@ class TuningChooser(RankedChooser):
         They are read from the store only now, since most callers do not need them.
         """
         stored = None if entry.candidates else self._store.get(entry.key)
-        if stored is not None and stored.entry.plan == entry.plan:
+        if stored is not None and stored.entry.choice == entry.choice:
             entry = stored.entry
-        return [detached_candidate(*one) for one in entry.candidates]
+        return [Candidate(choice) for choice in entry.candidates]
 
     def _autotuned(self) -> _Stored:
         """Return the stored choice, or the measured one if there is none, or if it allows more tuning."""
@@ -127,7 +129,7 @@ class TuningChooser(RankedChooser):
 
     def _allows_more_tuning(self, entry: Entry | None) -> bool:
         """Return whether the search of an entry ended early, and more time is allowed now."""
-        if entry is None or entry.milliseconds is None or entry.complete:
+        if entry is None or entry.choice.milliseconds is None or entry.complete:
             return False
         return entry.tune_seconds < self._options.tune_seconds
 
@@ -152,21 +154,21 @@ class TuningChooser(RankedChooser):
 
     def _stored(self) -> _Stored:
         """Return the stored choice. With prefer="autotune", a choice that fails is marked as failed in the store."""
-        failed: set[str] = set()
+        failed: set[Choice] = set()
         while True:
             entry, layer = self._look_up()
-            if entry is None or entry.plan in failed:
+            if entry is None or entry.choice in failed:
                 return _Stored()
             choice, reason = self._restored(entry, layer)
             if choice.candidate is not None or not choice.fits or not self._is_autotuned:
                 return choice
-            failed.add(entry.plan)
+            failed.add(entry.choice)
             self._store.forget(entry.key, reason)
 
     def _restored(self, entry: Entry, layer: str, *, is_new: bool = False) -> tuple[_Stored, str]:
         """Return the choice of an entry, planned, or the reason why it fails. `is_new` means that it was measured just now."""
         too_large = _Stored(fits=False)
-        if entry.workspace_size > self._limit:
+        if (entry.choice.workspace_size or 0) > self._limit:
             return too_large, ""
         is_confirmed = is_new or self.is_confirmed(entry)
         if not (is_confirmed or self._is_autotuned):
@@ -235,7 +237,7 @@ class TuningChooser(RankedChooser):
         """Store an entry, and return its choice; another process's choice if that was stored first and is valid here."""
         now, _ = (None, "") if before is None else self._look_up()
         current_entry = self._store.put(entry, replace=now is not None and now == before)
-        if current_entry.plan != entry.plan:
+        if current_entry.choice != entry.choice:
             choice, reason = self._restored(current_entry, "user")
             if choice.candidate is not None:
                 return choice
@@ -256,14 +258,13 @@ def _faster(before: _Stored, entry: Entry, measurement: Measurement) -> Entry:
     """
     if before.candidate is None or before.entry is None:
         return entry
-    name, earlier, time = before.candidate.name, before.entry.milliseconds, entry.milliseconds
+    name, earlier, time = before.candidate.name, before.entry.choice.milliseconds, entry.choice.milliseconds
     row = next((row for row in entry.candidates if row.name == name), None)
-    was_run = row is not None and not row.refused.startswith("not measured")
+    was_run = row is not None and not row.rejection_reason.startswith("not measured")
     has_fault = any(fault.candidate == name for fault in measurement.faults)
     if was_run or has_fault or earlier is None or (time is not None and time <= earlier):
         return entry
-    choice = ("plan", "milliseconds", "spread", "error", "workspace_size")
-    return entry._replace(**{field: getattr(before.entry, field) for field in choice})
+    return entry._replace(choice=before.entry.choice)
 
 
 def profile_planner() -> ModuleType:

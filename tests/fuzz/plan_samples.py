@@ -11,9 +11,10 @@ from typing import Any
 
 import planning
 
+from cudnnpy._core.choice import Choice, Engine, digest
 from cudnnpy._planning import plan as plans
-from cudnnpy._planning import plan_serialization, selection
-from cudnnpy._planning.candidates import Candidate, Engine
+from cudnnpy._planning import selection
+from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.convolution import legacy
 from cudnnpy.convolution.lowering import lowerings
@@ -80,7 +81,8 @@ def samples() -> tuple[str, ...]:
             if lowering.part.activation is None and lowering.part.bias is None
         )
         executable = lowering.complete(Algorithm(lowering.part, "gemm", False, None), planner.TARGET)  # type: ignore[arg-type]
-        made = Candidate("legacy", "gemm" + lowering.suffix, (), True, plain, lowering=lowering, executable=executable)
+        choice = Choice("gemm" + lowering.suffix, "legacy", lowering=lowering.part_text)
+        made = Candidate(choice, plain, lowering, executable=executable)
         found.append(plans.Plan(problem, made).to_json())
     for function in (*sample_graphs.FUSED, *sample_graphs.OTHERS):
         problem = function(Graph()).problem()
@@ -88,7 +90,7 @@ def samples() -> tuple[str, ...]:
         chosen = next(selection.planned_candidates(chooser.proposed(), chooser.request, []), None)
         if chosen is None:  # its engines are compiled at run time, on a GPU: cuDNN refuses the text of one
             lowering = GraphLowering(problem)
-            chosen = Candidate("engines", "engine 4", (), True, plain, engine=Engine(4), lowering=lowering)
+            chosen = Candidate(Choice("engine 4", "engines", Engine(4)), plain, lowering)
             chosen.executable = Algorithm(problem, "", False, None)
         found.append(plans.Plan(problem, chosen).to_json())
     return tuple(found)
@@ -97,4 +99,4 @@ def samples() -> tuple[str, ...]:
 def sealed(content: dict[str, Any]) -> str:
     """The text of a content with a digest that fits."""
     plain = {name: value for name, value in content.items() if name != "sha256"}
-    return json.dumps({**plain, "sha256": plan_serialization.digest(plain)})
+    return json.dumps({**plain, "sha256": digest(plain)})

@@ -8,8 +8,8 @@ from typing import Any
 
 from campaign import Campaign
 
+from cudnnpy._core.choice import Engine
 from cudnnpy._planning.engines import engine_name
-from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem_notation import text_of
 from cudnnpy.errors import LibraryVersionError, StatusError
@@ -56,20 +56,23 @@ def fields_of(random: Random, text: str) -> str:
     """Fields exchanged with junk or with those of another plan, left out or added; and a digest that fits."""
     from plan_samples import samples, sealed
 
-    fields, other = json.loads(text), json.loads(random.choice(samples()))
+    whole, another = json.loads(text), json.loads(random.choice(samples()))
+    pairs = [(whole, another), (whole["choice"], another["choice"])]
+    engines = whole["choice"]["engine"], another["choice"]["engine"]
+    fields, other = random.choice([*pairs, engines] if all(engines) else pairs)
     for name in random.sample(sorted(fields), random.choice([1, 1, 2, 3])):
         fields[name] = random.choice([other[name], other[name], random.choice(JUNK)])
     if not random.randrange(8):
         fields.pop(random.choice(sorted(fields)))
-    return sealed(fields)
+    return sealed(whole)
 
 
 def words_of(random: Random, text: str) -> str:
-    """Words of the problem or of the part exchanged, left out and repeated, and characters changed; and a digest that fits."""
+    """Words of the problem or of the lowering exchanged, left out, repeated or changed; and a digest that fits."""
     from plan_samples import samples, sealed
 
-    fields = json.loads(text)
-    name = random.choice(["problem", "problem", "part"])
+    whole = json.loads(text)
+    fields, name = random.choice([(whole, "problem"), (whole, "problem"), (whole["choice"], "lowering")])
     words = fields[name].split(" ")
     at = random.randrange(len(words))
     words[at : at + 1] = random.choice(
@@ -81,24 +84,28 @@ def words_of(random: Random, text: str) -> str:
             [words[at], random.choice(["float16", "channels_last", "beta=1", "bias", "relu", "pad=1:2", "tf32=False"])],
         ]
     )
-    return sealed({**fields, name: " ".join(words)})
+    fields[name] = " ".join(words)
+    return sealed(whole)
 
 
 def engine_of(random: Random, text: str) -> str:
     """Another engine or other knobs, described consistently; and a digest that fits."""
     from plan_samples import sealed
 
-    fields = json.loads(text)
-    before = engine_name(fields["engine"] or 0, tuple(map(tuple, fields["knobs"])))
-    if random.random() < 0.5 or fields["engine"] is None:
-        fields["engine"] = random.choice(INDICES)
-    knobs = fields["knobs"]
+    whole = json.loads(text)
+    choice = whole["choice"]
+    engine = choice["engine"] or {**Engine(0)._fields(), "knobs": None}
+    knobs = engine["knobs"] or []
+    before = engine_name(engine["index"], tuple(map(tuple, knobs)))
+    if random.random() < 0.5 or choice["engine"] is None:
+        engine["index"] = random.choice(INDICES)
     if random.random() < 0.3:
         knobs = [[kind, random.choice(VALUES)] for kind in sorted(random.sample(range(64), random.randrange(6)))]
     elif knobs and random.random() < 0.7:
         random.choice(knobs)[1] = random.choice(VALUES)
-    name = engine_name(fields["engine"], tuple(map(tuple, knobs))) + fields["name"].removeprefix(before)
-    return sealed({**fields, "knobs": knobs, "name": name, "algorithm": None})
+    name = engine_name(engine["index"], tuple(map(tuple, knobs))) + choice["name"].removeprefix(before)
+    choice |= {"engine": {**engine, "knobs": knobs or None}, "name": name}
+    return sealed(whole)
 
 
 def monster_of(random: Random, text: str) -> str:
@@ -113,8 +120,8 @@ def monster_of(random: Random, text: str) -> str:
             "9" * long,
             f"1e{'9' * long}",
             text.replace("92800", "9" * long, 1),
-            text.replace('"format": 5', '"format": NaN'),
-            text.replace('"format": 5', '"format": 4'),
+            text.replace('"version":6', '"version":NaN'),
+            text.replace('"version":6', '"version":5'),
             " " * long,
             "\ufeff" + text,
         ]
@@ -144,11 +151,10 @@ def run(case: tuple[str, str]) -> str:
         check_refusal(kind, str(error))
         return "refused"
     fields, again = json.loads(text), plan.to_json()
-    strict = "tf32=False" in fields["problem"].split(" ")
-    assert fields["name"] == plan.name
+    assert fields["choice"]["name"] == plan.name
     assert Plan.from_json(again).to_json() == again
     if kind == "whole":
-        assert fields["problem"] == text_of(plan.problem, PlanningOptions(tf32=not strict))
+        assert fields["problem"] == text_of(plan.problem)
     return "loaded"
 
 

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from made_up_candidates import made_up
+
 from cudnnpy import Engine, _worker
 from cudnnpy._measuring import local_measurer
 from cudnnpy._planning.candidates import Candidate
@@ -69,7 +71,7 @@ class Faulty:
 
 def planted(fault: str, problem: ConvolutionProblem) -> Candidate:
     name = f"engine {FIRST + FAULTS.index(fault)}"
-    found = Candidate("heuristics", name, (), True, lambda: Faulty(fault, problem))  # type: ignore[arg-type, return-value]
+    found = made_up(name, make=lambda: Faulty(fault, problem))
     found.engine = Engine(FIRST + FAULTS.index(fault))
     return found
 

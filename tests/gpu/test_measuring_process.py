@@ -85,8 +85,8 @@ def test_a_fault_costs_the_candidate_and_is_stored(
     assert (found.candidate, found.symptom) == (NAMES[fault], SYMPTOMS[fault])
     (entry,) = new_store
     (row,) = [candidate for candidate in entry.candidates if candidate.name == NAMES[fault]]
-    assert row.refused.startswith("not measured: ")
-    assert entry.milliseconds is not None
+    assert row.rejection_reason.startswith("not measured: ")
+    assert entry.choice.milliseconds is not None
 
 
 def test_the_plan_that_a_child_compiled_is_not_compiled_again(
@@ -121,7 +121,7 @@ def test_a_candidate_that_writes_nothing_is_rejected(new_store: store.Store, mon
     tuned(20)
     (entry,) = new_store
     (row,) = [candidate for candidate in entry.candidates if candidate.name == NAMES["lazy"]]
-    assert row.refused.startswith("wrong result")
+    assert row.rejection_reason.startswith("wrong result")
     assert new_store.faults() == []
 
 

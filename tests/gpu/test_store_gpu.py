@@ -221,7 +221,7 @@ def test_a_right_choice_of_another_machine_is_checked_once(
     for _ in range(2):
         new_process()
         plan = CONVOLUTION.plan("forward", *SPECS)
-        assert (plan.store_layer, plan.milliseconds) == ("user", entry.milliseconds)
+        assert (plan.store_layer, plan.milliseconds) == ("user", entry.choice.milliseconds)
     assert len(seen) == 1
     assert layers.current().user.forgotten() == []
 
@@ -279,14 +279,14 @@ def test_a_wrong_choice_of_another_machine_is_found_and_forgotten(
 
 
 def test_an_exchanged_plan_is_not_given_to_cudnn(new_process: Callable[[], None]) -> None:
-    """The plan of another problem, with a right checksum, in the entry of this one."""
+    """An engine for a part that this problem does not have, with a right checksum."""
     entry = of_another_driver()
-    other = CONVOLUTION.plan("forward", TensorSpec((4, *X[1:]), "float32"), SPECS[1])
-    layers.current().put(entry._replace(plan=other.to_json()), replace=True)
+    other = entry.choice._replace(lowering="forward 4x64x56x56 64x64x3x3 pad=1")
+    layers.current().put(entry._replace(choice=other), replace=True)
     new_process()
     x = torch.randn(X, device="cuda")
     w = torch.randn(W, device="cuda")
     found = CONVOLUTION.forward(x, w)
     torch.testing.assert_close(found, F.conv2d(x.double(), w.double(), padding=1).float(), rtol=1e-2, atol=2e-1)
     (forgotten,) = layers.current().user.forgotten()
-    assert "it is not a plan for" in forgotten.reason
+    assert "its lowering is not one of" in forgotten.reason

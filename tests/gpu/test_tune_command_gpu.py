@@ -83,7 +83,7 @@ def test_problems_are_measured_once(gpus: str) -> None:
     entries = stored()
     assert len(re.findall(r"^\[\d+/\d+\] ", done.stderr, re.M)) == len(entries)
     assert len(entries) == 3 * len({json.dumps(entry.key[2:]) for entry in entries})
-    assert all(entry.milliseconds and entry.milliseconds > 0 for entry in entries)
+    assert all(entry.choice.milliseconds and entry.choice.milliseconds > 0 for entry in entries)
     assert all(sum(one.milliseconds is not None for one in entry.candidates) >= 3 for entry in entries)
     assert all(re.search(rf"^{re.escape(text)}  +engine ", done.stdout, re.M) for text in PROBLEMS)
     assert Path("out/table.csv").read_text().count("\n") == 1 + len(entries)
@@ -99,7 +99,7 @@ def test_problems_are_measured_once(gpus: str) -> None:
 @pytest.mark.usefixtures("folder")
 def test_the_choice_is_taken_by_another_process_and_is_right() -> None:
     assert tune("problems.txt").returncode == 0
-    chosen = {entry.text.partition(" ")[0]: json.loads(entry.plan)["name"] for entry in stored()}
+    chosen = {entry.text.partition(" ")[0]: entry.choice.name for entry in stored()}
     stores.use("store.sqlite")
     try:
         random = np.random.default_rng(1)

@@ -106,7 +106,7 @@ def _of(right: Measurement, **fields: Any) -> Measurement:
 
 # Answers that no worker should give, by the text of the problem.
 MALFORMED = {
-    "NaN": lambda right: _of(right, milliseconds=float("nan")),
+    "NaN": lambda right: _of(right, tune_seconds=float("nan")),
     "escapes": lambda right: _of(right, text=f"{right.entry.text}\x1b[2J"),
     "an integer for a candidate": lambda right: _of(right, candidates=(7,)),
     "100,000 faults": lambda right: right._replace(faults=(fault_of(0),) * 100_000),

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from made_up_candidates import made_up
 
 from cudnnpy import Engine, Plan, TensorSpec, raw
 from cudnnpy._measuring import knob_search, local_measurer, search
@@ -144,7 +145,7 @@ class MadeUp:
 
     def functions(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
         executable: Any = Function()
-        yield Candidate("legacy", "plain", (), True, lambda: executable)
+        yield made_up("plain", "legacy", make=lambda: executable)
 
     def forced_candidate(self, options: PlanningOptions, target: Target) -> Candidate:
         given = options.algorithm

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cudnnpy._store.entry import Entry, Key, StoredCandidate
+from cudnnpy._core.choice import Choice
+from cudnnpy._store.entry import Entry, Key
 from cudnnpy.cli.tune.tune_problem import Job
 
 
-def candidate(
-    name: str, source: str, milliseconds: float | None, workspace: int | None = 0, **fields: Any
-) -> StoredCandidate:
-    """A candidate; `notes`, `deterministic` and `refused` may be given."""
-    fields = {"notes": (), "deterministic": True, "refused": "", **fields}
-    return StoredCandidate(name, source, workspace, milliseconds, **fields)
+def candidate(name: str, source: str, milliseconds: float | None, workspace: int | None = 0, **fields: Any) -> Choice:
+    """A candidate; other fields of Choice may be given."""
+    return Choice(name, source, milliseconds=milliseconds, workspace_size=workspace, **fields)
 
 
 CANDIDATES = (
@@ -22,25 +20,24 @@ CANDIDATES = (
     candidate("engine 3", "heuristics", 0.7, 0),
     candidate("engine 5 + copies", "engines", 0.25, 1 << 20, notes=("winograd",)),
     candidate("engine 5", "engines", 9.0, 64 << 20),
-    candidate("engine 6", "engines", 0.2, 0, refused="wrong result: off by 3"),
-    candidate("engines 7-9", "engines", None, None, refused="not supported here: CUDNN_STATUS_NOT_SUPPORTED (3000)"),
+    candidate("engine 6", "engines", 0.2, 0, rejection_reason="wrong result: off by 3"),
+    candidate(
+        "engines 7-9", "engines", None, None, rejection_reason="not supported here: CUDNN_STATUS_NOT_SUPPORTED (3000)"
+    ),
 )
 
 
-def entry(text: str, candidates: tuple[StoredCandidate, ...] = CANDIDATES, chosen: int = 2, **fields: Any) -> Entry:
+def entry(text: str, candidates: tuple[Choice, ...] = CANDIDATES, chosen: int = 2, **fields: Any) -> Entry:
     """An entry that chooses one of some candidates."""
     key = Key(
         json.dumps({"problem": text}), "{}", fields.pop("gpu", "NVIDIA H200"), "9.0", 132, fields.pop("cudnn", 91900)
     )
-    choice = candidates[chosen]
+    choice = candidates[chosen]._replace(spread=0.02, error=0.1)
+    of_choice = {name: fields.pop(name) for name in Choice._fields if name in fields}
     plain: dict[str, Any] = {
         "key": key,
         "text": text,
-        "plan": json.dumps({"name": choice.name.partition(" + ")[0]}),
-        "milliseconds": choice.milliseconds,
-        "spread": 0.02,
-        "error": 0.1,
-        "workspace_size": choice.workspace_size or 0,
+        "choice": choice._replace(**of_choice),
         "tune_seconds": 2.0,
         "complete": True,
         "made_at": "2026-01-31T12:00:00+00:00",

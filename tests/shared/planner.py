@@ -22,6 +22,7 @@ import sample_graphs
 
 from cudnnpy import raw
 from cudnnpy._core.candidate_table import table
+from cudnnpy._core.choice import Engine
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._launch.steps import is_relocatable
 from cudnnpy._measuring import local_measurer, search
@@ -29,7 +30,7 @@ from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._planning import engines as engines_of
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning import selection, stored_choice
-from cudnnpy._planning.candidates import Candidate, Engine, detached_candidate
+from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.chooser import Request
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._store import layers
@@ -264,8 +265,7 @@ def stored(request: dict[str, Any]) -> Any:
     read = Entry.of(json.loads(json.dumps(entry.plain())))
     found = stored_choice.candidate_of(read, problem, options, TARGET)
     found.executable = found.make()
-    again = plans.Plan(problem, found)
-    again.candidates = [detached_candidate(*one) for one in read.candidates]
+    again = plans.Plan(problem, found, candidates=[*map(Candidate, read.candidates)])
     sizes = [one.workspace_size for one in (plan, again)]
     tables = [table(tried), table(again.candidates)]
     return {"key": entry.key, "texts": [plan.to_json(), again.to_json()], "sizes": sizes, "tables": tables}

@@ -16,9 +16,11 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
+from made_up_candidates import made_up
 from stand_in_driver import DONE, DriverFixture, StandInDriver
 
 from cudnnpy import raw
+from cudnnpy._core.choice import Engine
 from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides
 from cudnnpy._core.owned import Owned
 from cudnnpy._launch import dispatch, implicit_operands, launcher
@@ -26,8 +28,8 @@ from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._memory import arrays, workspace
 from cudnnpy._memory.arrays import ArrayLibrary
 from cudnnpy._planning import selection
-from cudnnpy._planning.candidates import Candidate, Engine
-from cudnnpy._planning.chooser import Choice, Chooser
+from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.chooser import Chooser, Chosen
 from cudnnpy._planning.engines import GraphExecutable
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.backend import Descriptor
@@ -171,7 +173,7 @@ class StandInDevice:
         executable.__dict__["is_relocatable"] = self.is_relocatable
         return executable
 
-    def choose(self, chooser: Chooser) -> Choice:
+    def choose(self, chooser: Chooser) -> Chosen:
         problem: Any = chooser.request.problem
         assert self.thread_state.device == problem.device
         if isinstance(problem, GraphProblem):
@@ -179,15 +181,15 @@ class StandInDevice:
         else:
             self.choices.append((problem, chooser.request.options, chooser.request.previous_engine))
             executable = self.executable(tuple(range(len(problem.operands))), problem.operands)
-            found = Candidate("heuristics", "made up", (), True, lambda: executable, engine=Engine(7, {1: 2}))
+            found = made_up("made up", make=lambda: executable, engine=Engine(7, {1: 2}))
         assert found.prepare() is not None
-        return Choice(found, lambda: [found])
+        return Chosen(found, lambda: [found])
 
     def guesses(self, problem: Any) -> Iterator[Candidate]:
         assert self.thread_state.device == problem.device
         self.planned_graphs.append(problem)
         uids = problem.graph.in_memory
-        yield Candidate("heuristics", "made up", (), True, lambda: self.executable(uids, problem.operands))
+        yield made_up("made up", make=lambda: self.executable(uids, problem.operands))
 
     def called(self, name: str, *arguments: Any) -> int:
         """A C function that does nothing, and succeeds; sizes are told, and what launches are on is noted."""

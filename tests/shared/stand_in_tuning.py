@@ -18,6 +18,7 @@ from typing import Any
 from made_up_entries import entry
 
 from cudnnpy import __version__
+from cudnnpy._core.choice import Choice, Engine
 from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._measuring.process import WorkerProcess
 from cudnnpy._store.entry import Entry
@@ -123,7 +124,7 @@ def answers(request: Message, gpu: str, behaviour: str) -> Iterator[Message]:
     """The messages for a request. `engine 9` crashes, alone as well, if the behaviour is "faulty"."""
     device = int(gpu.removeprefix("GPU-"))
     if behaviour == "faulty" and "engine 9" not in request.get("left_out", ()):
-        yield {"begin": "engine 9", "seconds": 30, "engine": [9, [], []]}
+        yield {"begin": "engine 9", "seconds": 30, "choice": Choice("engine 9", "engines", Engine(9)).plain()}
         os.kill(os.getpid(), signal.SIGABRT)
     yield {"begin": "", "seconds": 2.0 if request["text"].startswith("hang") else 30.0}
     if behaviour == "scarce":

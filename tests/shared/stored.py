@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cudnnpy.store import Entry, Fault, Key, Store, StoredCandidate
+from cudnnpy._core.choice import Engine
+from cudnnpy.store import Choice, Entry, Fault, Key, Store
 
 GPU = ("NVIDIA H200", "9.0", 132)
 CUDNN = 91900
@@ -24,23 +25,40 @@ def key(number: int = 0, **changes: Any) -> Key:
 
 def entry(number: int = 0, **changes: Any) -> Entry:
     """An entry for a key, as it comes from tuning. Its plan fits on a page of the file or not, by its number."""
-    return Entry(
+    made = Entry(
         key=key(number),
         text=f"forward {number}x64x56x56 64x64x3x3 pad=1 float16 channels_last",
-        plan=f"plan {number} " + "0123456789abcdef" * (number * 37 % 700),
-        milliseconds=0.125,
-        spread=0.01,
-        error=None,
-        workspace_size=1 << 20,
+        choice=Choice(
+            f"engine {number}",
+            "knobs",
+            Engine(number, {2: 5}),
+            lowering="0123456789abcdef" * (number * 37 % 700),
+            workspace_size=1 << 20,
+            milliseconds=0.125,
+            spread=0.01,
+        ),
         tune_seconds=5.0,
         complete=True,
         made_at="2026-01-31T12:00:00+00:00",
         made_with={"cudnnpy": "1.0", "driver": "570.0", "python": "3.11"},
         candidates=(
-            StoredCandidate("engine 38 (tile_size=5)", "heuristics", 1 << 20, 0.125, ("tensor_core",), True, ""),
-            StoredCandidate("engine 1", "engines", None, None, (), False, "cuDNN rejected it"),
+            Choice(
+                "engine 38 (tile_size=5)",
+                "heuristics",
+                notes=("tensor_core",),
+                workspace_size=1 << 20,
+                milliseconds=0.125,
+            ),
+            Choice("engine 1", "engines", deterministic=False, rejection_reason="cuDNN rejected it"),
         ),
-    )._replace(**changes)
+    )
+    return changed(made, **changes)
+
+
+def changed(entry: Entry, **changes: Any) -> Entry:
+    """An entry with other fields, also of its choice."""
+    of_choice = {name: changes.pop(name) for name in Choice._fields if name in changes}
+    return entry._replace(choice=entry.choice._replace(**of_choice), **changes)
 
 
 def fault(number: int = 0, given: Key | None = None, **changes: Any) -> Fault:

@@ -22,6 +22,7 @@ from random import Random
 from typing import IO, Any, cast
 
 from cudnnpy import _worker
+from cudnnpy._core.choice import Choice
 from cudnnpy._measuring import search
 from cudnnpy._measuring.bench import Bench
 from cudnnpy._measuring.gpus import uuid_of
@@ -33,7 +34,6 @@ from cudnnpy._planning.candidates import Candidate, all_engines, heuristic_candi
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import is_strict
-from cudnnpy._store.entry import StoredCandidate
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.lowering import lowerings
 from cudnnpy.convolution.ranking_features import features
@@ -105,7 +105,8 @@ class SurveyService(Service):
             self._say({"row": _row(candidate, positions)})
 
         known = {
-            name: StoredCandidate(name, "", size, ms, (), True, "") for name, (ms, size) in request["known"].items()
+            name: Choice(name, "", workspace_size=size, milliseconds=ms)
+            for name, (ms, size) in request["known"].items()
         }
         watch = Watch(begin, tell)
         find = search.Search(Handle.default(0), watch=watch, known=known, left_out=request["left_out"])

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from cudnnpy import raw
+from cudnnpy._core.choice import Choice
 from cudnnpy._measuring.planner_process import planner_for
 from cudnnpy._planning import device_profile, problem_notation, selection
 from cudnnpy._planning.chooser import Request, check_device
 from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.measurement import Measurer
-from cudnnpy._planning.offline_planning import CandidateRow, row_of
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.ranking import source_text
@@ -20,7 +20,7 @@ from cudnnpy._planning.stored_choice import choice_text, key_of
 from cudnnpy._store import layers
 from cudnnpy._store.entry import Entry
 from cudnnpy.cli import devices
-from cudnnpy.cli.explain.explanation import Explanation, Gpu, Stored, name_of, name_or_none
+from cudnnpy.cli.explain.explanation import Explanation, Gpu, Stored
 from cudnnpy.tuning.chooser import TuningChooser
 from cudnnpy.typing import Preference
 
@@ -46,7 +46,7 @@ def explain(
     Returns
     -------
     dict
-        The choice, the reason, the stored choice and the candidates as JSON, of format 1.
+        The choice, the reason, the stored choice and the candidates as JSON, of format 2.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def explain(
     --------
     >>> import cudnnpy
     >>> h200 = cudnnpy.DeviceProfile.load("h200")
-    >>> cudnnpy.explain("forward 8x64x28x28 64x64x3x3 pad=1 float16", device=h200)["choice"]
+    >>> cudnnpy.explain("forward 8x64x28x28 64x64x3x3 pad=1 float16", device=h200)["choice"]["name"]
     'engine ...'
     """
     check_device(device)
@@ -100,7 +100,7 @@ def on_gpu(text: str, device: int, prefer: Preference | None, *, measure: bool, 
     with on_device(device):
         request = selection.request_for(problem, options)
         entry = _measured(request, _measurer(device)) if measure else None
-        rows = [row_of(candidate) for candidate in selection.survey(TuningChooser(request))]
+        rows = [candidate.choice.stored for candidate in selection.survey(TuningChooser(request))]
         return _explain(request, devices.memory(device), rows, None, entry)
 
 
@@ -126,7 +126,7 @@ def _measured(request: Request, measurer: Measurer) -> Entry:
 def _explain(
     request: Request,
     memory: int,
-    rows: Sequence[CandidateRow],
+    rows: Sequence[Choice],
     path: str | None,
     measured: Entry | None = None,
 ) -> Explanation:
@@ -137,37 +137,36 @@ def _explain(
     problem, options, target, limit = request[:4]
     key, chooser = key_of(problem, options, target), TuningChooser(request)
     found = layers.current().get(key)
-    stored = None if found is None else Stored(found.layer, found.entry, name_or_none(found.entry.plan))
+    stored = None if found is None else Stored(found.layer, found.entry)
     source = measured if measured is not None else None if stored is None else stored.entry
     merged = tuple(rows) if source is None else _with_times(rows, source, has_reasons=measured is not None)
     if measured is not None:
         count = sum(row.milliseconds is not None for row in measured.candidates)
-        choice: str | None = name_of(measured.plan)
+        name: str | None = measured.choice.name
         why = f"the fastest of {count} that were measured now"
     else:
-        choice, why = _choice(rows, options, stored, limit, chooser)
-    chosen = next((row for row in merged if row.name == choice), None)
-    time, error = (None, None) if chosen is None else (chosen.milliseconds, chosen.error)
-    if source is not None and choice is not None and choice == name_or_none(source.plan):
-        time, error = source.milliseconds, source.error
+        name, why = _choice(rows, options, stored, limit, chooser)
+    chosen = measured or stored
+    known = merged if chosen is None else (chosen.choice, *merged)
+    choice = next((one for one in known if one.name == name), None)
     gpu = Gpu(key.gpu, key.capability, key.multiprocessors, memory, path)
     text, release = problem_notation.text_of(problem, options), raw.version_text(raw.version())
-    return Explanation(text, gpu, release, limit, choice, why, time, error, stored, merged)
+    return Explanation(text, gpu, release, limit, choice, why, stored, merged)
 
 
 def _choice(
-    rows: Sequence[CandidateRow], options: PlanningOptions, stored: Stored | None, limit: int, chooser: TuningChooser
+    rows: Sequence[Choice], options: PlanningOptions, stored: Stored | None, limit: int, chooser: TuningChooser
 ) -> tuple[str | None, str]:
     """Return the name of the choice without measuring, and the reason for it."""
     not_stored = _why_not_stored(options, stored, limit, chooser)
     if stored is not None and not not_stored:
-        return stored.choice, _why_stored(stored, options)
-    default = next((row for row in rows if not row.rejected), None)
+        return stored.choice.name, _why_stored(stored, options)
+    default = next((row for row in rows if not row.rejection_reason), None)
     if default is not None:
         return default.name, _why_default(default, rows, options, not_stored)
     for row in rows:
-        if row.rejected == chooser.left_out.get(row.name):
-            return row.name, f"no other candidate can be used, in spite of its fault: {row.rejected}"
+        if row.rejection_reason == chooser.left_out.get(row.name):
+            return row.name, f"no other candidate can be used, in spite of its fault: {row.rejection_reason}"
     return None, "no candidate can be used: see the rejection reasons"
 
 
@@ -175,22 +174,20 @@ def _why_not_stored(options: PlanningOptions, stored: Stored | None, limit: int,
     """Return why no stored choice is taken, or ""."""
     if stored is None:
         return _NOTHING_STORED
-    if fault := chooser.left_out.get(stored.choice or ""):
+    if fault := chooser.left_out.get(stored.choice.name):
         return f"the stored choice is rejected: {fault}"
     if options.prefer != "autotune":
         if not layers.serves_all_preferences():
             return f"the stored choice is left to prefer='autotune' by {layers.PREFERENCES_VARIABLE}"
         if not chooser.is_confirmed(stored.entry):
             return "the stored choice was not measured with this driver"
-    if stored.choice is None:
-        return "the stored choice cannot be read"
-    if stored.within(limit) is None:
-        size = stored.entry.workspace_size
+    if not stored.fits(limit):
+        size = stored.choice.workspace_size
         return f"the stored choice needs {size:,} bytes of workspace, more than the limit of {limit:,}"
     return ""
 
 
-def _why_default(row: CandidateRow, rows: Sequence[CandidateRow], options: PlanningOptions, not_stored: str) -> str:
+def _why_default(row: Choice, rows: Sequence[Choice], options: PlanningOptions, not_stored: str) -> str:
     """Return why a candidate is the default choice, and why no stored choice is taken."""
     before = next(number for number, other in enumerate(rows) if other is row)
     passed = f", after {before} that {'was' if before == 1 else 'were'} rejected" if before else ""
@@ -211,7 +208,7 @@ def _why_default(row: CandidateRow, rows: Sequence[CandidateRow], options: Plann
 def _why_stored(stored: Stored, options: PlanningOptions) -> str:
     entry = stored.entry
     date, release = entry.made_at[:10], entry.made_with.get("cudnnpy", "?")
-    if entry.milliseconds is None:
+    if entry.choice.milliseconds is None:
         return f"planned without measuring on {date} with cudnnpy {release}; from the store's layer: {stored.layer}"
     extent = "" if entry.complete else ", before all candidates were measured"
     why = f"tuned on {date} with cudnnpy {release}{extent}; from the store's layer: {stored.layer}"
@@ -220,25 +217,13 @@ def _why_stored(stored: Stored, options: PlanningOptions) -> str:
     return why
 
 
-def _with_times(rows: Sequence[CandidateRow], entry: Entry, *, has_reasons: bool) -> tuple[CandidateRow, ...]:
+def _with_times(rows: Sequence[Choice], entry: Entry, *, has_reasons: bool) -> tuple[Choice, ...]:
     """Return the rows with the times of an entry, its rejection reasons if requested, and the candidates that only it has."""
-    times = {candidate.name: candidate for candidate in entry.candidates}
-    merged = [
-        row._replace(
-            milliseconds=times[row.name].milliseconds,
-            rejected=row.rejected or (times[row.name].refused if has_reasons else ""),
-        )
-        if row.name in times and row.milliseconds is None
-        else row
-        for row in rows
-    ]
-    names = {row.name for row in rows}
-    merged += [
-        CandidateRow(
-            *(other.name, other.source, None, {}, other.workspace_size, other.notes, other.deterministic),
-            *(other.milliseconds, None, None, other.refused),
-        )
-        for other in entry.candidates
-        if other.name not in names
-    ]
-    return tuple(merged)
+    measured = {candidate.name: candidate for candidate in entry.candidates}
+    merged = []
+    for row in rows:
+        found = measured.pop(row.name, row)
+        reason = row.rejection_reason or (found.rejection_reason if has_reasons else "")
+        times = {name: getattr(found, name) for name in ("milliseconds", "spread", "error")}
+        merged.append(row._replace(rejection_reason=reason, **times))
+    return (*merged, *measured.values())

@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cudnnpy._planning.offline_planning import CandidateRow
+from cudnnpy._core.choice import Choice
 from cudnnpy._store.entry import Entry
-from cudnnpy.errors import CudnnError
 
-FORMAT = 1
-_STORED = ("made_at", "made_with", "milliseconds", "spread", "error", "workspace_size", "tune_seconds", "complete")
+FORMAT = 2
+_STORED = ("made_at", "made_with", "tune_seconds", "complete")
 
 
 @dataclass(frozen=True)
@@ -30,19 +29,23 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Stored:
-    """The stored choice for the problem. `layer` names the store; `choice` is None if its plan cannot be read."""
+    """The stored choice for the problem. `layer` names the store."""
 
     layer: str
     entry: Entry
-    choice: str | None
 
-    def within(self, limit: int) -> str | None:
-        """Return the choice if it needs no more workspace than the limit."""
-        return self.choice if self.entry.workspace_size <= limit else None
+    @property
+    def choice(self) -> Choice:
+        """The choice, with its layer."""
+        return self.entry.choice._replace(store_layer=self.layer)
+
+    def fits(self, limit: int) -> bool:
+        """Return whether the choice needs no more workspace than the limit."""
+        return (self.choice.workspace_size or 0) <= limit
 
     def plain(self) -> dict[str, Any]:
         """Return the stored choice as JSON."""
-        return {"layer": self.layer, "choice": self.choice, **{name: getattr(self.entry, name) for name in _STORED}}
+        return {"choice": self.choice.plain(), **{name: getattr(self.entry, name) for name in _STORED}}
 
 
 @dataclass(frozen=True)
@@ -53,12 +56,10 @@ class Explanation:
     device: Gpu
     cudnn: str
     limit: int
-    choice: str | None
+    choice: Choice | None
     why: str
-    milliseconds: float | None
-    error: float | None
     stored: Stored | None
-    candidates: tuple[CandidateRow, ...]
+    candidates: tuple[Choice, ...]
 
     def plain(self) -> dict[str, Any]:
         """Return the explanation as JSON."""
@@ -66,26 +67,7 @@ class Explanation:
             "format": FORMAT,
             **vars(self),
             "device": asdict(self.device),
+            "choice": None if self.choice is None else self.choice.plain(),
             "stored": None if self.stored is None else self.stored.plain(),
-            "candidates": [{**row._asdict(), "notes": list(row.notes)} for row in self.candidates],
+            "candidates": [candidate.plain() for candidate in self.candidates],
         }
-
-    @property
-    def chosen(self) -> CandidateRow | None:
-        """The chosen candidate, if it is listed."""
-        return next((row for row in self.candidates if row.name == self.choice), None)
-
-
-def name_of(plan: str) -> str:
-    """Return the name of the candidate of a serialized plan."""
-    from cudnnpy._planning.plan_serialization import deserialize
-
-    return deserialize(plan).name
-
-
-def name_or_none(plan: str) -> str | None:
-    """Return the name of the candidate of a serialized plan; None if it cannot be read."""
-    try:
-        return name_of(plan)
-    except (ValueError, CudnnError):  # planning marks such a plan as failed
-        return None

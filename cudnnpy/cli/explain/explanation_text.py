@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from cudnnpy._core.choice import Choice
 from cudnnpy._options.byte_counts import bytes_text
-from cudnnpy._planning.offline_planning import CandidateRow
 from cudnnpy._planning.selection import RUNTIME_ENGINES
 from cudnnpy.cli.explain.explanation import Explanation, Stored
 from cudnnpy.cli.text_table import Line, labelled, table, wrapped
@@ -24,17 +24,18 @@ def lines_of(explanation: Explanation, columns: int, *, lists_all: bool = False)
     """
     for line in labelled(list(_head(explanation)), columns):
         yield line._replace(style="bold" if line.text.startswith("choice ") else "")
-    usable = [row for row in explanation.candidates if not row.rejected]
-    rejected = [row for row in explanation.candidates if row.rejected]
+    name = None if explanation.choice is None else explanation.choice.name
+    usable = [row for row in explanation.candidates if not row.rejection_reason]
+    rejected = [row for row in explanation.candidates if row.rejection_reason]
     yield Line("")
     if lists_all:
         yield Line(f"candidates that can be used, in ranking order: {len(usable)}", "bold")
-        yield from _table(usable, explanation.choice, columns)
+        yield from _table(usable, name, columns)
         yield Line("")
         yield Line("rejected" if rejected else "rejected: none", "bold")
         yield from _reasons(rejected, columns)
     else:
-        others = [row for row in usable if row.name != explanation.choice]
+        others = [row for row in usable if row.name != name]
         shown = f"the next {_NEXT} of {len(others)}" if len(others) > _NEXT else f"{len(others) or 'none'}"
         yield Line(f"other candidates that can be used, in ranking order: {shown}", "bold")
         if others:
@@ -49,40 +50,36 @@ def lines_of(explanation: Explanation, columns: int, *, lists_all: bool = False)
 
 def _head(explanation: Explanation) -> Iterator[tuple[str, str]]:
     """Yield the labels and texts of the head of the report."""
-    gpu, chosen, stored = explanation.device, explanation.chosen, explanation.stored
+    gpu, choice, stored = explanation.device, explanation.choice, explanation.stored
     where = f"; device profile {gpu.profile}" if gpu.profile is not None else ""
     yield "problem", explanation.problem
     size = f"{gpu.multiprocessors} multiprocessors, {bytes_text(gpu.memory)}"
     yield "GPU", f"{gpu.name}, compute capability {gpu.capability}, {size}{where}"
     yield "cuDNN", explanation.cudnn
     yield "limit", f"{bytes_text(explanation.limit)} of workspace"
-    yield "choice", explanation.choice or "none"
+    yield "choice", "none" if choice is None else choice.name
     yield "because", explanation.why
-    if explanation.choice is not None:
-        from_store = stored is not None and stored.choice == explanation.choice
-        workspace = stored.entry.workspace_size if stored is not None and from_store else None
-        workspace = workspace if chosen is None or chosen.workspace_size is None else chosen.workspace_size
-        yield "workspace", "unknown" if workspace is None else bytes_text(workspace)
-        if chosen is not None:
-            yield "notes", _notes(chosen) or "none"
-        yield "time", _time(explanation, chosen, stored if from_store else None)
-        yield "agreement", _agreement(explanation.error)
+    if choice is not None:
+        known = choice.workspace_size
+        yield "workspace", "unknown" if known is None else bytes_text(known)
+        yield "notes", _notes(choice) or "none"
+        yield "time", _time(choice, stored)
+        yield "agreement", _agreement(choice.error)
     yield "store", "nothing for this problem" if stored is None else _store(stored, explanation.limit)
 
 
-def _notes(row: CandidateRow) -> str:
+def _notes(row: Choice) -> str:
     notes = [note for note in row.notes if note != "nondeterministic"]
     return ", ".join([*notes, *([] if row.deterministic else ["not deterministic"])])
 
 
-def _time(explanation: Explanation, chosen: CandidateRow | None, stored: Stored | None) -> str:
-    if explanation.milliseconds is not None:
-        spread = "" if stored is None or stored.entry.spread is None else f", spread {stored.entry.spread:.1%}"
-        when = "" if stored is None else f" on {stored.entry.made_at[:10]}"
-        return f"{explanation.milliseconds:.4g} ms, measured{when}{spread}"
-    if chosen is not None and chosen.expected is not None:
-        return f"not measured; {_estimate(chosen.expected)}"
-    return "not measured"
+def _time(choice: Choice, stored: Stored | None) -> str:
+    if choice.milliseconds is not None:
+        is_stored = stored is not None and stored.choice.name == choice.name
+        spread = "" if choice.spread is None or not is_stored else f", spread {choice.spread:.1%}"
+        when = f" on {stored.entry.made_at[:10]}" if stored is not None and is_stored else ""
+        return f"{choice.milliseconds:.4g} ms, measured{when}{spread}"
+    return "not measured" if choice.expected is None else f"not measured; {_estimate(choice.expected)}"
 
 
 def _estimate(expected: float) -> str:
@@ -96,14 +93,14 @@ def _agreement(error: float | None) -> str:
 
 
 def _store(stored: Stored, limit: int) -> str:
-    entry = stored.entry
-    taken = "" if stored.within(limit) is None else "; prefer='autotune' within this limit takes it"
-    time = "not measured" if entry.milliseconds is None else f"{entry.milliseconds:.4g} ms"
+    entry, choice = stored.entry, stored.choice
+    taken = "; prefer='autotune' within this limit takes it" if stored.fits(limit) else ""
+    time = "not measured" if choice.milliseconds is None else f"{choice.milliseconds:.4g} ms"
     made = f"made on {entry.made_at[:10]} with cudnnpy {entry.made_with.get('cudnnpy', '?')}"
-    return f"{stored.layer}: {stored.choice or 'a plan that cannot be read'}, {time}, {made}{taken}"
+    return f"{stored.layer}: {choice.name}, {time}, {made}{taken}"
 
 
-def _table(rows: Sequence[CandidateRow], choice: str | None, columns: int) -> Iterator[Line]:
+def _table(rows: Sequence[Choice], choice: str | None, columns: int) -> Iterator[Line]:
     """Yield a table of candidates without its empty columns. The names, sources and notes are wrapped where it is too wide.
 
     An expected time is relative to the fastest candidate's.
@@ -124,11 +121,11 @@ def _table(rows: Sequence[CandidateRow], choice: str | None, columns: int) -> It
     yield from table(cells, columns, marked=marked)
 
 
-def _reason_counts(rows: Sequence[CandidateRow], columns: int) -> Iterator[Line]:
+def _reason_counts(rows: Sequence[Choice], columns: int) -> Iterator[Line]:
     """Yield the number of candidates that each reason rejected. Reasons that differ in quantities are one."""
     counts, texts = Counter[str](), dict[str, set[str]]()
     for row in rows:
-        reason = " ".join(row.rejected.split())
+        reason = " ".join(row.rejection_reason.split())
         counts[kind := _QUANTITY.sub("...", reason)] += _engine_count(row)
         texts.setdefault(kind, set()).add(reason)
     yield Line(f"rejected: {counts.total()} (--all lists them)" if rows else "rejected: none", "bold")
@@ -138,17 +135,17 @@ def _reason_counts(rows: Sequence[CandidateRow], columns: int) -> Iterator[Line]
             yield Line(f"{'' if number else count:5}  {part}", "yellow")
 
 
-def _engine_count(row: CandidateRow) -> int:
+def _engine_count(row: Choice) -> int:
     """Return the number of candidates of a row: "engines 4, 16-19" has 5."""
     ranges = re.findall(r"(\d+)(?:-(\d+))?", row.name) if row.name.startswith("engines ") else []
     return sum(int(last or first) - int(first) + 1 for first, last in ranges) or 1
 
 
-def _reasons(rows: Sequence[CandidateRow], columns: int) -> Iterator[Line]:
+def _reasons(rows: Sequence[Choice], columns: int) -> Iterator[Line]:
     """Yield the rejected candidates, grouped by their reasons."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
-        reasons.setdefault(" ".join(row.rejected.split()), []).append(row.name)
+        reasons.setdefault(" ".join(row.rejection_reason.split()), []).append(row.name)
     for reason, names in reasons.items():
         for part in wrapped(reason, columns - 2):
             yield Line(f"  {part}", "yellow")

@@ -100,16 +100,15 @@ def _print_summary(
     """Print the choices and the number of plans. `invalid` is the number of texts that are not problems."""
     from cudnnpy._options.byte_counts import bytes_text
     from cudnnpy.cli import text_table
-    from cudnnpy.cli.explain import explanation
 
     rows = [("problem", "choice", "workspace", "candidates")]
     for request, entry in planned:
         if entry is None:
             rows.append((request.text, "none, see above", "", ""))
             continue
-        usable = sum(not candidate.refused for candidate in entry.candidates)
+        usable = sum(not candidate.rejection_reason for candidate in entry.candidates)
         count = f"{usable} of {len(entry.candidates)}"
-        rows.append((request.text, explanation.name_of(entry.plan), bytes_text(entry.workspace_size), count))
+        rows.append((request.text, entry.choice.name, bytes_text(entry.choice.workspace_size or 0), count))
     if planned:
         text_table.show(text_table.table(rows, text_table.width()))
     failed = invalid + sum(entry is None for _, entry in planned)

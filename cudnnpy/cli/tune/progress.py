@@ -81,7 +81,7 @@ def text_of(report: Result | LostDevice) -> str:
 def _choice(entry: Entry) -> str:
     ratio = row_of(entry).over_default
     gain = "" if ratio is None else f" ({ratio:.3f} of the default choice)"
-    return "not measured" if entry.milliseconds is None else f"{entry.milliseconds:.4f} ms{gain}"
+    return "not measured" if entry.choice.milliseconds is None else f"{entry.choice.milliseconds:.4f} ms{gain}"
 
 
 def duration(seconds: float) -> str:

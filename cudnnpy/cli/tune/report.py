@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from cudnnpy import raw
+from cudnnpy._core.choice import Choice
 from cudnnpy._options.byte_counts import bytes_text
-from cudnnpy._store.entry import Entry, StoredCandidate
+from cudnnpy._store.entry import Entry
 from cudnnpy.cli import text_table
 from cudnnpy.cli.text_table import Line
 
@@ -20,9 +20,8 @@ class ReportRow(NamedTuple):
     """One entry, and its candidates with a role; None for an unknown candidate."""
 
     entry: Entry
-    choice: StoredCandidate | None  #: the chosen candidate
-    default: StoredCandidate | None  #: the first verified candidate of the ranking, which prefer="fastest" takes
-    heuristics: StoredCandidate | None  #: the first verified proposal of cuDNN's heuristics
+    default: Choice | None  #: the first verified candidate of the ranking, which prefer="fastest" takes
+    heuristics: Choice | None  #: the first verified proposal of cuDNN's heuristics
 
     @property
     def text(self) -> str:
@@ -32,52 +31,32 @@ class ReportRow(NamedTuple):
     @property
     def name(self) -> str:
         """The name of the choice."""
-        return _plan_name(self.entry) if self.choice is None else self.choice.name
+        return self.entry.choice.name
 
     @property
     def over_heuristics(self) -> float | None:
         """The time of the choice, relative to the time of the heuristics' first choice."""
-        return _ratio(self.entry.milliseconds, self.heuristics)
+        return _ratio(self.entry.choice.milliseconds, self.heuristics)
 
     @property
     def over_default(self) -> float | None:
         """The time of the choice, relative to the time of the default choice."""
-        return _ratio(self.entry.milliseconds, self.default)
+        return _ratio(self.entry.choice.milliseconds, self.default)
 
     @property
-    def measured(self) -> list[StoredCandidate]:
+    def measured(self) -> list[Choice]:
         """The candidates that were measured."""
         return [candidate for candidate in self.entry.candidates if candidate.milliseconds is not None]
 
 
 def row_of(entry: Entry) -> ReportRow:
     """Return the row of an entry."""
-    verified = [one for one in entry.candidates if one.milliseconds is not None and not one.refused]
+    verified = [one for one in entry.candidates if one.milliseconds is not None and not one.rejection_reason]
     heuristics = next((candidate for candidate in verified if candidate.source == "heuristics"), None)
-    return ReportRow(entry, _choice(entry), next(iter(verified), None), heuristics)
+    return ReportRow(entry, next(iter(verified), None), heuristics)
 
 
-def _choice(entry: Entry) -> StoredCandidate | None:
-    """Return the candidate that an entry chooses. The name in a plan lacks the suffix of the lowering."""
-    name = _plan_name(entry)
-    matches = [
-        candidate
-        for candidate in entry.candidates
-        if not candidate.refused
-        and f"{candidate.name} ".startswith(f"{name} ")
-        and (candidate.milliseconds, candidate.workspace_size) == (entry.milliseconds, entry.workspace_size)
-    ]
-    return min(matches, key=lambda candidate: len(candidate.name), default=None)
-
-
-def _plan_name(entry: Entry) -> str:
-    try:
-        return str(json.loads(entry.plan)["name"])
-    except (ValueError, KeyError, TypeError):
-        return ""
-
-
-def _ratio(milliseconds: float | None, other: StoredCandidate | None) -> float | None:
+def _ratio(milliseconds: float | None, other: Choice | None) -> float | None:
     if milliseconds is None or other is None or not other.milliseconds:
         return None
     return milliseconds / other.milliseconds
@@ -102,10 +81,10 @@ def table(rows: Sequence[ReportRow], columns: int | None = None) -> Iterator[Lin
 
 def _cells(row: ReportRow, with_gpu: bool, with_ratio: bool) -> list[str]:
     entry = row.entry
-    milliseconds = "planned" if entry.milliseconds is None else f"{entry.milliseconds:.4f}"
+    milliseconds = "planned" if entry.choice.milliseconds is None else f"{entry.choice.milliseconds:.4f}"
     ratio = "" if row.over_default is None else f"{row.over_default:.3f}"
     gpu = [_gpu_text(entry)] * with_gpu
-    return [row.text, *gpu, row.name, milliseconds, *[ratio] * with_ratio, bytes_text(entry.workspace_size)]
+    return [row.text, *gpu, row.name, milliseconds, *[ratio] * with_ratio, bytes_text(entry.choice.workspace_size or 0)]
 
 
 def legend(rows: Sequence[ReportRow]) -> list[str]:
@@ -115,7 +94,7 @@ def legend(rows: Sequence[ReportRow]) -> list[str]:
         lines.append(
             "over default: the time of the choice over the time of the default choice, which needs no measuring"
         )
-    if any(row.entry.milliseconds is None for row in rows):
+    if any(row.entry.choice.milliseconds is None for row in rows):
         lines.append("planned: chosen without measuring")
     return lines
 
@@ -124,13 +103,15 @@ def summary(rows: Sequence[ReportRow]) -> str:
     """Return one line with the number of problems and the gain over the default choices."""
     ratios = [row.over_default for row in rows if row.over_default]
     count = f"{len(rows)} problem{'s' * (len(rows) != 1)}"
-    planned = sum(row.entry.milliseconds is None for row in rows)
+    planned = sum(row.entry.choice.milliseconds is None for row in rows)
     count += f", {planned} planned without measuring" if planned else ""
     if not ratios:
         return count
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     times = [
-        (row.entry.milliseconds or 0.0, row.default.milliseconds or 0.0) for row in rows if row.default is not None
+        (row.entry.choice.milliseconds or 0.0, row.default.milliseconds or 0.0)
+        for row in rows
+        if row.default is not None
     ]
     chosen, first = (sum(column) for column in zip(*times, strict=True))
     return (
@@ -146,12 +127,12 @@ _FIELDS: dict[str, Callable[[ReportRow], object]] = {
     "multiprocessors": lambda row: row.entry.key.multiprocessors,
     "cudnn": lambda row: raw.version_text(row.entry.key.cudnn),
     "choice": lambda row: row.name,
-    "milliseconds": lambda row: row.entry.milliseconds,
+    "milliseconds": lambda row: row.entry.choice.milliseconds,
     "over_heuristics": lambda row: row.over_heuristics,
     "over_first_guess": lambda row: row.over_default,
-    "workspace_bytes": lambda row: row.entry.workspace_size,
-    "spread": lambda row: row.entry.spread,
-    "error": lambda row: row.entry.error,
+    "workspace_bytes": lambda row: row.entry.choice.workspace_size,
+    "spread": lambda row: row.entry.choice.spread,
+    "error": lambda row: row.entry.choice.error,
     "measured": lambda row: len(row.measured),
     "complete": lambda row: row.entry.complete,
     "tune_seconds": lambda row: row.entry.tune_seconds,

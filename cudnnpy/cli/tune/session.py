@@ -185,13 +185,13 @@ def _check_writable(name: str, path: Path) -> None:
 def _stored(store: Store, job: Job) -> Entry | None:
     """Return the measured entry of a job; None if there is none, or if a search may now take longer or measure more."""
     entry = store.get(job.key)
-    if entry is None or entry.milliseconds is None or not (entry.complete or entry.tune_seconds >= job.seconds):
+    if entry is None or entry.choice.milliseconds is None or not (entry.complete or entry.tune_seconds >= job.seconds):
         return None
     return None if job.thorough and not _is_thorough(entry) else entry
 
 
 def _is_thorough(entry: Entry) -> bool:
-    return all(candidate.refused != UNPROMISING for candidate in entry.candidates)
+    return all(candidate.rejection_reason != UNPROMISING for candidate in entry.candidates)
 
 
 def _put(store: Store, entry: Entry) -> Entry:

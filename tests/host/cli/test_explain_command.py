@@ -14,19 +14,20 @@ from types import SimpleNamespace
 import made_up_entries
 import pytest
 import sample_graphs
+from made_up_candidates import made_up
 from messages import says
 from offline_profiles import needs_profiles
 from planning import DATA, profile
 
 import cudnnpy
 from cudnnpy import DeviceProfile, raw
+from cudnnpy._core.choice import Choice
 from cudnnpy._measuring import planner_process
 from cudnnpy._measuring.planner_process import PlannerProcess
 from cudnnpy._planning import ranking
-from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.chooser import Request
+from cudnnpy._planning.engines import engine_name
 from cudnnpy._planning.measurement import FoundFault, Measurement
-from cudnnpy._planning.offline_planning import CandidateRow
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem_notation import parse, text_of
 from cudnnpy._planning.stored_choice import choice_text, environment_of
@@ -35,7 +36,7 @@ from cudnnpy._store.database import Store
 from cudnnpy._store.layers import LayerEntry
 from cudnnpy.cli import command, devices, text_table
 from cudnnpy.cli.explain import explain as explain_module
-from cudnnpy.cli.explain import explanation, explanation_text
+from cudnnpy.cli.explain import explanation_text
 from cudnnpy.cli.explain.explanation import Explanation, Gpu, Stored
 from cudnnpy.graph import Graph
 from tests.shared import made_up_models
@@ -83,7 +84,7 @@ class TestForAProfile:
 
     def test_the_short_report_has_the_next_five_and_a_count_for_each_reason(self, explain):
         found, lines = json.loads(explain(TEXT, "--json"))["candidates"], explain(TEXT).splitlines()
-        usable = [one["name"] for one in found if not one["rejected"]]
+        usable = [one["name"] for one in found if not one["rejection_reason"]]
         (start,) = (at for at, line in enumerate(lines) if line.startswith("other candidates"))
         assert lines[start] == f"other candidates that can be used, in ranking order: the next 5 of {len(usable) - 1}"
         end = lines.index("", start)
@@ -113,7 +114,7 @@ class TestForAProfile:
         for one in found["candidates"]:
             number = one["name"].split(" (")[0]
             assert number in flat
-            assert one["rejected"] in flat
+            assert one["rejection_reason"] in flat
 
     def test_the_words_may_be_arguments(self, explain):
         assert explain(*TEXT.split(), "--json") == explain(TEXT, "--json")
@@ -121,11 +122,11 @@ class TestForAProfile:
     @pytest.mark.parametrize("given", [("--prefer", "no_workspace"), ("prefer=no_workspace",)])
     def test_a_preference_changes_the_choice(self, explain, given):
         found = json.loads(explain(TEXT, *given, "--json"))
-        (chosen,) = [one for one in found["candidates"] if one["name"] == found["choice"]]
+        (chosen,) = [one for one in found["candidates"] if one == found["choice"]]
         assert chosen["workspace_size"] == found["limit"] == 0
         assert "prefer=no_workspace" in found["problem"]
         assert re.fullmatch(r"the first .* that can be used, after \d+ that (was|were) rejected", found["why"])
-        over = [one["rejected"] for one in found["candidates"] if (one["workspace_size"] or 0) > 0]
+        over = [one["rejection_reason"] for one in found["candidates"] if (one["workspace_size"] or 0) > 0]
         assert over
         assert all(re.fullmatch(r"needs .*, the limit is 0 bytes", reason) for reason in over)
 
@@ -138,11 +139,10 @@ class TestForAProfile:
         page = (ROOT / "docs" / "planning-without-a-gpu.md").read_text()
         table = page.partition("**The report of `explain`**")[2].partition("\n\n**")[0]
         assert set(found) == set(re.findall(r"^\| `(\w+)` \|", table, re.M))
-        keys = "name source engine knobs workspace_size notes deterministic milliseconds expected error rejected"
-        assert all(set(one) == set(keys.split()) for one in found["candidates"])
-        documented = table.partition("| `candidates` |")[2]
-        assert all(f"`{key}`" in documented for key in keys.split())
-        assert (found["format"], found["stored"], found["cudnn"]) == (1, None, raw.version_text(raw.version()))
+        assert all(set(one) == set(Choice._fields) for one in found["candidates"])
+        documented = page.partition("| key of a choice |")[2].partition("\n\n")[0]
+        assert re.findall(r"`(\w+)`", re.sub(r" \| .*", "", documented)) == [*Choice._fields]
+        assert (found["format"], found["stored"], found["cudnn"]) == (2, None, raw.version_text(raw.version()))
         assert found["device"] | {"profile": ""} == {
             "name": "NVIDIA H200",
             "capability": "9.0",
@@ -151,8 +151,8 @@ class TestForAProfile:
             "profile": "",
         }
         first = found["candidates"][0]
-        listed = ", ".join(f"{name}={value}" for name, value in first["knobs"].items())
-        assert first["name"] == f"engine {first['engine']} ({listed})"
+        knobs = tuple(map(tuple, first["engine"]["knobs"]))
+        assert first["name"] == engine_name(first["engine"]["index"], knobs)
 
     @pytest.mark.parametrize("columns", [80, 100, 137, 200])
     def test_no_line_is_wider_than_the_terminal(self, explain, monkeypatch, columns):
@@ -196,15 +196,15 @@ class TestForAProfile:
         assert "must have the keys memoryBusWidth; got none of these; cuDNN 9.28.0" in line
 
     def test_a_predicted_time_is_marked_as_one(self, explain, monkeypatch, tmp_path):
-        usable = [one for one in json.loads(explain(TEXT, "--json"))["candidates"] if not one["rejected"]]
-        fast = next(one for one in usable if one["source"] == "engines" and not one["knobs"])
-        made_up_models.write(tmp_path, ("9.0", ranking.model_release()), fast["engine"], FEATURES)
+        usable = [one for one in json.loads(explain(TEXT, "--json"))["candidates"] if not one["rejection_reason"]]
+        fast = next(one for one in usable if one["source"] == "engines" and not one["engine"]["knobs"])
+        made_up_models.write(tmp_path, ("9.0", ranking.model_release()), fast["engine"]["index"], FEATURES)
         monkeypatch.setenv("CUDNNPY_MODELS", str(tmp_path))
         planner_process.end_process()  # the next one sees the folder
         found = json.loads(explain(TEXT, "--json"))
         first = found["candidates"][0]
         assert (first["name"], first["expected"], first["milliseconds"]) == (fast["name"], 1.0, None)
-        assert found["choice"] == first["name"]
+        assert found["choice"] == first
         assert found["why"] == f"the {ranking.source_text('ranking')} predicts the shortest time for it"
         text = explain(TEXT, "--all")
         assert re.search(r"^time +not measured; predicted by the ranking: 1\.00 of the fastest one's$", text, re.M)
@@ -231,9 +231,7 @@ class TestTheStore:
         measured = [one._replace(milliseconds=0.25 + at / 100) for at, one in enumerate(entry.candidates)]
         entry = other._replace(
             key=entry.key,
-            milliseconds=0.113,
-            spread=0.021,
-            error=0.04,
+            choice=other.choice._replace(milliseconds=0.113, spread=0.021, error=0.04),
             tune_seconds=1.5,
             made_at="2026-11-22T10:00:00+00:00",
             made_with={"cudnnpy": "0.2.0"},
@@ -246,12 +244,9 @@ class TestTheStore:
 
     def test_autotune_takes_the_stored_choice(self, explain, stored, tmp_path):
         found = json.loads(explain(TEXT, "--prefer", "autotune", "--json"))
-        assert found["choice"] == found["stored"]["choice"] == json.loads(stored.plan)["name"]
-        assert (found["milliseconds"], found["error"]) == (0.113, 0.04)
-        assert found["stored"]["layer"] == f"application {tmp_path / 'stored.jsonl'}"
-        assert found["why"] == (
-            f"tuned on 2026-11-22 with cudnnpy 0.2.0; from the store's layer: {found['stored']['layer']}"
-        )
+        layer = f"application {tmp_path / 'stored.jsonl'}"
+        assert found["choice"] == found["stored"]["choice"] == stored.choice._replace(store_layer=layer).plain()
+        assert found["why"] == f"tuned on 2026-11-22 with cudnnpy 0.2.0; from the store's layer: {layer}"
         assert [one["milliseconds"] for one in found["candidates"][:3]] == [0.25, 0.26, 0.27]
         text = explain(TEXT, "--prefer", "autotune")
         assert re.search(r"^time +0\.113 ms, measured on 2026-11-22, spread 2\.1%$", text, re.M)
@@ -268,22 +263,8 @@ class TestTheStore:
         assert f"store application {tmp_path / 'stored.jsonl'}: engine" in text
         assert "0.113 ms, made on 2026-11-22 with cudnnpy 0.2.0; prefer='autotune' within this limit takes it" in text
 
-    def test_a_plan_that_cannot_be_read_is_not_the_choice(self, explain, stored, monkeypatch):
-        damaged = stored._replace(plan=stored.plan.replace('"engine"', '"engin"', 1))
-        monkeypatch.setattr(
-            explain_module.layers,
-            "current",
-            lambda: type("L", (), {"get": lambda _, key: LayerEntry(damaged, "user", None)})(),
-        )
-        found = json.loads(explain(TEXT, "--prefer", "autotune", "--json"))
-        assert found["stored"]["choice"] is None
-        assert found["why"].startswith(
-            "the first of cuDNN's heuristics that can be used; the stored choice cannot be read"
-        )
-        assert "user: a plan that cannot be read, 0.113 ms" in " ".join(explain(TEXT).split())
-
     def test_a_choice_that_needs_more_than_the_limit_is_not_taken(self, explain, stored, monkeypatch):
-        large = stored._replace(workspace_size=1 << 50)
+        large = stored._replace(choice=stored.choice._replace(workspace_size=1 << 50))
         monkeypatch.setattr(
             explain_module.layers,
             "current",
@@ -326,7 +307,7 @@ class TestTheStore:
         assert json.loads(explain(TEXT, "deterministic", "--json"))["stored"] is None
 
     def test_what_was_planned_without_measuring_says_so(self, explain, stored, monkeypatch, tmp_path):
-        planned = stored._replace(milliseconds=None, error=None, spread=None)
+        planned = stored._replace(choice=stored.choice._replace(milliseconds=None, error=None, spread=None))
         monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "store.sqlite"))
         monkeypatch.delenv("CUDNNPY_STORE_LAYERS")
         with Store(tmp_path / "store.sqlite") as store:
@@ -335,7 +316,7 @@ class TestTheStore:
         assert found["why"] == (
             "planned without measuring on 2026-11-22 with cudnnpy 0.2.0; from the store's layer: user"
         )
-        assert found["milliseconds"] is None
+        assert found["choice"]["milliseconds"] is None
 
     def test_a_store_that_is_a_folder_is_one_line(self, profile_file, monkeypatch, capsys, tmp_path):
         monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path))
@@ -428,18 +409,8 @@ def test_an_ordinal_that_is_not_here_is_refused(monkeypatch, capsys, count, ther
 
 
 def row(number, **changes):
-    made = CandidateRow(
-        f"engine {number} (tile_size=4, stages=3)",
-        "heuristics",
-        number,
-        {},
-        1 << 20,
-        ("tensor_core",),
-        True,
-        None,
-        None,
-        None,
-        "",
+    made = Choice(
+        f"engine {number} (tile_size=4, stages=3)", "heuristics", notes=("tensor_core",), workspace_size=1 << 20
     )
     return made._replace(**changes)
 
@@ -448,7 +419,7 @@ GPU = Gpu("NVIDIA H200", "9.0", 132, 1 << 37, None)
 
 
 def report(*rows, columns=100, lists_all=True, **facts):
-    made = Explanation(TEXT, GPU, "9.28.0", 1 << 30, rows[0].name, "because", None, None, None, rows)
+    made = Explanation(TEXT, GPU, "9.28.0", 1 << 30, rows[0], "because", None, rows)
     return [line.text for line in explanation_text.lines_of(replace(made, **facts), columns, lists_all=lists_all)]
 
 
@@ -461,9 +432,9 @@ def test_an_estimate_is_marked_as_one():
 
 def test_reasons_that_differ_in_quantities_are_counted_together():
     reasons = ("needs 98.07 MiB, the limit is 64 MiB", "needs 490.1 MiB, the limit is 64 MiB", "uses tf32", "", "")
-    rows = [row(number, rejected=reason) for number, reason in enumerate(reasons, 1)]
-    rows.append(row(9, rejected="uses tf32")._replace(name="engines 4, 16-19"))
-    lines = report(*rows, lists_all=False, choice=rows[3].name)
+    rows = [row(number, rejection_reason=reason) for number, reason in enumerate(reasons, 1)]
+    rows.append(row(9, rejection_reason="uses tf32")._replace(name="engines 4, 16-19"))
+    lines = report(*rows, lists_all=False, choice=rows[3])
     assert lines[-3:] == ["rejected: 8 (--all lists them)", "    6  uses tf32", "    2  needs ..., the limit is ..."]
     start = lines.index("other candidates that can be used, in ranking order: 1")
     assert [line.split()[:2] for line in lines[start + 1 : start + 3]] == [["candidate", "source"], ["engine", "5"]]
@@ -472,7 +443,7 @@ def test_reasons_that_differ_in_quantities_are_counted_together():
 
 
 def test_what_was_measured_now_has_no_date():
-    lines = report(row(1, milliseconds=0.5, error=0.25), milliseconds=0.5, error=0.25)
+    lines = report(row(1, milliseconds=0.5, error=0.25))
     assert "time       0.5 ms, measured" in lines
     assert "agreement  differs from another candidate by 0.25 of the tolerance at most" in lines
 
@@ -484,10 +455,10 @@ def test_a_note_tells_what_is_not_deterministic():
 
 @pytest.mark.parametrize("columns", range(60, 201, 7))
 def test_long_words_fit_too(columns):
-    stored = Stored("user", made_up_entries.entry(TEXT), "engine 3")
+    stored = Stored("user", made_up_entries.entry(TEXT))
     lines = report(
         row(1, source="ranking", notes=tuple(f"a_long_note_{n}" for n in range(9))),
-        row(2, rejected="x" * 300),
+        row(2, rejection_reason="x" * 300),
         columns=columns,
         problem="graph {" + '"key":[1,2],' * 60 + "}",
         stored=stored,
@@ -565,9 +536,7 @@ def on_a_gpu(monkeypatch, measurement=None, reasons=()):
         return [candidate(f"engine {number + 1}", reason) for number, reason in enumerate((*reasons, "", "")[:2])]
 
     def candidate(name, reason):
-        made = Candidate("heuristics", name, (), True, lambda: None, rejection_reason=reason)
-        made.workspace_size = 0
-        return made
+        return made_up(name, rejection_reason=reason, workspace_size=0)
 
     def measure(problem, options, limit, left_out):
         seen.update(measured=options, left_out=dict(left_out))
@@ -588,25 +557,26 @@ def test_on_a_gpu_the_candidates_are_planned(monkeypatch, capsys):
     seen = on_a_gpu(monkeypatch)
     assert command.main(["explain", TEXT, "--device", "1", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert (seen["device"], report["choice"], report["milliseconds"]) == (1, "engine 1", None)
+    assert (seen["device"], report["choice"]["name"], report["choice"]["milliseconds"]) == (1, "engine 1", None)
 
 
 def test_on_a_gpu_the_candidates_are_measured(monkeypatch, capsys):
     rows = (
-        made_up_entries.candidate("engine 1", "heuristics", None, refused="wrong result: off by 1 of float64"),
+        made_up_entries.candidate("engine 1", "heuristics", None, rejection_reason="wrong result: off by 1 of float64"),
         made_up_entries.candidate("engine 2 (tile_size=5)", "knobs", 0.25),
     )
     entry = made_up_entries.entry(TEXT, rows, 1)
-    monkeypatch.setattr(explanation, "name_of", lambda plan: json.loads(plan)["name"])
-    monkeypatch.setattr(explain_module, "name_of", lambda plan: json.loads(plan)["name"])
     seen = on_a_gpu(monkeypatch, Measurement(entry))
     given = ["explain", TEXT, "--device", "1", "--prefer", "no_workspace", "--json", "--measure"]
     assert command.main(given) == 0
     report = json.loads(capsys.readouterr().out)
     assert (seen["measured"].prefer, seen["measured"].workspace_limit) == ("autotune", 0)
-    assert (report["choice"], report["why"]) == ("engine 2 (tile_size=5)", "the fastest of 1 that were measured now")
-    assert (report["milliseconds"], report["error"], report["stored"]) == (0.25, 0.1, None)
-    listed = {one["name"]: (one["milliseconds"], one["rejected"]) for one in report["candidates"]}
+    assert (report["choice"]["name"], report["why"]) == (
+        "engine 2 (tile_size=5)",
+        "the fastest of 1 that were measured now",
+    )
+    assert (report["choice"]["milliseconds"], report["choice"]["error"], report["stored"]) == (0.25, 0.1, None)
+    listed = {one["name"]: (one["milliseconds"], one["rejection_reason"]) for one in report["candidates"]}
     assert listed["engine 1"] == (None, "wrong result: off by 1 of float64")
     assert listed["engine 2 (tile_size=5)"] == (0.25, "")
 
@@ -618,8 +588,6 @@ def test_on_a_gpu_the_candidates_are_measured(monkeypatch, capsys):
 def stored_here(monkeypatch):
     """An entry of "engine 2" for TEXT in the user's store, measured with this driver, and a GPU."""
     on_a_gpu(monkeypatch)
-    monkeypatch.setattr(explanation, "name_of", lambda plan: json.loads(plan)["name"])
-    monkeypatch.setattr(explain_module, "name_of", lambda plan: json.loads(plan)["name"])
     problem, options = parse(TEXT)
     rows = (
         made_up_entries.candidate("engine 1", "heuristics", 0.5),
@@ -634,7 +602,7 @@ def stored_here(monkeypatch):
 def why(capsys, *arguments):
     assert command.main(["explain", TEXT, "--json", *arguments]) == 0
     report = json.loads(capsys.readouterr().out)
-    return report["choice"], report["milliseconds"], report["why"]
+    return report["choice"]["name"], report["choice"]["milliseconds"], report["why"]
 
 
 @pytest.mark.parametrize("prefer", ["fastest", "autotune"])

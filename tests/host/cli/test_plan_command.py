@@ -14,8 +14,8 @@ from offline_profiles import needs_profiles, properties
 from planning import DATA
 
 from cudnnpy import raw
+from cudnnpy._core.choice import deserialize
 from cudnnpy._measuring import planner_process, process
-from cudnnpy._planning import plan_serialization
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem_notation import parse, text_of
 from cudnnpy._store import exports
@@ -69,10 +69,10 @@ class TestForAProfile:
         texts = {entry.text for entry in found.values()}
         assert texts == {CONVOLUTION, FILTER.replace("prefer=no_workspace", "workspace_limit=0"), FUSED}
         for entry in found.values():
-            content = plan_serialization.deserialize(entry.plan)
-            assert (entry.milliseconds, entry.error) == (None, None)
-            assert content.engine is not None
-            assert any(one.name.startswith(content.name) and not one.refused for one in entry.candidates)
+            content = deserialize(entry.plan)
+            assert (entry.choice.milliseconds, entry.choice.error) == (None, None)
+            assert content.choice.engine is not None
+            assert any(one == content.choice for one in entry.candidates)
             assert entry.key.cudnn == raw.version()
 
     def test_a_store_imports_them(self, plan, tmp_path):

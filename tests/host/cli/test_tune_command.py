@@ -244,8 +244,8 @@ def test_what_was_planned_without_a_gpu_is_measured() -> None:
     with stores.open("user.sqlite") as store:
         planned = store.put(tuned(PROBLEMS[0], 0, 0.0, milliseconds=None))
     assert tune("problems.txt") == 0
-    assert planned.milliseconds is None
-    assert stored()[PROBLEMS[0]].milliseconds is not None
+    assert planned.choice.milliseconds is None
+    assert stored()[PROBLEMS[0]].choice.milliseconds is not None
 
 
 def test_files_are_written_into_a_folder(capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,39 +30,17 @@ def text_of(*rows: ReportRow) -> str:
 # Rows
 
 
-def test_the_choice_is_the_candidate_of_the_plan() -> None:
-    twins = (
-        candidate("engine 2", "heuristics", 0.5, 8),
-        candidate("engine 24", "engines", 0.25, 8),
-        candidate("engine 2 + copies", "engines", 0.25, 8),
-        candidate("engine 2 + blocks", "engines", 0.25, 16),
-        candidate("engine 2", "knobs", 0.25, 8, refused="wrong result: off by 1"),
-    )
-    row = row_of(entry("forward", twins, 2))
-    assert row.choice is twins[2]
-    assert row.name == "engine 2 + copies"
-
-
 def test_the_heuristics_choice_is_the_first_of_theirs_that_ran_and_is_right() -> None:
     found = (
         candidate("engine 7", "ranking", 0.4),
-        candidate("engine 1", "heuristics", None, None, refused="not supported here: 3000"),
-        candidate("engine 2", "heuristics", 0.1, refused="wrong result: off by 1"),
+        candidate("engine 1", "heuristics", None, None, rejection_reason="not supported here: 3000"),
+        candidate("engine 2", "heuristics", 0.1, rejection_reason="wrong result: off by 1"),
         candidate("engine 3", "heuristics", 0.8),
         candidate("engine 4", "engines", 0.2),
     )
     row = row_of(entry("forward", found, 4))
-    assert (row.default, row.heuristics, row.choice) == (found[0], found[3], found[4])
+    assert (row.default, row.heuristics, row.name) == (found[0], found[3], "engine 4")
     assert (row.over_default, row.over_heuristics) == (0.5, 0.25)
-
-
-@pytest.mark.parametrize("plan", ["", "[]", "{}", '{"name": 3}'])
-def test_a_row_without_a_known_choice_is_a_row(plan: str) -> None:
-    row = row_of(entry("forward", plan=plan, milliseconds=0.123))
-    assert row.choice is None
-    assert row.over_heuristics == pytest.approx(0.246)
-    assert row.default is row.heuristics is CANDIDATES[0]
-    assert "0.1230" in text_of(row)
 
 
 def test_what_was_not_measured_has_no_time() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from made_up_candidates import made_up
 from numpy_machine import run_steps, tensor_in
 from test_lowering import Planned
 
@@ -20,7 +21,6 @@ from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.program import Program
 from cudnnpy._memory import workspace as memory
 from cudnnpy._planning import selection
-from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.chooser import Choice, Chooser
 from cudnnpy.convolution.transpose import INPUT_NAMES
 from cudnnpy.convolution.zero_extension import surplus_of
@@ -35,7 +35,7 @@ def planner(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     def choose(chooser: Chooser) -> Choice:
         problem: Any = chooser.request.problem
         asked.append(problem)
-        found = Candidate("reference", "planned", (), True, lambda: Planned(problem))  # type: ignore[arg-type,return-value]
+        found = made_up("planned", "reference", make=lambda: Planned(problem))
         found.prepare()
         return Choice(found, lambda: [found])
 

@@ -9,25 +9,25 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from made_up_candidates import made_up
 
 import cudnnpy
 from cudnnpy import availability, errors
-from cudnnpy._planning.candidates import Candidate, Engine
+from cudnnpy._core.choice import Engine
+from cudnnpy._planning.candidates import Candidate
 from cudnnpy.errors import CudnnError
 
 
 def candidate() -> Candidate:
     """One that holds what no pickle takes, as those of a real plan do."""
-    return Candidate(
-        "heuristics",
+    return made_up(
         "engine 5",
-        ("tensor_core",),
-        True,
-        lambda: pytest.fail("planned"),
+        notes=("tensor_core",),
+        make=lambda: pytest.fail("planned"),
         engine=Engine(5, {2: 3}),
         rejection_reason="needs 9 MiB, the limit is 1 MiB",
         workspace_size=9 << 20,
-        executable=lambda: 1,  # type: ignore[arg-type]
+        executable=lambda: 1,
     )
 
 

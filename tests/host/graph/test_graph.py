@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_up_candidates import made_up
 from made_up_engines import plan_with
 from planning import Planner, Refused
 from sample_graphs import FUSED, GRAPHS, OTHERS, channels_last
@@ -468,8 +469,8 @@ def test_without_memory_to_tune_in_a_graph_takes_the_best_guess(monkeypatch: pyt
     executable = SimpleNamespace(workspace_size=0)
     monkeypatch.setattr(Handle, "default", classmethod(lambda cls, device: None))
     monkeypatch.setattr(workspace, "free_bytes", lambda device: 1 << 30)
-    made_up = [Candidate("heuristics", name, (), True, lambda: executable) for name in ("first", "second")]  # type: ignore[arg-type, return-value]
-    monkeypatch.setattr(GraphProblem, "proposed_candidates", lambda self, target: iter(made_up))
+    both = [made_up(name, make=lambda: executable) for name in ("first", "second")]
+    monkeypatch.setattr(GraphProblem, "proposed_candidates", lambda self, target: iter(both))
     monkeypatch.setattr(GraphProblem, "engines", lambda self, target: iter(()))
     plan = plan_with(scarce, g.problem(), g.options)
     assert plan.name == "first"

@@ -10,14 +10,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from made_up_candidates import made_up
 from planning import Planner
 from sample_graphs import FUSED, GRAPHS
 from stand_in_device import Array, StandInDevice
 
 from cudnnpy import FusedConvolution, Graph, Plan, TensorSpec, raw
+from cudnnpy._core.choice import Engine
 from cudnnpy._planning import candidates
 from cudnnpy._planning import plan as plans
-from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import engine_name
 from cudnnpy._planning.problem_notation import ProblemTextError, parse, text_of
 from cudnnpy.errors import StatusError
@@ -69,7 +70,7 @@ def plan_of(g: Graph, **facts: Any) -> Plan:
     """A plan that no cuDNN made, of engine 7 with a knob."""
     problem = g.problem()
     how: dict[str, Any] = {"engine": Engine(7, {1: 2}), "lowering": GraphLowering(problem), **facts}
-    made = Candidate("knobs", "engine 7 (swizzle=2)", (), True, Planned, executable=Planned(), **how)
+    made = made_up("engine 7 (swizzle=2)", "knobs", executable=Planned(), **how)
     return Plan(problem, made)
 
 
@@ -131,7 +132,7 @@ def test_a_text_does_not_depend_on_names_and_on_the_order_of_calls() -> None:
 def test_alignments_of_arrays_come_back(cudnn: list[Any]) -> None:
     g = GRAPHS["convolution_bias_relu"](Graph())
     problem = g.problem(0, {"bias": TensorSpec((1, 64, 1, 1), alignment=2)})
-    made = Candidate("engines", "engine 7", (), True, Planned, engine=Engine(7), executable=Planned())
+    made = made_up("engine 7", "engines", engine=Engine(7), executable=Planned())
     made.lowering = GraphLowering(problem)
     plan = Plan(problem, made)
     again: Any = Plan.from_json(plan.to_json()).problem

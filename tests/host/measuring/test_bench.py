@@ -8,14 +8,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from made_up_candidates import made_up
 
 from cudnnpy import TensorSpec
+from cudnnpy._core.choice import Engine
 from cudnnpy._measuring.bench import Bench
 from cudnnpy._measuring.bench_buffers import FIRST, Fills
 from cudnnpy._measuring.timing import Timer
 from cudnnpy._measuring.watch import SILENT
 from cudnnpy._options.convolution import ConvolutionOptions
-from cudnnpy._planning.candidates import Candidate, Engine
+from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.convolution import problem
 from cudnnpy.convolution.candidates import ConvolutionProblem
@@ -175,7 +177,7 @@ def convolution(dtype: str = "float32", result: str | None = None) -> Convolutio
 
 
 def candidate(name: str, *notes: str) -> Candidate:
-    made = Candidate("engines", name, notes, True, lambda: None)  # type: ignore[arg-type, return-value]
+    made = made_up(name, "engines", notes=notes)
     made.executable = object()  # type: ignore[assignment]
     return made
 

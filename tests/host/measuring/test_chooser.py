@@ -364,7 +364,7 @@ def engines_of(cudnn: Cudnn, problem: Problem, thorough: bool = False) -> tuple[
     entry = tuner().measure(problem, options, LOTS, {}).entry
     assert entry is not None
     assert entry.complete
-    return cudnn.measured, {one.refused for one in entry.candidates if one.milliseconds is None}
+    return cudnn.measured, {one.rejection_reason for one in entry.candidates if one.milliseconds is None}
 
 
 def test_with_a_ranking_the_search_ends_when_several_in_a_row_are_not_faster(cudnn: Cudnn) -> None:
@@ -402,7 +402,7 @@ def test_other_knobs_of_an_engine_that_is_far_from_the_fastest_are_not_measured(
     tried = entry.candidates
     assert [name for name in cudnn.measured if name.startswith("engine 3 (")]
     far = [one for one in tried if one.name.startswith("engine 2 (") and one.name not in cudnn.measured]
-    assert {one.refused for one in far} == {"not measured: engine 2 took 4.1 times as long as the fastest"}
+    assert {one.rejection_reason for one in far} == {"not measured: engine 2 took 4.1 times as long as the fastest"}
 
 
 def test_an_engine_that_is_much_too_slow_is_not_tried_in_another_lowering(cudnn: Cudnn) -> None:

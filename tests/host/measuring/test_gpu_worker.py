@@ -31,7 +31,7 @@ Answer = Callable[[Mapping[str, Any], Callable[[Any], object]], Any]
 
 
 def died(name: str, how: str = CRASH, cause: Any = "ended") -> Answer:
-    return lambda request, note: Ended(cause, how, name, {"begin": name, "engine": [1, [], []]})
+    return lambda request, note: Ended(cause, how, name, {"begin": name, "choice": {"name": name}})
 
 
 def done(request: Mapping[str, Any], note: Callable[[Any], object]) -> Any:
@@ -106,22 +106,22 @@ def test_the_next_process_goes_on_without_the_candidate_that_ended_the_last() ->
 
     there = Processes(begun, done, died("engine 67"))
     found = measured(there)
-    assert found.entry.plan == ENTRY.plan
-    assert found.entry.candidates[-1].refused == f"not measured: access outside ({CRASH})"
+    assert found.entry.choice == ENTRY.choice
+    assert found.entry.candidates[-1].rejection_reason == f"not measured: access outside ({CRASH})"
     assert [(fault.candidate, fault.symptom, fault.detail) for fault in found.faults] == [
         ("engine 67", "access outside", CRASH)
     ]
     assert there.requests[1]["known"] == [ROW]
     assert there.requests[1]["left_out"] == {"engine 67": f"not measured: access outside ({CRASH})"}
     assert there.requests[2]["do"] == "try"
-    assert there.requests[2]["engine"] == [1, [], []]
+    assert there.requests[2]["choice"] == {"name": "engine 67"}
     assert there.started == 3  # the fault is repeated alone in a fresh process
 
 
 @pytest.mark.parametrize("answer", [{"answer": ""}, {"error": "out of memory", "kind": "MemoryError"}])
 def test_a_fault_that_does_not_repeat_alone_is_not_reported(answer: Any) -> None:
     found = measured(Processes(died("engine 30", "it was ended", "limit"), done, lambda request, note: answer))
-    assert found.entry.plan == ENTRY.plan
+    assert found.entry.choice == ENTRY.choice
     assert found.faults == ()
 
 
@@ -188,7 +188,7 @@ def test_where_no_process_starts_an_error_says_so_but_what_was_found_stays() -> 
         return died("engine 5")(request, note)
 
     there = Processes(late)
-    assert measured(there).entry.plan == ENTRY.plan
+    assert measured(there).entry.choice == ENTRY.choice
 
 
 def test_a_process_that_starts_too_late_serves_the_next_request_or_is_ended() -> None:

@@ -63,30 +63,37 @@ def planned(file):
 def test_a_plan_is_an_entry_that_was_not_measured(profile_file):
     with opened(profile_file()) as planner:
         entry = planner.plan(TEXT)
-    assert (entry.milliseconds, entry.error, entry.spread, entry.complete) == (None, None, None, True)
+    assert (entry.choice.milliseconds, entry.choice.error, entry.choice.spread, entry.complete) == (
+        None,
+        None,
+        None,
+        True,
+    )
     assert (entry.text, entry.key.gpu, entry.key.capability, entry.key.multiprocessors) == (
         TEXT,
         "NVIDIA H200",
         "9.0",
         132,
     )
-    first = next(one for one in entry.candidates if not one.refused)
-    assert (first.source, first.workspace_size) == ("heuristics", entry.workspace_size)
+    first = next(one for one in entry.candidates if not one.rejection_reason)
+    assert (first.source, first.workspace_size) == ("heuristics", entry.choice.workspace_size)
     assert len(entry.candidates) > 20
-    assert all(one.refused or one.workspace_size is not None for one in entry.candidates)
+    assert all(one.rejection_reason or one.workspace_size is not None for one in entry.candidates)
 
 
 def test_the_survey_has_the_same_candidates(profile_file):
     with opened(profile_file()) as planner:
         entry, rows = planner.plan(TEXT), planner.survey(TEXT)
-    assert [(row.name, row.rejected) for row in rows] == [(one.name, one.refused) for one in entry.candidates]
+    assert [(row.name, row.rejection_reason) for row in rows] == [
+        (one.name, one.rejection_reason) for one in entry.candidates
+    ]
 
 
 def test_a_preference_becomes_the_limit_of_the_key(profile_file):
     with opened(profile_file()) as planner:
         entry = planner.plan(f"{TEXT} prefer=no_workspace")
         other = planner.plan(f"{TEXT} workspace_limit=0")
-    assert entry.workspace_size == 0
+    assert entry.choice.workspace_size == 0
     assert entry.key == other.key
 
 
@@ -110,7 +117,7 @@ def test_a_damaged_model_is_a_warning_of_the_caller(profile_file, tmp_path, monk
 
 def test_a_candidate_that_ends_the_process_costs_only_itself(profile_file, in_child):
     with opened(profile_file()) as planner:
-        usable = [row.name for row in planner.survey(TEXT) if not row.rejected]
+        usable = [row.name for row in planner.survey(TEXT) if not row.rejection_reason]
     bad = [usable[0], usable[3]]
     in_child(
         f"""
@@ -126,11 +133,11 @@ def test_a_candidate_that_ends_the_process_costs_only_itself(profile_file, in_ch
     with opened(profile_file()) as planner:
         entry = planner.plan(TEXT)
         again = planner.plan(TEXT)  # the process that took its place goes on
-    assert next(one.name for one in entry.candidates if not one.refused) == usable[1]
-    crashed = {one.name: one.refused for one in entry.candidates if "ended" in one.refused}
+    assert next(one.name for one in entry.candidates if not one.rejection_reason) == usable[1]
+    crashed = {one.name: one.rejection_reason for one in entry.candidates if "ended" in one.rejection_reason}
     assert crashed == dict.fromkeys(bad, "the process that planned it ended: signal SIGSEGV")
-    assert [one.name for one in again.candidates if one.refused] == [
-        one.name for one in entry.candidates if one.refused
+    assert [one.name for one in again.candidates if one.rejection_reason] == [
+        one.name for one in entry.candidates if one.rejection_reason
     ]
 
 

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda.bindings import driver
+from made_up_candidates import made_up
 from memory_stand_in import GRAIN, Memory, view
 from numpy_machine import tensor_in
 from stand_in_driver import DONE, DriverFixture, StandInDriver
 
 from cudnnpy import TensorSpec, reference
+from cudnnpy._core.choice import Choice
 from cudnnpy._core.layouts import byte_extent
 from cudnnpy._launch import launcher
 from cudnnpy._launch.launcher import Launcher
@@ -26,7 +28,6 @@ from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._store.entry import StoredCandidate
 from cudnnpy.convolution import problem
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.handle import Handle
@@ -172,7 +173,7 @@ class Case:
             return launch
 
         executable: Any = SimpleNamespace(bind=bind, workspace_size=space)
-        return Candidate("engines", name, tuple(notes), True, lambda: executable)
+        return made_up(name, "engines", notes=tuple(notes), make=lambda: executable)
 
     def tuner(self, **options: Any) -> Search:
         handle: Any = SimpleNamespace(_address=0, _in_use=None)
@@ -545,8 +546,8 @@ def test_each_step_is_reported_before_it_begins(device: Device) -> None:
     assert third[:3] == [("bad", 5.0), ("bad", 5.5), ("bad", 0.5)]
 
 
-def row(name: str, milliseconds: float | None, refused: str = "") -> StoredCandidate:
-    return StoredCandidate(name, "engines", 0, milliseconds, (), True, refused)
+def row(name: str, milliseconds: float | None, refused: str = "") -> Choice:
+    return Choice(name, "engines", workspace_size=0, milliseconds=milliseconds, rejection_reason=refused)
 
 
 def test_known_candidates_are_verified_and_not_measured_again(device: Device) -> None:

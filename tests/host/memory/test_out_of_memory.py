@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import pytest
+from made_up_candidates import made_up
 from stand_in_device import OTHER, STREAM, Array, StandInDevice
 
 import cudnnpy
@@ -21,7 +22,7 @@ from cudnnpy._launch import dispatch, plan_cache
 from cudnnpy._memory import arrays, workspace
 from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.chooser import Choice, Chooser
+from cudnnpy._planning.chooser import Chooser, Chosen
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.graph.problem import GraphProblem
 
@@ -81,9 +82,9 @@ def sizes(stand_in: StandInDevice, memory: Memory, monkeypatch: pytest.MonkeyPat
         for size in there:
             stand_in.workspace_size = size
             executable = stand_in.executable(uids, operands)
-            yield Candidate("heuristics", f"{size} bytes", (), True, lambda made=executable: made)  # type: ignore[misc]
+            yield made_up(f"{size} bytes", make=lambda made=executable: made)  # type: ignore[misc]
 
-    def choose(chooser: Chooser) -> Choice:
+    def choose(chooser: Chooser) -> Chosen:
         request, problem = chooser.request, cast(Any, chooser.request.problem)
         there.memory_limits.append(None if request.may_run else request.limit)
         graph = problem.graph.in_memory if isinstance(problem, GraphProblem) else ()
@@ -92,7 +93,7 @@ def sizes(stand_in: StandInDevice, memory: Memory, monkeypatch: pytest.MonkeyPat
             planned = candidate.prepare()
             assert planned is not None
             if planned.workspace_size <= request.limit:
-                return Choice(candidate, list)
+                return Chosen(candidate, list)
         raise NoAlgorithmError(str(problem), "less workspace", "  a table", [])
 
     monkeypatch.setattr(selection, "choose", choose)

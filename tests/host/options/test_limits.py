@@ -27,7 +27,8 @@ import numpy as np
 import cudnnpy
 from cudnnpy import Engine
 from cudnnpy._core.layouts import TensorSpec, check_spec
-from cudnnpy._planning import problem_notation, plan_serialization, problem_file
+from cudnnpy._core import choice
+from cudnnpy._planning import problem_notation, problem_file
 from cudnnpy._store import exports
 from cudnnpy.graph.graph import _checked_axes as checked_axes
 
@@ -42,7 +43,7 @@ def file(name, content):
     (folder / name).write_bytes(content)
     return folder / name
 
-exported = b'{"entries":1,"format":1,"kind":"cudnnpy store"}\n'
+exported = b'{"entries":1,"format":3,"kind":"cudnnpy store"}\n'
 calls = [
     *(
         lambda path=file(f"{number}.txt", content): problem_file.read(path)
@@ -59,8 +60,8 @@ calls = [
         ))
     ),
     lambda: problem_notation.parse("1 " * 5_000_000),
-    lambda: plan_serialization.deserialize('"' + "\\" * 8_000_000),
-    lambda: plan_serialization.deserialize("[" + "[]," * 1_000_000 + "1]"),
+    lambda: choice.deserialize('"' + "\\" * 8_000_000),
+    lambda: choice.deserialize("[" + "[]," * 1_000_000 + "1]"),
 ]
 limit = int(re.search(r"VmSize:\s+(\d+)", Path("/proc/self/status").read_text())[1]) * 1024 + (500 << 20)
 long = file("long.jsonl", exported + b"[" + b"[]," * 20_000_000)
@@ -122,13 +123,18 @@ CONTROL = "\ud800\x1b[2J\x9b\u202e"
     "changes",
     [
         {"text": CONTROL},
-        {"plan": CONTROL},
+        {"lowering": CONTROL},
         {"gpu": CONTROL},
         {"made_with": {"cudnnpy": CONTROL}},
         {"made_with": {CONTROL: ""}},
         *(
             {"candidates": (CANDIDATES[0]._replace(**{field: value}),), "chosen": 0}
-            for field, value in (("name", CONTROL), ("source", CONTROL), ("refused", CONTROL), ("notes", (CONTROL,)))
+            for field, value in (
+                ("name", CONTROL),
+                ("source", CONTROL),
+                ("rejection_reason", CONTROL),
+                ("notes", (CONTROL,)),
+            )
         ),
     ],
 )

@@ -119,7 +119,7 @@ def test_candidates_are_the_commands(h200: DeviceProfile) -> None:
     found = Convolution(padding=1).candidates("forward", X, W, device=h200)
     rows = cudnnpy.explain(TEXT, device=h200)["candidates"]
     assert [(one.name, one.rejection_reason, one.workspace_size) for one in found] == [
-        (row["name"], row["rejected"], row["workspace_size"]) for row in rows
+        (row["name"], row["rejection_reason"], row["workspace_size"]) for row in rows
     ]
     assert "left out because" in cudnnpy.candidates_table(found)
 

@@ -14,13 +14,12 @@ from planning import Refused
 from test_planning import PROBLEMS
 
 import cudnnpy
+from cudnnpy._core.choice import Choice, GpuKind, SerializedPlan, digest
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning import plan_serialization
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.gpu_kind import GpuKind
 from cudnnpy._planning.plan import Plan
-from cudnnpy._planning.plan_serialization import SerializedPlan
 from cudnnpy.convolution.legacy import LegacyExecutable
 from cudnnpy.convolution.lowering import lowerings
 from cudnnpy.errors import LibraryVersionError
@@ -39,17 +38,8 @@ def v7_plan(monkeypatch, strict, **asked):
     )
     lowering = next(lowering for lowering in lowerings(problem) if lowering.part.activation is None)
     executable = lowering.complete(LegacyExecutable(lowering.part, "gemm", strict, OnTheGpu()), OnTheGpu())
-    candidate = Candidate(
-        "legacy",
-        "gemm" + lowering.suffix,
-        (),
-        True,
-        lambda: executable,
-        lowering=lowering,
-        executable=executable,
-        strict=strict,
-    )
-    return Plan(problem, candidate)
+    choice = Choice("gemm" + lowering.suffix, "legacy", lowering=lowering.part_text, strict=strict)
+    return Plan(problem, Candidate(choice, lowering=lowering, executable=executable))
 
 
 @pytest.fixture
@@ -91,10 +81,15 @@ def test_a_plan_is_pickled_by_its_text_and_so_are_options_that_force_it(monkeypa
 
 
 def changed(text, **changes):
-    """The text with some fields changed, and a digest that fits."""
-    fields = {**json.loads(text), **changes}
+    """The text with some fields changed, also of its choice, and a digest that fits."""
+    fields = json.loads(text)
     del fields["sha256"]
-    return json.dumps({**fields, "sha256": plan_serialization.digest(fields)})
+    of_choice = {name: changes.pop(name) for name in Choice._fields if name in changes}
+    fields = {**fields, "choice": {**fields["choice"], **of_choice}, **changes}
+    return json.dumps({**fields, "sha256": digest(fields)})
+
+
+ENGINE = {"index": 7, "knobs": None, "space_to_depth": False, "channels_last_copies": False, "flipped_forward": False}
 
 
 @pytest.mark.usefixtures("handle")
@@ -104,21 +99,22 @@ def changed(text, **changes):
         ({"problem": "forward 1x3x9x9 4x3x3x3 pad=1 activation=relu tf32=True tf32=True"}, "its problem is invalid"),
         ({"problem": "forward 0x3x8x8 4x3x3x3 pad=1"}, "its problem is invalid: .*must have elements"),
         ({"problem": "coffee"}, "its problem is invalid"),
-        ({"problem": "forward 1x3x8x8 4x3x3x3 pad=1"}, "its name and source must be 'gemm' and 'legacy'"),
-        ({"algorithm": "coffee"}, "its algorithm is invalid: algorithm must be"),
-        ({"algorithm": None}, "it must have either an engine or an algorithm"),
-        ({"engine": 7}, "it must have either an engine or an algorithm"),
-        ({"algorithm": None, "engine": 7, "part": "coffee"}, "its part is not one of the lowerings of forward"),
-        ({"algorithm": "winograd"}, r"its name and source must be 'winograd \+ epilogue' and 'legacy'; got 'gemm \+"),
-        ({"name": "gemm"}, r"its name and source must be 'gemm \+ epilogue' and 'legacy'; got 'gemm'"),
-        ({"source": "engines"}, "its name and source must be"),
+        ({"problem": "forward 1x3x8x8 4x3x3x3 pad=1"}, "its name must be 'gemm'; got"),
+        ({"name": "coffee"}, "its algorithm is invalid: algorithm must be"),
+        ({"engine": ENGINE, "lowering": "coffee"}, "its lowering is not one of forward"),
+        ({"engine": 7}, "it.choice.engine must be an object of index, knobs, "),
+        ({"engine": {**ENGINE, "knobs": [[1, 2, 3]]}}, "it.choice.engine.knobs must be 2 integers"),
+        ({"name": "winograd"}, r"its name must be 'winograd \+ epilogue'; got 'winograd'"),
+        ({"name": "gemm"}, r"its name must be 'gemm \+ epilogue'; got 'gemm'"),
+        ({"lowering": ""}, "its lowering must be 'forward 1x3x8x8 .*; got ''"),
+        ({"source": "engines"}, "its source must be 'legacy'; got 'engines'"),
         ({"source": "coffee"}, "its source is 'coffee'"),
-        ({"milliseconds": -1.0}, "'milliseconds' is out of range"),
-        ({"knobs": None}, "'knobs' is a NoneType"),
-        ({"cudnn": True}, "'cudnn' is a bool"),
+        ({"milliseconds": -1.0}, "it.choice.milliseconds must be a finite number of 0 or more"),
+        ({"choice": None}, "it.choice must be an object of name, source, "),
+        ({"cudnn": True}, "it.cudnn must be an int"),
         ({"gpu": "another"}, "for this GPU, NVIDIA H200, .*; got one for another: plan again"),
-        ({"format": 4}, "its format is 4; this version reads 5: plan again, or tune again"),
-        ({"more": 1}, "its fields must be .*; got .*more"),
+        ({"version": 5}, "its version is 5; this release reads 6: plan again, or tune again"),
+        ({"more": 1}, "it must be an object of cudnn, gpu, problem, choice; got .*more"),
     ],
 )
 def test_a_plan_that_contradicts_itself_is_refused(monkeypatch, changes, why):
@@ -141,9 +137,9 @@ def test_how_a_text_is_spaced_and_ordered_does_not_matter(monkeypatch):
     assert again.to_json() == text
 
 
-def test_a_plan_of_format_4_is_refused_with_the_remedy():
-    text = json.dumps({"format": 4, "cudnn": 91900, "kind": "convolution", "plan": {"cudnnVersion": 91900}})
-    with pytest.raises(ValueError, match="its format is 4; this version reads 5: plan again, or tune again"):
+def test_a_plan_of_format_5_is_refused_with_the_remedy():
+    text = json.dumps({"format": 5, "cudnn": 91900, "gpu": "", "problem": "forward 1x3x8x8 4x3x3x3", "name": "gemm"})
+    with pytest.raises(ValueError, match="its version is 5; this release reads 6: plan again, or tune again"):
         Plan.from_json(text)
 
 
@@ -158,14 +154,14 @@ def test_a_plan_of_another_release_is_told_apart(monkeypatch, version, shown):
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "[]", "7", "{}", '{"format": 0}', '{"format": true}', '{"format": NaN}', "coffee", "\ufeff{}", "\x00"),
+        *("", "[]", "7", "{}", '{"version": 0}', '{"version": true}', '{"version": NaN}', "coffee", "\ufeff{}", "\x00"),
         *(
             "[" * 100_000,
             '{"a": ' * 100_000,
             "9" * 5000,
             " " * (5 << 20),
-            '{"format": 5}',
-            '{"format": 5, "sha256": 7}',
+            '{"version": 6}',
+            '{"version": 6, "sha256": 7}',
         ),
     ],
     ids=lambda text: text[:20],
@@ -197,8 +193,8 @@ def test_a_device_is_an_ordinal(monkeypatch, device, error):
 def test_a_text_that_lacks_a_field_is_refused(monkeypatch, missing):
     fields = json.loads(v7_plan(monkeypatch, True).to_json())
     del fields[missing], fields["sha256"]
-    with pytest.raises(ValueError, match="its fields must be cudnn, gpu, "):
-        Plan.from_json(json.dumps({**fields, "sha256": plan_serialization.digest(fields)}))
+    with pytest.raises(ValueError, match="it must be an object of cudnn, gpu, "):
+        Plan.from_json(json.dumps({**fields, "sha256": digest(fields)}))
 
 
 def test_a_fresh_process_knows_every_kind_of_problem():
@@ -216,15 +212,16 @@ def test_the_fields_of_a_plan(plan):
     fields = json.loads(made["text"])
     assert fields["problem"] == "forward 8x64x28x28 64x64x3x3 pad=1 float16 channels_last bias activation=relu"
     assert (fields["cudnn"], fields["gpu"]) == (92800, "NVIDIA H200, compute capability 9.0, 132 multiprocessors")
-    assert (fields["part"], fields["name"], fields["source"]) == ("", made["name"], made["source"])
-    assert (fields["engine"], fields["knobs"]) == (made["engine"]["index"], made["engine"]["knobs"])
-    assert (fields["algorithm"], fields["milliseconds"]) == (None, None)
+    choice = fields["choice"]
+    assert (choice["lowering"], choice["name"], choice["source"]) == ("", made["name"], made["source"])
+    assert choice["engine"] == made["engine"]
+    assert choice["milliseconds"] is None
 
 
 def test_an_engine_or_knob_that_cudnn_does_not_have_is_refused(plan):
     made, _ = plan("text", **PROBLEMS["forward float32"])
-    index = json.loads(made["text"])["engine"]
-    for engine, knobs in ((1000, []), (index, [[1 << 40, 1]]), (index, [[2, 1 << 61]])):
-        text = changed(made["text"], engine=engine, knobs=knobs, name=f"engine {engine}")
+    engine = json.loads(made["text"])["choice"]["engine"]
+    for other in ({"index": 1000, "knobs": None}, {"knobs": [[1 << 40, 1]]}, {"knobs": [[2, 1 << 61]]}):
+        text = changed(made["text"], engine={**engine, **other})
         with pytest.raises(Refused):
             plan("load", text=text)

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_up_candidates import made_up
 
 from cudnnpy import raw
+from cudnnpy._core.choice import Engine
 from cudnnpy._planning import known_issues, ranking
-from cudnnpy._planning.candidates import Candidate, Engine
+from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy._planning.ranking import Configuration, Model, Positions
@@ -247,7 +249,7 @@ def proposal(index: int, *notes: str) -> Any:
 
 
 def made(index: int, notes: tuple[str, ...]) -> Candidate:
-    found = Candidate("heuristics", f"engine {index}", notes, True, lambda: None, "runtime_compilation" in notes)  # type: ignore[arg-type, return-value]
+    found = made_up(f"engine {index}", notes=notes, compiled_at_run_time="runtime_compilation" in notes)
     found.engine, found.rejection_reason = Engine(index), REFUSED if "faulty" in notes else ""
     found.lowering = SimpleNamespace(suffix="", traits=ProblemTraits("forward"))  # type: ignore[assignment]
     return found

@@ -56,7 +56,7 @@ def test_the_parts_of_a_key_are_not_run_together() -> None:
 def test_an_entry_comes_back_from_its_json() -> None:
     for made in (
         entry(),
-        entry(7, milliseconds=None, spread=None, error=0.5, candidates=(), made_with={}, plan="ü"),
+        entry(7, milliseconds=None, spread=None, error=0.5, candidates=(), made_with={}, name="ü"),
     ):
         assert Entry.of(json.loads(json.dumps(made.plain()))) == made
 
@@ -82,18 +82,26 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("key.gpu", 9),
         ("key.more", 1),
         ("text", None),
-        ("plan", {}),
-        ("milliseconds", "0.1"),
-        ("milliseconds", math.nan),
-        ("milliseconds", -0.1),
-        ("spread", math.inf),
-        ("error", True),
-        ("workspace_size", 1.5),
-        ("workspace_size", 1 << 63),
-        ("milliseconds", 10**400),  # beyond float64
+        ("choice", None),
+        ("choice.name", "two\nlines"),
+        ("choice.engine", 38),
+        ("choice.engine.index", -1),
+        ("choice.engine.index", True),
+        ("choice.engine.knobs", {"2": 5}),
+        ("choice.engine.knobs", [[2, 5, 1]]),
+        ("choice.engine.knobs", [[2, 5]] * 101),
+        ("choice.engine.space_to_depth", 1),
+        ("choice.lowering", None),
+        ("choice.milliseconds", "0.1"),
+        ("choice.milliseconds", math.nan),
+        ("choice.milliseconds", -0.1),
+        ("choice.spread", math.inf),
+        ("choice.error", True),
+        ("choice.workspace_size", 1.5),
+        ("choice.workspace_size", 1 << 63),
+        ("choice.milliseconds", 10**400),  # beyond float64
         ("candidates.0.milliseconds", 10**400),
         ("candidates.0.workspace_size", 10**400),
-        ("workspace_size", None),
         ("tune_seconds", None),
         ("complete", 1),
         ("made_at", "yesterday"),
@@ -141,18 +149,18 @@ def test_a_store_has_what_was_put(store: Store) -> None:
 
 def test_the_first_that_was_measured_stands(store: Store) -> None:
     """So that processes which tune at once make one choice."""
-    planned, first, faster = (entry(milliseconds=ms, plan=f"{ms}") for ms in (None, 2.0, 1.0))
+    planned, first, faster = (entry(milliseconds=ms, name=f"{ms}") for ms in (None, 2.0, 1.0))
     assert store.put(planned) == planned
-    assert store.put(planned._replace(plan="again")) == planned
+    assert store.put(entry(milliseconds=None, name="again")) == planned
     assert store.put(first) == first
     assert store.put(faster) == store.put(planned) == store.put(first._replace(complete=False)) == first
     assert store.get(key()) == first
 
 
 def test_an_entry_replaces_another_where_it_is_told_to(store: Store) -> None:
-    store.put(entry(plan="first"))
-    assert store.put(entry(plan="second"), replace=True).plan == "second"
-    assert [one.plan for one in store] == ["second"]
+    store.put(entry(name="first"))
+    assert store.put(entry(name="second"), replace=True).choice.name == "second"
+    assert [one.choice.name for one in store] == ["second"]
 
 
 def test_a_row_of_another_key_is_not_taken(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,12 +185,12 @@ def test_a_row_of_another_key_is_not_taken(store: Store, monkeypatch: pytest.Mon
 def test_of_two_stores_the_entry_that_says_more_stands(
     store: Store, standing: dict[str, Any], given: dict[str, Any], wins: bool
 ) -> None:
-    store.put(entry(1, plan="standing", **standing))
+    store.put(entry(1, name="standing", **standing))
     other = Store("")
-    other.put(entry(1, plan="given", **given))
+    other.put(entry(1, name="given", **given))
     other.put(entry(2))
     assert store.merge(other) == 1 + wins
-    assert [one.plan for one in store] == ["given" if wins else "standing", entry(2).plan]
+    assert [one.choice.name for one in store] == ["given" if wins else "standing", entry(2).choice.name]
     assert store.merge(other) == 0
 
 
@@ -203,8 +211,8 @@ def test_a_plan_that_failed_is_not_kept_again(store: Store) -> None:
     other = Store("")
     other.put(entry())
     assert store.merge(other) == 0
-    assert store.put(entry(plan="another")).plan == "another"
-    assert store.get(key()) == entry(plan="another")
+    assert store.put(entry(name="another")).choice.name == "another"
+    assert store.get(key()) == entry(name="another")
 
 
 def test_an_entry_whose_plan_failed_is_not_found(store: Store) -> None:
@@ -212,14 +220,14 @@ def test_an_entry_whose_plan_failed_is_not_found(store: Store) -> None:
     store.forget(key(), "it failed", plan=entry().plan)
     store._rows.run(lambda contents: contents.put(content_of(entry()), ENTRY, key()), writes=True)
     assert (store.get(key()), [*store]) == (None, [])
-    assert store.put(entry(plan="another")) == store.get(key()) == entry(plan="another")
+    assert store.put(entry(name="another")) == store.get(key()) == entry(name="another")
 
 
 def test_forgetting_another_plan_leaves_the_entry(store: Store) -> None:
     store.put(entry())
-    store.forget(key(), "it failed", plan="another")
+    store.forget(key(), "it failed", plan=entry(name="another").plan)
     assert store.get(key()) == entry()
-    assert store.put(entry(plan="another"), replace=True) == entry(plan="another")
+    assert store.put(entry(name="another"), replace=True) == entry(name="another")
     assert store.get(key()) == entry()
     store.forget(key(5), "there is none")
     assert len(store.forgotten()) == 1
@@ -232,7 +240,7 @@ def test_a_plan_is_checked_for_an_environment(store: Store) -> None:
     store.mark_checked(key(), "driver 570")
     assert store.is_checked(key(), "driver 570")
     assert not store.is_checked(key(), "driver 580")
-    store.put(entry(plan="another"), replace=True)
+    store.put(entry(name="another"), replace=True)
     assert not store.is_checked(key(), "driver 570")
 
 

@@ -207,8 +207,8 @@ def test_replaced_and_removed_plans_are_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "store.sqlite"
     store = Store(path)
     first, second = ("the first plan" * 1000, "the second plan" * 1000)  # longer than a page
-    store.put(entry(1, plan=first))
-    store.put(entry(1, plan=second), replace=True)
+    store.put(entry(1, name=first))
+    store.put(entry(1, name=second), replace=True)
     assert b"the first plan" not in path.read_bytes()
     store.forget(key(1), "it failed")
     assert b"the second plan" not in path.read_bytes()
@@ -221,7 +221,7 @@ def row_number(number: int) -> int:
 @pytest.mark.parametrize(
     ("change", "kept"),
     [
-        ("SET content = replace(content, 'plan 1', 'plan X')", [0, 2]),
+        ("SET content = replace(content, 'forward 1x', 'forward 7x')", [0, 2]),
         (f"SET number = {row_number(5)} WHERE number = {row_number(1)}", [0, 2]),
     ],
 )

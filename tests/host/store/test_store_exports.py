@@ -48,7 +48,7 @@ def test_equal_entries_give_equal_exports(tmp_path: Path) -> None:
     assert len({*texts}) == 1
     assert texts[0].count(b"\n") == 31
     header = json.loads(texts[0].partition(b"\n")[0])
-    assert header == {"kind": "cudnnpy store", "format": 2, "entries": 30, "faults": 0}
+    assert header == {"kind": "cudnnpy store", "format": 3, "entries": 30, "faults": 0}
 
 
 def test_many_entries_are_loaded(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_damaged_lines_are_left_out_with_one_warning(tmp_path: Path, export: Pat
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        ({"kind": "cudnnpy store", "format": "1"}, "path must be an export of format 2; got format '1' in ..."),
+        ({"kind": "cudnnpy store", "format": "1"}, "path must be an export of format 3; got format '1' in ..."),
         ({"kind": "something"}, "path must be an export of a store...; got ..."),
         ([], "path must be an export of a store...; got ..."),
     ],
@@ -118,12 +118,10 @@ def test_a_file_that_is_no_export_of_this_format_is_refused(export: Path, header
     assert len(store) == 0
 
 
-def test_an_export_of_a_newer_format_says_what_to_do(export: Path) -> None:
-    export.write_text(export.read_text().replace('"format":2', '"format":3'))
+def test_an_export_of_another_format_says_what_to_do(export: Path) -> None:
+    export.write_text(export.read_text().replace('"format":3', '"format":2'))
     for use in (lambda: Store("").load(export), lambda: public.open(export), lambda: Store("").merge(export)):
-        with pytest.raises(
-            ValueError, match=says("got format 3 in ...Export it again with this release of cudnnpy...")
-        ):
+        with pytest.raises(ValueError, match=says("got format 2 in ...Tune again and export the choices...")):
             use()
 
 

@@ -53,7 +53,7 @@ def check_memory_alone(store: Store, reason: str, *stand: int) -> None:
         assert store.add_faults([fault(100)]) == 1
         assert store.faults() == [fault(100)]
         for number in stand:
-            assert store.put(entry(number, plan="another")) == entry(number)
+            assert store.put(entry(number, name="another")) == entry(number)
             assert store.get(key(number)) == entry(number)
             store.mark_checked(key(number), "here")
             assert store.is_checked(key(number), "here")
@@ -117,7 +117,7 @@ assert store.get(key(1)) == {found}, store.get(key(1))
 assert store.put(entry(2)) == entry(2)
 assert store.put(entry(3)) == entry(3)
 assert store.get(key(2)) == entry(2)
-assert store.put(entry(1, plan="another")) == {standing}
+assert store.put(entry(1, name="another")) == {standing}
 assert store.info().memory_reason
 """
 
@@ -137,7 +137,7 @@ def test_a_store_in_a_folder_that_is_read_only_is_read(readable: Path) -> None:
 @pytest.mark.parametrize("place", ["store.sqlite", "new/store.sqlite"])
 def test_a_read_only_folder_without_a_store_gives_one_warning(readable: Path, place: str) -> None:
     frozen(readable)
-    errors = as_nobody(READS.format(path=str(readable / place), found=None, standing='entry(1, plan="another")'))
+    errors = as_nobody(READS.format(path=str(readable / place), found=None, standing='entry(1, name="another")'))
     assert errors.count("RuntimeWarning") == 1
     assert [*readable.iterdir()] == []
 
@@ -146,7 +146,7 @@ def test_a_path_that_may_not_be_read_gives_one_warning(readable: Path) -> None:
     path = readable / "private" / "store.sqlite"
     Store(path).put(entry(1))
     path.parent.chmod(0o700 if os.geteuid() == 0 else 0)
-    errors = as_nobody(READS.format(path=str(path), found=None, standing='entry(1, plan="another")'))
+    errors = as_nobody(READS.format(path=str(path), found=None, standing='entry(1, name="another")'))
     assert errors.count("RuntimeWarning") == 1
 
 
@@ -355,11 +355,13 @@ def test_a_file_of_a_newer_release_is_left_as_it_is(tmp_path: Path, definition: 
     assert [*tmp_path.iterdir()] == [path]
 
 
-def test_a_file_of_an_older_release_is_set_aside(tmp_path: Path) -> None:
+@pytest.mark.parametrize("definition", ["CREATE TABLE of_an_older_release (x)", sqlite.DEFINITION])
+def test_a_file_of_an_older_release_is_set_aside(tmp_path: Path, definition: str) -> None:
     path = tmp_path / "store.sqlite"
     with connected(path) as connection:
         connection.execute(f"PRAGMA application_id = {sqlite.APPLICATION_ID}")
-        connection.execute("CREATE TABLE of_an_older_release (x)")
+        connection.execute("PRAGMA user_version = 1")
+        connection.execute(definition)
     before = path.read_bytes()
     with one_warning("store.sqlite cannot be used: it was made by an older release of cudnnpy"):
         assert len(Store(path, read_only=True)) == 0

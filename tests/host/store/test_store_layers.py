@@ -21,22 +21,22 @@ def no_application(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDNNPY_STORE_LAYERS", raising=False)
 
 
-def made(path: Path, *numbers: int, plan: str) -> Path:
+def made(path: Path, *numbers: int, name: str) -> Path:
     with Store(path) as store:
         for number in numbers:
-            store.put(entry(number, plan=plan))
+            store.put(entry(number, name=name))
     return path
 
 
 def test_the_users_store_comes_first_then_applications_in_their_order(tmp_path: Path) -> None:
-    user = Store(made(tmp_path / "user", 1, plan="user's"))
+    user = Store(made(tmp_path / "user", 1, name="user's"))
     first, second = (
-        Store(made(tmp_path / name, *numbers, plan=name)) for name, numbers in (("a", (1, 2)), ("b", (2, 3)))
+        Store(made(tmp_path / name, *numbers, name=name)) for name, numbers in (("a", (1, 2)), ("b", (2, 3)))
     )
     found = Layers(user, [first, second])
-    assert found.get(key(1)) == LayerEntry(entry(1, plan="user's"), "user", user)
-    assert found.get(key(2)) == LayerEntry(entry(2, plan="a"), f"application {tmp_path / 'a'}", first)
-    assert found.get(key(3)) == LayerEntry(entry(3, plan="b"), f"application {tmp_path / 'b'}", second)
+    assert found.get(key(1)) == LayerEntry(entry(1, name="user's"), "user", user)
+    assert found.get(key(2)) == LayerEntry(entry(2, name="a"), f"application {tmp_path / 'a'}", first)
+    assert found.get(key(3)) == LayerEntry(entry(3, name="b"), f"application {tmp_path / 'b'}", second)
     assert found.get(key(4)) is None
     found.put(entry(4))
     assert [one.key for one in user] == [key(1), key(4)]
@@ -45,35 +45,35 @@ def test_the_users_store_comes_first_then_applications_in_their_order(tmp_path: 
 
 def test_a_plan_of_an_application_that_failed_here_is_passed_over(tmp_path: Path) -> None:
     user = Store(tmp_path / "user")
-    first, second = (Store(made(tmp_path / name, 1, plan=name)) for name in "ab")
+    first, second = (Store(made(tmp_path / name, 1, name=name)) for name in "ab")
     found = Layers(user, [first, second])
     found.forget(key(1), "wrong")
-    assert found.get(key(1)) == LayerEntry(entry(1, plan="b"), f"application {tmp_path / 'b'}", second)
+    assert found.get(key(1)) == LayerEntry(entry(1, name="b"), f"application {tmp_path / 'b'}", second)
     found.forget(key(1), "wrong too")
     assert found.get(key(1)) is None
     assert (len(first), len(second)) == (1, 1)
     assert sorted(failed.reason for failed in user.forgotten()) == ["wrong", "wrong too"]
-    assert found.put(entry(1, plan="own")).plan == "own"
-    assert found.get(key(1)) == LayerEntry(entry(1, plan="own"), "user", user)
+    assert found.put(entry(1, name="own")).choice.name == "own"
+    assert found.get(key(1)) == LayerEntry(entry(1, name="own"), "user", user)
 
 
 def test_the_check_of_a_plan_is_remembered_in_the_users_store_for_that_plan(tmp_path: Path) -> None:
-    user, application = Store(tmp_path / "user"), Store(made(tmp_path / "a", 1, plan="a"))
+    user, application = Store(tmp_path / "user"), Store(made(tmp_path / "a", 1, name="a"))
     found = Layers(user, [application])
     assert not found.is_checked(key(1), "here")
     found.mark_checked(key(1), "here")
     assert found.is_checked(key(1), "here")
     assert not found.is_checked(key(1), "there")
     assert Layers(Store(tmp_path / "user"), [application]).is_checked(key(1), "here")
-    application.put(entry(1, plan="a newer one"), replace=True)
+    application.put(entry(1, name="a newer one"), replace=True)
     assert not found.is_checked(key(1), "here")
 
 
 def test_a_users_store_that_is_open_for_reading_alone_is_read(tmp_path: Path) -> None:
     """New choices are kept in memory, and come before it."""
-    user = Store(made(tmp_path / "user", 1, plan="user's"), read_only=True)
+    user = Store(made(tmp_path / "user", 1, name="user's"), read_only=True)
     found = Layers(user)
-    assert found.get(key(1)) == LayerEntry(entry(1, plan="user's"), "user", user)
+    assert found.get(key(1)) == LayerEntry(entry(1, name="user's"), "user", user)
     assert found.put(entry(2)) == entry(2)
     assert found.get(key(2)) is not None
     found.forget(key(1), "wrong")
@@ -150,14 +150,14 @@ def test_a_program_sets_its_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_program_and_the_environment_add_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, name in enumerate("abc"):
-        made(tmp_path / name, number, 9, plan=name)
+        made(tmp_path / name, number, 9, name=name)
     Store(tmp_path / "c").export(tmp_path / "c.jsonl")
     store = public.add_layer(tmp_path / "a")
     assert store.read_only
     public.add_layer(tmp_path / "a")  # again, which changes nothing
     monkeypatch.setenv("CUDNNPY_STORE_LAYERS", os.pathsep.join([str(tmp_path / "b"), "", str(tmp_path / "c.jsonl")]))
     found = {number: current().get(key(number)) for number in (0, 1, 2, 9)}
-    assert {number: one and (one.entry.plan, one.layer) for number, one in found.items()} == {
+    assert {number: one and (one.entry.choice.name, one.layer) for number, one in found.items()} == {
         0: ("a", f"application {tmp_path / 'a'}"),
         1: ("b", f"application {tmp_path / 'b'}"),
         2: ("c", f"application {tmp_path / 'c.jsonl'}"),

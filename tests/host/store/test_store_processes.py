@@ -181,12 +181,12 @@ def test_no_file_stays_open(tmp_path: Path) -> None:
     """So that one that replaces another is read, and a child has no connection of its parent."""
     store, other = Store(tmp_path / "store.sqlite"), Store(tmp_path / "other.sqlite")
     store.put(entry(1))
-    other.put(entry(1, plan="another"))
+    other.put(entry(1, name="another"))
     assert store.get(key(1)) == entry(1)
     links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
     assert not [link for link in links if os.path.realpath(link).startswith(store.path)]
     os.replace(other.path, store.path)
-    assert store.get(key(1)) == entry(1, plan="another")
+    assert store.get(key(1)) == entry(1, name="another")
 
 
 def test_a_process_with_another_schema_shares_the_file(tmp_path: Path) -> None:
@@ -204,8 +204,8 @@ store = Store({store.path!r})
 assert store.get(key(1)) is None
 assert [*store] == []
 assert store.info().stale == 1
-assert store.put(entry(1, plan="of schema 2")).plan == "of schema 2"
-assert store.get(key(1)).plan == "of schema 2"
+assert store.put(entry(1, name="of schema 2")).choice.name == "of schema 2"
+assert store.get(key(1)).choice.name == "of schema 2"
 assert len(store) == 1
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

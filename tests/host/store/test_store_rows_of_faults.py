@@ -116,7 +116,7 @@ def test_faults_travel_with_exports_and_merges(tmp_path: Path) -> None:
     source.add_faults([fault(1), fault(2)])
     assert source.export(export) == 1
     header = json.loads(export.read_text().splitlines()[0])
-    assert header == {"kind": "cudnnpy store", "format": 2, "entries": 1, "faults": 2}
+    assert header == {"kind": "cudnnpy store", "format": 3, "entries": 1, "faults": 2}
     loaded, merged = Store(""), Store("")
     loaded.add_faults([fault(2)])
     assert (loaded.load(export), merged.merge(source)) == (1, 1)
