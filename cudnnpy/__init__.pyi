@@ -1,5 +1,5 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:9d042b25e496a3b2bf0de40a2b2716cc066ebecf893a0654aa07f5064f277045
+# seal: sha256:89c8c95053e42fb023a4dabe5106dda43f84ec8780fe47d84865668374671955
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors

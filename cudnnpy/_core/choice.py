@@ -196,10 +196,10 @@ class GpuKind(NamedTuple):
 
 
 class NamedOperand(NamedTuple):
-    """An operand of a plan: the caller's name, and the index among the problem's operands."""
+    """An operand of a plan: the caller's name, and the position among the problem's operands."""
 
     name: str
-    index: int
+    position: int
 
 
 class SerializedPlan(NamedTuple):

@@ -334,7 +334,8 @@ def own_plan(request: dict[str, Any]) -> Any:
     layers.use("")
     vars(selection)["memory"] = SimpleNamespace(free_bytes=lambda device: request.get("free", 1 << 37))
     measure(times is not None)
-    plan = selection.plan_for(made.problem(), made.options)
+    problem, operands = made._problem(0)
+    plan = selection.plan_for(problem, made.options, operands=operands)
     return {
         "name": plan.name,
         "operands": plan.operands,

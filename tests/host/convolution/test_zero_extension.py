@@ -21,7 +21,7 @@ from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.program import Program
 from cudnnpy._memory import workspace as memory
 from cudnnpy._planning import selection
-from cudnnpy._planning.chooser import Choice, Chooser
+from cudnnpy._planning.chooser import Chooser, Chosen
 from cudnnpy.convolution.transpose import INPUT_NAMES
 from cudnnpy.convolution.zero_extension import surplus_of
 from cudnnpy.handle import Handle
@@ -32,12 +32,12 @@ def planner(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Plans are the reference; the problems that were planned."""
     asked: list[Any] = []
 
-    def choose(chooser: Chooser) -> Choice:
+    def choose(chooser: Chooser) -> Chosen:
         problem: Any = chooser.request.problem
         asked.append(problem)
         found = made_up("planned", "reference", make=lambda: Planned(problem))
         found.prepare()
-        return Choice(found, lambda: [found])
+        return Chosen(found, lambda: [found])
 
     monkeypatch.setattr(selection, "choose", choose)
     monkeypatch.setattr(Handle, "default", classmethod(lambda cls, device=None: None))

@@ -114,7 +114,7 @@ ENGINE = {"index": 7, "knobs": None, "space_to_depth": False, "channels_last_cop
         ({"cudnn": True}, "it.cudnn must be an int"),
         ({"gpu": "another"}, "for this GPU, NVIDIA H200, .*; got one for another: plan again"),
         ({"version": 5}, "its version is 5; this release reads 6: plan again, or tune again"),
-        ({"more": 1}, "it must be an object of cudnn, gpu, problem, choice; got .*more"),
+        ({"more": 1}, "it must be an object of cudnn, gpu, problem, choice, operands; got .*more"),
     ],
 )
 def test_a_plan_that_contradicts_itself_is_refused(monkeypatch, changes, why):
@@ -198,7 +198,7 @@ def test_a_text_that_lacks_a_field_is_refused(monkeypatch, missing):
 
 
 def test_a_fresh_process_knows_every_kind_of_problem():
-    for text in ("forward 1x3x8x8 4x3x3x3", 'graph {"calls":[],"compute_dtype":"float32","tensors":[]}'):
+    for text in ("forward 1x3x8x8 4x3x3x3", 'graph {"operations":[],"tensors":[]}'):
         source = f"from cudnnpy._planning.problem_notation import parse; print(parse({text!r}))"
         done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
         assert "ConvolutionProblem" in done.stdout or "its graph has no output" in done.stderr
