@@ -392,7 +392,7 @@ def own_built(request: dict[str, Any]) -> Any:
 def own_executable(request: dict[str, Any]) -> Any:
     """What Graph.executable picks: its text, None where there is no engine."""
     found = own_graph(request).executable(0, request.get("pick", 0))
-    return found and cudnn_text(found)
+    return found and (cudnn_text(found) if isinstance(found, engines_of.GraphExecutable) else type(found).__name__)
 
 
 REQUESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
