@@ -14,7 +14,7 @@ from cudnnpy._options.checks import error_repr
 
 # The version of the content of rows. Keys of another schema have other digests, so that their entries are not found.
 SCHEMA = 1
-_MAX_INTEGER = (1 << 63) - 1
+_MAX_INTEGER, _MAX_FLOAT = (1 << 63) - 1, sys.float_info.max
 
 _Check = Callable[[str, Any], Any]  # returns a JSON value as a field of a name, or raises ValueError
 
@@ -267,43 +267,34 @@ def digest_of(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value.isprintable():
-        raise ValueError(f"{name} must be a str without control characters; got {error_repr(value)}")
-    return value
-
-
-def _integer(name: str, value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= _MAX_INTEGER:
-        raise ValueError(f"{name} must be an int of 0 or more, in 63 bits; got {error_repr(value)}")
-    return value
-
-
-def _number(name: str, value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value <= sys.float_info.max:
-        raise ValueError(f"{name} must be a finite number of 0 or more; got {error_repr(value)}")
-    return float(value)
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} must be a bool; got {error_repr(value)}")
-    return value
-
-
-def _moment(name: str, value: Any) -> str:
+def _is_moment(value: Any) -> bool:
     try:
-        if datetime.fromisoformat(_text(name, value)).utcoffset() == timedelta(0):
-            return str(value)
+        return _VALUES[str][1](value) and datetime.fromisoformat(value).utcoffset() == timedelta(0)
     except ValueError:
-        pass
-    raise ValueError(f"{name} must be a time in UTC such as '2026-01-31T12:00:00+00:00'; got {error_repr(value)}")
+        return False
+
+
+# What a field of a type must be, and whether a value is; the field "made_at" has a rule of its own.
+_VALUES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    str: ("a str without control characters", lambda value: isinstance(value, str) and value.isprintable()),
+    int: ("an int of 0 or more, in 63 bits", lambda value: type(value) is int and 0 <= value <= _MAX_INTEGER),
+    float: ("a finite number of 0 or more", lambda value: type(value) in (int, float) and 0 <= value <= _MAX_FLOAT),
+    bool: ("a bool", lambda value: isinstance(value, bool)),
+    "made_at": ("a time in UTC such as '2026-01-31T12:00:00+00:00'", _is_moment),
+}
+
+
+def _value(kind: Any, name: str, value: Any) -> Any:
+    expected, is_valid = _VALUES[kind]
+    if not is_valid(value):
+        raise ValueError(f"{name} must be {expected}; got {error_repr(value)}")
+    return float(value) if kind is float else value
 
 
 def _texts_by_name(name: str, value: Any) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise ValueError(f"{name} must be an object of strings; got {error_repr(value)}")
-    return {_text(name, key): _text(name, text) for key, text in value.items()}
+    return {_value(str, name, key): _value(str, name, text) for key, text in value.items()}
 
 
 def _or_none(check: _Check, name: str, value: Any) -> Any:
@@ -325,15 +316,16 @@ def _record(make: type, checks: Mapping[str, _Check], name: str, value: Any) -> 
 
 def _check_of(annotation: Any) -> _Check:
     """Return the function that checks a JSON value, and returns it as the annotated type."""
-    simple: dict[Any, _Check] = {str: _text, int: _integer, float: _number, bool: _flag, dict[str, str]: _texts_by_name}
-    if annotation in simple:
-        return simple[annotation]
+    if annotation in _VALUES:
+        return partial(_value, annotation)
+    if annotation == dict[str, str]:
+        return _texts_by_name
     first = next(iter(get_args(annotation)), None)
     if first is not None:
         return partial(_items if get_origin(annotation) is tuple else _or_none, _check_of(first))
     checks = {field: _check_of(type_) for field, type_ in get_type_hints(annotation).items()}
     if "made_at" in checks:
-        checks["made_at"] = _moment
+        checks["made_at"] = partial(_value, "made_at")
     return partial(_record, annotation, checks)
 
 

@@ -20,7 +20,6 @@ from stored import CUDNN, GPU, entry, key
 from cudnnpy import raw
 from cudnnpy import store as public
 from cudnnpy._store import database, machine
-from cudnnpy._store.contents import ENTRY, content_of
 from cudnnpy._store.machine import Machine
 from cudnnpy._store.sqlite import DEFINITION
 from cudnnpy.errors import ClosedError
@@ -205,14 +204,6 @@ def test_a_plan_that_failed_is_not_kept_again(store: Store) -> None:
     assert store.merge(other) == 0
     assert store.put(entry(plan="another")).plan == "another"
     assert store.get(key()) == entry(plan="another")
-
-
-def test_an_entry_whose_plan_failed_is_not_found(store: Store) -> None:
-    """As in a file with a page of long ago."""
-    store.forget(key(), "it failed", plan=entry().plan)
-    store._rows.run(lambda contents: contents.put(content_of(entry()), ENTRY, key()), writes=True)
-    assert (store.get(key()), [*store]) == (None, [])
-    assert store.put(entry(plan="another")) == store.get(key()) == entry(plan="another")
 
 
 def test_forgetting_another_plan_leaves_the_entry(store: Store) -> None:

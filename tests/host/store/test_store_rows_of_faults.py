@@ -202,7 +202,7 @@ def test_a_store_that_another_process_makes_is_read(tmp_path: Path) -> None:
     assert not layers.is_blank
 
 
-# Processes, damage
+# Processes
 
 
 ADDS = """
@@ -223,14 +223,3 @@ def test_processes_that_add_faults_of_one_problem_lose_none(tmp_path: Path) -> N
     assert [process.wait(60) for process in processes] == [0] * 4
     names = {f"engine {number} of {process}" for number in range(20) for process in range(4)}
     assert {one.candidate for one in Store(file).faults()} == names
-
-
-def test_a_damaged_file_keeps_the_faults_that_are_readable(tmp_path: Path) -> None:
-    path = tmp_path / "store.sqlite"
-    store = Store(path)
-    store.add_faults([fault(1), fault(2)])
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("UPDATE cudnnpy_rows SET content = '[]' WHERE content LIKE '%number%:1}%'")
-        connection.commit()
-    with pytest.warns(RuntimeWarning, match="was damaged"):
-        assert store.faults() == [fault(2)]
