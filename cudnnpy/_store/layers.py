@@ -67,10 +67,10 @@ class Layers:
         for layer, store in self._all:
             entry, faults_here = look_up(store, key)
             faults += faults_here
+            if first is not None or entry is None:
+                continue
             # The writable store has no entries of failed plans itself.
-            if (first is None and entry is not None) and (
-                store is self._writable or not self._writable.is_forgotten(key, entry.plan)
-            ):
+            if store is self._writable or not self._writable.is_forgotten(key, entry.plan):
                 first = LayerEntry(entry, layer, store)
         return LookUp(first, tuple(faults))
 
@@ -115,11 +115,12 @@ def current(*, strict: bool = True) -> Layers:
     variables = os.environ.get(VARIABLE), os.environ.get(LAYERS_VARIABLE)
     with _lock:
         is_new = _current is None or _current[0] != variables
-        if _current is None or is_new or (strict and _current[1].errors):
+        if _current is None or is_new:
             _current = variables, _opened(variables[1])
         layers = _current[1]
-    if strict and layers.errors:
-        raise ValueError(layers.errors[0])
+        if strict and layers.errors:
+            _current = None
+            raise ValueError(layers.errors[0])
     for error in layers.errors if is_new else ():
         warn(f"{error}. Its choices are not used")
     return layers
