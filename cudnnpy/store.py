@@ -4,8 +4,8 @@ The store is an SQLite file: the one that the environment variable `CUDNNPY_STOR
 folder of the platform. With ``CUDNNPY_STORE=""`` choices stay in memory. An application may bring choices of its own
 (`add_layer`, or the paths in `CUDNNPY_STORE_LAYERS`), which are used where the user's store has none.
 
-A file that cannot be written gives one RuntimeWarning, and its choices continue in memory, with the new ones. A damaged file is
-set aside, and the choices that SQLite can still read stay in the store.
+A file that cannot be written gives one RuntimeWarning, and its choices continue in memory, with the new ones. A damaged file,
+or one of an older release, is set aside with a RuntimeWarning, and a new store begins.
 """
 
 from __future__ import annotations

@@ -5,33 +5,30 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 
-@contextmanager
-def replacing(target: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file for the block to write, and replace `target` by this file at the end of the block.
+def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file in one step. The mode of a replaced file stays, and a symbolic link is followed.
 
-    If the block raises, the temporary file is removed and `target` is unchanged. The temporary file is in a folder of its own
-    beside `target`, so that its mode is the default one.
+    A pipe, a device or a file without a name is written to in place. Raises OSError, after which a replaced file is unchanged.
     """
+    earlier = os.stat(path) if os.path.exists(path) else None
+    if earlier is not None and not (stat.S_ISREG(earlier.st_mode) and earlier.st_nlink):
+        Path(path).write_bytes(content)
+        return
+    target = Path(os.path.realpath(path))
+    # The temporary file is in a folder of its own, so that its mode is the default one.
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=target.parent, ignore_cleanup_errors=True) as folder:
         partial = Path(folder, "content")
-        yield partial
+        partial.touch(0o666 if earlier is None else 0o600)  # the content of a private file is never public
+        with partial.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if earlier is not None:
+            partial.chmod(stat.S_IMODE(earlier.st_mode))
         os.replace(partial, target)
-
-
-def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file in one step. The mode of a replaced file stays, and a symbolic link is followed."""
-    target = Path(os.path.realpath(path))
-    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
-    with replacing(target) as partial:
-        partial.touch(0o666 if mode is None else 0o600)  # the content of a private file is never public
-        partial.write_bytes(content)
-        if mode is not None:
-            partial.chmod(mode)
 
 
 def make_private_folder(path: str | os.PathLike[str]) -> None:

@@ -186,10 +186,7 @@ class DeviceProfile(PublicDir, OtherGpu):
         OSError
             The file cannot be written.
         """
-        if Path(path).exists() and not Path(path).is_file():  # a pipe or a device
-            Path(path).write_text(self.to_json())
-        else:
-            replace_file(path, self.to_json().encode())
+        replace_file(path, self.to_json().encode())
 
     def to_json(self) -> str:
         """Return the content of the file that `save` writes."""

@@ -14,7 +14,6 @@ import io
 import os
 import re
 from collections.abc import Iterable
-from pathlib import Path
 from typing import NamedTuple
 
 from cudnnpy._core.atomic_file import replace_file
@@ -99,17 +98,9 @@ def write(path: str | os.PathLike[str], texts: Iterable[str]) -> None:
     known = dict.fromkeys(text_of(*parse(text)) for text in texts)
     content = _HEADER + "".join(f"{text}\n" for text in known)
     try:
-        _replace(Path(path), content.encode())
+        replace_file(path, content.encode())
     except OSError as error:
         raise type(error)(error.errno, error.strerror, os.fspath(path)) from None
-
-
-def _replace(target: Path, content: bytes) -> None:
-    """Write a file by replacing it; a pipe, a device or a file without a name is written to."""
-    if target.exists() and not (target.is_file() and target.stat().st_nlink):
-        target.write_bytes(content)
-    else:
-        replace_file(target, content)
 
 
 def _source(name: str) -> str:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cudnnpy._options.checks import error_repr
 from cudnnpy._store.entry import SCHEMA, Entry, Fault, Forgotten, Key, canonical, digest_of, without_options
-from cudnnpy._store.sqlite import TABLE_NAME, CorruptFileError
+from cudnnpy._store.sqlite import TABLE_NAME, DamagedFileError
 
 if TYPE_CHECKING:
     import sqlite3
 
 ENTRY, FORGOTTEN, CHECKED, FAULT = "entry", "forgotten", "checked", "fault"  # kinds of rows
-SELECT_ROWS = f"SELECT number, kind, schema, content, checksum FROM {TABLE_NAME}"
+_T = TypeVar("_T")
 INSERT_ROW = f"INSERT OR REPLACE INTO {TABLE_NAME} VALUES (?, ?, ?, ?, ?)"
 
 
@@ -40,7 +40,7 @@ def _checksum(number: int, kind: str, schema: int, content: str) -> str:
 class Contents:
     """The contents of a store within one transaction. Without a connection it is empty.
 
-    Methods raise CorruptFileError for a row whose checksum does not hold.
+    Methods raise DamagedFileError for a row whose checksum does not hold.
     """
 
     def __init__(self, connection: sqlite3.Connection | None = None) -> None:
@@ -57,30 +57,39 @@ class Contents:
         """Return the rows of a kind, in the order of their numbers."""
         return self._select("kind = ? ORDER BY number", kind)
 
+    def every_row(self) -> list[Row]:
+        """Return the rows of all kinds."""
+        return self._select("TRUE")
+
     def put(self, content: str, kind: str, key: Key, plan: str = "", environment: str = "") -> None:
         """Add a row about a key, about a plan for it, or about a plan in an environment, in place of an earlier one."""
-        assert self._connection is not None
         values = row_number(kind, key, plan, environment), kind, SCHEMA, content
-        self._connection.execute(INSERT_ROW, (*values, _checksum(*values)))
+        self._execute(INSERT_ROW, *values, _checksum(*values))
+
+    def put_rows(self, rows: Iterable[Row]) -> None:
+        """Add rows as they are."""
+        for row in rows:
+            self._execute(INSERT_ROW, *row)
 
     def _remove(self, row: Row) -> None:
-        assert self._connection is not None
-        self._connection.execute(f"DELETE FROM {TABLE_NAME} WHERE number = ?", [row.number])
+        self._execute(f"DELETE FROM {TABLE_NAME} WHERE number = ?", row.number)
 
-    def _select(self, where: str, value: int | str) -> list[Row]:
-        if self._connection is None:
-            return []
-        rows = [*map(Row._make, self._connection.execute(f"{SELECT_ROWS} WHERE {where}", [value]))]
+    def _select(self, where: str, *values: int | str) -> list[Row]:
+        columns = ", ".join(Row._fields)
+        rows = [Row(*row) for row in self._execute(f"SELECT {columns} FROM {TABLE_NAME} WHERE {where}", *values)]
         if not all(row.is_intact for row in rows):
-            raise CorruptFileError
+            raise DamagedFileError
         return rows
+
+    def _execute(self, statement: str, *values: int | str) -> list[Any]:
+        return [] if self._connection is None else self._connection.execute(statement, values).fetchall()
 
     # Entries
 
     def entry(self, key: Key, *, without_candidates: bool = False) -> Entry | None:
-        """Return the entry of a key; None if there is none, or if its plan failed."""
+        """Return the entry of a key; None if there is none."""
         entry = entry_from_row(self.get(ENTRY, key), without_candidates=without_candidates)
-        return None if entry is None or entry.key != key or self.is_forgotten(key, entry.plan) else entry
+        return None if entry is None or entry.key != key else entry
 
     def put_entry(self, entry: Entry, replaces: Callable[[Entry], bool]) -> Entry | None:
         """Add an entry, unless there is one that it does not replace. Return the current one; None if the plan failed."""
@@ -133,9 +142,9 @@ class Contents:
 
     # Faults
 
-    def faults_of(self, key: Key) -> tuple[Fault, ...]:
+    def faults_of(self, key: Key) -> list[Fault]:
         """Return the faults of the problem of a key, whatever its options."""
-        return _faults_from_row(self.get(FAULT, without_options(key)))
+        return faults_from_rows([self.get(FAULT, without_options(key))])
 
     def update_faults(self, faults: Iterable[Fault], *, removes: bool = False) -> int:
         """Add faults, or remove them. Return how many were added or removed.
@@ -199,33 +208,28 @@ def content_of(entry: Entry) -> str:
 
 def entry_from_row(row: Row | None, *, without_candidates: bool = False) -> Entry | None:
     """Return the entry of a row; None if there is no row, or one of another schema."""
+
+    def entry(plain: dict[str, Any]) -> Entry:
+        return Entry.of({**plain, "candidates": [] if without_candidates else json.loads(plain["candidates"])})
+
+    return _decoded(row, entry)
+
+
+def entries_from_rows(rows: Iterable[Row]) -> list[Entry]:
+    """Return the entries of rows, in the order of their keys, except entries of another schema."""
+    return sorted((entry for entry in map(entry_from_row, rows) if entry is not None), key=lambda entry: entry.key)
+
+
+def faults_from_rows(rows: Iterable[Row | None]) -> list[Fault]:
+    """Return the faults of the rows of problems, in their order, except those of another schema."""
+    return sorted(fault for row in rows for fault in _decoded(row, lambda plain: [*map(Fault.of, plain)]) or ())
+
+
+def _decoded(row: Row | None, decode: Callable[[Any], _T]) -> _T | None:
+    """Return the record of a row; None if there is no row, one of another schema, or one that holds no such record."""
     if row is None or row.schema != SCHEMA:
         return None
     try:
-        plain = json.loads(row.content)
-        return Entry.of({**plain, "candidates": [] if without_candidates else json.loads(plain["candidates"])})
+        return decode(json.loads(row.content))
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-
-
-def entries_from_rows(entries: Iterable[Row], forgotten: Iterable[Row]) -> list[Entry]:
-    """Return the entries of rows, in the order of their keys, except entries of another schema or with a failed plan."""
-    failed = {row.number for row in forgotten}
-    decoded = (entry for entry in map(entry_from_row, entries) if entry is not None)
-    usable = (entry for entry in decoded if row_number(FORGOTTEN, entry.key, entry.plan) not in failed)
-    return sorted(usable, key=lambda entry: entry.key)
-
-
-def faults_from_rows(rows: Iterable[Row]) -> list[Fault]:
-    """Return the faults of the rows of problems, in their order."""
-    return sorted(fault for row in rows for fault in _faults_from_row(row))
-
-
-def _faults_from_row(row: Row | None) -> tuple[Fault, ...]:
-    """Return the faults of a row; none if there is no row, or one of another schema."""
-    if row is None or row.schema != SCHEMA:
-        return ()
-    try:
-        return tuple(map(Fault.of, json.loads(row.content)))
-    except (ValueError, TypeError, RecursionError):
-        return ()

@@ -14,15 +14,7 @@ from typing import NamedTuple
 from cudnnpy._options.checks import check_flag, error_repr, printable
 from cudnnpy._options.public_dir import PublicDir
 from cudnnpy._store import exports
-from cudnnpy._store.contents import (
-    ENTRY,
-    FAULT,
-    FORGOTTEN,
-    Contents,
-    entries_from_rows,
-    entry_from_row,
-    faults_from_rows,
-)
+from cudnnpy._store.contents import ENTRY, FAULT, FORGOTTEN, Contents, entries_from_rows, faults_from_rows
 from cudnnpy._store.entry import Entry, Fault, Forgotten, Key
 from cudnnpy._store.machine import this_machine
 from cudnnpy._store.sqlite import ForeignFileError
@@ -81,7 +73,7 @@ class Store(PublicDir):
 
     Any number of processes and threads can use a file at once. A file that cannot be written, because its folder is read
     only, the disk is full, or it stays locked, gives one RuntimeWarning, and its entries continue in memory, with the new ones.
-    A damaged file is set aside with a RuntimeWarning, and the entries that SQLite can still read stay in the store.
+    A damaged file, or one of an older release, is set aside with a RuntimeWarning, and a new store begins.
 
     Parameters
     ----------
@@ -203,8 +195,8 @@ class Store(PublicDir):
 
     def __iter__(self) -> Iterator[Entry]:
         """Iterate over the entries of the present schema, in the order of their keys."""
-        rows = self._rows.run(lambda contents: (contents.all(ENTRY), contents.all(FORGOTTEN)))
-        return iter(entries_from_rows(*rows))  # parsed while the file is not locked
+        rows = self._rows.run(lambda contents: contents.all(ENTRY))
+        return iter(entries_from_rows(rows))  # parsed while the file is not locked
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -264,7 +256,7 @@ class Store(PublicDir):
 
     def faults_of(self, key: Key) -> list[Fault]:
         """Return the faults of the problem of a key, whatever its options."""
-        return list(self._rows.run(lambda contents: contents.faults_of(key)))
+        return self._rows.run(lambda contents: contents.faults_of(key))
 
     def add_faults(self, faults: Iterable[Fault]) -> int:
         """Store faults. One with the candidate, symptom and driver of an earlier one is left out.
@@ -420,9 +412,9 @@ class Store(PublicDir):
             lambda contents: (contents.all(ENTRY), len(contents.all(FORGOTTEN)), contents.all(FAULT))
         )
         machine = this_machine()
-        usable = sum(entry is not None and machine.accepts(entry.key) for entry in map(entry_from_row, entry_rows))
+        usable = sum(machine.accepts(entry.key) for entry in entries_from_rows(entry_rows))
         path = glob.escape(self._real_path)
-        copies = [*glob.iglob(f"{path}.damaged-*"), *glob.iglob(f"{path}.old-*")] if path else []
+        copies = glob.glob(f"{path}.aside-*") if path else []
         return StoreInfo(
             self.path,
             self.read_only,
@@ -456,21 +448,21 @@ def is_blank(store: Store) -> bool:
     return store._rows.is_blank
 
 
-def look_up(store: Store, key: Key) -> tuple[Entry | None, tuple[Fault, ...]]:
+def look_up(store: Store, key: Key) -> tuple[Entry | None, list[Fault]]:
     """Return the entry of a key without its candidates, and the faults of its problem."""
     return store._rows.run(lambda contents: (contents.entry(key, without_candidates=True), contents.faults_of(key)))
 
 
 def _put_all(contents: Contents, entries: Iterable[Entry]) -> int:
     """Add those entries that have more than the current ones: measured before planned, then complete. Return how many."""
+    return sum(contents.put_entry(entry, partial(_has_more, entry)) is entry for entry in entries)
 
-    def put(entry: Entry) -> bool:
-        return contents.put_entry(entry, lambda current: rank(entry) > rank(current)) is entry
 
-    def rank(entry: Entry) -> tuple[bool, bool]:
-        return entry.choice.milliseconds is not None, entry.complete
+def _has_more(entry: Entry, current: Entry) -> bool:
+    def rank(one: Entry) -> tuple[bool, bool]:
+        return one.choice.milliseconds is not None, one.complete
 
-    return sum(map(put, entries))
+    return rank(entry) > rank(current)
 
 
 def _size(path: str) -> int:

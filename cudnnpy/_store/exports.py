@@ -11,13 +11,12 @@ The checksum is the SHA-256 of the JSON text of the entry or fault in the line.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cudnnpy._core.atomic_file import replacing
+from cudnnpy._core.atomic_file import replace_file
 from cudnnpy._core.caller_warning import warn
 from cudnnpy._options.limits import MAX_EXPORT_HEADER_CHARACTERS, MAX_EXPORT_LINE_CHARACTERS
 from cudnnpy._store.entry import Entry, Fault, canonical, digest_of
@@ -36,17 +35,15 @@ class Export(NamedTuple):
 
 def write(path: Path, entries: Iterable[Entry], faults: Iterable[Fault] = ()) -> int:
     """Write an export atomically. Return the number of entries. Raises OSError."""
-    ordered, sorted_faults = sorted(entries, key=lambda entry: entry.key), sorted(faults)
-    with replacing(path) as partial, partial.open("x", encoding="ascii", newline="\n") as stream:
-        header = {"kind": KIND, "format": FORMAT, "entries": len(ordered), "faults": len(sorted_faults)}
-        stream.write(f"{canonical(header)}\n")
-        contents: list[Entry | Fault] = [*ordered, *sorted_faults]
-        for content in contents:
-            text = canonical(content.plain())
-            stream.write(f'{{"checksum":"{digest_of(text)}","{_NAMES[type(content)]}":{text}}}\n')
-        stream.flush()
-        os.fsync(stream.fileno())
-    return len(ordered)
+    contents: list[Entry | Fault] = [*sorted(entries, key=lambda entry: entry.key), *sorted(faults)]
+    count = sum(isinstance(content, Entry) for content in contents)
+    header = {"kind": KIND, "format": FORMAT, "entries": count, "faults": len(contents) - count}
+    lines = [canonical(header)]
+    for content in contents:
+        text = canonical(content.plain())
+        lines.append(f'{{"checksum":"{digest_of(text)}","{_NAMES[type(content)]}":{text}}}')
+    replace_file(path, "".join(f"{line}\n" for line in lines).encode("ascii"))
+    return count
 
 
 def read(path: Path) -> Export:

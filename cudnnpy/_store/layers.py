@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ USER = "user"
 _lock = fork_safe_lock()
 _chosen: str | Store | None = None  # the argument of `use`
 _added: list[Store] = []
-_current: tuple[tuple[str | None, ...], Layers, list[str]] | None = None  # the variables, the layers, the errors
+_current: tuple[tuple[str | None, ...], Layers] | None = None  # the variables and their layers
 
 declare(__name__, "_chosen", "_added", "_current")
 
@@ -43,21 +43,18 @@ class LookUp(NamedTuple):
 class Layers:
     """The stores that a process reads, in their order. Changes go to the user's store."""
 
-    def __init__(self, user: Store, applications: Iterable[Store] = ()) -> None:
-        self.user = user
+    def __init__(self, user: Store, applications: Iterable[Store] = (), errors: Sequence[str] = ()) -> None:
+        self.user, self.errors = user, errors  # the paths that name no store
         # In front of a user's store that is open for reading alone, a store in memory has the changes.
         self._writable = Store("") if user.read_only else user
-        own = [user] if user is self._writable else [self._writable, user]
-        self._all = [(USER, store) for store in own]
+        self._all = [(USER, store) for store in dict.fromkeys((self._writable, user))]
         self._all += [(f"application {store.path}", store) for store in applications]
 
     def get(self, key: Key) -> LayerEntry | None:
         """Return the entry of a key in the first layer that has one whose plan did not fail here: see Store.get."""
-        for layer, store in self._all:
-            entry = store.get(key)
-            if entry is not None and not self._is_forgotten(entry, store):
-                return LayerEntry(entry, layer, store)
-        return None
+        first = self.look_up(key).entry
+        entry = None if first is None else first.store.get(key)
+        return None if first is None or entry is None else first._replace(entry=entry)
 
     @property
     def is_blank(self) -> bool:
@@ -70,13 +67,12 @@ class Layers:
         for layer, store in self._all:
             entry, faults_here = look_up(store, key)
             faults += faults_here
-            if first is None and entry is not None and not self._is_forgotten(entry, store):
+            if first is not None or entry is None:
+                continue
+            # The writable store has no entries of failed plans itself.
+            if store is self._writable or not self._writable.is_forgotten(key, entry.plan):
                 first = LayerEntry(entry, layer, store)
         return LookUp(first, tuple(faults))
-
-    def _is_forgotten(self, entry: Entry, store: Store) -> bool:
-        """Return whether the plan of an entry failed here. The writable store has no such entries itself."""
-        return store is not self._writable and self._writable.is_forgotten(entry.key, entry.plan)
 
     def add_faults(self, key: Key, text: str, faults: Iterable[tuple[str, str, str, str]]) -> int:
         """Store faults of a problem, each a candidate, symptom, detail and driver, as found now: see Store.add_faults."""
@@ -92,20 +88,22 @@ class Layers:
 
     def forget(self, key: Key, reason: str) -> None:
         """Mark the plan that `get` returns for this key as failed, so that it is not returned again."""
-        current = self.get(key)
-        if current is not None:
-            self._writable.forget(key, reason, plan=current.entry.plan)
+        if (plan := self._plan_of(key)) is not None:
+            self._writable.forget(key, reason, plan=plan)
 
     def is_checked(self, key: Key, environment: str) -> bool:
         """Return whether the plan that `get` returns for this key was marked as checked in an environment."""
-        current = self.get(key)
-        return current is not None and self._writable.is_checked(key, environment, plan=current.entry.plan)
+        plan = self._plan_of(key)
+        return plan is not None and self._writable.is_checked(key, environment, plan=plan)
 
     def mark_checked(self, key: Key, environment: str) -> None:
         """Mark the plan that `get` returns for this key as right in an environment, where it ran."""
-        current = self.get(key)
-        if current is not None:
-            self._writable.mark_checked(key, environment, plan=current.entry.plan)
+        if (plan := self._plan_of(key)) is not None:
+            self._writable.mark_checked(key, environment, plan=plan)
+
+    def _plan_of(self, key: Key) -> str | None:
+        found = self.look_up(key).entry
+        return None if found is None else found.entry.plan
 
 
 def current(*, strict: bool = True) -> Layers:
@@ -114,23 +112,27 @@ def current(*, strict: bool = True) -> Layers:
     A path that does not name a store raises ValueError. If not `strict`, it costs one warning and its choices.
     """
     global _current
+    variables = os.environ.get(VARIABLE), os.environ.get(LAYERS_VARIABLE)
     with _lock:
-        variables = os.environ.get(VARIABLE), os.environ.get(LAYERS_VARIABLE)
         is_new = _current is None or _current[0] != variables
         if _current is None or is_new:
-            errors = list[str]()
-            path = default_path() if _chosen is None else _chosen
-            user = path if isinstance(path, Store) else _open(VARIABLE, path, errors)
-            paths = [path for path in (variables[1] or "").split(os.pathsep) if path]
-            layers = [_open(LAYERS_VARIABLE, path, errors, read_only=True) for path in paths]
-            _current = variables, Layers(user, [*_added, *layers]), errors
-        _, current_layers, errors = _current
-        if errors and strict:
+            _current = variables, _opened(variables[1])
+        layers = _current[1]
+        if strict and layers.errors:
             _current = None
-            raise ValueError(errors[0])
-    for error in errors if is_new else ():
+            raise ValueError(layers.errors[0])
+    for error in layers.errors if is_new else ():
         warn(f"{error}. Its choices are not used")
-    return current_layers
+    return layers
+
+
+def _opened(paths: str | None) -> Layers:
+    """Return the layers with the user's store, those that were added, and those of the paths in LAYERS_VARIABLE."""
+    errors = list[str]()
+    user = default_path() if _chosen is None else _chosen
+    user_store = user if isinstance(user, Store) else _open(VARIABLE, user, errors)
+    layers = [_open(LAYERS_VARIABLE, path, errors, read_only=True) for path in (paths or "").split(os.pathsep) if path]
+    return Layers(user_store, [*_added, *layers], errors)
 
 
 def use(store: str | Store | None) -> None:

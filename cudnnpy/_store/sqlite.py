@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 TABLE_NAME = "cudnnpy_rows"
 APPLICATION_ID = 0x63754E50  # "cuNP", which SQLite's header has for the application that owns the file
+_MAGIC, _APPLICATION_ID_OFFSET = b"SQLite format 3\0", 68  # in SQLite's header
 TABLE_VERSION = 2  # SQLite's user_version. A file with an earlier one is set aside
 DEFINITION = (
     f"CREATE TABLE {TABLE_NAME} (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, schema INTEGER NOT NULL, "
@@ -28,18 +29,12 @@ class FileUnavailableError(Exception):
     """A file cannot be used. The text is the reason."""
 
 
-class CorruptFileError(FileUnavailableError):
-    """A file is damaged."""
+class DamagedFileError(FileUnavailableError):
+    """A file has to be set aside: it is damaged, or has an earlier format of its table."""
 
-    def __init__(self) -> None:
-        super().__init__("it is damaged and cannot be replaced")
-
-
-class OldFileError(FileUnavailableError):
-    """A file has an earlier format of its table or its rows."""
-
-    def __init__(self) -> None:
-        super().__init__("it was made by an older release of cudnnpy and cannot be replaced")
+    def __init__(self, reason: str = "it is damaged") -> None:
+        super().__init__(f"{reason} and cannot be replaced")
+        self.reason = reason
 
 
 class ForeignFileError(FileUnavailableError):
@@ -70,30 +65,42 @@ def connect(path: str, mode: str = "rw") -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def translated_errors() -> Iterator[None]:
-    """Raise SQLite's errors, and errors of the file system in a repair, as the errors of this package."""
+    """Raise SQLite's errors, and those of the file system when a file is set aside, as the errors of this package."""
     import sqlite3
 
     try:
         yield
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary code; 0 for an error of Python's module
+        extended = getattr(error, "sqlite_errorcode", 0)  # 0 for an error of Python's module
+        code = extended & 0xFF
         if code == sqlite3.SQLITE_BUSY:
             raise LockedError from error
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            raise CorruptFileError from error
-        is_unfinished = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_READONLY_ROLLBACK
+            raise DamagedFileError from error
+        is_unfinished = extended == sqlite3.SQLITE_READONLY_ROLLBACK
         reason = "a killed process left a change in it, which only a writer can undo" if is_unfinished else str(error)
         raise FileUnavailableError(reason) from error
     except BlockingIOError as error:
         raise LockedError from error
     except OSError as error:
-        raise CorruptFileError from error
+        raise DamagedFileError from error
+
+
+def was_store(path: str) -> bool:
+    """Return whether the header of a file that SQLite cannot use names a store.
+
+    An empty file is a store, since another process may have emptied it meanwhile.
+    """
+    with open(path, "rb") as stream:
+        header = stream.read(_APPLICATION_ID_OFFSET + 4)
+    application = header[_APPLICATION_ID_OFFSET:]
+    return not header or (header.startswith(_MAGIC) and application == APPLICATION_ID.to_bytes(4, "big"))
 
 
 def has_table(connection: sqlite3.Connection) -> bool:
     """Return whether a database has the table; False for an empty one.
 
-    Raises CorruptFileError, OldFileError, FileUnavailableError for a newer version, or ForeignFileError. A database with a
+    Raises DamagedFileError, FileUnavailableError for a newer version, or ForeignFileError. A database with a
     trigger is not a store, since a trigger would run in this process. Other tables, indexes and views do no harm.
     """
     (application,), (version,) = (
@@ -105,13 +112,13 @@ def has_table(connection: sqlite3.Connection) -> bool:
     if any(kind == "trigger" for kind, *_ in objects):
         raise ForeignFileError
     if objects and application == APPLICATION_ID and version < TABLE_VERSION:
-        raise OldFileError
+        raise DamagedFileError("it was made by an older release of cudnnpy")
     if ("table", TABLE_NAME, DEFINITION) in objects:
         return True
     if objects or application not in (0, APPLICATION_ID):
         raise ForeignFileError
     if application == APPLICATION_ID:
-        raise CorruptFileError  # the definition of its table is lost
+        raise DamagedFileError  # the definition of its table is lost
     return False
 
 

@@ -5,7 +5,7 @@ SQLite locks the file, and undoes the changes of killed processes. Its errors ha
 | error of SQLite | consequence |
 |---|---|
 | database is locked | the transaction waits; memory takes the file's place once no process has changed it for 30 s |
-| database disk image is malformed; a checksum that does not hold | the file is set aside, and the readable rows are copied |
+| database disk image is malformed; a checksum that does not hold | the file is set aside, and a new one begins |
 | file is not a database | the same if it was a store, else ForeignFileError |
 | attempt to write a readonly database, database or disk is full, disk I/O error, unable to open | memory takes its place |
 
@@ -17,19 +17,22 @@ beside a database that is only read, and may be lost without the database: a row
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import random
+import shutil
+import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
-from cudnnpy._core.atomic_file import make_private_folder
+from cudnnpy._core.atomic_file import make_private_folder, replace_file
 from cudnnpy._core.caller_warning import warn
 from cudnnpy._process_state import fork_safe_lock
 from cudnnpy._store import sqlite
-from cudnnpy._store.contents import Contents
+from cudnnpy._store.contents import Contents, Row
 
 if TYPE_CHECKING:
     import sqlite3
@@ -38,7 +41,9 @@ if TYPE_CHECKING:
 # and the pruning of 5,000 entries and 5,000 faults (41 MB) for 0.8 s. The last of 96 writers waited for 35 s of changes.
 PATIENCE_SECONDS = 30.0
 _MAX_PAUSE_SECONDS = 0.5  # between two attempts, so that many that wait leave the processor to the one that writes
-_MAX_REPAIRS = 3  # in one transaction
+
+# The number and the first of the bytes that SQLite locks: all of them, and those that it locks while it reads
+_ALL_LOCKS, _READERS_LOCK = (512, 0x40000000), (510, 0x40000002)
 
 _T = TypeVar("_T")
 
@@ -50,9 +55,9 @@ _sqlite_lock = fork_safe_lock()
 class SqliteFile:
     """A store's file, which the first change makes; a database in memory without a path, or once the file fails.
 
-    A file that fails is left as it is, with one warning, and the rows that can be read continue in memory. A damaged or old
-    file is replaced, with a warning, unless it is open for reading alone. Raises ForeignFileError if the file is not a store at
-    first.
+    A file that fails is left as it is, with one warning, and its rows continue in memory unless it is damaged. A damaged or old
+    file is set aside, with a warning, unless it is open for reading alone. Raises ForeignFileError if the file is not a store
+    at first.
     """
 
     memory_reason: str  # why changes stay in memory; "" if they do not
@@ -82,16 +87,17 @@ class SqliteFile:
             return self._run_once(work, writes)
 
     def _run_on_file(self, work: Callable[[Contents], _T], writes: bool = False) -> _T:
-        """Return the result of a transaction after waiting for locks and repairs. Raises FileUnavailableError."""
-        deadline, changed_at, pause, repairs = time.monotonic() + PATIENCE_SECONDS, 0, 0.001, 0
+        """Return the result of a transaction, for which it waits and sets a damaged file aside. Raises FileUnavailableError."""
+        deadline, changed_at, pause, is_set_aside = time.monotonic() + PATIENCE_SECONDS, 0, 0.001, False
         while True:
             try:
                 try:
                     return self._run_once(work, writes)
-                except (sqlite.CorruptFileError, sqlite.OldFileError):
-                    if repairs == _MAX_REPAIRS or not self._repair():
+                except sqlite.DamagedFileError as damage:
+                    if is_set_aside:
                         raise
-                    repairs += 1
+                    self._set_aside(damage)
+                    is_set_aside = True
             except sqlite.LockedError as error:
                 before = changed_at
                 with contextlib.suppress(OSError):
@@ -117,7 +123,10 @@ class SqliteFile:
     @contextlib.contextmanager
     def _connection(self, writes: bool) -> Iterator[sqlite3.Connection]:
         if self.memory_reason:
-            yield self._memory or self._make_memory()
+            if self._memory is None:
+                self._memory = sqlite.connect("")
+                weakref.finalize(self, self._memory.close)
+            yield self._memory
             return
         if writes:
             try:
@@ -125,42 +134,76 @@ class SqliteFile:
             except OSError as error:
                 raise sqlite.FileUnavailableError(str(error)) from error
         mode = "ro" if self._read_only else "rwc" if writes else "rw"
-        with closing(sqlite.connect(self._path, mode)) as connection:
+        with contextlib.closing(sqlite.connect(self._path, mode)) as connection:
             if writes:
                 # Removed rows are overwritten, so that no damage brings one back. A change is on the disk when it returns.
                 for setting in ("journal_mode = DELETE", "secure_delete = ON", "synchronous = EXTRA"):
                     connection.execute(f"PRAGMA {setting}")
             yield connection
 
-    def _make_memory(self) -> sqlite3.Connection:
-        self._memory = sqlite.connect("")
-        weakref.finalize(self, self._memory.close)
-        return self._memory
-
     def _use_memory(self, error: sqlite.FileUnavailableError) -> None:
         """Copy the rows of a file that can be read to memory, and use that from now on."""
-        from cudnnpy._store import repair
-
         with _sqlite_lock:
             if self.memory_reason:  # another thread did so
                 return
-            repair.fill(self._make_memory(), repair.rows_of_file(self._path))
+            rows = _rows_of_file(self._path)
             self.memory_reason = str(error)
+            self._run_once(lambda contents: contents.put_rows(rows), True)
         warn(f"{self._path} cannot be used: {error}. New choices stay in memory until this process ends")
 
-    def _repair(self) -> bool:
-        """Set a damaged or old file aside, unless another process did so meanwhile. Return False if it is read only.
+    def _set_aside(self, damage: sqlite.DamagedFileError) -> None:
+        """Copy a damaged or old file and empty it, unless another process did so meanwhile.
 
-        Raises ForeignFileError if it was no store.
+        The file stays the one that other processes have open, so that SQLite's locks and journal hold for all of them. Raises
+        ForeignFileError if the file is no store, and the given error for a file that is open for reading alone.
         """
-        from cudnnpy._store import repair
-
         with _sqlite_lock, sqlite.translated_errors():
-            if not repair.was_store(self._path):
+            if not sqlite.was_store(self._path):
                 raise sqlite.ForeignFileError
             if self._read_only:
-                return False
-            text = repair.set_aside(self._path)
-        if text:
-            warn(f"{self._path} {text}")
-        return True
+                raise damage
+            with open(self._path, "rb+") as stream:
+                # SQLite itself locks no file with a damaged header. The lock ends with the connection.
+                fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB, *_ALL_LOCKS)
+                with contextlib.closing(sqlite.connect(self._path, "nolock")) as connection:
+                    with contextlib.suppress(sqlite.DamagedFileError):
+                        _intact_rows(connection)
+                        return
+                    aside = f"{self._path}.aside-{datetime.now(UTC):%Y%m%dT%H%M%S-%f}"
+                    replace_file(aside, stream.read())
+                    shutil.copymode(self._path, aside)
+                    stream.truncate(0)
+        name = os.path.basename(aside)
+        warn(f"{self._path} cannot be used: {damage.reason}. It is set aside as {name}, and a new store begins")
+
+
+def _intact_rows(connection: sqlite3.Connection) -> list[Row]:
+    """Return all rows of a file. Raises DamagedFileError if any part of it is damaged."""
+    with sqlite.translated_errors():
+        if not sqlite.has_table(connection):
+            return []
+        if connection.execute("PRAGMA quick_check").fetchall() != [("ok",)]:
+            raise sqlite.DamagedFileError
+        return Contents(connection).every_row()
+
+
+def _rows_of_file(path: str) -> list[Row]:
+    """Return the rows of a file that can be read; none of a damaged one. The file is not changed.
+
+    The unfinished change of a killed process is undone in a copy.
+    """
+    mode = "ro"
+    with (
+        contextlib.suppress(sqlite.FileUnavailableError, sqlite.LockedError),
+        sqlite.translated_errors(),
+        contextlib.ExitStack() as stack,
+    ):
+        if os.path.exists(f"{path}-journal"):
+            stream = stack.enter_context(open(path, "rb"))
+            fcntl.lockf(stream, fcntl.LOCK_SH | fcntl.LOCK_NB, *_READERS_LOCK)  # so that no process changes the two
+            copy = os.path.join(stack.enter_context(tempfile.TemporaryDirectory()), "store")
+            shutil.copyfile(path, copy)
+            shutil.copyfile(f"{path}-journal", f"{copy}-journal")
+            path, mode = copy, "rw"
+        return _intact_rows(stack.enter_context(contextlib.closing(sqlite.connect(path, mode))))
+    return []

@@ -1,38 +1,53 @@
-"""A file is replaced at the end of the block, or stays as it was."""
+"""A file is replaced in one step, or stays as it was; a device and a pipe are never replaced."""
 
 from __future__ import annotations
 
 import os
+import stat
+import threading
 from pathlib import Path
 
 import pytest
+from stored import entry
 
-from cudnnpy._core.atomic_file import replacing
+from cudnnpy._core.atomic_file import replace_file
+from cudnnpy.store import Store
 
 
-@pytest.mark.parametrize("earlier", [None, "earlier"])
-def test_the_file_is_there_after_the_block(tmp_path: Path, earlier: str | None) -> None:
-    target = tmp_path / "file"
-    if earlier is not None:
-        target.write_text(earlier)
-    with replacing(target) as partial:
-        partial.write_text("new")
-        assert target.exists() == (earlier is not None)
-    assert target.read_text() == "new"
-    assert [*tmp_path.iterdir()] == [target]
+@pytest.mark.parametrize("mode", [None, 0o600, 0o664])
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_a_file_has_the_mode_of_the_one_that_it_replaces_or_the_default(
+    tmp_path: Path, mode: int | None, umask: int
+) -> None:
+    target, link = tmp_path / "file", tmp_path / "link"
+    link.symlink_to(target)
+    if mode is not None:
+        target.write_text("earlier")
+        target.chmod(mode)
+    before = os.umask(umask)
+    try:
+        replace_file(link, b"new")
+    finally:
+        os.umask(before)
+    assert (target.read_text(), link.is_symlink()) == ("new", True)
+    assert target.stat().st_mode & 0o777 == (0o666 & ~umask if mode is None else mode)
+    assert {*tmp_path.iterdir()} == {target, link}
 
 
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
-@pytest.mark.parametrize("is_written", [True, False])
-def test_a_block_that_raises_leaves_the_file_as_it_was(
-    tmp_path: Path, error: type[BaseException], is_written: bool
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_write_that_ends_early_leaves_the_file_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], step: str
 ) -> None:
     target = tmp_path / "file"
     target.write_text("earlier")
-    with pytest.raises(error), replacing(target) as partial:
-        if is_written:
-            partial.write_text("half")
+
+    def end(*_: object) -> None:
         raise error
+
+    monkeypatch.setattr(os, step, end)
+    with pytest.raises(error):
+        replace_file(target, b"half")
     assert target.read_text() == "earlier"
     assert [*tmp_path.iterdir()] == [target]
 
@@ -42,23 +57,21 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
     for file in others:
         file.write_text("theirs")
         os.utime(file, (0, 0))
-    with replacing(tmp_path / "file") as partial:
-        partial.write_text("new")
+    replace_file(tmp_path / "file", b"new")
     assert {*tmp_path.iterdir()} == {tmp_path / "file", *others}
 
 
-@pytest.mark.parametrize("umask", [0o022, 0o077])
-def test_a_new_file_has_the_default_mode(tmp_path: Path, umask: int) -> None:
-    before = os.umask(umask)
-    try:
-        with replacing(tmp_path / "file") as partial:
-            partial.write_text("new")
-    finally:
-        os.umask(before)
-    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o666 & ~umask
-
-
-def test_a_block_that_writes_nothing_raises(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), replacing(tmp_path / "file"):
-        pass
-    assert [*tmp_path.iterdir()] == []
+def test_a_device_and_a_pipe_are_written_to_and_not_replaced(tmp_path: Path) -> None:
+    """Root may replace them."""
+    pipe, received = tmp_path / "pipe", list[bytes]()
+    os.mkfifo(pipe)
+    with Store("") as choices:
+        choices.put(entry())
+        choices.export(tmp_path / "file")
+        reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()), daemon=True)
+        reader.start()
+        assert choices.export("/dev/null") == choices.export(pipe) == 1
+        reader.join(60)
+    assert received == [(tmp_path / "file").read_bytes()]
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)

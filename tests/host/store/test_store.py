@@ -1,11 +1,14 @@
-"""A store: keys, entries, the precedence of two entries, failed plans, and rejected values."""
+"""A store: keys, entries, faults, the precedence of two entries, failed plans, and rejected values."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import re
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -15,26 +18,15 @@ from typing import Any
 
 import pytest
 from messages import says
-from stored import CUDNN, GPU, entry, key
+from stored import CUDNN, entry, fault, key
 
 from cudnnpy import raw
 from cudnnpy import store as public
 from cudnnpy._store import database, machine
-from cudnnpy._store.contents import ENTRY, content_of
-from cudnnpy._store.machine import Machine
+from cudnnpy._store.contents import FAULT
 from cudnnpy._store.sqlite import DEFINITION
 from cudnnpy.errors import ClosedError
 from cudnnpy.store import Entry, Forgotten, Key, Store
-
-HERE = Machine(CUDNN, frozenset([GPU]))
-
-
-@pytest.fixture(params=["file", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A store in a file, and one in memory: they do the same."""
-    monkeypatch.setattr(database, "this_machine", lambda: HERE)
-    return Store(tmp_path / "folder" / "store.sqlite" if request.param == "file" else "")
-
 
 # Keys and entries
 
@@ -54,76 +46,55 @@ def test_the_parts_of_a_key_are_not_run_together() -> None:
 
 
 def test_an_entry_comes_back_from_its_json() -> None:
-    for made in (
-        entry(),
-        entry(7, milliseconds=None, spread=None, error=0.5, candidates=(), made_with={}, name="ü"),
-    ):
+    bare = entry(7, milliseconds=None, spread=None, error=0.5, candidates=(), made_with={}, name="ü")
+    for made in (entry(), bare):
         assert Entry.of(json.loads(json.dumps(made.plain()))) == made
 
 
-def changed(path: str, value: Any) -> dict[str, Any]:
-    """The JSON of an entry with another value at a place such as "candidates.0.name"."""
-    plain: Any = json.loads(json.dumps(entry().plain()))
-    *parents, last = path.split(".")
-    at = plain
-    for part in parents:
-        at = at[int(part)] if isinstance(at, list) else at[part]
-    at[int(last) if isinstance(at, list) else last] = value
-    return plain  # type: ignore[no-any-return]
+HUGE = 10**400  # beyond float64
+WRONG: dict[str, list[Any]] = {
+    "key": [None],
+    "key.cudnn": ["91900", -1],
+    "key.multiprocessors": [True],
+    "key.more": [1],
+    "text": [None],
+    "choice": [None],
+    "choice.name": ["two\nlines"],
+    "choice.engine": [38],
+    "choice.engine.index": [-1, True],
+    "choice.engine.knobs": [{"2": 5}, [[2, 5, 1]], [[2, 5]] * 101],
+    "choice.engine.space_to_depth": [1],
+    "choice.lowering": [None],
+    "choice.milliseconds": ["0.1", math.nan, -0.1, HUGE],
+    "choice.spread": [math.inf],
+    "choice.error": [True],
+    "choice.workspace_size": [1.5, 1 << 63],
+    "complete": [1],
+    "made_at": ["yesterday", "2026-01-31T12:00:00", "2026-01-31T12:00:00+01:00", "2026-01-31\n12:00:00+00:00"],
+    "made_with": [{"python": 3.11}, []],
+    "candidates": [{}],
+    "candidates.0": [[]],
+    "candidates.0.milliseconds": [HUGE],
+    "candidates.0.workspace_size": [-1, HUGE],
+    "candidates.1.notes": ["tensor_core", [1]],
+    "candidates.1.deterministic": [None],
+    "more": [1],
+}
 
 
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        ("key", None),
-        ("key.cudnn", "91900"),
-        ("key.cudnn", -1),
-        ("key.multiprocessors", True),
-        ("key.gpu", 9),
-        ("key.more", 1),
-        ("text", None),
-        ("choice", None),
-        ("choice.name", "two\nlines"),
-        ("choice.engine", 38),
-        ("choice.engine.index", -1),
-        ("choice.engine.index", True),
-        ("choice.engine.knobs", {"2": 5}),
-        ("choice.engine.knobs", [[2, 5, 1]]),
-        ("choice.engine.knobs", [[2, 5]] * 101),
-        ("choice.engine.space_to_depth", 1),
-        ("choice.lowering", None),
-        ("choice.milliseconds", "0.1"),
-        ("choice.milliseconds", math.nan),
-        ("choice.milliseconds", -0.1),
-        ("choice.spread", math.inf),
-        ("choice.error", True),
-        ("choice.workspace_size", 1.5),
-        ("choice.workspace_size", 1 << 63),
-        ("choice.milliseconds", 10**400),  # beyond float64
-        ("candidates.0.milliseconds", 10**400),
-        ("candidates.0.workspace_size", 10**400),
-        ("tune_seconds", None),
-        ("complete", 1),
-        ("made_at", "yesterday"),
-        ("made_at", "2026-01-31T12:00:00"),
-        ("made_at", "2026-01-31T12:00:00+01:00"),
-        ("made_with", {"python": 3.11}),
-        ("made_with", []),
-        ("candidates", {}),
-        ("candidates.0", []),
-        ("candidates.0.name", 1),
-        ("candidates.0.workspace_size", -1),
-        ("candidates.1.notes", "tensor_core"),
-        ("candidates.1.notes", [1]),
-        ("candidates.1.deterministic", None),
-        ("more", 1),
-    ],
-)
-def test_a_field_that_is_not_valid_is_named(path: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=says("entry...must be...; got...")) as caught:
-        Entry.of(changed(path, value))
-    named = path.replace(".0", "[0]").replace(".1", "[1]").removesuffix(".more").removesuffix("more").rstrip(".")
-    assert str(caught.value).startswith(f"entry.{named}".rstrip("."))
+@pytest.mark.parametrize("path", WRONG)
+def test_a_field_that_is_not_valid_is_named(path: str) -> None:
+    *parents, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    for value in WRONG[path]:
+        plain: Any = json.loads(json.dumps(entry().plain()))
+        parent = plain
+        for part in parents:
+            parent = parent[part]
+        parent[last] = value
+        with pytest.raises(ValueError, match=says("entry...must be...; got...")) as caught:
+            Entry.of(plain)
+        named = re.sub(r"\.(\d)", r"[\1]", f"entry.{path}").removesuffix(".more")
+        assert str(caught.value).startswith(named)
 
 
 @pytest.mark.parametrize("field", Entry._fields)
@@ -154,21 +125,8 @@ def test_the_first_that_was_measured_stands(store: Store) -> None:
     assert store.put(entry(milliseconds=None, name="again")) == planned
     assert store.put(first) == first
     assert store.put(faster) == store.put(planned) == store.put(first._replace(complete=False)) == first
-    assert store.get(key()) == first
-
-
-def test_an_entry_replaces_another_where_it_is_told_to(store: Store) -> None:
-    store.put(entry(name="first"))
-    assert store.put(entry(name="second"), replace=True).choice.name == "second"
-    assert [one.choice.name for one in store] == ["second"]
-
-
-def test_a_row_of_another_key_is_not_taken(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers of rows have 63 bits of the digest."""
-    monkeypatch.setattr("cudnnpy._store.contents.row_number", lambda kind, *identity: 7 + (kind == "forgotten"))
-    store.put(entry(1))
-    assert store.get(key(2)) is None
-    assert store.put(entry(2)) == store.get(key(2)) == entry(2)
+    assert store.put(faster, replace=True) == store.get(key()) == faster
+    assert [*store] == [faster]
 
 
 @pytest.mark.parametrize(
@@ -213,14 +171,6 @@ def test_a_plan_that_failed_is_not_kept_again(store: Store) -> None:
     assert store.merge(other) == 0
     assert store.put(entry(name="another")).choice.name == "another"
     assert store.get(key()) == entry(name="another")
-
-
-def test_an_entry_whose_plan_failed_is_not_found(store: Store) -> None:
-    """As in a file with a page of long ago."""
-    store.forget(key(), "it failed", plan=entry().plan)
-    store._rows.run(lambda contents: contents.put(content_of(entry()), ENTRY, key()), writes=True)
-    assert (store.get(key()), [*store]) == (None, [])
-    assert store.put(entry(name="another")) == store.get(key()) == entry(name="another")
 
 
 def test_forgetting_another_plan_leaves_the_entry(store: Store) -> None:
@@ -274,15 +224,104 @@ def test_entries_and_failures_are_pruned_by_choice(store: Store) -> None:
     assert store.is_checked(key(2), "here")
 
 
-def test_what_is_not_known_of_a_machine_makes_nothing_stale() -> None:
-    assert Machine(None, None).accepts(key())
-    assert Machine(CUDNN, None).accepts(key(gpu="another"))
-    assert not Machine(CUDNN + 1, None).accepts(key())
-    assert not Machine(None, frozenset()).accepts(key())
+def test_an_unknown_part_of_a_machine_makes_nothing_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_gpus", lambda: None)
+    store = Store("")
+    for number, cudnn in enumerate((raw.version(), raw.version() + 1)):
+        store.put(entry(number)._replace(key=key(number, gpu="another", cudnn=cudnn)))
+    assert store.info()[3:5] == (1, 1)
 
 
-def test_this_machine_is_asked() -> None:
-    assert machine.this_machine().cudnn == raw.version()
+# Faults of candidates
+
+
+def test_faults_are_found_by_the_problem_whatever_the_options(store: Store) -> None:
+    assert store.add_faults([fault(1), fault(1, candidate="engine 4"), fault(2)]) == 3
+    assert store.faults_of(key(1, options='{"tf32":false}')) == [fault(1), fault(1, candidate="engine 4")]
+    assert store.faults_of(key(1, cudnn=CUDNN + 1)) == store.faults_of(key(3)) == []
+    assert store.faults() == [fault(1), fault(1, candidate="engine 4"), fault(2)]
+    assert (len(store), store.info().faults) == (0, 3)
+
+
+def test_a_fault_that_is_known_is_not_added_again(store: Store) -> None:
+    store.add_faults([fault()])
+    assert store.add_faults([fault(made_at="2026-05-01T12:00:00+00:00")]) == 0
+    assert store.faults() == [fault()]
+    assert store.add_faults([fault(driver="14.0"), fault(symptom="wrong result"), fault(driver="14.0")]) == 2
+
+
+def test_a_fault_that_is_removed_may_be_found_again(store: Store) -> None:
+    store.add_faults([fault(), fault(candidate="engine 4")])
+    assert store.remove_faults([fault(), fault(5)]) == 1
+    assert store.faults() == [fault(candidate="engine 4")]
+    assert store.remove_faults(store.faults()) == 1
+    assert store.faults() == store.faults_of(key()) == []
+    assert store.add_faults([fault()]) == 1
+
+
+def test_a_row_whose_content_is_no_list_of_faults_has_none(store: Store) -> None:
+    for content in ("{}", "[1]", '[{"key":{}}]', "null", "[" * 100_000):
+        store._rows.run(lambda contents, content=content: contents.put(content, FAULT, key()), writes=True)  # type: ignore[misc]
+        assert store.faults_of(key()) == store.faults() == []
+    assert store.add_faults([fault()]) == 1
+    assert store.faults() == [fault()]
+
+
+def test_many_faults_of_one_problem_are_added_and_removed_at_once(store: Store) -> None:
+    faults = [fault(candidate=f"engine {number:04}") for number in range(1600)]
+    before = time.monotonic()
+    assert store.add_faults([*faults, *faults]) == 1600
+    assert store.faults() == faults
+    assert store.remove_faults(faults[1:]) == 1599
+    assert time.monotonic() - before < 5
+
+
+@pytest.mark.parametrize("read", [Store.faults, Store.info, lambda store: store.export(f"{store.path}.jsonl")])
+def test_faults_are_parsed_while_the_file_is_not_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Store], object]
+) -> None:
+    store = Store(tmp_path / "store.sqlite")
+    store.add_faults([fault()])
+    parse, parsed = database.faults_from_rows, list[Any]()
+
+    def meanwhile(rows: Any) -> Any:
+        with closing(sqlite3.connect(store.path, isolation_level=None)) as writer:
+            writer.execute("BEGIN EXCLUSIVE")
+        parsed.append(rows)
+        return parse(rows)
+
+    monkeypatch.setattr(database, "faults_from_rows", meanwhile)
+    read(store)
+    assert len(parsed) == 1
+
+
+def test_old_faults_and_those_of_other_machines_are_pruned(store: Store) -> None:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    here, old, elsewhere = fault(1, made_at=now), fault(2), fault(3, key(3, gpu="another"), made_at=now)
+    store.add_faults([here, old, elsewhere])
+    assert store.prune(older_than=timedelta(days=1), stale=False) == 1
+    assert store.faults() == [here, elsewhere]
+    assert (store.prune(), store.faults()) == (1, [here])
+
+
+ADDS = """
+import sys
+sys.path[:0] = {path!r}
+from stored import fault
+from cudnnpy.store import Store
+store = Store({file!r})
+for number in range(20):
+    assert store.add_faults([fault(candidate=f"engine {{number}} of {{sys.argv[1]}}")]) == 1
+"""
+
+
+def test_processes_that_add_faults_of_one_problem_lose_none(tmp_path: Path) -> None:
+    file = tmp_path / "store.sqlite"
+    program = ADDS.format(path=sys.path, file=str(file))
+    processes = [subprocess.Popen([sys.executable, "-c", program, str(number)]) for number in range(4)]
+    assert [process.wait(60) for process in processes] == [0] * 4
+    names = {f"engine {number} of {process}" for number in range(20) for process in range(4)}
+    assert {one.candidate for one in Store(file).faults()} == names
 
 
 # What is refused
@@ -298,6 +337,12 @@ def test_this_machine_is_asked() -> None:
             lambda store: store.put(entry(text=3)),
             ValueError,
             "entry.text must be a str without control characters; got 3",
+        ),
+        (lambda store: store.add_faults(["engine 3"]), TypeError, "faults must be Faults; got 'engine 3'"),
+        (
+            lambda store: store.add_faults([fault(1), fault(detail="two\nlines")]),
+            ValueError,
+            "fault.detail must be a str without control characters; got 'two\\nlines'",
         ),
         (lambda store: store.prune(older_than=30), TypeError, "older_than must be a timedelta; got 30"),
         (lambda store: Store(3), TypeError, "path must be a str or a path; got 3"),
@@ -316,7 +361,7 @@ def test_what_is_not_an_argument_is_named(
     with pytest.raises(kind) as caught:
         call(store)
     assert str(caught.value) == message
-    assert len(store) == 0
+    assert (len(store), store.faults()) == (0, [])
 
 
 def test_a_closed_store_is_not_used(store: Store) -> None:
@@ -359,18 +404,6 @@ def test_a_large_file_of_another_kind_is_not_read_whole(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a file of another kind"):
         public.open(tmp_path / "large")
     assert time.monotonic() - before < 1
-
-
-def test_a_database_of_another_program_is_not_touched(tmp_path: Path) -> None:
-    file = tmp_path / "other.sqlite"
-    with closing(sqlite3.connect(file)) as connection:
-        connection.execute("CREATE TABLE theirs (x)")
-        connection.commit()
-    before = file.read_bytes()
-    with pytest.raises(ValueError, match=says("path must be a store...")):
-        public.open(file)
-    assert file.read_bytes() == before
-    assert [*tmp_path.iterdir()] == [file]
 
 
 def test_a_folder_and_a_device_are_refused(tmp_path: Path) -> None:

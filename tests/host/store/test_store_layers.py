@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from messages import says
-from stored import entry, key
+from stored import entry, fault, key
 
 from cudnnpy import store as public
+from cudnnpy._store import sqlite
 from cudnnpy._store.layers import LayerEntry, Layers, current
 from cudnnpy.store import Store
 
@@ -79,6 +80,33 @@ def test_a_users_store_that_is_open_for_reading_alone_is_read(tmp_path: Path) ->
     found.forget(key(1), "wrong")
     assert found.get(key(1)) is None
     assert [one.key for one in Store(tmp_path / "user")] == [key(1)]
+
+
+def test_faults_of_all_layers_count_and_changes_go_to_the_users(tmp_path: Path) -> None:
+    user, application = Store(tmp_path / "user.sqlite"), Store(tmp_path / "application.sqlite")
+    application.add_faults([fault(1)])
+    layers = Layers(user, [application])
+    assert layers.add_faults(key(1), "its text", [("engine 9", "wrong result", "off by\n1", "13.0")]) == 1
+    (added,) = user.faults()
+    assert added[1:6] == ("its text", "engine 9", "wrong result", "off by 1", "13.0")
+    assert application.faults() == [fault(1)]
+    assert layers.look_up(key(1)).faults == (added, fault(1))
+
+
+def test_a_store_that_is_not_there_is_neither_made_nor_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "connect", lambda *_: pytest.fail("SQLite is imported"))
+    for path in ("", tmp_path / "folder" / "store.sqlite"):
+        layers = Layers(Store(path))
+        assert layers.is_blank
+        assert layers.look_up(key(1)) == (None, ())
+        assert layers.get(key(1)) is None
+        assert layers.user.faults_of(key(1)) == layers.user.faults() == []
+        assert (layers.user.add_faults([]), layers.user.remove_faults([])) == (0, 0)
+    assert [*tmp_path.iterdir()] == []
+    monkeypatch.undo()
+    Store(tmp_path / "folder" / "store.sqlite").put(entry(1))  # as another process does
+    assert not layers.is_blank
+    assert layers.user.get(key(1)) == entry(1)
 
 
 # What a process has
