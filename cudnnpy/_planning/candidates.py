@@ -61,6 +61,7 @@ def recorded() -> Any:
 
 
 def _made_elsewhere() -> Executable:
+    """Raise ValueError: a candidate of another process, and a copy of one, cannot be planned."""
     raise ValueError("a candidate must come from candidates() to be planned; got a copy")
 
 
