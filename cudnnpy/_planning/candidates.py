@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, Self, TypeVar, overload
+from typing import Any, Protocol
 
 from cudnnpy._core.choice import Choice, Engine
 from cudnnpy._launch.steps import Executable
@@ -42,32 +42,58 @@ class Lowering(Protocol):
         """The notation of the part that the graph computes, which identifies the lowering; "" for the whole problem."""
 
 
-T = TypeVar("T")
-
-
-class Recorded(Generic[T]):
+class _Recorded:
     """An attribute that is a field of the object's `choice`. To set it replaces the choice."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    @overload
-    def __get__(self, candidate: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, candidate: Any, owner: type) -> T: ...
     def __get__(self, candidate: Any, owner: type) -> Any:
         return self if candidate is None else getattr(candidate.choice, self._name)
 
-    def __set__(self, candidate: Any, value: T) -> None:
+    def __set__(self, candidate: Any, value: Any) -> None:
         candidate.choice = candidate.choice._replace(**{self._name: value})
 
 
+def recorded() -> Any:
+    """Return the descriptor of an attribute that is a field of the object's `choice`. The annotation has its type."""
+    return _Recorded()
+
+
 def _made_elsewhere() -> Executable:
+    """Raise ValueError: a candidate of another process, and a copy of one, cannot be planned."""
     raise ValueError("a candidate must come from candidates() to be planned; got a copy")
 
 
+class _Described:
+    """The attributes of a candidate that are fields of its choice. They are no fields of the dataclass."""
+
+    choice: Choice
+
+    #: "ranking" (the model of measurements), "heuristics", "engines" (all engines), "knobs" (autotune) or "legacy"
+    #: (v7 algorithms)
+    source: str = recorded()
+    name: str = recorded()  #: the engine with its knobs, or the v7 algorithm
+    notes: tuple[str, ...] = recorded()  #: cuDNN's numerical notes
+    deterministic: bool = recorded()  #: whether the result has the same bits every time
+    compiled_at_run_time: bool = recorded()  #: whether the engine is compiled when it is planned
+    engine: Engine | None = recorded()  #: the engine, which `algorithm` takes; None for a v7 algorithm
+    strict: bool = recorded()  #: whether a C function multiplies float32 as it is, not as tf32
+    rejection_reason: str = recorded()  #: the rejection reason; "" if there is none
+    workspace_size: int | None = recorded()  #: in bytes; None if it was not planned
+    milliseconds: float | None = recorded()  #: the time that autotune measured; None if it was not measured
+    #: (largest - smallest) / median of the times that autotune compared; None if there were fewer than two
+    spread: float | None = recorded()
+    #: the largest error of its result, relative to float64 or another candidate, in units of the tolerance; None if it was not
+    #: compared
+    error: float | None = recorded()
+    #: the time over the fastest candidate's that the ranking model predicts; None without a model
+    expected: float | None = recorded()
+    store_layer: str = recorded()  #: the layer of the store that had the choice; "" if it was made now
+
+
 @dataclass
-class Candidate:
+class Candidate(_Described):
     """One way to run a problem, with the reason if it is rejected: a choice, and the means to plan it.
 
     A candidate of another process, or a copy of one, cannot be planned.
@@ -87,27 +113,6 @@ class Candidate:
     lowering: Lowering | None = field(default=None, repr=False)
     plan: Descriptor | None = field(default=None, repr=False)  #: the execution plan of an engine compiled at run time
     executable: Executable | None = field(default=None, repr=False)
-
-    #: "ranking" (the model of measurements), "heuristics", "engines" (all engines), "knobs" (autotune) or "legacy"
-    #: (v7 algorithms)
-    source = Recorded[str]()
-    name = Recorded[str]()  #: the engine with its knobs, or the v7 algorithm
-    notes = Recorded[tuple[str, ...]]()  #: cuDNN's numerical notes
-    deterministic = Recorded[bool]()  #: whether the result has the same bits every time
-    compiled_at_run_time = Recorded[bool]()  #: whether the engine is compiled when it is planned
-    engine = Recorded[Engine | None]()  #: the engine, which `algorithm` takes; None for a v7 algorithm
-    strict = Recorded[bool]()  #: whether a C function multiplies float32 as it is, not as tf32
-    rejection_reason = Recorded[str]()  #: the rejection reason; "" if there is none
-    workspace_size = Recorded[int | None]()  #: in bytes; None if it was not planned
-    milliseconds = Recorded[float | None]()  #: the time that autotune measured; None if it was not measured
-    #: (largest - smallest) / median of the times that autotune compared; None if there were fewer than two
-    spread = Recorded[float | None]()
-    #: the largest error of its result, relative to float64 or another candidate, in units of the tolerance; None if it was not
-    #: compared
-    error = Recorded[float | None]()
-    #: the time over the fastest candidate's that the ranking model predicts; None without a model
-    expected = Recorded[float | None]()
-    store_layer = Recorded[str]()  #: the layer of the store that had the choice; "" if it was made now
 
     @property
     def uses_tf32(self) -> bool:

@@ -20,7 +20,7 @@ from cudnnpy._launch.steps import BoundLaunch, Executable, is_relocatable
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._options.checks import check_integer, error_repr
 from cudnnpy._options.public_dir import PublicDir
-from cudnnpy._planning.candidates import Candidate, Recorded
+from cudnnpy._planning.candidates import Candidate, recorded
 from cudnnpy._planning.chooser import chooser_class
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.gpu_kind import gpu_kind
@@ -156,13 +156,13 @@ class Plan(PublicDir):
     #: the source of the candidate: "ranking", "heuristics", "engines", "knobs" or "legacy". If the ranking was not measured
     #: with the loaded release, with a note: "ranking of 9.19", or "heuristics (the ranking was not measured for 9.29)"
     source: str
-    name = Recorded[str]()  #: the engine with its knobs, or the v7 algorithm
-    engine = Recorded[Engine | None]()  #: the engine, which `algorithm=` takes; None for a v7 algorithm
-    notes = Recorded[tuple[str, ...]]()  #: cuDNN's numerical notes
-    deterministic = Recorded[bool]()  #: whether the result has the same bits every time
-    milliseconds = Recorded[float | None]()  #: the time that autotune measured; None if it was not measured
+    name: str = recorded()  #: the engine with its knobs, or the v7 algorithm
+    engine: Engine | None = recorded()  #: the engine, which `algorithm=` takes; None for a v7 algorithm
+    notes: tuple[str, ...] = recorded()  #: cuDNN's numerical notes
+    deterministic: bool = recorded()  #: whether the result has the same bits every time
+    milliseconds: float | None = recorded()  #: the time that autotune measured; None if it was not measured
     #: the layer of the store that had the choice, "user" or "application PATH"; "" if it was made now
-    store_layer = Recorded[str]()
+    store_layer: str = recorded()
     is_relocatable: bool  #: whether the same kernels serve all addresses, so that they may be launched directly
     #: raises ValueError for addresses that are null or misaligned, or whose memory overlaps
     check_addresses: AddressCheck
