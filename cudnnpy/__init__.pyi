@@ -1,5 +1,5 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:89c8c95053e42fb023a4dabe5106dda43f84ec8780fe47d84865668374671955
+# seal: sha256:28d551bb191a6064f24c404d58f6a9aecf4ffa273b1a24439719102a216c7fd3
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors
@@ -17,6 +17,14 @@ from cudnnpy._launch.plan_cache import cache_info as cache_info
 from cudnnpy._launch.plan_cache import clear_cache as clear_cache
 from cudnnpy._launch.plan_cache import set_cache_limit as set_cache_limit
 from cudnnpy._launch.tracing import trace as trace
+from cudnnpy._layers.activation import Activation as Activation
+from cudnnpy._layers.batch_normalization import BatchNormalization as BatchNormalization
+from cudnnpy._layers.convolution import Convolution as Convolution
+from cudnnpy._layers.fused import FusedConvolution as FusedConvolution
+from cudnnpy._layers.graph import Graph as Graph
+from cudnnpy._layers.pooling import Pooling as Pooling
+from cudnnpy._layers.softmax import Softmax as Softmax
+from cudnnpy._layers.transpose import ConvolutionTranspose as ConvolutionTranspose
 from cudnnpy._memory.copies import to_device as to_device
 from cudnnpy._memory.copies import to_numpy as to_numpy
 from cudnnpy._memory.device_array import DeviceArray as DeviceArray
@@ -33,17 +41,9 @@ from cudnnpy._version import __version__ as __version__
 from cudnnpy.availability import is_available as is_available
 from cudnnpy.availability import why_unavailable as why_unavailable
 from cudnnpy.cli.explain.explain import explain as explain
-from cudnnpy.convolution.convolution import Convolution as Convolution
-from cudnnpy.convolution.fused import FusedConvolution as FusedConvolution
-from cudnnpy.convolution.transpose import ConvolutionTranspose as ConvolutionTranspose
 from cudnnpy.errors import CudnnError as CudnnError
 from cudnnpy.errors import NoAlgorithmError as NoAlgorithmError
-from cudnnpy.graph.graph import Graph as Graph
 from cudnnpy.handle import Handle as Handle
-from cudnnpy.ops.activation import Activation as Activation
-from cudnnpy.ops.batch_normalization import BatchNormalization as BatchNormalization
-from cudnnpy.ops.pooling import Pooling as Pooling
-from cudnnpy.ops.softmax import Softmax as Softmax
 
 _LAZY: dict[str, str]
 

@@ -104,7 +104,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "an address that is not a multiple of 16",
         "illegal access; the context is lost",
         "`cudnnReduceTensor` or a graph",
-        "convolution/bias_gradient.py",
+        "_layers/bias_gradient.py",
         "tests/gpu/test_convolution.py::test_bias_gradients_of_large_tensors_go_another_way",
     ),
     Avoided(
@@ -113,7 +113,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "input and output of one shape",
         "CUDNN_STATUS_BAD_PARAM",
         "`cudnnTransformTensor`",
-        "convolution/bias_gradient.py",
+        "_layers/bias_gradient.py",
         "tests/gpu/test_convolution.py::test_the_bias_gradient_of_single_positions",
     ),
     Avoided(
@@ -122,7 +122,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "a maximum, without an index tensor",
         "the process crashes",
         "`cudnnPoolingBackward`",
-        "ops/pooling.py",
+        "_layers/pooling.py",
         f"{_CALLS}[Pooling.backward]",
     ),
     Avoided(
@@ -131,7 +131,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "tensors in two memory formats, or with gaps",
         "some results are wrong",
         "copies in one memory format",
-        "ops/softmax.py",
+        "_layers/softmax.py",
         f"{_CALLS}[Softmax.backward]",
     ),
     Avoided(
@@ -140,7 +140,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "in place, with beta other than 0",
         "elements are read after they were written",
         "results go to scratch memory first",
-        "ops/softmax.py",
+        "_layers/softmax.py",
         f"{_CALLS}[Softmax.forward]",
     ),
     Avoided(
@@ -149,7 +149,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "over channels, five axes, channels last (float64; any type from about 1,025 channels)",
         "most of the result is not written",
         "the positions are one axis",
-        "ops/softmax.py",
+        "_layers/softmax.py",
         f"{_CALLS}[Softmax.forward]",
     ),
     Avoided(
@@ -158,7 +158,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "clipped relu, x at the ceiling: after a forward in place, every clipped element",
         "dy is passed on",
         "a ceiling one representable number lower",
-        "ops/activation.py",
+        "_layers/activation.py",
         f"{_CALLS}[Activation.backward]",
     ),
     Avoided(
@@ -167,7 +167,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "one value for each mean",
         "the running variance is NaN",
         "the running statistics are updated in steps of their own",
-        "ops/batch_normalization.py",
+        "_layers/batch_normalization.py",
         f"{_CALLS}[BatchNormalization.forward_training]",
     ),
     Avoided(

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from ctypes import c_double, c_float
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 from cudnnpy._core.choice import Engine
 from cudnnpy._core.layouts import TensorSpec
@@ -183,7 +182,6 @@ def _restricted(graph: OperationGraph) -> tuple[set[int], set[int]]:
     return positive, flags
 
 
-@lru_cache(maxsize=64)
 def _names(graph: OperationGraph) -> tuple[str, ...]:
     """Return the names of the tensors in memory, each from the first operation that has it."""
     names: dict[int, str] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cudnnpy.convolution import transpose as device
+from cudnnpy._layers import transpose as device
 from cudnnpy.reference import _geometry, _products
 from cudnnpy.reference._arrays import Array, Float64, Shape
 from cudnnpy.reference._geometry import Geometry

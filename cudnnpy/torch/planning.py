@@ -15,12 +15,12 @@ from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._launch.dispatch import Call, specs_of
 from cudnnpy._launch.launcher import Launcher
 from cudnnpy._launch.plan_cache import plan_cache
+from cudnnpy._layers.call_problem import OperationRequest, problem_of_call
+from cudnnpy._layers.convolution import Convolution
+from cudnnpy._layers.transpose import INPUT_NAMES, ConvolutionTranspose
 from cudnnpy._memory.arrays import ArrayMetadata, library_of, read
 from cudnnpy._planning import recording
-from cudnnpy.convolution.call_problem import OperationRequest, problem_of_call
-from cudnnpy.convolution.convolution import Convolution
 from cudnnpy.convolution.problem import INPUTS
-from cudnnpy.convolution.transpose import INPUT_NAMES, ConvolutionTranspose
 from cudnnpy.errors import CaptureError, NoAlgorithmError, StatusError
 from cudnnpy.handle import on_device
 from cudnnpy.torch import fallback_stats, pytorch_kernels

@@ -12,13 +12,13 @@ from typing import Any
 import planning
 
 from cudnnpy._core.choice import Choice, Engine, digest
+from cudnnpy._layers.graph import Graph
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.convolution import legacy
 from cudnnpy.convolution.lowering import lowerings
-from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.problem import GraphLowering
 
 sys.argv[1:] = [str(planning.profile())]  # which planner takes for its own

@@ -23,7 +23,7 @@ import ml_dtypes  # noqa: F401  (NumPy's bfloat16)
 import numpy as np
 
 import cudnnpy
-from cudnnpy import TensorSpec, raw, reference
+from cudnnpy import Graph, TensorSpec, raw, reference
 from cudnnpy._core.layouts import byte_extent, channels_last_strides, packed_strides
 from cudnnpy._measuring.guarded_memory import GuardedMemory
 from cudnnpy._options.convolution import ConvolutionOptions
@@ -33,7 +33,6 @@ from cudnnpy._planning.known_issues import ISSUES, Issue
 from cudnnpy.convolution.convolution_graph import convolution_graph, uids
 from cudnnpy.convolution.problem import ConvolutionSpec, make_problem
 from cudnnpy.errors import StatusError
-from cudnnpy.graph import Graph
 from cudnnpy.graph.descriptors import build_graph
 from cudnnpy.graph.operation_graph import canonical_graph
 from cudnnpy.graph.problem import GraphLowering, GraphProblem

@@ -27,8 +27,8 @@ from test_threads import side_by_side
 
 import cudnnpy
 from cudnnpy import reference
+from cudnnpy._layers import batch_normalization, pooling
 from cudnnpy.errors import CaptureError, NoAlgorithmError, NotSupportedError
-from cudnnpy.ops import batch_normalization, pooling
 
 COMPILED = ("BatchNormalization", "FusedConvolution")
 MOST_REFUSED = 0.5  # of the problems of one call that are not plain

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 import cudnnpy
 import cudnnpy.torch
-from cudnnpy import Convolution, ConvolutionTranspose, FusedConvolution, TensorSpec
+from cudnnpy import Convolution, ConvolutionTranspose, FusedConvolution, Graph, TensorSpec
 from cudnnpy._measuring import local_measurer
 from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._planning import stored_choice
@@ -26,7 +26,6 @@ from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.selection import plan_for
 from cudnnpy._store import layers
 from cudnnpy._store.entry import Entry
-from cudnnpy.graph import Graph
 from cudnnpy.handle import Handle
 from cudnnpy.tuning import chooser as tuning_chooser
 from cudnnpy.tuning.chooser import TuningChooser

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from cudnnpy import Convolution, TensorSpec
+from cudnnpy._layers import convolution
 from cudnnpy._memory import workspace
 from cudnnpy._planning import plan, selection
 from cudnnpy._planning.engines import Target
-from cudnnpy.convolution import convolution
 from cudnnpy.handle import Handle
 
 X, W = TensorSpec((8, 64, 28, 28), "float16"), TensorSpec((64, 64, 3, 3), "float16")

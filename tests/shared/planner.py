@@ -25,6 +25,8 @@ from cudnnpy._core.candidate_table import table
 from cudnnpy._core.choice import Engine
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._launch.steps import is_relocatable
+from cudnnpy._layers import graph as graph_of
+from cudnnpy._layers.convolution import Convolution
 from cudnnpy._measuring import local_measurer, search
 from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._planning import engines as engines_of
@@ -40,10 +42,8 @@ from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import epilogue as epilogues
 from cudnnpy.convolution import lowering as lowerings
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.convolution import Convolution
 from cudnnpy.convolution.convolution_graph import convolution_graph
 from cudnnpy.errors import NoAlgorithmError
-from cudnnpy.graph import graph as graph_of
 from cudnnpy.graph.descriptors import build_graph
 from cudnnpy.tuning import chooser as tuning_chooser
 from cudnnpy.tuning.chooser import TuningChooser

@@ -182,6 +182,7 @@ SAMPLES = [
         EXECUTE,
         (2, 6, 6, 8),
         optional={"scale": (8,), "bias": (8,), "residual": (2, 6, 6, 8)},
+        roles={"b": "scale", "b2": "bias", "b3": "residual"},  # the names of the graph's operations for them
         options={"mode": "convolution", "prefer": "no_workspace", "tf32": False, "workspace_limit": 1 << 20},
         keywords={"activation": "tanh"},
         fixed={"padding": 1, "layout": "NHWC"},

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from cudnnpy import Graph
 from cudnnpy._core.layouts import TensorSpec
-from cudnnpy.graph import Graph
 from cudnnpy.graph.operation_graph import canonical_graph
 from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.typing import ElementName

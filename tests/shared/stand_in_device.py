@@ -25,6 +25,7 @@ from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides
 from cudnnpy._core.owned import Owned
 from cudnnpy._launch import dispatch, implicit_operands, launcher
 from cudnnpy._launch.array_operation import ArrayOperation
+from cudnnpy._layers import convolution, graph
 from cudnnpy._memory import arrays, workspace
 from cudnnpy._memory.arrays import ArrayLibrary
 from cudnnpy._planning import selection
@@ -33,9 +34,7 @@ from cudnnpy._planning.chooser import Chooser, Chosen
 from cudnnpy._planning.engines import GraphExecutable
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.backend import Descriptor
-from cudnnpy.convolution import convolution
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.graph import graph
 from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.handle import Handle, stream_address
 

@@ -24,10 +24,10 @@ from cudnnpy._core import driver
 from cudnnpy._core.layouts import byte_extent
 from cudnnpy._launch import dispatch
 from cudnnpy._launch.program import Program
+from cudnnpy._layers.convolution import Convolution
 from cudnnpy._memory import arrays
 from cudnnpy._memory.arrays import ArrayLibrary
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.convolution import Convolution
 from cudnnpy.errors import ExecutionFailedError
 from cudnnpy.torch import planning, registration
 

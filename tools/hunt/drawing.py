@@ -8,23 +8,23 @@ from functools import lru_cache
 from random import Random
 from typing import Any, NamedTuple, TypeAlias
 
+from cudnnpy import Graph
 from cudnnpy._core.convolution_sizes import output_shape
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, byte_extent, channels_last_strides, packed_strides
+from cudnnpy._layers.activations import activated
+from cudnnpy._layers.fused import ACTIVATIONS as FUSED
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.problem_notation import text_of
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.fused import ACTIVATIONS as FUSED
 from cudnnpy.convolution.problem import (
     ACTIVATIONS,
     OPERATIONS,
     bias_dtype,
     make_problem,
 )
-from cudnnpy.graph import Graph
-from cudnnpy.graph.activations import activated
 from tools.benchmark.networks import catalogue
 from tools.benchmark.networks.cells import Cell, cells
 from tools.ranking.problems import problem_of

@@ -84,8 +84,8 @@ def _on_cpu(image: NDArray[np.float32], sigmoid: bool, on_progress: Callable[[fl
 
 
 def _on_gpu(image: NDArray[np.float32], sigmoid: bool, prefer: Preference, workspace_limit: int | None) -> Edges:
+    from cudnnpy._layers.convolution import Convolution
     from cudnnpy._memory.copies import to_device, to_numpy
-    from cudnnpy.convolution.convolution import Convolution
 
     conv = Convolution(padding=1, layout="NHWC", tf32=False, prefer=prefer, workspace_limit=workspace_limit)
     x, w = to_device(image), to_device(_KERNEL)

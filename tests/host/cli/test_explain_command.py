@@ -20,7 +20,7 @@ from offline_profiles import needs_profiles
 from planning import DATA, profile
 
 import cudnnpy
-from cudnnpy import DeviceProfile, raw
+from cudnnpy import DeviceProfile, Graph, raw
 from cudnnpy._core.choice import Choice
 from cudnnpy._measuring import planner_process
 from cudnnpy._measuring.planner_process import PlannerProcess
@@ -38,7 +38,6 @@ from cudnnpy.cli import command, devices, text_table
 from cudnnpy.cli.explain import explain as explain_module
 from cudnnpy.cli.explain import explanation_text
 from cudnnpy.cli.explain.explanation import Explanation, Gpu, Stored
-from cudnnpy.graph import Graph
 from tests.shared import made_up_models
 
 ROOT = Path(__file__).resolve().parents[3]

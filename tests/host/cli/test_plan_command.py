@@ -13,7 +13,7 @@ import sample_graphs
 from offline_profiles import needs_profiles, properties
 from planning import DATA
 
-from cudnnpy import raw
+from cudnnpy import Graph, raw
 from cudnnpy._core.choice import deserialize
 from cudnnpy._measuring import planner_process, process
 from cudnnpy._planning.options import PlanningOptions
@@ -22,7 +22,6 @@ from cudnnpy._store import exports
 from cudnnpy._store.database import Store
 from cudnnpy.cli import command
 from cudnnpy.cli.tune import tune_problem
-from cudnnpy.graph import Graph
 
 CONVOLUTION = "forward 8x64x28x28 64x64x3x3 pad=1 float16 channels_last"
 FILTER = "backward_filter 8x64x28x28 64x64x3x3 pad=1 prefer=no_workspace"

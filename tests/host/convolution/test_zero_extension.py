@@ -19,11 +19,11 @@ from cudnnpy import Convolution, ConvolutionTranspose, TensorSpec, reference
 from cudnnpy._core.layouts import byte_extent, in_layout, packed_strides, to_logical
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.program import Program
+from cudnnpy._layers.transpose import INPUT_NAMES
+from cudnnpy._layers.zero_extension import surplus_of
 from cudnnpy._memory import workspace as memory
 from cudnnpy._planning import selection
 from cudnnpy._planning.chooser import Chooser, Chosen
-from cudnnpy.convolution.transpose import INPUT_NAMES
-from cudnnpy.convolution.zero_extension import surplus_of
 from cudnnpy.handle import Handle
 
 

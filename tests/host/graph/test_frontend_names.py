@@ -10,7 +10,7 @@ import pages
 import pytest
 
 import cudnnpy
-from cudnnpy.graph.frontend_names import _SENTENCES
+from cudnnpy._layers.frontend_names import _SENTENCES
 
 OF_TENSORS = {name for name in _SENTENCES if name.startswith("set_") or name == "get_dim"}
 ELSEWHERE = {  # names on the page that are no methods of a graph or a tensor, or that cudnnpy has no sentence for

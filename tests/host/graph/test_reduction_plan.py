@@ -15,8 +15,8 @@ from numpy_machine import PlannedSum, run_steps, tensor_in
 from cudnnpy import Graph, TensorSpec
 from cudnnpy._core.layouts import channels_last_strides, packed_strides
 from cudnnpy._launch.steps import StepSequence
-from cudnnpy.graph import reductions
-from cudnnpy.graph.reductions import sum_by_graphs
+from cudnnpy._layers import sum_by_graphs as reductions
+from cudnnpy._layers.sum_by_graphs import sum_by_graphs
 
 
 @pytest.fixture(autouse=True, scope="module")

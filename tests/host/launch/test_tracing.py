@@ -142,7 +142,7 @@ def test_a_file_of_lines_is_a_file_of_problems(stand_in: StandInDevice, tmp_path
     assert [one.text for one in found][:2] == [TEXT, f"{TEXT} prefer=autotune"]
     assert [one.line for one in found] == [2, 5, 7]
     (fused,) = found[2:]
-    assert fused.problem == stand_in.planned_graphs[-1]
+    assert fused.problem == stand_in.choices[-1][0]
 
 
 def test_an_error_in_a_trace_names_the_line_and_the_column(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_a_call_that_fails_has_no_line(stand_in: StandInDevice, file: Lines, mon
         ("yes", 0, "CUDNNPY_VERBOSE must be 0, 1 or 2; got 'yes'"),
     ],
 )
-@pytest.mark.parametrize("first", ["_planning.plan", "_launch.launcher", "graph", "convolution.convolution"])
+@pytest.mark.parametrize("first", ["_planning.plan", "_launch.launcher", "_layers.graph", "_layers.convolution"])
 def test_the_environment_variable(value: str, level: int, warning: str, first: str) -> None:
     """Whichever module is imported first."""
     program = f"import cudnnpy.{first}; from cudnnpy._launch import tracing; print(tracing._active, *tracing._untraced)"

@@ -20,16 +20,15 @@ from hypothesis import strategies as st
 from numpy_machine import NumpyExecutable, address_of_constant, run_steps, tensor_in
 
 import cudnnpy
-from cudnnpy import raw, reference
+from cudnnpy import Graph, raw, reference
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, packed_strides
 from cudnnpy._launch import implicit_operands
 from cudnnpy._launch.dispatch import Call, Specs
-from cudnnpy.graph import Graph
+from cudnnpy._layers import batch_normalization as batch
+from cudnnpy._layers.batch_normalization import Normalized
 from cudnnpy.graph.operation_graph import Operation
 from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.handle import Handle
-from cudnnpy.ops import batch_normalization as batch
-from cudnnpy.ops.batch_normalization import Normalized
 
 DTYPES = ("float16", np.dtype(ml_dtypes.bfloat16).name, "float32", "float64")
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5, "float64": 1e-11}

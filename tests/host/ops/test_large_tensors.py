@@ -14,7 +14,7 @@ from cudnnpy._core import layouts
 from cudnnpy._core.layouts import channels_last_strides, packed_strides
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.program import _function_names
-from cudnnpy.ops import softmax
+from cudnnpy._layers import softmax
 
 SHAPE = (5, 6, 3, 4)
 

@@ -16,8 +16,8 @@ from cudnnpy import Graph, Pooling, TensorSpec, reference
 from cudnnpy._core.layouts import channels_last_strides, packed_strides
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.program import Program, _function_names
-from cudnnpy.graph import reductions
-from cudnnpy.ops import pooling
+from cudnnpy._layers import pooling
+from cudnnpy._layers import sum_by_graphs as reductions
 
 
 @pytest.fixture(autouse=True, scope="module")

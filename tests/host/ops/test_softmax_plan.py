@@ -16,8 +16,8 @@ from cudnnpy._core.layouts import channels_last_strides, packed_strides
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.program import Program
 from cudnnpy._launch.steps import FunctionCall
-from cudnnpy.ops import softmax
-from cudnnpy.ops.softmax import Softmax
+from cudnnpy._layers import softmax
+from cudnnpy._layers.softmax import Softmax
 
 MEMORY = st.sampled_from(["packed", "channels last", "gaps"])
 

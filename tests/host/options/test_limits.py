@@ -30,7 +30,7 @@ from cudnnpy._core.layouts import TensorSpec, check_spec
 from cudnnpy._core import choice
 from cudnnpy._planning import problem_notation, problem_file
 from cudnnpy._store import exports
-from cudnnpy.graph.graph import _checked_axes as checked_axes
+from cudnnpy._layers.graph import _checked_axes as checked_axes
 
 class Huge:  # an array
     shape = (10**9,)

@@ -12,7 +12,7 @@ from planning import Planner
 from sample_graphs import GRAPHS, as_graph
 from test_rows import ROOT
 
-from cudnnpy import TensorSpec
+from cudnnpy import Graph, TensorSpec
 from cudnnpy._core.layouts import channels_last_strides
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning import candidates, known_issues
@@ -22,7 +22,6 @@ from cudnnpy._planning.known_issues import ISSUES, Issue
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.lowering import ConvolutionLowering
 from cudnnpy.convolution.problem import make_problem
-from cudnnpy.graph import Graph
 from cudnnpy.graph.problem import GraphLowering, GraphProblem
 from tools import known_issues as page
 

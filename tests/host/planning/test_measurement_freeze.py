@@ -12,11 +12,11 @@ from made_up_engines import LOTS, Cudnn, Made, MadeUp
 import cudnnpy
 from cudnnpy import Engine, Plan
 from cudnnpy._launch.plan_cache import plan_cache
+from cudnnpy._layers import convolution
 from cudnnpy._memory import workspace
 from cudnnpy._planning import selection
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._store import layers
-from cudnnpy.convolution import convolution
 from cudnnpy.errors import NoAlgorithmError
 
 FAST = "engine 2"

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problem_strategies import planning_options, problems
 
+from cudnnpy import Graph
 from cudnnpy._planning import problem_file
 from cudnnpy._planning.problem_notation import ProblemTextError, parse, parse_plannable, text_of
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.graph import Graph
 
 FORWARD, FILTER = "forward 1x64x8x8 64x64x3x3 pad=1 float16", "backward_filter 1x64x8x8 64x64x3x3 pad=1 tf32=False"
 GRAPH = text_of(sample_graphs.convolution_bias_relu(Graph()).problem())

@@ -16,12 +16,11 @@ from problem_strategies import planning_options, problems
 from stand_in_device import Array, StandInDevice
 from test_descriptions import IMAGES, calls
 
-from cudnnpy import Convolution, ConvolutionTranspose, TensorSpec
+from cudnnpy import Convolution, ConvolutionTranspose, Graph, TensorSpec
 from cudnnpy._core.layouts import channels_last_strides
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem_notation import SYNTAXES, ProblemTextError, parse, syntax_of, text_of
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.graph import Graph
 from cudnnpy.graph.problem import GraphProblem
 
 ROOT = Path(__file__).resolve().parents[3]

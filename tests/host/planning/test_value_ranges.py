@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from cudnnpy import TensorSpec
+from cudnnpy import Graph, TensorSpec
 from cudnnpy._planning.problem import FLAGS, POSITIVE, Values
-from cudnnpy.graph import Graph
 
 ANY, WHOLE = Values(-1.0, 1.0), Values(-4.0, 4.0, is_whole=True)
 X = TensorSpec((2, 8, 4, 4))

@@ -43,7 +43,7 @@ ORDER = [
     "_planning",
     "graph",
     "convolution",
-    "ops",
+    "_layers",
     "reference",
     "_measuring",
     "tuning",
@@ -60,8 +60,11 @@ ORDER = [
 # from which it takes options, signatures and docstrings. Its numerics are independent.
 WITH_THE_REFERENCE = {"typing", "_options", "_unknown_names"}
 LAYERS = {
-    *(f"convolution.{name}" for name in ("convolution", "fused", "transpose")),
-    *(f"ops.{name}" for name in ("activation", "batch_normalization", "pooling", "softmax")),
+    f"_layers.{name}"
+    for name in (
+        *("convolution", "fused", "transpose"),
+        *("activation", "batch_normalization", "pooling", "softmax"),
+    )
 }
 
 

@@ -12,8 +12,7 @@ from sample_calls import BY_NAME
 from stand_in_device import Array, StandInDevice
 
 import cudnnpy
-from cudnnpy import TensorSpec, descriptors, names, raw, reference, typing
-from cudnnpy.graph import Graph
+from cudnnpy import Graph, TensorSpec, descriptors, names, raw, reference, typing
 
 X = TensorSpec((2, 4, 6, 6))
 ALIASES = {name: getattr(typing, name) for name in typing.__all__}

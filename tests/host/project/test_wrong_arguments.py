@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 import cudnnpy
-from cudnnpy import availability, errors
+from cudnnpy import Graph, availability, errors
 from cudnnpy._core.owned import Owned
 from cudnnpy._options.base import Options
-from cudnnpy.graph import Graph
 from tools import public_api
 
 ARRAY = np.full((40, 100), 0.5)

@@ -12,11 +12,11 @@ from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.operands import check_no_overlaps
 from cudnnpy._launch.program import Operand, Program
 from cudnnpy._launch.step_builder import StepBuilder
+from cudnnpy._layers.call_problem import OperationRequest, logical, problem_of_call
+from cudnnpy._layers.convolution import Convolution, operands_of
 from cudnnpy._options.checks import expand_per_axis, is_channels_last
 from cudnnpy._options.convolution import TransposeOptions
-from cudnnpy.convolution.call_problem import OperationRequest, logical, problem_of_call
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.convolution import Convolution, operands_of
 from cudnnpy.convolution.problem import result_in_layout
 
 

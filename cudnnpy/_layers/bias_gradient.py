@@ -26,11 +26,11 @@ from cudnnpy._launch.steps import (
     scaling_arguments,
     tensor_descriptor,
 )
+from cudnnpy._layers.call_problem import logical
+from cudnnpy._layers.sum_by_graphs import sum_by_graphs
 from cudnnpy._options.arguments import check_no_beta, check_scales
 from cudnnpy._options.convolution import ConvolutionOptions
-from cudnnpy.convolution.call_problem import logical
 from cudnnpy.descriptors import ReduceTensorDescriptor
-from cudnnpy.graph.reductions import sum_by_graphs
 from cudnnpy.handle import Handle
 from cudnnpy.typing import ElementName
 

@@ -14,6 +14,10 @@ from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.fill_executables import program_for_empty_input
 from cudnnpy._launch.operands import check_no_overlaps
 from cudnnpy._launch.program import Operand, Program
+from cudnnpy._layers.bias_gradient import bias_gradient
+from cudnnpy._layers.call_problem import OperationRequest, problem_of_call
+from cudnnpy._layers.planned_tensors import specs_and_device
+from cudnnpy._layers.zero_channels import program_on_zeros, zeros_for
 from cudnnpy._memory.arrays import library_of
 from cudnnpy._memory.device_array import current_device
 from cudnnpy._options.arguments import shape_argument
@@ -24,12 +28,8 @@ from cudnnpy._planning.chooser import OtherGpu, chooser_of
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.selection import candidates_elsewhere, plan_elsewhere, plan_for, request_for, survey
-from cudnnpy.convolution.bias_gradient import bias_gradient
-from cudnnpy.convolution.call_problem import OperationRequest, problem_of_call
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.planned_tensors import specs_and_device
 from cudnnpy.convolution.problem import INPUTS, OPERATIONS, planning_options, result_in_layout
-from cudnnpy.convolution.zero_channels import program_on_zeros, zeros_for
 from cudnnpy.handle import on_device
 from cudnnpy.typing import Array, ArrayT, ConvolutionActivation, ConvolutionOperation, Shape, Stream
 

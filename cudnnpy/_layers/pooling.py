@@ -28,10 +28,10 @@ from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.operands import check_no_overlaps, logical, logical_like, logical_result
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
 from cudnnpy._launch.steps import FunctionCall, OperandAddress, Step, in_parts, scaling_arguments, tensor_descriptor
+from cudnnpy._layers.sum_by_graphs import sum_by_graphs
 from cudnnpy._options.checks import check_layout, check_option, check_per_axis, check_shape, expand_per_axis
 from cudnnpy._options.suggestions import with_suggestions
 from cudnnpy.descriptors import PoolingDescriptor
-from cudnnpy.graph.reductions import sum_by_graphs
 from cudnnpy.names import enumerator
 from cudnnpy.typing import Array, ArrayT, CudnnPoolingMode, Layout, PerAxis, PoolingMode, Shape, Stream
 

@@ -1,6 +1,6 @@
 """Graph, an operation graph that users build. Its engine is chosen as for Convolution.
 
-    from cudnnpy.graph import Graph
+    from cudnnpy import Graph
 
     g = Graph(prefer="fastest")
     x, w = g.tensor("x", x_array), g.tensor("w", w_array)              # or cudnnpy.TensorSpec(shape, dtype, strides)
@@ -44,6 +44,7 @@ from cudnnpy._launch import dispatch
 from cudnnpy._launch.implicit_operands import with_implicit_operands
 from cudnnpy._launch.program import Operand, Program
 from cudnnpy._launch.steps import Executable
+from cudnnpy._layers.frontend_names import missing, with_frontend_keywords
 from cudnnpy._memory.arrays import read, spec_of
 from cudnnpy._options.checks import (
     bounded,
@@ -63,7 +64,8 @@ from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan, executable_of
 from cudnnpy._planning.problem import CallerOperands
 from cudnnpy._planning.selection import plan_elsewhere, plan_for
-from cudnnpy.graph.frontend_names import missing, with_frontend_keywords
+from cudnnpy.convolution.candidates import ConvolutionProblem
+from cudnnpy.convolution.convolution_graph import as_convolution
 from cudnnpy.graph.kinds import KINDS, pointwise_name
 from cudnnpy.graph.operation_graph import Operation, OperationGraph, Tensor, canonical_graph
 from cudnnpy.graph.problem import GraphProblem
@@ -83,9 +85,6 @@ from cudnnpy.typing import (
     ResampleMode,
     Stream,
 )
-
-if TYPE_CHECKING:
-    from cudnnpy.convolution.candidates import ConvolutionProblem
 
 _HOW = ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope", "elu_alpha", "softplus_beta", "swish_beta")
 
@@ -519,9 +518,6 @@ class Graph(PublicDir):
 
         A graph that is a convolution, with a bias and an activation or without, is the problem of Convolution.
         """
-        from cudnnpy.convolution.candidates import ConvolutionProblem
-        from cudnnpy.convolution.convolution_graph import as_convolution
-
         self._check_outputs()
         graph, uids = canonical_graph(self._operation_graph({name: spec.alignment for name, spec in specs.items()}))
         nodes = (*self.inputs, *self.outputs)

@@ -53,6 +53,7 @@ from cudnnpy._launch.steps import (
     scaling_arguments,
     tensor_descriptor,
 )
+from cudnnpy._layers.graph import Graph
 from cudnnpy._memory.arrays import check_writable
 from cudnnpy._options.arguments import should_compute_bias
 from cudnnpy._options.checks import check_layout, check_number, check_option
@@ -67,7 +68,6 @@ from cudnnpy._options.normalization import (
 )
 from cudnnpy._options.suggestions import with_suggestions
 from cudnnpy.descriptors import ActivationDescriptor, TensorDescriptor
-from cudnnpy.graph.graph import Graph
 from cudnnpy.typing import Array, ArrayT, ElementName, Layout, NormalizationActivation, NormalizationMode, Stream
 
 _RANKS = range(2, 6)

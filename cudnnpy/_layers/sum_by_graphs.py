@@ -21,7 +21,7 @@ from cudnnpy._core.layouts import (
 )
 from cudnnpy._launch.step_builder import StepBuilder
 from cudnnpy._launch.steps import Executable, StepSequence
-from cudnnpy.graph.graph import Graph
+from cudnnpy._layers.graph import Graph
 from cudnnpy.typing import ElementName
 
 _MIN_BYTES = 1 << 13  # of x, for which a graph is worth compiling

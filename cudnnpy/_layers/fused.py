@@ -19,17 +19,17 @@ from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.operands import check_input, check_no_overlaps, logical, logical_like, logical_result, packed_like
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
+from cudnnpy._layers.activations import activated
+from cudnnpy._layers.graph import Graph
+from cudnnpy._layers.planned_tensors import specs_and_device
+from cudnnpy._layers.zero_channels import program_on_zeros, zeros_for
 from cudnnpy._memory.device_array import current_device
 from cudnnpy._options.arguments import check_activation
 from cudnnpy._options.convolution import FusedOptions
 from cudnnpy._planning.chooser import OtherGpu
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.selection import plan_for
-from cudnnpy.convolution.planned_tensors import specs_and_device
 from cudnnpy.convolution.problem import result_in_layout
-from cudnnpy.convolution.zero_channels import program_on_zeros, zeros_for
-from cudnnpy.graph.activations import activated
-from cudnnpy.graph.graph import Graph
 from cudnnpy.typing import Array, ArrayT, FusedActivation, Shape, Stream
 
 if TYPE_CHECKING:

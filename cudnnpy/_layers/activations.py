@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cudnnpy import raw
-from cudnnpy.graph.graph import Graph, Node
+from cudnnpy._layers.graph import Graph, Node
 from cudnnpy.names import enumerator
 
 

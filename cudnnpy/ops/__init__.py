@@ -1,1 +1,0 @@
-"""The operations other than convolutions. Their public names are in `cudnnpy`."""
