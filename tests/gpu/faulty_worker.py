@@ -11,9 +11,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from made_up_candidates import made_up
-
 from cudnnpy import Engine, _worker
+from cudnnpy._core.choice import Choice
 from cudnnpy._measuring import local_measurer
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy.convolution.candidates import ConvolutionProblem
@@ -71,7 +70,7 @@ class Faulty:
 
 def planted(fault: str, problem: ConvolutionProblem) -> Candidate:
     name = f"engine {FIRST + FAULTS.index(fault)}"
-    found = made_up(name, make=lambda: Faulty(fault, problem))
+    found = Candidate(Choice(name, "heuristics"), make=lambda: Faulty(fault, problem))
     found.engine = Engine(FIRST + FAULTS.index(fault))
     return found
 

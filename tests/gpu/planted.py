@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from made_up_candidates import made_up
-
 from cudnnpy import Candidate, Convolution, TensorSpec
+from cudnnpy._core.choice import Choice
 from cudnnpy._measuring.candidate_order import tuning_order
 from cudnnpy._measuring.search import Search
 from cudnnpy._measuring.watch import Watch
+from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy.handle import Handle, on_device
 
@@ -98,7 +98,7 @@ def tune(
     exact = [c for c in usable if not APPROXIMATE & set(c.notes)]
     plain = next((c for c in exact if not c.workspace_size), exact[0])
     real = [c for c in usable if c is not plain][:3]
-    bad = made_up("planted", make=lambda: planted(plain.executable))
+    bad = Candidate(Choice("planted", "heuristics"), make=lambda: planted(plain.executable))
     problem = conv.plan("forward", x, w, out=out).problem
     given = [bad, plain, *real] if default else [plain, bad, *real]
     options = conv._planning._replace(workspace_limit=limit)

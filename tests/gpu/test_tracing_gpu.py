@@ -74,7 +74,7 @@ def test_the_standard_error_of_a_program_is_a_file_of_problems(level: str, tmp_p
     assert problem.text == ("forward 4x16x32x32 32x16x3x3 pad=1 float16 prefer=limited_workspace workspace_limit=16MiB")
     explained = run("-m", "cudnnpy", "explain", "--json", lines[1])
     assert explained.returncode == 0, explained.stderr
-    assert lines[1].split(" # ")[1].startswith(f"{json.loads(explained.stdout)['choice']}; ")
+    assert lines[1].split(" # ")[1].startswith(f"{json.loads(explained.stdout)['choice']['name']}; ")
 
 
 def test_gpu_times_are_of_the_work_alone() -> None:
