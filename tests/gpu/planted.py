@@ -10,7 +10,6 @@ from cudnnpy._core.choice import Choice
 from cudnnpy._measuring.candidate_order import tuning_order
 from cudnnpy._measuring.search import Search
 from cudnnpy._measuring.watch import Watch
-from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy.handle import Handle, on_device
 
