@@ -18,8 +18,9 @@ import cudnnpy
 from cudnnpy import raw
 from cudnnpy import store as stores
 from cudnnpy._planning.selection import plan_for
-from cudnnpy.cli.tune.dask_cluster import DaskCluster
-from cudnnpy.cli.tune.tune_problem import Job, key_for, tuning_gpus
+from cudnnpy.cli.tune.dask_cluster import ABSENCE_SECONDS, DaskCluster
+from cudnnpy.cli.tune.distribution import distribute
+from cudnnpy.cli.tune.tune_problem import Job, Result, key_for, tuning_gpus
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = ROOT / "tests" / "shared"
@@ -51,11 +52,13 @@ def test_a_cluster_tunes_on_each_gpu(scheduler: str) -> None:
     from cudnnpy._planning.problem_notation import parse
 
     with closing(DaskCluster(scheduler)) as cluster:
-        assert [kind for _, kind in cluster.devices] == [gpu.kind for gpu in tuning_gpus()]
-        kind = cluster.devices[0][1]
+        assert sorted(gpu.kind for gpu in cluster.gpus) == sorted(gpu.kind for gpu in tuning_gpus())
+        kind = cluster.gpus[0].kind
         jobs = [Job(text, 0.5, kind, key_for(*parse(text), kind)) for text in PROBLEMS]
         jobs.append(jobs[0]._replace(text="forward nonsense"))
-        found = {one.job.text: one for one in cluster.run(jobs)}
+        reports = distribute(jobs, cluster.present, ABSENCE_SECONDS)
+        found = {one.job.text: one for one in reports if isinstance(one, Result)}
+        assert len(found) == len(jobs)
     assert found.pop("forward nonsense").reason.startswith("column 9: word must be one of ")
     assert {one.faults for one in found.values()} == {()}
     for text, one in found.items():

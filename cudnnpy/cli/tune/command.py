@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dask",
         metavar="SCHEDULER",
-        help="tune on the GPUs of a Dask cluster, one worker for each: the address of its scheduler, or its scheduler file",
+        help="tune on the GPUs of a Dask cluster, one worker for each: the address of its scheduler",
     )
     parser.add_argument(
         "--seconds",

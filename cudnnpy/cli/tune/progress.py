@@ -9,7 +9,7 @@ from typing import Any, Self, TextIO
 from cudnnpy._store.entry import Entry
 from cudnnpy.cli.text_table import has_rich, printed
 from cudnnpy.cli.tune.report import row_of
-from cudnnpy.cli.tune.tune_problem import LostDevice, Result
+from cudnnpy.cli.tune.tune_problem import LostPlace, Result
 
 
 class Progress:
@@ -29,8 +29,8 @@ class Progress:
     def __exit__(self, *_exception: object) -> None:
         self._stack.close()
 
-    def show(self, report: Result | LostDevice) -> None:
-        """Show a result, or a device that is left out. A bar has lines only for failures."""
+    def show(self, report: Result | LostPlace) -> None:
+        """Show a result, or a place that is left out. A bar has lines only for failures."""
         line = printed(text_of(report))
         if isinstance(report, Result):
             self._done += 1
@@ -43,7 +43,7 @@ class Progress:
             print(f"{number}{line}{left}", file=self._stream, flush=True)
             return
         self._bar.update(self._task, completed=self._done)
-        if isinstance(report, LostDevice) or report.entry is None:
+        if isinstance(report, LostPlace) or report.entry is None:
             self._bar.console.print(line)
 
 
@@ -67,15 +67,15 @@ def _bar(stream: TextIO) -> Any:
     )
 
 
-def text_of(report: Result | LostDevice) -> str:
+def text_of(report: Result | LostPlace) -> str:
     """Return a report as one line."""
-    if isinstance(report, LostDevice):
-        return f"GPU {report.device} is left out: {report.reason}"
+    if isinstance(report, LostPlace):
+        return f"{report.place} is left out: {report.reason}"
     count = len(report.faults)
     faults = f"; {count} candidate{'s' * (count != 1)} left out for faults" if count else ""
     if report.entry is None:
         return f"{report.job.text}: not tuned: {report.reason}{faults}"
-    return f"{report.job.text}: {_choice(report.entry)}, GPU {report.device}, {report.seconds:.1f} s{faults}"
+    return f"{report.job.text}: {_choice(report.entry)}, {report.place}, {report.seconds:.1f} s{faults}"
 
 
 def _choice(entry: Entry) -> str:

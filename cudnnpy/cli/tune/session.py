@@ -6,8 +6,9 @@ import argparse
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -26,10 +27,10 @@ from cudnnpy.cli import output_files, text_table
 from cudnnpy.cli.errors import UsageError
 from cudnnpy.cli.text_table import Line, say
 from cudnnpy.cli.tune import problems, report, tune_problem
-from cudnnpy.cli.tune.dask_cluster import ClusterError, DaskCluster
-from cudnnpy.cli.tune.local_workers import LocalWorkers
+from cudnnpy.cli.tune.dask_cluster import ABSENCE_SECONDS, ClusterError, DaskCluster
+from cudnnpy.cli.tune.distribution import distribute, local_places
 from cudnnpy.cli.tune.progress import Progress
-from cudnnpy.cli.tune.tune_problem import Job, Result, TuningGpu
+from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Result, TuningGpu
 from cudnnpy.errors import LibraryNotFoundError
 
 _FILES = ("table.txt", "table.csv")
@@ -40,7 +41,6 @@ class TuningBackend(NamedTuple):
 
     gpus: Callable[[], Sequence[TuningGpu]] = tune_problem.tuning_gpus
     worker: Callable[[str], GpuWorker] = GpuWorker
-    cluster: Callable[[str], DaskCluster] = DaskCluster
 
 
 def run(options: argparse.Namespace, backend: TuningBackend | None = None) -> int:
@@ -51,7 +51,6 @@ def run(options: argparse.Namespace, backend: TuningBackend | None = None) -> in
         return _report_only(options)
     backend = backend or TuningBackend()
     with ExitStack() as stack:
-        workers: LocalWorkers | DaskCluster
         if options.dask is None:
             try:
                 gpus = _gpus(options.gpus, backend, options.record)
@@ -59,19 +58,21 @@ def run(options: argparse.Namespace, backend: TuningBackend | None = None) -> in
                 if options.save is None or stub_driver.has_driver():
                     raise
                 return _record_only(options)
-            workers, kinds = LocalWorkers(gpus, backend.worker), [gpu.kind for gpu in gpus]
+            local = stack.enter_context(local_places(gpus, backend.worker))
+            distributed = partial(distribute, places=lambda: local)
         else:
-            workers = stack.enter_context(closing(backend.cluster(options.dask)))
-            kinds = [kind for _, kind in workers.devices]
-            for note in workers.notes:
+            cluster = stack.enter_context(closing(DaskCluster(options.dask)))
+            gpus = cluster.gpus
+            distributed = partial(distribute, places=cluster.present, absence_seconds=ABSENCE_SECONDS)
+            for note in cluster.notes:
                 _say(note)
         store = stack.enter_context(_open_store(options.store, read_only=False))
         if options.record is None:
             status, requests = _read(options.problems)
         else:
             status, requests = problems.record(options.record, options.save)
-        jobs = problems.jobs_of(requests, dict.fromkeys(kinds), options.seconds, options.thorough)
-        entries, failed = _tune(workers, jobs, store)
+        jobs = problems.jobs_of(requests, dict.fromkeys(gpu.kind for gpu in gpus), options.seconds, options.thorough)
+        entries, failed = _tune(distributed, jobs, store)
         _report(options, entries, failed)
         lost = why_in_memory(store)
         if lost:
@@ -214,7 +215,7 @@ def _with_known_faults(store: Store, job: Job) -> Job:
 
 
 def _tune(
-    workers: LocalWorkers | DaskCluster, jobs: Sequence[Job], store: Store
+    distributed: Callable[[Sequence[Job]], Iterator[Result | LostPlace]], jobs: Sequence[Job], store: Store
 ) -> tuple[list[Entry], list[tuple[str, str]]]:
     """Tune the jobs that the store does not have. Return the entries of all, and the texts of failed ones with the reasons."""
     entries = {job.key: entry for job in jobs if (entry := _stored(store, job)) is not None}
@@ -225,7 +226,7 @@ def _tune(
     faults = 0
     try:
         with Progress(len(open_jobs), sys.stderr) as progress:
-            for result in workers.run(open_jobs) if open_jobs else ():
+            for result in distributed(open_jobs):
                 if isinstance(result, Result):
                     faults += Layers(store).add_faults(result.job.key, result.job.text, result.faults)
                     if result.entry is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from cudnnpy._cuda_python import gpu_facts
@@ -20,7 +21,6 @@ from cudnnpy._store.entry import Entry, Key
 from cudnnpy.availability import visible_gpus
 
 EXTRA_SECONDS = 300.0  # beyond ten times the seconds of the search, to plan, to start processes and to confirm faults
-_TRIES = 2
 _POLL_SECONDS = 1.0  # between two checks for a stop, while another process uses the GPU
 _MAX_REASON = 300  # characters
 _MAX_FAULTS = 100  # of one problem: each ends two processes
@@ -37,30 +37,46 @@ class Job(NamedTuple):
     known: tuple[FoundFault, ...] = ()  #: faults of its candidates, which are not run again with the same driver
 
 
+class TuningGpu(NamedTuple):
+    """A GPU: its UUID, its ordinal in a process, and its kind. GPUs of equal kinds can share stored choices."""
+
+    uuid: str
+    device: int
+    kind: str
+
+
+class Place(NamedTuple):
+    """A GPU with a worker: the name of the worker, and the function that starts a job there and returns its future."""
+
+    gpu: TuningGpu
+    name: str
+    start: Callable[[Job], Any]
+
+
 class Result(NamedTuple):
-    """The result of a job: an entry, or the reason why there is none. `device` is None if no GPU was left for it."""
+    """The result of a job: an entry, or the reason why there is none. `place` is a name; "" if no GPU was left."""
 
     job: Job
-    device: int | None
+    place: str
     seconds: float
     entry: Entry | None
     reason: str = ""
     faults: tuple[FoundFault, ...] = ()
 
 
-class LostDevice(NamedTuple):
-    """A device on which no worker starts."""
+class LostPlace(NamedTuple):
+    """A place where no process starts, by its name."""
 
-    device: int
+    place: str
     reason: str
 
 
 def tune_on(worker: GpuWorker, job: Job) -> Measurement:
     """Measure the problem of a job on a GPU, as soon as no other process of the user measures there.
 
-    Return the choice to store, or the reason why there is none, and the faults. Without a choice there is one retry in a new
-    process, because the previous problem may have been the cause. Raises ValueError if the text is not a problem or no
-    candidate can be used, and StartError if no process could be started or the worker was stopped.
+    Return the choice to store, or the reason why there is none, and the faults. Without a choice the process ends, because
+    the previous problem may have been the cause. Raises ValueError if the text is not a problem or no candidate can be used,
+    and StartError if no process could be started or the worker was stopped.
     """
     while not worker.is_stopped:
         with gpu_lock(worker.uuid, time.monotonic() + _POLL_SECONDS) as is_held:
@@ -71,24 +87,15 @@ def tune_on(worker: GpuWorker, job: Job) -> Measurement:
 
 def _measured(worker: GpuWorker, job: Job) -> Measurement:
     driver = stored_choice.driver()
-    left_out = {fault.candidate: _reason(fault) for fault in job.known if fault.driver == driver}
-    faults: tuple[FoundFault, ...] = ()
-    for _ in range(_TRIES):
-        deadline = time.monotonic() + EXTRA_SECONDS + 10 * job.seconds
-        measurement = worker.measure(job.text, job.seconds, left_out=left_out, deadline=deadline, thorough=job.thorough)
-        faults += measurement.faults
-        if measurement.entry is not None:
-            break
+    left_out = {fault.candidate: f"{fault.symptom}: {fault.detail}" for fault in job.known if fault.driver == driver}
+    deadline = time.monotonic() + EXTRA_SECONDS + 10 * job.seconds
+    measurement = worker.measure(job.text, job.seconds, left_out=left_out, deadline=deadline, thorough=job.thorough)
+    if measurement.entry is None:
         worker.close()
-        left_out |= {fault.candidate: _reason(fault) for fault in measurement.faults}
     if measurement.was_memory_limited:
         reason = measurement.reason or "the GPU has too little free memory to measure in"
         measurement = measurement._replace(entry=None, reason=reason)
-    return measurement._replace(faults=faults)
-
-
-def _reason(fault: FoundFault) -> str:
-    return f"{fault.symptom}: {fault.detail}"
+    return measurement
 
 
 def first_line(error: BaseException) -> str:
@@ -119,14 +126,6 @@ def checked(answer: Any, job: Job, sender: str) -> Measurement:
 
 
 # GPUs, without a CUDA context in this process
-
-
-class TuningGpu(NamedTuple):
-    """A GPU: its UUID, its ordinal in a process, and its kind. GPUs of equal kinds can share stored choices."""
-
-    uuid: str
-    device: int
-    kind: str
 
 
 def tuning_gpus() -> list[TuningGpu]:

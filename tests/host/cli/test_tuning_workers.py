@@ -18,10 +18,10 @@ from cudnnpy._measuring.process import StartError
 from cudnnpy._planning import stored_choice
 from cudnnpy._planning.measurement import FoundFault, Measurement
 from cudnnpy.cli.tune import tune_problem
-from cudnnpy.cli.tune.local_workers import LocalWorkers
-from cudnnpy.cli.tune.tune_problem import LostDevice, Result, TuningGpu, tune_on
+from cudnnpy.cli.tune.distribution import distribute, local_places
+from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Result, TuningGpu, tune_on
 
-HOW = "the process that measures ended: "
+HOW = "set aside after 3 tries: the process that measures ended: "
 AT_START = "the process that measures and plans ended when it started: signal SIGKILL"
 
 
@@ -30,16 +30,20 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # of the locks of GPUs
 
 
-def run(texts: Sequence[str], devices: int = 1, behaviour: str = "as_told") -> list[Result | LostDevice]:
-    workers = LocalWorkers(gpus_of(*[""] * devices), worker(behaviour))
-    return list(workers.run([job(text, 1.0) for text in texts]))
+def run(texts: Sequence[str], devices: int = 1, behaviour: str = "as_told") -> list[Result | LostPlace]:
+    return distributed([job(text, 1.0) for text in texts], gpus_of(*[""] * devices), behaviour)
 
 
-def reasons(reports: list[Result | LostDevice]) -> dict[str, str]:
+def distributed(jobs: Sequence[Job], gpus: Sequence[TuningGpu], behaviour: str = "as_told") -> list[Result | LostPlace]:
+    with local_places(gpus, worker(behaviour)) as places:
+        return list(distribute(jobs, lambda: places))
+
+
+def reasons(reports: list[Result | LostPlace]) -> dict[str, str]:
     return {report.job.text: report.reason for report in reports if isinstance(report, Result)}
 
 
-def processes(reports: list[Result | LostDevice]) -> list[int]:
+def processes(reports: list[Result | LostPlace]) -> list[int]:
     entries = [report.entry for report in reports if isinstance(report, Result) and report.entry]
     return [int(entry.made_with["process"]) for entry in entries]
 
@@ -53,8 +57,8 @@ def test_problems_are_tuned_on_all_devices_at_once_each_in_one_process() -> None
     assert len(there) == len({process for _, process in there})
     assert {device for device, _ in there} <= {"0", "1"}
     assert all(map(has_ended, processes(reports)))
-    assert [report.device for report in reports if isinstance(report, Result)] == [
-        int(entry.made_with["device"]) for entry in entries
+    assert [report.place for report in reports if isinstance(report, Result)] == [
+        f"GPU {entry.made_with['device']}" for entry in entries
     ]
 
 
@@ -66,7 +70,7 @@ def test_problems_are_tuned_on_all_devices_at_once_each_in_one_process() -> None
         ("hang", f"{HOW}it was ended at the limit"),
         ("nonsense", f"{HOW}it answered nonsense: Expecting value: line 1 column 1 (char 0)"),
         ("bad", "text must be a problem; got 'bad'"),
-        ("another", "the process that measures must send an entry with gpu 'NVIDIA H200'; got 'another GPU'"),
+        ("another", "GPU 0 must send an entry with gpu 'NVIDIA H200'; got 'another GPU'"),
     ],
 )
 def test_a_problem_that_fails_is_set_aside_and_the_others_go_on(text: str, reason: str) -> None:
@@ -80,8 +84,8 @@ def test_a_problem_gets_a_second_try_in_a_new_process(tmp_path: Path, what: str)
     text = f"once {tmp_path / 'tried'} {what}"
     reports = run(["before", text, "after"])
     assert reasons(reports) == {"before": "", text: "", "after": ""}
-    before, now, after = processes(reports)
-    assert before != now == after
+    before, after, now = processes(reports)
+    assert before != after == now
 
 
 def test_what_no_process_can_help_is_not_tried_again(tmp_path: Path) -> None:
@@ -102,33 +106,29 @@ def test_what_no_process_can_help_is_not_tried_again(tmp_path: Path) -> None:
 def test_a_device_that_cannot_be_used_is_left_out(behaviour: str, reason: str) -> None:
     texts = [f"problem {number}" for number in range(6)]
     reports = run(texts, devices=2, behaviour=behaviour)
-    assert [report for report in reports if isinstance(report, LostDevice)] == [LostDevice(1, reason)]
+    assert [report for report in reports if isinstance(report, LostPlace)] == [LostPlace("GPU 1", reason)]
     assert reasons(reports) == dict.fromkeys(texts, "")
 
 
 def test_without_a_device_that_can_be_used_every_problem_says_so() -> None:
-    workers = LocalWorkers([TuningGpu("GPU-1", 1, "")], worker("all_but_one"))
-    lost, *reports = workers.run([job("one", 1.0), job("two", 1.0)])
-    assert isinstance(lost, LostDevice)
+    lost, *reports = distributed([job("one", 1.0), job("two", 1.0)], [TuningGpu("GPU-1", 1, "")], "all_but_one")
+    assert isinstance(lost, LostPlace)
     assert reasons(reports) == dict.fromkeys(["one", "two"], "no GPU is left to tune it on")
 
 
 def test_a_problem_is_tuned_on_a_device_of_its_kind() -> None:
-    workers = LocalWorkers(gpus_of("old", "new", "old"), worker("as_told"))
     jobs = [job(f"problem {number}", 1.0, kind) for number in range(3) for kind in ("old", "new", "none")]
-    reports = list(workers.run(jobs))
-    devices = Counter((report.job.kind, report.device) for report in reports if isinstance(report, Result))
-    assert devices.keys() <= {("old", 0), ("old", 2), ("new", 1), ("none", None)}
-    assert sum(devices.values()) == 9
-    assert devices["none", None] == 3
+    reports = distributed(jobs, gpus_of("old", "new", "old"))
+    places = Counter((report.job.kind, report.place) for report in reports if isinstance(report, Result))
+    assert places.keys() <= {("old", "GPU 0"), ("old", "GPU 2"), ("new", "GPU 1"), ("none", "")}
+    assert sum(places.values()) == 9
+    assert places["none", ""] == 3
 
 
 def test_processes_end_when_nobody_asks_for_further_results() -> None:
-    workers = LocalWorkers(gpus_of("", ""), worker("as_told"))
-    reports = workers.run([job("one", 1.0), job("hang", 60.0), job("hang 2", 60.0)])
-    first = next(reports)
-    begin = time.monotonic()
-    reports.close()
+    with local_places(gpus_of("", ""), worker("as_told")) as places:
+        first = next(distribute([job("one", 1.0), job("hang", 60.0), job("hang 2", 60.0)], lambda: places))
+        begin = time.monotonic()
     assert isinstance(first, Result)
     assert all(map(has_ended, processes([first])))
     assert time.monotonic() - begin < 60.0
@@ -140,7 +140,8 @@ def test_processes_end_when_nobody_asks_for_further_results() -> None:
 class Worker:
     """A worker that gives these measurements, one after the other."""
 
-    uuid, is_stopped = "GPU-0", False
+    uuid = "GPU-0"
+    is_stopped = False
 
     def __init__(self, *measurements: Measurement) -> None:
         self.measurements, self.asked, self.closed = list(measurements), list[dict[str, Any]](), 0
@@ -153,6 +154,9 @@ class Worker:
     def close(self) -> None:
         self.closed += 1
 
+    def stop(self) -> None:
+        self.is_stopped = True
+
 
 def tried(*measurements: Measurement, known: Sequence[FoundFault] = ()) -> tuple[Measurement, Worker]:
     there = Worker(*measurements)
@@ -163,12 +167,16 @@ FAULTS = [FoundFault(f"engine {number}", "context lost", "CUDA_ERROR", "13.0") f
 ENTRY = entry("a")
 
 
-def test_the_faults_of_both_tries_are_reported_and_run_once() -> None:
+def test_the_faults_of_all_tries_are_reported_and_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_choice, "driver", lambda: "13.0")
     failed, good = Measurement(None, "ended", faults=(FAULTS[0],)), Measurement(ENTRY, faults=(FAULTS[1],))
-    found, there = tried(failed, good)
-    assert found == Measurement(ENTRY, faults=(FAULTS[0], FAULTS[1]))
+    there = Worker(failed, good)
+    with local_places(gpus_of(""), lambda uuid: there) as places:  # type: ignore[arg-type,return-value]
+        (found,) = distribute([job("a", 1.0)._replace(key=ENTRY.key)], lambda: places)
+    assert isinstance(found, Result)
+    assert (found.entry, found.reason, found.faults) == (ENTRY, "", (FAULTS[0], FAULTS[1]))
     assert there.asked == [{}, {"engine 0": "context lost: CUDA_ERROR"}]
-    assert there.closed == 1
+    assert there.closed == 2  # after the first try, and at the end
 
 
 def test_known_faults_are_not_run_again_unless_they_are_of_another_driver(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +189,7 @@ def test_a_choice_for_want_of_memory_is_none_to_store() -> None:
     found, _ = tried(Measurement(ENTRY, "", True))
     assert found == Measurement(None, "the GPU has too little free memory to measure in", True)
     failed = Measurement(None, "out of memory", True)
-    assert tried(failed, failed)[0] == failed
+    assert tried(failed)[0] == failed
 
 
 def test_a_worker_that_is_stopped_does_not_wait_for_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
