@@ -21,6 +21,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
 from cudnnpy._core.caller_warning import warn
@@ -39,6 +40,7 @@ _MAX_LAST_WORDS_BYTES = 4096
 _DRAIN_SECONDS = 1.0  # to wait for the end of the standard error, which other processes may hold open
 # The libraries that cuDNN loads besides its own files, in an order in which they can be loaded.
 _CUDA_LIBRARIES = ("libcublasLt.so", "libcublas.so", "libnvrtc.so")
+_PACKAGE_PARENT = str(Path(__file__).parents[2])
 _NOISE = "Could not load"  # lines of cuDNN about symbols that a stub driver lacks
 
 # The exceptions of reading a message that is not as expected
@@ -315,14 +317,23 @@ def _command() -> list[str]:
 
 
 def _environment(gpu: str | None) -> dict[str, str]:
-    """Return the environment of a child: the modules of this process, its libcudnn, one GPU and no store."""
-    path = [place or os.getcwd() for place in sys.path if isinstance(place, str)]
+    """Return the environment of a child: the path of this process without its current folder, libcudnn, one GPU, no store."""
+    path = [place for place in sys.path if isinstance(place, str) and not _is_current_folder(place)]
+    if _PACKAGE_PARENT not in path:
+        path.insert(0, _PACKAGE_PARENT)
     changed = {"PYTHONPATH": os.pathsep.join(dict.fromkeys(path)), "CUDNNPY_STORE": "", "CUDNNPY_STORE_LAYERS": ""}
     with contextlib.suppress(Exception):  # the child reports a missing library
         changed["CUDNNPY_LIBRARY"] = _library.path()
     if gpu is not None:
         changed["CUDA_VISIBLE_DEVICES"] = gpu
     return {**os.environ, **changed}
+
+
+def _is_current_folder(place: str) -> bool:
+    """Return whether an entry of sys.path is the current folder, whose files are not of this program."""
+    with contextlib.suppress(OSError, ValueError):
+        return os.path.samefile(place or ".", ".")
+    return False
 
 
 def _loaded_libraries() -> list[str]:

@@ -169,7 +169,7 @@ def _connect(scheduler: str) -> Any:
         return Client(scheduler, timeout=_CONNECT_SECONDS, name="cudnnpy-tune")
     except Exception as error:
         expected = (
-            "the address of a Dask scheduler that runs, such as tcp://host:8786, which a scheduler file has inside"
+            'the address of a Dask scheduler that runs, such as tcp://host:8786 ("address" in its scheduler file)'
         )
         raise ClusterError(f"--dask must be {expected}; got {scheduler!r}: {first_line(error)}") from None
 
