@@ -118,13 +118,6 @@ def test_alternating_shapes_are_set_up_once_each(stand_in: StandInDevice) -> Non
     assert (plan_cache.cache_info().size, plan_cache.cache_info().misses) == (6, 6)
 
 
-def test_equal_options_share_what_was_planned(stand_in: StandInDevice) -> None:
-    for _ in range(3):
-        Convolution(padding=[1, 1], tf32=False).forward(Array(*X), Array(*W))
-        Convolution(padding=(1, 1), tf32=False).forward(Array(*X), Array(*W))
-    assert len(stand_in.choices) == 1
-
-
 # The key
 
 

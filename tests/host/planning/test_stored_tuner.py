@@ -145,20 +145,6 @@ def test_a_second_process_measures_nothing_and_plans_the_same(cudnn: Cudnn, new_
     assert (cudnn.measured, cudnn.confirmed) == ([], [])
 
 
-def test_the_heuristics_and_the_engines_are_not_asked_for_a_stored_choice(
-    cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
-    planned()
-
-    def never(*_: Any) -> Any:
-        raise AssertionError("the set-up of a stored choice takes no longer than a guess")
-
-    for name in ("proposed_candidates", "engines", "functions"):
-        monkeypatch.setattr(MadeUp, name, never)
-    assert planned().name == "engine 2"
-
-
 def test_all_that_was_considered_is_listed_again(cudnn: Cudnn, new_process: Callable[[], None]) -> None:
     cudnn.add(
         Made(1), Made(2, lambda knobs: 1.0), Made(4, size=lambda knobs: LOTS + 1), Made(5, notes=("tensor_core",))
@@ -225,14 +211,6 @@ def test_what_an_entry_says(cudnn: Cudnn) -> None:
     )  # no `prefer` and no `tune_seconds`
     assert {one.name: one.milliseconds for one in entry.candidates}["engine 1"] == 10.0
     assert Plan.from_json(entry.plan).to_json() == plan.to_json()
-
-
-def test_an_entry_is_read_with_or_without_its_candidates(cudnn: Cudnn, new_process: Callable[[], None]) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
-    planned()
-    entry, user = standing(), layers.current().user
-    assert entry.candidates
-    assert user.get(entry.key, without_candidates=True) == entry._replace(candidates=())
 
 
 # More time, less memory
@@ -493,14 +471,6 @@ def test_only_what_was_measured_or_confirmed_with_this_driver_is_taken_without_r
     assert measured(child, prefer="fastest").name == "engine 2"
 
 
-@pytest.mark.parametrize("limit", [499, 500])
-def test_what_does_not_fit_is_left_to_others(cudnn: Cudnn, limit: int) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 500))
-    planned()
-    assert planned(prefer="fastest", memory_limit=limit).name == f"engine {1 + (limit == 500)}"
-    assert reasons() == []
-
-
 def test_a_stored_choice_that_fails_is_passed_over_without_a_change_of_the_store(cudnn: Cudnn) -> None:
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
     planned()
@@ -751,15 +721,6 @@ def test_an_engine_that_may_be_wrong_unless_it_is_proposed(cudnn: Cudnn, monkeyp
     assert "may be wrong" in reasons()[0]
 
 
-def test_a_choice_that_does_not_load_is_forgotten(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
-    planned()
-    cudnn.engines[2].refuses = lambda knobs: True
-    cudnn.proposed.pop()
-    assert planned().name == "engine 1"
-    assert "NOT_SUPPORTED" in reasons()[0]
-
-
 # The first run of a choice that was not measured here
 
 
@@ -840,13 +801,6 @@ def test_the_choice_of_another_process_that_was_first_is_taken(cudnn: Cudnn) -> 
     cudnn.scarce = meanwhile
     plan = planned()
     assert (plan.name, plan.milliseconds, plan.store_layer) == ("engine 2", 1.0, "user")
-
-
-def test_the_first_choice_is_replaced_where_it_does_not_load(cudnn: Cudnn) -> None:
-    first = entry_that_does_not_load(cudnn)
-    cudnn.scarce = lambda candidate: layers.current().put(first) is None
-    assert planned().name == "engine 1"
-    assert (standing().plan != first.plan, len(reasons())) == (True, 1)
 
 
 def test_threads_that_need_one_choice_measure_it_once(cudnn: Cudnn) -> None:
