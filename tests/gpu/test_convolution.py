@@ -530,31 +530,6 @@ def test_a_bias_that_begins_at_an_odd_element() -> None:
     assert_same(Convolution(padding=1).forward(x, w, bias), exact_result("forward", x, w, padding=1, bias=bias))
 
 
-@pytest.mark.parametrize("rank", [1, 2, 3])
-@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
-def test_results_lie_in_memory_as_the_first_input_does(last: bool, rank: int) -> None:
-    spatial = (6,) * rank
-    x, w = whole_numbers(2, 8, *spatial, last=last), whole_numbers(16, 8, *(3,) * rank, last=last)
-    y = Convolution().forward(x, w)
-    assert isinstance(y, torch.Tensor)
-    assert (y.dtype, y.device, y.shape) == (x.dtype, x.device, (2, 16, *(4,) * rank))
-    order = (0, *range(2, rank + 2), 1) if last else tuple(range(rank + 2))
-    assert y.permute(order).is_contiguous()
-    assert_same(y, exact_result("forward", x, w))
-
-
-@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-def test_results_in_the_axis_order_of_the_layout(layout: str) -> None:
-    x, w = (
-        (whole_numbers(2, 6, 7, 8), whole_numbers(16, 3, 3, 8))
-        if layout == "NHWC"
-        else (whole_numbers(2, 8, 6, 7), whole_numbers(16, 8, 3, 3))
-    )
-    y = Convolution(layout=layout).forward(x, w)
-    assert y.is_contiguous()
-    assert_same(y, exact_result("forward", x, w, layout=layout))
-
-
 def test_smoke_inputs_and_results_with_gaps() -> None:
     x, w = whole_numbers(4, 20, 12, 24)[:, 2:18, :, ::2], whole_numbers(32, 16, 5, 3)[:, :, 1:4]
     assert not x.is_contiguous()
