@@ -67,7 +67,7 @@ class Planted:
         before: Callable[[tuple[int, ...]], object] | None = None,
     ) -> None:
         self.real, self.spoil, self.before = real, spoil, before
-        self.workspace_size = max(size, 0 if real is None else real.workspace_size)
+        self.workspace_size = max(size, real.workspace_size)
 
     def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
         launch = self.real.bind(handle, pointers, workspace)
