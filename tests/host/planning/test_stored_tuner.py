@@ -145,6 +145,20 @@ def test_a_second_process_measures_nothing_and_plans_the_same(cudnn: Cudnn, new_
     assert (cudnn.measured, cudnn.confirmed) == ([], [])
 
 
+def test_the_heuristics_and_the_engines_are_not_asked_for_a_stored_choice(
+    cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
+    planned()
+
+    def never(*_: Any) -> Any:
+        raise AssertionError("the set-up of a stored choice takes no longer than a guess")
+
+    for name in ("proposed_candidates", "engines", "functions"):
+        monkeypatch.setattr(MadeUp, name, never)
+    assert planned().name == "engine 2"
+
+
 def test_all_that_was_considered_is_listed_again(cudnn: Cudnn, new_process: Callable[[], None]) -> None:
     cudnn.add(
         Made(1), Made(2, lambda knobs: 1.0), Made(4, size=lambda knobs: LOTS + 1), Made(5, notes=("tensor_core",))
