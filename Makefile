@@ -33,7 +33,7 @@ help:
 	@echo "make fuzz          each fuzz campaign in turn for SECONDS= (300), with a new seed, which it prints"
 	@echo "make mutants       break the code on purpose and see that a test fails, for each break of tools/mutants.toml (SHARE=1/4)"
 	@echo "make style         ruff, mypy and pyright, in an environment without cuDNN"
-	@echo "make docs          the documentation as a site, build/docs/html, with every link and name in it checked"
+	@echo "make docs          the documentation as a site, build/docs/html, where a warning is an error"
 	@echo "make clean         remove the environments, caches and results"
 
 python:
@@ -109,7 +109,6 @@ style: python
 docs: python
 	@$(ENVIRONMENT) .venv/docs --extras docs --cudnn none
 	@.venv/docs/bin/python -m tools.build_site
-	PYTHONPATH=tests/shared .venv/docs/bin/python -m pytest --confcutdir=tests/site tests/site
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis edges.png

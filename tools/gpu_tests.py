@@ -48,7 +48,7 @@ class Part(NamedTuple):
 # The slowest first. The part memory fills the GPU's memory: it runs last, and alone.
 PARTS: dict[str, Part] = {
     "operations": Part(
-        ("test_operations", "test_operations_errors", "test_operation_strategies", "test_normalizations_gpu"), 9
+        ("test_operations", "test_operations_arrays", "test_operation_strategies", "test_normalizations_gpu"), 9
     ),
     "rest": Part((), 6),
     "networks": Part(("test_torch_kernels_gpu", "test_network_example_gpu", "test_torch_for_the_gpu"), 6),

@@ -46,8 +46,8 @@ All measurements are from {devices}. On every other GPU:
   result is not checked.
 - Tuning checks each candidate on the GPU itself: between unmapped pages, and its result against float64 or other engines. A
   fault that repeats is stored for this GPU, and its configuration does not run there again ([Tuning](tuning.md)).
-- `pytest tests/gpu/test_known_issues.py` reports which of the issues the GPU has, and `python -m tools.hunt` looks for others
-  ([Hunting for faults](dev/hunt.md)).
+- `pytest tests/gpu/test_known_issues.py` reports which of the issues the GPU has
+  ([From a fault to a known issue](dev/hunt.md)).
 
 ## How this page is made
 

@@ -24,7 +24,6 @@ WITHOUT_TORCH = frozenset(
         "test_docstring_examples_gpu.py",
         "test_edges.py",
         "test_handle.py",
-        "test_hunt_gpu.py",
         "test_known_issues.py",
         "test_torch_for_the_gpu.py",
         "test_messages_gpu.py",

@@ -29,7 +29,7 @@ extern "C" __global__ void past_the_end(const float *x, float *y, long long coun
 extern "C" __global__ void lost(float *y) { asm volatile("trap;"); y[0] = 0; }
 """
 FIRST = 900  # the index of the first planted engine
-FAULTS = ("abort", "endless", "past_the_end", "lost", "waits", "lazy")
+FAULTS = ("abort", "endless", "past_the_end", "lost", "waits")
 
 
 def kernel(name: str, *arguments: Any) -> int:
@@ -63,7 +63,6 @@ class Faulty:
             "past_the_end": lambda: kernel("past_the_end", x, y, self.count),
             "lost": lambda: kernel("lost", y),
             "waits": lambda: sys.stdin.buffer.raw.readall() and 0,  # type: ignore[attr-defined]
-            "lazy": lambda: 0,
         }
         return launches[self.fault]
 

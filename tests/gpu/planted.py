@@ -64,12 +64,11 @@ class Planted:
         self,
         real: Any,
         spoil: Callable[[Handle, tuple[int, ...], int], int] | None,
-        run: bool = True,
         size: int = 0,
         before: Callable[[tuple[int, ...]], object] | None = None,
     ) -> None:
-        self.real, self.spoil, self.run, self.before = real, spoil, run, before
-        self.workspace_size = max(size, 0 if real is None else real.workspace_size)
+        self.real, self.spoil, self.before = real, spoil, before
+        self.workspace_size = max(size, real.workspace_size)
 
     def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
         launch = self.real.bind(handle, pointers, workspace)
@@ -77,8 +76,7 @@ class Planted:
         def spoiled() -> int:
             if self.before is not None:
                 self.before(pointers)
-            status = launch() if self.run else 0
-            return status or (self.spoil(handle, pointers, workspace) if self.spoil else 0)
+            return launch() or (self.spoil(handle, pointers, workspace) if self.spoil else 0)
 
         return spoiled
 

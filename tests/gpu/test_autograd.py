@@ -98,20 +98,6 @@ def test_output_and_gradients_are_the_cpus(x_shape, arguments, options, prefer):
     assert prefer != "no_workspace" or on_gpu.set_up.workspace_size == 0
 
 
-def test_one_step_of_training_is_the_cpus():
-    images, labels, _, _ = example.digits()
-    after = []
-    for device in (0, None):
-        random = np.random.default_rng(5)
-        network = example.digit_network(random, tf32=False)
-        _, loss = next(example.train(network, images, labels, device, 1, random))
-        after.append((loss, [example.to_host(v.data) for layer in network for v in layer.parameters]))
-    (loss, parameters), (expected_loss, expected) = after
-    assert loss == pytest.approx(expected_loss, rel=1e-5)
-    for ours, theirs in zip(parameters, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
-
-
 def test_gradients_by_request():
     on_gpu, on_cpu = on_gpu_and_cpu(3, 8, 3, activation="relu")
     x, dy = draw(4, 3, 9, 8), draw(4, 8, 7, 6, seed=3)

@@ -18,7 +18,6 @@ import cudnnpy
 from cudnnpy import Convolution, ConvolutionTranspose, Engine, NoAlgorithmError, Plan, TensorSpec, raw
 from cudnnpy._measuring.candidate_order import RankedChooser
 from cudnnpy._options.algorithms import algorithm_names
-from cudnnpy._planning import candidate_filter
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import space_to_depth
 
@@ -362,12 +361,6 @@ def test_a_v7_plan_without_tf32_is_without_it_as_text_too() -> None:
         np.testing.assert_allclose(to_host(out), right, rtol=0, atol=5e-5)  # tf32 is off by 1e-2
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 99}', '{"format": 4, "problem": 3}'])
-def test_text_that_is_no_plan(text: str) -> None:
-    with pytest.raises(ValueError, match="text must be a serialized cudnnpy plan"):
-        Plan.from_json(text)
-
-
 @pytest.mark.parametrize("activation", ["relu", "elu", "swish", "sigmoid"])
 def test_plans_that_are_compiled_at_run_time_survive_their_text(activation: str) -> None:
     """They are compiled again, with the activation's own numbers."""
@@ -411,29 +404,6 @@ def test_a_plan_for_specs_runs_on_arrays() -> None:
 # plan.execute
 
 
-def test_plan_execute_refuses_bad_addresses() -> None:
-    x, w = arguments("forward")
-    out = torch.empty(Y, device="cuda")
-    conv = Convolution(padding=1)
-    candidate = next(c for c in conv.candidates("forward", x, w) if not c.rejection_reason and c.workspace_size)
-    plan = Plan(conv.plan("forward", x, w).problem, candidate)
-    a, b, y = (t.data_ptr() for t in (x, w, out))
-    space = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
-    with pytest.raises(TypeError, match="addresses must be x, w, y, workspace, stream; got 4 addresses"):
-        plan.execute(a, b, y, 0)
-    with pytest.raises(ValueError, match=r"workspace must be the address of .*; got 0x0"):
-        plan.execute(a, b, y, 0, 0)
-    with pytest.raises(ValueError, match=r"x must be aligned to 16 bytes; got address 0x0"):
-        plan.execute(0, b, y, space.data_ptr(), 0)
-    with pytest.raises(ValueError, match=r"w must be aligned to 16 bytes; got address"):
-        plan.execute(a, b + 4, y, space.data_ptr(), 0)
-    for address in (a, a + 16, b):
-        with pytest.raises(ValueError, match=r"y must not overlap [xw] in memory"):
-            plan.execute(a, b, address, space.data_ptr(), 0)
-    plan.execute(a, b, y, space.data_ptr(), 0)
-    assert_same(out, exact_result("forward", x, w, padding=1))
-
-
 # Limits, errors
 
 
@@ -458,34 +428,6 @@ def test_a_limit_is_honoured_to_the_byte(prefer: str, operation: str) -> None:
         )
     free = Convolution(padding=1, prefer=prefer, workspace_limit=size - 1, tune_seconds=0.5).plan(operation, *given)
     assert free.workspace_size < size
-
-
-def test_the_error_shows_every_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = arguments("forward")
-    everything = {c.name for c in Convolution(padding=1).candidates("forward", *given)}
-    monkeypatch.setattr(candidate_filter, "rejection", lambda candidate, *_: "ruled out by this test")
-    with pytest.raises(NoAlgorithmError) as caught:
-        Convolution(padding=1, prefer="limited_workspace", deterministic=True, tf32=False).forward(*given)
-    text = str(caught.value)
-    assert "no algorithm for forward 4x16x12x11 32x16x3x3 pad=1\n" in text
-    assert "prefer='limited_workspace', so at most 1 GiB of workspace, deterministic=True, tf32=False" in text
-    assert everything <= {candidate.name for candidate in caught.value.candidates}
-    assert all(candidate.name in text for candidate in caught.value.candidates)
-    assert text.count("ruled out by this test") == len(caught.value.candidates) >= 10
-
-
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_options_rule_candidates_out_with_a_reason(operation: str) -> None:
-    given = arguments(operation)
-    found = Convolution(padding=1, deterministic=True, tf32=False, workspace_limit=0).candidates(operation, *given)
-    for candidate in found:
-        usable = candidate.deterministic and candidate.workspace_size == 0
-        usable = usable and (candidate.source == "legacy" or not candidate.uses_tf32)
-        assert usable or candidate.rejection_reason
-    reasons = Counter(candidate.rejection_reason.split(" ")[0] for candidate in found)
-    assert {"", "uses", "needs"} <= set(reasons)
-    table = cudnnpy.candidates_table(found)
-    assert len(table.splitlines()) == len(found) + 1
 
 
 def test_strict_float32_is_float32() -> None:
@@ -589,36 +531,6 @@ def test_a_bias_that_begins_at_an_odd_element() -> None:
     assert_same(Convolution(padding=1).forward(x, w, bias), exact_result("forward", x, w, padding=1, bias=bias))
 
 
-@pytest.mark.parametrize("rank", [1, 2, 3])
-@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
-def test_results_lie_in_memory_as_the_first_input_does(last: bool, rank: int) -> None:
-    spatial = (6,) * rank
-    x, w = whole_numbers(2, 8, *spatial, last=last), whole_numbers(16, 8, *(3,) * rank, last=last)
-    y = Convolution().forward(x, w)
-    assert isinstance(y, torch.Tensor)
-    assert (y.dtype, y.device, y.shape) == (x.dtype, x.device, (2, 16, *(4,) * rank))
-    order = (0, *range(2, rank + 2), 1) if last else tuple(range(rank + 2))
-    assert y.permute(order).is_contiguous()
-    assert_same(y, exact_result("forward", x, w))
-
-
-@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-def test_results_in_the_axis_order_of_the_layout(layout: str) -> None:
-    x, w = (
-        (whole_numbers(2, 6, 7, 8), whole_numbers(16, 3, 3, 8))
-        if layout == "NHWC"
-        else (whole_numbers(2, 8, 6, 7), whole_numbers(16, 8, 3, 3))
-    )
-    y = Convolution(layout=layout).forward(x, w)
-    assert y.is_contiguous()
-    assert_same(y, exact_result("forward", x, w, layout=layout))
-
-
-def test_layout_names_of_another_rank_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"layout must have 4 axes, as x; got 'NCDHW'"):
-        Convolution(layout="NCDHW").forward(*arguments("forward"))
-
-
 def test_smoke_inputs_and_results_with_gaps() -> None:
     x, w = whole_numbers(4, 20, 12, 24)[:, 2:18, :, ::2], whole_numbers(32, 16, 5, 3)[:, :, 1:4]
     assert not x.is_contiguous()
@@ -627,75 +539,6 @@ def test_smoke_inputs_and_results_with_gaps() -> None:
     Convolution(padding=1).forward(x, w, out=out)
     assert_same(out, exact_result("forward", x, w, padding=1))
     assert bool((buffer[:, :4] == 7).all() and (buffer[:, 36:] == 7).all())
-
-
-def test_expanded_arrays_are_refused() -> None:
-    x, w = arguments("forward")
-    with pytest.raises(ValueError, match=r"x must have strides of 1 or more; got strides"):
-        Convolution(padding=1).forward(x[:1].expand(4, -1, -1, -1), w)
-    with pytest.raises(ValueError, match="out must not overlap itself in memory"):
-        Convolution(padding=1).forward(x, w, out=torch.empty(10_000, device="cuda").as_strided(Y, (2, 1, 1, 1)))
-
-
-def test_a_result_that_overlaps_an_input_is_refused() -> None:
-    buffer = whole_numbers(4, 48, 12, 11)
-    x, w = buffer[:, :16], whole_numbers(*W)
-    with pytest.raises(ValueError, match="y must not overlap x in memory"):
-        Convolution(padding=1).forward(x, w, out=buffer[:, 8:40])
-    with pytest.raises(ValueError, match="must not overlap"):
-        Convolution(padding=1).forward(buffer, whole_numbers(48, 48, 3, 3), out=buffer)
-
-
-class ReadOnly:
-    """A tensor's memory by the CUDA Array Interface, called read-only or not."""
-
-    def __init__(self, tensor: torch.Tensor, read_only: bool) -> None:
-        self.tensor = tensor
-        interface = tensor.__cuda_array_interface__
-        self.__cuda_array_interface__ = {**interface, "data": (interface["data"][0], read_only), "version": 3}
-
-
-def test_a_read_only_result_is_refused() -> None:
-    x, w = arguments("forward")
-    out = torch.empty(Y, device="cuda")
-    with pytest.raises(ValueError, match="out must be a writable array; got a read-only one"):
-        Convolution(padding=1).forward(x, w, out=ReadOnly(out, True))
-    Convolution(padding=1).forward(x, w, out=ReadOnly(out, False))
-    assert_same(out, exact_result("forward", x, w, padding=1))
-
-
-@pytest.mark.parametrize("given", [lambda a: a.cpu().numpy(), lambda a: a.cpu()], ids=["numpy", "torch"])
-@pytest.mark.parametrize("which", ["x", "w", "bias", "out"])
-def test_host_arrays_are_refused_by_name(given: Any, which: str) -> None:
-    x, w = arguments("forward")
-    arrays = {"x": x, "w": w, "bias": whole_numbers(W[0]), "out": torch.empty(Y, device="cuda")}
-    arrays[which] = given(arrays[which])
-    with pytest.raises(
-        TypeError, match=rf"{which} must be an array on .*; got a host array .*cudnnpy.to_device.*cudnnpy.reference"
-    ):
-        Convolution(padding=1).forward(**arrays)
-
-
-def test_what_is_no_array_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"w must be a device array .*; got \[1, 2\]"):
-        Convolution().forward(whole_numbers(*X), [1, 2])
-
-
-def test_wrong_results_and_scales_are_refused() -> None:
-    x, w = arguments("forward")
-    conv = Convolution(padding=1)
-    with pytest.raises(ValueError, match=r"out must have shape \(4, 32, 12, 11\).*; got shape \(4, 32, 11, 11\)"):
-        conv.forward(x, w, out=torch.empty(4, 32, 11, 11, device="cuda"))
-    with pytest.raises(TypeError, match="out must be float32 for float32 inputs; got float16"):
-        conv.forward(x, w, out=torch.empty(Y, dtype=torch.float16, device="cuda"))
-    with pytest.raises(TypeError, match="w must be float32, as x; got float16"):
-        conv.forward(x, w.half())
-    with pytest.raises(ValueError, match=r"beta must be 0 where out is None; got 1\.0"):
-        conv.forward(x, w, beta=1.0)
-    with pytest.raises(ValueError, match="alpha must be a finite number; got nan"):
-        conv.forward(x, w, alpha=float("nan"))
-    with pytest.raises(ValueError, match=r"dy must have shape \(4, 32, 12, 11\).*; got shape .*"):
-        conv.backward_data(x, w, X)
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["NCHW", "NHWC"])
@@ -843,35 +686,6 @@ def test_alternating_layers_and_shapes_plan_nothing_anew() -> None:
     assert cudnnpy.cache_info().misses == before + 9
     all_of_them()
     assert cudnnpy.cache_info().misses == before + 9
-
-
-def test_two_objects_with_the_same_options_share_plans() -> None:
-    given = arguments("forward")
-    Convolution(padding=1).forward(*given)
-    known = cudnnpy.cache_info()
-    Convolution(padding=[1, 1], stride=1).forward(*given)
-    assert cudnnpy.cache_info().misses == known.misses + 1  # (1, 1) and 1 are other options
-    Convolution(padding=1).forward(*given)
-    assert cudnnpy.cache_info().misses == known.misses + 1
-
-
-def test_the_cache_forgets_the_least_recently_used() -> None:
-    limit = cudnnpy.cache_info().limit
-    conv, w = Convolution(), whole_numbers(8, 4, 1, 1)
-    first, *others = (whole_numbers(batch, 4, 2, 2) for batch in range(1, 5))
-    try:
-        cudnnpy.set_cache_limit(3)
-        conv.forward(first, w)
-        for x in others:
-            conv.forward(x, w)
-        info = cudnnpy.cache_info()
-        assert (info.size, info.limit, info.evictions) == (3, 3, 1)
-        conv.forward(others[0], w)
-        assert cudnnpy.cache_info().misses == info.misses
-        conv.forward(first, w)
-        assert cudnnpy.cache_info().misses == info.misses + 1
-    finally:
-        cudnnpy.set_cache_limit(limit)
 
 
 # Workspace

@@ -17,7 +17,7 @@ import torch
 from whole_numbers import assert_same, exact_result, to_host, whole_numbers
 
 import cudnnpy
-from cudnnpy import Convolution, ConvolutionTranspose, FusedConvolution, Graph, TensorSpec, reference
+from cudnnpy import Convolution, ConvolutionTranspose, Graph, TensorSpec, reference
 
 nn: Any = cudnnpy
 twin: Any = reference
@@ -133,30 +133,6 @@ def test_every_description_of_a_depthwise_filter_has_the_same_engines(
 # The memory order of new results
 
 
-def is_last(tensor: torch.Tensor) -> bool:
-    """Whether PyTorch takes a tensor for channels last."""
-    return tensor.is_contiguous(memory_format=CHANNELS_LAST) and not tensor.is_contiguous()
-
-
-@pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize("kind", [Convolution, FusedConvolution])
-def test_results_of_one_channel_follow_its_description_as_in_torch(kind: Any, last: bool) -> None:
-    x, w = whole_numbers(4, 1, 12, 12, dtype="float16"), whole_numbers(8, 1, 3, 3, dtype="float16", seed=1)
-    x = torch.as_strided(x, x.shape, (144, 1, 12, 1)) if last else x
-    wanted = torch.nn.functional.conv2d(x, w, padding=1)
-    found = kind(padding=1).forward(x, w)
-    assert is_last(found) == is_last(wanted) == last
-
-
-@pytest.mark.parametrize("last", [False, True])
-def test_images_of_one_position_keep_their_description(last: bool) -> None:
-    x, w = whole_numbers(4, 16, 1, 1, dtype="float16"), whole_numbers(8, 16, 1, 1, dtype="float16", seed=1)
-    x = torch.as_strided(x, x.shape, (16, 1, 16, 16)) if last else x
-    found = Convolution().forward(x, w)
-    assert found.stride() == ((8, 1, 8, 8) if last else (8, 1, 1, 1))
-    assert nn.Activation().forward(x).stride() == x.stride()
-
-
 def test_one_image_of_a_batch_is_described_as_torch_does() -> None:
     """unsqueeze(0) of an image that is channels last gives its batch axis a stride that counts nothing."""
     x = whole_numbers(2, 16, 12, 12, dtype="float16", last=True)
@@ -195,20 +171,6 @@ def test_a_graph_takes_arrays_of_every_description() -> None:
     for x, w, b in variants([tensors[name] for name in shapes]):
         assert_same(g.run(x=x, w=w, b=b), right)
     assert cudnnpy.cache_info().misses == 1
-
-
-def test_a_plan_in_a_capture_serves_another_description() -> None:
-    """Nothing is planned, so that a capture can begin with one."""
-    x, w = whole_numbers(1, 16, 12, 12, last=True), whole_numbers(8, 16, 3, 3, seed=1, last=True)
-    conv, out = Convolution(padding=1), torch.empty((1, 8, 12, 12), device="cuda").to(memory_format=CHANNELS_LAST)
-    conv.forward(x, w, out=out)
-    torch.cuda.synchronize()
-    captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured):
-        conv.forward(described(x, 7), w, out=out)
-    out.zero_()
-    captured.replay()
-    assert_same(out, exact_result("forward", x, w, padding=1))
 
 
 # Batches of 0

@@ -98,27 +98,6 @@ def test_a_stream_is_kept_alive_while_it_is_set(device: Device) -> None:
         device.sync()
 
 
-def test_one_default_handle_for_each_thread(device: Device) -> None:
-    mine = Handle.default()
-    assert mine is Handle.default(0) is Handle.default(device)
-    others: list[int] = []
-    thread = threading.Thread(target=lambda: others.append(Handle.default(0).address))
-    thread.start()
-    thread.join()
-    assert others[0] != mine.address
-    mine.close()
-    assert Handle.default() is not mine
-
-
-def test_a_collected_handle_is_reused(device: Device) -> None:
-    handle = Handle(0)
-    address = handle.address
-    del handle
-    gc.collect()
-    with Handle(0) as again:
-        assert again.address == address
-
-
 def test_collecting_during_a_capture_does_no_harm(device: Device) -> None:
     """cudnnDestroy would end the capture and spoil the launches after it."""
     stream = device.create_stream()
@@ -157,12 +136,6 @@ def test_after_a_fork_it_is_an_error_and_no_crash() -> None:
     error, parent = done.stdout.splitlines()
     assert error.startswith("this Handle was made before this process was forked from its owner's")
     assert parent == "0 0"
-
-
-def test_it_ends_well_with_handles_open() -> None:
-    source = "from cudnnpy.handle import Handle; kept = Handle(0); Handle.default(0); Handle(0)"
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_trivial_call_by_name(device: Device) -> None:

@@ -29,10 +29,7 @@ SYMPTOMS = {
     "lost": "context lost",
     "waits": "limit exceeded",
 }
-NAMES = {
-    fault: f"engine {900 + at}"
-    for at, fault in enumerate(["abort", "endless", "past_the_end", "lost", "waits", "lazy"])
-}
+NAMES = {fault: f"engine {900 + at}" for at, fault in enumerate(SYMPTOMS)}
 
 
 @pytest.fixture
@@ -116,15 +113,6 @@ def test_the_plan_that_a_child_compiled_is_not_compiled_again(
     assert (y.double() - expected).abs().max() < 0.02
 
 
-def test_a_candidate_that_writes_nothing_is_rejected(new_store: store.Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, "lazy")
-    tuned(20)
-    (entry,) = new_store
-    (row,) = [candidate for candidate in entry.candidates if candidate.name == NAMES["lazy"]]
-    assert row.rejection_reason.startswith("wrong result")
-    assert new_store.faults() == []
-
-
 def test_many_faults_at_once_end_within_the_deadline(new_store: store.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch, "endless", "past_the_end", "lost", "abort")
     assert tuned(21, 1.0) < 2 * 1.0 + 3.5
@@ -152,7 +140,7 @@ def test_no_memory_for_a_second_context_is_said_once(new_store: store.Store) -> 
 
 
 PROGRAM = """
-import sys, time, torch, cudnnpy
+import time, torch, cudnnpy
 torch.manual_seed(0)
 for size in range(30, 36):
     x, w = torch.randn(4, 16, size, size, device="cuda"), torch.randn(16, 16, 3, 3, device="cuda")
@@ -162,7 +150,6 @@ for size in range(30, 36):
     assert time.monotonic() - begin < 5.5, time.monotonic() - begin
     exact = torch.nn.functional.conv2d(x.double(), w.double(), padding=1)
     assert (y.double() - exact).abs().max() < 1e-3
-    if "--die" in sys.argv: import os; os.kill(os.getpid(), 9)
 """
 
 
@@ -171,27 +158,3 @@ def test_eight_programs_at_once_take_turns(tmp_path: Path, monkeypatch: pytest.M
     programs = [subprocess.Popen([sys.executable, "-c", PROGRAM], stderr=subprocess.PIPE) for _ in range(8)]
     errors = [program.communicate()[1].decode() for program in programs]
     assert [program.returncode for program in programs] == [0] * 8, errors
-
-
-def test_nothing_is_left_of_a_program_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "store.sqlite"))
-    before = workers()
-    assert subprocess.run([sys.executable, "-c", PROGRAM, "--die"], check=False).returncode == -9
-    until = time.monotonic() + 20
-    while workers() - before and time.monotonic() < until:
-        time.sleep(0.05)
-    assert workers() - before == set()
-
-
-def workers() -> set[int]:
-    """The processes that run cudnnpy._worker."""
-    found = set()
-    for place in Path("/proc").iterdir():
-        if place.name.isdigit():
-            try:
-                command, state = (place / "cmdline").read_bytes(), (place / "stat").read_text().rpartition(")")[2]
-            except OSError:
-                continue
-            if b"cudnnpy._worker" in command and state.split()[0] != "Z":
-                found.add(int(place.name))
-    return found

@@ -210,21 +210,6 @@ def test_measured_candidates_have_times_and_their_agreement(capsys: pytest.Captu
     assert found["why"].startswith("the fastest of ")
 
 
-def test_a_profile_and_the_gpu_itself_have_the_same_heuristics(
-    capsys: pytest.CaptureFixture[str], profile_file: Path
-) -> None:
-    """But for the engines that are compiled at run time, which only the GPU itself can plan."""
-    text = "forward 4x32x14x13 64x32x3x3 pad=1 float16 channels_last"
-    here = explained(capsys, text)["candidates"]
-    there = explained(capsys, text, "--device", str(profile_file))["candidates"]
-    names = {one["name"] for one in here}
-    proposed = [
-        one["name"] for one in there if one["source"] in ("heuristics", "ranking") and not one["rejection_reason"]
-    ]
-    assert proposed
-    assert set(proposed) <= names
-
-
 def test_a_plan_from_python_runs_when_its_text_is_loaded(profile_file: Path) -> None:
     """The plan itself says that it is for a profile, also on such a GPU; `Plan.from_json` plans it again here."""
     profile = DeviceProfile.load(profile_file)

@@ -201,18 +201,6 @@ def test_the_other_preferences_take_a_choice_once_it_was_checked(new_process: Ca
     assert fastest.plan("forward", *SPECS).store_layer == "user"
 
 
-def test_an_engine_with_a_stored_fault_is_not_chosen(new_process: Callable[[], None]) -> None:
-    fastest = Convolution(padding=1)
-    first = fastest.plan("forward", *SPECS)
-    key = stored_choice.key_of(first.problem, PlanningOptions(), Target(Handle.default(0)))
-    layers.current().add_faults(key, "its text", [(first.name, "access outside", "by a test", stored_choice.driver())])
-    new_process()
-    second = fastest.plan("forward", *SPECS)
-    assert second.name != first.name
-    (rejected,) = [one.rejection_reason for one in fastest.candidates("forward", *SPECS) if one.name == first.name]
-    assert rejected.startswith("access outside on ")
-
-
 def test_a_right_choice_of_another_machine_is_checked_once(
     new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,17 +263,3 @@ def test_a_wrong_choice_of_another_machine_is_found_and_forgotten(
     monkeypatch.undo()
     new_process()
     assert CONVOLUTION.plan("forward", *SPECS).store_layer == "user"
-
-
-def test_an_exchanged_plan_is_not_given_to_cudnn(new_process: Callable[[], None]) -> None:
-    """An engine for a part that this problem does not have, with a right checksum."""
-    entry = of_another_driver()
-    other = entry.choice._replace(lowering="forward 4x64x56x56 64x64x3x3 pad=1")
-    layers.current().put(entry._replace(choice=other), replace=True)
-    new_process()
-    x = torch.randn(X, device="cuda")
-    w = torch.randn(W, device="cuda")
-    found = CONVOLUTION.forward(x, w)
-    torch.testing.assert_close(found, F.conv2d(x.double(), w.double(), padding=1).float(), rtol=1e-2, atol=2e-1)
-    (forgotten,) = layers.current().user.forgotten()
-    assert "its lowering is not one of" in forgotten.reason

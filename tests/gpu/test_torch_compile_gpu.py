@@ -181,23 +181,6 @@ def test_recorded_kernels_outlive_enable_and_the_plan_cache() -> None:
     del filler
 
 
-def test_dynamic_shapes(planned: list[str]) -> None:
-    """One graph serves all sizes, and each size is planned once."""
-    model, counts = network(), (4, 3, 6)
-    with torch.no_grad():
-        compiled = torch.compile(model, fullgraph=True, dynamic=True)
-        for seed in range(2):
-            for count in counts:
-                x = images(count, seed)
-                expected = model(x)
-                with cudnnpy.torch.enable():
-                    alike((compiled(x),), (expected,))
-    assert graphs() == 1
-    assert planned == ["plan_forward"] * FORWARD * len(counts)
-    assert cudnnpy.cache_info().misses == len(planned)
-    assert handled() == 2 * len(planned)
-
-
 @pytest.mark.parametrize("is_forced", [False, True])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, LAST], ids=["NCHW", "NHWC"])
 def test_inductors_layouts(is_forced: bool, memory_format: Any, planned: list[str]) -> None:
@@ -224,16 +207,3 @@ def test_autocast_and_inference_mode(planned: list[str]) -> None:
     assert graphs() == 1
     assert planned == ["plan_forward"] * FORWARD
     assert handled() == 2 * FORWARD
-
-
-def test_options_change_plans_and_not_the_compiled_program(planned: list[str]) -> None:
-    model, x = network(), images()
-    with torch.no_grad():
-        expected = model(x)
-        compiled = torch.compile(model, fullgraph=True)
-        for options in ({}, {"workspace_limit": 1 << 28}, {"deterministic": True}, {}):
-            with cudnnpy.torch.enable(**options):
-                alike((compiled(x),), (expected,))
-    assert graphs() == 1
-    assert len(planned) == 3 * FORWARD
-    assert handled() == 4 * FORWARD

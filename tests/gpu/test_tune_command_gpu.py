@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -131,37 +128,6 @@ def test_what_a_program_plans_is_tuned() -> None:
     assert f"{len(stored())} of {len(stored())} problems are in the store\n" in again.stderr
 
 
-@pytest.mark.usefixtures("folder")
-def test_a_process_that_is_killed_is_replaced() -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "cudnnpy", "tune", "--seconds", "5", "--gpus", "0", "problems.txt"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    assert process.stderr.readline().startswith("[1/3] ")
-    (worker,) = workers_of(process.pid)
-    os.kill(worker, signal.SIGKILL)
-    rest = process.communicate()[1]
-    assert process.returncode == 0, rest
-    assert len(stored()) == 3
-
-
-def workers_of(parent: int) -> list[int]:
-    """The processes that measure for a process."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            of = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            command = (folder / "cmdline").read_text()
-        except OSError:
-            continue
-        if of == parent and "cudnnpy._worker" in command:
-            found.append(int(folder.name))
-    return found
-
-
 def test_the_parent_knows_the_keys_of_its_workers() -> None:
     """It looks them up by what the driver says of GPUs on which it has no context."""
     gpus = tune_problem.tuning_gpus()
@@ -191,25 +157,3 @@ for gpu in tuning_gpus():
 def test_what_the_command_asks_of_gpus_makes_no_context() -> None:
     done = subprocess.run([sys.executable, "-c", CONTEXTS], capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) == {"0"}
-
-
-@pytest.mark.usefixtures("folder")
-def test_no_process_is_left_of_a_command_that_is_killed() -> None:
-    """The next command goes on from what was stored."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "cudnnpy", "tune", "--seconds", "5", "--gpus", "0", "problems.txt"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stderr is not None
-        assert process.stderr.readline().startswith("[1/3] ")
-        (worker,) = workers_of(process.pid)
-        process.kill()
-    until = time.monotonic() + 30
-    while Path(f"/proc/{worker}/cmdline").exists() and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not Path(f"/proc/{worker}/cmdline").exists()
-    assert len(stored()) == 1
-    assert tune("problems.txt", "--gpus", "0").returncode == 0
-    assert len(stored()) == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import pty
@@ -14,8 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 from cudnnpy.cli import command as cli
@@ -276,21 +273,6 @@ def test_an_image_goes_through_standard_input_and_output(tmp_path, options, kind
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_dash_is_a_file_when_a_folder_stands_before_it(tmp_path):
-    noise(tmp_path / "p.png").rename(tmp_path / "-")
-    done = command("./-", "-o", "./-.png", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["-", "-.png"]
-
-
-@pytest.mark.parametrize("content", [b"", b"no image", images.SAMPLE.read_bytes()[:20_000]])
-def test_bad_standard_input_is_one_line(content):
-    done = command("-", "-o", "-", input=content)
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr.startswith(b"cudnnpy edges: standard input: ")
-    assert len(done.stderr.splitlines()) == 1
-
-
 def test_images_are_neither_written_to_nor_read_from_a_terminal(tmp_path):
     main, terminal = pty.openpty()
     try:
@@ -314,14 +296,6 @@ def test_a_reader_that_goes_away_ends_it_quietly(tmp_path, unbuffered):
         running.stdout.close()  # most of the image, more than a pipe holds, is still to come
         assert running.wait() == 141
         assert running.stderr.read() == b""
-
-
-def test_a_full_device_is_one_line():
-    with open("/dev/full", "wb") as full:
-        done = command("-o", "-", "--device", "cpu", stdout=full)
-    assert done.returncode == 2
-    assert b"No space left on device\n" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("closed", ["0", "1"])
@@ -386,13 +360,3 @@ def test_ctrl_c_while_reading(tmp_path):
 )
 def test_sizes(text, expected):
     assert edges_command.size(text) == expected
-
-
-@given(st.one_of(st.text(), st.from_regex(r"-?[0-9.]*\s?[A-Za-z]{0,4}", fullmatch=True)))
-def test_any_text_is_a_size_or_refused(text):
-    try:
-        number = edges_command.size(text)
-    except argparse.ArgumentTypeError:
-        number = 0
-    assert isinstance(number, int)
-    assert number >= 0

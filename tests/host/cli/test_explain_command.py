@@ -17,7 +17,7 @@ import sample_graphs
 from made_up_candidates import made_up
 from messages import says
 from offline_profiles import needs_profiles
-from planning import DATA, profile
+from planning import profile
 
 import cudnnpy
 from cudnnpy import DeviceProfile, Graph, raw
@@ -37,7 +37,7 @@ from cudnnpy._store.layers import LayerEntry
 from cudnnpy.cli import command, devices, text_table
 from cudnnpy.cli.explain import explain as explain_module
 from cudnnpy.cli.explain import explanation_text
-from cudnnpy.cli.explain.explanation import Explanation, Gpu, Stored
+from cudnnpy.cli.explain.explanation import Explanation, Gpu
 from tests.shared import made_up_models
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -96,24 +96,6 @@ class TestForAProfile:
         assert sum(counts) == int(total[1]) > len(found) - len(usable)  # a row may be of several engines
         assert counts == sorted(counts, reverse=True)
         assert len(lines) < 45
-
-    @pytest.mark.parametrize("columns", [60, 80, 131])
-    def test_a_word_of_the_problem_is_not_split(self, explain, monkeypatch, columns):
-        monkeypatch.setenv("COLUMNS", str(columns))
-        assert "workspace_limit=64MiB" in explain(TEXT, "workspace_limit=64MiB")
-
-    def test_a_pipe_has_80_columns(self, explain, monkeypatch):
-        monkeypatch.delenv("COLUMNS", raising=False)
-        assert 70 < max(map(len, explain(TEXT, "--all").splitlines())) <= 80
-
-    def test_every_candidate_is_in_the_report(self, explain):
-        found = json.loads(explain(TEXT, "--json"))
-        flat = " ".join(explain(TEXT, "--all").split())
-        assert len(found["candidates"]) > 20
-        for one in found["candidates"]:
-            number = one["name"].split(" (")[0]
-            assert number in flat
-            assert one["rejection_reason"] in flat
 
     def test_the_words_may_be_arguments(self, explain):
         assert explain(*TEXT.split(), "--json") == explain(TEXT, "--json")
@@ -184,15 +166,6 @@ class TestForAProfile:
         assert "other candidates that can be used, in ranking order: none\n\nrejected: " in text
         assert re.search(r"^choice +none$", text, re.M)
         assert re.search(r"^because +no candidate can be used: see the rejection reasons$", text, re.M)
-
-    def test_it_reads_nothing_of_cudnns_noise(self, profile_file, capfd):
-        assert command.main(["explain", TEXT, "--device", str(profile_file())]) == 0
-        assert capfd.readouterr().err == ""
-
-    def test_the_profile_of_an_older_cudnn_is_one_line(self, capsys):
-        assert command.main(["explain", TEXT, "--device", str(DATA / "h200-cudnn-9.19.json")]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert "must have the keys memoryBusWidth; got none of these; cuDNN 9.28.0" in line
 
     def test_a_predicted_time_is_marked_as_one(self, explain, monkeypatch, tmp_path):
         usable = [one for one in json.loads(explain(TEXT, "--json"))["candidates"] if not one["rejection_reason"]]
@@ -302,9 +275,6 @@ class TestTheStore:
         said = explain("forward 0x64x28x28 64x64x3x3", status=2)
         assert said == "cudnnpy explain: column 1: a planned problem must have elements; got none in x, y\n"
 
-    def test_other_options_have_another_key(self, explain, stored):
-        assert json.loads(explain(TEXT, "deterministic", "--json"))["stored"] is None
-
     def test_what_was_planned_without_measuring_says_so(self, explain, stored, monkeypatch, tmp_path):
         planned = stored._replace(choice=stored.choice._replace(milliseconds=None, error=None, spread=None))
         monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "store.sqlite"))
@@ -386,15 +356,6 @@ def test_standard_input_that_has_no_problem_is_one_line(monkeypatch, capsys, str
     assert line.startswith(f"cudnnpy explain: {message}")
 
 
-def test_without_a_gpu_it_says_how_to_go_on(monkeypatch, capsys):
-    monkeypatch.setattr(devices, "why_unavailable", lambda: "there is no GPU")
-    assert command.main(["explain", TEXT]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line == (
-        "cudnnpy explain: there is no GPU; to plan without a GPU, name a device profile, such as --device h200"
-    )
-
-
 @pytest.mark.parametrize(("count", "there"), [(1, "0, the only GPU here"), (4, "an ordinal from 0 to 3")])
 def test_an_ordinal_that_is_not_here_is_refused(monkeypatch, capsys, count, there):
     monkeypatch.setattr(devices, "why_unavailable", lambda: None)
@@ -439,31 +400,6 @@ def test_reasons_that_differ_in_quantities_are_counted_together():
     assert [line.split()[:2] for line in lines[start + 1 : start + 3]] == [["candidate", "source"], ["engine", "5"]]
     only = report(row(1), lists_all=False)
     assert only[-3:] == ["other candidates that can be used, in ranking order: none", "", "rejected: none"]
-
-
-def test_what_was_measured_now_has_no_date():
-    lines = report(row(1, milliseconds=0.5, error=0.25))
-    assert "time       0.5 ms, measured" in lines
-    assert "agreement  differs from another candidate by 0.25 of the tolerance at most" in lines
-
-
-def test_a_note_tells_what_is_not_deterministic():
-    lines = report(row(1, deterministic=False, notes=("nondeterministic", "tensor_core")))
-    assert "notes      tensor_core, not deterministic" in lines
-
-
-@pytest.mark.parametrize("columns", range(60, 201, 7))
-def test_long_words_fit_too(columns):
-    stored = Stored("user", made_up_entries.entry(TEXT))
-    lines = report(
-        row(1, source="ranking", notes=tuple(f"a_long_note_{n}" for n in range(9))),
-        row(2, rejection_reason="x" * 300),
-        columns=columns,
-        problem="graph {" + '"key":[1,2],' * 60 + "}",
-        stored=stored,
-    )
-    assert max(map(len, lines)) <= columns
-    assert "graph{" + '"key":[1,2],' * 60 + "}" in "".join("".join(lines[: lines.index("cuDNN      9.28.0")]).split())
 
 
 @pytest.mark.parametrize("has_rich", [True, False])
@@ -638,17 +574,6 @@ def test_a_stored_choice_with_a_fault_is_rejected(stored_here, capsys, prefer):
     chosen, _, reason = why(capsys, "--prefer", prefer)
     assert chosen == "engine 1"
     assert re.search(r"the stored choice is rejected: context lost on \d{4}-\d\d-\d\d: an illegal address", reason)
-
-
-def test_a_candidate_with_a_fault_is_better_than_none(capsys, monkeypatch):
-    problem, options = parse(TEXT)
-    seen = on_a_gpu(monkeypatch)
-    key = explain_module.key_of(problem, options, explain_module.Target())
-    explain_module.layers.current().add_faults(key, TEXT, [("engine 2", "wrong result", "off by 3", "13.0")])
-    (reason,) = explain_module.TuningChooser(asked(problem, options)).left_out.values()
-    on_a_gpu(monkeypatch, reasons=("needs 9 bytes, the limit is 0 bytes", reason))
-    assert why(capsys)[::2] == ("engine 2", f"no other candidate can be used, in spite of its fault: {reason}")
-    assert seen == {}
 
 
 def test_in_python_the_advice_is_no_option_of_the_command(monkeypatch, capsys):

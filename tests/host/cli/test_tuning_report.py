@@ -10,7 +10,7 @@ import re
 import pytest
 from made_up_entries import CANDIDATES, candidate, entry, job
 
-from cudnnpy.cli.tune.progress import Progress, duration
+from cudnnpy.cli.tune.progress import Progress
 from cudnnpy.cli.tune.report import (
     ReportRow,
     comma_separated,
@@ -62,15 +62,6 @@ def test_the_legend_has_the_words_of_the_table() -> None:
     assert legend([row_of(entry("a")), planned]) == [ratio, "planned: chosen without measuring"]
     assert "planned" in text_of(row_of(entry("a")), planned).splitlines()[2]
     assert legend([]) == []
-
-
-def test_the_columns_of_the_table_are_aligned() -> None:
-    rows = [row_of(entry("forward 1x1")), row_of(entry("backward_data 100x100x100x100", chosen=0))]
-    title, first, second = text_of(*rows).splitlines()
-    assert first.index("engine 5") == second.index("engine 1") == title.index("choice")
-    assert len(first) == len(second) == len(title)
-    assert first.endswith("0.500      1 MiB")
-    assert second.endswith("1.000      4 KiB")
 
 
 def test_the_summary_is_of_the_problems_that_can_be_compared() -> None:
@@ -126,14 +117,6 @@ def test_progress_is_a_bar_with_the_time_left_on_a_terminal(monkeypatch: pytest.
     assert "forward 2x2: not tuned: the worker was ended by SIGSEGV" in " ".join(text.split())
     assert "GPU 0 is left out" in text
     assert "0.2500 ms" not in text  # a line for each problem would hide the bar
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.4, "0 s"), (89, "89 s"), (90, "2 min"), (5000, "83 min"), (5400, "1 h 30 min"), (90000, "25 h 0 min")],
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 def test_entries_are_data_that_survive_a_pipe() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from ctypes import byref
 
 import pytest
@@ -102,12 +101,3 @@ def test_a_missing_gpu_is_the_first_line_of_a_status_that_it_explains(
 def test_another_status_is_explained_by_cudnn_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errors, "cuda_problem", lambda: "there is a CUDA driver, and no GPU")
     assert str(errors.status_error("cudnnCreate", 2000, "A_NAME")) == "cudnnCreate returned A_NAME (2000)"
-
-
-@pytest.mark.parametrize("status", [1001, 2000, 3000, 4003, 5000, 7777])
-def test_they_cross_processes_whole(status: int) -> None:
-    error = errors.status_error("cudnnCreate", status, "A_NAME", "a reason")
-    copy = pickle.loads(pickle.dumps(error))
-    assert type(copy) is type(error)
-    assert str(copy) == str(error)
-    assert (copy.function, copy.status, copy.name, copy.detail) == ("cudnnCreate", status, "A_NAME", "a reason")

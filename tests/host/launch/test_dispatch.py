@@ -27,7 +27,6 @@ each_call = pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample
 LAST = (144, 1, 24, 4)  # X, channels last
 
 
-PACK = {f"cudnnBackend{verb}" for verb in ("CreateDescriptor", "SetAttribute", "Finalize", "DestroyDescriptor")}
 nn: Any = cudnnpy  # whose types forbid what is tried here
 
 
@@ -161,23 +160,6 @@ def test_shapes_have_keys_of_their_own(stand_in: StandInDevice, sample: Sample) 
         call(**given)
         shapes.append(given["out"].shape)
     assert misses() == 3
-
-
-def test_operations_on_the_same_arrays_have_keys_of_their_own(stand_in: StandInDevice) -> None:
-    """Objects of several classes, whose numbers are their own."""
-    x, y = Array(*X), Array(*X)
-    for count, call in enumerate(
-        (
-            nn.Activation().forward,
-            nn.Softmax().forward,
-            lambda x, out: nn.Softmax().backward(x, x, out),
-            lambda x, out: nn.Activation().backward(x, x, x, out),
-            lambda x, out: nn.Pooling().backward(Array(2, 4, 3, 3), x, Array(2, 4, 3, 3), out),
-        ),
-        1,
-    ):
-        call(x, out=y)
-        assert misses() == count
 
 
 def test_convolutions_and_the_others_share_one_cache(stand_in: StandInDevice) -> None:

@@ -239,6 +239,17 @@ W = (8, 4, 3, 3)
     [
         (lambda: nn.Activation("gelu"), ValueError, r"mode must be one of 'sigmoid', 'relu', 'tanh'.*; got 'gelu'"),
         (lambda: nn.Activation(None), TypeError, r"mode must be one of.*; got None"),
+        (lambda: nn.Activation().forward(Array()), ValueError, r"x must have 1 to 5 axes.*; got shape \(\)"),
+        (
+            lambda: nn.Activation().forward(Array(*(1,) * 6)),
+            ValueError,
+            r"x must have 1 to 5 axes.*; got shape \(1, 1,",
+        ),
+        (
+            lambda: nn.Softmax(layout="NCDHW").forward(Array(*X)),
+            ValueError,
+            "layout must have 4 axes, as x; got 'NCDHW'",
+        ),
         (lambda: nn.Activation(coefficient="1"), TypeError, r"coefficient must be a number.*; got '1'"),
         (lambda: nn.Activation(coefficient=NAN), ValueError, r"coefficient must be .*; got nan"),
         (lambda: nn.Pooling("avg"), ValueError, r"mode must be one of 'max'.*; got 'avg'"),

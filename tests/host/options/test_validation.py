@@ -33,14 +33,6 @@ NAN, INF = float("nan"), float("inf")
 HUGE = 10**400  # an int beyond every float
 # (call, exception, the argument that is named, what was given as the message shows it)
 REFUSED: list[tuple[Callable[[], Any], type[Exception], str, str]] = [
-    (lambda: check_option("mode", "max", ("a", "b")), ValueError, "mode", "'max'"),
-    (lambda: check_option("mode", "", ("a",)), ValueError, "mode", "''"),
-    (lambda: check_option("mode", 1, ("a", "b")), TypeError, "mode", "1"),
-    (lambda: check_option("mode", None, ("a",)), TypeError, "mode", "None"),
-    (lambda: check_option("mode", ["a"], ("a",)), TypeError, "mode", "['a']"),
-    (lambda: check_flag("tf32", 1), TypeError, "tf32", "1"),
-    (lambda: check_flag("tf32", "yes"), TypeError, "tf32", "'yes'"),
-    (lambda: check_flag("tf32", None), TypeError, "tf32", "None"),
     (lambda: check_integer("n", 0, 1), ValueError, "n", "0"),
     (lambda: check_integer("n", 17, 1, 16), ValueError, "n", "17"),
     (lambda: check_integer("n", 1, 0, 0), ValueError, "n", "1"),
@@ -65,22 +57,6 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str, str]] = [
     (lambda: scaling_arguments(1.0, INF, "float32"), ValueError, "beta", "inf"),
     (lambda: scaling_arguments(NAN, 0.0, "float32"), ValueError, "alpha", "nan"),
     (lambda: scaling_arguments(True, 0.0, "float32"), TypeError, "alpha", "True"),
-    (lambda: check_per_axis("stride", 0, 1), ValueError, "stride", "0"),
-    (lambda: check_per_axis("stride", (1, 0), 1), ValueError, "stride", "0"),
-    (lambda: check_per_axis("stride", "2", 1), TypeError, "stride", "'2'"),
-    (lambda: check_per_axis("stride", [1, 2.0], 1), TypeError, "stride", "2.0"),
-    (lambda: check_per_axis("stride", (), 1), ValueError, "stride", "()"),
-    (lambda: check_per_axis("stride", [1] * 4, 1), ValueError, "stride", "[1, 1, 1, 1]"),
-    (lambda: check_padding(-1), ValueError, "padding", "-1"),
-    (lambda: check_padding(((0, -1), 0)), ValueError, "padding", "-1"),
-    (lambda: check_padding(((0, 1), (0,))), ValueError, "padding", "((0, 1), (0,))"),
-    (lambda: check_padding([]), ValueError, "padding", "[]"),
-    (lambda: check_padding((0,) * 4), ValueError, "padding", "(0, 0, 0, 0)"),
-    (lambda: check_padding("same"), TypeError, "padding", "'same'"),
-    (lambda: check_padding((0, "same")), TypeError, "padding", "'same'"),
-    (lambda: check_padding(None, ("same",)), TypeError, "padding", "None"),
-    (lambda: check_padding("sane", ("same",)), ValueError, "padding", "'sane'"),
-    (lambda: expand_per_axis("stride", (1, 1, 1), 2), ValueError, "stride", "(1, 1, 1)"),
     (lambda: check_per_axis("stride", 10**5000, 1), ValueError, "stride", "an integer of 16610 bits"),
     (lambda: check_padding((0, 2**63)), ValueError, "padding", "9223372036854775808"),
     (lambda: check_number("c", 10**5000), ValueError, "c", "an integer of 16610 bits"),
@@ -96,24 +72,6 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str, str]] = [
     (lambda: check_shape("s", (), 3), ValueError, "s", "()"),
 ]  # fmt: skip
 
-# (call, what the message says that it expects)
-EXPECTED: list[tuple[Callable[[], Any], str]] = [
-    (lambda: check_option("mode", "max", ("a", "b")), "one of 'a', 'b'"),
-    (lambda: check_integer("n", 0, 1), "an integer of 1 or more"),
-    (lambda: check_integer("n", 17, 1, 16), "an integer of 1 to 16"),
-    (lambda: check_integer("n", 2**63, 1), "64 bits"),
-    (lambda: check_integer("n", -1, 0, expected="bytes"), "bytes"),
-    (lambda: check_number("c", -0.5, 0.0), "a number of 0 or more"),
-    (lambda: check_number("c", 0, above=0.0), "a number above 0"),
-    (lambda: check_number("c", -INF, 0.0, finite=True), "a finite number of 0 or more"),
-    (lambda: check_per_axis("stride", 0, 1), "of 1 to 3 spatial axes"),
-    (lambda: check_padding(-1), "(before, after) pairs"),
-    (lambda: check_padding(None, ("valid", "same")), "one of 'valid', 'same'"),
-    (lambda: expand_per_axis("stride", (1, 1, 1), 2), "2 spatial axes"),
-    (lambda: check_shape("s", (2, 0)), "sizes of 1 or more"),
-    (lambda: check_shape("s", (2, 3), 3), "a tuple of 3 sizes"),
-]  # fmt: skip
-
 
 @pytest.mark.parametrize(("check", "kind", "name", "given"), REFUSED)
 def test_bad_options_are_refused_by_name(
@@ -124,13 +82,6 @@ def test_bad_options_are_refused_by_name(
     ) as caught:
         check()
     assert type(caught.value) is kind
-
-
-@pytest.mark.parametrize(("check", "expected"), EXPECTED)
-def test_the_error_says_what_is_expected(check: Callable[[], Any], expected: str) -> None:
-    with pytest.raises((TypeError, ValueError)) as caught:
-        check()
-    assert expected in str(caught.value).partition("; got ")[0]
 
 
 class Index:

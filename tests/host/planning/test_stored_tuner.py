@@ -234,14 +234,6 @@ def test_what_an_entry_says(cudnn: Cudnn) -> None:
     assert Plan.from_json(entry.plan).to_json() == plan.to_json()
 
 
-def test_an_entry_is_read_with_or_without_its_candidates(cudnn: Cudnn, new_process: Callable[[], None]) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
-    planned()
-    entry, user = standing(), layers.current().user
-    assert entry.candidates
-    assert user.get(entry.key, without_candidates=True) == entry._replace(candidates=())
-
-
 # More time, less memory
 
 
@@ -500,14 +492,6 @@ def test_only_what_was_measured_or_confirmed_with_this_driver_is_taken_without_r
     assert measured(child, prefer="fastest").name == "engine 2"
 
 
-@pytest.mark.parametrize("limit", [499, 500])
-def test_what_does_not_fit_is_left_to_others(cudnn: Cudnn, limit: int) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 500))
-    planned()
-    assert planned(prefer="fastest", memory_limit=limit).name == f"engine {1 + (limit == 500)}"
-    assert reasons() == []
-
-
 def test_a_stored_choice_that_fails_is_passed_over_without_a_change_of_the_store(cudnn: Cudnn) -> None:
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
     planned()
@@ -735,15 +719,6 @@ def test_an_engine_that_may_be_wrong_unless_it_is_proposed(cudnn: Cudnn, monkeyp
     assert "may be wrong" in reasons()[0]
 
 
-def test_a_choice_that_does_not_load_is_forgotten(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
-    planned()
-    cudnn.engines[2].refuses = lambda knobs: True
-    cudnn.proposed.pop()
-    assert planned().name == "engine 1"
-    assert "NOT_SUPPORTED" in reasons()[0]
-
-
 # The first run of a choice that was not measured here
 
 
@@ -824,13 +799,6 @@ def test_the_choice_of_another_process_that_was_first_is_taken(cudnn: Cudnn) -> 
     cudnn.scarce = meanwhile
     plan = planned()
     assert (plan.name, plan.milliseconds, plan.store_layer) == ("engine 2", 1.0, "user")
-
-
-def test_the_first_choice_is_replaced_where_it_does_not_load(cudnn: Cudnn) -> None:
-    first = entry_that_does_not_load(cudnn)
-    cudnn.scarce = lambda candidate: layers.current().put(first) is None
-    assert planned().name == "engine 1"
-    assert (standing().plan != first.plan, len(reasons())) == (True, 1)
 
 
 def test_threads_that_need_one_choice_measure_it_once(cudnn: Cudnn) -> None:

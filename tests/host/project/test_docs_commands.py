@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pages
 import pytest
 
-from cudnnpy import raw
 from cudnnpy._planning import problem_file, problem_notation
 from cudnnpy.cli import command
 
@@ -86,41 +82,3 @@ def test_a_pages_files_of_problems_are_read(page: str, number: int, tmp_path: Pa
     file.write_text(block)
     requests = problem_file.read(file)
     assert [request.text for request in requests] == re.findall(r"^[^#\n].*$", block, re.M)
-
-
-# planning-without-a-gpu.md, from its first command to its last
-
-
-PLANNING = FILES["planning-without-a-gpu.md"]
-
-
-@pytest.mark.skipif(raw.version() != 92800, reason="the page's profile and its report are cuDNN 9.28.0's")
-def test_plans_are_made_and_imported_as_the_page_says(tmp_path: Path) -> None:
-    text = PLANNING.read_text()
-    (tmp_path / "program.py").write_text(blocks(text, "python")[0])
-    problems, *reports = blocks(text, "text")
-    (tmp_path / "problems.txt").write_text(problems)
-    lines = [line for block in blocks(text, "console") for line in block.splitlines()]
-    printed = ""
-    for line in lines:
-        if any(word in line for word in ("device-profile", "train.py", "measured.sqlite")):  # where the GPU is
-            continue
-        python = shlex.quote(sys.executable)
-        program = re.sub("^python ", f"{python} ", re.sub("^cudnnpy ", f"{python} -m cudnnpy ", line))
-        done = subprocess.run(
-            program,
-            shell=True,
-            cwd=tmp_path,
-            env={**os.environ, "CUDNNPY_STORE": str(tmp_path / "store.sqlite"), "PYTHONPATH": str(pages.ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{line}: {done.stderr}"
-        printed += done.stdout
-    report = [line for block in reports for line in block.splitlines()]
-    assert len(report) > 10
-    assert [line for line in report if line not in printed.splitlines()] == []
-    count = len(problems.splitlines())
-    assert f"{count} plans\n" in printed
-    assert printed.endswith(f"\n{count} plans\n")

@@ -2,34 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-PACKAGE = ROOT / "cudnnpy"
-
-# Locks that the hook does not know, each with the reason why no forked child waits for it.
-OTHERS = {
-    "_measuring/tuner.py": "a child drops the processes of its parent, whose locks they are",
-    "_planning/stored_choice.py": "a child drops the locks for single problems",
-    "cli/tune/dask_cluster.py": "a worker of a cluster forks no process that tunes",
-}
-
-
-def matches(pattern: str) -> set[str]:
-    """The files of the package with a text."""
-    found = {str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py") if re.search(pattern, file.read_text())}
-    return found - {"_process_state.py"}
-
-
-def test_one_module_speaks_to_python_about_forks() -> None:
-    assert matches(r"\bregister_at_fork\b") == set()
-
-
-def test_every_lock_is_known_to_it() -> None:
-    assert matches(r"\b(R?Lock|Condition|Semaphore|BoundedSemaphore|Barrier)\(\)") == OTHERS.keys()
 
 
 def python(source: str) -> str:

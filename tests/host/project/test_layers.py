@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import cudnnpy
-from cudnnpy import raw
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = ROOT / "cudnnpy"
@@ -132,36 +130,6 @@ def test_the_checks_of_options_need_the_standard_library_alone() -> None:
         if top(name) == "_options":
             new = {one.split(".")[0] for one in newly_imported(f"import cudnnpy.{name}")}
             assert new - sys.stdlib_module_names == {"cudnnpy"}, name
-
-
-def test_one_place_loads_each_library() -> None:
-    """libcudnn; the driver for graph launches, and to see that there is one; in a child process the stand-in for the driver."""
-    loaders = {
-        name for name, source in modules().items() if re.search(r"\b(CDLL|PyDLL|cdll|pydll|LoadLibrary)\b", source)
-    }
-    assert loaders == {"raw._library", "_cuda_state", "_cuda_python", "_measuring.service"}
-
-
-def test_one_place_imports_cuda_python() -> None:
-    """Tests replace the driver there. The state of CUDA comes from the runtime itself, to say what is missing."""
-    importers = {
-        name for name, source in modules().items() if re.search(r"^ *(from|import) cuda\.(?!pathfinder)", source, re.M)
-    }
-    assert importers == {"availability", "_cuda_state"}
-
-
-def test_one_spelling_crosses_into_c() -> None:
-    """Above raw, a function of C is called as raw.call("cudnnXxx", ...), so that its status is looked at."""
-    found = []
-    for name, source in modules().items():
-        for node in ast.walk(ast.parse(source)):
-            called = node.func if isinstance(node, ast.Call) else None
-            if isinstance(called, ast.Attribute) and called.attr in STATUS_FUNCTIONS:
-                found.append(f"{name}:{called.lineno} {called.attr}")
-    assert found == []
-
-
-STATUS_FUNCTIONS = {name for name in raw.functions() if raw.prototype(name).startswith("cudnnStatus_t")}
 
 
 # Importing

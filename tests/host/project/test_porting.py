@@ -33,22 +33,6 @@ def code(cell: str) -> str:
     return " ".join(re.findall(r"`([^`]+)`", cell))
 
 
-def test_every_page_is_in_the_index() -> None:
-    listed = re.findall(r"\((\S+\.md)\)", (FOLDER / "README.md").read_text())
-    assert (
-        sorted(listed) == sorted(SOURCES) == sorted(path.name for path in FOLDER.glob("*.md") if path.stem != "README")
-    )
-
-
-@pytest.mark.parametrize("page", SOURCES)
-def test_a_page_has_a_table_and_runs_with_a_gpu_and_without(page: str) -> None:
-    assert len(rows(page)) >= 10
-    assert pages.packages(f"porting/{page}")
-    text = (FOLDER / page).read_text()
-    assert [block for block in pages.blocks(text) if block.place == "cpu"]
-    assert [block for block in pages.blocks(text) if not block.place]
-
-
 @pytest.mark.parametrize("page", SOURCES)
 def test_our_names_exist(page: str) -> None:
     """In the cells beside theirs: what follows "cudnnpy.", and what starts with a capital and is called or stands alone."""

@@ -1,8 +1,7 @@
-"""Public names, the documentation and the code agree, in both directions; tests/site checks the same of the built site."""
+"""The tables of names in docs/api.md and the code agree, in both directions."""
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import re
 from collections.abc import Iterator
@@ -15,57 +14,16 @@ import pages
 import pytest
 
 import cudnnpy
-from cudnnpy._planning.problem_notation import SYNTAXES, syntax_of
 from tools import public_api
 
 DOCS = pages.ROOT / "docs"
-GENERATED = {"coverage.md"}
-WRITTEN = [
-    page for page in pages.PAGES if page not in GENERATED and not page.startswith("dev/")
-]  # dev/ tells of the past
-
 MODULES = {name.removeprefix("cudnnpy."): module for name, module in public_api.modules().items()}
 CLASSES: dict[str, type] = {}  # the classes of cudnnpy before those of its modules
 for path, value in public_api.objects():
     if inspect.isclass(value):
         CLASSES.setdefault(path.rpartition(".")[2], value)
-# What a variable in the prose is: most pages have one of these names in a block above.
+# The class of a variable in the tables.
 OBJECTS = {"plan": "Plan", "candidate": "Candidate", "conv": "Convolution", "error": "StatusError"}
-FOREIGN = {"np", "numpy", "torch", "F", "cupy", "jax", "numba", "cuda", "cudnn", "ctypes"}
-# What a word of the notation of problems is called, x.strides for example: docs/notation.md.
-NOTATION = {name for kind in map(syntax_of, SYNTAXES) for name in (*kind.values, *kind.aliases)}
-EXTENSIONS = {
-    "py",
-    "md",
-    "json",
-    "jsonl",
-    "sqlite",
-    "png",
-    "jpg",
-    "svg",
-    "toml",
-    "txt",
-    "rst",
-    "so",
-    "whl",
-    "h",
-    "pyi",
-    "c",
-}
-
-
-def spans(text: str) -> Iterator[str]:
-    """What stands in backticks, outside of code blocks."""
-    prose = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.DOTALL)
-    yield from (span.replace("\n", " ") for span in re.findall(r"`([^`]+)`", prose))
-
-
-def dotted(span: str) -> Iterator[str]:
-    """The dotted names in a span: Plan.execute of `Plan.execute(x, w)`; not files, and not what is in quotes."""
-    plain = re.sub(r"\"[^\"]*\"|'[^']*'", "", span)
-    for name in re.findall(r"(?<![\w./-])[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+(?![\w/])", plain):
-        if name.rpartition(".")[2] not in EXTENSIONS:
-            yield name
 
 
 def exists(name: str) -> bool:
@@ -88,36 +46,9 @@ def is_module(name: str) -> bool:
         return False
 
 
-def is_function(name: str) -> bool:
-    """Whether a full path names a function or method, which may be private."""
-    try:
-        return inspect.isfunction(resolve_name(name))
-    except (ImportError, AttributeError):
-        return False
-
-
 def fields(found: object) -> list[str]:
     """Those that a class has no default for are no attributes of it."""
     return public_api.members(found) if inspect.isclass(found) else []
-
-
-@pytest.mark.parametrize("page", WRITTEN)
-def test_a_page_names_only_what_exists(page: str) -> None:
-    """The pages on porting name much that is others': there only what looks like ours is looked at."""
-    text = (DOCS / page).read_text()
-    variables = set(re.findall(r"^(?:\w+, )*(\w+)(?:, \w+)* = ", text, re.M)) - set(OBJECTS)
-    names = [name for span in spans(text) for name in dotted(span) if not re.search(r"cudnnX\w\w$|CUDNN_$", name)]
-    if page.startswith("porting/"):
-        ours = {"cudnnpy", *MODULES, *CLASSES, *OBJECTS}
-        names = [name for name in names if name.partition(".")[0] in ours]
-    unknown = [name for name in names if name.partition(".")[0] not in {*FOREIGN, *variables} and not exists(name)]
-    unknown = [name for name in unknown if name not in NOTATION]
-    if page == "how-it-works.md":  # which lists the functions that a call enters
-        unknown = [name for name in unknown if not (name.startswith("cudnnpy.") and is_function(name))]
-    assert unknown == []
-
-
-# docs/api.md
 
 
 def tables(text: str) -> Iterator[tuple[str, str]]:
@@ -159,28 +90,6 @@ def test_a_module_exports_its_classes_and_nothing_that_it_lacks(name: str) -> No
     assert [one for one in module.__all__ if not hasattr(module, one)] == []
     classes = [one for one, value in vars(module).items() if inspect.isclass(value) and value.__module__ == name]
     assert [one for one in classes if not one.startswith("_") and one not in module.__all__] == []
-
-
-# Options in prose
-
-
-def parameters() -> set[str]:
-    """The parameters of every public function, method and class."""
-    found: set[str] = set()
-    for _, value in public_api.objects():
-        members = [getattr(value, name, None) for name in public_api.members(value)] if inspect.isclass(value) else []
-        for one in filter(callable, [value, *members]):
-            with contextlib.suppress(ValueError):  # an exception without a constructor of its own
-                found |= set(inspect.signature(one).parameters)
-    return found
-
-
-@pytest.mark.parametrize("page", [page for page in WRITTEN if not page.startswith("porting/")])
-def test_an_option_that_a_page_names_is_a_parameter(page: str) -> None:
-    """`prefer="autotune"`, `out=`: what a span starts with."""
-    theirs = {"ceil_mode", "ignore_border", "benchmark", "dynamic", "fullgraph"}  # Theano's, PyTorch's
-    named = [name for span in spans((DOCS / page).read_text()) for name in re.findall(r"^([a-z]\w*)=", span)]
-    assert [name for name in named if name not in {*theirs, *NOTATION, *parameters()}] == []
 
 
 @pytest.mark.parametrize("path", [*cudnnpy.__all__, *(f"reference.{name}" for name in cudnnpy.reference.__all__)])

@@ -31,24 +31,6 @@ X, ONES = np.ones((2, 3, 4, 5), np.float32), np.ones(3, np.float32)
 OP = BatchNormalization()
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"mode": "spatial_persistent"}, ValueError, "mode must be one of 'spatial'...; got 'spatial_persistent'"),
-        ({"mode": None}, TypeError, "mode must ...; got None"),
-        ({"epsilon": -1e-5}, ValueError, "epsilon must be a finite number of 0 or more...; got -1e-05"),
-        ({"epsilon": NAN}, ValueError, "epsilon must be a finite number of 0 or more...; got nan"),
-        ({"epsilon": float("inf")}, ValueError, "epsilon must be a finite number of 0 or more...; got inf"),
-        ({"epsilon": "0"}, TypeError, "epsilon must be a finite number of 0 or more; got '0'"),
-        ({"epsilon": True}, TypeError, "epsilon must be a finite number of 0 or more; got True"),
-        ({"layout": "CHWN"}, ValueError, "layout must be one of...; got 'CHWN'"),
-        ({"layout": 4}, TypeError, "layout must be one of 'NCW', 'NCHW', 'NCDHW', 'NWC', 'NHWC', 'NDHWC'; got 4"),
-    ],
-)
-def test_bad_option(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    assert_refused(lambda: BatchNormalization(**options), error, message)
-
-
 def bad_parameters(shape: tuple[int, ...] = (3,)) -> list[tuple[object, type[Exception], str]]:
     """What is refused of a parameter beside float32 x."""
     return [
@@ -101,16 +83,6 @@ def test_bad_array(name: str) -> None:
     assert_refused(
         lambda: call(**small | {"scale": one[None]}), ValueError, "scale must have shape ...; got shape (1, 3)"
     )
-
-
-def test_bad_rank() -> None:
-    for layout, rank in (("NCW", 4), ("NDHWC", 3), ("NWC", 2)):
-        op = BatchNormalization(layout=layout)
-        x = np.ones((3,) * rank, np.float32)
-        message = f"layout must have {rank} axes, as x; got {layout!r}"
-        assert_refused(lambda op=op, x=x: op.forward_training(x, ONES, ONES), ValueError, message)
-        assert_refused(lambda op=op, x=x: op.forward_inference(x, ONES, ONES, ONES, ONES), ValueError, message)
-        assert_refused(lambda op=op, x=x: op.backward(x, x, ONES), ValueError, message)
 
 
 def test_parameters_of_the_other_mode() -> None:

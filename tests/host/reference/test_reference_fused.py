@@ -283,16 +283,6 @@ def test_bad_call(changes: dict[str, Any], error: type[Exception], message: str)
     assert (out == 7).all()
 
 
-def test_bad_rank() -> None:
-    for layout in ("NCW", "NDHWC"):
-        message = f"layout must have 4 axes, as x; got {layout!r}"
-        assert_refused(partial(FusedConvolution(layout=layout).forward, X, W), ValueError, message)
-        assert_refused(partial(FusedConvolution(layout=layout).output_shape, X.shape, W.shape), ValueError, message)
-    assert_refused(
-        lambda: FusedConvolution().output_shape((2, 4, 8, 0), W.shape), ValueError, "x_shape[3] must be 1 or more"
-    )
-
-
 def test_half_and_its_parameters() -> None:
     half = X.astype(HALF), W.astype(HALF)
     message = "scale must be float16 or float32...; got bfloat16"
