@@ -81,13 +81,9 @@ MakeDirectLaunch = Callable[[Callable[[Addresses], BoundLaunch], Handle, Address
 
 @process_cache
 def _direct_launch_maker() -> MakeDirectLaunch:
-    """Return the function that makes direct launches. Without the package `direct` it makes none."""
-    try:
-        from cudnnpy._launch.direct import make_direct_launch
-    except ModuleNotFoundError as error:
-        if error.name != "cudnnpy._launch.direct":
-            raise
-        return lambda *_: "cudnnpy._launch.direct is not installed"
+    """Return the function that makes direct launches, whose package is imported when one is made."""
+    from cudnnpy._launch.direct import make_direct_launch
+
     return make_direct_launch
 
 

@@ -86,8 +86,7 @@ class GuardedMemory:
     """The memory of a problem's operands and of a workspace that grows, each in a mapping of its own.
 
     `limit` is the largest workspace in bytes that is allocated in advance; a larger request is still served. Without
-    `guarded` it is ordinary memory. `slack` is the number of mapped bytes after each operand that is flush with the end, and
-    after the workspace. Raises MemoryError if there is no memory for the operands.
+    `guarded` it is ordinary memory. Raises MemoryError if there is no memory for the operands.
     """
 
     def __init__(
@@ -97,9 +96,8 @@ class GuardedMemory:
         *,
         limit: int = sys.maxsize,
         guarded: bool = True,
-        slack: int = 0,
     ) -> None:
-        self._specs, self._device, self._limit, self._slack = specs, device, limit, slack
+        self._specs, self._device, self._limit = specs, device, limit
         self._guard = max(map(byte_extent, specs)) if guarded else None
         self._spaces: list[_Space] = []
         self._workspace: _Space | None = None
@@ -123,7 +121,7 @@ class GuardedMemory:
         if not at_end:
             return tuple(space.start for space in self._spaces)
         return tuple(
-            (space.start + space.size - self._slack - byte_extent(spec)) // spec.alignment * spec.alignment
+            (space.start + space.size - byte_extent(spec)) // spec.alignment * spec.alignment
             for space, spec in zip(self._spaces, self._specs, strict=True)
         )
 
@@ -137,7 +135,7 @@ class GuardedMemory:
         space = self._grown(size)
         if not at_end:
             return space.start + _WORKSPACE_ALIGNMENT
-        address = (space.start + space.size - self._slack - size) // _WORKSPACE_ALIGNMENT * _WORKSPACE_ALIGNMENT
+        address = (space.start + space.size - size) // _WORKSPACE_ALIGNMENT * _WORKSPACE_ALIGNMENT
         return address if address % _POOL_ALIGNMENT else address - _WORKSPACE_ALIGNMENT
 
     def aligned_workspace(self, size: int) -> int:
@@ -146,7 +144,7 @@ class GuardedMemory:
 
     def _grown(self, size: int) -> _Space:
         size += 2 * _WORKSPACE_ALIGNMENT
-        held = 0 if self._workspace is None else self._workspace.size - self._slack
+        held = 0 if self._workspace is None else self._workspace.size
         if self._workspace is None or size > held:
             if self._workspace is not None:
                 _wait()
@@ -159,7 +157,6 @@ class GuardedMemory:
         return self._workspace
 
     def _obtained(self, size: int) -> _Space:
-        size += self._slack
         if self._guard is None:
             return _Ordinary(size, self._device)
         try:

@@ -59,11 +59,10 @@ class Verifier:
         watch: Watch = SILENT,
         guarded: bool = True,
         times: bool = True,
-        slack: int = 0,
     ) -> None:
-        """Allocate the memory; with `times` false, only for verified runs (`confirm`). `slack` is passed to GuardedMemory."""
+        """Allocate the memory; with `times` false, only for verified runs (`confirm`)."""
         self.problem, self.options, self.handle, self._watch = problem, options, handle, watch
-        self.memory = BenchBuffers(problem, limit, guarded=guarded, times=times, slack=slack)
+        self.memory = BenchBuffers(problem, limit, guarded=guarded, times=times)
         self.timer = Timer(self.memory.filler)
         self._max_abs = MaxAbs(handle, problem.device)
         self._checker = Float64Checker(problem, self.memory, handle)

@@ -26,9 +26,6 @@ if find_spec("cudnnpy._measuring") is not None:  # a copy of the core has none (
 
     __all__ += ["cudnn", "plan", "planning_environment", "profile_file", "without_driver"]
 
-# The package works without the folder of direct launches, and so do its other tests.
-collect_ignore_glob = [] if find_spec("cudnnpy._launch.direct") else ["*test_direct_launch*.py", "*test_relocation*.py"]
-
 
 @pytest.fixture(scope="module", autouse=True)
 def few_objects() -> None:

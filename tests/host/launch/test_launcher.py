@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +21,7 @@ from cudnnpy._core import driver as driver_calls
 from cudnnpy._launch import launcher as launcher_module
 from cudnnpy._launch import proven_machines
 from cudnnpy._launch.address_validation import Addresses
-from cudnnpy._launch.launcher import Launcher, _direct_launch_maker
+from cudnnpy._launch.launcher import Launcher
 from cudnnpy.errors import ClosedError, StatusError
 from cudnnpy.handle import Handle
 
@@ -348,19 +347,6 @@ def test_the_log_says_who_launches_a_plan(
     with caplog.at_level(logging.DEBUG, "cudnnpy"):
         run(Launcher(FakePlan(log, is_relocatable=True)), 5)
     assert [record.message for record in caplog.records] == [f"a problem # an engine; {text}"]
-
-
-def test_without_the_package_of_direct_launches_cudnn_launches_everything(
-    log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(launcher_module, "_direct_launch_maker", _direct_launch_maker)
-    monkeypatch.setitem(sys.modules, "cudnnpy._launch.direct", None)
-    _direct_launch_maker.cache_clear()  # type: ignore[attr-defined]
-    launcher = Launcher(FakePlan(log, is_relocatable=True))
-    run(launcher, 10)
-    assert sum(event[0] == "launch" for event in log) == 10
-    assert launcher.launch_text() == "by cuDNN (not verified: cudnnpy._launch.direct is not installed)"
-    _direct_launch_maker.cache_clear()  # type: ignore[attr-defined]
 
 
 def test_a_forked_child_launches_nothing_directly_and_with_no_launch_of_its_parent(log: Log) -> None:

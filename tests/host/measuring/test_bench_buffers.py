@@ -157,15 +157,14 @@ def guarded(sizes: tuple[int, ...] = (100, 5000), alignment: int = 4, **options:
     return GuardedMemory([TensorSpec((size // 4,), "float32", (1,), alignment) for size in sizes], 0, **options)
 
 
-@pytest.mark.parametrize("slack", [0, 4, 512])
 @pytest.mark.parametrize("alignment", [4, 16])
-def test_operands_are_flush_with_one_end_of_a_mapping_of_their_own(gpu: Memory, slack: int, alignment: int) -> None:
+def test_operands_are_flush_with_one_end_of_a_mapping_of_their_own(gpu: Memory, alignment: int) -> None:
     sizes = (100, 3 * GRAIN, 5000)
-    memory = guarded(sizes, alignment, slack=slack)
+    memory = guarded(sizes, alignment)
     assert len(gpu.mapped) == len(gpu.reserved) == 3
     for address, size, (start, mapped) in zip(memory.addresses(True), sizes, gpu.mapped.items(), strict=True):
         assert start <= address
-        assert 0 <= start + mapped - slack - (address + size) < alignment
+        assert 0 <= start + mapped - (address + size) < alignment
     assert list(memory.addresses(False)) == list(gpu.mapped)
     for (start, mapped), (base, reserved) in zip(gpu.mapped.items(), gpu.reserved.items(), strict=True):
         assert min(start - base, base + reserved - (start + mapped)) >= max(sizes)
@@ -174,19 +173,17 @@ def test_operands_are_flush_with_one_end_of_a_mapping_of_their_own(gpu: Memory, 
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(0, 40_000), min_size=1, max_size=6), st.sampled_from([0, 16, 512]), st.booleans())
-def test_a_workspace_is_inside_its_mapping_and_aligned_to_16_bytes_alone(
-    sizes: list[int], slack: int, is_guarded: bool
-) -> None:
+@given(st.lists(st.integers(0, 40_000), min_size=1, max_size=6), st.booleans())
+def test_a_workspace_is_inside_its_mapping_and_aligned_to_16_bytes_alone(sizes: list[int], is_guarded: bool) -> None:
     with pytest.MonkeyPatch.context() as patch, stand_in_driver() as driver:
         gpu = Memory(patch, driver)
-        memory = guarded(slack=slack, guarded=is_guarded)
+        memory = guarded(guarded=is_guarded)
         for size in sizes:
             for at_end in (True, False):
                 address = memory.workspace(size, at_end)
                 assert bool(address) == bool(size)
                 if size:
-                    assert gpu.holds(address, size + slack * at_end)
+                    assert gpu.holds(address, size)
                     assert address % 16 == 0 != address % 256
             aligned = memory.aligned_workspace(size)
             assert not size or (gpu.holds(aligned, size) and aligned % 256 == 0)

@@ -1,4 +1,4 @@
-"""The core stands alone: the package without PyTorch, commands, tuning and direct launches."""
+"""The core stands alone: the package without PyTorch, commands and tuning."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TUNING = (
         )
     ),
 )
-ABSENT = (*TUNING, "torch", "cli", "__main__.py", "_launch/direct")
+ABSENT = (*TUNING, "torch", "cli", "__main__.py")
 
 # raw, descriptors, Convolution on the stand-in device, and the reference
 TESTS = ("raw", "choosing", "workspace", "lowering", "device_operation")
@@ -90,7 +90,7 @@ def test_no_function_imports_an_absent_module(core: Path) -> None:
             module = str(node.module)
             if module.startswith("cudnnpy.") and not is_there(core, module.removeprefix("cudnnpy.")):
                 found.append(f"{file.stem} {module}")
-    assert found == ["launcher cudnnpy._launch.direct"]  # which it tries
+    assert found == []
 
 
 def imports(node: ast.AST) -> Iterator[ast.ImportFrom]:
