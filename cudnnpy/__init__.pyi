@@ -1,5 +1,5 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:28d551bb191a6064f24c404d58f6a9aecf4ffa273b1a24439719102a216c7fd3
+# seal: sha256:bc1a3218f46e601d1e6a4146234045e0e3920d57c3a93fe39316e6805bdd2366
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors
@@ -32,10 +32,7 @@ from cudnnpy._memory.device_array import empty as empty
 from cudnnpy._memory.workspace import release_workspace as release_workspace
 from cudnnpy._memory.workspace import set_allocator as set_allocator
 from cudnnpy._planning.candidates import Candidate as Candidate
-from cudnnpy._planning.device_profile import DeviceProfile as DeviceProfile
-from cudnnpy._planning.measurement_freeze import freeze as freeze
 from cudnnpy._planning.plan import Plan as Plan
-from cudnnpy._planning.recording import record as record
 from cudnnpy._planning.selection import plan as plan
 from cudnnpy._version import __version__ as __version__
 from cudnnpy.availability import is_available as is_available
@@ -44,6 +41,9 @@ from cudnnpy.cli.explain.explain import explain as explain
 from cudnnpy.errors import CudnnError as CudnnError
 from cudnnpy.errors import NoAlgorithmError as NoAlgorithmError
 from cudnnpy.handle import Handle as Handle
+from cudnnpy.tuning.device_profile import DeviceProfile as DeviceProfile
+from cudnnpy.tuning.measurement_freeze import freeze as freeze
+from cudnnpy.tuning.recording import record as record
 
 _LAZY: dict[str, str]
 

@@ -1,4 +1,4 @@
-"""The program of the child process that measures and plans (cudnnpy._measuring.process).
+"""The program of the child process that measures and plans (cudnnpy.tuning.measuring.process).
 
 A request is a line of JSON on standard input, and its answer a line on standard output, after lines that report on its way.
 """
@@ -12,9 +12,9 @@ import sys
 import warnings
 from typing import Any
 
-from cudnnpy._measuring.end_with_parent import end_with_parent
-from cudnnpy._measuring.service import Service
-from cudnnpy._measuring.watch import ContextLost
+from cudnnpy.tuning.measuring.end_with_parent import end_with_parent
+from cudnnpy.tuning.measuring.service import Service
+from cudnnpy.tuning.measuring.watch import ContextLost
 
 _IDLE_SECONDS = 60.0  # until a process without a request ends, and gives the memory of its CUDA context back
 

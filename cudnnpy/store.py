@@ -13,9 +13,9 @@ from __future__ import annotations
 import os
 
 from cudnnpy._core.choice import Choice
-from cudnnpy._store import layers
-from cudnnpy._store.database import Store, StoreInfo
-from cudnnpy._store.entry import Entry, Fault, Forgotten, Key
+from cudnnpy.tuning.store import layers
+from cudnnpy.tuning.store.database import Store, StoreInfo
+from cudnnpy.tuning.store.entry import Entry, Fault, Forgotten, Key
 
 __all__ = [
     "Choice",

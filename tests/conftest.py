@@ -47,7 +47,7 @@ def initial_state(request: pytest.FixtureRequest) -> Iterator[None]:
     """Give each test the state of a new process: caches, settings, stores. A GPU test has the handles and memory of others."""
     os.environ.pop("CUDNNPY_STORED_CHOICES", None)  # which the benchmark sets
     yield
-    reset("cudnnpy._store" if GPU_FOLDER in request.path.parents else "cudnnpy")
+    reset("cudnnpy.tuning.store" if GPU_FOLDER in request.path.parents else "cudnnpy")
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m gpu` selects

@@ -34,7 +34,7 @@ from cudnnpy.handle import on_device
 from cudnnpy.typing import Array, ArrayT, ConvolutionActivation, ConvolutionOperation, Shape, Stream
 
 if TYPE_CHECKING:
-    from cudnnpy._planning.device_profile import DeviceProfile
+    from cudnnpy.tuning.device_profile import DeviceProfile
 
 # The result of setting a call up: the plan, or the program around it, and the specs of new results.
 Prepared: TypeAlias = tuple[Plan | Program, list[TensorSpec]]

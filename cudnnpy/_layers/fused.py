@@ -33,7 +33,7 @@ from cudnnpy.convolution.problem import result_in_layout
 from cudnnpy.typing import Array, ArrayT, FusedActivation, Shape, Stream
 
 if TYPE_CHECKING:
-    from cudnnpy._planning.device_profile import DeviceProfile
+    from cudnnpy.tuning.device_profile import DeviceProfile
 
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "elu", "swish")
 DTYPES = ("float16", "bfloat16", "float32")

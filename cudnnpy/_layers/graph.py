@@ -111,7 +111,7 @@ class Node:
 
 
 if TYPE_CHECKING:
-    from cudnnpy._planning.device_profile import DeviceProfile
+    from cudnnpy.tuning.device_profile import DeviceProfile
 
 
 @with_frontend_keywords

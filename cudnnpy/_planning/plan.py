@@ -33,8 +33,8 @@ from cudnnpy.errors import CudnnError, StatusError
 from cudnnpy.handle import Handle, on_device, stream_address
 
 if TYPE_CHECKING:  # a copy of the package may lack tuning
-    from cudnnpy._planning.device_profile import DeviceProfile
-    from cudnnpy._store.entry import Entry
+    from cudnnpy.tuning.device_profile import DeviceProfile
+    from cudnnpy.tuning.store.entry import Entry
 
 _ALIGNMENT = 16  # of the workspace, in bytes
 _BEFORE_STREAM = slice(-1)  # of the addresses; a constant, because making a slice is noticeable in a launch

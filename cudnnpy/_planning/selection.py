@@ -33,7 +33,7 @@ from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.handle import Handle, on_device
 
 if TYPE_CHECKING:
-    from cudnnpy._planning.device_profile import DeviceProfile
+    from cudnnpy.tuning.device_profile import DeviceProfile
 
 RUNTIME_ENGINES = "Engines that are compiled at run time are planned only where the GPU is"
 

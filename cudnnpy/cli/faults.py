@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     from cudnnpy import store as stores
-    from cudnnpy._store.database import why_in_memory
+    from cudnnpy.tuning.store.database import why_in_memory
 
     problem = options.remove
     with stores.open(options.store, read_only=options.store is not None and problem is None) as store:

@@ -22,7 +22,8 @@ def run(options: argparse.Namespace) -> int:
     is_usable = report.why_unavailable is None
     notes: list[str] = []
     if report.cudnn is not None:
-        from cudnnpy._planning import known_issues, ranking
+        from cudnnpy._planning import known_issues
+        from cudnnpy.tuning import ranking
 
         notes = [note for note in (ranking.release_note(), known_issues.release_note()) if note]
     if options.json:

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch._decomp import meta_table
 
-from cudnnpy._planning.recording import Recording
 from cudnnpy.torch.planning import PLANNING_ERRORS, plan_backward, plan_forward
 from cudnnpy.torch.pytorch_kernels import flags
 from cudnnpy.torch.settings import ACTIVE
+from cudnnpy.tuning.recording import Recording
 
 KEYS = ("CPU", "Meta")
 _TENSORS = (torch.Tensor, torch.nn.Parameter)  # not the tensors with which torch.compile traces

@@ -19,7 +19,6 @@ from cudnnpy._layers.call_problem import OperationRequest, problem_of_call
 from cudnnpy._layers.convolution import Convolution
 from cudnnpy._layers.transpose import INPUT_NAMES, ConvolutionTranspose
 from cudnnpy._memory.arrays import ArrayMetadata, library_of, read
-from cudnnpy._planning import recording
 from cudnnpy.convolution.problem import INPUTS
 from cudnnpy.errors import CaptureError, NoAlgorithmError, StatusError
 from cudnnpy.handle import on_device
@@ -28,6 +27,7 @@ from cudnnpy.torch.fallback_stats import HANDLED
 from cudnnpy.torch.planned_operations import Backward, Forward, PlannedOperation, WorkspaceError
 from cudnnpy.torch.pytorch_kernels import ConvolutionFormat, format_of
 from cudnnpy.torch.settings import ACTIVE, Settings
+from cudnnpy.tuning import recording
 
 _MAX_ELEMENTS = (1 << 31) - 1  # PyTorch splits the batch of larger tensors
 # Depthwise convolutions for which PyTorch has a kernel of its own, which is faster (H200, cuDNN 9.19):

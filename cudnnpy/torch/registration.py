@@ -9,9 +9,9 @@ from typing import Any
 from cudnnpy._core.process_setting import ProcessSetting
 from cudnnpy._cuda_python import not_installed
 from cudnnpy._options.planning import TUNE_SECONDS, PreferenceOptions
-from cudnnpy._planning.recording import Recording
 from cudnnpy._process_state import declare
 from cudnnpy.torch.settings import ACTIVE, Settings
+from cudnnpy.tuning.recording import Recording
 from cudnnpy.typing import Preference
 
 DISPATCH_KEY = "CUDA"

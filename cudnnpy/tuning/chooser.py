@@ -17,18 +17,18 @@ from types import ModuleType
 from typing import NamedTuple
 
 from cudnnpy._core.choice import Choice
-from cudnnpy._measuring.candidate_order import RankedChooser
-from cudnnpy._planning import ranking, recording, stored_choice
 from cudnnpy._planning.candidate_filter import try_plan
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.chooser import Chosen, Rejection, Request
 from cudnnpy._planning.engines import load_plan
-from cudnnpy._planning.measurement import Measurement, Measurer
-from cudnnpy._planning.measurement_freeze import Freeze
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._store.entry import Entry, Key
-from cudnnpy._store.layers import Layers, current, serves_all_preferences
 from cudnnpy.errors import CudnnError, StatusError
+from cudnnpy.tuning import ranking, recording, stored_choice
+from cudnnpy.tuning.candidate_order import RankedChooser
+from cudnnpy.tuning.measurement import Measurement, Measurer
+from cudnnpy.tuning.measurement_freeze import Freeze
+from cudnnpy.tuning.store.entry import Entry, Key
+from cudnnpy.tuning.store.layers import Layers, current, serves_all_preferences
 
 
 class _Stored(NamedTuple):
@@ -47,7 +47,7 @@ def measurer_of(request: Request) -> Measurer | None:
     """Return the measurer for a request; None for the preferences that measure nothing, and where nothing may be run."""
     if request.options.prefer != "autotune" or not request.may_run:
         return None
-    from cudnnpy._measuring.tuner import Tuner
+    from cudnnpy.tuning.measuring.tuner import Tuner
 
     return Tuner(request.problem.device, request.stream)
 
@@ -269,6 +269,6 @@ def _faster(before: _Stored, entry: Entry, measurement: Measurement) -> Entry:
 
 def profile_planner() -> ModuleType:
     """Return the module that plans for device profiles, which a first call on a GPU does not need."""
-    from cudnnpy._measuring import planner_process
+    from cudnnpy.tuning.measuring import planner_process
 
     return planner_process

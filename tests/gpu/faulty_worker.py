@@ -13,9 +13,9 @@ from typing import Any
 
 from cudnnpy import Engine, _worker
 from cudnnpy._core.choice import Choice
-from cudnnpy._measuring import local_measurer
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy.convolution.candidates import ConvolutionProblem
+from cudnnpy.tuning.measuring import local_measurer
 
 SOURCE = r"""
 extern "C" __global__ void endless(float *y) {

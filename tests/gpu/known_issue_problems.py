@@ -25,7 +25,6 @@ import numpy as np
 import cudnnpy
 from cudnnpy import Graph, TensorSpec, raw, reference
 from cudnnpy._core.layouts import byte_extent, channels_last_strides, packed_strides
-from cudnnpy._measuring.guarded_memory import GuardedMemory
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning import engines
 from cudnnpy._planning.engines import EngineConfiguration, GraphExecutable, Target
@@ -37,6 +36,7 @@ from cudnnpy.graph.descriptors import build_graph
 from cudnnpy.graph.operation_graph import canonical_graph
 from cudnnpy.graph.problem import GraphLowering, GraphProblem
 from cudnnpy.handle import Handle, on_device
+from cudnnpy.tuning.measuring.guarded_memory import GuardedMemory
 
 UNWRITTEN = 0xFF  # in every byte that nothing was written to: NaN in a type that has one
 MARGIN = 256  # bytes before each tensor

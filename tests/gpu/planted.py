@@ -7,11 +7,11 @@ from typing import Any
 
 from cudnnpy import Candidate, Convolution, TensorSpec
 from cudnnpy._core.choice import Choice
-from cudnnpy._measuring.candidate_order import tuning_order
-from cudnnpy._measuring.search import Search
-from cudnnpy._measuring.watch import Watch
 from cudnnpy._planning.engines import Target
 from cudnnpy.handle import Handle, on_device
+from cudnnpy.tuning.candidate_order import tuning_order
+from cudnnpy.tuning.measuring.search import Search
+from cudnnpy.tuning.measuring.watch import Watch
 
 APPROXIMATE = {"winograd", "fft", "reduced_precision_reduction"}
 X, W, Y = (8, 32, 14, 14), (32, 32, 3, 3), (8, 32, 14, 14)  # with padding 1

@@ -14,10 +14,10 @@ from whole_numbers import assert_same, exact_result, whole_numbers
 import cudnnpy
 from cudnnpy import Candidate, Convolution, TensorSpec
 from cudnnpy._core.layouts import channels_last_strides
-from cudnnpy._measuring.float64_check import Float64Checker
-from cudnnpy._measuring.guarded_memory import GuardedMemory
-from cudnnpy._measuring.result_comparison import tolerance
 from cudnnpy.handle import Handle
+from cudnnpy.tuning.measuring.float64_check import Float64Checker
+from cudnnpy.tuning.measuring.guarded_memory import GuardedMemory
+from cudnnpy.tuning.measuring.result_comparison import tolerance
 
 OPERATIONS = ("forward", "backward_data", "backward_filter")
 

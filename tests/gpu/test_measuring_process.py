@@ -15,11 +15,11 @@ import torch
 
 import cudnnpy
 from cudnnpy import store
-from cudnnpy._measuring import tuner
-from cudnnpy._measuring.gpu_worker import GpuWorker
-from cudnnpy._measuring.process import WorkerProcess
 from cudnnpy._planning.engines import EngineConfiguration
 from cudnnpy._process_state import reset
+from cudnnpy.tuning.measuring import tuner
+from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
+from cudnnpy.tuning.measuring.process import WorkerProcess
 
 FAULTY = Path(__file__).with_name("faulty_worker.py")
 SYMPTOMS = {
@@ -36,11 +36,11 @@ NAMES = {fault: f"engine {900 + at}" for at, fault in enumerate(SYMPTOMS)}
 def new_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[store.Store]:
     monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "store.sqlite"))
     tuner.end_processes()
-    reset("cudnnpy._measuring.tuner")
+    reset("cudnnpy.tuning.measuring.tuner")
     cudnnpy.clear_cache()
     yield store.default()
     tuner.end_processes()
-    reset("cudnnpy._measuring.tuner")
+    reset("cudnnpy.tuning.measuring.tuner")
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, *faults: str) -> None:

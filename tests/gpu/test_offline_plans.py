@@ -18,15 +18,15 @@ from whole_numbers import assert_same, exact_result, to_host, whole_numbers
 
 import cudnnpy
 from cudnnpy import Convolution, DeviceProfile, Graph, Plan, TensorSpec, store
-from cudnnpy._measuring import stub_driver
-from cudnnpy._planning import device_profile
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.problem_notation import parse, text_of
-from cudnnpy._planning.stored_choice import key_of
-from cudnnpy._store import exports
-from cudnnpy._store.entry import Entry
 from cudnnpy.cli import command
 from cudnnpy.handle import Handle
+from cudnnpy.tuning import device_profile
+from cudnnpy.tuning.measuring import stub_driver
+from cudnnpy.tuning.store import exports
+from cudnnpy.tuning.store.entry import Entry
+from cudnnpy.tuning.stored_choice import key_of
 
 X, W, Y = (4, 32, 14, 13), (64, 32, 3, 3), (4, 64, 14, 13)
 ARGUMENTS = {"forward": (X, W), "backward_data": (Y, W), "backward_filter": (Y, X)}

@@ -18,17 +18,17 @@ import torch.nn.functional as F
 import cudnnpy
 import cudnnpy.torch
 from cudnnpy import Convolution, ConvolutionTranspose, FusedConvolution, Graph, TensorSpec
-from cudnnpy._measuring import local_measurer
-from cudnnpy._measuring.local_measurer import LocalMeasurer
-from cudnnpy._planning import stored_choice
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.selection import plan_for
-from cudnnpy._store import layers
-from cudnnpy._store.entry import Entry
 from cudnnpy.handle import Handle
 from cudnnpy.tuning import chooser as tuning_chooser
+from cudnnpy.tuning import stored_choice
 from cudnnpy.tuning.chooser import TuningChooser
+from cudnnpy.tuning.measuring import local_measurer
+from cudnnpy.tuning.measuring.local_measurer import LocalMeasurer
+from cudnnpy.tuning.store import layers
+from cudnnpy.tuning.store.entry import Entry
 
 HERE = Path(__file__).resolve().parent
 SECONDS = 600.0

@@ -14,11 +14,11 @@ import pytest
 import cudnnpy
 from cudnnpy import TensorSpec, reference
 from cudnnpy import store as stores
-from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._planning.problem_notation import parse
 from cudnnpy.availability import visible_gpus
 from cudnnpy.cli.tune import tune_problem
 from cudnnpy.store import Entry
+from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 3.0  # for each problem, beside other tests

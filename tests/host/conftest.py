@@ -19,7 +19,7 @@ sys.path += [str(folder) for folder in sorted(HERE.iterdir()) if folder.is_dir()
 
 __all__ = ["cuda_driver", "graphs", "libcudnn", "stand_in"]
 
-if find_spec("cudnnpy._measuring") is not None:  # a copy of the core has none (test_core_alone.py)
+if find_spec("cudnnpy.tuning") is not None:  # a copy of the core has none (test_core_alone.py)
     from made_up_engines import cudnn
     from offline_profiles import profile_file, without_driver
     from planning import plan, planning_environment

@@ -16,9 +16,9 @@ import stand_in_tuning
 
 import cudnnpy
 from cudnnpy import raw
-from cudnnpy._planning.measurement import FoundFault, Measurement
-from cudnnpy._store.entry import Entry
 from cudnnpy.cli.tune.tune_problem import Job, TuningGpu
+from cudnnpy.tuning.measurement import FoundFault, Measurement
+from cudnnpy.tuning.store.entry import Entry
 
 VARIABLE = "CUDNNPY_TEST_CLUSTER_WORK"  # the file of the work of a cluster
 

@@ -13,8 +13,6 @@ import pytest
 from made_up_candidates import made_up
 
 from cudnnpy import Engine, Plan, TensorSpec, raw
-from cudnnpy._measuring import knob_search, local_measurer, search
-from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._memory import workspace
 from cudnnpy._planning import candidates, problem_notation, selection
 from cudnnpy._planning import plan as plans
@@ -29,14 +27,16 @@ from cudnnpy._planning.candidates import (
 from cudnnpy._planning.chooser import Request
 from cudnnpy._planning.engines import Target, engine_name
 from cudnnpy._planning.issue_conditions import ProblemTraits
-from cudnnpy._planning.measurement import Measurer
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Values, values_of
-from cudnnpy._store.database import Store
-from cudnnpy._store.layers import Layers
 from cudnnpy.errors import StatusError
 from cudnnpy.tuning import chooser as tuning_chooser
 from cudnnpy.tuning.chooser import TuningChooser
+from cudnnpy.tuning.measurement import Measurer
+from cudnnpy.tuning.measuring import knob_search, local_measurer, search
+from cudnnpy.tuning.measuring.local_measurer import LocalMeasurer
+from cudnnpy.tuning.store.database import Store
+from cudnnpy.tuning.store.layers import Layers
 
 TARGET = Target()
 LOTS = 1 << 40

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from cudnnpy._core.choice import Choice
-from cudnnpy._store.entry import Entry, Key
 from cudnnpy.cli.tune.tune_problem import Job
+from cudnnpy.tuning.store.entry import Entry, Key
 
 
 def candidate(name: str, source: str, milliseconds: float | None, workspace: int | None = 0, **fields: Any) -> Choice:

@@ -12,7 +12,7 @@ import pytest
 from cuda.bindings import driver
 from stand_in_driver import DONE, StandInDriver
 
-from cudnnpy._measuring import bench_buffers, float64_check, guarded_memory, result_comparison, verification
+from cudnnpy.tuning.measuring import bench_buffers, float64_check, guarded_memory, result_comparison, verification
 
 GRAIN = 4096  # bytes, in place of 2 MiB
 SHORT = (driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY, None)

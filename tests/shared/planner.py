@@ -27,17 +27,12 @@ from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._launch.steps import is_relocatable
 from cudnnpy._layers import graph as graph_of
 from cudnnpy._layers.convolution import Convolution
-from cudnnpy._measuring import local_measurer, search
-from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._planning import engines as engines_of
 from cudnnpy._planning import plan as plans
-from cudnnpy._planning import selection, stored_choice
+from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.chooser import Request
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._store import layers
-from cudnnpy._store.database import Store
-from cudnnpy._store.entry import Entry
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import epilogue as epilogues
 from cudnnpy.convolution import lowering as lowerings
@@ -46,7 +41,13 @@ from cudnnpy.convolution.convolution_graph import convolution_graph
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.graph.descriptors import build_graph
 from cudnnpy.tuning import chooser as tuning_chooser
+from cudnnpy.tuning import stored_choice
 from cudnnpy.tuning.chooser import TuningChooser
+from cudnnpy.tuning.measuring import local_measurer, search
+from cudnnpy.tuning.measuring.local_measurer import LocalMeasurer
+from cudnnpy.tuning.store import layers
+from cudnnpy.tuning.store.database import Store
+from cudnnpy.tuning.store.entry import Entry
 
 TARGET = engines_of.Target(profile=Path(sys.argv[1]).read_text())
 BUILT: list[str] = []  # the operations whose graphs were built

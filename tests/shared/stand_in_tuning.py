@@ -19,10 +19,10 @@ from made_up_entries import entry
 
 from cudnnpy import __version__
 from cudnnpy._core.choice import Choice, Engine
-from cudnnpy._measuring.gpu_worker import GpuWorker
-from cudnnpy._measuring.process import WorkerProcess
-from cudnnpy._store.entry import Entry
 from cudnnpy.cli.tune.tune_problem import TuningGpu
+from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
+from cudnnpy.tuning.measuring.process import WorkerProcess
+from cudnnpy.tuning.store.entry import Entry
 
 Message = dict[str, Any]
 
@@ -165,7 +165,7 @@ def say(message: Message) -> None:
 
 
 def main(behaviour: str) -> None:
-    from cudnnpy._measuring.end_with_parent import end_with_parent
+    from cudnnpy.tuning.measuring.end_with_parent import end_with_parent
 
     end_with_parent(0)
     gpu = json.loads(sys.stdin.readline())["gpu"]

@@ -23,21 +23,22 @@ from typing import IO, Any, cast
 
 from cudnnpy import _worker
 from cudnnpy._core.choice import Choice
-from cudnnpy._measuring import search
-from cudnnpy._measuring.bench import Bench
-from cudnnpy._measuring.gpus import uuid_of
-from cudnnpy._measuring.service import Say, Service
-from cudnnpy._measuring.watch import Watch
 from cudnnpy._memory import workspace
-from cudnnpy._planning import problem_notation, ranking
+from cudnnpy._planning import problem_notation
 from cudnnpy._planning.candidates import Candidate, all_engines, heuristic_candidates
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import is_strict
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.lowering import lowerings
-from cudnnpy.convolution.ranking_features import features
 from cudnnpy.handle import Handle, on_device
+from cudnnpy.tuning import ranking
+from cudnnpy.tuning.measuring import search
+from cudnnpy.tuning.measuring.bench import Bench
+from cudnnpy.tuning.measuring.gpus import uuid_of
+from cudnnpy.tuning.measuring.service import Say, Service
+from cudnnpy.tuning.measuring.watch import Watch
+from cudnnpy.tuning.ranking_features import features
 from tools.ranking import rows
 from tools.ranking.dataset import configuration
 

@@ -12,9 +12,9 @@ import numpy as np
 from cudnnpy import raw
 from cudnnpy._planning import problem_notation
 from cudnnpy._planning.problem import is_strict
-from cudnnpy._planning.ranking import Configuration, Positions, Token, engine_number, lowering_names
 from cudnnpy.convolution.problem import ConvolutionSpec
-from cudnnpy.convolution.ranking_features import features, kind_number
+from cudnnpy.tuning.ranking import Configuration, Positions, Token, engine_number, lowering_names
+from cudnnpy.tuning.ranking_features import features, kind_number
 from tools.ranking.rows import Candidate, Problem
 
 _LEAST = 60  # the number of candidates that have a token, without which it is not in the vocabulary

@@ -56,8 +56,8 @@ def run(options: argparse.Namespace) -> int:
     is_ordinal = options.device.isascii() and options.device.isdigit()
     if options.measure and not is_ordinal:
         raise UsageError(f"--measure must be used on a GPU of this machine; got the device profile {options.device}")
-    from cudnnpy._planning.device_profile import DeviceProfile
     from cudnnpy.cli.explain import explain
+    from cudnnpy.tuning.device_profile import DeviceProfile
 
     if is_ordinal:
         advice = "; to plan without a GPU, name a device profile, such as --device h200"

@@ -7,21 +7,22 @@ from typing import Any
 
 from cudnnpy import raw
 from cudnnpy._core.choice import Choice
-from cudnnpy._measuring.planner_process import planner_for
-from cudnnpy._planning import device_profile, problem_notation, selection
+from cudnnpy._planning import problem_notation, selection
 from cudnnpy._planning.chooser import Request, check_device
-from cudnnpy._planning.device_profile import DeviceProfile
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.measurement import Measurer
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.ranking import source_text
-from cudnnpy._planning.stored_choice import choice_text, key_of
-from cudnnpy._store import layers
-from cudnnpy._store.entry import Entry
 from cudnnpy.cli import devices
 from cudnnpy.cli.explain.explanation import Explanation, Gpu, Stored
+from cudnnpy.tuning import device_profile
 from cudnnpy.tuning.chooser import TuningChooser
+from cudnnpy.tuning.device_profile import DeviceProfile
+from cudnnpy.tuning.measurement import Measurer
+from cudnnpy.tuning.measuring.planner_process import planner_for
+from cudnnpy.tuning.ranking import source_text
+from cudnnpy.tuning.store import layers
+from cudnnpy.tuning.store.entry import Entry
+from cudnnpy.tuning.stored_choice import choice_text, key_of
 from cudnnpy.typing import Preference
 
 _NOTHING_STORED = "nothing is stored for this problem"
@@ -83,7 +84,7 @@ def for_profile(text: str, profile: DeviceProfile, prefer: Preference | None) ->
 
 
 def _measurer(device: int) -> Measurer:
-    from cudnnpy._measuring.tuner import Tuner
+    from cudnnpy.tuning.measuring.tuner import Tuner
 
     return Tuner(device)
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cudnnpy._core.choice import Choice
-from cudnnpy._store.entry import Entry
+from cudnnpy.tuning.store.entry import Entry
 
 FORMAT = 2
 _STORED = ("made_at", "made_with", "tune_seconds", "complete")

@@ -12,9 +12,9 @@ from cudnnpy.cli.errors import UsageError
 from cudnnpy.cli.text_table import printed, say
 
 if TYPE_CHECKING:
-    from cudnnpy._measuring.planner_process import PlannerProcess
     from cudnnpy._planning.problem_file import ListedProblem
-    from cudnnpy._store.entry import Entry
+    from cudnnpy.tuning.measuring.planner_process import PlannerProcess
+    from cudnnpy.tuning.store.entry import Entry
 
 
 # The end of the errors for a problem in place of the file.
@@ -36,10 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
-    from cudnnpy._measuring.planner_process import PlannerProcess
-    from cudnnpy._planning import device_profile, problem_file
-    from cudnnpy._planning.device_profile import DeviceProfile
+    from cudnnpy._planning import problem_file
     from cudnnpy.cli import output_files
+    from cudnnpy.tuning import device_profile
+    from cudnnpy.tuning.device_profile import DeviceProfile
+    from cudnnpy.tuning.measuring.planner_process import PlannerProcess
 
     if options.output == "-":
         raise UsageError("-: plans must be written to a file; got standard output")
@@ -67,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _entry(request: ListedProblem, planner: PlannerProcess, file: str) -> Entry | None:
     """Return the choice for a problem; None, with the reason on standard error, if it cannot be planned."""
-    from cudnnpy._measuring.planner_process import PlanningError
+    from cudnnpy.tuning.measuring.planner_process import PlanningError
 
     try:
         return planner.plan(request.text)
@@ -85,7 +86,7 @@ def _show_progress(text: str) -> None:
 
 def _write(entries: list[Entry], path: str) -> int:
     """Write the export of a store with the first entry for each key. Return the number of entries."""
-    from cudnnpy._store import exports
+    from cudnnpy.tuning.store import exports
 
     distinct = {entry.key: entry for entry in reversed(entries)}
     try:

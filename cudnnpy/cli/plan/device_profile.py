@@ -17,9 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     from cudnnpy import raw
-    from cudnnpy._planning import device_profile
-    from cudnnpy._planning.device_profile import DeviceProfile
     from cudnnpy.cli import devices, output_files
+    from cudnnpy.tuning import device_profile
+    from cudnnpy.tuning.device_profile import DeviceProfile
 
     output_files.check_writable(options.output, overwrite=options.force)
     devices.check_ordinal(options.device)

@@ -16,12 +16,12 @@ from uuid import uuid4
 
 from cudnnpy import raw
 from cudnnpy._installation import with_extra
-from cudnnpy._measuring.gpu_worker import GpuWorker
-from cudnnpy._planning.measurement import Measurement
 from cudnnpy._process_state import declare
 from cudnnpy._version import __version__
 from cudnnpy.cli.errors import UsageError
 from cudnnpy.cli.tune.tune_problem import Job, Place, TuningGpu, first_line, tune_on, tuning_gpus
+from cudnnpy.tuning.measurement import Measurement
+from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
 
 ABSENCE_SECONDS = 30.0  # without a worker of a GPU kind: a nanny takes some of them to restart one
 _CONNECT_SECONDS = 5.0

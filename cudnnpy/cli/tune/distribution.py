@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from cudnnpy._measuring.gpu_worker import GpuWorker
-from cudnnpy._measuring.process import StartError
-from cudnnpy._planning.measurement import FoundFault, Measurement
 from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Place, Result, TuningGpu, checked, first_line, tune_on
+from cudnnpy.tuning.measurement import FoundFault, Measurement
+from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
+from cudnnpy.tuning.measuring.process import StartError
 
 TRIES = 3
 _POLL_SECONDS = 0.5  # between two listings of the places

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from cudnnpy._planning import problem_file
 from cudnnpy._planning.problem_file import ListedProblem
-from cudnnpy._planning.stored_choice import choice_text
-from cudnnpy._store.entry import Key
 from cudnnpy.cli.errors import UsageError
 from cudnnpy.cli.text_table import say
 from cudnnpy.cli.tune import tune_problem
 from cudnnpy.cli.tune.tune_problem import Job
+from cudnnpy.tuning.store.entry import Key
+from cudnnpy.tuning.stored_choice import choice_text
 
 # With -P neither this program nor the package imports from the current folder. The first argument is the package's folder.
 _RECORD = """

@@ -6,10 +6,10 @@ import time
 from contextlib import ExitStack
 from typing import Any, Self, TextIO
 
-from cudnnpy._store.entry import Entry
 from cudnnpy.cli.text_table import has_rich, printed
 from cudnnpy.cli.tune.report import row_of
 from cudnnpy.cli.tune.tune_problem import LostPlace, Result
+from cudnnpy.tuning.store.entry import Entry
 
 
 class Progress:

@@ -10,8 +10,8 @@ import os
 import runpy
 import sys
 
-from cudnnpy._planning.measurement_freeze import freeze
-from cudnnpy._planning.recording import record
+from cudnnpy.tuning.measurement_freeze import freeze
+from cudnnpy.tuning.recording import record
 
 
 def main() -> None:

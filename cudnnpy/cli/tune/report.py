@@ -11,9 +11,9 @@ from typing import NamedTuple
 from cudnnpy import raw
 from cudnnpy._core.choice import Choice
 from cudnnpy._options.byte_counts import bytes_text
-from cudnnpy._store.entry import Entry
 from cudnnpy.cli import text_table
 from cudnnpy.cli.text_table import Line
+from cudnnpy.tuning.store.entry import Entry
 
 
 class ReportRow(NamedTuple):

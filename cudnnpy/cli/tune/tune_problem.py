@@ -8,17 +8,17 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from cudnnpy._cuda_python import gpu_facts
-from cudnnpy._measuring.gpu_lock import gpu_lock
-from cudnnpy._measuring.gpu_worker import GpuWorker
-from cudnnpy._measuring.gpus import uuid_of
-from cudnnpy._measuring.process import StartError
-from cudnnpy._planning import stored_choice
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.measurement import SYMPTOMS, FoundFault, Measurement
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
-from cudnnpy._store.entry import Entry, Key
 from cudnnpy.availability import visible_gpus
+from cudnnpy.tuning import stored_choice
+from cudnnpy.tuning.measurement import SYMPTOMS, FoundFault, Measurement
+from cudnnpy.tuning.measuring.gpu_lock import gpu_lock
+from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
+from cudnnpy.tuning.measuring.gpus import uuid_of
+from cudnnpy.tuning.measuring.process import StartError
+from cudnnpy.tuning.store.entry import Entry, Key
 
 EXTRA_SECONDS = 300.0  # beyond ten times the seconds of the search, to plan, to start processes and to confirm faults
 _POLL_SECONDS = 1.0  # between two checks for a stop, while another process uses the GPU

@@ -18,9 +18,10 @@ import pytest
 import cudnnpy
 from cudnnpy import availability, raw
 from cudnnpy._cuda_state import NO_DRIVER, has_driver
-from cudnnpy._planning import known_issues, ranking
+from cudnnpy._planning import known_issues
 from cudnnpy.cli import command as cli
 from cudnnpy.cli import info, text_table
+from cudnnpy.tuning import ranking
 
 ROOT = Path(__file__).resolve().parents[3]
 WITHOUT_GPU = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": ""}

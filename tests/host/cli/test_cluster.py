@@ -27,12 +27,12 @@ from stand_in_tuning import KINDS
 import cudnnpy
 from cudnnpy import store as stores
 from cudnnpy._planning.problem_notation import parse
-from cudnnpy._store.entry import Entry
 from cudnnpy.cli import command
 from cudnnpy.cli.tune import dask_cluster
 from cudnnpy.cli.tune.dask_cluster import ClusterError, DaskCluster
 from cudnnpy.cli.tune.distribution import distribute
 from cudnnpy.cli.tune.tune_problem import Job, Result, key_for
+from cudnnpy.tuning.store.entry import Entry
 
 ROOT = Path(__file__).resolve().parents[3]
 PROBLEMS = tuple(f"forward {batch}x8x9x9 16x8x3x3 pad=1 float16 channels_last" for batch in range(1, 9))

@@ -22,22 +22,22 @@ from planning import profile
 import cudnnpy
 from cudnnpy import DeviceProfile, Graph, raw
 from cudnnpy._core.choice import Choice
-from cudnnpy._measuring import planner_process
-from cudnnpy._measuring.planner_process import PlannerProcess
-from cudnnpy._planning import ranking
 from cudnnpy._planning.chooser import Request
 from cudnnpy._planning.engines import engine_name
-from cudnnpy._planning.measurement import FoundFault, Measurement
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem_notation import parse, text_of
-from cudnnpy._planning.stored_choice import choice_text, environment_of
-from cudnnpy._store import exports
-from cudnnpy._store.database import Store
-from cudnnpy._store.layers import LayerEntry
 from cudnnpy.cli import command, devices, text_table
 from cudnnpy.cli.explain import explain as explain_module
 from cudnnpy.cli.explain import explanation_text
 from cudnnpy.cli.explain.explanation import Explanation, Gpu
+from cudnnpy.tuning import ranking
+from cudnnpy.tuning.measurement import FoundFault, Measurement
+from cudnnpy.tuning.measuring import planner_process
+from cudnnpy.tuning.measuring.planner_process import PlannerProcess
+from cudnnpy.tuning.store import exports
+from cudnnpy.tuning.store.database import Store
+from cudnnpy.tuning.store.layers import LayerEntry
+from cudnnpy.tuning.stored_choice import choice_text, environment_of
 from tests.shared import made_up_models
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -482,7 +482,7 @@ def on_a_gpu(monkeypatch, measurement=None, reasons=()):
     monkeypatch.setattr("cudnnpy.handle.on_device", lambda device: nullcontext())
     monkeypatch.setattr("cudnnpy.handle.Handle.default", lambda device: None)
     monkeypatch.setattr("cudnnpy._memory.workspace.free_bytes", lambda device: 1 << 36)
-    monkeypatch.setattr("cudnnpy._planning.stored_choice.driver", lambda: "13.0")
+    monkeypatch.setattr("cudnnpy.tuning.stored_choice.driver", lambda: "13.0")
     monkeypatch.setattr(explain_module.selection, "survey", survey)
     monkeypatch.setattr(explain_module, "_measurer", lambda device: SimpleNamespace(measure=measure))
     return seen
@@ -560,7 +560,7 @@ def test_a_stored_choice_may_be_left_to_autotune(stored_here, capsys, monkeypatc
 
 
 def test_a_choice_of_another_driver_is_taken_once_it_is_confirmed(stored_here, capsys, monkeypatch):
-    monkeypatch.setattr("cudnnpy._planning.stored_choice.driver", lambda: "14.0")
+    monkeypatch.setattr("cudnnpy.tuning.stored_choice.driver", lambda: "14.0")
     chosen, _, reason = why(capsys)
     assert (chosen, reason.partition("; ")[2]) == ("engine 1", "the stored choice was not measured with this driver")
     explain_module.layers.current().mark_checked(stored_here.key, environment_of(stored_here.key))

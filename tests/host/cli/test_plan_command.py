@@ -15,13 +15,13 @@ from planning import DATA
 
 from cudnnpy import Graph, raw
 from cudnnpy._core.choice import deserialize
-from cudnnpy._measuring import planner_process, process
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem_notation import parse, text_of
-from cudnnpy._store import exports
-from cudnnpy._store.database import Store
 from cudnnpy.cli import command
 from cudnnpy.cli.tune import tune_problem
+from cudnnpy.tuning.measuring import planner_process, process
+from cudnnpy.tuning.store import exports
+from cudnnpy.tuning.store.database import Store
 
 CONVOLUTION = "forward 8x64x28x28 64x64x3x3 pad=1 float16 channels_last"
 FILTER = "backward_filter 8x64x28x28 64x64x3x3 pad=1 prefer=no_workspace"

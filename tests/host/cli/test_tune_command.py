@@ -24,17 +24,18 @@ from stand_in_tuning import KINDS, gpus_of, tuned, worker
 
 from cudnnpy import raw
 from cudnnpy import store as stores
-from cudnnpy._measuring import gpu_worker
-from cudnnpy._planning import problem_file, stored_choice
-from cudnnpy._planning.device_profile import FIRST_RELEASE
-from cudnnpy._planning.measurement import FoundFault, Measurement
-from cudnnpy._store import sqlite
+from cudnnpy._planning import problem_file
 from cudnnpy.availability import UnavailableError
 from cudnnpy.cli import command, errors
 from cudnnpy.cli.tune import command as tune_command
 from cudnnpy.cli.tune import session
 from cudnnpy.cli.tune.session import TuningBackend
 from cudnnpy.cli.tune.tune_problem import TuningGpu
+from cudnnpy.tuning import stored_choice
+from cudnnpy.tuning.device_profile import FIRST_RELEASE
+from cudnnpy.tuning.measurement import FoundFault, Measurement
+from cudnnpy.tuning.measuring import gpu_worker
+from cudnnpy.tuning.store import sqlite
 
 ROOT = Path(__file__).resolve().parents[3]
 PROBLEMS = (
@@ -524,8 +525,8 @@ def test_without_rich_one_line_names_the_extra(
 
 PROGRAM = """
 import sys
-from cudnnpy._planning import recording
-from cudnnpy._planning.measurement_freeze import Freeze
+from cudnnpy.tuning import recording
+from cudnnpy.tuning.measurement_freeze import Freeze
 from cudnnpy._planning.problem_notation import parse
 import beside
 assert __name__ == "__main__" and Freeze.is_open()

@@ -14,12 +14,12 @@ from made_up_entries import entry, job
 from process_groups import has_ended
 from stand_in_tuning import gpus_of, worker
 
-from cudnnpy._measuring.process import StartError
-from cudnnpy._planning import stored_choice
-from cudnnpy._planning.measurement import FoundFault, Measurement
 from cudnnpy.cli.tune import tune_problem
 from cudnnpy.cli.tune.distribution import distribute, local_places
 from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Result, TuningGpu, tune_on
+from cudnnpy.tuning import stored_choice
+from cudnnpy.tuning.measurement import FoundFault, Measurement
+from cudnnpy.tuning.measuring.process import StartError
 
 HOW = "set aside after 3 tries: the process that measures ended: "
 AT_START = "the process that measures and plans ended when it started: signal SIGKILL"

@@ -28,9 +28,9 @@ from cudnnpy._planning import plan as plan_module
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.chooser import Chooser, Request
 from cudnnpy._planning.engines import GraphExecutable
-from cudnnpy._planning.measurement import Measurement
 from cudnnpy.graph.problem import GraphLowering, GraphProblem
 from cudnnpy.handle import Handle
+from cudnnpy.tuning.measurement import Measurement
 
 NAMES = [function.__name__ for function in (*FUSED, *OTHERS)]
 PLANNED = [function.__name__ for function in FUSED]

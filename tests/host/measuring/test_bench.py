@@ -12,15 +12,15 @@ from made_up_candidates import made_up
 
 from cudnnpy import TensorSpec
 from cudnnpy._core.choice import Engine
-from cudnnpy._measuring.bench import Bench
-from cudnnpy._measuring.bench_buffers import FIRST, Fills
-from cudnnpy._measuring.timing import Timer
-from cudnnpy._measuring.watch import SILENT
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.convolution import problem
 from cudnnpy.convolution.candidates import ConvolutionProblem
+from cudnnpy.tuning.measuring.bench import Bench
+from cudnnpy.tuning.measuring.bench_buffers import FIRST, Fills
+from cudnnpy.tuning.measuring.timing import Timer
+from cudnnpy.tuning.measuring.watch import SILENT
 
 
 def asked(*given: Any) -> ConvolutionProblem:

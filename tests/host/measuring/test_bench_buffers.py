@@ -16,13 +16,13 @@ from stand_in_driver import DriverFixture, StandInDriver, stand_in_driver
 
 from cudnnpy import TensorSpec
 from cudnnpy._core.layouts import byte_extent
-from cudnnpy._measuring.bench_buffers import SECOND, BenchBuffers
-from cudnnpy._measuring.guarded_memory import GuardedMemory
-from cudnnpy._measuring.random_operands import have_gaps_changed, image, numbers, without_gaps
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.problem import Values, values_of
 from cudnnpy.convolution import problem
 from cudnnpy.convolution.candidates import ConvolutionProblem
+from cudnnpy.tuning.measuring.bench_buffers import SECOND, BenchBuffers
+from cudnnpy.tuning.measuring.guarded_memory import GuardedMemory
+from cudnnpy.tuning.measuring.random_operands import have_gaps_changed, image, numbers, without_gaps
 
 SHAPES = ((1, 8, 4, 4), (4, 8, 3, 3), (1, 4, 2, 2))
 CACHE = 1 << 12

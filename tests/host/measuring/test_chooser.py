@@ -10,14 +10,14 @@ import pytest
 from made_up_engines import LOTS, Cudnn, Made, MadeUp, asked, tuner
 
 from cudnnpy import Engine, Plan, raw
-from cudnnpy._measuring import knob_search, search
 from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.measurement import UNPROMISING
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy.errors import NoAlgorithmError
+from cudnnpy.tuning.measurement import UNPROMISING
+from cudnnpy.tuning.measuring import knob_search, search
 
 SPLIT, TILE = int(raw.CUDNN_KNOB_TYPE_SPLIT_K), int(raw.CUDNN_KNOB_TYPE_TILE_SIZE)
 Knobs = Mapping[int, int]

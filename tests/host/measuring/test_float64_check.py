@@ -16,13 +16,13 @@ from stand_in_driver import DONE, DriverFixture
 from cudnnpy import TensorSpec, reference
 from cudnnpy._core.convolution_sizes import output_shape
 from cudnnpy._core.layouts import channels_last_strides
-from cudnnpy._measuring import float64_check
-from cudnnpy._measuring.float64_check import Float64Checker
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.problem import StridedSlice
 from cudnnpy.convolution import problem
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.float64_elements import float64_elements
+from cudnnpy.tuning.measuring import float64_check
+from cudnnpy.tuning.measuring.float64_check import Float64Checker
 
 SMALL = st.integers(1, 3)
 

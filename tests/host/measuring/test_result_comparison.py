@@ -11,11 +11,11 @@ from stand_in_driver import DONE, DriverFixture
 
 from cudnnpy import TensorSpec
 from cudnnpy._core.dtypes import numpy_dtype
-from cudnnpy._measuring import result_comparison
-from cudnnpy._measuring.result_comparison import MaxAbs, tolerance
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy.convolution import problem
 from cudnnpy.convolution.candidates import ConvolutionProblem
+from cudnnpy.tuning.measuring import result_comparison
+from cudnnpy.tuning.measuring.result_comparison import MaxAbs, tolerance
 
 
 def test_tolerance_grows_with_the_sum_and_with_coarser_types() -> None:

@@ -15,9 +15,9 @@ from messages import says
 from offline_profiles import needs_profiles
 
 from cudnnpy import DeviceProfile, __version__
-from cudnnpy._measuring import process, stub_driver
-from cudnnpy._measuring.planner_process import PlannerProcess
 from cudnnpy.errors import CudnnError
+from cudnnpy.tuning.measuring import process, stub_driver
+from cudnnpy.tuning.measuring.planner_process import PlannerProcess
 
 LOAD = """
 import ctypes, os, sys

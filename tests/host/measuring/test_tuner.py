@@ -17,16 +17,16 @@ import pytest
 from made_up_entries import entry
 
 from cudnnpy import TensorSpec
-from cudnnpy._measuring import gpu_lock, gpus, tuner
-from cudnnpy._measuring.gpu_worker import MeasureError
-from cudnnpy._measuring.process import StartError
-from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._memory import workspace
 from cudnnpy._options.convolution import ConvolutionOptions
-from cudnnpy._planning.measurement import Measurement
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.convolution import problem
 from cudnnpy.convolution.candidates import ConvolutionProblem
+from cudnnpy.tuning.measurement import Measurement
+from cudnnpy.tuning.measuring import gpu_lock, gpus, tuner
+from cudnnpy.tuning.measuring.gpu_worker import MeasureError
+from cudnnpy.tuning.measuring.process import StartError
+from cudnnpy.tuning.measuring.tuner import Tuner
 
 ENTRY = entry("forward 1x1x8x8 1x1x3x3")
 OPTIONS = PlanningOptions(prefer="autotune", tune_seconds=0.2)

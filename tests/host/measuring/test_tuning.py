@@ -20,9 +20,6 @@ from cudnnpy._core.choice import Choice
 from cudnnpy._core.layouts import byte_extent
 from cudnnpy._launch import launcher
 from cudnnpy._launch.launcher import Launcher
-from cudnnpy._measuring import bench, float64_check, result_comparison, timing
-from cudnnpy._measuring.search import Search
-from cudnnpy._measuring.watch import ContextLost, Watch
 from cudnnpy._memory import workspace
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.candidates import Candidate
@@ -31,6 +28,9 @@ from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.convolution import problem
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.handle import Handle
+from cudnnpy.tuning.measuring import bench, float64_check, result_comparison, timing
+from cudnnpy.tuning.measuring.search import Search
+from cudnnpy.tuning.measuring.watch import ContextLost, Watch
 
 SHAPES = ((2, 6, 7, 8), (4, 6, 3, 3), (2, 4, 7, 8))
 Spoil = Callable[[np.ndarray], None]

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from cudnnpy import __version__
-from cudnnpy._measuring import gpus, process
-from cudnnpy._measuring.process import Ended, StartError, WorkerProcess
-from cudnnpy._measuring.service import Service
+from cudnnpy.tuning.measuring import gpus, process
+from cudnnpy.tuning.measuring.process import Ended, StartError, WorkerProcess
+from cudnnpy.tuning.measuring.service import Service
 
 # Answers the opening, and then does with each request what it says.
 SCRIPT = f"""
@@ -284,7 +284,7 @@ def test_the_child_imports_nothing_from_the_current_folder(tmp_path: Path, monke
 
 PARENT = f"""
 import sys, time
-from cudnnpy._measuring.process import WorkerProcess
+from cudnnpy.tuning.measuring.process import WorkerProcess
 worker = WorkerProcess({{}}, command=[sys.executable, "-c", {SCRIPT!r}])
 print(worker._process.pid, flush=True)
 worker.ask({{"code": "time.sleep(600)"}})

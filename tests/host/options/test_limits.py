@@ -14,9 +14,9 @@ from made_up_entries import CANDIDATES, entry
 
 from cudnnpy._options.checks import error_repr, printable
 from cudnnpy._options.limits import MAX_PRINTED_CHARACTERS, MAX_SHOWN_CHARACTERS
-from cudnnpy._store.entry import Entry
 from cudnnpy.cli import output_files, text_table
 from cudnnpy.store import Store
+from cudnnpy.tuning.store.entry import Entry
 
 # Each call must fail within 500 MiB more memory than the process has, and with a message that can be shown.
 _PROGRAM = r"""
@@ -29,7 +29,7 @@ from cudnnpy import Engine
 from cudnnpy._core.layouts import TensorSpec, check_spec
 from cudnnpy._core import choice
 from cudnnpy._planning import problem_notation, problem_file
-from cudnnpy._store import exports
+from cudnnpy.tuning.store import exports
 from cudnnpy._layers.graph import _checked_axes as checked_axes
 
 class Huge:  # an array

@@ -16,8 +16,8 @@ from cudnnpy._layers import convolution
 from cudnnpy._memory import workspace
 from cudnnpy._planning import selection
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._store import layers
 from cudnnpy.errors import NoAlgorithmError
+from cudnnpy.tuning.store import layers
 
 FAST = "engine 2"
 

@@ -17,9 +17,9 @@ from offline_profiles import needs_profiles
 import cudnnpy
 from cudnnpy import Convolution, DeviceProfile, Engine, FusedConvolution, Graph, Plan, TensorSpec, errors, store
 from cudnnpy._cuda_state import NO_DRIVER
-from cudnnpy._measuring import planner_process, process
 from cudnnpy._planning import problem_file
 from cudnnpy.errors import CudnnError, NoAlgorithmError, status_error
+from cudnnpy.tuning.measuring import planner_process, process
 
 TEXT = "forward 8x64x28x28 64x64x3x3 pad=1 float16"
 X, W = TensorSpec((8, 64, 28, 28), "float16"), TensorSpec((64, 64, 3, 3), "float16")

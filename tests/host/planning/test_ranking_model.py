@@ -15,12 +15,13 @@ from made_up_candidates import made_up
 
 from cudnnpy import raw
 from cudnnpy._core.choice import Engine
-from cudnnpy._planning import known_issues, ranking
+from cudnnpy._planning import known_issues
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.issue_conditions import ProblemTraits
-from cudnnpy._planning.ranking import Configuration, Model, Positions
 from cudnnpy.errors import NotSupportedError
+from cudnnpy.tuning import ranking
+from cudnnpy.tuning.ranking import Configuration, Model, Positions
 from tests.shared import made_up_models
 from tools.ranking import dataset, rows
 from tools.ranking.__main__ import ROWS

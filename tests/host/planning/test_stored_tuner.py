@@ -18,17 +18,17 @@ from stored import changed
 from cudnnpy import Engine, Plan, candidates_table, raw
 from cudnnpy._core.choice import GpuKind
 from cudnnpy._memory import workspace
-from cudnnpy._planning import known_issues, problem_notation, selection, stored_choice
+from cudnnpy._planning import known_issues, problem_notation, selection
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.chooser import chooser_of
-from cudnnpy._planning.measurement import FoundFault, Measurement
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.problem import Problem
-from cudnnpy._store import layers
-from cudnnpy._store.database import Store
-from cudnnpy._store.entry import Entry
 from cudnnpy.errors import NoAlgorithmError
-from cudnnpy.tuning import chooser
+from cudnnpy.tuning import chooser, stored_choice
+from cudnnpy.tuning.measurement import FoundFault, Measurement
+from cudnnpy.tuning.store import layers
+from cudnnpy.tuning.store.database import Store
+from cudnnpy.tuning.store.entry import Entry
 
 SUMS = MadeUp()
 
@@ -565,7 +565,7 @@ def test_a_store_that_stays_locked_costs_one_warning_and_its_choices(
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
     layers.use(str(tmp_path / "store.sqlite"))
     planned()
-    monkeypatch.setattr("cudnnpy._store.sqlite_file.PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("cudnnpy.tuning.store.sqlite_file.PATIENCE_SECONDS", 0.1)
     with closing(sqlite3.connect(tmp_path / "store.sqlite", isolation_level=None)) as locked:
         locked.execute("BEGIN EXCLUSIVE")
         with pytest.warns(RuntimeWarning, match="it stays locked") as caught:

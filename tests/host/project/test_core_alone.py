@@ -14,28 +14,7 @@ from planning import profile
 from cudnnpy import _LAZY
 
 # The extras: tuning, the rest that is built on the layer, and direct launches. They are absent as a whole.
-TUNING = (
-    "tuning",
-    "store.py",
-    "_store",
-    "_measuring",
-    "_worker.py",
-    "convolution/ranking_features.py",
-    *(
-        f"_planning/{name}"
-        for name in (
-            "device_profile.py",
-            "device_profiles",
-            "measurement.py",
-            "measurement_freeze.py",
-            "models",
-            "offline_planning.py",
-            "ranking.py",
-            "recording.py",
-            "stored_choice.py",
-        )
-    ),
-)
+TUNING = ("tuning", "store.py", "_worker.py")
 ABSENT = (*TUNING, "torch", "cli", "__main__.py")
 
 # raw, descriptors, Convolution on the stand-in device, and the reference

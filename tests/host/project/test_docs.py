@@ -12,8 +12,8 @@ from cudnnpy import errors, raw
 from cudnnpy._options.algorithms import algorithm_named, algorithm_names
 from cudnnpy._options.convolution import POLICIES
 from cudnnpy._options.planning import PREFERENCES
-from cudnnpy._planning.device_profile import FIRST_RELEASE
 from cudnnpy.convolution import problem
+from cudnnpy.tuning.device_profile import FIRST_RELEASE
 
 DOCS = pages.ROOT / "docs"
 WITH_PROGRAMS = [page for page in pages.PAGES if () in pages.packages(page, gpu=False)]

@@ -27,7 +27,7 @@ import pytest
 import cudnnpy
 from cudnnpy import _installation, raw
 from cudnnpy._cuda_state import NO_DRIVER
-from cudnnpy._measuring import stub_driver
+from cudnnpy.tuning.measuring import stub_driver
 
 ROOT = Path(__file__).resolve().parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -242,10 +242,10 @@ def test_the_wheel_has_the_package_and_nothing_else(files: dict[str, Path]) -> N
     assert {
         "cudnnpy/py.typed",
         "cudnnpy/cli/data/sample.png",
-        "cudnnpy/_planning/device_profiles/h200.json",
+        "cudnnpy/tuning/device_profiles/h200.json",
         "cudnnpy/raw/_api.pyi",
     } <= names
-    models = {f"cudnnpy/_planning/models/{file.name}" for file in (ROOT / "cudnnpy/_planning/models").iterdir()}
+    models = {f"cudnnpy/tuning/models/{file.name}" for file in (ROOT / "cudnnpy/tuning/models").iterdir()}
     assert models
     assert models <= names
 

@@ -36,15 +36,13 @@ ORDER = [
     "descriptors",
     "backend",
     "_launch",
-    "_store",
-    "store",
     "_planning",
     "graph",
     "convolution",
     "_layers",
     "reference",
-    "_measuring",
     "tuning",
+    "store",
     "torch",
     "availability",
     "_worker",
@@ -77,8 +75,17 @@ def modules() -> dict[str, str]:
 
 
 def imported(source: str, known: set[str]) -> Iterator[tuple[int, str]]:
-    """(line, module below the package) of every import in a module, wherever in it; "" for the package itself."""
-    for node in ast.walk(ast.parse(source)):
+    """(line, module below the package) of every import in a module that runs; "" for the package itself."""
+    tree = ast.parse(source)
+    for_editors = {
+        node
+        for test in ast.walk(tree)
+        if isinstance(test, ast.If) and isinstance(test.test, ast.Name) and test.test.id == "TYPE_CHECKING"
+        for node in test.body
+    }
+    for node in ast.walk(tree):
+        if node in for_editors:
+            continue
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

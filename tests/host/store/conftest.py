@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from stored import CUDNN, GPU
 
-from cudnnpy._store import database
-from cudnnpy._store.machine import Machine
 from cudnnpy.store import Store
+from cudnnpy.tuning.store import database
+from cudnnpy.tuning.store.machine import Machine
 
 
 @pytest.fixture(params=["file", "memory"])

@@ -22,11 +22,11 @@ from stored import CUDNN, entry, fault, key
 
 from cudnnpy import raw
 from cudnnpy import store as public
-from cudnnpy._store import database, machine
-from cudnnpy._store.contents import FAULT
-from cudnnpy._store.sqlite import DEFINITION
 from cudnnpy.errors import ClosedError
 from cudnnpy.store import Entry, Forgotten, Key, Store
+from cudnnpy.tuning.store import database, machine
+from cudnnpy.tuning.store.contents import FAULT
+from cudnnpy.tuning.store.sqlite import DEFINITION
 
 # Keys and entries
 

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored import entry, fault, key
 
-from cudnnpy._store import contents, sqlite_file
 from cudnnpy.store import Store
+from cudnnpy.tuning.store import contents, sqlite_file
 
 COUNT = 60
 PAGE = 4096

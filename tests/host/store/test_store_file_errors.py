@@ -22,10 +22,10 @@ from typing import Any
 import pytest
 from stored import entry, fault, key
 
-from cudnnpy._measuring.gpu_lock import gpu_lock
-from cudnnpy._store import sqlite, sqlite_file
-from cudnnpy._store.sqlite import FileUnavailableError
 from cudnnpy.store import Store
+from cudnnpy.tuning.measuring.gpu_lock import gpu_lock
+from cudnnpy.tuning.store import sqlite, sqlite_file
+from cudnnpy.tuning.store.sqlite import FileUnavailableError
 
 NOT_UTF8 = os.fsdecode(b"caf\xe9")
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n"
@@ -52,7 +52,7 @@ AS_NOBODY = """
 import os, sqlite3, sys, warnings
 sys.path[:0] = {path!r}
 from stored import entry, key
-from cudnnpy._store import machine
+from cudnnpy.tuning.store import machine
 from cudnnpy.store import Store
 machine.this_machine()
 warnings.simplefilter("always")

@@ -18,9 +18,9 @@ import pytest
 import stored
 from stored import entry, key
 
-from cudnnpy._store import contents
-from cudnnpy._store import entry as entry_module
 from cudnnpy.store import Store
+from cudnnpy.tuning.store import contents
+from cudnnpy.tuning.store import entry as entry_module
 
 ROUNDS = int(os.environ.get("CUDNNPY_STORE_ROUNDS", "1"))
 PROCESSES, KILLED, ENTRIES = 32, 10, 500

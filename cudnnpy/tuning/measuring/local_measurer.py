@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from cudnnpy._core.choice import Choice, Engine
-from cudnnpy._measuring.candidate_order import tuning_order
-from cudnnpy._measuring.search import Search
-from cudnnpy._measuring.watch import SILENT, Watch
 from cudnnpy._planning.candidate_filter import try_plan
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target, save_plan
-from cudnnpy._planning.measurement import Measurement
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.stored_choice import candidate_of, entry_of
-from cudnnpy._store.entry import Entry
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle
+from cudnnpy.tuning.candidate_order import tuning_order
+from cudnnpy.tuning.measurement import Measurement
+from cudnnpy.tuning.measuring.search import Search
+from cudnnpy.tuning.measuring.watch import SILENT, Watch
+from cudnnpy.tuning.store.entry import Entry
+from cudnnpy.tuning.stored_choice import candidate_of, entry_of
 
 _FAILED = ("failed when run", "wrong result")  # the rejection reasons of candidates that ran
 _PLANNING_SECONDS = 30.0  # for the heuristics, until the first candidate is planned

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from cudnnpy._core.layouts import TensorSpec, byte_extent, is_dense
 from cudnnpy._cuda_python import cuda_python
 from cudnnpy._launch.steps import aligned_size
-from cudnnpy._measuring.guarded_memory import STREAM, GuardedMemory
-from cudnnpy._measuring.random_operands import have_gaps_changed, image, numbers, without_gaps
 from cudnnpy._memory.workspace import allocate
 from cudnnpy._planning.problem import Problem
+from cudnnpy.tuning.measuring.guarded_memory import STREAM, GuardedMemory
+from cudnnpy.tuning.measuring.random_operands import have_gaps_changed, image, numbers, without_gaps
 
 _COLD = 3  # the rotated buffers together have at least this many times the size of the L2 cache
 _MAX_SETS = 16

@@ -9,7 +9,7 @@ from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 
 if TYPE_CHECKING:  # a first call needs no entries
-    from cudnnpy._store.entry import Entry
+    from cudnnpy.tuning.store.entry import Entry
 
 Symptom = Literal["context lost", "limit exceeded", "access outside", "wrong result", "process ended"]
 SYMPTOMS: tuple[Symptom, ...] = get_args(Symptom)
@@ -46,7 +46,7 @@ class Measurement(NamedTuple):
 
 
 class Measurer(Protocol):
-    """Measures problems outside the calling process (_measuring.tuner.Tuner)."""
+    """Measures problems outside the calling process (measuring.tuner.Tuner)."""
 
     def measure(
         self, problem: Problem, options: PlanningOptions, limit: int, left_out: Mapping[str, str]

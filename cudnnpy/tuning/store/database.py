@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from cudnnpy._options.checks import check_flag, error_repr, printable
 from cudnnpy._options.public_dir import PublicDir
-from cudnnpy._store import exports
-from cudnnpy._store.contents import ENTRY, FAULT, FORGOTTEN, Contents, entries_from_rows, faults_from_rows
-from cudnnpy._store.entry import Entry, Fault, Forgotten, Key
-from cudnnpy._store.machine import this_machine
-from cudnnpy._store.sqlite import ForeignFileError
-from cudnnpy._store.sqlite_file import SqliteFile
 from cudnnpy.errors import ClosedError
+from cudnnpy.tuning.store import exports
+from cudnnpy.tuning.store.contents import ENTRY, FAULT, FORGOTTEN, Contents, entries_from_rows, faults_from_rows
+from cudnnpy.tuning.store.entry import Entry, Fault, Forgotten, Key
+from cudnnpy.tuning.store.machine import this_machine
+from cudnnpy.tuning.store.sqlite import ForeignFileError
+from cudnnpy.tuning.store.sqlite_file import SqliteFile
 
 _ENTRIES_PER_TRANSACTION = 100
 

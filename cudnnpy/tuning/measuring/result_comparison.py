@@ -10,11 +10,11 @@ from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of, numpy_dtype
 from cudnnpy._core.layouts import MAX_TENSOR_ELEMENTS, TensorSpec
 from cudnnpy._cuda_python import cuda_python
-from cudnnpy._measuring.guarded_memory import STREAM
 from cudnnpy._memory.workspace import allocate
 from cudnnpy._planning.problem import Problem
 from cudnnpy.descriptors import ReduceTensorDescriptor, TensorDescriptor
 from cudnnpy.handle import Handle
+from cudnnpy.tuning.measuring.guarded_memory import STREAM
 from cudnnpy.typing import ElementName
 
 # The unit roundoff of each data type: half the distance from 1 to the next representable number.

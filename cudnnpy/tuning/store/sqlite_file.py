@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, TypeVar
 from cudnnpy._core.atomic_file import make_private_folder, replace_file
 from cudnnpy._core.caller_warning import warn
 from cudnnpy._process_state import fork_safe_lock
-from cudnnpy._store import sqlite
-from cudnnpy._store.contents import Contents, Row
+from cudnnpy.tuning.store import sqlite
+from cudnnpy.tuning.store.contents import Contents, Row
 
 if TYPE_CHECKING:
     import sqlite3

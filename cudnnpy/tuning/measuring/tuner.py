@@ -15,18 +15,18 @@ from typing import TypeVar
 
 from cudnnpy._core.caller_warning import warn
 from cudnnpy._core.driver import is_stream_idle
-from cudnnpy._measuring import gpus
-from cudnnpy._measuring.gpu_lock import gpu_lock
-from cudnnpy._measuring.gpu_worker import GpuWorker, MeasureError
-from cudnnpy._measuring.process import StartError, why_no_interpreter
 from cudnnpy._memory import workspace
-from cudnnpy._planning.measurement import Measurement
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.stored_choice import choice_text
 from cudnnpy._process_state import declare, fork_safe_lock
-from cudnnpy._store.entry import Entry
 from cudnnpy.handle import on_device
+from cudnnpy.tuning.measurement import Measurement
+from cudnnpy.tuning.measuring import gpus
+from cudnnpy.tuning.measuring.gpu_lock import gpu_lock
+from cudnnpy.tuning.measuring.gpu_worker import GpuWorker, MeasureError
+from cudnnpy.tuning.measuring.process import StartError, why_no_interpreter
+from cudnnpy.tuning.store.entry import Entry
+from cudnnpy.tuning.stored_choice import choice_text
 
 VARIABLE = "CUDNNPY_MEASURE_IN"  # of earlier versions
 _EXTRA_SECONDS = 3.0  # for the start of a process, for a candidate that is ended at its limit, and for planning

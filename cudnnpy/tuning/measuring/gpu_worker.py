@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cudnnpy._core.choice import Choice
-from cudnnpy._measuring.process import Ended, Message, StartError, WorkerProcess
 from cudnnpy._options.checks import printable
-from cudnnpy._planning.measurement import FoundFault, Measurement, Symptom
-from cudnnpy._planning.stored_choice import driver
-from cudnnpy._store.entry import Entry
+from cudnnpy.tuning.measurement import FoundFault, Measurement, Symptom
+from cudnnpy.tuning.measuring.process import Ended, Message, StartError, WorkerProcess
+from cudnnpy.tuning.store.entry import Entry
+from cudnnpy.tuning.stored_choice import driver
 
 _MAX_ENDS = 20  # of processes for one problem
 _CONFIRM_SECONDS = 30.0  # for one candidate in a process of its own

@@ -11,23 +11,24 @@ from contextlib import suppress
 from typing import Any
 
 from cudnnpy._core.choice import Choice
-from cudnnpy._measuring import gpus
-from cudnnpy._measuring.candidate_order import RankedChooser
-from cudnnpy._measuring.local_measurer import LocalMeasurer
-from cudnnpy._measuring.watch import Watch
 from cudnnpy._memory import workspace
-from cudnnpy._planning import device_profile, offline_planning, problem_notation
+from cudnnpy._planning import problem_notation
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.chooser import Rejection, Request
-from cudnnpy._planning.device_profile import DeviceProfile
-from cudnnpy._planning.measurement import Measurement
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.selection import limit_of, survey
-from cudnnpy._store.entry import Entry
 from cudnnpy._version import __version__
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle, on_device
+from cudnnpy.tuning import device_profile, offline_planning
+from cudnnpy.tuning.candidate_order import RankedChooser
+from cudnnpy.tuning.device_profile import DeviceProfile
+from cudnnpy.tuning.measurement import Measurement
+from cudnnpy.tuning.measuring import gpus
+from cudnnpy.tuning.measuring.local_measurer import LocalMeasurer
+from cudnnpy.tuning.measuring.watch import Watch
+from cudnnpy.tuning.store.entry import Entry
 
 Say = Callable[[dict[str, Any]], object]
 _LEAST_SECONDS = (

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from cudnnpy._core.atomic_file import replace_file
 from cudnnpy._core.caller_warning import warn
 from cudnnpy._options.limits import MAX_EXPORT_HEADER_CHARACTERS, MAX_EXPORT_LINE_CHARACTERS
-from cudnnpy._store.entry import Entry, Fault, canonical, digest_of
+from cudnnpy.tuning.store.entry import Entry, Fault, canonical, digest_of
 
 FORMAT = 3
 KIND = "cudnnpy store"

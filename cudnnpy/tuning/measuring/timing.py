@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from cudnnpy import raw
 from cudnnpy._cuda_python import cuda_python
-from cudnnpy._measuring.guarded_memory import STREAM
-from cudnnpy._measuring.watch import ContextLost
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy.errors import CudnnError
+from cudnnpy.tuning.measuring.guarded_memory import STREAM
+from cudnnpy.tuning.measuring.watch import ContextLost
 
 LONG_MS = 20.0  # a candidate whose run takes longer is timed by single runs
 _QUEUEING_MS = 0.012  # fills keep the GPU busy for this long per run, so that launch overhead on the host is not timed

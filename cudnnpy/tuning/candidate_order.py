@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from cudnnpy._planning import ranking
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.chooser import Chooser, distinct
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem, is_strict
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.ranking_features import features, kind_number
+from cudnnpy.tuning import ranking
+from cudnnpy.tuning.ranking_features import features, kind_number
 
 
 def ranked_candidates(problem: Problem, options: PlanningOptions, target: Target) -> Iterable[Candidate]:

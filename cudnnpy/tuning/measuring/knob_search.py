@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cudnnpy._core.choice import Engine
-from cudnnpy._measuring.bench import milliseconds
 from cudnnpy._planning import engines
 from cudnnpy._planning.candidates import Candidate, from_configuration
 from cudnnpy._planning.engines import Target
 from cudnnpy.errors import StatusError
+from cudnnpy.tuning.measuring.bench import milliseconds
 
 _REFINED = 3  # the number of engines for which other knobs are tried
 _MAX_RATIO = 2.0  # an engine that takes more than this many times as long as the fastest keeps its knobs

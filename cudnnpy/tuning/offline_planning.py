@@ -5,8 +5,8 @@ from __future__ import annotations
 from cudnnpy._planning.chooser import Chooser
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.selection import no_algorithm, survey
-from cudnnpy._planning.stored_choice import entry_of
-from cudnnpy._store.entry import Entry
+from cudnnpy.tuning.store.entry import Entry
+from cudnnpy.tuning.stored_choice import entry_of
 
 
 def plan_for_profile(chooser: Chooser) -> Entry:

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from cudnnpy import raw
 from cudnnpy._cuda_python import cuda_python, gpu_facts
-from cudnnpy._store.entry import Key
 from cudnnpy.errors import LibraryError
+from cudnnpy.tuning.store.entry import Key
 
 
 class Machine(NamedTuple):

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from cudnnpy._core.caller_warning import warn
 from cudnnpy._options.checks import printable
 from cudnnpy._process_state import declare, fork_safe_lock
-from cudnnpy._store.database import Store, is_blank, look_up
-from cudnnpy._store.entry import Entry, Fault, Key, without_options
+from cudnnpy.tuning.store.database import Store, is_blank, look_up
+from cudnnpy.tuning.store.entry import Entry, Fault, Key, without_options
 
 VARIABLE, LAYERS_VARIABLE = "CUDNNPY_STORE", "CUDNNPY_STORE_LAYERS"
 PREFERENCES_VARIABLE = "CUDNNPY_STORED_CHOICES"

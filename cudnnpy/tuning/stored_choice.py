@@ -26,8 +26,8 @@ from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem, is_strict
 from cudnnpy._planning.problem_notation import text_of
 from cudnnpy._process_state import declare, process_cache
-from cudnnpy._store.entry import Entry, Key, canonical
 from cudnnpy._version import __version__
+from cudnnpy.tuning.store.entry import Entry, Key, canonical
 
 _OPTIONS = ("deterministic", "tf32", "workspace_limit")  # the options that a measured choice depends on
 

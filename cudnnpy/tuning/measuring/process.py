@@ -40,7 +40,7 @@ _MAX_LAST_WORDS_BYTES = 4096
 _DRAIN_SECONDS = 1.0  # to wait for the end of the standard error, which other processes may hold open
 # The libraries that cuDNN loads besides its own files, in an order in which they can be loaded.
 _CUDA_LIBRARIES = ("libcublasLt.so", "libcublas.so", "libnvrtc.so")
-_PACKAGE_PARENT = str(Path(__file__).parents[2])
+_PACKAGE_PARENT = str(Path(__file__).parents[3])
 _NOISE = "Could not load"  # lines of cuDNN about symbols that a stub driver lacks
 
 # The exceptions of reading a message that is not as expected

@@ -17,10 +17,10 @@ from contextlib import suppress
 from functools import partial
 from statistics import median
 
-from cudnnpy._measuring.timing import LONG_MS
-from cudnnpy._measuring.verification import COMPARING_SECONDS, Verifier, engine_of
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy.errors import CudnnError
+from cudnnpy.tuning.measuring.timing import LONG_MS
+from cudnnpy.tuning.measuring.verification import COMPARING_SECONDS, Verifier, engine_of
 
 HOPELESS = 4.0  # a candidate whose first run takes more than this many times as long as the best is not timed further
 _SLOW_HOST_MS = 1.0  # after a first launch that took the host longer, a single run is timed before rounds of runs

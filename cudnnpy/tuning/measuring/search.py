@@ -20,21 +20,21 @@ from contextlib import closing
 from itertools import chain
 
 from cudnnpy._core.choice import Choice
-from cudnnpy._measuring.bench import HOPELESS, Bench, milliseconds
-from cudnnpy._measuring.candidate_order import ranked_candidates
-from cudnnpy._measuring.guarded_memory import STREAM
-from cudnnpy._measuring.knob_search import GAIN, other_knobs
-from cudnnpy._measuring.verification import PLANNING_SECONDS
-from cudnnpy._measuring.watch import SILENT, Watch
 from cudnnpy._memory import workspace as memory
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._planning.candidate_filter import try_plan
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.measurement import UNPROMISING
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy.handle import Handle, in_use
+from cudnnpy.tuning.candidate_order import ranked_candidates
+from cudnnpy.tuning.measurement import UNPROMISING
+from cudnnpy.tuning.measuring.bench import HOPELESS, Bench, milliseconds
+from cudnnpy.tuning.measuring.guarded_memory import STREAM
+from cudnnpy.tuning.measuring.knob_search import GAIN, other_knobs
+from cudnnpy.tuning.measuring.verification import PLANNING_SECONDS
+from cudnnpy.tuning.measuring.watch import SILENT, Watch
 
 _NOISE = 1.01  # times whose ratio is at most this are equal
 _PROMISING = 8  # the first candidates, which are measured however long they, or others of their engines, may take

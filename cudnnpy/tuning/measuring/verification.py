@@ -15,18 +15,18 @@ from contextlib import suppress
 from typing import Any
 
 from cudnnpy._core.layouts import byte_extent
-from cudnnpy._measuring.bench_buffers import FIRST, SECOND, BenchBuffers, Fills
-from cudnnpy._measuring.float64_check import Float64Checker
-from cudnnpy._measuring.guarded_memory import STREAM
-from cudnnpy._measuring.result_comparison import MaxAbs, tolerance
-from cudnnpy._measuring.timing import Timer
-from cudnnpy._measuring.watch import SILENT, Watch
 from cudnnpy._memory.workspace import allocate
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle
+from cudnnpy.tuning.measuring.bench_buffers import FIRST, SECOND, BenchBuffers, Fills
+from cudnnpy.tuning.measuring.float64_check import Float64Checker
+from cudnnpy.tuning.measuring.guarded_memory import STREAM
+from cudnnpy.tuning.measuring.result_comparison import MaxAbs, tolerance
+from cudnnpy.tuning.measuring.timing import Timer
+from cudnnpy.tuning.measuring.watch import SILENT, Watch
 
 PLANNING_SECONDS = 5.0  # the limit for planning a candidate
 COMPARING_SECONDS = 30.0  # the limit for comparing two results, some of whose elements the host may compute

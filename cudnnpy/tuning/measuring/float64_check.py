@@ -9,12 +9,12 @@ from cudnnpy._core.dtypes import dtype_of, numpy_dtype
 from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides
 from cudnnpy._cuda_python import cuda_python
 from cudnnpy._launch.steps import copy
-from cudnnpy._measuring.bench_buffers import BenchBuffers
-from cudnnpy._measuring.guarded_memory import STREAM
 from cudnnpy._memory.workspace import allocate
 from cudnnpy._planning.problem import Problem, StridedSlice
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle
+from cudnnpy.tuning.measuring.bench_buffers import BenchBuffers
+from cudnnpy.tuning.measuring.guarded_memory import STREAM
 
 _ELEMENTS = 64  # the most elements that are computed
 _PRODUCTS = 1 << 24  # about the most products that are summed for them

@@ -13,19 +13,20 @@ from dataclasses import asdict
 from typing import Any, Self, TypeVar
 
 from cudnnpy._core.choice import Choice
-from cudnnpy._measuring import stub_driver
-from cudnnpy._measuring.process import Ended, StartError, WorkerProcess
-from cudnnpy._planning import problem_notation, recording, selection
+from cudnnpy._planning import problem_notation, selection
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.chooser import Request
-from cudnnpy._planning.device_profile import DeviceProfile, ProfileError
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan, profile_plan
 from cudnnpy._planning.problem import CallerOperands, Problem
 from cudnnpy._process_state import declare, fork_safe_lock
-from cudnnpy._store.entry import Entry
 from cudnnpy.errors import NoAlgorithmError
+from cudnnpy.tuning import recording
+from cudnnpy.tuning.device_profile import DeviceProfile, ProfileError
+from cudnnpy.tuning.measuring import stub_driver
+from cudnnpy.tuning.measuring.process import Ended, StartError, WorkerProcess
+from cudnnpy.tuning.store.entry import Entry
 
 _MAX_CRASHES = 20  # for one problem
 

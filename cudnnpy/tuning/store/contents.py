@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cudnnpy._options.checks import error_repr
-from cudnnpy._store.entry import SCHEMA, Entry, Fault, Forgotten, Key, canonical, digest_of, without_options
-from cudnnpy._store.sqlite import TABLE_NAME, DamagedFileError
+from cudnnpy.tuning.store.entry import SCHEMA, Entry, Fault, Forgotten, Key, canonical, digest_of, without_options
+from cudnnpy.tuning.store.sqlite import TABLE_NAME, DamagedFileError
 
 if TYPE_CHECKING:
     import sqlite3

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cudnnpy._launch.plan_cache import clear_cache
-from cudnnpy._planning.recording import ProblemLog, lock
 from cudnnpy._process_state import declare
+from cudnnpy.tuning.recording import ProblemLog, lock
 
 # Whether the plan cache has default choices from a freeze that ended while others are open.
 _has_default_choices = False
