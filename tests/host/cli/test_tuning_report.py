@@ -19,7 +19,7 @@ from cudnnpy.cli.tune.report import (
     summary,
     table,
 )
-from cudnnpy.cli.tune.tune_problem import LostDevice, Result
+from cudnnpy.cli.tune.tune_problem import LostPlace, Result
 
 
 def text_of(*rows: ReportRow) -> str:
@@ -85,9 +85,9 @@ class Terminal(io.StringIO):
 
 
 REPORTS = [
-    Result(job("forward 1x1", 2.0), 1, 4.25, entry("forward 1x1")),
-    LostDevice(0, "RuntimeError: fell off the bus"),
-    Result(job("forward 2x2", 2.0), 1, 0.5, None, "the worker was ended by SIGSEGV"),
+    Result(job("forward 1x1", 2.0), "GPU 1", 4.25, entry("forward 1x1")),
+    LostPlace("GPU 0", "RuntimeError: fell off the bus"),
+    Result(job("forward 2x2", 2.0), "GPU 1", 0.5, None, "the worker was ended by SIGSEGV"),
 ]
 
 
