@@ -93,8 +93,8 @@ def job(text: str, kind: str = KINDS[0]) -> Job:
     return Job(text, 1.5, kind, key_for(*parse(PROBLEMS[0]), kind)._replace(problem=json.dumps(text)))
 
 
-def run(cluster: DaskCluster, jobs: Sequence[Job]) -> Iterator[Result]:
-    for report in distribute(jobs, cluster.present, 5.0):
+def run(cluster: DaskCluster, jobs: Sequence[Job], absence_seconds: float = 30.0) -> Iterator[Result]:
+    for report in distribute(jobs, cluster.present, absence_seconds):
         assert isinstance(report, Result)
         yield report
 
@@ -218,7 +218,7 @@ def test_a_scheduler_that_is_lost_ends_the_run(start: Callable[..., Iterator[Clu
 
 def test_a_kind_of_gpu_that_no_worker_has_is_given_up(cluster: Cluster, work: Work) -> None:
     with closing(cluster.does(work)) as dask:
-        found = {one.job.kind: one for one in run(dask, [job("a"), job("a", KINDS[1])])}
+        found = {one.job.kind: one for one in run(dask, [job("a"), job("a", KINDS[1])], 0.5)}
     assert (found[KINDS[0]].reason, found[KINDS[1]].reason) == ("", "no GPU is left to tune it on")
 
 
