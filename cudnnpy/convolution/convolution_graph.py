@@ -141,18 +141,20 @@ def _spatial(values: tuple[int, ...], first: int) -> tuple[int, ...]:
 def as_convolution(graph: OperationGraph, device: int) -> tuple[ConvolutionSpec, tuple[int, ...]] | None:
     """Return the convolution that a canonical graph is, and the unique ids of its operands in their order.
 
-    None for a graph that is more or something else. A graph of which that is not certain counts as something else: it is
-    planned as a graph.
+    Return None for any other graph. The convolution's own graph is compared with it, so that a doubtful graph is planned as
+    a graph.
     """
     first, *epilogue = graph.operations
     operation = next((name for name, (kind, _) in _KINDS.items() if kind == first.kind), None)
     if operation is None or len(epilogue) > 2 or len(graph.outputs) != 1:
         return None
+    if any(one.kind != "pointwise" for one in epilogue):
+        return None
     roles = dict(zip(_KINDS[operation][1], ("x", "w", "y"), strict=True))
     at: dict[str, Any] = {roles[name]: uid for name, uid in first.tensors.items()}
     result = roles[first.results[0][0]]
     at[result] = graph.outputs[0]
-    modes = [pointwise_name(one.option("mode")) for one in epilogue if one.kind == "pointwise"]
+    modes = [pointwise_name(one.option("mode")) for one in epilogue]
     activation = modes[-1].removesuffix("_fwd") if modes and modes[-1] != "add" else None
     specs = graph.specs
     x, w, y = (specs[at[role]] for role in ("x", "w", "y"))
@@ -183,8 +185,8 @@ def as_convolution(graph: OperationGraph, device: int) -> tuple[ConvolutionSpec,
         )
     except (TypeError, ValueError):  # such as a data type of the result that convolutions do not offer
         return None
-    whole, uids = canonical_graph(convolution_graph(found))
-    order = tuple(uids[_UIDS[ROLES[name]]] for name in found.operands)
+    whole, numbers = canonical_graph(convolution_graph(found))
+    order = tuple(numbers[uid] for uid in uids(found.operands))
     return (found, order) if _is_same(whole, graph) else None
 
 

@@ -74,12 +74,19 @@ def with_a_residual(g: Graph) -> None:
     g.output("y", g.pointwise("add", y, g.tensor("r", y.spec._replace(dtype="float16"))))
 
 
+def with_a_reduction(g: Graph) -> None:
+    given = tensors(g, "float16")
+    g.output("y", g.pointwise("add", g.reduction("add", g.convolution(given["x"], given["w"]), (0, 2, 3)), given["b"]))
+
+
 def with_another_result(g: Graph) -> None:
     given = tensors(g, "float16", "xw")
     g.output("y", g.convolution(given["x"], given["w"]), "float32")
 
 
-@pytest.mark.parametrize("fill", [scaled, clipped, with_two_outputs, with_a_residual, with_another_result])
+@pytest.mark.parametrize(
+    "fill", [scaled, clipped, with_two_outputs, with_a_residual, with_a_reduction, with_another_result]
+)
 def test_a_graph_that_is_more_stays_a_graph(fill: Callable[[Graph], None]) -> None:
     g = Graph()
     fill(g)
