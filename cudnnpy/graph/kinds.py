@@ -229,7 +229,7 @@ KINDS: Mapping[str, Kind] = {
         nested_attribute="CONV_DESC",
         nested_options=_CONVOLUTION,
         prefix="CONVOLUTION_BWD_DATA",
-        terms=lambda options, given, made: math.prod(given["w"].shape) // given["w"].shape[1],
+        terms=lambda options, given, made: math.prod(given["w"].shape) // made["dx"].shape[1],
     ),
     "convolution_backward_filter": Kind(
         "CONVOLUTION_BACKWARD_FILTER",

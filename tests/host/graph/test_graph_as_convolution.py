@@ -9,8 +9,12 @@ import pytest
 
 from cudnnpy import Convolution, Graph, TensorSpec
 from cudnnpy._core.layouts import channels_last_strides
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.problem_notation import text_of
 from cudnnpy.convolution.candidates import ConvolutionProblem
+from cudnnpy.convolution.convolution_graph import convolution_graph
+from cudnnpy.convolution.problem import make_problem
+from cudnnpy.graph.operation_graph import canonical_graph
 from cudnnpy.graph.problem import GraphProblem
 
 X, W = (8, 16, 12, 10), (32, 8, 3, 3)
@@ -50,6 +54,15 @@ def test_a_convolution_with_its_epilogue_is_convolutions_problem(order: str, act
     assert caller.names == (*order, "out")
     ours = {"x": "x", "w": "w", "bias": "b", "y": "out"}
     assert [caller.names[at] for at in caller.order] == [ours[name] for name in problem.operands]
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize("operation", ["forward", "backward_data", "backward_filter"])
+def test_a_graph_adds_as_many_products_as_its_convolution(operation: Any, groups: int) -> None:
+    x, w, y = (TensorSpec(shape) for shape in ((2, 8, 9, 7), (12, 8 // groups, 3, 2), (2, 12, 7, 6)))
+    problem = make_problem(ConvolutionOptions(groups=groups), operation, x, w, y)
+    graph, _ = canonical_graph(convolution_graph(problem))
+    assert GraphProblem(graph, 0).reduction_length == problem.reduction_length
 
 
 def scaled(g: Graph) -> None:
