@@ -100,7 +100,7 @@ def distribute(
     try:
         while waiting or running:
             has_ended.clear()
-            present = [place for place in places() if place not in left_out]
+            present = places()
             for future in [future for future, task in running.items() if future.done() or task.place not in present]:
                 task = running.pop(future)
                 report = task.report(future)
@@ -110,7 +110,7 @@ def distribute(
                     waiting.append(task)
                 if isinstance(report, LostPlace) and task.place is not None:
                     left_out.append(task.place)
-                    present.remove(task.place)
+            present = [place for place in present if place not in left_out]
             busy = [task.place for task in running.values()]
             for place in [place for place in present if place not in busy]:
                 for task in _fitting(waiting, place, present)[:1]:

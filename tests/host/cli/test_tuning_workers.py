@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,22 @@ def test_a_device_that_cannot_be_used_is_left_out(behaviour: str, reason: str) -
     reports = run(texts, devices=2, behaviour=behaviour)
     assert [report for report in reports if isinstance(report, LostPlace)] == [LostPlace("GPU 1", reason)]
     assert reasons(reports) == dict.fromkeys(texts, "")
+
+
+def test_a_place_that_is_lost_just_after_it_started_no_process_does_not_end_the_run() -> None:
+    (gpu,) = gpus_of("a GPU")
+
+    def start(job: Job) -> Future[Measurement]:
+        there.clear()
+        failed = Future[Measurement]()
+        failed.set_exception(StartError("no process starts"))
+        return failed
+
+    there = [tune_problem.Place(gpu, "worker tcp://1", start)]
+    lost, result = distribute([job("a", 2.0, gpu.kind)], lambda: [*there])
+    assert lost == LostPlace("worker tcp://1", "no process starts")
+    assert isinstance(result, Result)
+    assert result.reason == "no GPU is left to tune it on"
 
 
 def test_without_a_device_that_can_be_used_every_problem_says_so() -> None:
