@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from cudnnpy import raw
 from cudnnpy._core.convolution_sizes import Geometry, geometry, output_shape, output_shape_in_layout
 from cudnnpy._core.layouts import (
     TensorSpec,
@@ -19,7 +20,6 @@ from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.operands import check_input, check_no_overlaps, logical, logical_like, logical_result, packed_like
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
-from cudnnpy._layers.activations import activated
 from cudnnpy._layers.graph import Graph
 from cudnnpy._layers.planned_tensors import specs_and_device
 from cudnnpy._layers.zero_channels import program_on_zeros, zeros_for
@@ -30,6 +30,7 @@ from cudnnpy._planning.chooser import OtherGpu
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.selection import plan_for
 from cudnnpy.convolution.problem import result_in_layout
+from cudnnpy.names import enumerator
 from cudnnpy.typing import Array, ArrayT, FusedActivation, Shape, Stream
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "elu", "swish")
 DTYPES = ("float16", "bfloat16", "float32")
 _PARAMETERS = ("scale", "bias")
+_COEFFICIENTS = {"elu": {"elu_alpha": 1.0}, "swish": {"swish_beta": 1.0}}
 _NAMES = ("x", "w", *_PARAMETERS, "residual", "out")
 
 
@@ -254,7 +256,8 @@ class FusedConvolution(FusedOptions, ArrayOperation):
             if name in tensors:
                 top = graph.pointwise("add", top, tensors[name])
         if activation is not None:
-            top = activated(graph, top, activation)
+            mode = enumerator(raw.cudnnPointwiseMode_t, f"{activation}_fwd", "mode")
+            top = graph.pointwise(mode, top, how=_COEFFICIENTS.get(activation))
         if not graph.operations[1:]:
             top = graph.pointwise("identity", top)
         graph.output("out", top, x.dtype, at_least_4d(wanted[-1]).strides)

@@ -157,7 +157,6 @@ class Graph(PublicDir):
     compute_dtype: ElementName  #: the data type of intermediate results
     inputs: list[Node]  #: in the order of tensor()
     outputs: list[Node]  #: in the order of output()
-    operations: list[str]  #: the operations as text, in order
 
     if not TYPE_CHECKING:  # type checkers report unknown attributes
 
@@ -177,7 +176,6 @@ class Graph(PublicDir):
         self.compute_dtype = dtype_of(compute_dtype, "compute_dtype").name
         self.inputs = []
         self.outputs = []
-        self.operations = []
         self._operations: list[Operation] = []
         self._by_uid: dict[int, Node] = {}  # every tensor
         self.options = PlanningOptions(
@@ -188,6 +186,11 @@ class Graph(PublicDir):
             tune_seconds=tune_seconds,
         )
         self._token = CacheToken()
+
+    @property
+    def operations(self) -> list[str]:
+        """The kinds of the operations, in order."""
+        return [operation.kind for operation in self._operations]
 
     def __copy__(self) -> Self:
         """Return an independent graph: nodes that are added to one are not added to the other."""
@@ -610,7 +613,7 @@ class Graph(PublicDir):
             wrong = [f"{what} {names}" for what, names in (("no", missing), ("unknown", list(arrays))) if names]
             raise TypeError(f"arrays must be the graph's inputs, and may be its outputs; got {' and '.join(wrong)}")
         names, prepare = self._names(), Graph._prepare
-        return dispatch.run("graph", self, prepare, names, inputs, outs, stream, len(self.operations))
+        return dispatch.run("graph", self, prepare, names, inputs, outs, stream, len(self._operations))
 
     def _names(self) -> tuple[str, ...]:
         return tuple(node.name for node in (*self.inputs, *self.outputs))
@@ -710,7 +713,6 @@ class Graph(PublicDir):
         found = row.infer(options, {name: node.spec for name, node in nodes.items()}, self.compute_dtype)
         made = {name: Node(spec) for name, spec in found.items()}
         self._keep(*made.values(), *(node for node in nodes.values() if not node.uid))
-        self.operations.append(kind)
         taken, results = (tuple((name, node.uid) for name, node in some.items()) for some in (nodes, made))
         self._operations.append(Operation(kind, tuple(options.items()), taken, results))
         return made
@@ -726,10 +728,11 @@ class Graph(PublicDir):
         with fewer than four axes, have no channels and positions, and their strides are unchanged.
         """
         specs = {uid: node.spec for uid, node in self._by_uid.items()}
-        if "matmul" not in self.operations:
+        kinds = self.operations
+        if "matmul" not in kinds:
             first = dict.fromkeys(node.uid for node in (*self.inputs, *self.outputs))
             images = [uid for uid in {**first, **dict.fromkeys(specs)} if len(specs[uid].shape) >= 4]
-            last = "resample_fwd" not in self.operations
+            last = "resample_fwd" not in kinds
             specs.update(zip(images, normalize_unit_strides(*map(specs.__getitem__, images), last=last), strict=True))
         tensors = tuple(
             Tensor(

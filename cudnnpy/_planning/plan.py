@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from cudnnpy import raw
@@ -67,12 +68,13 @@ def check_pointers(
     names: Sequence[str],
     specs: Sequence[TensorSpec],
     results: int,
+    size: int,
     pointers: Sequence[int],
-    workspace: tuple[int, int] = (0, 0),
+    space: int,
 ) -> None:
     """Raise ValueError for an address that is null or misaligned, and for a result or workspace that overlaps an operand.
 
-    The last `results` operands are results. `workspace` is its address and its size in bytes.
+    The last `results` operands are results. The workspace has `size` bytes at the address `space`.
     """
     named = list(zip(names, specs, pointers, strict=True))
     for name, spec, pointer in named:
@@ -88,7 +90,6 @@ def check_pointers(
                 continue
             if pointer < end and start < pointer + byte_extent(other):
                 raise ValueError(f"{result} must not overlap {name} in memory; got overlapping arrays")
-    space, size = workspace
     if not size:
         return
     if not space:
@@ -98,12 +99,6 @@ def check_pointers(
     for name, spec, pointer in named:
         if pointer < space + size and space < pointer + byte_extent(spec):
             raise ValueError(f"workspace must not overlap {name} in memory; got {bytes_text(size)} at {space:#x}")
-
-
-def _explain(
-    names: Sequence[str], specs: Sequence[TensorSpec], results: int, size: int, operands: Sequence[int], workspace: int
-) -> None:
-    check_pointers(names, specs, results, operands, (workspace, size))
 
 
 def _line(problem: Problem, options: PlanningOptions, name: str, source: str) -> str:
@@ -185,7 +180,8 @@ class Plan(PublicDir):
         self._caller = caller = operands or CallerOperands(names, tuple(range(len(names))))
         self.executable = executable = with_implicit_operands(executable, list(caller.order), len(names))
         self.operation, self.operands = problem.operation, caller.names
-        specs = [problem.specs[caller.order.index(at)] for at in range(len(names))]
+        problem_specs = problem.specs
+        specs = [problem_specs[position] for position in caller.positions]
         self._address_count = len(names) + 2
         self.workspace_size = executable.workspace_size
         self.choice = candidate.choice._replace(workspace_size=self.workspace_size)
@@ -199,7 +195,7 @@ class Plan(PublicDir):
         self.check_addresses = address_check(
             [byte_extent(spec) for spec in specs],
             range(len(specs) - problem.results, len(specs)),
-            partial(_explain, caller.names, specs, problem.results, self.workspace_size),
+            partial(check_pointers, caller.names, specs, problem.results, self.workspace_size),
             max((_ALIGNMENT, *(spec.alignment for spec in specs))),
             self.workspace_size,
         )
@@ -322,10 +318,8 @@ class Plan(PublicDir):
     @property
     def _named(self) -> tuple[NamedOperand, ...]:
         """The operands as a text has them: none if names and order are the problem's own."""
-        names, order = self._caller
-        if names == self.problem.operands and list(order) == sorted(order):
-            return ()
-        return tuple(NamedOperand(name, order.index(at)) for at, name in enumerate(names))
+        named = tuple(map(NamedOperand, self.operands, self._caller.positions))
+        return () if named == tuple(map(NamedOperand, self.problem.operands, count())) else named
 
     def _check_serializable(self) -> None:
         """Raise TypeError for a plan of a candidate that another process cannot make again."""

@@ -121,6 +121,11 @@ class CallerOperands(NamedTuple):
     names: tuple[str, ...]
     order: tuple[int, ...]  #: for each operand of the problem, its index among the names
 
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """For each name, the index of its operand of the problem."""
+        return tuple(map(self.order.index, range(len(self.order))))
+
 
 def is_strict(problem: Problem, options: PlanningOptions) -> bool:
     """Return whether float32 must be multiplied as float32, not as tf32."""

@@ -186,13 +186,14 @@ def _names(graph: OperationGraph) -> tuple[str, ...]:
     """Return the names of the tensors in memory, each from the first operation that has it."""
     names: dict[int, str] = {}
     taken: Counter[str] = Counter()
+    in_memory = dict.fromkeys(graph.in_memory)
     for operation in graph.operations:
         for name, uids in operation.tensors.items():
             for uid in each_uid(uids):
-                if uid not in names and uid in graph.in_memory:
+                if uid not in names and uid in in_memory:
                     taken[name] += 1
                     names[uid] = name if taken[name] == 1 else f"{name}{taken[name]}"
-    return tuple(names[uid] for uid in graph.in_memory)
+    return tuple(names[uid] for uid in in_memory)
 
 
 def _words(problem: GraphProblem) -> list[str]:
