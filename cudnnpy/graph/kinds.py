@@ -196,50 +196,44 @@ def _normalization_backward(options: Mapping[str, Any], given: Mapping[str, Tens
 # The table
 
 _SCALES = {"alpha": Option("ALPHA", NUMBER, 1.0), "beta": Option("BETA", NUMBER, 0.0)}
-_CONVOLUTION = {
-    "compute_dtype": Option("COMP_TYPE", DTYPE),
-    "mode": Option("CONV_MODE", raw.cudnnConvolutionMode_t, raw.CUDNN_CROSS_CORRELATION),
-    "spatial_dims": Option("SPATIAL_DIMS", INTEGER),
-    "pre_padding": Option("PRE_PADDINGS"),
-    "post_padding": Option("POST_PADDINGS"),
-    "stride": Option("FILTER_STRIDES", low=1),
-    "dilation": Option("DILATIONS", low=1),
-}
+_FORWARD = Kind(
+    "CONVOLUTION_FORWARD",
+    {"x": "X", "w": "W"},
+    {"y": "Y"},
+    _convolution,
+    options=_SCALES,
+    nested="CONVOLUTION",
+    nested_attribute="CONV_DESC",
+    nested_options={
+        "compute_dtype": Option("COMP_TYPE", DTYPE),
+        "mode": Option("CONV_MODE", raw.cudnnConvolutionMode_t, raw.CUDNN_CROSS_CORRELATION),
+        "spatial_dims": Option("SPATIAL_DIMS", INTEGER),
+        "pre_padding": Option("PRE_PADDINGS"),
+        "post_padding": Option("POST_PADDINGS"),
+        "stride": Option("FILTER_STRIDES", low=1),
+        "dilation": Option("DILATIONS", low=1),
+    },
+    terms=lambda options, given, made: math.prod(given["w"].shape[1:]),
+)
 _CLIPS = ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope", "elu_alpha", "softplus_beta", "swish_beta")
 
 KINDS: Mapping[str, Kind] = {
-    "convolution_forward": Kind(
-        "CONVOLUTION_FORWARD",
-        {"x": "X", "w": "W"},
-        {"y": "Y"},
-        _convolution,
-        options=_SCALES,
-        nested="CONVOLUTION",
-        nested_attribute="CONV_DESC",
-        nested_options=_CONVOLUTION,
-        terms=lambda options, given, made: math.prod(given["w"].shape[1:]),
-    ),
-    "convolution_backward_data": Kind(
-        "CONVOLUTION_BACKWARD_DATA",
-        {"dy": "DY", "w": "W"},
-        {"dx": "DX"},
-        lambda options, given, dtype: _gradient("w", "dx", options, given, dtype),
+    "convolution_forward": _FORWARD,
+    "convolution_backward_data": _FORWARD._replace(
+        descriptor="CONVOLUTION_BACKWARD_DATA",
+        operands={"dy": "DY", "w": "W"},
+        results={"dx": "DX"},
+        infer=lambda options, given, dtype: _gradient("w", "dx", options, given, dtype),
         options={**_SCALES, "shape": Option("", low=1)},
-        nested="CONVOLUTION",
-        nested_attribute="CONV_DESC",
-        nested_options=_CONVOLUTION,
         prefix="CONVOLUTION_BWD_DATA",
         terms=lambda options, given, made: math.prod(given["w"].shape) // made["dx"].shape[1],
     ),
-    "convolution_backward_filter": Kind(
-        "CONVOLUTION_BACKWARD_FILTER",
-        {"dy": "DY", "x": "X"},
-        {"dw": "DW"},
-        lambda options, given, dtype: _gradient("x", "dw", options, given, dtype),
+    "convolution_backward_filter": _FORWARD._replace(
+        descriptor="CONVOLUTION_BACKWARD_FILTER",
+        operands={"dy": "DY", "x": "X"},
+        results={"dw": "DW"},
+        infer=lambda options, given, dtype: _gradient("x", "dw", options, given, dtype),
         options={**_SCALES, "shape": Option("", low=1)},
-        nested="CONVOLUTION",
-        nested_attribute="CONV_DESC",
-        nested_options=_CONVOLUTION,
         prefix="CONVOLUTION_BWD_FILTER",
         terms=lambda options, given, made: math.prod(given["dy"].shape) // given["dy"].shape[1],
     ),

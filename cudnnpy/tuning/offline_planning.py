@@ -10,10 +10,10 @@ from cudnnpy.tuning.stored_choice import entry_of
 
 
 def plan_for_profile(chooser: Chooser) -> Entry:
-    """Return the choice for a request, with all candidates, each of which is planned. That takes milliseconds.
+    """Return the choice for a request, with all candidates.
 
-    Nothing is measured: the choice has neither a time nor an error. Raises NoAlgorithmError, with the table of candidates,
-    if none can be used.
+    Every candidate is planned, which takes milliseconds. Nothing is measured: the choice has neither a time nor an error.
+    Raises NoAlgorithmError, with the table of candidates, if none can be used.
     """
     request, considered = chooser.request, survey(chooser)
     found = next((candidate for candidate in considered if not candidate.rejection_reason), None)

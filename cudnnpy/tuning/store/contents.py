@@ -221,7 +221,7 @@ def entries_from_rows(rows: Iterable[Row]) -> list[Entry]:
 
 
 def faults_from_rows(rows: Iterable[Row | None]) -> list[Fault]:
-    """Return the faults of the rows of problems, in their order, except those of another schema."""
+    """Return the faults of the rows of problems, in their order, without faults of another schema."""
     return sorted(fault for row in rows for fault in _decoded(row, lambda plain: [*map(Fault.of, plain)]) or ())
 
 

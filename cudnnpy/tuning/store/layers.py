@@ -127,7 +127,7 @@ def current(*, strict: bool = True) -> Layers:
 
 
 def _opened(paths: str | None) -> Layers:
-    """Return the layers with the user's store, those that were added, and those of the paths in LAYERS_VARIABLE."""
+    """Return the user's store, the added layers, and the layers of the paths in LAYERS_VARIABLE, as one object."""
     errors = list[str]()
     user = default_path() if _chosen is None else _chosen
     user_store = user if isinstance(user, Store) else _open(VARIABLE, user, errors)

@@ -65,7 +65,7 @@ def connect(path: str, mode: str = "rw") -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def translated_errors() -> Iterator[None]:
-    """Raise SQLite's errors, and those of the file system when a file is set aside, as the errors of this package."""
+    """Raise errors of SQLite, and of the file system when a file is set aside, as the errors of this package."""
     import sqlite3
 
     try:
