@@ -188,11 +188,7 @@ def canonical(spec: TensorSpec, name: str) -> TensorSpec:
     if strides == last:
         return spec._replace(shape=shape, strides=last)
     check_distinct(spec, name)
-    for known in (first, last):
-        if all(size == 1 or a == b for a, b, size in zip(strides, known, shape, strict=True)):
-            return spec._replace(shape=shape, strides=known)
-    whole = spec._replace(shape=shape, strides=strides)
-    return whole._replace(strides=_explicit_strides(whole, _has_channels_inside(strides, shape)))
+    return normalize_unit_strides(spec._replace(shape=shape, strides=strides))[0]
 
 
 def check_distinct(spec: TensorSpec, name: str) -> None:

@@ -76,16 +76,12 @@ def _on_last_reference(life: _Lifetime, finalizing: Callable[[], bool] = sys.is_
 def _forked() -> None:
     """In a forked child, neither use nor destroy objects that were made before the fork."""
     for life in tuple(_alive):
-        life.end, life.closing = _nothing, False
+        life.end, life.closing = lambda: None, False
         owner = life.owner()
         if owner is not None:
             owner._was_forked = True
             owner._forget()
     _alive.clear()
-
-
-def _nothing() -> None:
-    pass
 
 
 in_forked_child(_forked)

@@ -31,7 +31,7 @@ from cudnnpy._memory.arrays import (
     library_of,
     read,
     spec_of,
-    to_library_array,
+    to_jax,
 )
 from cudnnpy._memory.workspace import (
     ask_for_memory,
@@ -117,20 +117,6 @@ class CachedPlan:
     channels-last strides.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "address",
-        "allocators",
-        "converts_outputs",
-        "count",
-        "launcher",
-        "library",
-        "results",
-        "sizes",
-        "suggests_channels_last",
-        "workspace_size",
-    )
-
     def __init__(
         self,
         launcher: Launcher,
@@ -143,8 +129,7 @@ class CachedPlan:
         self.suggests_channels_last = suggests_channels_last
         self.workspace_size = launcher.planned.workspace_size
         self.converts_outputs = library.name == "jax"
-        # a result for JAX is a DeviceArray until it is complete
-        self.address = _own_address if self.converts_outputs else library.address
+        self.address = library.address
         self.results = [spec._replace(strides=spec.strides or packed_strides(spec.shape)) for spec in results]
         outputs = [
             normalize_unit_strides(spec, last=True)[0] if suggests_channels_last and is_format_ambiguous(spec) else spec
@@ -175,10 +160,6 @@ class CachedPlan:
             for result, out in zip(results, outs, strict=True)
         ]
         return results
-
-
-def _own_address(array: Any) -> int:
-    return int(array.pointer)
 
 
 def run(
@@ -248,16 +229,10 @@ def run(
         entry, results = _retry_after_oom(error, key, request, queue, entry, results, addresses)
     entry.launcher.run(tuple(addresses), queue)
     if entry.converts_outputs:
-        results = _converted(entry.library, results, outs, queue)
+        results = tuple(
+            [to_jax(result, queue) if out is None else out for result, out in zip(results, outs, strict=True)]
+        )
     return results[0] if len(results) == 1 else results
-
-
-def _converted(library: ArrayLibrary, results: tuple[Any, ...], outs: tuple[Any, ...], stream: int) -> tuple[Any, ...]:
-    """Return the results, with new ones converted to arrays of the library."""
-    return tuple(
-        to_library_array(library, result, stream) if out is None else out
-        for result, out in zip(results, outs, strict=True)
-    )
 
 
 def _plan(key: tuple[Any, ...], request: Request, stream: int, memory_limit: int | None = None) -> CachedPlan:
@@ -269,28 +244,29 @@ def _plan(key: tuple[Any, ...], request: Request, stream: int, memory_limit: int
     arrays = {name: array for name, array in zip(names, (*inputs, *outs), strict=True) if array is not None}
     contents = {name: read(array, name) for name, array in arrays.items()}
     device: int = contents[names[0]][1][3]
-    specs, suggestion = _normalize_strides(specs_of(contents, device, names[0]))
-    suggests_channels_last = bool(suggestion)
+    given = specs_of(contents, device, names[0])
+    # None if the memory format of an array is unambiguous
+    suggestion = suggests_channels_last(*given.values()) if is_format_ambiguous(*given.values()) else None
+    specs = Specs(zip(given, normalize_unit_strides(*given.values()), strict=True))
     for name, out in zip(names[len(inputs) :], outs, strict=True):
         if out is not None:
             check_writable(name, out)
     cache, canonical_key = plan_cache(), (*key[:4], device, *specs.items())
     is_cacheable = key[2] is not None
     if is_cacheable and memory_limit is None:
-        known: CachedPlan | None = cache.lookup_canonical(canonical_key)
-        known = known or cache.lookup_canonical((canonical_key, suggestion))
+        known: CachedPlan | None = cache.by_canonical_key.get(canonical_key)
+        known = known or cache.by_canonical_key.get((canonical_key, suggestion))
         if known is not None:
-            cache.insert(key, known := known.with_suggested_format(suggests_channels_last))
+            cache.insert(key, known := known.with_suggested_format(bool(suggestion)))
             return known
     check_not_capturing(request.operation, stream)
     addresses = {name: address for name, (address, _) in contents.items()}
     with on_device(device):
-        call = Call(specs, addresses, device, stream, arrays, memory_limit, suggests_channels_last)
+        call = Call(specs, addresses, device, stream, arrays, memory_limit, bool(suggestion))
         owner = () if request.owner is None else (request.owner,)
         planned, results = request.prepare(*owner, call, *request.arguments)
-        given = sum(array is not None for array in inputs)
-        library = library_of(inputs[0], names[0])
-        entry = CachedPlan(Launcher(planned), library, results, given, suggests_channels_last)
+        count = sum(array is not None for array in inputs)
+        entry = CachedPlan(Launcher(planned), library_of(inputs[0], names[0]), results, count, bool(suggestion))
     if is_cacheable:
         depends = suggestion is not None and getattr(request.owner, "uses_suggested_format", False)
         is_shared = not depends or is_format_ambiguous(*entry.results)
@@ -312,16 +288,6 @@ def specs_of(contents: dict[str, tuple[int, ArrayMetadata]], device: int, first:
             raise ValueError(f"{name} must be aligned to the size of a {spec.dtype}; got address {address:#x}")
         specs[name] = spec._replace(strides=spec.strides or packed_strides(spec.shape))
     return specs
-
-
-def _normalize_strides(specs: Specs) -> tuple[Specs, bool | None]:
-    """Return the tensors of a call in one memory format, and whether their size-1 strides suggest channels last.
-
-    That is None if the memory format of an array is unambiguous.
-    """
-    given = tuple(specs.values())
-    suggestion = suggests_channels_last(*given) if is_format_ambiguous(*given) else None
-    return Specs(zip(specs, normalize_unit_strides(*given), strict=True)), suggestion
 
 
 def _retry_after_oom(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from cudnnpy import raw
@@ -11,7 +10,7 @@ from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, byte_extent
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.fill_executables import fill
-from cudnnpy._launch.steps import BoundLaunch, Executable, aligned_size, is_relocatable, sequential_launch
+from cudnnpy._launch.steps import Executable, Step, StepSequence
 from cudnnpy._memory import workspace as memory
 from cudnnpy._memory.streams import synchronize
 from cudnnpy.handle import Handle
@@ -40,36 +39,6 @@ OperandSource = int | ConstantBuffer | ScratchBuffer
 OperandSources = list[OperandSource]
 
 
-class WithImplicitOperands:
-    """An executable with implicit operands.
-
-    Each of its addresses belongs to a caller's operand, given by its index, to a constant buffer, or to a scratch buffer.
-    """
-
-    def __init__(self, executable: Executable, sources: Sequence[OperandSource]) -> None:
-        self.executable, self._sources = executable, tuple(sources)
-        scratch = sum(aligned_size(source.size) for source in self._sources if isinstance(source, ScratchBuffer))
-        self.workspace_size = scratch + executable.workspace_size
-
-    @property
-    def is_relocatable(self) -> bool:
-        """Whether the same kernels serve all addresses of the caller's operands."""
-        return is_relocatable(self.executable)
-
-    def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> BoundLaunch:
-        """Return the launch on the addresses of the caller's operands and of the buffers."""
-        completed = []
-        for source in self._sources:
-            if isinstance(source, ConstantBuffer):
-                completed.append(source.address)
-            elif isinstance(source, ScratchBuffer):
-                completed.append(workspace)
-                workspace += aligned_size(source.size)
-            else:
-                completed.append(addresses[source])
-        return sequential_launch([self.executable.bind(handle, tuple(completed), workspace)], (self,))
-
-
 def scratch_buffer(spec: TensorSpec) -> ScratchBuffer:
     """Return a part of the workspace that holds a tensor."""
     return ScratchBuffer(byte_extent(spec))
@@ -77,4 +46,14 @@ def scratch_buffer(spec: TensorSpec) -> ScratchBuffer:
 
 def with_implicit_operands(executable: Executable, sources: OperandSources, count: int) -> Executable:
     """Return an executable on `count` operands, which launches another one on the addresses of the sources."""
-    return executable if sources == [*range(count)] else WithImplicitOperands(executable, sources)
+    if sources == [*range(count)]:
+        return executable
+    scratch = [source.size for source in sources if isinstance(source, ScratchBuffer)]
+    constants = [source for source in sources if isinstance(source, ConstantBuffer)]
+    of_scratch = iter(range(count, count + len(scratch)))
+    of_constants = iter(range(count + len(scratch), count + len(scratch) + len(constants)))
+    indices = [
+        source if isinstance(source, int) else next(of_constants if isinstance(source, ConstantBuffer) else of_scratch)
+        for source in sources
+    ]
+    return StepSequence([Step(executable, tuple(indices))], scratch, constants)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
 from cudnnpy import raw
@@ -23,8 +23,11 @@ from cudnnpy._launch.address_validation import Addresses
 from cudnnpy._launch.proven_machines import why_not_proven
 from cudnnpy._launch.steps import WORKSPACE_ALIGNMENT, BoundLaunch, Executable
 from cudnnpy._options.checks import error_repr
-from cudnnpy._process_state import declare, in_forked_child, process_cache
+from cudnnpy._process_state import declare, in_forked_child
 from cudnnpy.handle import Handle, in_use, on_device
+
+if TYPE_CHECKING:
+    from cudnnpy._launch.direct.direct_launch import DirectLaunch
 
 # cuDNN launches of a plan before its direct launch is made. A plan that is launched once never pays for it.
 _DIRECT_THRESHOLD = 2
@@ -63,28 +66,6 @@ class Launchable(Protocol):
 
     def check_addresses(self, operands: Addresses, workspace: int) -> None:
         """Raise ValueError for invalid addresses of the operands or of the workspace."""
-
-
-class DirectLaunch(Protocol):
-    """The kernels of a plan, which are passed to the driver at the addresses of each launch."""
-
-    addresses: Addresses | None  #: the addresses of the last launch, which are valid; None before the first one
-    other_pointers: int  #: the words of the parameters that are addresses of device memory, but not of the plan's
-
-    def launch(self, addresses: Addresses, stream: int) -> bool:
-        """Queue the kernels. Return False, with nothing queued, if cuDNN has to launch them."""
-
-
-# The result is the reason if cuDNN has to launch the plan.
-MakeDirectLaunch = Callable[[Callable[[Addresses], BoundLaunch], Handle, Addresses], DirectLaunch | str]
-
-
-@process_cache
-def _direct_launch_maker() -> MakeDirectLaunch:
-    """Return the function that makes direct launches, whose package is imported when one is made."""
-    from cudnnpy._launch.direct import make_direct_launch
-
-    return make_direct_launch
 
 
 def set_direct_launches(is_on: bool | None) -> None:
@@ -138,21 +119,6 @@ _UNBOUND: tuple[Addresses, Any, Addresses, Any] = ((), None, (), None)
 
 class Launcher:
     """A plan in one thread: the thread's cuDNN handle, the last bound launches, and the direct launch once there is one."""
-
-    __slots__ = (
-        "__weakref__",
-        "_bound",
-        "_check_addresses",
-        "_cudnn_launches",
-        "_epoch",
-        "_has_several_devices",
-        "_may_be_direct",
-        "_why_by_cudnn",
-        "device",
-        "direct",
-        "handle",
-        "planned",
-    )
 
     def __init__(self, planned: Launchable) -> None:
         self.planned, self.device = planned, planned.device
@@ -244,8 +210,10 @@ class Launcher:
         if why := _why_not_direct(self.device):
             self._why_by_cudnn = why
         else:
+            from cudnnpy._launch.direct import direct_launch
+
             with in_use(self.handle, stream):  # the stream that it had before may be destroyed
-                made = _direct_launch_maker()(self._bind, self.handle, addresses)
+                made = direct_launch.make_direct_launch(self._bind, self.handle, addresses)
             if isinstance(made, str):
                 self._why_by_cudnn = f"not verified: {made}"
             else:

@@ -56,13 +56,13 @@ class PlanCache(OrderedDict[Hashable, Any]):
     def __init__(self) -> None:
         super().__init__()
         self.generation, self.misses, self.evictions = _generation, 0, 0
-        self._by_canonical_key: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
+        self.by_canonical_key: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
 
     def insert_planned(self, key: Hashable, entry: Any, canonical_key: Hashable = None) -> None:
         """Insert an entry that was planned for a call signature, and for its canonical key."""
         self.misses += 1
         if canonical_key is not None:
-            self._by_canonical_key[canonical_key] = entry
+            self.by_canonical_key[canonical_key] = entry
         self.insert(key, entry)
 
     def insert(self, key: Hashable, entry: Any) -> None:
@@ -72,10 +72,6 @@ class PlanCache(OrderedDict[Hashable, Any]):
         while len(self) > _limit:
             self.popitem(last=False)
             self.evictions += 1
-
-    def lookup_canonical(self, canonical_key: Hashable) -> Any:
-        """Return the entry of a canonical key, or None."""
-        return self._by_canonical_key.get(canonical_key)
 
     @property
     def plans(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from cudnnpy._core.layouts import TensorSpec, byte_extent, channels_last_strides, has_same_layout, packed_strides
@@ -63,7 +62,7 @@ class Program:
         self.check_addresses = address_check(
             [byte_extent(operand.spec) for operand in operands],
             [at for at, operand in enumerate(operands) if operand.is_result],
-            partial(_explain, operands),
+            lambda addresses, _workspace: check_overlaps(operands, addresses),
         )
 
     @property
@@ -97,10 +96,6 @@ def _function_names(executable: Any) -> Iterator[str]:
         yield name
     elif (inner := getattr(executable, "executable", None)) is not None:
         yield from _function_names(inner)
-
-
-def _explain(operands: Sequence[Operand], addresses: Sequence[int], _workspace: int) -> None:
-    check_overlaps(operands, addresses)
 
 
 def check_overlaps(operands: Sequence[Operand], addresses: Sequence[int]) -> None:

@@ -138,7 +138,7 @@ class Step(NamedTuple):
 
 
 class StepSequence:
-    """Executables in sequence, as one. Indices refer to the operands, then to the parts of scratch memory.
+    """Executables in sequence, as one. Indices refer to the operands, the parts of scratch memory, and the constants.
 
     Parameters
     ----------
@@ -146,10 +146,12 @@ class StepSequence:
         The executables, in order.
     scratch : sequence of int
         The sizes of the parts of scratch memory in bytes. They come first in the workspace; the steps share the rest.
+    constants : sequence
+        Owners of device memory, each with an `address`, which the sequence holds.
     """
 
-    def __init__(self, steps: Sequence[Step], scratch: Sequence[int] = ()) -> None:
-        self.steps, self.scratch = steps, scratch
+    def __init__(self, steps: Sequence[Step], scratch: Sequence[int] = (), constants: Sequence[Any] = ()) -> None:
+        self.steps, self.scratch, self._constants = steps, scratch, constants
         self._parts = [aligned_size(size) for size in scratch]
         shared = max((step.executable.workspace_size for step in steps), default=0)
         self.workspace_size = sum(self._parts) + shared
@@ -165,9 +167,12 @@ class StepSequence:
         for size in self._parts:
             known.append(workspace)
             workspace += size
+        known += [constant.address for constant in self._constants]
         at = known.__getitem__
         launches = [executable.bind(handle, tuple(map(at, indices)), workspace) for executable, indices in self.steps]
-        return launches[0] if len(launches) == 1 else sequential_launch(launches, (self, handle))
+        return (
+            launches[0] if len(launches) == 1 and not self._constants else sequential_launch(launches, (self, handle))
+        )
 
 
 def in_parts(make: Callable[..., FunctionCall], *specs: TensorSpec, whole: int = 0) -> Executable:

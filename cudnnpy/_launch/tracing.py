@@ -6,6 +6,7 @@ Launcher.run, which every launch enters, and dispatch.run, where calls on arrays
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
@@ -13,15 +14,16 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from ctypes import byref, c_float, c_void_p
 from typing import Any, NamedTuple, TextIO
 from weakref import WeakKeyDictionary
 
-from cudnnpy._core.driver import is_stream_or_torch_capturing
+from cudnnpy._core.driver import is_stream_or_torch_capturing, relaxed_capture
 from cudnnpy._core.process_setting import ProcessSetting
+from cudnnpy._cuda_python import driver_library
 from cudnnpy._launch import dispatch
 from cudnnpy._launch.address_validation import Addresses
 from cudnnpy._launch.array_operation import ArrayOperation
-from cudnnpy._launch.gpu_time import DELAY_US, gpu_microseconds
 from cudnnpy._launch.launcher import Launcher
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._options.checks import check_integer, error_repr
@@ -29,6 +31,11 @@ from cudnnpy._process_state import declare
 from cudnnpy.handle import on_device
 
 _VARIABLE = "CUDNNPY_VERBOSE"
+
+# The stream waits for this long before the first event, so that the kernels are queued when it is recorded. Otherwise the
+# GPU would wait for the host between the events. The driver calls usleep itself, which needs no lock of the interpreter.
+_DELAY_US = 100
+_SLEEP = ctypes.cast(ctypes.pythonapi.usleep, c_void_p)
 
 
 def trace(level: int = 1, *, file: TextIO | None = None) -> AbstractContextManager[None]:
@@ -146,13 +153,40 @@ def _traced_launch(launcher: Launcher, addresses: Addresses, stream: int, are_va
             timed()
         else:
             with on_device(launcher.device):
-                gpu_us = gpu_microseconds(timed, stream)
-            bound = "<" if launch_us > DELAY_US else ""
+                gpu_us = _gpu_microseconds(timed, stream)
+            bound = "<" if launch_us > _DELAY_US else ""
             gpu = "; GPU time unknown" if gpu_us is None else f"; GPU {bound}{gpu_us:.1f} us"
     finally:
         _call.is_launching = False
     host = f"host {before_us + launch_us:.1f} us; {by}"
     _write(trace, f"{_beginning(launcher)}; {host}{'; captured' if is_captured else gpu}\n")
+
+
+def _gpu_microseconds(launch: Callable[[], object], stream: int) -> float | None:
+    """Call `launch`, wait until the GPU has done the work that it queues, and return the time of this work on the GPU.
+
+    If `launch` takes longer than _DELAY_US, the time includes the GPU's waiting for it, and is only an upper bound. None if the
+    driver reports an error. The stream must not be captured, and its device must be current.
+    """
+    driver, address, milliseconds = driver_library(), c_void_p(stream), c_float()
+    begin, end = c_void_p(), c_void_p()
+    try:
+        with relaxed_capture():  # another thread may capture
+            driver.cuEventCreate(byref(begin), 0)
+            driver.cuEventCreate(byref(end), 0)
+            driver.cuLaunchHostFunc(address, _SLEEP, c_void_p(_DELAY_US))
+            driver.cuEventRecord(begin, address)
+        launch()
+        with relaxed_capture():
+            failed = (
+                driver.cuEventRecord(end, address)
+                or driver.cuEventSynchronize(end)
+                or driver.cuEventElapsedTime(byref(milliseconds), begin, end)
+            )
+    finally:
+        driver.cuEventDestroy_v2(begin)
+        driver.cuEventDestroy_v2(end)
+    return None if failed else milliseconds.value * 1e3
 
 
 def _beginning(launcher: Launcher) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cudnnpy._core.dtypes import dtype_of, numpy_dtype
-from cudnnpy._core.layouts import packed_strides, stride_order
+from cudnnpy._core.layouts import byte_extent, packed_strides, stride_order
 from cudnnpy._cuda_python import cuda_python
 from cudnnpy._memory.arrays import library_of, read, spec_of
 from cudnnpy._memory.device_array import DeviceArray, allocate, current_device
@@ -111,8 +111,7 @@ def to_numpy(array: Array) -> NDArray[Any]:
     synchronize(library.current_stream(signature[3]), signature[3])
     if 0 in spec.shape:
         return np.empty(spec.shape, numpy_dtype(canonical.name))
-    count = 1 + sum((size - 1) * stride for size, stride in zip(spec.shape, strides, strict=True))
-    flat = np.empty(count, numpy_dtype(canonical.name))
+    flat = np.empty(byte_extent(spec._replace(strides=strides)) // canonical.itemsize, numpy_dtype(canonical.name))
     driver = cuda_python("bindings.driver")
     with on_device(signature[3]):
         checked(driver.cuMemcpyDtoHAsync(flat.ctypes.data, pointer, flat.nbytes, 0))

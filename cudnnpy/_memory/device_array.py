@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cudnnpy._core.dtypes import Dtype, dtype_of, numpy_dtype
-from cudnnpy._core.layouts import MEMORY_LAYOUTS, packed_strides
+from cudnnpy._core.layouts import MEMORY_LAYOUTS, TensorSpec, byte_extent, packed_strides
 from cudnnpy._cuda_python import cuda_python
 from cudnnpy._options.checks import check_option, check_shape
 from cudnnpy._options.public_dir import PublicDir
@@ -55,13 +55,12 @@ class DeviceArray(PublicDir):
     def __repr__(self) -> str:
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype!r}, strides={self.strides}, device={self.device})"
 
-    def _as_view(self) -> Any:
-        view = cuda_python("core.utils").StridedMemoryView
-        return view.from_buffer(self._buffer, self.shape, self.strides, dtype=numpy_dtype(self._exported))
-
     def __dlpack__(self, **options: object) -> object:
         """Return the DLPack capsule. Consumers wait for the work queued on the legacy default stream."""
-        return self._as_view().__dlpack__(**options)
+        view = cuda_python("core.utils").StridedMemoryView
+        exported = view.from_buffer(self._buffer, self.shape, self.strides, dtype=numpy_dtype(self._exported))
+        capsule: object = exported.__dlpack__(**options)
+        return capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, self.device  # kDLCUDA
@@ -84,8 +83,7 @@ class DeviceArray(PublicDir):
 def allocate(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int) -> DeviceArray:
     """Return a new, unfilled array, in the order of the legacy default stream. Raises MemoryError."""
     core = cuda_python("core")
-    count = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if all(shape) else 0
-    size = max(count * dtype.itemsize, 1)
+    size = max(byte_extent(TensorSpec(shape, dtype.name, strides)), 1)
     try:
         with on_device(device):
             buffer = core.Device(device).memory_resource.allocate(size, stream=core.LEGACY_DEFAULT_STREAM)

@@ -85,6 +85,12 @@ def say(command: str, message: str | Exception, status: int = 0) -> int:
     return status
 
 
+def show_progress(text: str) -> None:
+    """Replace the last line of standard error by a text, if it is a terminal."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
 def wrapped(text: str, columns: int) -> list[str]:
     """Return a text as lines of at most so many columns."""
     return textwrap.wrap(text, columns, break_on_hyphens=False) or [""]

@@ -7,22 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from cudnnpy._options.checks import check_channels, check_layout_rank, check_shape, expand_per_axis
 from cudnnpy._options.convolution import ConvolutionOptions as Options
 from cudnnpy.reference._arrays import Shape
 
 if TYPE_CHECKING:
-    from cudnnpy.typing import Layout, PerAxis
-
-
-class HasLayout(Protocol):
-    """Options with a layout."""
-
-    @property
-    def layout(self) -> Layout:
-        """The order of an array's axes."""
+    from cudnnpy.typing import PerAxis
 
 
 @dataclass(frozen=True)
@@ -142,17 +134,17 @@ def shape(name: str, value: Any, empty: Sequence[int] = ()) -> Shape:
     return sizes
 
 
-def check_rank(name: str, array_shape: Shape, options: HasLayout, ranks: Sequence[int] = (3, 4, 5)) -> None:
+def check_rank(name: str, array_shape: Shape, layout: str, ranks: Sequence[int] = (3, 4, 5)) -> None:
     """Raise ValueError for a number of axes that the operation, or the layout, does not support."""
     if len(array_shape) not in ranks:
         *most, last = map(str, ranks)
         raise ValueError(f"{name} must have {', '.join(most)} or {last} axes; got shape {tuple(array_shape)}")
-    check_layout_rank(options.layout, name, len(array_shape))
+    check_layout_rank(layout, name, len(array_shape))
 
 
 def _spatial_rank(options: Options, x_shape: Shape, w_shape: Shape, name: str = "x") -> int:
     """Return the number of spatial axes, if x (or another array), w and the layout agree on it; otherwise raise."""
-    check_rank(name, x_shape, options)
+    check_rank(name, x_shape, options.layout)
     if len(w_shape) != len(x_shape):
         raise ValueError(f"w must have {len(x_shape)} axes, as {name}; got shape {tuple(w_shape)}")
     return len(x_shape) - 2

@@ -89,7 +89,7 @@ class NumpyConvolution(ConvolutionOptions, NumpyOperation):
 
     def _backward_bias(self, arrays: Arrays, alpha: float, beta: float) -> list[Array]:
         dy, out = _arrays.check_array("dy", arrays["dy"], _arrays.FLOATS), arrays["out"]
-        _geometry.check_rank("dy", _geometry.shape("dy.shape", dy.shape, (0,)), self)
+        _geometry.check_rank("dy", _geometry.shape("dy.shape", dy.shape, (0,)), self.layout)
         alpha, beta = check_scales(alpha, beta, out=out)
         _arrays.check_out(out, (dy.shape[-1 if self.channels_last else 1],), (dy.dtype.name,), dy=dy)
         values = self._float64(dy).sum(axis=(0, *range(2, dy.ndim)))

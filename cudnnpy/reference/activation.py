@@ -74,30 +74,6 @@ def _sigmoid(x: Float64, c: float = 1.0) -> Float64:
     return np.asarray(np.where(x >= 0, 1.0, small) / (1.0 + small))
 
 
-def _relu(x: Float64, c: float = 1.0) -> Float64:
-    return np.maximum(x, 0.0)
-
-
-def _tanh(x: Float64, c: float = 1.0) -> Float64:
-    return np.tanh(x)
-
-
-def _clipped_relu(x: Float64, c: float) -> Float64:
-    return np.minimum(np.maximum(x, 0.0), c)
-
-
-def _elu(x: Float64, c: float = 1.0) -> Float64:
-    return np.where(x > 0, x, c * np.expm1(x))
-
-
-def _swish(x: Float64, c: float = 1.0) -> Float64:
-    return x * _sigmoid(c * x)
-
-
-def _identity(x: Float64, c: float = 1.0) -> Float64:
-    return x
-
-
 def _swish_gradient(dy: Float64, x: Float64, c: float) -> Float64:
     small = np.exp(-np.abs(c * x))
     # sigmoid' is small / (1 + small) ** 2: sigmoid * (1 - sigmoid) would lose digits to cancellation.
@@ -106,14 +82,17 @@ def _swish_gradient(dy: Float64, x: Float64, c: float) -> Float64:
 
 # Activations as functions of x and the coefficient. Convolutions apply the ones in ACTIVATIONS, with coefficient 1.
 ACTIVATIONS: dict[str, Callable[..., Float64]] = {
-    "identity": _identity,
-    "relu": _relu,
+    "identity": lambda x, c=1.0: x,
+    "relu": lambda x, c=1.0: np.maximum(x, 0.0),
     "sigmoid": _sigmoid,
-    "tanh": _tanh,
-    "elu": _elu,
-    "swish": _swish,
+    "tanh": lambda x, c=1.0: np.tanh(x),
+    "elu": lambda x, c=1.0: np.where(x > 0, x, c * np.expm1(x)),
+    "swish": lambda x, c=1.0: x * _sigmoid(c * x),
 }
-FUNCTIONS: dict[str, Callable[[Float64, float], Float64]] = {**ACTIVATIONS, "clipped_relu": _clipped_relu}
+FUNCTIONS: dict[str, Callable[[Float64, float], Float64]] = {
+    **ACTIVATIONS,
+    "clipped_relu": lambda x, c: np.minimum(np.maximum(x, 0.0), c),
+}
 
 # Gradients with respect to x as functions of dy, x (y for the modes in FROM_RESULT) and the coefficient.
 FROM_RESULT = ("sigmoid", "tanh")

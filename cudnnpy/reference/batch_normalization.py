@@ -114,7 +114,7 @@ class BatchNormalization(NumpyOperation, device.BatchNormalization):
         if isinstance(array, np.ndarray) and array.shape == (0,):  # one axis and no channels, as PyTorch accepts
             return _arrays.check_array("x", array, _arrays.FLOATS), (0,)
         x = _arrays.check_tensor("x", array, RANKS, empty="any")
-        _geometry.check_rank("x", x.shape, self, RANKS)
+        _geometry.check_rank("x", x.shape, self.layout, RANKS)
         if self.mode == "per_activation":
             return x, tuple(x.shape[1:])
         return x, (_arrays.channels_first(x, self.layout).shape[1],)

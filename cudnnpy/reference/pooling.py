@@ -1,13 +1,10 @@
-"""Pooling: the maximum or the average of each window, and its gradient.
-
-A window of several axes is reduced one axis after the other, from the last to the first: its rows, then the results of the
-rows, and so on. Each reduction keeps the first of equal maxima, so that the result is the first maximum in C order.
-"""
+"""Pooling: the maximum or the average of each window, and its gradient."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import TypeAlias
 
 import numpy as np
@@ -38,21 +35,9 @@ class Axis:
         return self.input + 2 * self.padding
 
     @property
-    def inside(self) -> slice:
-        """The input's part of the padded input."""
-        return slice(self.padding, self.padding + self.input)
-
-    def taps(self) -> Iterator[slice]:
-        """Yield, for each position in the window, the slice of the padded input with this element of every window."""
-        for tap in range(self.window):
-            yield slice(tap, tap + (self.output - 1) * self.stride + 1, self.stride)
-
-    def counts(self, include_padding: bool) -> Float64:
-        """Return the number of elements that each window averages, with or without the elements of the padding."""
-        if include_padding:
-            return np.full(self.output, self.window, np.float64)
-        start, end = np.arange(self.output) * self.stride, self.padding + self.input
-        return (np.minimum(start + self.window, end) - np.maximum(start, self.padding)).astype(np.float64)
+    def reach(self) -> int:
+        """The distance from the first window's start to the end of the last one's first element."""
+        return (self.output - 1) * self.stride + 1
 
 
 class Pooling(NumpyOperation, device.Pooling):
@@ -97,7 +82,7 @@ class Pooling(NumpyOperation, device.Pooling):
 
     def _axes(self, name: str, x_shape: Shape) -> list[Axis]:
         """Check a shape in the layout's axis order; return its spatial axes."""
-        _geometry.check_rank(name, x_shape, self)
+        _geometry.check_rank(name, x_shape, self.layout)
         spatial = x_shape[1:-1] if self.layout.endswith("C") else x_shape[2:]
         axes: list[Axis] = []
         for size, window, padding, stride in zip(spatial, *self._each(len(spatial)), strict=True):
@@ -116,58 +101,52 @@ class Pooling(NumpyOperation, device.Pooling):
             return (x_shape[0], *spatial, x_shape[-1])
         return (*x_shape[:2], *spatial)
 
-    def _counts(self, axes: list[Axis]) -> Float64:
-        """Return the divisors of the windows' sums, shaped to broadcast against the output."""
-        counts = np.ones(())
-        for axis in axes:
-            counts = counts[..., np.newaxis] * axis.counts(self.mode == "average_include_padding")
-        return counts
+    def _counts(self, axes: list[Axis]) -> Float64 | int:
+        """Return the divisors of the windows' sums: the elements of each, with or without those of the padding."""
+        if self.mode == "average_include_padding":
+            return prod(axis.window for axis in axes)
+        return _reduce(np.ones((1, 1, *(axis.input for axis in axes))), axes, 0.0, np.add)
+
+
+def _padded(values: Array, axes: list[Axis], padding: float) -> Array:
+    widths = [(0, 0), (0, 0), *((axis.padding, axis.padding) for axis in axes)]
+    return np.pad(values, widths, constant_values=padding)
+
+
+def _taps(padded: Array, axes: list[Axis]) -> Iterator[Array]:
+    """View, for each position in the window in C order, this element of every window; channels first."""
+    for tap in np.ndindex(*(axis.window for axis in axes)):
+        yield padded[:, :, *(slice(n, n + a.reach, a.stride) for n, a in zip(tap, axes, strict=True))]
 
 
 def _reduce(values: Float64, axes: list[Axis], padding: float, function: Callable[..., Float64]) -> Float64:
     """Reduce each window by a ufunc of two arguments; values are channels first."""
-    for at, axis in reversed(list(enumerate(axes, 2))):
-        padded = _padded(values, at, axis, padding)
-        first, *others = axis.taps()
-        values = _along(padded, at, first).copy()
-        for tap in others:
-            function(values, _along(padded, at, tap), out=values)
-    return values
+    first, *others = _taps(_padded(values, axes, padding), axes)
+    reduced = first.copy()
+    for other in others:
+        function(reduced, other, out=reduced)
+    return reduced
 
 
 def _to_maxima(dy: Float64, x: Float64, axes: list[Axis]) -> Float64:
-    """Return the gradient with respect to x of the maximum: dy, added at the positions of the maxima; channels first."""
-    # `where` holds the flat index in x of each value in `best`; -1 is padding.
-    where: Int64 = np.arange(x.size).reshape(x.shape)
-    best = x
-    for at, axis in reversed(list(enumerate(axes, 2))):
-        padded, padded_where = _padded(best, at, axis, -np.inf), _padded(where, at, axis, -1)
-        first, *others = axis.taps()
-        best, where = _along(padded, at, first).copy(), _along(padded_where, at, first).copy()
-        for tap in others:
-            value, place = _along(padded, at, tap), _along(padded_where, at, tap)
-            better = (value > best) | (np.isnan(value) & ~np.isnan(best)) | ((where < 0) & (place >= 0))
-            np.copyto(best, value, where=better)
-            np.copyto(where, place, where=better)
+    """Return the gradient with respect to x of the maximum: dy, added at the positions of the maxima; channels first.
+
+    The position is the one of the first maximum in C order, or of the first NaN.
+    """
+    places: Int64 = np.arange(x.size).reshape(x.shape)  # the flat index in x; -1 is padding
+    taps = zip(_taps(_padded(x, axes, -np.inf), axes), _taps(_padded(places, axes, -1), axes), strict=True)
+    best, where = (first.copy() for first in next(taps))
+    for value, place in taps:
+        better = (value > best) | (np.isnan(value) & ~np.isnan(best)) | ((where < 0) & (place >= 0))
+        np.copyto(best, value, where=better)
+        np.copyto(where, place, where=better)
     dx = np.bincount(where.ravel(), weights=dy.ravel(), minlength=x.size).astype(np.float64, copy=False)
     return dx.reshape(x.shape)
 
 
 def _spread_out(dy: Float64, axes: list[Axis]) -> Float64:
     """Return the gradient with respect to x of the sum: dy, added to all elements of its window; channels first."""
-    for at, axis in enumerate(axes, 2):
-        padded = np.zeros((*dy.shape[:at], axis.padded, *dy.shape[at + 1 :]))
-        for tap in axis.taps():
-            _along(padded, at, tap)[...] += dy
-        dy = _along(padded, at, axis.inside)
-    return dy
-
-
-def _padded(values: Array, at: int, axis: Axis, padding: float) -> Array:
-    widths = [(axis.padding, axis.padding) if i == at else (0, 0) for i in range(values.ndim)]
-    return np.pad(values, widths, constant_values=padding)
-
-
-def _along(values: Array, at: int, part: slice) -> Array:
-    """View a part of axis `at`."""
-    return values[(slice(None),) * at + (part,)]
+    padded = np.zeros((*dy.shape[:2], *(axis.padded for axis in axes)))
+    for part in _taps(padded, axes):
+        part += dy
+    return padded[:, :, *(slice(axis.padding, axis.padding + axis.input) for axis in axes)]

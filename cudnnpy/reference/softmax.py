@@ -44,7 +44,7 @@ class Softmax(NumpyOperation, device.Softmax):
     def _checked(self, name: str, array: Array) -> tuple[Array, tuple[int, ...]]:
         """Check an array; return it as a plain array, and the axes of the sums."""
         array = _arrays.check_tensor(name, array, empty="any")
-        _geometry.check_rank(name, array.shape, self, RANKS)
+        _geometry.check_rank(name, array.shape, self.layout, RANKS)
         if self.mode == "instance":
             return array, tuple(range(1, array.ndim))
         return array, (array.ndim - 1 if self.layout.endswith("C") else 1,)

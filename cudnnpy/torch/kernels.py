@@ -13,7 +13,6 @@ from cudnnpy.torch import pytorch_kernels
 from cudnnpy.torch.planned_operations import Backward, Forward
 from cudnnpy.torch.planning import (
     LAUNCH_ERRORS,
-    Fallback,
     plan_and_cache,
     plan_backward,
     plan_forward,
@@ -52,7 +51,7 @@ def convolution(
         bits |= bias.data_ptr()
     if bits & 15:  # rare: misaligned tensors have plans of their own
         key += (_alignments(x, w, bias),)
-    cached: Forward | Fallback | None = lookup(key)
+    cached: Forward | str | None = lookup(key)
     if cached is None:
         geometry = stride, padding, dilation, transposed, output_padding, groups
         cached = plan_and_cache(key, plan_forward, (x, w, bias), geometry, (benchmark, deterministic, enabled, tf32))
@@ -62,7 +61,7 @@ def convolution(
         except LAUNCH_ERRORS as error:
             reason = record_launch_failure(key, error)
     else:
-        reason = cached.reason
+        reason = cached
     rest = stride, padding, dilation, transposed, output_padding, groups, benchmark, deterministic, enabled, tf32
     return pytorch_kernels.convolution(reason, x, w, bias, *rest)
 
@@ -91,7 +90,7 @@ def convolution_backward(
     )  # fmt: skip
     if (at_dy | at_x | at_w) & 15:
         key += (_alignments(dy, x, w),)
-    cached: Backward | Fallback | None = lookup(key)
+    cached: Backward | str | None = lookup(key)
     if cached is None:
         cached = plan_and_cache(key, plan_backward, (dy, x, w), geometry, now, mask)
     if isinstance(cached, Backward):
@@ -100,7 +99,7 @@ def convolution_backward(
         except LAUNCH_ERRORS as error:
             reason = record_launch_failure(key, error)
     else:
-        reason = cached.reason
+        reason = cached
     return pytorch_kernels.convolution_backward(reason, dy, x, w, bias_sizes, *geometry, mask)
 
 

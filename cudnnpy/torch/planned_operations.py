@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import OutOfMemoryError
 
@@ -16,24 +16,17 @@ class WorkspaceError(MemoryError):
     """The workspace of a plan cannot be allocated."""
 
 
-class PlannedOperation:
+class PlannedOperation(NamedTuple):
     """One operation with its plan, in the thread that planned it.
 
     `make_result` and `make_workspace` allocate tensors on the device, whose current stream `stream_of` returns.
     """
 
-    __slots__ = ("_device", "_launcher", "_make_result", "_make_workspace", "_operation", "_stream_of")
-
-    def __init__(
-        self,
-        operation: str,
-        launcher: Launcher,
-        make_result: Callable[[], Any],
-        make_workspace: Callable[[], Any] | None,
-        stream_of: Callable[[int], int],
-    ) -> None:
-        self._operation, self._launcher, self._device = operation, launcher, launcher.device
-        self._make_result, self._make_workspace, self._stream_of = make_result, make_workspace, stream_of
+    name: str
+    launcher: Launcher
+    make_result: Callable[[], Any]
+    make_workspace: Callable[[], Any] | None
+    stream_of: Callable[[int], int]
 
     def run(self, first: int, second: int, bias: int = 0) -> Any:
         """Launch the plan for inputs at addresses on the current stream, and return the result, a new tensor.
@@ -41,10 +34,10 @@ class PlannedOperation:
         `bias` is 0 if the plan adds none. The workspace is freed at once, because PyTorch's allocator reuses it in stream
         order. Raises WorkspaceError if it cannot be allocated.
         """
-        result, workspace_address = self._make_result(), 0
-        if self._make_workspace is not None:
+        result, workspace_address = self.make_result(), 0
+        if self.make_workspace is not None:
             try:
-                workspace = self._make_workspace()
+                workspace = self.make_workspace()
             except OutOfMemoryError as error:
                 raise WorkspaceError(str(error)) from None
             workspace_address = workspace.data_ptr()
@@ -53,48 +46,45 @@ class PlannedOperation:
         else:
             addresses = first, second, result.data_ptr(), workspace_address
         # new memory overlaps nothing, the key has the alignments, and inputs are null only if their storage was freed
-        self._launcher.run(addresses, self._stream_of(self._device), first and second)
-        HANDLED[self._operation] += 1
+        self.launcher.run(addresses, self.stream_of(self.launcher.device), first and second)
+        HANDLED[self.name] += 1
         return result
 
 
-class Forward:
+class Forward(NamedTuple):
     """A planned convolution.
 
     Parameters
     ----------
     operation : PlannedOperation
         The plan.
-    formats : tuple
+    x_format, w_format : torch.memory_format or None
         The memory formats that x and w are copied to, None for no copy.
     bias_shape : tuple of int or None
         The shape in which the bias is added to the result of the plan; None if the plan adds it, or there is none.
     """
 
-    __slots__ = ("_bias_shape", "_operation", "_w_format", "_x_format")
-
-    def __init__(
-        self, operation: PlannedOperation, formats: tuple[Any, Any], bias_shape: tuple[int, ...] | None
-    ) -> None:
-        self._operation, self._bias_shape = operation, bias_shape
-        self._x_format, self._w_format = formats
+    operation: PlannedOperation
+    x_format: Any
+    w_format: Any
+    bias_shape: tuple[int, ...] | None
 
     def run(self, x: Any, w: Any, bias: Any, at_x: int, at_w: int) -> Any:
         """Return the result. `at_x` and `at_w` are the addresses of x and w."""
-        if self._x_format is not None:
-            x = x.contiguous(memory_format=self._x_format)
+        if self.x_format is not None:
+            x = x.contiguous(memory_format=self.x_format)
             at_x = x.data_ptr()
-        if self._w_format is not None:
-            w = w.contiguous(memory_format=self._w_format)
+        if self.w_format is not None:
+            w = w.contiguous(memory_format=self.w_format)
             at_w = w.data_ptr()
         if bias is None:
-            return self._operation.run(at_x, at_w)
-        if self._bias_shape is None:
-            return self._operation.run(at_x, at_w, bias.data_ptr())
-        return self._operation.run(at_x, at_w).add_(bias.view(self._bias_shape))
+            return self.operation.run(at_x, at_w)
+        if self.bias_shape is None:
+            return self.operation.run(at_x, at_w, bias.data_ptr())
+        return self.operation.run(at_x, at_w).add_(bias.view(self.bias_shape))
 
 
-class Backward:
+class Backward(NamedTuple):
     """The planned gradients of a convolution.
 
     Parameters
@@ -103,7 +93,7 @@ class Backward:
         The plans of the gradients with respect to the input and the filter. None if one is not requested, or falls back.
     axes : tuple of int or None
         The axes over which the gradient with respect to the bias is a sum of dy. None if it is not requested.
-    formats : tuple
+    dy_format, x_format, w_format : torch.memory_format or None
         The memory formats that dy, x and w are copied to, None for no copy.
     is_transposed : bool
         Whether the convolution is transposed.
@@ -113,31 +103,15 @@ class Backward:
         The reason of the fallback.
     """
 
-    __slots__ = (
-        "_axes",
-        "_dw",
-        "_dx",
-        "_dy_format",
-        "_fallback_mask",
-        "_is_transposed",
-        "_reason",
-        "_w_format",
-        "_x_format",
-    )
-
-    def __init__(
-        self,
-        dx: PlannedOperation | None,
-        dw: PlannedOperation | None,
-        axes: tuple[int, ...] | None,
-        formats: tuple[Any, Any, Any],
-        is_transposed: bool,
-        fallback_mask: list[bool] | None = None,
-        reason: str = "",
-    ) -> None:
-        self._dx, self._dw, self._axes = dx, dw, axes
-        self._dy_format, self._x_format, self._w_format = formats
-        self._is_transposed, self._fallback_mask, self._reason = is_transposed, fallback_mask, reason
+    dx: PlannedOperation | None
+    dw: PlannedOperation | None
+    axes: tuple[int, ...] | None
+    dy_format: Any
+    x_format: Any
+    w_format: Any
+    is_transposed: bool
+    fallback_mask: list[bool] | None
+    reason: str
 
     def run(
         self, dy: Any, x: Any, w: Any, at_dy: int, at_x: int, at_w: int, bias_sizes: Any, geometry: tuple[Any, ...]
@@ -148,22 +122,22 @@ class Backward:
         aten::convolution_backward between w and the mask.
         """
         dx = dw = db = None
-        if self._fallback_mask is not None:
-            arguments = dy, x, w, bias_sizes, *geometry, self._fallback_mask
-            dx, dw, _ = pytorch_kernels.convolution_backward(self._reason, *arguments)
-        if self._dy_format is not None:
-            dy = dy.contiguous(memory_format=self._dy_format)
+        if self.fallback_mask is not None:
+            arguments = dy, x, w, bias_sizes, *geometry, self.fallback_mask
+            dx, dw, _ = pytorch_kernels.convolution_backward(self.reason, *arguments)
+        if self.dy_format is not None:
+            dy = dy.contiguous(memory_format=self.dy_format)
             at_dy = dy.data_ptr()
-        if self._axes is not None:
-            db = dy.sum(self._axes)
-        if self._dx is not None:
-            if self._w_format is not None:
-                w = w.contiguous(memory_format=self._w_format)
+        if self.axes is not None:
+            db = dy.sum(self.axes)
+        if self.dx is not None:
+            if self.w_format is not None:
+                w = w.contiguous(memory_format=self.w_format)
                 at_w = w.data_ptr()
-            dx = self._dx.run(at_dy, at_w)
-        if self._dw is not None:
-            if self._x_format is not None:
-                x = x.contiguous(memory_format=self._x_format)
+            dx = self.dx.run(at_dy, at_w)
+        if self.dw is not None:
+            if self.x_format is not None:
+                x = x.contiguous(memory_format=self.x_format)
                 at_x = x.data_ptr()
-            dw = self._dw.run(at_x, at_dy) if self._is_transposed else self._dw.run(at_dy, at_x)
+            dw = self.dw.run(at_x, at_dy) if self.is_transposed else self.dw.run(at_dy, at_x)
         return dx, dw, db

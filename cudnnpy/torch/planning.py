@@ -47,18 +47,8 @@ Flags: TypeAlias = tuple[bool, bool, bool, bool]
 # Reasons
 
 
-class Fallback(NamedTuple):
-    """Cache entry of a signature that falls back."""
-
-    reason: str
-
-
 class FallbackError(Exception):
-    """A call must fall back to PyTorch's kernel, for the reason that is counted."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    """A call must fall back to PyTorch's kernel. The message is the reason, which is counted."""
 
 
 # The reason that is counted for an exception of planning or of a launch, subclasses first. Errors of a libcudnn that cannot be
@@ -80,23 +70,23 @@ LAUNCH_ERRORS = (MemoryError, OutOfMemoryError, StatusError)
 def reason_of(error: Exception) -> str:
     """Return the reason that is counted for an exception."""
     if isinstance(error, FallbackError):
-        return error.reason
+        return str(error)
     return next(reason for kind, reason in _REASONS if isinstance(error, kind))
 
 
 def plan_and_cache(key: tuple[Any, ...], plan: Callable[..., Any], tensors: tuple[Any, ...], *rest: Any) -> Any:
-    """Insert the result of `plan(settings, tensors, *rest)`, or a fallback, into the plan cache and return it.
+    """Insert the result of `plan(settings, tensors, *rest)`, or the reason of a fallback, into the plan cache and return it.
 
     A call during a stream capture inserts nothing: a later call plans.
     """
     settings = ACTIVE.settings
     if settings is None or key[0] is not settings.token:  # another thread has changed the settings
-        return Fallback(fallback_stats.TURNED_OFF)
+        return fallback_stats.TURNED_OFF
     try:
         cached = plan(settings, tensors, *rest)
     except PLANNING_ERRORS as error:
-        cached = Fallback(reason_of(error))
-    if not (isinstance(cached, Fallback) and cached.reason == fallback_stats.CAPTURE):
+        cached = reason_of(error)
+    if cached != fallback_stats.CAPTURE:
         plan_cache().insert_planned(key, cached)
     return cached
 
@@ -108,7 +98,7 @@ def record_launch_failure(key: tuple[Any, ...], error: Exception) -> str:
     """
     reason = reason_of(error)
     if isinstance(error, WorkspaceError):
-        plan_cache().insert_planned(key, Fallback(reason))
+        plan_cache().insert_planned(key, reason)
     return reason
 
 
@@ -252,7 +242,7 @@ def plan_forward(settings: Settings, tensors: tuple[Any, Any, Any], given: Seque
         inputs.append(bias)
     elif bias is not None:
         bias_shape = (1, bias.numel(), *(1,) * (w.dim() - 2))
-    planned = Forward(planner.plan("forward", tuple(x.shape), tuple(w.shape), *inputs), formats, bias_shape)
+    planned = Forward(planner.plan("forward", tuple(x.shape), tuple(w.shape), *inputs), *formats, bias_shape)
     planner.check_speed(
         x,
         "forward",
@@ -309,4 +299,4 @@ def plan_backward(
     dx, dw = operations
     axes = (0, *range(2, w.dim())) if mask[2] else None
     fallback_mask = [*map(bool, reasons), False] if reason else None
-    return Backward(dx, dw, axes, formats, geometry.is_transposed, fallback_mask, reason)
+    return Backward(dx, dw, axes, *formats, geometry.is_transposed, fallback_mask, reason)

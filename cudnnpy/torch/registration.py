@@ -136,7 +136,7 @@ def _register(settings: Settings | None) -> None:
     global _library
     if settings is not None and _library is None:
         _library = _registered()
-    ACTIVE.set(settings)
+    ACTIVE.settings, ACTIVE.identity = settings, None if settings is None else settings.token
     if settings is None and _library is not None:
         _library._destroy()
         _library = None

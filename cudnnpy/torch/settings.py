@@ -29,18 +29,12 @@ class Settings:
         return self.planning._preferences() | {name: flags[name] for name in self.following}
 
 
+@dataclass
 class Active:
     """The active settings, and their cache token; None while PyTorch's own kernels are registered."""
 
-    __slots__ = ("identity", "settings")
-
-    def __init__(self) -> None:
-        self.set(None)
-
-    def set(self, settings: Settings | None) -> None:
-        """Replace the active settings."""
-        self.settings = settings
-        self.identity = None if settings is None else settings.token
+    settings: Settings | None = None
+    identity: CacheToken | None = None
 
 
 ACTIVE = Active()

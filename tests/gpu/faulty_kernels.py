@@ -79,14 +79,14 @@ SPOILS: dict[str, Spoil] = {
 }
 
 
-def tuned(name: str, guarded: bool = True) -> tuple[Candidate, Candidate, list[Candidate]]:
+def tuned(name: str) -> tuple[Candidate, Candidate, list[Candidate]]:
     """Tune with a faulty candidate as the default choice, which is verified however slow: as `tune` does."""
 
     def planted(executable: Any) -> Planted:
         before = (lambda operands: _run("copy_float", _saved(), operands[2])) if name == "unwritten" else None
         return Planted(executable, SPOILS[name], size=SPACE, before=before)
 
-    return tune(planted, default=True, guarded=guarded, out=GAPS if name == "gap" else None)
+    return tune(planted, default=True, out=GAPS if name == "gap" else None)
 
 
 def main(name: str) -> None:

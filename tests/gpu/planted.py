@@ -85,7 +85,6 @@ def tune(
     planted: Callable[[Any], Planted],
     limit: int | None = None,
     default: bool = False,
-    guarded: bool = True,
     out: TensorSpec | None = None,
 ) -> tuple[Candidate, Candidate, list[Candidate]]:
     """Tunes a few real candidates and a planted one: what was chosen, the planted one, and the real ones."""
@@ -101,7 +100,7 @@ def tune(
     options = conv._planning._replace(workspace_limit=limit)
     with on_device(0):
         handle = Handle.default(0)
-        tuner = Search(handle, guarded=guarded)
+        tuner = Search(handle)
         chosen = tuner(problem, options, Target(handle), given, 1 << 50 if limit is None else limit)
     assert chosen is not None
     return chosen, bad, [plain, *real]

@@ -38,7 +38,7 @@ class Memory:
         self.taken: list[tuple[int, int]] = []  # allocations: address and bytes
         self.held: weakref.WeakSet[Owner] = weakref.WeakSet()
         self.trimmed = 0
-        for module in (float64_check, result_comparison, bench_buffers, guarded_memory, verification):
+        for module in (float64_check, result_comparison, bench_buffers, verification):
             monkeypatch.setattr(module, "allocate", self.take)
         monkeypatch.setattr(guarded_memory, "release_workspace", self.trim)
         monkeypatch.setattr(bench_buffers, "_cache_size", lambda device: cache)

@@ -25,6 +25,7 @@ from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides
 from cudnnpy._core.owned import Owned
 from cudnnpy._launch import dispatch, implicit_operands, launcher
 from cudnnpy._launch.array_operation import ArrayOperation
+from cudnnpy._launch.direct import direct_launch
 from cudnnpy._layers import convolution, graph
 from cudnnpy._memory import arrays, workspace
 from cudnnpy._memory.arrays import ArrayLibrary
@@ -371,7 +372,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, cuda_driver: DriverFixture) -> Sta
     for module in (dispatch, launcher, convolution, graph):
         monkeypatch.setattr(module, "on_device", on_device)
     monkeypatch.setattr(launcher, "has_several_devices", lambda: True)
-    monkeypatch.setattr(launcher, "_direct_launch_maker", lambda: stand_in.direct)
+    monkeypatch.setattr(direct_launch, "make_direct_launch", stand_in.direct)
     launcher.set_direct_launches(True)
     monkeypatch.setattr(selection, "choose", stand_in.choose)
     monkeypatch.setattr(Chooser, "order", lambda chooser: stand_in.guesses(chooser.request.problem))

@@ -16,7 +16,6 @@ from typing import Any
 from cudnnpy import raw
 from cudnnpy._cuda_python import driver_library
 from cudnnpy._launch.address_validation import Addresses
-from cudnnpy._launch.direct import captured_nodes, stream_capture
 from cudnnpy._launch.direct.captured_nodes import (
     ATTRIBUTE_BYTES,
     BUFFER_POINTER,
@@ -24,16 +23,22 @@ from cudnnpy._launch.direct.captured_nodes import (
     CLUSTER,
     CLUSTER_POLICY,
     COOPERATIVE,
+    FUNCTIONS,
     PREFERRED_CLUSTER,
     GraphNode,
     KernelNode,
     MemsetNode,
     NodeReader,
+    StreamCapture,
     padded_size,
 )
-from cudnnpy._launch.direct.relocation_writer import INVALID_ADDRESS_ERRORS, compile_relocator
-from cudnnpy._launch.direct.relocations import Relocation, find_relocations, probe_addresses
-from cudnnpy._launch.direct.stream_capture import StreamCapture
+from cudnnpy._launch.direct.relocations import (
+    INVALID_ADDRESS_ERRORS,
+    Relocation,
+    compile_relocator,
+    find_relocations,
+    probe_addresses,
+)
 from cudnnpy._launch.steps import WORKSPACE_ALIGNMENT, BoundLaunch
 from cudnnpy.errors import StatusError, status_error
 from cudnnpy.handle import Handle
@@ -85,19 +90,6 @@ class DirectLaunch:
     other_pointers : int
         The number of words of the parameters that are no relocations and look like addresses of device memory.
     """
-
-    __slots__ = (
-        "__weakref__",
-        "_calls",
-        "_configurations",
-        "_is_idle",
-        "_owned",
-        "_stream",
-        "_stream_argument",
-        "_write",
-        "addresses",
-        "other_pointers",
-    )
 
     def __init__(self, nodes: Sequence[GraphNode], relocations: Sequence[list[Relocation]], count: int) -> None:
         starts = [0, *accumulate(len(node.parameters) for node in nodes)]
@@ -229,7 +221,7 @@ def make_direct_launch(
     addresses : tuple of int
         Valid addresses. The last one is the workspace's, a multiple of WORKSPACE_ALIGNMENT; the launch may not use it.
     """
-    if not all(hasattr(driver_library(), name) for name in (*captured_nodes.FUNCTIONS, *stream_capture.FUNCTIONS)):
+    if not all(hasattr(driver_library(), name) for name in FUNCTIONS):
         return "the driver is older than CUDA 12.4"
     addresses = tuple(map(int, addresses))
     with StreamCapture.redirect(handle) as capture:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,7 @@ from cudnnpy.cli import output_files
 from cudnnpy.cli.edges import images
 from cudnnpy.cli.edges.detector import DEVICES, Edges, detect
 from cudnnpy.cli.errors import UsageError
-from cudnnpy.cli.text_table import printed, say
+from cudnnpy.cli.text_table import printed, say, show_progress
 
 _STREAM = "-"
 _PROGRESS_PIXELS = 4_000_000  # pixels, which take a second on the CPU
@@ -77,17 +76,25 @@ def run(options: argparse.Namespace) -> int:
     image = _load(options.input, frames.append)
     height, width = image.shape[1:3]
     images.check_format(output, format, width, height)
-    with _Progress(width * height) as progress:
+
+    def show(state: str) -> None:
+        if width * height >= _PROGRESS_PIXELS:
+            show_progress(state)
+
+    show("cudnnpy edges: convolving")
+    try:
         edges = detect(
             image,
             device=options.device,
             sigmoid=options.sigmoid,
             prefer=options.prefer,
             workspace_limit=options.workspace_limit,
-            on_progress=lambda part: progress.show(f"convolving, {part:.0%}"),
+            on_progress=lambda part: show(f"cudnnpy edges: convolving, {part:.0%}"),
         )
-        progress.show("writing")
+        show("cudnnpy edges: writing")
         content = images.encode(output, images.to_levels(edges.values), format)
+    finally:
+        show("")
     if to_stream:
         # with PYTHONUNBUFFERED, a write to sys.stdout may be partial
         with open(sys.stdout.fileno(), "wb", closefd=False) as stream:
@@ -98,28 +105,6 @@ def run(options: argparse.Namespace) -> int:
     part = f"image 1 of {frames[0]} of " if frames else ""
     _print_summary(f"{output}: the edges of {part}{source}, {width} x {height}", edges, to_stream)
     return 0
-
-
-class _Progress:
-    """A context manager that shows the state of the work on a large image in one line, if stderr is a terminal."""
-
-    def __init__(self, pixels: int) -> None:
-        self._is_shown = pixels >= _PROGRESS_PIXELS and sys.stderr.isatty()
-
-    def __enter__(self) -> Self:
-        self.show("convolving")
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._print("\r\x1b[K")
-
-    def show(self, state: str) -> None:
-        """Replace the line."""
-        self._print(f"\r\x1b[Kcudnnpy edges: {state}")
-
-    def _print(self, text: str) -> None:
-        if self._is_shown:
-            print(text, end="", file=sys.stderr, flush=True)
 
 
 def _check_standard_output(force: bool) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cudnnpy.cli.errors import UsageError
-from cudnnpy.cli.text_table import printed, say
+from cudnnpy.cli.text_table import printed, say, show_progress
 
 if TYPE_CHECKING:
     from cudnnpy._planning.problem_file import ListedProblem
@@ -56,9 +55,9 @@ def run(options: argparse.Namespace) -> int:
     with PlannerProcess(profile) as planner:
         planned = []
         for number, request in enumerate(requests, 1):
-            _show_progress(f"planning {number} of {len(requests)}")
+            show_progress(f"planning {number} of {len(requests)}")
             planned.append((request, _entry(request, planner, options.problems)))
-        _show_progress("")
+        show_progress("")
     entries = [entry for _, entry in planned if entry is not None]
     has_export = bool(entries) or not (planned or errors)  # a file without problems has an export without plans
     written = _write(entries, options.output) if has_export else None
@@ -73,15 +72,9 @@ def _entry(request: ListedProblem, planner: PlannerProcess, file: str) -> Entry 
     try:
         return planner.plan(request.text)
     except PlanningError as error:
-        _show_progress("")
+        show_progress("")
         say("cudnnpy plan", f"{file}, line {request.line}: {error}")
         return None
-
-
-def _show_progress(text: str) -> None:
-    """Replace the last line of standard error by a text, if it is a terminal."""
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def _write(entries: list[Entry], path: str) -> int:

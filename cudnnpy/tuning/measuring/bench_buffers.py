@@ -45,13 +45,13 @@ class BenchBuffers:
     memory for the operands.
     """
 
-    def __init__(self, problem: Problem, limit: int = sys.maxsize, *, times: bool = True, guarded: bool = True) -> None:
+    def __init__(self, problem: Problem, limit: int = sys.maxsize, *, times: bool = True) -> None:
         self._problem = problem
         self.results = problem.specs[-problem.results :]
         self.is_at_end = True  #: whether the operands are flush with the ends of their mappings
         self._owners: list[Any] = []
         self._images: dict[int, Any] = {}  # the bytes of operands with gaps, by operand index
-        self._guarded = GuardedMemory(problem.specs, problem.device, limit=limit, guarded=guarded)
+        self._guarded = GuardedMemory(problem.specs, problem.device, limit=limit)
         try:
             self._allocate(times)
             self._draw()

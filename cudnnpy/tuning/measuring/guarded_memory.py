@@ -11,26 +11,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from cudnnpy._core.layouts import TensorSpec, byte_extent
 from cudnnpy._cuda_python import cuda_python
-from cudnnpy._memory.workspace import allocate, release_workspace
+from cudnnpy._memory.workspace import release_workspace
 from cudnnpy.errors import CudnnError
 
 STREAM = 0  # all work of a measurement goes to the default stream
 _WORKSPACE_ALIGNMENT = 16  # bytes, as Plan.execute requires
 _POOL_ALIGNMENT = 256  # bytes, of ordinary memory
-
-
-class _Space(Protocol):
-    """Device memory of `size` bytes from `start`."""
-
-    start: int
-    size: int
-
-    def close(self) -> None:
-        """Free the memory, when no work uses it any more."""
 
 
 class _Mapping:
@@ -64,29 +54,18 @@ class _Mapping:
             raise
 
     def close(self) -> None:
+        """Free the memory, when no work uses it any more."""
         driver = cuda_python("bindings.driver")
         if self._is_mapped:
             driver.cuMemUnmap(self.start, self.size)
         driver.cuMemAddressFree(self._base, self._reserved)
 
 
-class _Ordinary:
-    """Memory from the allocator, without guards."""
-
-    def __init__(self, size: int, device: int) -> None:
-        self.size = -(-size // _POOL_ALIGNMENT) * _POOL_ALIGNMENT
-        address, _, self._owner = allocate(self.size + _POOL_ALIGNMENT, device, STREAM)
-        self.start = -(-address // _POOL_ALIGNMENT) * _POOL_ALIGNMENT
-
-    def close(self) -> None:
-        self._owner = None
-
-
 class GuardedMemory:
     """The memory of a problem's operands and of a workspace that grows, each in a mapping of its own.
 
-    `limit` is the largest workspace in bytes that is allocated in advance; a larger request is still served. Without
-    `guarded` it is ordinary memory. Raises MemoryError if there is no memory for the operands.
+    `limit` is the largest workspace in bytes that is allocated in advance; a larger request is still served. Raises MemoryError
+    if there is no memory for the operands.
     """
 
     def __init__(
@@ -95,12 +74,11 @@ class GuardedMemory:
         device: int,
         *,
         limit: int = sys.maxsize,
-        guarded: bool = True,
     ) -> None:
         self._specs, self._device, self._limit = specs, device, limit
-        self._guard = max(map(byte_extent, specs)) if guarded else None
-        self._spaces: list[_Space] = []
-        self._workspace: _Space | None = None
+        self._guard = max(map(byte_extent, specs))
+        self._spaces: list[_Mapping] = []
+        self._workspace: _Mapping | None = None
         try:
             for spec in specs:
                 self._spaces.append(self._obtained(byte_extent(spec)))
@@ -142,7 +120,7 @@ class GuardedMemory:
         """Return the address of a workspace for timing, aligned as ordinary memory; 0 for no bytes. Raises MemoryError."""
         return self._grown(size).start if size else 0
 
-    def _grown(self, size: int) -> _Space:
+    def _grown(self, size: int) -> _Mapping:
         size += 2 * _WORKSPACE_ALIGNMENT
         held = 0 if self._workspace is None else self._workspace.size
         if self._workspace is None or size > held:
@@ -156,9 +134,7 @@ class GuardedMemory:
                 self._workspace = self._obtained(size)
         return self._workspace
 
-    def _obtained(self, size: int) -> _Space:
-        if self._guard is None:
-            return _Ordinary(size, self._device)
+    def _obtained(self, size: int) -> _Mapping:
         try:
             return _Mapping(size, self._guard, self._device)
         except MemoryError:

@@ -29,7 +29,7 @@ _PLANNING_SECONDS = 30.0  # for the heuristics, until the first candidate is pla
 class LocalMeasurer:
     """A measurer that runs candidates in this process (measurement.Measurer).
 
-    With `guarded` the first run of a candidate is between unmapped addresses, where an access outside loses the CUDA context.
+    The first run of a candidate is between unmapped addresses, where an access outside loses the CUDA context.
     `watch` reports each step, except for `watch.best`; `best` is called with each new fastest candidate, as a Measurement.
     """
 
@@ -37,12 +37,11 @@ class LocalMeasurer:
         self,
         handle: Handle,
         *,
-        guarded: bool = False,
         watch: Watch = SILENT,
         best: Callable[[Measurement], object] | None = None,
     ) -> None:
         self._handle, self._target = handle, Target(handle)
-        self._guarded, self._watch, self._best = guarded, watch, best
+        self._watch, self._best = watch, best
 
     def measure(
         self,
@@ -75,7 +74,7 @@ class LocalMeasurer:
 
         self._watch.begin(None, _PLANNING_SECONDS)
         watch = self._watch._replace(best=report)
-        search = Search(self._handle, watch=watch, known=known, left_out=left_out, guarded=self._guarded)
+        search = Search(self._handle, watch=watch, known=known, left_out=left_out)
         try:
             choice = search(problem, options, self._target, ordered(), limit)
             if choice is None:
@@ -108,7 +107,7 @@ class LocalMeasurer:
         self._watch.begin(candidate, _PLANNING_SECONDS)
         try:
             if try_plan(candidate, problem, options, limit):
-                search = Search(self._handle, watch=self._watch, guarded=self._guarded)
+                search = Search(self._handle, watch=self._watch)
                 search.confirm(problem, options, self._target, candidate, limit)
         except CudnnError as error:
             return str(error)

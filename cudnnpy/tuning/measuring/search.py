@@ -69,12 +69,10 @@ class Search:
         for the default choice, and verified only if they are among the finalists.
     left_out : mapping of str to str, optional
         The rejection reasons of candidates that must not run, by their names, including ones with knobs from the knob search.
-    guarded : bool
-        Whether candidates first run between unmapped addresses.
     """
 
-    is_complete = False  #: whether the last search measured every candidate that it should
-    was_memory_limited = False  #: whether the last search lacked memory for at least as many candidates as it ran
+    is_complete: bool  #: whether the search measured every candidate that it should, and had time and memory for it
+    _bench: Bench
 
     def __init__(
         self,
@@ -83,9 +81,8 @@ class Search:
         watch: Watch = SILENT,
         known: Mapping[str, Choice] | None = None,
         left_out: Mapping[str, str] | None = None,
-        guarded: bool = True,
     ) -> None:
-        self._handle, self._watch, self._guarded = handle, watch, guarded
+        self._handle, self._watch = handle, watch
         self._known, self._left_out = known or {}, left_out or {}
 
     def __call__(
@@ -96,8 +93,24 @@ class Search:
         The first candidate that can be used is the default choice. The result is never slower. Without memory to measure the
         default choice a MemoryError is raised, since no other candidate can be shown to be faster.
         """
-        with in_use(self._handle, STREAM), memory.trim_pool_afterwards(problem.device, STREAM):
-            return self._fastest(problem, options, target, candidates, limit)
+        self._problem, self._options, self._limit = problem, options, limit
+        self._most = _largest_workspace(problem, options)
+        self._deadline = time.monotonic() + options.tune_seconds
+        self._ran: list[Candidate] = []
+        self._slow: dict[tuple[int, str], float] = {}  # the seconds of slow engines, by engine and lowering
+        self._fastest: dict[tuple[int, str], float] = {}  # the shortest milliseconds, by engine and lowering
+        self._products = math.prod(problem.specs[-1].shape) * problem.reduction_length
+        self.default: Candidate | None = None
+        self._stale = 0  # the number of measured candidates since the last gain
+        self._scarce = 0  # the number of candidates that ran out of memory
+        self.is_complete = True
+        with (
+            in_use(self._handle, STREAM),
+            memory.trim_pool_afterwards(problem.device, STREAM),
+            closing(self._new_bench(problem, options, min(limit, self._most))) as self._bench,
+        ):
+            self._measure_all(candidates, target)
+            return _winner(self._bench.finalists(self._right(), self.default), self.default)
 
     def confirm(self, problem: Problem, options: PlanningOptions, target: Target, given: Candidate, limit: int) -> None:
         """Run a planned candidate, and reject it if its result is wrong. Raises MemoryError without memory for that."""
@@ -113,78 +126,38 @@ class Search:
         with (
             in_use(self._handle, STREAM),
             memory.trim_pool_afterwards(problem.device, STREAM),
-            closing(self._bench(problem, options, most, times=False)) as bench,
+            closing(self._new_bench(problem, options, most, times=False)) as bench,
         ):
             bench.confirm(given, others())
 
-    def _bench(self, problem: Problem, options: PlanningOptions, limit: int, times: bool = True) -> Bench:
+    def _new_bench(self, problem: Problem, options: PlanningOptions, limit: int, times: bool = True) -> Bench:
         self._watch.begin(None, _PREPARING_SECONDS)
-        return Bench(problem, options, self._handle, limit, watch=self._watch, guarded=self._guarded, times=times)
+        return Bench(problem, options, self._handle, limit, watch=self._watch, times=times)
 
-    def _fastest(
-        self, problem: Problem, options: PlanningOptions, target: Target, candidates: Iterable[Candidate], limit: int
-    ) -> Candidate | None:
-        self.is_complete = self.was_memory_limited = False
-        most = _largest_workspace(problem, options)
-        search = _Progress(problem, options, limit, most, self._watch, self._known, self._left_out)
-        with closing(self._bench(problem, options, min(limit, most))) as search.bench:
-            search.measure_all(candidates, target)
-            winner = _winner(search.bench.finalists(search.right(), search.default), search.default)
-        self.is_complete, self.was_memory_limited = search.is_complete, search.was_memory_limited
-        return winner
-
-
-class _Progress:
-    """The progress of a search: the measured candidates and the remaining time."""
-
-    bench: Bench
-
-    def __init__(
-        self,
-        problem: Problem,
-        options: PlanningOptions,
-        limit: int,
-        most: int,
-        watch: Watch,
-        known: Mapping[str, Choice],
-        left_out: Mapping[str, str],
-    ) -> None:
-        self._problem, self._options, self._limit, self._most = problem, options, limit, most
-        self._watch, self._known, self._left_out = watch, known, left_out
-        self._deadline = time.monotonic() + options.tune_seconds
-        self._ran: list[Candidate] = []
-        self._slow: dict[tuple[int, str], float] = {}  # the seconds of slow engines, by engine and lowering
-        self._fastest: dict[tuple[int, str], float] = {}  # the shortest milliseconds, by engine and lowering
-        self._products = math.prod(problem.specs[-1].shape) * problem.reduction_length
-        self.default: Candidate | None = None
-        self._stale = 0  # the number of measured candidates since the last gain
-        self._scarce = 0  # the number of candidates that ran out of memory
-        self.is_complete = True  # until a candidate lacks time or memory
-
-    def measure_all(self, candidates: Iterable[Candidate], target: Target) -> None:
+    def _measure_all(self, candidates: Iterable[Candidate], target: Target) -> None:
         """Measure candidates, then the best engines with other knobs, then candidates that may take long."""
         late: list[Candidate] = []
         for number, candidate in enumerate(candidates):
-            if not self.has_time():
-                self.skip(candidate)
-            elif reason := self.why_unpromising(candidate):
+            if not self._has_time():
+                self._skip(candidate)
+            elif reason := self._why_unpromising(candidate):
                 candidate.rejection_reason = candidate.rejection_reason or reason
-            elif self.should_defer(candidate, is_promising := number < _PROMISING):
+            elif self._should_defer(candidate, is_promising := number < _PROMISING):
                 late.append(candidate)
             else:
-                self.measure(candidate, is_promising)
-        for candidate in other_knobs(self.right(), target):
-            if not self.has_time():
-                self.skip(candidate)
+                self._measure(candidate, is_promising)
+        for candidate in other_knobs(self._right(), target):
+            if not self._has_time():
+                self._skip(candidate)
                 break
-            self.measure(candidate)
-        for candidate in sorted(late, key=self.seconds):
-            if self.has_time(self.seconds(candidate)):
-                self.measure(candidate)
+            self._measure(candidate)
+        for candidate in sorted(late, key=self._seconds):
+            if self._has_time(self._seconds(candidate)):
+                self._measure(candidate)
             else:
-                self.skip(candidate)
+                self._skip(candidate)
 
-    def why_unpromising(self, candidate: Candidate) -> str:
+    def _why_unpromising(self, candidate: Candidate) -> str:
         """Return the reason not to measure a candidate, since several in a row gained nothing; "" to measure it.
 
         Without a predicted time, only candidates that are compiled at run time have such a reason.
@@ -202,38 +175,38 @@ class _Progress:
 
         The largest overestimate of a measured candidate reduces the prediction.
         """
-        errors = [milliseconds(one) / one.expected for one in self.right() if one.expected]
+        errors = [milliseconds(one) / one.expected for one in self._right() if one.expected]
         return candidate.expected * min(errors) / self._best if candidate.expected and errors else 1.0
 
-    def right(self) -> list[Candidate]:
+    def _right(self) -> list[Candidate]:
         """Return the candidates that ran and were not found to be wrong."""
         return [candidate for candidate in self._ran if not candidate.rejection_reason]
 
-    def has_time(self, seconds: float = 0.0) -> bool:
+    def _has_time(self, seconds: float = 0.0) -> bool:
         """Return whether there is time for a candidate that takes this long. The first one is always measured."""
         return not self._ran or time.monotonic() + seconds < self._deadline
 
-    def seconds(self, candidate: Candidate) -> float:
+    def _seconds(self, candidate: Candidate) -> float:
         """Return the seconds that measuring a candidate may take; 0 if it is not expected to be slow."""
         return max(_most_seconds(candidate, self._products), self._slow.get(_engine_of(candidate), 0.0))
 
-    def should_defer(self, candidate: Candidate, is_promising: bool) -> bool:
+    def _should_defer(self, candidate: Candidate, is_promising: bool) -> bool:
         """Return whether to measure a candidate last: its engine took long, or it may take long and is not promising.
 
         None is deferred before the default choice is known, since the result must not be slower than that.
         """
         if self.default is None or candidate.name in self._known:
             return False
-        return _engine_of(candidate) in self._slow or (not is_promising and self.seconds(candidate) > _LATE)
+        return _engine_of(candidate) in self._slow or (not is_promising and self._seconds(candidate) > _LATE)
 
-    def skip(self, candidate: Candidate) -> None:
+    def _skip(self, candidate: Candidate) -> None:
         """Reject a candidate for which there is no time."""
         self.is_complete = False
         candidate.rejection_reason = (
             candidate.rejection_reason or f"not measured: tune_seconds={self._options.tune_seconds} were used up"
         )
 
-    def measure(self, candidate: Candidate, is_promising: bool = False) -> None:
+    def _measure(self, candidate: Candidate, is_promising: bool = False) -> None:
         """Plan and measure a candidate, unless it is known or far from the fastest.
 
         Raises MemoryError if there is no memory for the default choice.
@@ -244,7 +217,7 @@ class _Progress:
             self._take_over(candidate, row)
             return
         if not self._is_compiled_again(candidate) and (is_promising or not self._is_far(candidate)):
-            self._measure(candidate)
+            self._run(candidate)
         self._watch.measured(candidate)
 
     def _take_over(self, candidate: Candidate, row: Choice) -> None:
@@ -294,9 +267,9 @@ class _Progress:
 
     @property
     def _best(self) -> float:
-        return min(map(milliseconds, self.right()), default=math.inf)
+        return min(map(milliseconds, self._right()), default=math.inf)
 
-    def _measure(self, candidate: Candidate) -> None:
+    def _run(self, candidate: Candidate) -> None:
         begin = time.monotonic()
         self._watch.begin(candidate, PLANNING_SECONDS)
         can_run = try_plan(candidate, self._problem, self._options, self._limit)
@@ -308,7 +281,7 @@ class _Progress:
             return
         planned = time.monotonic()
         self.default = self.default or candidate
-        is_right = self.bench.measure(candidate)
+        is_right = self._bench.measure(candidate)
         is_scarce = candidate.rejection_reason.startswith("out of memory")
         self._note_memory(is_scarce)
         if is_right:

@@ -82,7 +82,7 @@ class Service:
         def best(measurement: Measurement) -> None:
             self._say({"best": _plain(measurement)})
 
-        return LocalMeasurer(Handle.default(0), guarded=True, watch=_watch(self._say), best=best)
+        return LocalMeasurer(Handle.default(0), watch=_watch(self._say), best=best)
 
     def _measure(self, request: Mapping[str, Any]) -> Any:
         problem, options, limit = _parsed(request)

@@ -57,12 +57,11 @@ class Verifier:
         limit: int,
         *,
         watch: Watch = SILENT,
-        guarded: bool = True,
         times: bool = True,
     ) -> None:
         """Allocate the memory; with `times` false, only for verified runs (`confirm`)."""
         self.problem, self.options, self.handle, self._watch = problem, options, handle, watch
-        self.memory = BenchBuffers(problem, limit, guarded=guarded, times=times)
+        self.memory = BenchBuffers(problem, limit, times=times)
         self.timer = Timer(self.memory.filler)
         self._max_abs = MaxAbs(handle, problem.device)
         self._checker = Float64Checker(problem, self.memory, handle)

@@ -17,7 +17,7 @@ from stand_in_graphs import CAPTURES, Kernel, Pointers, StandInGraphs
 import cudnnpy
 from cudnnpy import TensorSpec, raw
 from cudnnpy._launch.direct.direct_launch import MAX_NODES
-from cudnnpy._launch.implicit_operands import WithImplicitOperands
+from cudnnpy._launch.implicit_operands import ScratchBuffer, with_implicit_operands
 from cudnnpy._launch.launcher import Launcher
 from cudnnpy._launch.program import Operand, Program
 from cudnnpy._launch.steps import OffsetExecutable, Step, StepSequence, is_relocatable
@@ -102,7 +102,7 @@ def test_a_launch_of_many_kernels_is_left_to_cudnn(graphs: StandInGraphs) -> Non
 def test_executables_are_relocatable_if_all_of_their_parts_are(certain: bool) -> None:
     part, other = (SimpleNamespace(workspace_size=0, is_relocatable=one) for one in (certain, True))
     steps = StepSequence([Step(part, (0,)), Step(other, (0,))])
-    wholes = (part, steps, OffsetExecutable(steps, (0,)), WithImplicitOperands(part, [0]))
+    wholes = (part, steps, OffsetExecutable(steps, (0,)), with_implicit_operands(part, [0, ScratchBuffer(4)], 1))
     assert [is_relocatable(whole) for whole in wholes] == [certain] * 4
     function = SimpleNamespace(workspace_size=0)  # a C function chooses its kernels in each call
     never = (function, StepSequence([Step(function, (0,)), Step(other, (0,))]))

@@ -21,6 +21,7 @@ from cudnnpy._core import driver as driver_calls
 from cudnnpy._launch import launcher as launcher_module
 from cudnnpy._launch import proven_machines
 from cudnnpy._launch.address_validation import Addresses
+from cudnnpy._launch.direct import direct_launch
 from cudnnpy._launch.launcher import Launcher
 from cudnnpy.errors import ClosedError, StatusError
 from cudnnpy.handle import Handle
@@ -138,7 +139,7 @@ def driver(log: Log, monkeypatch: pytest.MonkeyPatch, cuda_driver: DriverFixture
     handle = FakeHandle(log)
     cuda_driver(libcuda=fake)
     driver_calls.has_several_devices.cache_clear()
-    monkeypatch.setattr(launcher_module, "_direct_launch_maker", lambda: fake.make)
+    monkeypatch.setattr(direct_launch, "make_direct_launch", lambda *given: fake.make(*given))
     monkeypatch.setattr(Handle, "default", classmethod(lambda cls, device: handle))
     cudnnpy.set_direct_launches(True)
     yield fake

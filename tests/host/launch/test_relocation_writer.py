@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudnnpy._launch.direct.relocation_writer import INVALID_ADDRESS_ERRORS, compile_relocator
-from cudnnpy._launch.direct.relocations import Relocation
+from cudnnpy._launch.direct.relocations import INVALID_ADDRESS_ERRORS, Relocation, compile_relocator
 
 WORDS, COUNT = 12, 3
 addresses = st.tuples(*[st.integers(1 << 32, 1 << 47)] * COUNT)

@@ -20,7 +20,7 @@ from stand_in_device import STREAM, Array, StandInDevice
 
 import cudnnpy
 from cudnnpy import Engine, TensorSpec
-from cudnnpy._launch import dispatch, gpu_time, tracing
+from cudnnpy._launch import dispatch, tracing
 from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.launcher import Launcher
 from cudnnpy._planning import problem_file
@@ -328,8 +328,8 @@ class FakeEvents:
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> FakeEvents:
     fake = FakeEvents()
-    monkeypatch.setattr(gpu_time, "driver_library", lambda: fake)
-    monkeypatch.setattr(gpu_time, "relaxed_capture", nullcontext)
+    monkeypatch.setattr(tracing, "driver_library", lambda: fake)
+    monkeypatch.setattr(tracing, "relaxed_capture", nullcontext)
     monkeypatch.setattr(tracing, "on_device", lambda device: nullcontext())
     return fake
 
@@ -338,7 +338,7 @@ def test_level_2_measures_the_launch_between_two_events(
     stand_in: StandInDevice, file: Lines, events: FakeEvents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stand_in, "note", lambda launch: events.calls.append(launch.name))
-    monkeypatch.setattr(tracing, "DELAY_US", 1e9)  # whatever this machine takes
+    monkeypatch.setattr(tracing, "_DELAY_US", 10**9)  # whatever this machine takes
     with cudnnpy.trace(2, file=file):
         cudnnpy.Pooling(window=2).forward(Array(2, 4, 6, 6))
     assert re.search(rf"; {HOST}; GPU 12\.5 us$", file.lines[0])
@@ -351,7 +351,7 @@ def test_level_2_measures_the_launch_between_two_events(
 def test_a_launch_that_takes_longer_than_the_delay_has_an_upper_bound(
     stand_in: StandInDevice, file: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stand_in, "note", lambda launch: time.sleep(2e-6 * gpu_time.DELAY_US))
+    monkeypatch.setattr(stand_in, "note", lambda launch: time.sleep(2e-6 * tracing._DELAY_US))
     with cudnnpy.trace(2, file=file):
         cudnnpy.Pooling(window=2).forward(Array(2, 4, 6, 6))
     assert file.lines[0].endswith("; GPU <12.5 us")
@@ -391,7 +391,7 @@ def test_a_captured_call_is_not_timed_on_the_gpu(
 
 def test_the_delay_is_a_c_function_of_microseconds() -> None:
     """The driver calls it in a thread of its own, without the interpreter's lock."""
-    delay = ctypes.CFUNCTYPE(None, c_void_p)(gpu_time._SLEEP.value or 0)
+    delay = ctypes.CFUNCTYPE(None, c_void_p)(tracing._SLEEP.value or 0)
     begin = time.perf_counter()
     delay(c_void_p(20_000))
     assert time.perf_counter() - begin >= 0.02

@@ -173,11 +173,11 @@ def test_operands_are_flush_with_one_end_of_a_mapping_of_their_own(gpu: Memory, 
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(0, 40_000), min_size=1, max_size=6), st.booleans())
-def test_a_workspace_is_inside_its_mapping_and_aligned_to_16_bytes_alone(sizes: list[int], is_guarded: bool) -> None:
+@given(st.lists(st.integers(0, 40_000), min_size=1, max_size=6))
+def test_a_workspace_is_inside_its_mapping_and_aligned_to_16_bytes_alone(sizes: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch, stand_in_driver() as driver:
         gpu = Memory(patch, driver)
-        memory = guarded(guarded=is_guarded)
+        memory = guarded()
         for size in sizes:
             for at_end in (True, False):
                 address = memory.workspace(size, at_end)
