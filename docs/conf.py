@@ -52,7 +52,10 @@ default_role = "code"  # `x` in a docstring
 nitpicky = True
 # Without pages: Python, NumPy and the libraries of arrays; C's names, which coverage.md lists; private packages.
 nitpick_ignore_regex = [
-    ("py:.*", r"(?!cudnnpy\b).*|cudnnpy\.(.*\.)?_\w+.*|cudnnpy\.(convolution\.|graph\.|ops\.|tuning\.|raw\.cudnn\w+_t).*")
+    (
+        "py:.*",
+        r"(?!cudnnpy\b).*|cudnnpy\.(.*\.)?_\w+.*|cudnnpy\.(convolution\.|graph\.|ops\.|tuning\.|raw\.cudnn\w+_t).*",
+    )
 ]
 
 # The navigation: (title, pages). The pages themselves have plain links.
