@@ -20,9 +20,9 @@ _LAZY = {
     "Convolution": "_layers.convolution",
     "ConvolutionTranspose": "_layers.transpose",
     "CudnnError": "errors",
-    "DeviceArray": "_memory.device_array",
-    "DeviceProfile": "tuning.device_profile",
-    "Engine": "_core.choice",
+    "DeviceArray": "_arrays.device_array",
+    "DeviceProfile": "tuning.profiles.device_profile",
+    "Engine": "_planning.choice",
     "FusedConvolution": "_layers.fused",
     "Graph": "_layers.graph",
     "Handle": "handle",
@@ -36,7 +36,7 @@ _LAZY = {
     "candidates_table": "_core.candidate_table:table",
     "clear_cache": "_launch.plan_cache",
     "descriptors": "",
-    "empty": "_memory.device_array",
+    "empty": "_arrays.device_array",
     "errors": "",
     "explain": "cli.explain.explain",
     "freeze": "tuning.measurement_freeze",
@@ -47,13 +47,13 @@ _LAZY = {
     "raw": "",
     "record": "tuning.recording",
     "reference": "",
-    "release_workspace": "_memory.workspace",
-    "set_allocator": "_memory.workspace",
+    "release_workspace": "_arrays.workspace",
+    "set_allocator": "_arrays.workspace",
     "set_cache_limit": "_launch.plan_cache",
     "set_direct_launches": "_launch.launcher",
     "store": "",
-    "to_device": "_memory.copies",
-    "to_numpy": "_memory.copies",
+    "to_device": "_arrays.copies",
+    "to_numpy": "_arrays.copies",
     "trace": "_launch.tracing",
     "why_unavailable": "availability",
     "workspace": "",
@@ -64,7 +64,7 @@ __all__ = [*_LAZY, "__version__"]  # noqa: PLE0604
 
 def __getattr__(name: str) -> object:
     if name not in _LAZY:
-        from cudnnpy._unknown_names import missing
+        from cudnnpy._checks.unknown_names import missing
 
         raise AttributeError(missing(name, _LAZY))
     home, _, there = _LAZY[name].partition(":")

@@ -1,5 +1,5 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:bc1a3218f46e601d1e6a4146234045e0e3920d57c3a93fe39316e6805bdd2366
+# seal: sha256:96cb634aed1c7f50d4097b4159907626672462023aaa9c69b8ea58965ea7f5a5
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors
@@ -8,8 +8,13 @@ from cudnnpy import raw as raw
 from cudnnpy import reference as reference
 from cudnnpy import store as store
 from cudnnpy import workspace as workspace
+from cudnnpy._arrays.copies import to_device as to_device
+from cudnnpy._arrays.copies import to_numpy as to_numpy
+from cudnnpy._arrays.device_array import DeviceArray as DeviceArray
+from cudnnpy._arrays.device_array import empty as empty
+from cudnnpy._arrays.workspace import release_workspace as release_workspace
+from cudnnpy._arrays.workspace import set_allocator as set_allocator
 from cudnnpy._core.candidate_table import table as candidates_table
-from cudnnpy._core.choice import Engine as Engine
 from cudnnpy._core.layouts import TensorSpec as TensorSpec
 from cudnnpy._core.logging_bridge import log_to as log_to
 from cudnnpy._launch.launcher import set_direct_launches as set_direct_launches
@@ -25,13 +30,8 @@ from cudnnpy._layers.graph import Graph as Graph
 from cudnnpy._layers.pooling import Pooling as Pooling
 from cudnnpy._layers.softmax import Softmax as Softmax
 from cudnnpy._layers.transpose import ConvolutionTranspose as ConvolutionTranspose
-from cudnnpy._memory.copies import to_device as to_device
-from cudnnpy._memory.copies import to_numpy as to_numpy
-from cudnnpy._memory.device_array import DeviceArray as DeviceArray
-from cudnnpy._memory.device_array import empty as empty
-from cudnnpy._memory.workspace import release_workspace as release_workspace
-from cudnnpy._memory.workspace import set_allocator as set_allocator
 from cudnnpy._planning.candidates import Candidate as Candidate
+from cudnnpy._planning.choice import Engine as Engine
 from cudnnpy._planning.plan import Plan as Plan
 from cudnnpy._planning.selection import plan as plan
 from cudnnpy._version import __version__ as __version__
@@ -41,8 +41,8 @@ from cudnnpy.cli.explain.explain import explain as explain
 from cudnnpy.errors import CudnnError as CudnnError
 from cudnnpy.errors import NoAlgorithmError as NoAlgorithmError
 from cudnnpy.handle import Handle as Handle
-from cudnnpy.tuning.device_profile import DeviceProfile as DeviceProfile
 from cudnnpy.tuning.measurement_freeze import freeze as freeze
+from cudnnpy.tuning.profiles.device_profile import DeviceProfile as DeviceProfile
 from cudnnpy.tuning.recording import record as record
 
 _LAZY: dict[str, str]

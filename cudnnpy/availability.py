@@ -13,11 +13,11 @@ from itertools import zip_longest
 from pathlib import Path
 
 from cudnnpy import raw
-from cudnnpy._cuda_state import CUDA_MAJORS, CudaState, cuda_state, error_text
-from cudnnpy._cuda_state import version_text as cuda_version_text
-from cudnnpy._installation import to_install, with_extra
 from cudnnpy._launch.proven_machines import why_not_proven
-from cudnnpy._process_state import process_cache
+from cudnnpy._process.cuda_state import CUDA_MAJORS, CudaState, cuda_state, error_text
+from cudnnpy._process.cuda_state import version_text as cuda_version_text
+from cudnnpy._process.installation import to_install, with_extra
+from cudnnpy._process.module_state import process_cache
 from cudnnpy._version import __version__
 from cudnnpy.errors import CudnnError
 from cudnnpy.raw import _library

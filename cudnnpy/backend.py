@@ -23,9 +23,9 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from cudnnpy import raw
+from cudnnpy._checks.option_values import as_elements, check_integer, error_repr
 from cudnnpy._core.owned import Owned
 from cudnnpy._core.values import check_attribute, integer
-from cudnnpy._options.checks import as_elements, check_integer, error_repr
 from cudnnpy.handle import Handle
 from cudnnpy.raw import _api
 from cudnnpy.typing import SupportsToList

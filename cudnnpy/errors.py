@@ -23,9 +23,9 @@ Their tree, with the statuses that raise them::
 
 from __future__ import annotations
 
-from cudnnpy._cuda_state import NO_DRIVER, cuda_problem, has_driver
-from cudnnpy._installation import to_install
-from cudnnpy._options.public_dir import PublicDir
+from cudnnpy._checks.public_dir import PublicDir
+from cudnnpy._process.cuda_state import NO_DRIVER, cuda_problem, has_driver
+from cudnnpy._process.installation import to_install
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

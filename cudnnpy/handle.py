@@ -11,10 +11,10 @@ from operator import index
 from typing import Any
 
 from cudnnpy import raw
+from cudnnpy._checks.option_values import error_repr, is_integer
+from cudnnpy._core.cuda_python import cuda_python, without_cuda
 from cudnnpy._core.owned import Owned
-from cudnnpy._cuda_python import cuda_python, without_cuda
-from cudnnpy._options.checks import error_repr, is_integer
-from cudnnpy._process_state import declare
+from cudnnpy._process.module_state import declare
 from cudnnpy.typing import Device, Stream
 
 # Each cudnnHandle_t whose Handle was garbage collected without close(), by CUDA context. Garbage collection runs at any

@@ -12,8 +12,8 @@ from itertools import takewhile
 from typing import Any, TypeAlias, TypeVar
 
 from cudnnpy import raw
-from cudnnpy._options.checks import error_repr
-from cudnnpy._options.suggestions import suggest_value
+from cudnnpy._checks.option_values import error_repr
+from cudnnpy._checks.suggestions import suggest_value
 from cudnnpy.typing import DataType, SupportsDtypeName
 
 __all__ = ["ElementType", "data_type", "enumerator", "short_name", "short_names"]

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import os
 
-from cudnnpy._core.choice import Choice
-from cudnnpy.tuning.store import layers
+from cudnnpy._planning.choice import Choice
+from cudnnpy.tuning.store import levels
 from cudnnpy.tuning.store.database import Store, StoreInfo
 from cudnnpy.tuning.store.entry import Entry, Fault, Forgotten, Key
 
@@ -62,7 +62,7 @@ def open(path: str | os.PathLike[str] | None = None, *, read_only: bool = False)
     ...     choices.info().entries
     0
     """
-    return Store(layers.default_path() if path is None else path, read_only=read_only)
+    return Store(levels.default_path() if path is None else path, read_only=read_only)
 
 
 def default() -> Store:
@@ -81,7 +81,7 @@ def default() -> Store:
     ''
     >>> store.use(None)
     """
-    return layers.current().user
+    return levels.current().user
 
 
 def use(store: str | os.PathLike[str] | Store | None) -> None:
@@ -104,7 +104,7 @@ def use(store: str | os.PathLike[str] | Store | None) -> None:
     >>> store.use("")  # in memory, for this process
     >>> store.use(None)  # the default file again
     """
-    layers.use(store if store is None or isinstance(store, Store) else Store(store))
+    levels.use(store if store is None or isinstance(store, Store) else Store(store))
 
 
 def add_layer(path: str | os.PathLike[str]) -> Store:
@@ -139,5 +139,5 @@ def add_layer(path: str | os.PathLike[str]) -> Store:
     0
     """
     store = Store(path, read_only=True)
-    layers.add(store)
+    levels.add(store)
     return store

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from cudnnpy._process_state import reset
+from cudnnpy._process.module_state import reset
 from cudnnpy.availability import why_unavailable
 
 TESTS = Path(__file__).parent

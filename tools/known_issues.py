@@ -104,7 +104,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "an address that is not a multiple of 16",
         "illegal access; the context is lost",
         "`cudnnReduceTensor` or a graph",
-        "_layers/bias_gradient.py",
+        "_layers/lowerings/bias_gradient.py",
         "tests/gpu/test_convolution.py::test_bias_gradients_of_large_tensors_go_another_way",
     ),
     Avoided(
@@ -113,7 +113,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "input and output of one shape",
         "CUDNN_STATUS_BAD_PARAM",
         "`cudnnTransformTensor`",
-        "_layers/bias_gradient.py",
+        "_layers/lowerings/bias_gradient.py",
         "tests/gpu/test_convolution.py::test_the_bias_gradient_of_single_positions",
     ),
     Avoided(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakValueDictionary
 
-from cudnnpy._process_state import declare
+from cudnnpy._process.module_state import declare
 
 
 class CacheToken:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cudnnpy._options.byte_counts import bytes_text
-from cudnnpy._options.checks import error_repr
+from cudnnpy._checks.byte_counts import bytes_text
+from cudnnpy._checks.option_values import error_repr
 from cudnnpy.typing import CandidateReport
 
 

@@ -10,9 +10,9 @@ from functools import cache
 from typing import Any, ClassVar
 
 from cudnnpy import raw
+from cudnnpy._checks.option_values import error_repr
 from cudnnpy._core.owned import Owned, PointerT, created_type
 from cudnnpy._core.values import INTEGERS, MAX_ELEMENTS, enum_of, is_handle, to_c
-from cudnnpy._options.checks import error_repr
 
 # The names of setters. They take the descriptor first (cudnnSetTensor, which fills memory, takes a handle first).
 _SETTER = re.compile(r"cudnn(RNN)?(Set|Restore)")

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from ctypes import byref, c_int, c_void_p
 from typing import Any
 
-from cudnnpy._cuda_python import cuda_python, driver_library
-from cudnnpy._process_state import declare, process_cache
+from cudnnpy._core.cuda_python import cuda_python, driver_library
+from cudnnpy._process.module_state import declare, process_cache
 from cudnnpy.errors import CaptureError
 
 _NOT_READY = 600  # CUDA_ERROR_NOT_READY

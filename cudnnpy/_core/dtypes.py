@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from cudnnpy import raw
-from cudnnpy._installation import with_extra
-from cudnnpy._options.checks import error_repr
-from cudnnpy._options.element_types import element_name
+from cudnnpy._checks.dtype_names import element_name
+from cudnnpy._checks.option_values import error_repr
+from cudnnpy._process.installation import with_extra
 from cudnnpy.errors import LibraryNotFoundError
 from cudnnpy.typing import ElementName
 

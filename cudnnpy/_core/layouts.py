@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from operator import index
 from typing import NamedTuple, Self
 
+from cudnnpy._checks.option_values import MAX_INT64, bounded, check_integer, check_shape, error_repr
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._options.checks import MAX_INT64, bounded, check_integer, check_shape, error_repr
 from cudnnpy.typing import ElementName
 
 # layout names by rank; NCHW and NHWC are valid for every rank
@@ -170,7 +170,7 @@ def with_strides_of(spec: TensorSpec, other: TensorSpec) -> TensorSpec:
     return spec._replace(strides=other.strides, alignment=spec.alignment if alike else 16)
 
 
-def canonical(spec: TensorSpec, name: str) -> TensorSpec:
+def canonical_spec(spec: TensorSpec, name: str) -> TensorSpec:
     """Return the spec with explicit strides.
 
     The strides of axes of size 1 have no meaning: they are replaced by the strides of the memory format. The strides of an

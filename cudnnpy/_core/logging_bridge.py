@@ -14,10 +14,10 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 from cudnnpy import raw
+from cudnnpy._checks.option_values import check_integer, error_repr
 from cudnnpy._core.caller_warning import depth_of_caller
 from cudnnpy._core.process_setting import ProcessSetting
-from cudnnpy._options.checks import check_integer, error_repr
-from cudnnpy._process_state import declare
+from cudnnpy._process.module_state import declare
 
 _LEVELS: dict[int, int] = {
     raw.CUDNN_SEV_FATAL: logging.CRITICAL,

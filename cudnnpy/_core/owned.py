@@ -11,8 +11,8 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, TypeVar
 
 from cudnnpy import raw
-from cudnnpy._options.public_dir import PublicDir
-from cudnnpy._process_state import declare, in_forked_child
+from cudnnpy._checks.public_dir import PublicDir
+from cudnnpy._process.module_state import declare, in_forked_child
 from cudnnpy.errors import ClosedError, CudnnError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from itertools import count
 from operator import attrgetter
 from typing import Generic, TypeVar
 
-from cudnnpy._process_state import fork_safe_lock
+from cudnnpy._process.module_state import fork_safe_lock
 
 T = TypeVar("T")
 

@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any, get_args, get_origin, get_type_hints
 
 from cudnnpy import raw
+from cudnnpy._checks.option_values import error_repr
+from cudnnpy._checks.size_limits import MAX_KNOBS
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, byte_extent
-from cudnnpy._options.checks import error_repr
-from cudnnpy._options.limits import MAX_KNOBS
 
 _MAX_INTEGER = (1 << 63) - 1
 Knobs = tuple[tuple[int, int], ...]  #: the knobs of an engine, each a cudnnBackendKnobType_t with its value

@@ -12,9 +12,9 @@ from operator import index
 from typing import Any
 
 from cudnnpy import raw
+from cudnnpy._checks.option_values import error_repr, is_integer
 from cudnnpy._core.owned import Owned
-from cudnnpy._options.checks import error_repr, is_integer
-from cudnnpy._process_state import process_cache
+from cudnnpy._process.module_state import process_cache
 from cudnnpy.names import data_type, enumerator
 from cudnnpy.raw import _api
 

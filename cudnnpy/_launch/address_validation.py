@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from cudnnpy._options.checks import check_integer
+from cudnnpy._checks.option_values import check_integer
 
 Addresses = tuple[int, ...]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from cudnnpy._checks.options import Options
+from cudnnpy._checks.suggestions import refuse_attribute, refuse_call
 from cudnnpy._core.cache_token import CacheToken, cache_token
 from cudnnpy._launch import dispatch
-from cudnnpy._options.base import Options
-from cudnnpy._options.suggestions import refuse_attribute, refuse_call
 
 
 class ArrayOperation(Options):

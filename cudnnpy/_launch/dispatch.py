@@ -10,6 +10,24 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from cudnnpy._arrays.array_libraries import (
+    ArrayLibrary,
+    ArrayMetadata,
+    _libraries,
+    check_writable,
+    library_of,
+    read,
+    spec_of,
+    to_jax,
+)
+from cudnnpy._arrays.workspace import (
+    ask_for_memory,
+    is_out_of_memory,
+    max_allocatable,
+    release_workspace,
+    trim_pool_afterwards,
+    workspace,
+)
 from cudnnpy._core.cache_token import CacheToken
 from cudnnpy._core.driver import check_not_capturing, is_stream_or_torch_capturing
 from cudnnpy._core.dtypes import dtype_of
@@ -23,24 +41,6 @@ from cudnnpy._core.layouts import (
 from cudnnpy._launch.launcher import Launchable, Launcher
 from cudnnpy._launch.plan_cache import arguments_token, lookup, plan_cache
 from cudnnpy._launch.steps import aligned_size
-from cudnnpy._memory.arrays import (
-    ArrayLibrary,
-    ArrayMetadata,
-    _libraries,
-    check_writable,
-    library_of,
-    read,
-    spec_of,
-    to_jax,
-)
-from cudnnpy._memory.workspace import (
-    ask_for_memory,
-    is_out_of_memory,
-    max_allocatable,
-    release_workspace,
-    trim_pool_afterwards,
-    workspace,
-)
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.handle import on_device, stream_address
 from cudnnpy.typing import Stream

@@ -9,9 +9,9 @@ import math
 from collections.abc import Sequence
 
 from cudnnpy import raw
+from cudnnpy._core.cuda_python import cuda_python
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, byte_extent, is_dense
-from cudnnpy._cuda_python import cuda_python
 from cudnnpy._launch.program import Operand, Program
 from cudnnpy._launch.steps import (
     BoundLaunch,

@@ -6,13 +6,13 @@ import math
 from typing import NamedTuple
 
 from cudnnpy import raw
+from cudnnpy._arrays import workspace as memory
+from cudnnpy._arrays.driver_errors import synchronize
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, byte_extent
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.fill_executables import fill
 from cudnnpy._launch.steps import Executable, Step, StepSequence
-from cudnnpy._memory import workspace as memory
-from cudnnpy._memory.streams import synchronize
 from cudnnpy.handle import Handle
 
 

@@ -1,4 +1,4 @@
-"""The launches of a plan in one thread: by cuDNN, or by passing its kernels to the driver directly.
+"""Launch a plan in one thread: by cuDNN, or directly by passing its kernels to the driver.
 
 A cuDNN launch binds the addresses and calls cudnnBackendExecute, about 11 us of host time on the machine of an H200. 4 us of it
 are the variant pack. A launcher keeps its last two bound launches, by all of their addresses, because programs return to
@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
 from cudnnpy import raw
+from cudnnpy._checks.option_values import error_repr
+from cudnnpy._core.cuda_python import gpu_facts
 from cudnnpy._core.driver import current_device, has_several_devices, is_stream_or_torch_capturing, make_current
-from cudnnpy._cuda_python import gpu_facts
 from cudnnpy._launch.address_validation import Addresses
 from cudnnpy._launch.proven_machines import why_not_proven
 from cudnnpy._launch.steps import WORKSPACE_ALIGNMENT, BoundLaunch, Executable
-from cudnnpy._options.checks import error_repr
-from cudnnpy._process_state import declare, in_forked_child
+from cudnnpy._process.module_state import declare, in_forked_child
 from cudnnpy.handle import Handle, in_use, on_device
 
 if TYPE_CHECKING:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cudnnpy._checks.call_arguments import check_no_beta
+from cudnnpy._checks.option_values import check_layout_rank
 from cudnnpy._core.layouts import (
     TensorSpec,
-    canonical,
+    canonical_spec,
     packed_strides,
     packed_strides_like,
     to_logical,
@@ -14,8 +16,6 @@ from cudnnpy._core.layouts import (
 )
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.program import Operand, check_overlaps
-from cudnnpy._options.arguments import check_no_beta
-from cudnnpy._options.checks import check_layout_rank
 from cudnnpy.typing import ElementName
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -51,7 +51,7 @@ def check_input(
                 f"{name} must have strides of 1 or more; got strides {strides}. Make the array contiguous first"
             )
         return spec._replace(strides=strides)
-    return canonical(spec, name)
+    return canonical_spec(spec, name)
 
 
 def check_like(call: Call, name: str, shape: Sequence[int], dtype: str) -> TensorSpec:

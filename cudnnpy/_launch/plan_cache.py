@@ -9,10 +9,10 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
+from cudnnpy._checks.option_values import check_integer, error_repr
 from cudnnpy._core.cache_token import CacheToken
 from cudnnpy._launch import launcher
-from cudnnpy._options.checks import check_integer, error_repr
-from cudnnpy._process_state import declare
+from cudnnpy._process.module_state import declare
 
 DEFAULT_LIMIT = 16_384
 

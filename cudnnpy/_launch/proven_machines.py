@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cudnnpy import raw
-from cudnnpy._cuda_python import cuda_python
-from cudnnpy._process_state import process_cache
+from cudnnpy._core.cuda_python import cuda_python
+from cudnnpy._process.module_state import process_cache
 
 # The compute capability, the release of cuDNN, the major release of the CUDA runtime that cuDNN was built with, and the major
 # release of the driver. A row is written by hand, in the commit that records its run of the GPU tests in docs/dev/gpu.md.

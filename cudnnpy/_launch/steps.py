@@ -8,9 +8,9 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
 
 from cudnnpy import raw
+from cudnnpy._checks.call_arguments import check_scales
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, at_least_4d, is_too_large
-from cudnnpy._options.arguments import check_scales
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.handle import Handle
 

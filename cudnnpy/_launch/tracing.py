@@ -18,16 +18,16 @@ from ctypes import byref, c_float, c_void_p
 from typing import Any, NamedTuple, TextIO
 from weakref import WeakKeyDictionary
 
+from cudnnpy._checks.byte_counts import bytes_text
+from cudnnpy._checks.option_values import check_integer, error_repr
+from cudnnpy._core.cuda_python import driver_library
 from cudnnpy._core.driver import is_stream_or_torch_capturing, relaxed_capture
 from cudnnpy._core.process_setting import ProcessSetting
-from cudnnpy._cuda_python import driver_library
 from cudnnpy._launch import dispatch
 from cudnnpy._launch.address_validation import Addresses
 from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.launcher import Launcher
-from cudnnpy._options.byte_counts import bytes_text
-from cudnnpy._options.checks import check_integer, error_repr
-from cudnnpy._process_state import declare
+from cudnnpy._process.module_state import declare
 from cudnnpy.handle import on_device
 
 _VARIABLE = "CUDNNPY_VERBOSE"

@@ -1,1 +1,1 @@
-"""The classes that users call on arrays, one file each, and the steps that they share. Public names are in `cudnnpy`."""
+"""The layers that users call on arrays, one file each; lowerings/ and arguments/ have what they share."""

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from cudnnpy._checks.option_values import check_number, check_option
+from cudnnpy._checks.suggestions import with_suggestions
 from cudnnpy._core.layouts import TensorSpec, byte_extent, has_same_layout, is_dense, is_too_large, with_strides_of
 from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.dispatch import Call
@@ -20,8 +22,6 @@ from cudnnpy._launch.steps import (
     scaling_arguments,
     tensor_descriptor,
 )
-from cudnnpy._options.checks import check_number, check_option
-from cudnnpy._options.suggestions import with_suggestions
 from cudnnpy.descriptors import ActivationDescriptor
 from cudnnpy.typing import ActivationMode, Array, ArrayT, Stream
 

@@ -20,6 +20,10 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple, get_args
 
 from cudnnpy import raw
+from cudnnpy._arrays.array_libraries import check_writable
+from cudnnpy._checks.call_arguments import should_compute_bias
+from cudnnpy._checks.option_values import check_layout, check_number, check_option
+from cudnnpy._checks.suggestions import with_suggestions
 from cudnnpy._core.layouts import (
     TensorSpec,
     are_channels_last,
@@ -53,11 +57,7 @@ from cudnnpy._launch.steps import (
     scaling_arguments,
     tensor_descriptor,
 )
-from cudnnpy._layers.graph import Graph
-from cudnnpy._memory.arrays import check_writable
-from cudnnpy._options.arguments import should_compute_bias
-from cudnnpy._options.checks import check_layout, check_number, check_option
-from cudnnpy._options.normalization import (
+from cudnnpy._layers.arguments.normalization import (
     GRADIENTS,
     check_both_or_neither,
     check_channels,
@@ -66,7 +66,7 @@ from cudnnpy._options.normalization import (
     statistics_dtype,
     unpack_gradients,
 )
-from cudnnpy._options.suggestions import with_suggestions
+from cudnnpy._layers.graph import Graph
 from cudnnpy.descriptors import ActivationDescriptor, TensorDescriptor
 from cudnnpy.typing import Array, ArrayT, ElementName, Layout, NormalizationActivation, NormalizationMode, Stream
 

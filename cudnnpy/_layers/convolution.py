@@ -5,8 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cudnnpy._core.choice import Engine
-from cudnnpy._core.convolution_sizes import output_shape_in_layout
+from cudnnpy._arrays.array_libraries import library_of
+from cudnnpy._arrays.device_array import current_device
+from cudnnpy._checks.call_arguments import shape_argument
+from cudnnpy._checks.option_values import check_option, error_repr
+from cudnnpy._convolution.options import ConvolutionOptions
+from cudnnpy._convolution.sizes import output_shape_in_layout
+from cudnnpy._convolution.specification import INPUTS, OPERATIONS, planning_options, result_in_layout
 from cudnnpy._core.driver import check_not_capturing
 from cudnnpy._core.layouts import TensorSpec, byte_extent
 from cudnnpy._launch.array_operation import ArrayOperation
@@ -14,27 +19,22 @@ from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.fill_executables import program_for_empty_input
 from cudnnpy._launch.operands import check_no_overlaps
 from cudnnpy._launch.program import Operand, Program
-from cudnnpy._layers.bias_gradient import bias_gradient
-from cudnnpy._layers.call_problem import OperationRequest, problem_of_call
-from cudnnpy._layers.planned_tensors import specs_and_device
-from cudnnpy._layers.zero_channels import program_on_zeros, zeros_for
-from cudnnpy._memory.arrays import library_of
-from cudnnpy._memory.device_array import current_device
-from cudnnpy._options.arguments import shape_argument
-from cudnnpy._options.checks import check_option, error_repr
-from cudnnpy._options.convolution import ConvolutionOptions
+from cudnnpy._layers.arguments.call_problem import OperationRequest, problem_of_call
+from cudnnpy._layers.arguments.planned_tensors import specs_and_device
+from cudnnpy._layers.lowerings.bias_gradient import bias_gradient
+from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
+from cudnnpy._layers.lowerings.zero_channels import program_on_zeros, zeros_for
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.chooser import OtherGpu, chooser_of
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.selection import candidates_elsewhere, plan_elsewhere, plan_for, request_for, survey
-from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.problem import INPUTS, OPERATIONS, planning_options, result_in_layout
 from cudnnpy.handle import on_device
 from cudnnpy.typing import Array, ArrayT, ConvolutionActivation, ConvolutionOperation, Shape, Stream
 
 if TYPE_CHECKING:
-    from cudnnpy.tuning.device_profile import DeviceProfile
+    from cudnnpy.tuning.profiles.device_profile import DeviceProfile
 
 # The result of setting a call up: the plan, or the program around it, and the specs of new results.
 Prepared: TypeAlias = tuple[Plan | Program, list[TensorSpec]]

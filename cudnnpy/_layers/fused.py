@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cudnnpy import raw
-from cudnnpy._core.convolution_sizes import Geometry, geometry, output_shape, output_shape_in_layout
+from cudnnpy._arrays.device_array import current_device
+from cudnnpy._checks.call_arguments import check_activation
+from cudnnpy._convolution.options import FusedOptions
+from cudnnpy._convolution.sizes import Geometry, geometry, output_shape, output_shape_in_layout
+from cudnnpy._convolution.specification import result_in_layout
 from cudnnpy._core.layouts import (
     TensorSpec,
     at_least_4d,
@@ -20,21 +24,17 @@ from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.operands import check_input, check_no_overlaps, logical, logical_like, logical_result, packed_like
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
+from cudnnpy._layers.arguments.planned_tensors import specs_and_device
 from cudnnpy._layers.graph import Graph
-from cudnnpy._layers.planned_tensors import specs_and_device
-from cudnnpy._layers.zero_channels import program_on_zeros, zeros_for
-from cudnnpy._memory.device_array import current_device
-from cudnnpy._options.arguments import check_activation
-from cudnnpy._options.convolution import FusedOptions
+from cudnnpy._layers.lowerings.zero_channels import program_on_zeros, zeros_for
 from cudnnpy._planning.chooser import OtherGpu
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.selection import plan_for
-from cudnnpy.convolution.problem import result_in_layout
 from cudnnpy.names import enumerator
 from cudnnpy.typing import Array, ArrayT, FusedActivation, Shape, Stream
 
 if TYPE_CHECKING:
-    from cudnnpy.tuning.device_profile import DeviceProfile
+    from cudnnpy.tuning.profiles.device_profile import DeviceProfile
 
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "elu", "swish")
 DTYPES = ("float16", "bfloat16", "float32")

@@ -1,4 +1,4 @@
-"""Graph, an operation graph that users build. Its engine is chosen as for Convolution.
+"""Graph, which users build of cuDNN's operations. It is planned and run as Convolution is.
 
     from cudnnpy import Graph
 
@@ -28,6 +28,20 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, cast
 
 from cudnnpy import raw
+from cudnnpy._arrays.array_libraries import read, spec_of
+from cudnnpy._checks.frontend_names import missing, with_frontend_keywords
+from cudnnpy._checks.option_values import (
+    bounded,
+    check_flag,
+    check_integer,
+    check_number,
+    check_padding,
+    check_per_axis,
+    error_repr,
+    expand_per_axis,
+)
+from cudnnpy._checks.preferences import TUNE_SECONDS
+from cudnnpy._checks.public_dir import PublicDir
 from cudnnpy._core.cache_token import CacheToken
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import (
@@ -44,28 +58,14 @@ from cudnnpy._launch import dispatch
 from cudnnpy._launch.implicit_operands import with_implicit_operands
 from cudnnpy._launch.program import Operand, Program
 from cudnnpy._launch.steps import Executable
-from cudnnpy._layers.frontend_names import missing, with_frontend_keywords
-from cudnnpy._memory.arrays import read, spec_of
-from cudnnpy._options.checks import (
-    bounded,
-    check_flag,
-    check_integer,
-    check_number,
-    check_padding,
-    check_per_axis,
-    error_repr,
-    expand_per_axis,
-)
-from cudnnpy._options.planning import TUNE_SECONDS
-from cudnnpy._options.public_dir import PublicDir
+from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._planning import engines
 from cudnnpy._planning.chooser import Chooser, OtherGpu, Request, check_device
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan, executable_of
 from cudnnpy._planning.problem import CallerOperands
 from cudnnpy._planning.selection import plan_elsewhere, plan_for
-from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.convolution_graph import as_convolution
+from cudnnpy.graph.convolutions import as_convolution
 from cudnnpy.graph.kinds import KINDS, pointwise_name
 from cudnnpy.graph.operation_graph import Operation, OperationGraph, Tensor, canonical_graph
 from cudnnpy.graph.problem import GraphProblem
@@ -111,7 +111,7 @@ class Node:
 
 
 if TYPE_CHECKING:
-    from cudnnpy.tuning.device_profile import DeviceProfile
+    from cudnnpy.tuning.profiles.device_profile import DeviceProfile
 
 
 @with_frontend_keywords

@@ -11,6 +11,8 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, get_args
 
 from cudnnpy import raw
+from cudnnpy._checks.option_values import check_layout, check_option, check_per_axis, check_shape, expand_per_axis
+from cudnnpy._checks.suggestions import with_suggestions
 from cudnnpy._core.layouts import (
     TensorSpec,
     byte_extent,
@@ -28,9 +30,7 @@ from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.operands import check_no_overlaps, logical, logical_like, logical_result
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
 from cudnnpy._launch.steps import FunctionCall, OperandAddress, Step, in_parts, scaling_arguments, tensor_descriptor
-from cudnnpy._layers.sum_by_graphs import sum_by_graphs
-from cudnnpy._options.checks import check_layout, check_option, check_per_axis, check_shape, expand_per_axis
-from cudnnpy._options.suggestions import with_suggestions
+from cudnnpy._layers.lowerings.sum_by_graphs import sum_by_graphs
 from cudnnpy.descriptors import PoolingDescriptor
 from cudnnpy.names import enumerator
 from cudnnpy.typing import Array, ArrayT, CudnnPoolingMode, Layout, PerAxis, PoolingMode, Shape, Stream

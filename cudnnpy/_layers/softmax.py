@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, get_args
 
+from cudnnpy._checks.option_values import check_layout, check_option
+from cudnnpy._checks.suggestions import with_suggestions
 from cudnnpy._core.layouts import (
     TensorSpec,
     byte_extent,
@@ -37,8 +39,6 @@ from cudnnpy._launch.steps import (
     scaling_arguments,
     tensor_descriptor,
 )
-from cudnnpy._options.checks import check_layout, check_option
-from cudnnpy._options.suggestions import with_suggestions
 from cudnnpy.names import short_names
 from cudnnpy.raw import cudnnSoftmaxAlgorithm_t, cudnnSoftmaxMode_t
 from cudnnpy.typing import Array, ArrayT, Layout, SoftmaxAlgorithm, SoftmaxMode, Stream

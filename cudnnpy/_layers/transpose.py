@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from cudnnpy._core.convolution_sizes import transposed_geometry, transposed_input_shape, transposed_output_shape
+from cudnnpy._checks.call_arguments import gradient_shape, shape_argument
+from cudnnpy._checks.option_values import check_shape, is_channels_last
+from cudnnpy._convolution.options import ConvolutionOptions, TransposeOptions
+from cudnnpy._convolution.sizes import transposed_geometry, transposed_input_shape, transposed_output_shape
 from cudnnpy._core.layouts import TensorSpec, to_logical
 from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.program import Program
-from cudnnpy._layers.bias_gradient import bias_gradient
-from cudnnpy._layers.call_problem import OperationRequest
+from cudnnpy._layers.arguments.call_problem import OperationRequest
 from cudnnpy._layers.convolution import Convolution, Prepared, check_forced
-from cudnnpy._layers.zero_extension import prepare_extended, surplus_of
-from cudnnpy._options.arguments import gradient_shape, shape_argument
-from cudnnpy._options.checks import check_shape, is_channels_last
-from cudnnpy._options.convolution import ConvolutionOptions, TransposeOptions
+from cudnnpy._layers.lowerings.bias_gradient import bias_gradient
+from cudnnpy._layers.lowerings.zero_extension import prepare_extended, surplus_of
 from cudnnpy.typing import Array, ArrayT, ConvolutionActivation, Shape, Stream
 
 # The names of the arrays in place of the two inputs of each operation of the convolution that is transposed.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from cudnnpy._options.byte_counts import bytes_text
+from cudnnpy._checks.byte_counts import bytes_text
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem, is_strict
 
 
-def rejection(candidate: Candidate, problem: Problem, options: PlanningOptions) -> str:
+def rejection_by_options(candidate: Candidate, problem: Problem, options: PlanningOptions) -> str:
     """Return the reason to reject a candidate before it is planned; "" if the options permit it."""
     if candidate.rejection_reason:
         return candidate.rejection_reason
@@ -24,7 +24,7 @@ def try_plan(candidate: Candidate, problem: Problem, options: PlanningOptions, l
 
     Return whether it is planned; otherwise its `rejection_reason` has the reason.
     """
-    candidate.rejection_reason = rejection(candidate, problem, options)
+    candidate.rejection_reason = rejection_by_options(candidate, problem, options)
     executable = None if candidate.rejection_reason else candidate.prepare()
     if executable is None:
         return False

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from cudnnpy._core.choice import Choice, Engine
 from cudnnpy._launch.steps import Executable
 from cudnnpy._planning import known_issues
+from cudnnpy._planning.choice import Choice, Engine
 from cudnnpy._planning.engines import EngineConfiguration, Target, engine, engine_name, engines, heuristics
 from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy.backend import Descriptor
@@ -226,18 +226,18 @@ def from_configuration(lowering: Lowering, target: Target, source: str, found: E
         found.numerical_notes,
         known_issues.is_deterministic(*what),
         compiled,
-        rejection_reason=rejection(target, *what),
+        rejection_reason=rejection_of_engine(target, *what),
     )
     made = Candidate(choice, make, lowering)
     candidate = weakref.ref(made)
     return made
 
 
-def rejection(target: Target, traits: ProblemTraits, engine: int, notes: tuple[str, ...]) -> str:
+def rejection_of_engine(target: Target, traits: ProblemTraits, engine: int, notes: tuple[str, ...]) -> str:
     """Return the reason to reject an engine with these notes before it is planned; "" if there is none."""
     if "runtime_compilation" in notes and target.profile is not None:
         return "compiled at run time: needs the GPU itself"
-    return known_issues.rejection(traits, engine, notes)
+    return known_issues.rejection_by_issues(traits, engine, notes)
 
 
 def rejected(source: str, name: str, reason: str) -> Candidate:

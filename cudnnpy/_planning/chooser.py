@@ -12,13 +12,13 @@ from importlib.util import find_spec
 from itertools import chain
 from typing import Any, NamedTuple
 
-from cudnnpy._core.choice import Engine
-from cudnnpy._options.checks import error_repr
+from cudnnpy._checks.option_values import error_repr
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
-from cudnnpy._process_state import process_cache
+from cudnnpy._process.module_state import process_cache
 
 _TUNING = "cudnnpy.tuning"
 

@@ -1,4 +1,4 @@
-"""cuDNN's graph API by its descriptors: operation graphs, heuristics, engines by global index, knobs and execution plans.
+"""cuDNN's engines by its graph API: heuristics, engines by index, knobs, execution plans and their workspace.
 
 The operations of a graph are created by cudnnpy.graph.descriptors.
 """
@@ -16,8 +16,8 @@ from typing import Any, TypeVar, cast
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec
-from cudnnpy._planning.variant_pack import VariantPacks
-from cudnnpy._process_state import declare
+from cudnnpy._launch.variant_pack import VariantPacks
+from cudnnpy._process.module_state import declare
 from cudnnpy.backend import Descriptor
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 
-from cudnnpy._core.choice import GpuKind
-from cudnnpy._cuda_python import gpu_facts
+from cudnnpy._core.cuda_python import gpu_facts
+from cudnnpy._planning.choice import GpuKind
 from cudnnpy._planning.engines import Target
 
 

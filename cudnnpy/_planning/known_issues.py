@@ -361,7 +361,7 @@ def _issues_of(traits: ProblemTraits, release: int) -> list[Issue]:
     ]
 
 
-def rejection(traits: ProblemTraits, engine: int, notes: Collection[str]) -> str:
+def rejection_by_issues(traits: ProblemTraits, engine: int, notes: Collection[str]) -> str:
     """Return the reason to reject an engine for a problem although cuDNN offers it; "" if there is none.
 
     `notes` are from EngineConfiguration.notes.
@@ -386,7 +386,7 @@ def release_note() -> str:
 
 def rejects_tensor_cores(traits: ProblemTraits) -> bool:
     """Return whether every engine with tensor cores is rejected for a problem."""
-    return bool(rejection(traits, -1, ("tensor_core",)))
+    return bool(rejection_by_issues(traits, -1, ("tensor_core",)))
 
 
 def requires_heuristics_proposal(traits: ProblemTraits, engine: int, notes: Collection[str]) -> bool:

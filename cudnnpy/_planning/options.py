@@ -1,11 +1,11 @@
-"""The options that determine which plan is chosen, for every kind of problem."""
+"""PlanningOptions: the preferences with the algorithm, the options that determine which plan is chosen."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from cudnnpy._options.planning import PreferenceOptions
+from cudnnpy._checks.preferences import PreferenceOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,30 +11,30 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from cudnnpy import raw
-from cudnnpy._core.choice import Choice, Engine, NamedOperand, SerializedPlan, deserialize, invalid_text
+from cudnnpy._checks.byte_counts import bytes_text
+from cudnnpy._checks.option_values import check_integer, error_repr
+from cudnnpy._checks.public_dir import PublicDir
 from cudnnpy._core.layouts import TensorSpec, byte_extent
 from cudnnpy._launch.address_validation import AddressCheck, address_check
 from cudnnpy._launch.implicit_operands import with_implicit_operands
 from cudnnpy._launch.launcher import Launcher
 from cudnnpy._launch.plan_cache import DEFAULT_LIMIT
 from cudnnpy._launch.steps import BoundLaunch, Executable, is_relocatable
-from cudnnpy._options.byte_counts import bytes_text
-from cudnnpy._options.checks import check_integer, error_repr
-from cudnnpy._options.public_dir import PublicDir
 from cudnnpy._planning.candidates import Candidate, recorded
+from cudnnpy._planning.choice import Choice, Engine, NamedOperand, SerializedPlan, deserialize, invalid_text
 from cudnnpy._planning.chooser import chooser_class
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.gpu_kind import gpu_kind
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.plan_serialization import candidate_of, parsed_problem
+from cudnnpy._planning.plan_serialization import parsed_problem, serialized_candidate
 from cudnnpy._planning.problem import CallerOperands, Problem
 from cudnnpy._planning.problem_notation import text_of
-from cudnnpy._process_state import declare
+from cudnnpy._process.module_state import declare
 from cudnnpy.errors import CudnnError, StatusError
 from cudnnpy.handle import Handle, on_device, stream_address
 
 if TYPE_CHECKING:  # a copy of the package may lack tuning
-    from cudnnpy.tuning.device_profile import DeviceProfile
+    from cudnnpy.tuning.profiles.device_profile import DeviceProfile
     from cudnnpy.tuning.store.entry import Entry
 
 _ALIGNMENT = 16  # of the workspace, in bytes
@@ -357,7 +357,7 @@ class Plan(PublicDir):
         content = deserialize(text)
         problem = parsed_problem(content, check_integer("device", device, 0))
         with on_device(device):  # an engine may be compiled for it
-            candidate = candidate_of(content, problem, Target(Handle.default(device)))
+            candidate = serialized_candidate(content, problem, Target(Handle.default(device)))
             if candidate.rejection_reason:
                 raise invalid_text(f"{candidate.name[:200]} {candidate.rejection_reason}")
             try:

@@ -6,8 +6,8 @@ The known issues of engines apply to it as to any candidate.
 from __future__ import annotations
 
 from cudnnpy import raw
-from cudnnpy._core.choice import GpuKind, SerializedPlan, invalid_text
 from cudnnpy._planning.candidates import Candidate, configured
+from cudnnpy._planning.choice import GpuKind, SerializedPlan, invalid_text
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.gpu_kind import gpu_kind
 from cudnnpy._planning.options import PlanningOptions
@@ -26,7 +26,7 @@ def parsed_problem(content: SerializedPlan, device: int) -> Problem:
         raise invalid_text(f"its problem is invalid: {error}") from error
 
 
-def candidate_of(content: SerializedPlan, problem: Problem, target: Target) -> Candidate:
+def serialized_candidate(content: SerializedPlan, problem: Problem, target: Target) -> Candidate:
     """Return the candidate of a serialized plan, not yet planned, with its measured time and error.
 
     Raises LibraryVersionError if another release of cuDNN made the plan, ValueError if it was made for another GPU or its parts

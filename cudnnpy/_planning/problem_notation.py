@@ -28,9 +28,9 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from cudnnpy._options.byte_counts import read_bytes, write_bytes
-from cudnnpy._options.limits import MAX_PROBLEM_CHARACTERS
-from cudnnpy._options.suggestions import did_you_mean, near, suggest_value
+from cudnnpy._checks.byte_counts import read_bytes, write_bytes
+from cudnnpy._checks.size_limits import MAX_PROBLEM_CHARACTERS
+from cudnnpy._checks.suggestions import did_you_mean, near, suggest_value
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 
@@ -83,7 +83,7 @@ class ProblemSyntax(NamedTuple):
 
 # For each `kind` of problem, the module with its SYNTAX, a ProblemSyntax. The module is imported when it is first needed,
 # because it imports this one.
-SYNTAXES = {"convolution": "cudnnpy.convolution.candidates", "graph": "cudnnpy.graph.problem"}
+SYNTAXES = {"convolution": "cudnnpy._layers.lowerings.convolution_candidates", "graph": "cudnnpy.graph.problem"}
 
 
 def syntax_of(name: str) -> ProblemSyntax:

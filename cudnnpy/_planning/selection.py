@@ -1,4 +1,4 @@
-"""Choose a candidate by the preference and the options, plan it, and explain rejections."""
+"""Choose a candidate by the preference and the options (`plan_for`), plan it, and explain rejections."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from cudnnpy._arrays import workspace as memory
+from cudnnpy._checks.byte_counts import bytes_text
 from cudnnpy._core.candidate_table import table
-from cudnnpy._core.choice import Engine
 from cudnnpy._core.layouts import are_channels_last, channels_last_strides
-from cudnnpy._memory import workspace as memory
-from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._planning import problem_notation
 from cudnnpy._planning.candidate_filter import try_plan
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.chooser import (
     Chooser,
     Chosen,
@@ -33,7 +33,7 @@ from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.handle import Handle, on_device
 
 if TYPE_CHECKING:
-    from cudnnpy.tuning.device_profile import DeviceProfile
+    from cudnnpy.tuning.profiles.device_profile import DeviceProfile
 
 RUNTIME_ENGINES = "Engines that are compiled at run time are planned only where the GPU is"
 

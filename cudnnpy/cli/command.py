@@ -144,7 +144,7 @@ def _one_line_warnings() -> Iterator[None]:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    from cudnnpy._options.suggestions import did_you_mean, near
+    from cudnnpy._checks.suggestions import did_you_mean, near
     from cudnnpy.cli import errors
 
     parser = _Parser(prog="cudnnpy", description=_DESCRIPTION)

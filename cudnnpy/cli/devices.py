@@ -17,6 +17,6 @@ def check_ordinal(device: int, advice: str = "") -> None:
 
 def memory(device: int) -> int:
     """Return the bytes of the memory of a GPU."""
-    from cudnnpy._memory.workspace import total_bytes
+    from cudnnpy._arrays.workspace import total_bytes
 
     return total_bytes(device)

@@ -23,9 +23,9 @@ def run(options: argparse.Namespace) -> int:
     notes: list[str] = []
     if report.cudnn is not None:
         from cudnnpy._planning import known_issues
-        from cudnnpy.tuning import ranking
+        from cudnnpy.tuning.ranking import model
 
-        notes = [note for note in (ranking.release_note(), known_issues.release_note()) if note]
+        notes = [note for note in (model.release_note(), known_issues.release_note()) if note]
     if options.json:
         import json
         from dataclasses import asdict

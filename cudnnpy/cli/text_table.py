@@ -9,9 +9,9 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from cudnnpy._installation import with_extra
-from cudnnpy._options.checks import printable
-from cudnnpy._options.limits import MAX_PRINTED_CHARACTERS
+from cudnnpy._checks.option_values import printable
+from cudnnpy._checks.size_limits import MAX_PRINTED_CHARACTERS
+from cudnnpy._process.installation import with_extra
 
 _MIN_WIDTH, _MAX_WIDTH = 60, 200  # columns
 _PIPE_WIDTH = 80  # columns

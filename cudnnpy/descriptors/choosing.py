@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from cudnnpy import raw
+from cudnnpy._arrays import workspace as memory
+from cudnnpy._arrays.array_libraries import library_of, read, spec_of
+from cudnnpy._checks.byte_counts import bytes_text
+from cudnnpy._checks.option_values import check_channels, check_integer, check_option, error_repr
+from cudnnpy._checks.preferences import PreferenceOptions
 from cudnnpy._core.candidate_table import table
 from cudnnpy._core.driver import is_stream_or_torch_capturing
 from cudnnpy._core.layouts import byte_extent, packed_strides
 from cudnnpy._core.owned import Owned
 from cudnnpy._core.values import to_c
-from cudnnpy._memory import workspace as memory
-from cudnnpy._memory.arrays import library_of, read, spec_of
-from cudnnpy._options.byte_counts import bytes_text
-from cudnnpy._options.checks import check_channels, check_integer, check_option, error_repr
-from cudnnpy._options.planning import PreferenceOptions
 from cudnnpy.descriptors.convolution import ConvolutionDescriptor
 from cudnnpy.descriptors.tensors import FilterDescriptor, TensorDescriptor
 from cudnnpy.errors import CaptureError, NoAlgorithmError

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from ctypes import c_double, c_float
 from dataclasses import dataclass, field, replace
 
-from cudnnpy._core.choice import Engine
+from cudnnpy._checks.option_values import error_repr
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._core.untrusted_json import parse_json
 from cudnnpy._launch.steps import Executable
-from cudnnpy._options.checks import error_repr
 from cudnnpy._planning.candidates import Candidate, all_engines, candidate_for_engine, heuristic_candidates
+from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.engines import GraphExecutable, Target
 from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy._planning.options import PlanningOptions

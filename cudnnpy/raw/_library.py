@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from cudnnpy._installation import to_install
-from cudnnpy._process_state import declare, fork_safe_lock, process_cache, reset
+from cudnnpy._process.installation import to_install
+from cudnnpy._process.module_state import declare, fork_safe_lock, process_cache, reset
 from cudnnpy.errors import (
     CudnnError,
     FunctionNotAvailableError,

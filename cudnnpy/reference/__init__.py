@@ -28,6 +28,6 @@ TYPE_CHECKING = False
 if not TYPE_CHECKING:  # type checkers report unknown names
 
     def __getattr__(name):
-        from cudnnpy._unknown_names import missing_in_reference
+        from cudnnpy._checks.unknown_names import missing_in_reference
 
         raise AttributeError(missing_in_reference(name, __all__))

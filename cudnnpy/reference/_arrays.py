@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cudnnpy._options.array_conversions import numpy_conversion
+from cudnnpy._checks.numpy_conversions import numpy_conversion
 
 Array: TypeAlias = NDArray[Any]
 ScalarT = TypeVar("ScalarT", bound=np.generic)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cudnnpy._options.checks import check_channels, check_layout_rank, check_shape, expand_per_axis
-from cudnnpy._options.convolution import ConvolutionOptions as Options
+from cudnnpy._checks.option_values import check_channels, check_layout_rank, check_shape, expand_per_axis
+from cudnnpy._convolution.options import ConvolutionOptions as Options
 from cudnnpy.reference._arrays import Shape
 
 if TYPE_CHECKING:

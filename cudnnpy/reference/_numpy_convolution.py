@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from cudnnpy._options.arguments import check_activation, check_scales, gradient_shape
-from cudnnpy._options.convolution import ConvolutionOptions, compute_dtype_for
+from cudnnpy._checks.call_arguments import check_activation, check_scales, gradient_shape
+from cudnnpy._convolution.options import ConvolutionOptions, compute_dtype_for
 from cudnnpy.reference import _arrays, _geometry
 from cudnnpy.reference._arrays import Array, Float64, Shape
 from cudnnpy.reference._geometry import Geometry

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from cudnnpy._options.base import Options
+from cudnnpy._checks.options import Options
 
 
 class Arrays(dict[str, Any]):

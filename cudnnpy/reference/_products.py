@@ -1,4 +1,4 @@
-"""The three products of a convolution, on float64 arrays laid out channels first.
+"""The three products of a convolution in NumPy: forward and both gradients, on float64 arrays laid out channels first.
 
 All three are one matrix product with the same columns, which are the windows of the padded input:
 

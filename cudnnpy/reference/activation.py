@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from cudnnpy._checks.call_arguments import check_scales
 from cudnnpy._layers import activation as device
-from cudnnpy._options.arguments import check_scales
 from cudnnpy.reference import _arrays
 from cudnnpy.reference._arrays import Array, Float64, ScalarT
 from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from cudnnpy._checks.call_arguments import check_activation, check_scales
+from cudnnpy._checks.option_values import check_number
 from cudnnpy._layers import batch_normalization as device
-from cudnnpy._layers.batch_normalization import RUNNING, SAVED
-from cudnnpy._options.arguments import check_activation, check_scales
-from cudnnpy._options.checks import check_number
-from cudnnpy._options.normalization import (
+from cudnnpy._layers.arguments.normalization import (
     GRADIENTS,
     check_both_or_neither,
     check_channels,
     parameter_dtypes,
     statistics_dtype,
 )
+from cudnnpy._layers.batch_normalization import RUNNING, SAVED
 from cudnnpy.reference import _arrays, _geometry
 from cudnnpy.reference._arrays import Array, Float64, Shape
 from cudnnpy.reference._moments import check_dtypes_of_parameters, check_parameter, check_results, gradient, moments

@@ -6,9 +6,9 @@ from dataclasses import fields
 
 import numpy as np
 
+from cudnnpy._checks.call_arguments import check_activation
+from cudnnpy._convolution.options import FusedOptions
 from cudnnpy._layers import fused as device
-from cudnnpy._options.arguments import check_activation
-from cudnnpy._options.convolution import FusedOptions
 from cudnnpy.reference import _arrays
 from cudnnpy.reference._arrays import Array, Float64, Shape
 from cudnnpy.reference._numpy_operation import Arrays, NotInReference, NumpyOperation

@@ -10,8 +10,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from cudnnpy._checks.call_arguments import check_scales
 from cudnnpy._layers import pooling as device
-from cudnnpy._options.arguments import check_scales
 from cudnnpy.reference import _arrays, _geometry
 from cudnnpy.reference._arrays import Array, Float64, Shape
 from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation

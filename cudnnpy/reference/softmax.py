@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from cudnnpy._checks.call_arguments import check_scales
 from cudnnpy._layers import softmax as device
-from cudnnpy._options.arguments import check_scales
 from cudnnpy.reference import _arrays, _geometry
 from cudnnpy.reference._arrays import Array
 from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from cudnnpy._process_state import declare
+from cudnnpy._process.module_state import declare
 
 # Reasons of fallbacks to PyTorch's kernels.
 CUDNN_OFF = "torch.backends.cudnn.enabled is False"

@@ -9,17 +9,17 @@ from typing import Any, NamedTuple, TypeAlias
 
 from torch import OutOfMemoryError
 
+from cudnnpy._arrays.array_libraries import ArrayMetadata, library_of, read
+from cudnnpy._convolution.specification import INPUTS
 from cudnnpy._core.driver import check_not_capturing
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._launch.dispatch import Call, specs_of
 from cudnnpy._launch.launcher import Launcher
 from cudnnpy._launch.plan_cache import plan_cache
-from cudnnpy._layers.call_problem import OperationRequest, problem_of_call
+from cudnnpy._layers.arguments.call_problem import OperationRequest, problem_of_call
 from cudnnpy._layers.convolution import Convolution
 from cudnnpy._layers.transpose import INPUT_NAMES, ConvolutionTranspose
-from cudnnpy._memory.arrays import ArrayMetadata, library_of, read
-from cudnnpy.convolution.problem import INPUTS
 from cudnnpy.errors import CaptureError, NoAlgorithmError, StatusError
 from cudnnpy.handle import on_device
 from cudnnpy.torch import fallback_stats, pytorch_kernels

@@ -6,10 +6,10 @@ import warnings
 from contextlib import AbstractContextManager
 from typing import Any
 
+from cudnnpy._checks.preferences import TUNE_SECONDS, PreferenceOptions
+from cudnnpy._core.cuda_python import not_installed
 from cudnnpy._core.process_setting import ProcessSetting
-from cudnnpy._cuda_python import not_installed
-from cudnnpy._options.planning import TUNE_SECONDS, PreferenceOptions
-from cudnnpy._process_state import declare
+from cudnnpy._process.module_state import declare
 from cudnnpy.torch.settings import ACTIVE, Settings
 from cudnnpy.tuning.recording import Recording
 from cudnnpy.typing import Preference

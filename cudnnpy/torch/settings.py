@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from cudnnpy._checks.preferences import PreferenceOptions
 from cudnnpy._core.cache_token import CacheToken, cache_token
-from cudnnpy._options.planning import PreferenceOptions
-from cudnnpy._process_state import declare
+from cudnnpy._process.module_state import declare
 
 
 @dataclass(frozen=True)

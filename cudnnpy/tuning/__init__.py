@@ -1,1 +1,1 @@
-"""Tuning: a chooser that ranks candidates, and that knows stored and measured choices. The layer finds it by itself."""
+"""Tuning: measured, stored and ranked choices. The layer finds its chooser by one import, and plans without it, too."""

@@ -16,19 +16,20 @@ from functools import cached_property, partial
 from types import ModuleType
 from typing import NamedTuple
 
-from cudnnpy._core.choice import Choice
 from cudnnpy._planning.candidate_filter import try_plan
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.chooser import Chosen, Rejection, Request
 from cudnnpy._planning.engines import load_plan
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.errors import CudnnError, StatusError
-from cudnnpy.tuning import ranking, recording, stored_choice
-from cudnnpy.tuning.candidate_order import RankedChooser
+from cudnnpy.tuning import recording, stored_choice
 from cudnnpy.tuning.measurement import Measurement, Measurer
 from cudnnpy.tuning.measurement_freeze import Freeze
+from cudnnpy.tuning.ranking import model
+from cudnnpy.tuning.ranking.candidate_order import RankedChooser
 from cudnnpy.tuning.store.entry import Entry, Key
-from cudnnpy.tuning.store.layers import Layers, current, serves_all_preferences
+from cudnnpy.tuning.store.levels import Layers, current, serves_all_preferences
 
 
 class _Stored(NamedTuple):
@@ -58,7 +59,7 @@ class TuningChooser(RankedChooser):
     `store` is the store of the process by default.
     """
 
-    source_text = staticmethod(ranking.source_text)
+    source_text = staticmethod(model.source_text)
 
     def __init__(self, request: Request, *, store: Layers | None = None) -> None:
         super().__init__(request)
@@ -174,7 +175,7 @@ class TuningChooser(RankedChooser):
         if not (is_confirmed or self._is_autotuned):
             return _Stored(), ""
         try:
-            candidate = stored_choice.candidate_of(entry, self._problem, self._options, self._target)
+            candidate = stored_choice.stored_candidate(entry, self._problem, self._options, self._target)
         except (ValueError, CudnnError) as error:
             return _Stored(), str(error)
         candidate.rejection_reason = candidate.rejection_reason or self.left_out.get(candidate.name, "")
@@ -269,6 +270,6 @@ def _faster(before: _Stored, entry: Entry, measurement: Measurement) -> Entry:
 
 def profile_planner() -> ModuleType:
     """Return the module that plans for device profiles, which a first call on a GPU does not need."""
-    from cudnnpy.tuning.measuring import planner_process
+    from cudnnpy.tuning.profiles import planner_process
 
     return planner_process

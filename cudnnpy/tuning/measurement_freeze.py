@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cudnnpy._launch.plan_cache import clear_cache
-from cudnnpy._process_state import declare
+from cudnnpy._process.module_state import declare
 from cudnnpy.tuning.recording import ProblemLog, lock
 
 # Whether the plan cache has default choices from a freeze that ended while others are open.

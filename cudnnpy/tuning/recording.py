@@ -6,13 +6,13 @@ from collections import defaultdict
 from os import PathLike
 from typing import Self
 
+from cudnnpy._checks.public_dir import PublicDir
 from cudnnpy._launch.plan_cache import clear_cache
-from cudnnpy._options.public_dir import PublicDir
-from cudnnpy._planning import problem_file
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.problem_notation import text_of
-from cudnnpy._process_state import declare, fork_safe_lock
+from cudnnpy._process.module_state import declare, fork_safe_lock
+from cudnnpy.tuning import problem_file
 
 lock = fork_safe_lock()
 _open: defaultdict[type[ProblemLog], list[ProblemLog]] = defaultdict(list)  # by subclass

@@ -14,20 +14,20 @@ from threading import RLock
 from weakref import WeakValueDictionary
 
 from cudnnpy import raw
-from cudnnpy._core.choice import invalid_text
-from cudnnpy._cuda_python import cuda_python
-from cudnnpy._cuda_state import version_text
+from cudnnpy._core.cuda_python import cuda_python
 from cudnnpy._planning import known_issues, plan_serialization
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.choice import invalid_text
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.gpu_kind import gpu_kind
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem, is_strict
 from cudnnpy._planning.problem_notation import text_of
-from cudnnpy._process_state import declare, process_cache
+from cudnnpy._process.cuda_state import version_text
+from cudnnpy._process.module_state import declare, process_cache
 from cudnnpy._version import __version__
-from cudnnpy.tuning.store.entry import Entry, Key, canonical
+from cudnnpy.tuning.store.entry import Entry, Key, canonical_json
 
 _OPTIONS = ("deterministic", "tf32", "workspace_limit")  # the options that a measured choice depends on
 
@@ -40,7 +40,7 @@ def key_of(problem: Problem, options: PlanningOptions, target: Target) -> Key:
     options = with_limit(options)
     return Key(
         text_of(problem),
-        canonical({option: getattr(options, option) for option in _OPTIONS}),
+        canonical_json({option: getattr(options, option) for option in _OPTIONS}),
         *gpu_kind(target),
         raw.version(),
     )
@@ -111,7 +111,7 @@ def entry_of(
     )
 
 
-def candidate_of(entry: Entry, problem: Problem, options: PlanningOptions, target: Target) -> Candidate:
+def stored_candidate(entry: Entry, problem: Problem, options: PlanningOptions, target: Target) -> Candidate:
     """Return the candidate of an entry, not yet planned, with its measured time and error.
 
     Raises ValueError if its plan is for another problem, and the errors of plan_serialization.candidate_of.
@@ -121,7 +121,7 @@ def candidate_of(entry: Entry, problem: Problem, options: PlanningOptions, targe
         choice.engine is None and choice.strict != is_strict(problem, options)
     ):
         raise invalid_text(f"it is not a plan for {problem}")
-    candidate = plan_serialization.candidate_of(entry.serialized, problem, target)
+    candidate = plan_serialization.serialized_candidate(entry.serialized, problem, target)
     if (
         candidate.lowering is not None
         and candidate.engine is not None

@@ -11,14 +11,14 @@ from typing import Any
 
 import planning
 
-from cudnnpy._core.choice import Choice, Engine, digest
 from cudnnpy._layers.graph import Graph
+from cudnnpy._layers.lowerings import v7_algorithms
+from cudnnpy._layers.lowerings.convolution_lowerings import lowerings
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.choice import Choice, Engine, digest
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy.convolution import legacy
-from cudnnpy.convolution.lowering import lowerings
 from cudnnpy.graph.problem import GraphLowering
 
 sys.argv[1:] = [str(planning.profile())]  # which planner takes for its own
@@ -55,7 +55,7 @@ def prepare() -> None:
     vars(plans).update(
         Target=lambda handle: planner.TARGET, Handle=planner.NoHandle, on_device=lambda device: nullcontext()
     )
-    vars(legacy).update(LegacyExecutable=Algorithm)
+    vars(v7_algorithms).update(LegacyExecutable=Algorithm)
     os.environ.setdefault("CUDNN_LOGLEVEL_DBG", "0")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from campaign import Campaign
 
-from cudnnpy._core.choice import Engine
+from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.engines import engine_name
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem_notation import text_of

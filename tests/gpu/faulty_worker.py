@@ -11,11 +11,11 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from cudnnpy import Engine, _worker
-from cudnnpy._core.choice import Choice
+from cudnnpy import Engine
+from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.tuning.measuring import local_measurer
+from cudnnpy._planning.choice import Choice
+from cudnnpy.tuning.measuring import child, local_measurer
 
 SOURCE = r"""
 extern "C" __global__ void endless(float *y) {
@@ -94,7 +94,7 @@ def main(faults: list[str]) -> None:
 
     local_measurer.tuning_order = tuning_order
     ConvolutionProblem.forced_candidate = with_planted  # type: ignore[method-assign, assignment]
-    _worker.main()
+    child.main()
 
 
 if __name__ == "__main__":

@@ -24,14 +24,14 @@ import numpy as np
 
 import cudnnpy
 from cudnnpy import Graph, TensorSpec, raw, reference
+from cudnnpy._convolution.options import ConvolutionOptions
+from cudnnpy._convolution.specification import ConvolutionSpec, make_problem
 from cudnnpy._core.layouts import byte_extent, channels_last_strides, packed_strides
-from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning import engines
 from cudnnpy._planning.engines import EngineConfiguration, GraphExecutable, Target
 from cudnnpy._planning.known_issues import ISSUES, Issue
-from cudnnpy.convolution.convolution_graph import convolution_graph, uids
-from cudnnpy.convolution.problem import ConvolutionSpec, make_problem
 from cudnnpy.errors import StatusError
+from cudnnpy.graph.convolutions import convolution_graph, uids
 from cudnnpy.graph.descriptors import build_graph
 from cudnnpy.graph.operation_graph import canonical_graph
 from cudnnpy.graph.problem import GraphLowering, GraphProblem

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from cudnnpy import Candidate, Convolution, TensorSpec
-from cudnnpy._core.choice import Choice
+from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.engines import Target
 from cudnnpy.handle import Handle, on_device
-from cudnnpy.tuning.candidate_order import tuning_order
 from cudnnpy.tuning.measuring.search import Search
 from cudnnpy.tuning.measuring.watch import Watch
+from cudnnpy.tuning.ranking.candidate_order import tuning_order
 
 APPROXIMATE = {"winograd", "fft", "reduced_precision_reduction"}
 X, W, Y = (8, 32, 14, 14), (32, 32, 3, 3), (8, 32, 14, 14)  # with padding 1

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import cudnnpy
 from cudnnpy import raw, reference
-from cudnnpy._options.planning import PREFERENCES
+from cudnnpy._checks.preferences import PREFERENCES
 from cudnnpy.descriptors import (
     AlgorithmCandidate,
     ConvolutionDescriptor,

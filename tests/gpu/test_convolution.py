@@ -16,10 +16,10 @@ from whole_numbers import assert_same, exact_result, to_host, whole_numbers
 
 import cudnnpy
 from cudnnpy import Convolution, ConvolutionTranspose, Engine, NoAlgorithmError, Plan, TensorSpec, raw
-from cudnnpy._options.algorithms import algorithm_names
+from cudnnpy._convolution.v7_algorithm_names import algorithm_names
+from cudnnpy._layers.lowerings import space_to_depth
 from cudnnpy.backend import Descriptor
-from cudnnpy.convolution import space_to_depth
-from cudnnpy.tuning.candidate_order import RankedChooser
+from cudnnpy.tuning.ranking.candidate_order import RankedChooser
 
 OPERATIONS = ("forward", "backward_data", "backward_filter")
 PREFERENCES = ("fastest", "limited_workspace", "no_workspace", "autotune")

@@ -23,7 +23,7 @@ from strategies import DEVICE, NOT_A_NUMBER, Case, Drawn, GuardedWorkspace, Memo
 from tolerance import difference, is_approximate
 
 import cudnnpy
-from cudnnpy.convolution import space_to_depth
+from cudnnpy._layers.lowerings import space_to_depth
 from cudnnpy.errors import NoAlgorithmError
 
 PLAIN_REFUSALS = 0.2  # the largest share of plain problems (packed, no filters) that may have no engine

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cudnnpy._options.planning import PREFERENCES
+from cudnnpy._checks.preferences import PREFERENCES
 from cudnnpy._planning import candidate_filter
 from cudnnpy.cli import command as cli
 from cudnnpy.cli.edges import detector, images
@@ -87,7 +87,7 @@ def test_small_images(size):
 
 @pytest.fixture
 def every_candidate_is_refused(monkeypatch):
-    monkeypatch.setattr(candidate_filter, "rejection", lambda *_: "refused by this test")
+    monkeypatch.setattr(candidate_filter, "rejection_by_options", lambda *_: "refused by this test")
 
 
 @pytest.mark.usefixtures("every_candidate_is_refused")

@@ -16,10 +16,10 @@ import torch
 import cudnnpy
 from cudnnpy import store
 from cudnnpy._planning.engines import EngineConfiguration
-from cudnnpy._process_state import reset
+from cudnnpy._process.module_state import reset
 from cudnnpy.tuning.measuring import tuner
+from cudnnpy.tuning.measuring.child_process import WorkerProcess
 from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
-from cudnnpy.tuning.measuring.process import WorkerProcess
 
 FAULTY = Path(__file__).with_name("faulty_worker.py")
 SYMPTOMS = {

@@ -22,8 +22,7 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.problem_notation import parse, text_of
 from cudnnpy.cli import command
 from cudnnpy.handle import Handle
-from cudnnpy.tuning import device_profile
-from cudnnpy.tuning.measuring import stub_driver
+from cudnnpy.tuning.profiles import device_profile, stub_driver
 from cudnnpy.tuning.store import exports
 from cudnnpy.tuning.store.entry import Entry
 from cudnnpy.tuning.stored_choice import key_of

@@ -27,7 +27,7 @@ from cudnnpy.tuning import stored_choice
 from cudnnpy.tuning.chooser import TuningChooser
 from cudnnpy.tuning.measuring import local_measurer
 from cudnnpy.tuning.measuring.local_measurer import LocalMeasurer
-from cudnnpy.tuning.store import layers
+from cudnnpy.tuning.store import levels
 from cudnnpy.tuning.store.entry import Entry
 
 HERE = Path(__file__).resolve().parent
@@ -91,7 +91,7 @@ def new_process(tmp_path: Path) -> Iterator[Callable[[], None]]:
 
     def start() -> None:
         cudnnpy.clear_cache()
-        layers.use(str(tmp_path / "store.sqlite"))
+        levels.use(str(tmp_path / "store.sqlite"))
 
     start()
     yield start
@@ -143,7 +143,7 @@ def test_every_road_takes_the_stored_choice(
 ) -> None:
     torch.manual_seed(0)
     first = road()
-    assert len(layers.current().user) > 0
+    assert len(levels.current().user) > 0
 
     def never(*_: Any) -> Any:
         raise AssertionError("something was measured")
@@ -152,7 +152,7 @@ def test_every_road_takes_the_stored_choice(
     new_process()
     torch.manual_seed(0)
     torch.testing.assert_close(road(), first, rtol=1e-2, atol=5e-2)
-    assert layers.current().user.forgotten() == []
+    assert levels.current().user.forgotten() == []
 
 
 # The first run of what was not measured here
@@ -166,11 +166,11 @@ def of_another_driver() -> Entry:
     """Tune, and replace the entry by one that was measured elsewhere."""
     plan = CONVOLUTION.plan("forward", *SPECS)
     key = stored_choice.key_of(plan.problem, PlanningOptions(), Target(Handle.default(0)))
-    found = layers.current().get(key)
+    found = levels.current().get(key)
     assert found is not None
     assert key.gpu
     assert key.multiprocessors > 0
-    return layers.current().put(
+    return levels.current().put(
         found.entry._replace(made_with={**found.entry.made_with, "driver": "another"}), replace=True
     )
 
@@ -210,7 +210,7 @@ def test_a_right_choice_of_another_machine_is_checked_once(
         plan = CONVOLUTION.plan("forward", *SPECS)
         assert (plan.store_layer, plan.milliseconds) == ("user", entry.choice.milliseconds)
     assert len(seen) == 1
-    assert layers.current().user.forgotten() == []
+    assert levels.current().user.forgotten() == []
 
 
 def test_a_wrong_choice_of_another_machine_is_found_and_forgotten(
@@ -225,7 +225,7 @@ def test_a_wrong_choice_of_another_machine_is_found_and_forgotten(
     problem = CONVOLUTION.plan("forward", *SPECS).problem
     of_another_driver()
     seen = checks(monkeypatch)
-    read = stored_choice.candidate_of
+    read = stored_choice.stored_candidate
 
     def spoiled(*given: Any) -> Any:
         found = read(*given)
@@ -251,14 +251,14 @@ def test_a_wrong_choice_of_another_machine_is_found_and_forgotten(
         found.make = made
         return found
 
-    monkeypatch.setattr(local_measurer, "candidate_of", spoiled)
+    monkeypatch.setattr(local_measurer, "stored_candidate", spoiled)
     new_process()
     options = PlanningOptions(prefer="autotune", tune_seconds=2.0)
     measurer = LocalMeasurer(Handle.default(0))
     monkeypatch.setattr(tuning_chooser, "measurer_of", lambda request: measurer)
     plan = plan_for(problem, options)
     assert (len(seen), plan.store_layer) == (1, "")
-    (forgotten,) = layers.current().user.forgotten()
+    (forgotten,) = levels.current().user.forgotten()
     assert "wrong result" in forgotten.reason
     monkeypatch.undo()
     new_process()

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 import cudnnpy
 import cudnnpy.torch
-from cudnnpy._planning import problem_file
+from cudnnpy.tuning import problem_file
 
 PROGRAM = """
 import cudnnpy

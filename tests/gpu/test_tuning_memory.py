@@ -11,7 +11,7 @@ from planted import Planted, arguments, tune
 
 import cudnnpy
 from cudnnpy import Convolution
-from cudnnpy._memory import workspace
+from cudnnpy._arrays import workspace
 from cudnnpy.handle import on_device
 
 GIB = 1 << 30

@@ -23,7 +23,7 @@ from frontend_operations import OPERATIONS, spec
 from package_index import ROOT, pip
 
 from cudnnpy import raw
-from cudnnpy.tuning.measuring import stub_driver
+from cudnnpy.tuning.profiles import stub_driver
 
 PROFILE = ROOT / "tests" / "data" / f"h200-cudnn-{'9.28' if raw.version() >= 92800 else '9.19'}.json"
 PAGE = "porting/cudnn-frontend.md"

@@ -17,7 +17,7 @@ import numpy as np
 
 import cudnnpy
 from cudnnpy import raw
-from cudnnpy._memory import workspace  # noqa: F401  (for the uses)
+from cudnnpy._arrays import workspace  # noqa: F401  (for the uses)
 
 X = np.ones((2, 3, 8, 8), np.float32)
 W = np.ones((4, 3, 3, 3), np.float32)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from cudnnpy import Convolution, TensorSpec
+from cudnnpy._arrays import workspace
 from cudnnpy._layers import convolution
-from cudnnpy._memory import workspace
 from cudnnpy._planning import plan, selection
 from cudnnpy._planning.engines import Target
 from cudnnpy.handle import Handle

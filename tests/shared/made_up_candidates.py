@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cudnnpy._core.choice import Choice
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.choice import Choice
 
 _LIVE = ("make", "lowering", "plan", "executable")  # the fields of Candidate; others are of its choice
 

@@ -13,7 +13,7 @@ import pytest
 from made_up_candidates import made_up
 
 from cudnnpy import Engine, Plan, TensorSpec, raw
-from cudnnpy._memory import workspace
+from cudnnpy._arrays import workspace
 from cudnnpy._planning import candidates, problem_notation, selection
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning.candidates import (
@@ -36,7 +36,7 @@ from cudnnpy.tuning.measurement import Measurer
 from cudnnpy.tuning.measuring import knob_search, local_measurer, search
 from cudnnpy.tuning.measuring.local_measurer import LocalMeasurer
 from cudnnpy.tuning.store.database import Store
-from cudnnpy.tuning.store.layers import Layers
+from cudnnpy.tuning.store.levels import Layers
 
 TARGET = Target()
 LOTS = 1 << 40

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cudnnpy._core.choice import Choice
+from cudnnpy._planning.choice import Choice
 from cudnnpy.cli.tune.tune_problem import Job
 from cudnnpy.tuning.store.entry import Entry, Key
 

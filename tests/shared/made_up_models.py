@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cudnnpy.tuning.ranking import FORMAT, NUMBERS, WEIGHT_BITS, file_name
+from cudnnpy.tuning.ranking.model import FORMAT, NUMBERS, WEIGHT_BITS, file_name
 
 ONE = 1 << WEIGHT_BITS
 

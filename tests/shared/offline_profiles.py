@@ -11,7 +11,7 @@ import pytest
 from planning import FIRST_WITH_PROFILES, profile
 
 from cudnnpy import raw
-from cudnnpy.tuning.measuring import planner_process, stub_driver
+from cudnnpy.tuning.profiles import planner_process, stub_driver
 
 needs_profiles = pytest.mark.skipif(
     raw.version() < FIRST_WITH_PROFILES, reason="device profiles came with cuDNN 9.8; test_profile.py has the error"

@@ -22,30 +22,30 @@ import sample_graphs
 
 from cudnnpy import raw
 from cudnnpy._core.candidate_table import table
-from cudnnpy._core.choice import Engine
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._launch.steps import is_relocatable
 from cudnnpy._layers import graph as graph_of
 from cudnnpy._layers.convolution import Convolution
+from cudnnpy._layers.lowerings import convolution_lowerings as lowerings
+from cudnnpy._layers.lowerings import epilogue as epilogues
+from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._planning import engines as engines_of
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.chooser import Request
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.backend import Descriptor
-from cudnnpy.convolution import epilogue as epilogues
-from cudnnpy.convolution import lowering as lowerings
-from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.convolution_graph import convolution_graph
 from cudnnpy.errors import NoAlgorithmError
+from cudnnpy.graph.convolutions import convolution_graph
 from cudnnpy.graph.descriptors import build_graph
 from cudnnpy.tuning import chooser as tuning_chooser
 from cudnnpy.tuning import stored_choice
 from cudnnpy.tuning.chooser import TuningChooser
 from cudnnpy.tuning.measuring import local_measurer, search
 from cudnnpy.tuning.measuring.local_measurer import LocalMeasurer
-from cudnnpy.tuning.store import layers
+from cudnnpy.tuning.store import levels
 from cudnnpy.tuning.store.database import Store
 from cudnnpy.tuning.store.entry import Entry
 
@@ -111,7 +111,7 @@ def described(candidate: Candidate) -> dict[str, Any]:
 def chooser(problem: Any, options: PlanningOptions, free: int = 1 << 37, target: Any = TARGET, **asked: Any) -> Any:
     """A chooser of this process, without a store."""
     limit = selection.limit_of(options, free, asked.pop("memory_limit", None))
-    return TuningChooser(Request(problem, options, target, limit, **asked), store=layers.Layers(Store("")))
+    return TuningChooser(Request(problem, options, target, limit, **asked), store=levels.Layers(Store("")))
 
 
 def chosen(problem: Any, options: PlanningOptions) -> Candidate:
@@ -264,7 +264,7 @@ def stored(request: dict[str, Any]) -> Any:
     plan, tried = plans.Plan(problem, choice.candidate), choice.considered()
     entry = stored_choice.entry_of(problem, options, TARGET, plan, tried, complete=True)
     read = Entry.of(json.loads(json.dumps(entry.plain())))
-    found = stored_choice.candidate_of(read, problem, options, TARGET)
+    found = stored_choice.stored_candidate(read, problem, options, TARGET)
     found.executable = found.make()
     again = plans.Plan(problem, found, candidates=[*map(Candidate, read.candidates)])
     sizes = [one.workspace_size for one in (plan, again)]
@@ -332,7 +332,7 @@ def own_plan(request: dict[str, Any]) -> Any:
     """Graph.plan's choice; with "times" autotune measures."""
     made, times = own_graph(request), request.get("times")
     Bench.times, Bench.seen = times or {}, []
-    layers.use("")
+    levels.use("")
     vars(selection)["memory"] = SimpleNamespace(free_bytes=lambda device: request.get("free", 1 << 37))
     measure(times is not None)
     problem, operands = made._problem(0)
@@ -354,7 +354,7 @@ def own_plan(request: dict[str, Any]) -> Any:
 def tuned(request: dict[str, Any]) -> Any:
     """The plan of a convolution or a graph that autotune chooses with the store of a file, as a process that starts now."""
     problem, options = asked(request)
-    layers.use(request["store"])
+    levels.use(request["store"])
     TARGET._shared.clear()
     Bench.times, Bench.seen, Bench.confirmed, Bench.scarce = request["times"], [], [], ""
     vars(selection)["memory"] = SimpleNamespace(free_bytes=lambda device: 1 << 37)

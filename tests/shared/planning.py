@@ -14,7 +14,7 @@ from typing import IO, Any
 import pytest
 
 from cudnnpy import raw
-from cudnnpy.tuning.measuring import stub_driver
+from cudnnpy.tuning.profiles import stub_driver
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE.parent / "data"

@@ -8,13 +8,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from cudnnpy._core.convolution_sizes import output_shape
+from cudnnpy._convolution.options import ConvolutionOptions
+from cudnnpy._convolution.sizes import output_shape
+from cudnnpy._convolution.specification import ACTIVATIONS, OPERATIONS, bias_dtype, make_problem
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, packed_strides
-from cudnnpy._options.convolution import ConvolutionOptions
+from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.problem import ACTIVATIONS, OPERATIONS, bias_dtype, make_problem
 
 Shape = tuple[int, ...]
 RESULTS: dict[str, tuple[str, ...]] = {

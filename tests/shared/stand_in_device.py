@@ -20,22 +20,23 @@ from made_up_candidates import made_up
 from stand_in_driver import DONE, DriverFixture, StandInDriver
 
 from cudnnpy import raw
-from cudnnpy._core.choice import Engine
+from cudnnpy._arrays import array_libraries as arrays
+from cudnnpy._arrays import workspace
+from cudnnpy._arrays.array_libraries import ArrayLibrary
 from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides
 from cudnnpy._core.owned import Owned
 from cudnnpy._launch import dispatch, implicit_operands, launcher
 from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.direct import direct_launch
 from cudnnpy._layers import convolution, graph
-from cudnnpy._memory import arrays, workspace
-from cudnnpy._memory.arrays import ArrayLibrary
+from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.chooser import Chooser, Chosen
 from cudnnpy._planning.engines import GraphExecutable
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.backend import Descriptor
-from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.handle import Handle, stream_address
 

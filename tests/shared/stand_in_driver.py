@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cuda.bindings import driver
 
-from cudnnpy import _cuda_python
+from cudnnpy._core import cuda_python
 
 DONE = (driver.CUresult.CUDA_SUCCESS,)
 
@@ -42,7 +42,7 @@ def stand_in_driver(*, libcuda: Any = None, core: Any = None, **functions: Any) 
     """A stand-in in the place of the driver. `libcuda` and `core`, if passed, replace the ctypes library and cuda.core."""
     stand_in = StandInDriver(**functions)
     replacements = {"libcuda": libcuda or stand_in, "bindings.driver": stand_in, **({"core": core} if core else {})}
-    with _cuda_python.replaced(**replacements):
+    with cuda_python.replaced(**replacements):
         yield stand_in
 
 

@@ -18,10 +18,10 @@ from typing import Any
 from made_up_entries import entry
 
 from cudnnpy import __version__
-from cudnnpy._core.choice import Choice, Engine
+from cudnnpy._planning.choice import Choice, Engine
 from cudnnpy.cli.tune.tune_problem import TuningGpu
+from cudnnpy.tuning.measuring.child_process import WorkerProcess
 from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
-from cudnnpy.tuning.measuring.process import WorkerProcess
 from cudnnpy.tuning.store.entry import Entry
 
 Message = dict[str, Any]

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cudnnpy._core.choice import Engine
+from cudnnpy._planning.choice import Engine
 from cudnnpy.store import Choice, Entry, Fault, Key, Store
 
 GPU = ("NVIDIA H200", "9.0", 132)

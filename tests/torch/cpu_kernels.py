@@ -20,14 +20,14 @@ import torch
 
 import cudnnpy.torch
 from cudnnpy import reference
+from cudnnpy._arrays import array_libraries
+from cudnnpy._arrays.array_libraries import ArrayLibrary
 from cudnnpy._core import driver
 from cudnnpy._core.layouts import byte_extent
 from cudnnpy._launch import dispatch
 from cudnnpy._launch.program import Program
 from cudnnpy._layers.convolution import Convolution
-from cudnnpy._memory import arrays
-from cudnnpy._memory.arrays import ArrayLibrary
-from cudnnpy.convolution.candidates import ConvolutionProblem
+from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy.errors import ExecutionFailedError
 from cudnnpy.torch import planning, registration
 
@@ -159,7 +159,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Machine:
     machine = Machine()
     library = library_on(machine)
     for kind in (torch.Tensor, torch.nn.Parameter):
-        monkeypatch.setitem(arrays._libraries, kind, library)
+        monkeypatch.setitem(array_libraries._libraries, kind, library)
 
     def plan(self: Convolution, call: Any, problem: ConvolutionProblem, *_: Any) -> ReferencePlan:
         machine.planned.append((problem.operation, self.options))

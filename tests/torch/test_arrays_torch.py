@@ -11,10 +11,10 @@ import torch
 
 import cudnnpy
 from cudnnpy import Convolution, TensorSpec, reference
+from cudnnpy._arrays import array_libraries
+from cudnnpy._arrays.array_libraries import library_of, read, spec_of
+from cudnnpy._core.cuda_python import replaced
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._cuda_python import replaced
-from cudnnpy._memory import arrays
-from cudnnpy._memory.arrays import library_of, read, spec_of
 
 # What is read
 
@@ -50,7 +50,7 @@ def test_torch_tensors_with_a_gradient_and_parameters_are_read_like_others() -> 
 def test_torchs_ways_are_found_once_for_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = torch.zeros(3)
     found = library_of(tensor)
-    monkeypatch.setattr(arrays, "_find_library", lambda *_: pytest.fail("looked for again"))
+    monkeypatch.setattr(array_libraries, "_find_library", lambda *_: pytest.fail("looked for again"))
     assert library_of(torch.ones(5)) is found
     assert found.writable(tensor)
 
@@ -126,7 +126,7 @@ def test_results_are_allocated_by_the_fast_function_on_the_current_device(monkey
     monkeypatch.setattr(torch, "empty_strided", lambda *given, **options: calls.append(("slow", *given, options)))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current, raising=False)
-    make = arrays._torch().maker((2, 3), (3, 1), dtype_of("float16"), 0)
+    make = array_libraries._torch().maker((2, 3), (3, 1), dtype_of("float16"), 0)
     make()
     slow = ("slow", (2, 3), (3, 1), {"dtype": torch.float16, "device": torch.device("cuda", 0)})
     assert calls == [("fast", (2, 3), (3, 1), torch.float16) if fast else slow]

@@ -13,8 +13,8 @@ from torch.library import Library
 
 import cudnnpy
 import cudnnpy.torch
-from cudnnpy._planning import problem_file
 from cudnnpy.torch import host_recording
+from cudnnpy.tuning import problem_file
 
 ROOT = Path(__file__).resolve().parents[2]
 FORMATS = (torch.contiguous_format, torch.channels_last)

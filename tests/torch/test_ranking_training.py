@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cudnnpy.tuning.ranking import Model
+from cudnnpy.tuning.ranking.model import Model
 from tools.ranking import rows
 from tools.ranking.__main__ import ROWS, heuristic_scores, line, trained
 from tools.ranking.dataset import describe

@@ -3,7 +3,7 @@
 python -m tools.ranking.survey --seconds 300 -o survey.jsonl                on GPUs
 python -m tools.ranking --pack survey.jsonl -o tools/ranking/rows/nvidia-h100.jsonl.gz
 python -m tools.ranking                                                     the table, in some minutes on a GPU
-python -m tools.ranking --write 9.0 9.19 -o cudnnpy/tuning/models        a model for a compute capability and a release
+python -m tools.ranking --write 9.0 9.19 -o cudnnpy/tuning/ranking/models        a model for a compute capability and a release
 
 The orders are cuDNN's heuristics, and ranking models that are trained on the problems of other networks (PyTorch is not a
 dependency of any extra). The numbers are times over the fastest candidate's: of the first candidate, and of the fastest of the
@@ -20,7 +20,7 @@ from random import Random
 
 import numpy as np
 
-from cudnnpy.tuning.ranking import Model, file_name
+from cudnnpy.tuning.ranking.model import Model, file_name
 from tools.ranking import rows
 from tools.ranking.dataset import Described, arrays, describe, is_ranked, vocabulary
 from tools.ranking.drawing import OF_NO_NETWORK

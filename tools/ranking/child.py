@@ -1,6 +1,7 @@
 """`python -P -m tools.ranking.child`: the process that measures the candidates of a survey.
 
-It is the measuring process (cudnnpy._worker) with one more request, "survey". It has "text", "left_out" with the rejection
+It is the measuring process (cudnnpy.tuning.measuring.child) with one more request, "survey".
+It has "text", "left_out" with the rejection
 reasons of candidates that must not run, "known" with the milliseconds and the workspace of earlier candidates, and "most": how
 many candidates are measured, 0 for all. They are the first ones by the ranking model, and drawn ones.
 Every candidate is a message {"row": [name, position, milliseconds, workspace, notes, rejection reason]}. The position is its
@@ -21,24 +22,23 @@ from pathlib import Path
 from random import Random
 from typing import IO, Any, cast
 
-from cudnnpy import _worker
-from cudnnpy._core.choice import Choice
-from cudnnpy._memory import workspace
+from cudnnpy._arrays import workspace
+from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
+from cudnnpy._layers.lowerings.convolution_lowerings import lowerings
 from cudnnpy._planning import problem_notation
 from cudnnpy._planning.candidates import Candidate, all_engines, heuristic_candidates
+from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import is_strict
-from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.lowering import lowerings
 from cudnnpy.handle import Handle, on_device
-from cudnnpy.tuning import ranking
-from cudnnpy.tuning.measuring import search
+from cudnnpy.tuning.measuring import child, search
 from cudnnpy.tuning.measuring.bench import Bench
 from cudnnpy.tuning.measuring.gpus import uuid_of
 from cudnnpy.tuning.measuring.service import Say, Service
 from cudnnpy.tuning.measuring.watch import Watch
-from cudnnpy.tuning.ranking_features import features
+from cudnnpy.tuning.ranking import model as ranking
+from cudnnpy.tuning.ranking.convolution_features import features
 from tools.ranking import rows
 from tools.ranking.dataset import configuration
 
@@ -174,5 +174,5 @@ def _candidates(found: list[Any], target: Target, positions: dict[str, int]) -> 
 
 if __name__ == "__main__":
     vars(search)["Bench"] = SurveyBench
-    vars(_worker)["Service"] = SurveyService
-    _worker.main()
+    vars(child)["Service"] = SurveyService
+    child.main()

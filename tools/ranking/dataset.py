@@ -10,11 +10,11 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from cudnnpy import raw
+from cudnnpy._convolution.specification import ConvolutionSpec
 from cudnnpy._planning import problem_notation
 from cudnnpy._planning.problem import is_strict
-from cudnnpy.convolution.problem import ConvolutionSpec
-from cudnnpy.tuning.ranking import Configuration, Positions, Token, engine_number, lowering_names
-from cudnnpy.tuning.ranking_features import features, kind_number
+from cudnnpy.tuning.ranking.convolution_features import features, kind_number
+from cudnnpy.tuning.ranking.model import Configuration, Positions, Token, engine_number, lowering_names
 from tools.ranking.rows import Candidate, Problem
 
 _LEAST = 60  # the number of candidates that have a token, without which it is not in the vocabulary

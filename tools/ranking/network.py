@@ -1,4 +1,4 @@
-"""The network of a ranking model in PyTorch: its training, and the arrays of the file that cudnnpy/tuning/ranking.py reads.
+"""The network of a ranking model in PyTorch: its training, and the arrays of the model's file (cudnnpy/tuning/ranking).
 
 Two losses are added. The first is the expected loss of a choice that is drawn by the predictions: the softmax of the candidates
 of a problem that planning ranks. The second is the weighted square of the error of each logarithm, in which slow candidates
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cudnnpy.tuning.ranking import FORMAT, LAYERS, MAX_DEVIATIONS, NUMBERS, WEIGHT_BITS
+from cudnnpy.tuning.ranking.model import FORMAT, LAYERS, MAX_DEVIATIONS, NUMBERS, WEIGHT_BITS
 from tools.ranking.dataset import Arrays, Vocabulary
 
 _VECTOR, _WIDTH = 32, 192  # the lengths of tokens' vectors and of hidden layers

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from cudnnpy._convolution.options import ConvolutionOptions
+from cudnnpy._convolution.specification import make_problem, planning_options
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, packed_strides
-from cudnnpy._options.convolution import ConvolutionOptions
+from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.problem import make_problem, planning_options
 from tools.benchmark.networks.cells import Cell
 from tools.benchmark.networks.plans import options
 

@@ -16,9 +16,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from cudnnpy.tuning.measuring.child_process import Ended, Message, WorkerProcess
 from cudnnpy.tuning.measuring.gpu_worker import symptom_of
 from cudnnpy.tuning.measuring.gpus import uuid_of
-from cudnnpy.tuning.measuring.process import Ended, Message, WorkerProcess
 from tools.ranking.drawing import AROUND, draw
 from tools.rows import FileError, Writer, read
 from tools.threads import run_side_by_side

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from ctypes import POINTER, Structure, byref, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p, memset, string_at
 from typing import Any, NamedTuple
 
+from cudnnpy._core.cuda_python import driver_library
 from cudnnpy._core.driver import relaxed_capture
-from cudnnpy._cuda_python import driver_library
 from cudnnpy._launch.steps import BoundLaunch
 from cudnnpy.handle import Handle, in_use
 

@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Any
 
 from cudnnpy import raw
-from cudnnpy._cuda_python import driver_library
+from cudnnpy._core.cuda_python import driver_library
 from cudnnpy._launch.address_validation import Addresses
 from cudnnpy._launch.direct.captured_nodes import (
     ATTRIBUTE_BYTES,

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from cudnnpy._options.byte_counts import read_bytes
-from cudnnpy._options.planning import PREFERENCES
+from cudnnpy._checks.byte_counts import read_bytes
+from cudnnpy._checks.preferences import PREFERENCES
 from cudnnpy.cli import output_files
 from cudnnpy.cli.edges import images
 from cudnnpy.cli.edges.detector import DEVICES, Edges, detect

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cudnnpy import reference
-from cudnnpy._cuda_python import cuda_python
-from cudnnpy._options.checks import check_option
-from cudnnpy._options.planning import PreferenceOptions
+from cudnnpy._checks.option_values import check_option
+from cudnnpy._checks.preferences import PreferenceOptions
+from cudnnpy._core.cuda_python import cuda_python
 from cudnnpy.availability import UnavailableError, why_unavailable
 from cudnnpy.typing import ConvolutionActivation, Preference
 
@@ -84,8 +84,8 @@ def _on_cpu(image: NDArray[np.float32], sigmoid: bool, on_progress: Callable[[fl
 
 
 def _on_gpu(image: NDArray[np.float32], sigmoid: bool, prefer: Preference, workspace_limit: int | None) -> Edges:
+    from cudnnpy._arrays.copies import to_device, to_numpy
     from cudnnpy._layers.convolution import Convolution
-    from cudnnpy._memory.copies import to_device, to_numpy
 
     conv = Convolution(padding=1, layout="NHWC", tf32=False, prefer=prefer, workspace_limit=workspace_limit)
     x, w = to_device(image), to_device(_KERNEL)

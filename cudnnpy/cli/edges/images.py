@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from cudnnpy._installation import with_extra
+from cudnnpy._process.installation import with_extra
 from cudnnpy.cli.errors import UsageError
 from cudnnpy.errors import CudnnError
 

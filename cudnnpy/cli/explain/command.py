@@ -6,8 +6,8 @@ import argparse
 import json
 import sys
 
-from cudnnpy._options.limits import MAX_PROBLEM_CHARACTERS
-from cudnnpy._options.planning import PREFERENCES
+from cudnnpy._checks.preferences import PREFERENCES
+from cudnnpy._checks.size_limits import MAX_PROBLEM_CHARACTERS
 from cudnnpy.cli import text_table
 from cudnnpy.cli.errors import UsageError
 
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     if options.measure and not is_ordinal:
         raise UsageError(f"--measure must be used on a GPU of this machine; got the device profile {options.device}")
     from cudnnpy.cli.explain import explain
-    from cudnnpy.tuning.device_profile import DeviceProfile
+    from cudnnpy.tuning.profiles.device_profile import DeviceProfile
 
     if is_ordinal:
         advice = "; to plan without a GPU, name a device profile, such as --device h200"
@@ -87,7 +87,7 @@ def _text(words: list[str]) -> str:
         text = sys.stdin.read(MAX_PROBLEM_CHARACTERS + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"standard input must have a problem as text; got {error}") from None
-    from cudnnpy._planning import problem_file
+    from cudnnpy.tuning import problem_file
 
     lines = problem_file.traced(text)
     if len(lines) > 1:

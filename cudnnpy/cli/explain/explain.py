@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from cudnnpy import raw
-from cudnnpy._core.choice import Choice
 from cudnnpy._planning import problem_notation, selection
+from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.chooser import Request, check_device
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.problem import Problem
 from cudnnpy.cli import devices
 from cudnnpy.cli.explain.explanation import Explanation, Gpu, Stored
-from cudnnpy.tuning import device_profile
 from cudnnpy.tuning.chooser import TuningChooser
-from cudnnpy.tuning.device_profile import DeviceProfile
 from cudnnpy.tuning.measurement import Measurer
-from cudnnpy.tuning.measuring.planner_process import planner_for
-from cudnnpy.tuning.ranking import source_text
-from cudnnpy.tuning.store import layers
+from cudnnpy.tuning.profiles import device_profile
+from cudnnpy.tuning.profiles.device_profile import DeviceProfile
+from cudnnpy.tuning.profiles.planner_process import planner_for
+from cudnnpy.tuning.ranking.model import source_text
+from cudnnpy.tuning.store import levels
 from cudnnpy.tuning.store.entry import Entry
 from cudnnpy.tuning.stored_choice import choice_text, key_of
 from cudnnpy.typing import Preference
@@ -107,7 +107,7 @@ def on_gpu(text: str, device: int, prefer: Preference | None, *, measure: bool, 
 
 def _parsed(text: str, prefer: Preference | None, device: int = 0) -> tuple[Problem, PlanningOptions]:
     problem, options = problem_notation.parse_plannable(text, device)
-    layers.current()  # raises ValueError for a variable that names no store, before a planner warns of it
+    levels.current()  # raises ValueError for a variable that names no store, before a planner warns of it
     return problem, options if prefer is None else options._replace(prefer=prefer)
 
 
@@ -118,7 +118,7 @@ def _measured(request: Request, measurer: Measurer) -> Entry:
     measurement = measurer.measure(problem, tuning_options, limit, TuningChooser(request).left_out)
     if measurement.faults:
         key, text = key_of(problem, options, target), choice_text(problem, PlanningOptions())
-        layers.current().add_faults(key, text, measurement.faults)
+        levels.current().add_faults(key, text, measurement.faults)
     if measurement.entry is None:
         raise RuntimeError(f"nothing was measured: {measurement.reason}")
     return measurement.entry
@@ -137,7 +137,7 @@ def _explain(
     """
     problem, options, target, limit = request[:4]
     key, chooser = key_of(problem, options, target), TuningChooser(request)
-    found = layers.current().get(key)
+    found = levels.current().get(key)
     stored = None if found is None else Stored(found.layer, found.entry)
     source = measured if measured is not None else None if stored is None else stored.entry
     merged = tuple(rows) if source is None else _with_times(rows, source, has_reasons=measured is not None)
@@ -178,8 +178,8 @@ def _why_not_stored(options: PlanningOptions, stored: Stored | None, limit: int,
     if fault := chooser.left_out.get(stored.choice.name):
         return f"the stored choice is rejected: {fault}"
     if options.prefer != "autotune":
-        if not layers.serves_all_preferences():
-            return f"the stored choice is left to prefer='autotune' by {layers.PREFERENCES_VARIABLE}"
+        if not levels.serves_all_preferences():
+            return f"the stored choice is left to prefer='autotune' by {levels.PREFERENCES_VARIABLE}"
         if not chooser.is_confirmed(stored.entry):
             return "the stored choice was not measured with this driver"
     if not stored.fits(limit):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cudnnpy._core.choice import Choice
+from cudnnpy._planning.choice import Choice
 from cudnnpy.tuning.store.entry import Entry
 
 FORMAT = 2

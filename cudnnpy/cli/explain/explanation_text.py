@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from cudnnpy._core.choice import Choice
-from cudnnpy._options.byte_counts import bytes_text
+from cudnnpy._checks.byte_counts import bytes_text
+from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.selection import RUNTIME_ENGINES
 from cudnnpy.cli.explain.explanation import Explanation, Stored
 from cudnnpy.cli.text_table import Line, labelled, table, wrapped

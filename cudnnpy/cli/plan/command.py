@@ -11,8 +11,8 @@ from cudnnpy.cli.errors import UsageError
 from cudnnpy.cli.text_table import printed, say, show_progress
 
 if TYPE_CHECKING:
-    from cudnnpy._planning.problem_file import ListedProblem
-    from cudnnpy.tuning.measuring.planner_process import PlannerProcess
+    from cudnnpy.tuning.problem_file import ListedProblem
+    from cudnnpy.tuning.profiles.planner_process import PlannerProcess
     from cudnnpy.tuning.store.entry import Entry
 
 
@@ -35,11 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
-    from cudnnpy._planning import problem_file
     from cudnnpy.cli import output_files
-    from cudnnpy.tuning import device_profile
-    from cudnnpy.tuning.device_profile import DeviceProfile
-    from cudnnpy.tuning.measuring.planner_process import PlannerProcess
+    from cudnnpy.tuning import problem_file
+    from cudnnpy.tuning.profiles import device_profile
+    from cudnnpy.tuning.profiles.device_profile import DeviceProfile
+    from cudnnpy.tuning.profiles.planner_process import PlannerProcess
 
     if options.output == "-":
         raise UsageError("-: plans must be written to a file; got standard output")
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _entry(request: ListedProblem, planner: PlannerProcess, file: str) -> Entry | None:
     """Return the choice for a problem; None, with the reason on standard error, if it cannot be planned."""
-    from cudnnpy.tuning.measuring.planner_process import PlanningError
+    from cudnnpy.tuning.profiles.planner_process import PlanningError
 
     try:
         return planner.plan(request.text)
@@ -92,7 +92,7 @@ def _print_summary(
     planned: list[tuple[ListedProblem, Entry | None]], invalid: int, written: int | None, options: argparse.Namespace
 ) -> None:
     """Print the choices and the number of plans. `invalid` is the number of texts that are not problems."""
-    from cudnnpy._options.byte_counts import bytes_text
+    from cudnnpy._checks.byte_counts import bytes_text
     from cudnnpy.cli import text_table
 
     rows = [("problem", "choice", "workspace", "candidates")]

@@ -18,8 +18,8 @@ def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     from cudnnpy import raw
     from cudnnpy.cli import devices, output_files
-    from cudnnpy.tuning import device_profile
-    from cudnnpy.tuning.device_profile import DeviceProfile
+    from cudnnpy.tuning.profiles import device_profile
+    from cudnnpy.tuning.profiles.device_profile import DeviceProfile
 
     output_files.check_writable(options.output, overwrite=options.force)
     devices.check_ordinal(options.device)

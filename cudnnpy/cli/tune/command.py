@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 
-from cudnnpy._options.planning import TUNE_SECONDS
+from cudnnpy._checks.preferences import TUNE_SECONDS
 
 
 def gpus(text: str) -> tuple[int, ...]:

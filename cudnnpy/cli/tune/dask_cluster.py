@@ -15,8 +15,8 @@ from typing import Any
 from uuid import uuid4
 
 from cudnnpy import raw
-from cudnnpy._installation import with_extra
-from cudnnpy._process_state import declare
+from cudnnpy._process.installation import with_extra
+from cudnnpy._process.module_state import declare
 from cudnnpy._version import __version__
 from cudnnpy.cli.errors import UsageError
 from cudnnpy.cli.tune.tune_problem import Job, Place, TuningGpu, first_line, tune_on, tuning_gpus

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Place, Result, TuningGpu, checked, first_line, tune_on
+from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Place, Result, TuningGpu, checked_answer, first_line, tune_on
 from cudnnpy.tuning.measurement import FoundFault, Measurement
+from cudnnpy.tuning.measuring.child_process import StartError
 from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
-from cudnnpy.tuning.measuring.process import StartError
 
 TRIES = 3
 _POLL_SECONDS = 0.5  # between two listings of the places
@@ -67,7 +67,7 @@ class _Task:
             if future.cancelled() or not future.done():
                 future.cancel()
                 raise ConnectionError(f"{self.place.name} was lost")
-            measurement = checked(future.result(timeout=_RESULT_SECONDS), self.job, self.place.name)
+            measurement = checked_answer(future.result(timeout=_RESULT_SECONDS), self.job, self.place.name)
         except StartError as error:
             self.tries -= 1
             return LostPlace(self.place.name, first_line(error))

@@ -9,12 +9,12 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cudnnpy._planning import problem_file
-from cudnnpy._planning.problem_file import ListedProblem
 from cudnnpy.cli.errors import UsageError
 from cudnnpy.cli.text_table import say
 from cudnnpy.cli.tune import tune_problem
 from cudnnpy.cli.tune.tune_problem import Job
+from cudnnpy.tuning import problem_file
+from cudnnpy.tuning.problem_file import ListedProblem
 from cudnnpy.tuning.store.entry import Key
 from cudnnpy.tuning.stored_choice import choice_text
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from cudnnpy import raw
-from cudnnpy._core.choice import Choice
-from cudnnpy._options.byte_counts import bytes_text
+from cudnnpy._checks.byte_counts import bytes_text
+from cudnnpy._planning.choice import Choice
 from cudnnpy.cli import text_table
 from cudnnpy.cli.text_table import Line
 from cudnnpy.tuning.store.entry import Entry

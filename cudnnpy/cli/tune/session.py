@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from cudnnpy import store as stores
-from cudnnpy._planning import problem_file
-from cudnnpy._planning.problem_file import ListedProblem
 from cudnnpy.availability import UnavailableError
 from cudnnpy.cli import output_files, text_table
 from cudnnpy.cli.errors import UsageError
@@ -25,13 +23,15 @@ from cudnnpy.cli.tune.distribution import distribute, local_places
 from cudnnpy.cli.tune.progress import Progress
 from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Result, TuningGpu
 from cudnnpy.errors import LibraryNotFoundError
+from cudnnpy.tuning import problem_file
 from cudnnpy.tuning.measurement import UNPROMISING, FoundFault, Symptom
-from cudnnpy.tuning.measuring import stub_driver
 from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
+from cudnnpy.tuning.problem_file import ListedProblem
+from cudnnpy.tuning.profiles import stub_driver
 from cudnnpy.tuning.store import exports
 from cudnnpy.tuning.store.database import Store, why_in_memory
 from cudnnpy.tuning.store.entry import Entry
-from cudnnpy.tuning.store.layers import VARIABLE, Layers
+from cudnnpy.tuning.store.levels import VARIABLE, Layers
 
 _FILES = ("table.txt", "table.csv")
 

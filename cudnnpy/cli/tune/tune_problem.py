@@ -7,17 +7,17 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from cudnnpy._cuda_python import gpu_facts
+from cudnnpy._core.cuda_python import gpu_facts
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy.availability import visible_gpus
 from cudnnpy.tuning import stored_choice
 from cudnnpy.tuning.measurement import SYMPTOMS, FoundFault, Measurement
+from cudnnpy.tuning.measuring.child_process import StartError
 from cudnnpy.tuning.measuring.gpu_lock import gpu_lock
 from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
 from cudnnpy.tuning.measuring.gpus import uuid_of
-from cudnnpy.tuning.measuring.process import StartError
 from cudnnpy.tuning.store.entry import Entry, Key
 
 EXTRA_SECONDS = 300.0  # beyond ten times the seconds of the search, to plan, to start processes and to confirm faults
@@ -104,7 +104,7 @@ def first_line(error: BaseException) -> str:
     return (lines[0].strip() if lines else type(error).__name__)[:_MAX_REASON]
 
 
-def checked(answer: Any, job: Job, sender: str) -> Measurement:
+def checked_answer(answer: Any, job: Job, sender: str) -> Measurement:
     """Return the answer of another process to a job. Raises ValueError if it is malformed, or for something else."""
     try:
         entry = None if answer.entry is None else Entry.of(answer.entry.plain())

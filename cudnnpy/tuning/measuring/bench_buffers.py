@@ -11,10 +11,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from cudnnpy._arrays.workspace import allocate
+from cudnnpy._core.cuda_python import cuda_python
 from cudnnpy._core.layouts import TensorSpec, byte_extent, is_dense
-from cudnnpy._cuda_python import cuda_python
 from cudnnpy._launch.steps import aligned_size
-from cudnnpy._memory.workspace import allocate
 from cudnnpy._planning.problem import Problem
 from cudnnpy.tuning.measuring.guarded_memory import STREAM, GuardedMemory
 from cudnnpy.tuning.measuring.random_operands import have_gaps_changed, image, numbers, without_gaps

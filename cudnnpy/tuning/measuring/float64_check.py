@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from cudnnpy._arrays.workspace import allocate
+from cudnnpy._core.cuda_python import cuda_python
 from cudnnpy._core.dtypes import dtype_of, numpy_dtype
 from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides
-from cudnnpy._cuda_python import cuda_python
 from cudnnpy._launch.steps import copy
-from cudnnpy._memory.workspace import allocate
 from cudnnpy._planning.problem import Problem, StridedSlice
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle

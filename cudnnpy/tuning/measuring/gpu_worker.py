@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cudnnpy._core.choice import Choice
-from cudnnpy._options.checks import printable
+from cudnnpy._checks.option_values import printable
+from cudnnpy._planning.choice import Choice
 from cudnnpy.tuning.measurement import FoundFault, Measurement, Symptom
-from cudnnpy.tuning.measuring.process import Ended, Message, StartError, WorkerProcess
+from cudnnpy.tuning.measuring.child_process import Ended, Message, StartError, WorkerProcess
 from cudnnpy.tuning.store.entry import Entry
 from cudnnpy.tuning.stored_choice import driver
 

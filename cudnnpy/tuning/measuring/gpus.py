@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from cudnnpy._cuda_python import cuda_python
-from cudnnpy._process_state import process_cache
+from cudnnpy._core.cuda_python import cuda_python
+from cudnnpy._process.module_state import process_cache
 
 _MPS_FOLDER = "/tmp/nvidia-mps"  # by default
 

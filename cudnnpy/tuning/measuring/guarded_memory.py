@@ -13,9 +13,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from cudnnpy._arrays.workspace import release_workspace
+from cudnnpy._core.cuda_python import cuda_python
 from cudnnpy._core.layouts import TensorSpec, byte_extent
-from cudnnpy._cuda_python import cuda_python
-from cudnnpy._memory.workspace import release_workspace
 from cudnnpy.errors import CudnnError
 
 STREAM = 0  # all work of a measurement goes to the default stream

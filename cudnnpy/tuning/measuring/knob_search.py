@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cudnnpy._core.choice import Engine
 from cudnnpy._planning import engines
 from cudnnpy._planning.candidates import Candidate, from_configuration
+from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy.errors import StatusError
 from cudnnpy.tuning.measuring.bench import milliseconds

@@ -6,21 +6,21 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from cudnnpy._core.choice import Choice, Engine
 from cudnnpy._planning.candidate_filter import try_plan
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.choice import Choice, Engine
 from cudnnpy._planning.engines import Target, save_plan
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle
-from cudnnpy.tuning.candidate_order import tuning_order
 from cudnnpy.tuning.measurement import Measurement
 from cudnnpy.tuning.measuring.search import Search
 from cudnnpy.tuning.measuring.watch import SILENT, Watch
+from cudnnpy.tuning.ranking.candidate_order import tuning_order
 from cudnnpy.tuning.store.entry import Entry
-from cudnnpy.tuning.stored_choice import candidate_of, entry_of
+from cudnnpy.tuning.stored_choice import entry_of, stored_candidate
 
 _FAILED = ("failed when run", "wrong result")  # the rejection reasons of candidates that ran
 _PLANNING_SECONDS = 30.0  # for the heuristics, until the first candidate is planned
@@ -93,7 +93,7 @@ class LocalMeasurer:
     def confirm(self, problem: Problem, options: PlanningOptions, entry: Entry, limit: int) -> str | None:
         """Return why the result of a stored plan is wrong here; "" if it is right; None if it could not be run."""
         try:
-            candidate = candidate_of(entry, problem, options, self._target)
+            candidate = stored_candidate(entry, problem, options, self._target)
         except (ValueError, CudnnError) as error:
             return str(error)
         return self._why_wrong(candidate, problem, options, limit)

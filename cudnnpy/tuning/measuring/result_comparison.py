@@ -7,10 +7,10 @@ from ctypes import byref, c_double, c_float, c_size_t
 from typing import Any
 
 from cudnnpy import raw
+from cudnnpy._arrays.workspace import allocate
+from cudnnpy._core.cuda_python import cuda_python
 from cudnnpy._core.dtypes import dtype_of, numpy_dtype
 from cudnnpy._core.layouts import MAX_TENSOR_ELEMENTS, TensorSpec
-from cudnnpy._cuda_python import cuda_python
-from cudnnpy._memory.workspace import allocate
 from cudnnpy._planning.problem import Problem
 from cudnnpy.descriptors import ReduceTensorDescriptor, TensorDescriptor
 from cudnnpy.handle import Handle

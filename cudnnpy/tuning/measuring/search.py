@@ -1,4 +1,4 @@
-"""Choose a candidate by measurement (prefer="autotune"): bench.py runs, times and verifies candidates on the GPU.
+"""Search the fastest candidate by measuring (prefer="autotune"): which to run, in which order, and when to stop.
 
 The candidates come in tuning order (candidate_order.py), then the best engines with other knobs (knob_search.py).
 
@@ -19,22 +19,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from itertools import chain
 
-from cudnnpy._core.choice import Choice
-from cudnnpy._memory import workspace as memory
-from cudnnpy._options.byte_counts import bytes_text
+from cudnnpy._arrays import workspace as memory
+from cudnnpy._checks.byte_counts import bytes_text
 from cudnnpy._planning.candidate_filter import try_plan
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy.handle import Handle, in_use
-from cudnnpy.tuning.candidate_order import ranked_candidates
 from cudnnpy.tuning.measurement import UNPROMISING
 from cudnnpy.tuning.measuring.bench import HOPELESS, Bench, milliseconds
 from cudnnpy.tuning.measuring.guarded_memory import STREAM
 from cudnnpy.tuning.measuring.knob_search import GAIN, other_knobs
 from cudnnpy.tuning.measuring.verification import PLANNING_SECONDS
 from cudnnpy.tuning.measuring.watch import SILENT, Watch
+from cudnnpy.tuning.ranking.candidate_order import ranked_candidates
 
 _NOISE = 1.01  # times whose ratio is at most this are equal
 _PROMISING = 8  # the first candidates, which are measured however long they, or others of their engines, may take

@@ -1,4 +1,4 @@
-"""The service of the child process: answer requests to measure problems on its GPU, or to plan them for a device profile.
+"""Answer requests in the child process: measure a problem on its GPU, or plan it for a device profile.
 
 Candidates run in no other process.
 """
@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from cudnnpy._core.choice import Choice
-from cudnnpy._memory import workspace
+from cudnnpy._arrays import workspace
 from cudnnpy._planning import problem_notation
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.chooser import Rejection, Request
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.problem import Problem
@@ -21,13 +21,13 @@ from cudnnpy._planning.selection import limit_of, survey
 from cudnnpy._version import __version__
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle, on_device
-from cudnnpy.tuning import device_profile, offline_planning
-from cudnnpy.tuning.candidate_order import RankedChooser
-from cudnnpy.tuning.device_profile import DeviceProfile
 from cudnnpy.tuning.measurement import Measurement
 from cudnnpy.tuning.measuring import gpus
 from cudnnpy.tuning.measuring.local_measurer import LocalMeasurer
 from cudnnpy.tuning.measuring.watch import Watch
+from cudnnpy.tuning.profiles import device_profile, offline_planning
+from cudnnpy.tuning.profiles.device_profile import DeviceProfile
+from cudnnpy.tuning.ranking.candidate_order import RankedChooser
 from cudnnpy.tuning.store.entry import Entry
 
 Say = Callable[[dict[str, Any]], object]
@@ -102,7 +102,7 @@ class Service:
     # Planning
 
     def _plan(self, request: Mapping[str, Any]) -> Any:
-        return offline_planning.plan_for_profile(self._chooser(request)).plain()
+        return offline_planning.entry_for_profile(self._chooser(request)).plain()
 
     def _survey(self, request: Mapping[str, Any]) -> Any:
         return [candidate.choice.stored.plain() for candidate in survey(self._chooser(request))]

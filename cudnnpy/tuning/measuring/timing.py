@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from cudnnpy import raw
-from cudnnpy._cuda_python import cuda_python
+from cudnnpy._core.cuda_python import cuda_python
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy.errors import CudnnError
 from cudnnpy.tuning.measuring.guarded_memory import STREAM

@@ -1,4 +1,4 @@
-"""Tune during a call with prefer="autotune": send the problem to a child process, within the time limit of the call.
+"""Tune one problem during a call with prefer="autotune", in a child process, within the time limit of the call.
 
 If no child process is possible nothing is measured, and one warning has the reason.
 """
@@ -13,18 +13,18 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from cudnnpy._arrays import workspace
 from cudnnpy._core.caller_warning import warn
 from cudnnpy._core.driver import is_stream_idle
-from cudnnpy._memory import workspace
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
-from cudnnpy._process_state import declare, fork_safe_lock
+from cudnnpy._process.module_state import declare, fork_safe_lock
 from cudnnpy.handle import on_device
 from cudnnpy.tuning.measurement import Measurement
 from cudnnpy.tuning.measuring import gpus
+from cudnnpy.tuning.measuring.child_process import StartError, why_no_interpreter
 from cudnnpy.tuning.measuring.gpu_lock import gpu_lock
 from cudnnpy.tuning.measuring.gpu_worker import GpuWorker, MeasureError
-from cudnnpy.tuning.measuring.process import StartError, why_no_interpreter
 from cudnnpy.tuning.store.entry import Entry
 from cudnnpy.tuning.stored_choice import choice_text
 

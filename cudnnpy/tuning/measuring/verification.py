@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
+from cudnnpy._arrays.workspace import allocate
 from cudnnpy._core.layouts import byte_extent
-from cudnnpy._memory.workspace import allocate
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem

@@ -1,4 +1,4 @@
-"""Watch, the callbacks by which a search reports its progress; ContextLost, the error that ends the measuring process."""
+"""Watch, the progress callbacks of a search; ContextLost, the error that ends the measuring process."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The store of tuned choices: entries, SQLite files, exports, and the layers in which a process looks for an entry."""
+"""The store of tuned choices: entries, SQLite files, exports, and the levels that a process reads."""

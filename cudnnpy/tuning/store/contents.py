@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from cudnnpy._options.checks import error_repr
-from cudnnpy.tuning.store.entry import SCHEMA, Entry, Fault, Forgotten, Key, canonical, digest_of, without_options
+from cudnnpy._checks.option_values import error_repr
+from cudnnpy.tuning.store.entry import SCHEMA, Entry, Fault, Forgotten, Key, canonical_json, digest_of, without_options
 from cudnnpy.tuning.store.sqlite import TABLE_NAME, DamagedFileError
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Contents:
         if row is not None and entry is not None and entry.plan == plan:
             self._remove(row)
         failed = Forgotten(key, "" if entry is None else entry.text, digest_of(plan), reason, made_at)
-        self.put(canonical({**failed._asdict(), "key": key._asdict()}), FORGOTTEN, key, plan)
+        self.put(canonical_json({**failed._asdict(), "key": key._asdict()}), FORGOTTEN, key, plan)
 
     def is_forgotten(self, key: Key, plan: str) -> bool:
         """Return whether a plan failed."""
@@ -134,7 +134,7 @@ class Contents:
         """Mark a plan, by default the one of the entry, as checked in an environment."""
         plan = self._plan_of(key) if plan is None else plan
         if plan is not None:
-            self.put(canonical({"key": key.digest, "environment": environment}), CHECKED, key, plan, environment)
+            self.put(canonical_json({"key": key.digest, "environment": environment}), CHECKED, key, plan, environment)
 
     def _plan_of(self, key: Key) -> str | None:
         entry = self.entry(key, without_candidates=True)
@@ -160,7 +160,7 @@ class Contents:
             new = {_identity(fault): fault for fault in reversed(given)}  # of two that are the same, the first
             updated = {same: old[same] for same in old.keys() - new.keys()} if removes else {**new, **old}
             if len(updated) != len(old):
-                self.put(canonical([fault.plain() for fault in sorted(updated.values())]), FAULT, key)
+                self.put(canonical_json([fault.plain() for fault in sorted(updated.values())]), FAULT, key)
                 count += abs(len(updated) - len(old))
         return count
 
@@ -203,7 +203,7 @@ def row_number(kind: str, key: Key, plan: str = "", environment: str = "") -> in
 def content_of(entry: Entry) -> str:
     """Return the content of the row of an entry. Its candidates are nested JSON text, which most readers skip."""
     plain = entry.plain()
-    return canonical({**plain, "candidates": canonical(plain["candidates"])})
+    return canonical_json({**plain, "candidates": canonical_json(plain["candidates"])})
 
 
 def entry_from_row(row: Row | None, *, without_candidates: bool = False) -> Entry | None:

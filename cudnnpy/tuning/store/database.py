@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from cudnnpy._options.checks import check_flag, error_repr, printable
-from cudnnpy._options.public_dir import PublicDir
+from cudnnpy._checks.option_values import check_flag, error_repr, printable
+from cudnnpy._checks.public_dir import PublicDir
 from cudnnpy.errors import ClosedError
 from cudnnpy.tuning.store import exports
 from cudnnpy.tuning.store.contents import ENTRY, FAULT, FORGOTTEN, Contents, entries_from_rows, faults_from_rows

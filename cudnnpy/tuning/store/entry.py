@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from cudnnpy._core.choice import Choice, GpuKind, SerializedPlan
 from cudnnpy._core.untrusted_json import plain, reader
+from cudnnpy._planning.choice import Choice, GpuKind, SerializedPlan
 
 # The version of the content of rows. Keys of another schema have other digests, so that their entries are not found.
 SCHEMA = 1
@@ -50,7 +50,7 @@ class Key(NamedTuple):
     @property
     def digest(self) -> str:
         """The SHA-256 of the six parts and of the number of the schema, as hexadecimal digits."""
-        return hashlib.sha256(canonical([SCHEMA, *self]).encode()).hexdigest()
+        return hashlib.sha256(canonical_json([SCHEMA, *self]).encode()).hexdigest()
 
 
 class Entry(NamedTuple):
@@ -216,7 +216,7 @@ def without_options(key: Key) -> Key:
     return key._replace(options="{}")
 
 
-def canonical(value: Any) -> str:
+def canonical_json(value: Any) -> str:
     """Return the JSON text of a value: one text for equal values, in ASCII. Raises ValueError for NaN and infinities."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 

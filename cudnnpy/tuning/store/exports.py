@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cudnnpy._checks.size_limits import MAX_EXPORT_HEADER_CHARACTERS, MAX_EXPORT_LINE_CHARACTERS
 from cudnnpy._core.atomic_file import replace_file
 from cudnnpy._core.caller_warning import warn
-from cudnnpy._options.limits import MAX_EXPORT_HEADER_CHARACTERS, MAX_EXPORT_LINE_CHARACTERS
-from cudnnpy.tuning.store.entry import Entry, Fault, canonical, digest_of
+from cudnnpy.tuning.store.entry import Entry, Fault, canonical_json, digest_of
 
 FORMAT = 3
 KIND = "cudnnpy store"
@@ -38,9 +38,9 @@ def write(path: Path, entries: Iterable[Entry], faults: Iterable[Fault] = ()) ->
     contents: list[Entry | Fault] = [*sorted(entries, key=lambda entry: entry.key), *sorted(faults)]
     count = sum(isinstance(content, Entry) for content in contents)
     header = {"kind": KIND, "format": FORMAT, "entries": count, "faults": len(contents) - count}
-    lines = [canonical(header)]
+    lines = [canonical_json(header)]
     for content in contents:
-        text = canonical(content.plain())
+        text = canonical_json(content.plain())
         lines.append(f'{{"checksum":"{digest_of(text)}","{_NAMES[type(content)]}":{text}}}')
     replace_file(path, "".join(f"{line}\n" for line in lines).encode("ascii"))
     return count
@@ -100,6 +100,6 @@ def _content(line: str) -> Entry | Fault | None:
         parts = json.loads(line)
         content_type: type[Entry | Fault] = Fault if "fault" in parts else Entry
         plain = parts[_NAMES[content_type]]
-        return content_type.of(plain) if digest_of(canonical(plain)) == parts["checksum"] else None
+        return content_type.of(plain) if digest_of(canonical_json(plain)) == parts["checksum"] else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None

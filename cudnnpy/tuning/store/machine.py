@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cudnnpy import raw
-from cudnnpy._cuda_python import cuda_python, gpu_facts
+from cudnnpy._core.cuda_python import cuda_python, gpu_facts
 from cudnnpy.errors import LibraryError
 from cudnnpy.tuning.store.entry import Key
 

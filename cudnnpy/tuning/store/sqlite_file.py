@@ -1,4 +1,4 @@
-"""Transactions on the SQLite file of a store, or on a database in memory where there is no file or it fails.
+"""The SQLite file of a store: transactions, damaged files, and the in-memory fallback where there is no file or it fails.
 
 SQLite locks the file, and undoes the changes of killed processes. Its errors have these consequences:
 
@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from cudnnpy._core.atomic_file import make_private_folder, replace_file
 from cudnnpy._core.caller_warning import warn
-from cudnnpy._process_state import fork_safe_lock
+from cudnnpy._process.module_state import fork_safe_lock
 from cudnnpy.tuning.store import sqlite
 from cudnnpy.tuning.store.contents import Contents, Row
 

@@ -17,11 +17,11 @@ import pytest
 
 import cudnnpy
 from cudnnpy import availability, raw
-from cudnnpy._cuda_state import NO_DRIVER, has_driver
 from cudnnpy._planning import known_issues
+from cudnnpy._process.cuda_state import NO_DRIVER, has_driver
 from cudnnpy.cli import command as cli
 from cudnnpy.cli import info, text_table
-from cudnnpy.tuning import ranking
+from cudnnpy.tuning.ranking import model
 
 ROOT = Path(__file__).resolve().parents[3]
 WITHOUT_GPU = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": ""}
@@ -241,7 +241,7 @@ def test_info_without_a_gpu(tmp_path):
     for path in Path(raw.path()).parent.glob("libcudnn*.so.9"):
         assert sum(bool(re.search(rf"[/{{ ]{path.name}(?:$|[,}}])", line)) for line in files) == 1, path
     assert "problem: " in done.stdout
-    assert (f"not measured: {ranking.release_note()}\n" in done.stdout) == bool(ranking.release_note())
+    assert (f"not measured: {model.release_note()}\n" in done.stdout) == bool(model.release_note())
 
 
 def test_info_as_json():
@@ -250,7 +250,7 @@ def test_info_as_json():
     found = json.loads(done.stdout)
     assert done.returncode == (0 if found["why_unavailable"] is None else 1)
     assert set(found) == {field.name for field in dataclasses.fields(availability.Report)} | {"not_measured"}
-    assert found["not_measured"] == [note for note in (ranking.release_note(), known_issues.release_note()) if note]
+    assert found["not_measured"] == [note for note in (model.release_note(), known_issues.release_note()) if note]
     assert found["cudnn"] == raw.version_text(raw.version())
     first = found["libraries"][0]
     assert {**first, "origin": ""} == {

@@ -21,7 +21,7 @@ from planning import profile
 
 import cudnnpy
 from cudnnpy import DeviceProfile, Graph, raw
-from cudnnpy._core.choice import Choice
+from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.chooser import Request
 from cudnnpy._planning.engines import engine_name
 from cudnnpy._planning.options import PlanningOptions
@@ -30,13 +30,13 @@ from cudnnpy.cli import command, devices, text_table
 from cudnnpy.cli.explain import explain as explain_module
 from cudnnpy.cli.explain import explanation_text
 from cudnnpy.cli.explain.explanation import Explanation, Gpu
-from cudnnpy.tuning import ranking
 from cudnnpy.tuning.measurement import FoundFault, Measurement
-from cudnnpy.tuning.measuring import planner_process
-from cudnnpy.tuning.measuring.planner_process import PlannerProcess
+from cudnnpy.tuning.profiles import planner_process
+from cudnnpy.tuning.profiles.planner_process import PlannerProcess
+from cudnnpy.tuning.ranking import model
 from cudnnpy.tuning.store import exports
 from cudnnpy.tuning.store.database import Store
-from cudnnpy.tuning.store.layers import LayerEntry
+from cudnnpy.tuning.store.levels import LayerEntry
 from cudnnpy.tuning.stored_choice import choice_text, environment_of
 from tests.shared import made_up_models
 
@@ -170,14 +170,14 @@ class TestForAProfile:
     def test_a_predicted_time_is_marked_as_one(self, explain, monkeypatch, tmp_path):
         usable = [one for one in json.loads(explain(TEXT, "--json"))["candidates"] if not one["rejection_reason"]]
         fast = next(one for one in usable if one["source"] == "engines" and not one["engine"]["knobs"])
-        made_up_models.write(tmp_path, ("9.0", ranking.model_release()), fast["engine"]["index"], FEATURES)
+        made_up_models.write(tmp_path, ("9.0", model.model_release()), fast["engine"]["index"], FEATURES)
         monkeypatch.setenv("CUDNNPY_MODELS", str(tmp_path))
         planner_process.end_process()  # the next one sees the folder
         found = json.loads(explain(TEXT, "--json"))
         first = found["candidates"][0]
         assert (first["name"], first["expected"], first["milliseconds"]) == (fast["name"], 1.0, None)
         assert found["choice"] == first
-        assert found["why"] == f"the {ranking.source_text('ranking')} predicts the shortest time for it"
+        assert found["why"] == f"the {model.source_text('ranking')} predicts the shortest time for it"
         text = explain(TEXT, "--all")
         assert re.search(r"^time +not measured; predicted by the ranking: 1\.00 of the fastest one's$", text, re.M)
         assert re.search(r"^\* engine .* x1\.00\b", text, re.M)
@@ -238,7 +238,7 @@ class TestTheStore:
     def test_a_choice_that_needs_more_than_the_limit_is_not_taken(self, explain, stored, monkeypatch):
         large = stored._replace(choice=stored.choice._replace(workspace_size=1 << 50))
         monkeypatch.setattr(
-            explain_module.layers,
+            explain_module.levels,
             "current",
             lambda: type("L", (), {"get": lambda _, key: LayerEntry(large, "user", None)})(),
         )
@@ -251,7 +251,7 @@ class TestTheStore:
     def test_a_preference_finds_what_is_stored_for_the_limit_that_it_means(self, explain, stored, monkeypatch):
         keys = []
         monkeypatch.setattr(
-            explain_module.layers, "current", lambda: type("L", (), {"get": lambda _, key: keys.append(key)})()
+            explain_module.levels, "current", lambda: type("L", (), {"get": lambda _, key: keys.append(key)})()
         )
         explain(TEXT, "prefer=no_workspace")
         explain(TEXT, "workspace_limit=0")
@@ -261,7 +261,7 @@ class TestTheStore:
     def test_an_incomplete_choice_is_said_to_be_measured_again(self, explain, stored, monkeypatch, seconds, is_again):
         there = stored._replace(complete=False)
         monkeypatch.setattr(
-            explain_module.layers,
+            explain_module.levels,
             "current",
             lambda: type("L", (), {"get": lambda _, key: LayerEntry(there, "user", None)})(),
         )
@@ -447,7 +447,7 @@ def test_what_is_measured_has_the_limit_of_the_preference(options, limit):
     request = asked(*parsed, 1 << 36)
     assert explain_module._measured(request, SimpleNamespace(measure=measure)) == entry
     assert seen == [("autotune", limit, (1 << 36) if limit is None else limit, {})]
-    (fault,) = explain_module.layers.current().user.faults()
+    (fault,) = explain_module.levels.current().user.faults()
     assert (fault.candidate, fault.text) == ("engine 9", choice_text(parsed[0], PlanningOptions()))
 
 
@@ -481,7 +481,7 @@ def on_a_gpu(monkeypatch, measurement=None, reasons=()):
     monkeypatch.setattr(devices, "memory", lambda device: 1 << 37)
     monkeypatch.setattr("cudnnpy.handle.on_device", lambda device: nullcontext())
     monkeypatch.setattr("cudnnpy.handle.Handle.default", lambda device: None)
-    monkeypatch.setattr("cudnnpy._memory.workspace.free_bytes", lambda device: 1 << 36)
+    monkeypatch.setattr("cudnnpy._arrays.workspace.free_bytes", lambda device: 1 << 36)
     monkeypatch.setattr("cudnnpy.tuning.stored_choice.driver", lambda: "13.0")
     monkeypatch.setattr(explain_module.selection, "survey", survey)
     monkeypatch.setattr(explain_module, "_measurer", lambda device: SimpleNamespace(measure=measure))
@@ -530,7 +530,7 @@ def stored_here(monkeypatch):
     )
     entry = made_up_entries.entry(TEXT, rows, 1, made_with={"cudnnpy": "0.2.0", "driver": "13.0"})
     entry = entry._replace(key=explain_module.key_of(problem, options, explain_module.Target()))
-    explain_module.layers.current().put(entry)
+    explain_module.levels.current().put(entry)
     return entry
 
 
@@ -563,14 +563,14 @@ def test_a_choice_of_another_driver_is_taken_once_it_is_confirmed(stored_here, c
     monkeypatch.setattr("cudnnpy.tuning.stored_choice.driver", lambda: "14.0")
     chosen, _, reason = why(capsys)
     assert (chosen, reason.partition("; ")[2]) == ("engine 1", "the stored choice was not measured with this driver")
-    explain_module.layers.current().mark_checked(stored_here.key, environment_of(stored_here.key))
+    explain_module.levels.current().mark_checked(stored_here.key, environment_of(stored_here.key))
     assert why(capsys)[0] == "engine 2"
 
 
 @pytest.mark.parametrize("prefer", ["fastest", "autotune"])
 def test_a_stored_choice_with_a_fault_is_rejected(stored_here, capsys, prefer):
     found = [("engine 2", "context lost", "an illegal address", "13.0")]
-    explain_module.layers.current().add_faults(stored_here.key, TEXT, found)
+    explain_module.levels.current().add_faults(stored_here.key, TEXT, found)
     chosen, _, reason = why(capsys, "--prefer", prefer)
     assert chosen == "engine 1"
     assert re.search(r"the stored choice is rejected: context lost on \d{4}-\d\d-\d\d: an illegal address", reason)

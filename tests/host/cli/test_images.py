@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from cudnnpy._installation import with_extra
+from cudnnpy._process.installation import with_extra
 from cudnnpy.cli.edges import images
 from cudnnpy.cli.errors import UsageError
 from cudnnpy.errors import CudnnError

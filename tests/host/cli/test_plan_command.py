@@ -14,12 +14,13 @@ from offline_profiles import needs_profiles, properties
 from planning import DATA
 
 from cudnnpy import Graph, raw
-from cudnnpy._core.choice import deserialize
+from cudnnpy._planning.choice import deserialize
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem_notation import parse, text_of
 from cudnnpy.cli import command
 from cudnnpy.cli.tune import tune_problem
-from cudnnpy.tuning.measuring import planner_process, process
+from cudnnpy.tuning.measuring import child_process
+from cudnnpy.tuning.profiles import planner_process
 from cudnnpy.tuning.store import exports
 from cudnnpy.tuning.store.database import Store
 
@@ -189,7 +190,7 @@ class TestForAProfile:
         def interrupted(self, text):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(process.subprocess, "Popen", Started)
+        monkeypatch.setattr(child_process.subprocess, "Popen", Started)
         monkeypatch.setattr(planner_process.PlannerProcess, "plan", interrupted)
         status, _, err, file = plan(CONVOLUTION)
         assert (status, err) == (130, "")

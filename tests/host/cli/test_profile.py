@@ -11,9 +11,9 @@ from planning import DATA
 
 from cudnnpy import raw
 from cudnnpy.cli import command, devices
-from cudnnpy.tuning import device_profile
-from cudnnpy.tuning.device_profile import DeviceProfile, ProfileError
-from cudnnpy.tuning.measuring.planner_process import PlannerProcess
+from cudnnpy.tuning.profiles import device_profile
+from cudnnpy.tuning.profiles.device_profile import DeviceProfile, ProfileError
+from cudnnpy.tuning.profiles.planner_process import PlannerProcess
 
 GOOD = json.loads((DATA / "h200-cudnn-9.28.json").read_text())
 WRAPPED = {"format": 1, "cudnn": 92800, "cudnnpy": "0.1.0", "profile": GOOD}

@@ -24,17 +24,16 @@ from stand_in_tuning import KINDS, gpus_of, tuned, worker
 
 from cudnnpy import raw
 from cudnnpy import store as stores
-from cudnnpy._planning import problem_file
 from cudnnpy.availability import UnavailableError
 from cudnnpy.cli import command, errors
 from cudnnpy.cli.tune import command as tune_command
 from cudnnpy.cli.tune import session
 from cudnnpy.cli.tune.session import TuningBackend
 from cudnnpy.cli.tune.tune_problem import TuningGpu
-from cudnnpy.tuning import stored_choice
-from cudnnpy.tuning.device_profile import FIRST_RELEASE
+from cudnnpy.tuning import problem_file, stored_choice
 from cudnnpy.tuning.measurement import FoundFault, Measurement
 from cudnnpy.tuning.measuring import gpu_worker
+from cudnnpy.tuning.profiles.device_profile import FIRST_RELEASE
 from cudnnpy.tuning.store import sqlite
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -20,7 +20,7 @@ from cudnnpy.cli.tune.distribution import distribute, local_places
 from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Result, TuningGpu, tune_on
 from cudnnpy.tuning import stored_choice
 from cudnnpy.tuning.measurement import FoundFault, Measurement
-from cudnnpy.tuning.measuring.process import StartError
+from cudnnpy.tuning.measuring.child_process import StartError
 
 HOW = "set aside after 3 tries: the process that measures ended: "
 AT_START = "the process that measures and plans ended when it started: signal SIGKILL"

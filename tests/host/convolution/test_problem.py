@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 import cudnnpy
 from cudnnpy import Convolution, ConvolutionTranspose, Engine, TensorSpec, raw, reference
-from cudnnpy._core import convolution_sizes as sizes
+from cudnnpy._convolution import sizes
+from cudnnpy._convolution import specification as ask
+from cudnnpy._convolution.options import MODES, PADDINGS, ConvolutionOptions
+from cudnnpy._convolution.specification import ConvolutionSpec
 from cudnnpy._core.layouts import from_logical
-from cudnnpy._options.convolution import MODES, PADDINGS, ConvolutionOptions
+from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._planning.problem import is_strict
-from cudnnpy.convolution import problem as ask
-from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.problem import ConvolutionSpec
 
 # Drawing options and shapes
 

@@ -13,8 +13,8 @@ from made_up_candidates import made_up
 
 import cudnnpy
 from cudnnpy import availability, errors
-from cudnnpy._core.choice import Engine
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.choice import Engine
 from cudnnpy.errors import CudnnError
 
 

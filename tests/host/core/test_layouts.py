@@ -16,7 +16,7 @@ from cudnnpy._core.layouts import (
     are_channels_last,
     at_least_4d,
     byte_extent,
-    canonical,
+    canonical_spec,
     channels_last_strides,
     from_logical,
     has_same_layout,
@@ -111,18 +111,18 @@ def test_canonical_strides_reach_the_same_elements(
         if size == 1:
             strides[axis] = odd  # means nothing
     given_spec = TensorSpec(shape, "float32", tuple(strides))
-    found = canonical(given_spec, "x")
+    found = canonical_spec(given_spec, "x")
     assert found.strides is not None
     assert all(stride > 0 for stride in found.strides)
     assert [s for s, n in zip(found.strides, shape, strict=True) if n > 1] == [
         s for s, n in zip(strides, shape, strict=True) if n > 1
     ]
-    assert canonical(found, "x") == found
+    assert canonical_spec(found, "x") == found
     for odd_axis in [axis for axis, size in enumerate(shape) if size == 1]:  # nor does any other number there
         to_packed = [packed_strides(shape), channels_last_strides(shape)]
         other = tuple(1000 if axis == odd_axis else stride for axis, stride in enumerate(strides))
         if tuple(strides) not in to_packed and other not in to_packed:
-            assert canonical(given_spec._replace(strides=other), "x") == found
+            assert canonical_spec(given_spec._replace(strides=other), "x") == found
 
 
 @given(st.lists(st.integers(1, 3), min_size=3, max_size=4), st.lists(st.integers(1, 9), min_size=4, max_size=4))
@@ -134,7 +134,7 @@ def test_strides_that_let_elements_overlap_are_found(sizes: list[int], steps: li
     ]
     distinct = len(set(addresses)) == len(addresses)
     try:
-        canonical(TensorSpec(tuple(sizes), "float32", strides), "x")
+        canonical_spec(TensorSpec(tuple(sizes), "float32", strides), "x")
     except ValueError as error:
         assert "x must not overlap itself in memory" in str(error)  # noqa: PT017
     else:

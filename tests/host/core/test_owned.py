@@ -20,7 +20,7 @@ from stand_in_library import LibcudnnFixture, stand_in_library
 
 from cudnnpy import backend, descriptors, handle, raw
 from cudnnpy._core.owned import Owned
-from cudnnpy._process_state import reset
+from cudnnpy._process.module_state import reset
 from cudnnpy.errors import BadParameterError, ClosedError, InternalError
 from cudnnpy.handle import Handle
 

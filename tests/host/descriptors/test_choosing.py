@@ -17,8 +17,8 @@ from stand_in_library import LibcudnnFixture
 
 import cudnnpy
 from cudnnpy import raw
-from cudnnpy._memory import arrays
-from cudnnpy._memory.arrays import ArrayLibrary
+from cudnnpy._arrays import array_libraries
+from cudnnpy._arrays.array_libraries import ArrayLibrary
 from cudnnpy.descriptors import (
     AlgorithmChoice,
     ConvolutionDescriptor,
@@ -134,7 +134,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, libcudnn: LibcudnnFixture) -> Machi
         lambda array: array.writable,
         lambda array: array.pointer,
     )
-    monkeypatch.setitem(arrays._libraries, Array, library)
+    monkeypatch.setitem(array_libraries._libraries, Array, library)
     return machine
 
 

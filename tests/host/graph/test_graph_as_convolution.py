@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from cudnnpy import Convolution, Graph, TensorSpec
+from cudnnpy._convolution.options import ConvolutionOptions
+from cudnnpy._convolution.specification import make_problem
 from cudnnpy._core.layouts import channels_last_strides
-from cudnnpy._options.convolution import ConvolutionOptions
+from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._planning.problem_notation import text_of
-from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.convolution_graph import convolution_graph
-from cudnnpy.convolution.problem import make_problem
+from cudnnpy.graph.convolutions import convolution_graph
 from cudnnpy.graph.operation_graph import canonical_graph
 from cudnnpy.graph.problem import GraphProblem
 

@@ -16,9 +16,9 @@ from sample_graphs import FUSED, GRAPHS, as_graph
 from stand_in_device import Array, StandInDevice
 
 from cudnnpy import FusedConvolution, Graph, Plan, TensorSpec, raw
-from cudnnpy._core.choice import Engine, digest
 from cudnnpy._planning import candidates
 from cudnnpy._planning import plan as plans
+from cudnnpy._planning.choice import Engine, digest
 from cudnnpy._planning.engines import engine_name
 from cudnnpy._planning.problem_notation import ProblemTextError, parse, text_of
 from cudnnpy.errors import StatusError
@@ -207,7 +207,7 @@ def test_an_engine_that_does_not_take_the_graph_is_cudnns_error(monkeypatch: pyt
 
 def test_a_known_issue_of_the_engine_is_applied(cudnn: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have been planned before the issue was known."""
-    monkeypatch.setattr(candidates.known_issues, "rejection", lambda *_: "has a known issue")
+    monkeypatch.setattr(candidates.known_issues, "rejection_by_issues", lambda *_: "has a known issue")
     with pytest.raises(ValueError, match=r"got invalid text: engine 7 \(swizzle=2\) has a known issue"):
         Plan.from_json(plan_of(pooled(Graph())).to_json())
 

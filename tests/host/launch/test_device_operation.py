@@ -18,10 +18,10 @@ import pytest
 from stand_in_device import OTHER, STREAM, Array, StandInDevice, calls_of_c
 
 from cudnnpy import Convolution, ConvolutionTranspose, Engine, Graph, Plan, TensorSpec
+from cudnnpy._arrays import workspace
+from cudnnpy._convolution.options import ConvolutionOptions
 from cudnnpy._core.layouts import packed_strides
 from cudnnpy._launch import plan_cache
-from cudnnpy._memory import workspace
-from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy.errors import CaptureError
 from cudnnpy.handle import Handle
 

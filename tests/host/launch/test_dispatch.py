@@ -17,10 +17,10 @@ from stand_in_device import OTHER, STREAM, Array, StandInDevice, calls_of_c
 
 import cudnnpy
 from cudnnpy import Convolution, TensorSpec
+from cudnnpy._arrays import array_libraries as arrays
 from cudnnpy._core.layouts import packed_strides
 from cudnnpy._launch import dispatch, plan_cache
 from cudnnpy._launch.dispatch import Call
-from cudnnpy._memory import arrays
 from cudnnpy.errors import CaptureError
 
 each_call = pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)

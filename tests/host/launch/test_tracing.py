@@ -23,8 +23,8 @@ from cudnnpy import Engine, TensorSpec
 from cudnnpy._launch import dispatch, tracing
 from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.launcher import Launcher
-from cudnnpy._planning import problem_file
 from cudnnpy._planning.problem_notation import parse, text_of
+from cudnnpy.tuning import problem_file
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = "forward 2x4x6x6 8x4x3x3 pad=1"

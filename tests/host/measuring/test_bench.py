@@ -11,12 +11,12 @@ import pytest
 from made_up_candidates import made_up
 
 from cudnnpy import TensorSpec
-from cudnnpy._core.choice import Engine
-from cudnnpy._options.convolution import ConvolutionOptions
+from cudnnpy._convolution import specification
+from cudnnpy._convolution.options import ConvolutionOptions
+from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy.convolution import problem
-from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.tuning.measuring.bench import Bench
 from cudnnpy.tuning.measuring.bench_buffers import FIRST, Fills
 from cudnnpy.tuning.measuring.timing import Timer
@@ -24,7 +24,7 @@ from cudnnpy.tuning.measuring.watch import SILENT
 
 
 def asked(*given: Any) -> ConvolutionProblem:
-    return ConvolutionProblem(*problem.make_problem(*given))
+    return ConvolutionProblem(*specification.make_problem(*given))
 
 
 @pytest.mark.parametrize(("whole", "expected"), [(1042.0, 1022.0), (5.0, 0.0)])

@@ -15,11 +15,11 @@ from numpy_machine import tensor_in
 from stand_in_driver import DriverFixture, StandInDriver, stand_in_driver
 
 from cudnnpy import TensorSpec
+from cudnnpy._convolution import specification
+from cudnnpy._convolution.options import ConvolutionOptions
 from cudnnpy._core.layouts import byte_extent
-from cudnnpy._options.convolution import ConvolutionOptions
+from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._planning.problem import Values, values_of
-from cudnnpy.convolution import problem
-from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.tuning.measuring.bench_buffers import SECOND, BenchBuffers
 from cudnnpy.tuning.measuring.guarded_memory import GuardedMemory
 from cudnnpy.tuning.measuring.random_operands import have_gaps_changed, image, numbers, without_gaps
@@ -35,7 +35,7 @@ def asked(beta: float = 0.0, gaps: int = 0, alignment: int = 16, dtype: Any = "f
         for at in (0, 2):
             _, c, h, w = SHAPES[at]
             specs[at] = specs[at]._replace(strides=((c + 2) * h * (w + gaps), h * (w + gaps), w + gaps, 1))
-    return ConvolutionProblem(*problem.make_problem(options, "forward", *specs, beta=beta))
+    return ConvolutionProblem(*specification.make_problem(options, "forward", *specs, beta=beta))
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ from numpy_machine import tensor_in
 from stand_in_driver import DONE, DriverFixture
 
 from cudnnpy import TensorSpec, reference
-from cudnnpy._core.convolution_sizes import output_shape
+from cudnnpy._convolution import specification
+from cudnnpy._convolution.float64_elements import float64_elements
+from cudnnpy._convolution.options import ConvolutionOptions
+from cudnnpy._convolution.sizes import output_shape
 from cudnnpy._core.layouts import channels_last_strides
-from cudnnpy._options.convolution import ConvolutionOptions
+from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._planning.problem import StridedSlice
-from cudnnpy.convolution import problem
-from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.float64_elements import float64_elements
 from cudnnpy.tuning.measuring import float64_check
 from cudnnpy.tuning.measuring.float64_check import Float64Checker
 
@@ -50,7 +50,7 @@ def convolutions(draw: st.DrawFn) -> tuple[ConvolutionProblem, dict[str, Any], d
     operation = draw(st.sampled_from(["forward", "backward_data", "backward_filter"]))
     forward = operation == "forward"
     bias = TensorSpec(shapes["w"][:1], "float64") if forward and draw(st.booleans()) else None
-    made = problem.make_problem(
+    made = specification.make_problem(
         checked,
         operation,
         *(TensorSpec(shapes[name], "float64") for name in "xwy"),
@@ -149,7 +149,7 @@ class Case:
             _, c, h, w = shapes[2]
             specs[2] = TensorSpec(shapes[2], dtype, ((c + gaps) * h * w, h * w, w, 1))
         options = ConvolutionOptions(padding=1)
-        self.problem = ConvolutionProblem(*problem.make_problem(options, "forward", *specs, beta=1.0))
+        self.problem = ConvolutionProblem(*specification.make_problem(options, "forward", *specs, beta=1.0))
         numbers = np.random.default_rng(0)
         self.memory = [np.zeros(8 << 10, np.uint8) for _ in range(4)]
         x, w, start, out = (self.of(at) for at in range(4))

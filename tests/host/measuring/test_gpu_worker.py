@@ -13,8 +13,8 @@ from made_up_entries import entry
 
 from cudnnpy.tuning.measurement import Measurement
 from cudnnpy.tuning.measuring import gpu_worker
+from cudnnpy.tuning.measuring.child_process import Ended, StartError
 from cudnnpy.tuning.measuring.gpu_worker import GpuWorker, MeasureError
-from cudnnpy.tuning.measuring.process import Ended, StartError
 
 ENTRY = entry("forward 1x1x8x8 1x1x3x3")
 ROW = {"name": "engine 1", "milliseconds": 1.0}

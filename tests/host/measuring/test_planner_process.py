@@ -14,8 +14,8 @@ from offline_profiles import needs_profiles
 from process_groups import has_ended, members_of
 
 from cudnnpy import DeviceProfile
-from cudnnpy.tuning import ranking
-from cudnnpy.tuning.measuring.planner_process import PlannerProcess, PlanningError
+from cudnnpy.tuning.profiles.planner_process import PlannerProcess, PlanningError
+from cudnnpy.tuning.ranking import model as ranking
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = "forward 8x64x28x28 64x64x3x3 pad=1 float16 channels_last"
@@ -169,7 +169,7 @@ COMMAND = """
 import signal, sys
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 from cudnnpy.cli import command
-from cudnnpy.tuning.measuring import stub_driver
+from cudnnpy.tuning.profiles import stub_driver
 stub_driver.has_driver = lambda: False
 sys.exit(command.main(sys.argv[1:]))
 """

@@ -10,10 +10,10 @@ import pytest
 from stand_in_driver import DONE, DriverFixture
 
 from cudnnpy import TensorSpec
+from cudnnpy._convolution import specification
+from cudnnpy._convolution.options import ConvolutionOptions
 from cudnnpy._core.dtypes import numpy_dtype
-from cudnnpy._options.convolution import ConvolutionOptions
-from cudnnpy.convolution import problem
-from cudnnpy.convolution.candidates import ConvolutionProblem
+from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy.tuning.measuring import result_comparison
 from cudnnpy.tuning.measuring.result_comparison import MaxAbs, tolerance
 
@@ -23,7 +23,7 @@ def test_tolerance_grows_with_the_sum_and_with_coarser_types() -> None:
         options = ConvolutionOptions()
         x, w = TensorSpec((1, channels, 4, 4), dtype), TensorSpec((1, channels, 3, 3), dtype)
         y = TensorSpec((1, 1, 2, 2), dtype)
-        return tolerance(ConvolutionProblem(*problem.make_problem(options, "forward", x, w, y)), tf32)
+        return tolerance(ConvolutionProblem(*specification.make_problem(options, "forward", x, w, y)), tf32)
 
     assert of("float64", 8) < of("float32", 8, tf32=False) < of("float32", 8) <= of("float16", 8) < of("bfloat16", 8)
     assert of("float32", 8, tf32=False) < of("float32", 800, tf32=False) < 1e-2

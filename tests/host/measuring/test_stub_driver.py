@@ -16,8 +16,9 @@ from offline_profiles import needs_profiles
 
 from cudnnpy import DeviceProfile, __version__
 from cudnnpy.errors import CudnnError
-from cudnnpy.tuning.measuring import process, stub_driver
-from cudnnpy.tuning.measuring.planner_process import PlannerProcess
+from cudnnpy.tuning.measuring import child_process
+from cudnnpy.tuning.profiles import stub_driver
+from cudnnpy.tuning.profiles.planner_process import PlannerProcess
 
 LOAD = """
 import ctypes, os, sys
@@ -71,7 +72,7 @@ def inherited(monkeypatch):
                 seen.append([os.fstat(file).st_ino for file in options["pass_fds"]])
             super().__init__(command, **options)
 
-    monkeypatch.setattr(process.subprocess, "Popen", Started)
+    monkeypatch.setattr(child_process.subprocess, "Popen", Started)
     return seen
 
 
@@ -90,6 +91,6 @@ def test_where_there_is_a_driver_it_is_never_made(monkeypatch, profile_file, inh
     monkeypatch.setattr(stub_driver, "has_driver", lambda: True)
     monkeypatch.setattr(stub_driver, "open_file", lambda: pytest.fail("it was made"))
     answer = f"assert 'stub' not in input(); print('{json.dumps({'answer': __version__})}', flush=True); input()"
-    monkeypatch.setattr(process, "_command", lambda: [sys.executable, "-c", answer])
+    monkeypatch.setattr(child_process, "_command", lambda: [sys.executable, "-c", answer])
     with PlannerProcess(DeviceProfile.load(profile_file())):
         assert inherited == [[]]

@@ -17,15 +17,15 @@ import pytest
 from made_up_entries import entry
 
 from cudnnpy import TensorSpec
-from cudnnpy._memory import workspace
-from cudnnpy._options.convolution import ConvolutionOptions
+from cudnnpy._arrays import workspace
+from cudnnpy._convolution import specification
+from cudnnpy._convolution.options import ConvolutionOptions
+from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy.convolution import problem
-from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.tuning.measurement import Measurement
 from cudnnpy.tuning.measuring import gpu_lock, gpus, tuner
+from cudnnpy.tuning.measuring.child_process import StartError
 from cudnnpy.tuning.measuring.gpu_worker import MeasureError
-from cudnnpy.tuning.measuring.process import StartError
 from cudnnpy.tuning.measuring.tuner import Tuner
 
 ENTRY = entry("forward 1x1x8x8 1x1x3x3")
@@ -73,7 +73,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
 
 
 def measured(options: PlanningOptions = OPTIONS, limit: int = 1 << 20, **left_out: str) -> Measurement:
-    made = problem.make_problem(
+    made = specification.make_problem(
         ConvolutionOptions(padding=1),
         "forward",
         *(TensorSpec(shape, "float32") for shape in ((2, 6, 7, 8), (4, 6, 3, 3), (2, 4, 7, 8))),
@@ -193,7 +193,7 @@ def test_measuring_in_the_caller_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_stored_choice_is_confirmed_in_the_process() -> None:
-    made = problem.make_problem(
+    made = specification.make_problem(
         ConvolutionOptions(),
         "forward",
         *(TensorSpec((1, 1, 4, 4), "float32"),) * 2,

@@ -16,17 +16,17 @@ from numpy_machine import tensor_in
 from stand_in_driver import DONE, DriverFixture, StandInDriver
 
 from cudnnpy import TensorSpec, reference
-from cudnnpy._core.choice import Choice
+from cudnnpy._arrays import workspace
+from cudnnpy._convolution import specification
+from cudnnpy._convolution.options import ConvolutionOptions
 from cudnnpy._core.layouts import byte_extent
 from cudnnpy._launch import launcher
 from cudnnpy._launch.launcher import Launcher
-from cudnnpy._memory import workspace
-from cudnnpy._options.convolution import ConvolutionOptions
+from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy.convolution import problem
-from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.handle import Handle
 from cudnnpy.tuning.measuring import bench, float64_check, result_comparison, timing
 from cudnnpy.tuning.measuring.search import Search
@@ -122,7 +122,7 @@ class Case:
                 _, c, h, w = SHAPES[at]
                 specs[at] = specs[at]._replace(strides=((c + gaps) * h * w, h * w, w, 1))
         self.device = device
-        self.problem = ConvolutionProblem(*problem.make_problem(options, "forward", *specs, beta=beta))
+        self.problem = ConvolutionProblem(*specification.make_problem(options, "forward", *specs, beta=beta))
         self.launched: list[str] = []
         self.places: list[tuple[int, ...]] = []  # the addresses of the launches
         self.streams = set[int]()

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from cudnnpy import __version__
-from cudnnpy.tuning.measuring import gpus, process
-from cudnnpy.tuning.measuring.process import Ended, StartError, WorkerProcess
+from cudnnpy.tuning.measuring import child_process, gpus
+from cudnnpy.tuning.measuring.child_process import Ended, StartError, WorkerProcess
 from cudnnpy.tuning.measuring.service import Service
 
 # Answers the opening, and then does with each request what it says.
 SCRIPT = f"""
 import json, os, signal, sys, threading, time
-{Path(process.__file__).with_name("end_with_parent.py").read_text().partition("from __future__ import annotations")[2]}
+{Path(child_process.__file__).with_name("end_with_parent.py").read_text().partition("from __future__ import annotations")[2]}
 end_with_parent(0)
 def say(message): print(json.dumps(message), flush=True)
 opened = json.loads(sys.stdin.readline())
@@ -112,7 +112,7 @@ def test_the_standard_error_is_read_and_its_end_alone_held(worker: WorkerProcess
     """As with cuDNN's log at its highest level, which has some MB for a plan."""
     noise = "sys.stderr.write('x' * 99 + chr(10)) if n < 10**5 else say({'answer': 1})"
     assert asked(worker, f"[{noise} for n in range(10**5 + 1)]") == {"answer": 1}
-    assert len(worker._errors) <= process._MAX_LAST_WORDS_BYTES
+    assert len(worker._errors) <= child_process._MAX_LAST_WORDS_BYTES
     assert asked(worker, "print('last words', file=sys.stderr); os._exit(3)").how == "exit status 3, last words"
 
 
@@ -178,7 +178,7 @@ def test_a_process_that_reads_slowly_gets_no_more_time() -> None:
 
 def test_a_process_that_closes_its_output_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, or at the limit where a thread of it still waits for the end of its parent."""
-    monkeypatch.setattr(process, "_END_SECONDS", 1.0)
+    monkeypatch.setattr(child_process, "_END_SECONDS", 1.0)
     close = "os.close(0); os.close(1); time.sleep(600)"
     assert asked(child(f"{DEAF}{close}"), "") == Ended("ended", "signal SIGKILL")
     ended = asked(child(), f"say({{'begin': 'engine 3', 'seconds': 0.3}}); {close}")
@@ -249,9 +249,9 @@ def test_a_program_without_free_file_descriptors_starts_nothing() -> None:
 def test_without_an_interpreter_nothing_is_started(
     name: str, value: object, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert process.why_no_interpreter() == ""
+    assert child_process.why_no_interpreter() == ""
     monkeypatch.setattr(sys, name, value, raising=False)
-    assert said in process.why_no_interpreter()
+    assert said in child_process.why_no_interpreter()
     with pytest.raises(StartError, match=said):
         WorkerProcess({})
 
@@ -267,13 +267,13 @@ def test_the_child_finds_this_package_and_library_and_one_gpu(monkeypatch: pytes
     assert (gpu, store) == ("GPU-7", "")
     assert Path(library).name.startswith("libcudnn.so")
     assert path.split(os.pathsep)[-1] == "/of/the/program"
-    assert str(Path(process.__file__).parents[3]) in path.split(os.pathsep)
+    assert str(Path(child_process.__file__).parents[3]) in path.split(os.pathsep)
 
 
 def test_the_child_imports_nothing_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit('taken from the current folder')")
     monkeypatch.chdir(tmp_path)
-    parent = str(Path(process.__file__).parents[3])
+    parent = str(Path(child_process.__file__).parents[3])
     others = [place for place in sys.path if place not in ("", parent)]
     monkeypatch.setattr(sys, "path", ["", ".", str(tmp_path), *others])  # the package may be imported already
     worker = WorkerProcess({}, command=[sys.executable, "-P", "-c", SCRIPT])
@@ -284,7 +284,7 @@ def test_the_child_imports_nothing_from_the_current_folder(tmp_path: Path, monke
 
 PARENT = f"""
 import sys, time
-from cudnnpy.tuning.measuring.process import WorkerProcess
+from cudnnpy.tuning.measuring.child_process import WorkerProcess
 worker = WorkerProcess({{}}, command=[sys.executable, "-c", {SCRIPT!r}])
 print(worker._process.pid, flush=True)
 worker.ask({{"code": "time.sleep(600)"}})

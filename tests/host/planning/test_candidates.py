@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
+from cudnnpy._convolution.options import ConvolutionOptions
+from cudnnpy._convolution.specification import make_problem
 from cudnnpy._core.layouts import TensorSpec
-from cudnnpy._options.convolution import ConvolutionOptions
+from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
+from cudnnpy._layers.lowerings.convolution_lowerings import ConvolutionLowering
 from cudnnpy._planning import candidates
 from cudnnpy._planning.candidates import _ranges
 from cudnnpy._planning.chooser import Chooser, Request
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.selection import choose, limit_of, survey
-from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.lowering import ConvolutionLowering
-from cudnnpy.convolution.problem import make_problem
 from cudnnpy.errors import NoAlgorithmError, StatusError
 
 X, W, Y = (2, 8, 5, 5), (6, 8, 3, 3), (2, 6, 3, 3)

@@ -13,15 +13,15 @@ from sample_graphs import GRAPHS, as_graph
 from test_rows import ROOT
 
 from cudnnpy import Graph, TensorSpec
+from cudnnpy._convolution.options import ConvolutionOptions
+from cudnnpy._convolution.specification import make_problem
 from cudnnpy._core.layouts import channels_last_strides
-from cudnnpy._options.convolution import ConvolutionOptions
+from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
+from cudnnpy._layers.lowerings.convolution_lowerings import ConvolutionLowering
 from cudnnpy._planning import candidates, known_issues
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.known_issues import ISSUES, Issue
-from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.lowering import ConvolutionLowering
-from cudnnpy.convolution.problem import make_problem
 from cudnnpy.graph.problem import GraphLowering, GraphProblem
 from tools import known_issues as page
 

@@ -14,14 +14,14 @@ from planning import Refused
 from test_planning import PROBLEMS
 
 import cudnnpy
-from cudnnpy._core.choice import Choice, GpuKind, SerializedPlan, digest
 from cudnnpy._core.layouts import TensorSpec
+from cudnnpy._layers.lowerings.convolution_lowerings import lowerings
+from cudnnpy._layers.lowerings.v7_algorithms import LegacyExecutable
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning import plan_serialization
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.choice import Choice, GpuKind, SerializedPlan, digest
 from cudnnpy._planning.plan import Plan
-from cudnnpy.convolution.legacy import LegacyExecutable
-from cudnnpy.convolution.lowering import lowerings
 from cudnnpy.errors import LibraryVersionError
 
 
@@ -32,7 +32,9 @@ class OnTheGpu:
 
 
 def v7_plan(monkeypatch, strict, **asked):
-    monkeypatch.setattr("cudnnpy.convolution.legacy.raw.call", lambda *_: None)  # the query of the workspace
+    monkeypatch.setattr(
+        "cudnnpy._layers.lowerings.v7_algorithms.raw.call", lambda *_: None
+    )  # the query of the workspace
     problem = cudnnpy.Convolution(padding=1, tf32=not strict)._problem(
         "forward", TensorSpec((1, 3, 8, 8)), TensorSpec((4, 3, 3, 3)), device=0, **asked
     )

@@ -14,7 +14,7 @@ import pytest
 from planning import Planner, Refused
 
 from cudnnpy import raw
-from cudnnpy._options.byte_counts import bytes_text
+from cudnnpy._checks.byte_counts import bytes_text
 
 # What is asked
 

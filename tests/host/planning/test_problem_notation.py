@@ -18,9 +18,9 @@ from test_descriptions import IMAGES, calls
 
 from cudnnpy import Convolution, ConvolutionTranspose, Graph, TensorSpec
 from cudnnpy._core.layouts import channels_last_strides
+from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem_notation import SYNTAXES, ProblemTextError, parse, syntax_of, text_of
-from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.graph.problem import GraphProblem
 
 ROOT = Path(__file__).resolve().parents[3]

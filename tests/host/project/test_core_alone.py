@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 from package_copies import copied, run, run_tests
 from planning import profile
+from rooms import ROOMS, path_of
 
 from cudnnpy import _LAZY
 
-# The extras: tuning, the rest that is built on the layer, and direct launches. They are absent as a whole.
-TUNING = ("tuning", "store.py", "_worker.py")
-ABSENT = (*TUNING, "torch", "cli", "__main__.py")
+ABSENT = [path_of(name) for name in ROOMS["the extras"]]
 
 # raw, descriptors, Convolution on the stand-in device, and the reference
 TESTS = ("raw", "choosing", "workspace", "lowering", "device_operation")

@@ -9,11 +9,11 @@ import pages
 import pytest
 
 from cudnnpy import errors, raw
-from cudnnpy._options.algorithms import algorithm_named, algorithm_names
-from cudnnpy._options.convolution import POLICIES
-from cudnnpy._options.planning import PREFERENCES
-from cudnnpy.convolution import problem
-from cudnnpy.tuning.device_profile import FIRST_RELEASE
+from cudnnpy._checks.preferences import PREFERENCES
+from cudnnpy._convolution import specification
+from cudnnpy._convolution.options import POLICIES
+from cudnnpy._convolution.v7_algorithm_names import algorithm_named, algorithm_names
+from cudnnpy.tuning.profiles.device_profile import FIRST_RELEASE
 
 DOCS = pages.ROOT / "docs"
 WITH_PROGRAMS = [page for page in pages.PAGES if () in pages.packages(page, gpu=False)]
@@ -72,7 +72,7 @@ def test_every_preference_policy_and_algorithm_is_listed():
     text = (pages.ROOT / "docs" / "choosing-algorithms.md").read_text()
     assert re.findall(r'^\| `"(\w+)"`', text, re.M) == list(PREFERENCES)
     assert all(f'policy="{policy}"' in text for policy in POLICIES)
-    for operation in problem.OPERATIONS:
+    for operation in specification.OPERATIONS:
         names, theano = re.findall(rf"^\| {operation} \| ([\w, ]+) \| ([\w, ]+) \|$", text, re.M)[0]
         assert tuple(names.split(", ")) == algorithm_names(operation)
         for name in theano.split(", "):

@@ -11,8 +11,9 @@ from pathlib import Path
 import pages
 import pytest
 
-from cudnnpy._planning import problem_file, problem_notation
+from cudnnpy._planning import problem_notation
 from cudnnpy.cli import command
+from cudnnpy.tuning import problem_file
 
 FILES = {"README.md": pages.ROOT / "README.md", **{page: pages.ROOT / "docs" / page for page in pages.PAGES}}
 

@@ -6,7 +6,7 @@ import docstring_examples
 import pytest
 
 from cudnnpy import raw
-from cudnnpy.tuning.device_profile import FIRST_RELEASE
+from cudnnpy.tuning.profiles.device_profile import FIRST_RELEASE
 
 DOCUMENTED = dict(docstring_examples.documented())
 HERE = [

@@ -20,10 +20,10 @@ def python(source: str) -> str:
 
 _UNDER_LOAD = """
 import importlib, os, pathlib, signal, threading
-from cudnnpy import _process_state
+from cudnnpy._process import module_state as _process_state
 for file in pathlib.Path("cudnnpy").rglob("*.py"):
     name = ".".join(file.with_suffix("").parts).removesuffix(".__init__")
-    if not name.startswith(("cudnnpy.torch", "cudnnpy.__main__", "cudnnpy._worker", "cudnnpy.cli.tune.dask")):
+    if not name.startswith(("cudnnpy.torch", "cudnnpy.__main__", "cudnnpy.tuning.measuring.child", "cudnnpy.cli.tune.dask")):
         importlib.import_module(name)
 locks, stop = _process_state._locks, threading.Event()
 def load(at):
@@ -62,7 +62,7 @@ def test_callbacks_run_in_the_child_alone_after_those_of_the_modules_below() -> 
     """The locks are free by then, also for other threads; the thread that forks may hold one."""
     source = """
 import os, threading
-from cudnnpy._process_state import fork_safe_lock, in_forked_child
+from cudnnpy._process.module_state import fork_safe_lock, in_forked_child
 lower, upper, called = fork_safe_lock(), fork_safe_lock(), []
 def note(name):
     thread = threading.Thread(target=lambda: called.append((name, upper.acquire(timeout=10))))

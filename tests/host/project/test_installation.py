@@ -25,9 +25,10 @@ from typing import Any
 import pytest
 
 import cudnnpy
-from cudnnpy import _installation, raw
-from cudnnpy._cuda_state import NO_DRIVER
-from cudnnpy.tuning.measuring import stub_driver
+from cudnnpy import raw
+from cudnnpy._process import installation
+from cudnnpy._process.cuda_state import NO_DRIVER
+from cudnnpy.tuning.profiles import stub_driver
 
 ROOT = Path(__file__).resolve().parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -242,10 +243,12 @@ def test_the_wheel_has_the_package_and_nothing_else(files: dict[str, Path]) -> N
     assert {
         "cudnnpy/py.typed",
         "cudnnpy/cli/data/sample.png",
-        "cudnnpy/tuning/device_profiles/h200.json",
+        "cudnnpy/tuning/profiles/device_profiles/h200.json",
         "cudnnpy/raw/_api.pyi",
     } <= names
-    models = {f"cudnnpy/tuning/models/{file.name}" for file in (ROOT / "cudnnpy/tuning/models").iterdir()}
+    models = {
+        f"cudnnpy/tuning/ranking/models/{file.name}" for file in (ROOT / "cudnnpy/tuning/ranking/models").iterdir()
+    }
     assert models
     assert models <= names
 
@@ -268,7 +271,9 @@ def test_the_metadata(files: dict[str, Path]) -> None:
 
 def as_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, record: object) -> str:
     """The line for a package that pip recorded like this."""
-    monkeypatch.setattr(_installation, "__file__", str(tmp_path / "site-packages" / "cudnnpy" / "_installation.py"))
+    monkeypatch.setattr(
+        installation, "__file__", str(tmp_path / "site-packages" / "cudnnpy" / "_process" / "installation.py")
+    )
 
     class Distribution:
         def read_text(self, name: str) -> str | None:
@@ -276,7 +281,7 @@ def as_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, record: object
             return None if record is None else json.dumps(record)
 
     monkeypatch.setattr(metadata, "distribution", lambda name: Distribution())
-    return _installation.with_extra.__wrapped__("cu12")
+    return installation.with_extra.__wrapped__("cu12")
 
 
 @pytest.mark.parametrize(
@@ -296,21 +301,21 @@ def test_the_advice_names_where_the_package_came_from(monkeypatch, tmp_path, rec
 
 
 def test_the_advice_in_a_clone(monkeypatch, tmp_path):
-    assert _installation.with_extra.__wrapped__("cli") == f"-e {shlex.quote(f'{ROOT}[cli]')}"
+    assert installation.with_extra.__wrapped__("cli") == f"-e {shlex.quote(f'{ROOT}[cli]')}"
     clone = tmp_path / "my clone"
     (clone / "cudnnpy").mkdir(parents=True)
     (clone / "pyproject.toml").touch()
-    monkeypatch.setattr(_installation, "__file__", str(clone / "cudnnpy" / "_installation.py"))
-    assert _installation.with_extra.__wrapped__("cu13") == f"-e '{clone}[cu13]'"
+    monkeypatch.setattr(installation, "__file__", str(clone / "cudnnpy" / "_process" / "installation.py"))
+    assert installation.with_extra.__wrapped__("cu13") == f"-e '{clone}[cu13]'"
 
 
 def test_a_package_that_nobody_installed(monkeypatch, tmp_path):
     def missing(name: str) -> None:
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(_installation, "__file__", str(tmp_path / "cudnnpy" / "_installation.py"))
+    monkeypatch.setattr(installation, "__file__", str(tmp_path / "cudnnpy" / "_process" / "installation.py"))
     monkeypatch.setattr(metadata, "distribution", missing)
-    assert _installation.with_extra.__wrapped__("cu12") == "'cudnnpy[cu12]'"
+    assert installation.with_extra.__wrapped__("cu12") == "'cudnnpy[cu12]'"
 
 
 CIRCLE = {
@@ -321,7 +326,7 @@ CIRCLE = {
     "program.py": """
 import gate
 from concurrent.futures import ThreadPoolExecutor
-from cudnnpy._cuda_python import cuda_python
+from cudnnpy._core.cuda_python import cuda_python
 
 with ThreadPoolExecutor() as threads:
     one = threads.submit(cuda_python, "one")

@@ -10,6 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from rooms import ROOMS
 
 import cudnnpy
 
@@ -17,44 +18,12 @@ ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = ROOT / "cudnnpy"
 
 # The packages, and the modules beside them, from the lowest to the highest: each imports only from those before it.
-ORDER = [
-    "_version",
-    "typing",
-    "_options",
-    "_unknown_names",
-    "_process_state",
-    "_installation",
-    "_cuda_state",
-    "errors",
-    "_cuda_python",
-    "raw",
-    "names",
-    "_core",
-    "handle",
-    "_memory",
-    "workspace",
-    "descriptors",
-    "backend",
-    "_launch",
-    "_planning",
-    "graph",
-    "convolution",
-    "_layers",
-    "reference",
-    "tuning",
-    "store",
-    "torch",
-    "availability",
-    "_worker",
-    "cli",
-    "_worker",
-    "__main__",
-]
+ORDER = [name for room in ROOMS.values() for name in room]
 
 
 # What the reference shares with the rest: types, the checks of options, the error for a name that it lacks, and the classes
 # from which it takes options, signatures and docstrings. Its numerics are independent.
-WITH_THE_REFERENCE = {"typing", "_options", "_unknown_names"}
+WITH_THE_REFERENCE = {"typing", "_checks"}
 LAYERS = {
     f"_layers.{name}"
     for name in (
@@ -62,6 +31,7 @@ LAYERS = {
         *("activation", "batch_normalization", "pooling", "softmax"),
     )
 }
+LAYERS |= {"_convolution.options", "_layers.arguments.normalization"}
 
 
 def modules() -> dict[str, str]:
@@ -134,7 +104,7 @@ def test_packages_import_only_from_those_before_them() -> None:
 
 def test_the_checks_of_options_need_the_standard_library_alone() -> None:
     for name in modules():
-        if top(name) == "_options":
+        if top(name) == "_checks" or name == "_convolution.options":
             new = {one.split(".")[0] for one in newly_imported(f"import cudnnpy.{name}")}
             assert new - sys.stdlib_module_names == {"cudnnpy"}, name
 
@@ -157,7 +127,6 @@ def test_importing_the_package_imports_next_to_nothing() -> None:
         "ctypes",
         "cuda",
         "typing",
-        "_options",
         "enum",
         "re",
         "dataclasses",

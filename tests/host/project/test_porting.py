@@ -9,8 +9,8 @@ import pytest
 
 import cudnnpy
 from cudnnpy import descriptors, raw, reference
-from cudnnpy._options.algorithms import algorithm_named
-from cudnnpy.convolution import legacy
+from cudnnpy._convolution.v7_algorithm_names import algorithm_named
+from cudnnpy._layers.lowerings import v7_algorithms
 from cudnnpy.raw._removed import REMOVED
 
 FOLDER = pages.ROOT / "docs" / "porting"
@@ -81,7 +81,7 @@ def test_theanos_algorithm_names_are_what_the_page_says() -> None:
                     continue
                 found = algorithm_named(operation, name)
                 assert found == (name.replace("non_fused", "nonfused") if row[column] == "the same" else ours)
-                assert legacy.is_deterministic(operation, found) is ("not deterministic" not in row[column])
+                assert v7_algorithms.is_deterministic(operation, found) is ("not deterministic" not in row[column])
 
 
 def test_theanos_policies_are_options() -> None:

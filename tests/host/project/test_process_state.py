@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from cudnnpy import _process_state
+from cudnnpy._process import module_state
 
 
 @pytest.fixture
 def planted() -> Iterator[ModuleType]:
     """A module whose state a test declares."""
     module = sys.modules["planted"] = ModuleType("planted")
-    before = dict(_process_state._resets), list(_process_state._callbacks)
-    _process_state._callbacks.clear()
+    before = dict(module_state._resets), list(module_state._callbacks)
+    module_state._callbacks.clear()
     yield module
     del sys.modules["planted"]
-    _process_state._resets.clear()
-    _process_state._resets.update(before[0])
-    _process_state._callbacks[:] = before[1]
+    module_state._resets.clear()
+    module_state._resets.update(before[0])
+    module_state._callbacks[:] = before[1]
 
 
 @pytest.mark.parametrize(
@@ -42,14 +42,14 @@ def planted() -> Iterator[ModuleType]:
 )
 def test_reset_restores_a_value(planted: ModuleType, value: Any, change: Any) -> None:
     planted.a, expected = value, value if change is None else value.copy()
-    _process_state.declare("planted", "a")
+    module_state.declare("planted", "a")
     if change is None:
         planted.a = 8
     else:
         change(planted.a)
-    _process_state.reset("other")
+    module_state.reset("other")
     assert planted.a != expected
-    _process_state.reset("planted")
+    module_state.reset("planted")
     assert planted.a == expected
     assert (planted.a is value) == (change is not None or planted.a == value)  # modules may have imported a container
 
@@ -58,10 +58,10 @@ def test_reset_forgets_the_state_of_threads_and_caches(planted: ModuleType) -> N
     calls: list[int] = []
     planted.a, planted.b, planted.c = threading.local(), object(), functools.cache(lambda: calls.append(1))
     planted.a.x, before = 1, planted.b
-    _process_state.declare("planted", "a", "c")
-    _process_state.declare("planted", "b", resets=False)
+    module_state.declare("planted", "a", "c")
+    module_state.declare("planted", "b", resets=False)
     planted.c()
-    _process_state.reset("planted")
+    module_state.reset("planted")
     planted.c()
     assert not hasattr(planted.a, "x")
     assert planted.b is before
@@ -70,15 +70,15 @@ def test_reset_forgets_the_state_of_threads_and_caches(planted: ModuleType) -> N
 
 def test_a_fork_restores_what_asks_for_it_in_the_child_alone(planted: ModuleType) -> None:
     planted.a, planted.b, planted.c = {}, {}, object()
-    _process_state.declare("planted", "a", in_child=True)
-    _process_state.declare("planted", "b")
-    _process_state.declare("planted", "c", in_child=True, resets=False)
+    module_state.declare("planted", "a", in_child=True)
+    module_state.declare("planted", "b")
+    module_state.declare("planted", "c", in_child=True, resets=False)
     before = planted.c
     planted.a[1] = planted.b[1] = 2
-    _process_state._before()
-    _process_state._release()
+    module_state._before()
+    module_state._release()
     assert (planted.a, planted.b, planted.c) == ({1: 2}, {1: 2}, before)
-    _process_state._before()
-    _process_state._in_child()
+    module_state._before()
+    module_state._in_child()
     assert (planted.a, planted.b) == ({}, {1: 2})
     assert planted.c is not before

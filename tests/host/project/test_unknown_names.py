@@ -11,8 +11,9 @@ import pytest
 from pages import ROOT
 
 import cudnnpy
-from cudnnpy import _unknown_names, raw
-from cudnnpy._unknown_names import _NAMES, _plain
+from cudnnpy import raw
+from cudnnpy._checks import unknown_names
+from cudnnpy._checks.unknown_names import _NAMES, _plain
 
 FOREIGN = [name for names in _NAMES.values() for name in names.split()]
 
@@ -128,7 +129,7 @@ def test_the_reference_names_its_own_classes() -> None:
 
 
 def test_a_long_name_is_shortened() -> None:
-    assert len(_unknown_names.missing("x" * 10_000, cudnnpy.__all__)) < 200
+    assert len(unknown_names.missing("x" * 10_000, cudnnpy.__all__)) < 200
 
 
 def test_the_suggestions_load_nothing_for_a_probe() -> None:

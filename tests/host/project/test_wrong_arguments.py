@@ -11,8 +11,8 @@ import pytest
 
 import cudnnpy
 from cudnnpy import Graph, availability, errors
+from cudnnpy._checks.options import Options
 from cudnnpy._core.owned import Owned
-from cudnnpy._options.base import Options
 from tools import public_api
 
 ARRAY = np.full((40, 100), 0.5)

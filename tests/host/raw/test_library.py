@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from cudnnpy import errors, raw
-from cudnnpy._cuda_state import NO_DRIVER
-from cudnnpy._installation import to_install
+from cudnnpy._process.cuda_state import NO_DRIVER
+from cudnnpy._process.installation import to_install
 from cudnnpy.errors import LibraryNotFoundError
 from cudnnpy.raw import _library
 

@@ -136,7 +136,7 @@ CONVERSIONS: list[tuple[str, Callable[[np.ndarray], object], str]] = [
     ("cupy", lambda a: of("cupy")(), "{} must be a numpy.ndarray; got a cupy.Array. Convert it with cupy.asnumpy({})"),
     (
         "cudnnpy",
-        lambda a: of("cudnnpy._memory.device_array")(),
+        lambda a: of("cudnnpy._arrays.device_array")(),
         "{} must ...; got .... Convert it with cudnnpy.to_numpy({})",
     ),
     ("list", np.ndarray.tolist, "{} must be...; got a builtins.list. Convert it with numpy.asarray({}, dtype)"),

@@ -14,7 +14,7 @@ from stored import entry, fault, key
 from cudnnpy import store as public
 from cudnnpy.store import Store
 from cudnnpy.tuning.store import sqlite
-from cudnnpy.tuning.store.layers import LayerEntry, Layers, current
+from cudnnpy.tuning.store.levels import LayerEntry, Layers, current
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +141,7 @@ def test_a_path_need_not_be_utf_8(tmp_path: Path, variable: str, locale: str) ->
 import sys
 sys.path[:0] = {sys.path!r}
 from stored import entry, key
-from cudnnpy.tuning.store.layers import current
+from cudnnpy.tuning.store.levels import current
 current().put(entry())
 assert current().get(key()).entry == entry()
 """

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import cudnnpy.torch
-from cudnnpy import _cuda_python
-from cudnnpy._cuda_state import NO_DRIVER
+from cudnnpy._core import cuda_python
+from cudnnpy._process.cuda_state import NO_DRIVER
 from cudnnpy.errors import LibraryNotFoundError
 
 PACKAGE = Path(cudnnpy.torch.__file__).parents[1]
@@ -40,7 +40,7 @@ def test_no_other_module_imports_it() -> None:
 )
 def test_without_pytorch_enable_says_so(monkeypatch: pytest.MonkeyPatch, driver: bool, message: str) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)  # in an environment that has it
-    monkeypatch.setattr(_cuda_python, "has_driver", lambda: driver)
+    monkeypatch.setattr(cuda_python, "has_driver", lambda: driver)
     with pytest.raises(LibraryNotFoundError, match=message):
         cudnnpy.torch.enable()
     assert not cudnnpy.torch.is_enabled()

@@ -1,0 +1,26 @@
+"""PublicDir, the base class whose `dir` lists public names only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def _public(names: Iterable[str]) -> list[str]:
+    return [name for name in names if not name.startswith("_") or name.endswith("__")]
+
+
+class _PublicDirType(type):
+    def __dir__(cls) -> list[str]:
+        return [name for name in _public(super().__dir__()) if hasattr(cls, name)]
+
+
+class PublicDir(metaclass=_PublicDirType):
+    """A class whose private names, which start with an underscore, are not completed at a prompt.
+
+    Nor are names that a class inherits and refuses, as cudnnpy.reference refuses methods that need a GPU.
+    """
+
+    __slots__ = ()
+
+    def __dir__(self) -> list[str]:
+        return _public({*dir(type(self)), *getattr(self, "__dict__", ())})

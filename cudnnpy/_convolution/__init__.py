@@ -1,0 +1,1 @@
+"""A convolution as data: its options, sizes, specification and notation, without cuDNN."""

@@ -1,1 +1,0 @@
-"""Convolutions: the public classes, their problems, and the lowerings and candidates of a problem."""

@@ -1,0 +1,200 @@
+"""Convert a convolution to an operation graph and back (`as_convolution`), with its bias and activation."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from cudnnpy import raw
+from cudnnpy._convolution.options import ConvolutionOptions
+from cudnnpy._convolution.specification import ROLES, ConvolutionSpec, make_problem
+from cudnnpy._core.layouts import (
+    TensorSpec,
+    has_same_layout,
+    result_strides,
+    with_channels_last_strides,
+    with_two_spatial_axes,
+)
+from cudnnpy.graph.kinds import KINDS, pointwise_name
+from cudnnpy.graph.operation_graph import Operation, OperationGraph, Tensor, canonical_graph
+from cudnnpy.names import enumerator, short_name
+from cudnnpy.typing import ConvolutionMode, ElementName
+
+# The unique ids of the tensors in a graph; "biased" is the result before the activation.
+_UIDS = {"x": 1, "w": 2, "y": 3, "bias": 4, "convolved": 5, "biased": 6}
+# operation: (kind, its tensors' names in the order of x, w, y)
+_KINDS = {
+    "forward": ("convolution_forward", ("x", "w", "y")),
+    "backward_data": ("convolution_backward_data", ("dx", "w", "dy")),
+    "backward_filter": ("convolution_backward_filter", ("x", "dw", "dy")),
+}
+
+
+def uids(operands: tuple[str, ...]) -> tuple[int, ...]:
+    """Return the unique ids of operands by name."""
+    return tuple(_UIDS[ROLES.get(name, name)] for name in operands)
+
+
+def convolution_graph(problem: ConvolutionSpec) -> OperationGraph:
+    """Return the operation graph of a problem: the convolution, then its bias and activation."""
+    x, w, y = problem.x, problem.w, problem.y
+    graph = _GraphParts()
+    if problem.bias is None and problem.activation is None:
+        graph.add_tensors(x=x, w=w, y=y)
+        graph.add_convolution(problem, "y")
+        return graph.graph
+    x, w, y = with_channels_last_strides(x, w, y)
+    wide = _wide(problem.compute_dtype)
+    graph.add_tensors(x=x, w=w)
+    graph.add_virtual("convolved", y, wide)
+    graph.add_convolution(problem, "convolved")
+    graph.add_epilogue(y, problem.bias, problem.activation, wide)
+    return graph.graph
+
+
+def epilogue_graph(y: TensorSpec, bias: TensorSpec | None, activation: str | None) -> OperationGraph:
+    """Return the operation graph of a bias and an activation on a convolution's result in memory, in place."""
+    graph = _GraphParts()
+    graph.add_tensors(convolved=y)
+    graph.add_epilogue(y, bias, activation, _wide(y.dtype))
+    return graph.graph
+
+
+class _GraphParts:
+    """The tensors and operations of a graph. Tensors have at least two spatial axes."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[str, Tensor] = {}
+        self._operations: list[Operation] = []
+
+    @property
+    def graph(self) -> OperationGraph:
+        """The graph."""
+        return OperationGraph(tuple(self._tensors.values()), tuple(self._operations))
+
+    def add_tensors(self, **specs: TensorSpec) -> None:
+        """Add tensors in memory."""
+        for name, spec in specs.items():
+            shape, strides = with_two_spatial_axes(spec)
+            self._tensors[name] = Tensor(_UIDS[name], spec._replace(shape=shape, strides=strides))
+
+    def add_virtual(self, name: str, like: TensorSpec, dtype: ElementName) -> None:
+        """Add a tensor between two operations."""
+        self.add_tensors(**{name: like._replace(dtype=dtype)})
+        self._tensors[name] = self._tensors[name]._replace(is_virtual=True)
+
+    def add_convolution(self, problem: ConvolutionSpec, result: str) -> None:
+        """Add the convolution or gradient. `result` is the tensor in the place of y."""
+        g, (kind, names) = problem.geometry, _KINDS[problem.operation]
+        options = {
+            "alpha": problem.alpha,
+            "beta": problem.beta,
+            "compute_dtype": problem.compute_dtype,
+            "mode": enumerator(raw.cudnnConvolutionMode_t, problem.mode, "mode"),
+            "spatial_dims": max(len(g.stride), 2),
+            "pre_padding": _spatial(g.pre_padding, 0),
+            "post_padding": _spatial(g.post_padding, 0),
+            "stride": _spatial(g.stride, 1),
+            "dilation": _spatial(g.dilation, 1),
+        }
+        if problem.operation != "forward":
+            options["shape"] = with_two_spatial_axes(problem.specs[-1])[0]
+        self._add(kind, options, dict(zip(names, ("x", "w", result), strict=True)))
+
+    def add_epilogue(self, y: TensorSpec, bias: TensorSpec | None, activation: str | None, wide: ElementName) -> None:
+        """Add a bias and an activation on the tensor "convolved", computed in the dtype `wide`, with the result y."""
+        self.add_tensors(y=y)
+        last = "convolved"
+        if bias is not None:
+            shape = (1, y.shape[1], *(1 for _ in y.shape[2:]))
+            self.add_tensors(bias=bias._replace(shape=shape, strides=result_strides(shape, y)))
+            biased = "y" if activation is None else "biased"
+            if activation is not None:
+                self.add_virtual("biased", y, wide)
+            self._add_pointwise("add", wide, x=last, b="bias", y=biased)
+            last = biased
+        if activation is not None:
+            self._add_pointwise(f"{activation}_fwd", wide, x=last, y="y")
+
+    def _add_pointwise(self, mode: str, dtype: ElementName, **tensors: str) -> None:
+        number = enumerator(raw.cudnnPointwiseMode_t, mode, "mode")
+        self._add("pointwise", {"mode": number, "compute_dtype": dtype}, tensors)
+
+    def _add(self, kind: str, options: dict[str, Any], tensors: dict[str, str]) -> None:
+        row = KINDS[kind]
+        operands, results = (
+            tuple((name, _UIDS[tensors[name]]) for name in names if name in tensors)
+            for names in (row.operands, row.results)
+        )
+        self._operations.append(Operation(kind, tuple(row.complete(options).items()), operands, results))
+
+
+def _wide(dtype: ElementName) -> ElementName:
+    """Return the dtype of values between two operations: float64 for float64, else float32."""
+    return "float64" if dtype == "float64" else "float32"
+
+
+def _spatial(values: tuple[int, ...], first: int) -> tuple[int, ...]:
+    """Return the values for at least two spatial axes; `first` is the value of an added axis."""
+    return (first, *values) if len(values) == 1 else values
+
+
+def as_convolution(graph: OperationGraph, device: int) -> tuple[ConvolutionSpec, tuple[int, ...]] | None:
+    """Return the convolution that a canonical graph is, and the unique ids of its operands in their order.
+
+    Return None for any other graph. The convolution's own graph is compared with it, so that a doubtful graph is planned as
+    a graph.
+    """
+    first, *epilogue = graph.operations
+    operation = next((name for name, (kind, _) in _KINDS.items() if kind == first.kind), None)
+    if operation is None or len(epilogue) > 2 or len(graph.outputs) != 1:
+        return None
+    if any(one.kind != "pointwise" for one in epilogue):
+        return None
+    roles = dict(zip(_KINDS[operation][1], ("x", "w", "y"), strict=True))
+    at: dict[str, Any] = {roles[name]: uid for name, uid in first.tensors.items()}
+    result = roles[first.results[0][0]]
+    at[result] = graph.outputs[0]
+    modes = [pointwise_name(one.option("mode")) for one in epilogue]
+    activation = modes[-1].removesuffix("_fwd") if modes and modes[-1] != "add" else None
+    specs = graph.specs
+    x, w, y = (specs[at[role]] for role in ("x", "w", "y"))
+    bias = None
+    if modes[:1] == ["add"]:
+        at["bias"] = dict(epilogue[0].operands)["b"]
+        bias = specs[at["bias"]]._replace(shape=(specs[at[result]].shape[1],), strides=(1,))
+    options = ConvolutionOptions(
+        padding=list(zip(first.option("pre_padding"), first.option("post_padding"), strict=True)),
+        stride=first.option("stride"),
+        dilation=first.option("dilation"),
+        groups=max(x.shape[1] // w.shape[1], 1),
+        mode=cast(ConvolutionMode, short_name(first.option("mode"))),
+        compute_dtype=first.option("compute_dtype"),
+    )
+    try:
+        found = make_problem(
+            options,
+            operation,
+            x,
+            w,
+            y,
+            alpha=first.option("alpha"),
+            beta=first.option("beta"),
+            bias=bias,
+            activation=activation,
+            device=device,
+        )
+    except (TypeError, ValueError):  # such as a data type of the result that convolutions do not offer
+        return None
+    whole, numbers = canonical_graph(convolution_graph(found))
+    order = tuple(numbers[uid] for uid in uids(found.operands))
+    return (found, order) if _is_same(whole, graph) else None
+
+
+def _is_same(a: OperationGraph, b: OperationGraph) -> bool:
+    """Return whether two canonical graphs compute the same, on tensors of the same layouts."""
+    return a.operations == b.operations and all(
+        (one.is_virtual, one.number, one.spec.dtype, one.spec.shape)
+        == (two.is_virtual, two.number, two.spec.dtype, two.spec.shape)
+        and (one.is_virtual or (one.spec.alignment == two.spec.alignment and has_same_layout(one.spec, two.spec)))
+        for one, two in zip(a.tensors, b.tensors, strict=True)
+    )

@@ -1,0 +1,1 @@
+"""Plan for a GPU of another machine: device profiles, and the child process that plans for them."""

@@ -1,0 +1,161 @@
+"""A child process that plans for a device profile, so that neither a stub driver nor a crash reaches the caller.
+
+Some engine configurations end the process. Such a candidate is rejected with that reason, and a new process goes on.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any, Self, TypeVar
+
+from cudnnpy._planning import problem_notation, selection
+from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.choice import Choice
+from cudnnpy._planning.chooser import Request
+from cudnnpy._planning.engines import Target
+from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.plan import Plan, profile_plan
+from cudnnpy._planning.problem import CallerOperands, Problem
+from cudnnpy._process.module_state import declare, fork_safe_lock
+from cudnnpy.errors import NoAlgorithmError
+from cudnnpy.tuning import recording
+from cudnnpy.tuning.measuring.child_process import Ended, StartError, WorkerProcess
+from cudnnpy.tuning.profiles import stub_driver
+from cudnnpy.tuning.profiles.device_profile import DeviceProfile, ProfileError
+from cudnnpy.tuning.store.entry import Entry
+
+_MAX_CRASHES = 20  # for one problem
+
+T = TypeVar("T")
+
+
+class PlanningError(RuntimeError):
+    """A problem cannot be planned. The message has cuDNN's reason, or the table of candidates.
+
+    `kind` is the class of the child's error, if it sent one.
+    """
+
+    def __init__(self, text: str, kind: str = "") -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class PlannerProcess:
+    """A context manager that plans for one profile.
+
+    Raises ProfileError if the loaded cuDNN does not accept the profile, PlanningError if no process could be started, and
+    CudnnError if there is no driver, and no stand-in for it on this architecture.
+    """
+
+    def __init__(self, profile: DeviceProfile) -> None:
+        self.profile = profile
+        self._process = self._start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """End the process. The next request starts another one."""
+        self._process.end()
+
+    def plan(self, text: str) -> Entry:
+        """Return the choice for a problem in the notation. Raises PlanningError if it cannot be planned."""
+        return self._ask({"do": "plan", "text": text}, Entry.of)
+
+    def survey(self, text: str) -> list[Choice]:
+        """Return every candidate for a problem. Raises PlanningError if cuDNN fails."""
+        return self._ask({"do": "survey", "text": text}, lambda choices: [*map(Choice.of, choices)])
+
+    def _ask(self, request: dict[str, Any], parse: Callable[[Any], T]) -> T:
+        """Return the answer to a request. Candidates that end the process are excluded."""
+        excluded: dict[str, str] = {}
+        while True:
+            is_new = not self._process.is_alive
+            if is_new:
+                self._process.end()
+                self._process = self._start()
+            answer = self._process.ask({**request, "left_out": excluded}, parse=parse)
+            if not isinstance(answer, Ended):
+                if "error" in answer:
+                    raise PlanningError(answer["error"], answer["kind"])
+                found: T = answer["answer"]
+                return found
+            if not answer.step and not is_new:  # the process ended since it was idle
+                continue
+            if not answer.begun or answer.begun in excluded or len(excluded) == _MAX_CRASHES:
+                raise PlanningError(f"the process that plans ended: {answer.how}")
+            excluded[answer.begun] = f"the process that planned it ended: {answer.how}"
+
+    def _start(self) -> WorkerProcess:
+        stub = None if stub_driver.has_driver() else stub_driver.open_file()
+        opening = {"profile": asdict(self.profile), **({} if stub is None else {"stub": stub})}
+        try:
+            process = WorkerProcess(opening, inherited=() if stub is None else (stub,))
+            process.open()
+            return process
+        except StartError as error:
+            raise (ProfileError if error.kind == "ProfileError" else PlanningError)(str(error)) from None
+        finally:
+            if stub is not None:
+                os.close(stub)
+
+
+# Calls of this program
+
+
+_turn = fork_safe_lock()
+_current: list[PlannerProcess] = []  # of the last profile that a call planned for
+declare(__name__, "_current", in_child=True, resets=False)  # a forked process starts a process of its own
+
+
+def plan_for_profile(
+    problem: Problem, options: PlanningOptions, profile: DeviceProfile, operands: CallerOperands | None = None
+) -> Plan:
+    """Return the plan of a problem for a profile, and record the problem. Raises NoAlgorithmError."""
+    with planner_for(profile) as planner:
+        try:
+            entry = planner.plan(problem_notation.text_of(problem, options))
+        except PlanningError as error:
+            if error.kind != NoAlgorithmError.__name__:
+                raise
+            target, limit = Target(profile=profile.text), selection.limit_of(options, profile.memory)
+            considered = candidates_for_profile(problem, options, profile)
+            raise selection.no_algorithm(Request(problem, options, target, limit), considered) from None
+    recording.note(problem, options)
+    return profile_plan(entry, profile, operands)
+
+
+def candidates_for_profile(problem: Problem, options: PlanningOptions, profile: DeviceProfile) -> list[Candidate]:
+    """Return every candidate of a problem for a profile."""
+    with planner_for(profile) as planner:
+        return [Candidate(choice) for choice in planner.survey(problem_notation.text_of(problem, options))]
+
+
+@contextmanager
+def planner_for(profile: DeviceProfile) -> Iterator[PlannerProcess]:
+    """Let one thread at a time plan for a profile.
+
+    The process starts with the first call for a profile. It ends with the first call for another one, after a minute without
+    work, and with the program. Raises the errors of PlannerProcess.
+    """
+    with _turn:
+        if not _current or _current[0].profile != profile:
+            end_process()
+            _current.append(PlannerProcess(profile))
+        yield _current[0]
+
+
+def end_process() -> None:
+    """End the process of these calls. The next call starts another one."""
+    while _current:
+        _current.pop().end()
+
+
+atexit.register(end_process)

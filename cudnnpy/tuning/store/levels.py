@@ -1,0 +1,182 @@
+"""The store levels in which a process looks for an entry: the user's store, then the files of applications."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from cudnnpy._checks.option_values import printable
+from cudnnpy._core.caller_warning import warn
+from cudnnpy._process.module_state import declare, fork_safe_lock
+from cudnnpy.tuning.store.database import Store, is_blank, look_up
+from cudnnpy.tuning.store.entry import Entry, Fault, Key, without_options
+
+VARIABLE, LAYERS_VARIABLE = "CUDNNPY_STORE", "CUDNNPY_STORE_LAYERS"
+PREFERENCES_VARIABLE = "CUDNNPY_STORED_CHOICES"
+USER = "user"
+
+_lock = fork_safe_lock()
+_chosen: str | Store | None = None  # the argument of `use`
+_added: list[Store] = []
+_current: tuple[tuple[str | None, ...], Layers] | None = None  # the variables and their layers
+
+declare(__name__, "_chosen", "_added", "_current")
+
+
+class LayerEntry(NamedTuple):
+    """An entry and its layer: "user", or "application" and the path of the file."""
+
+    entry: Entry
+    layer: str
+    store: Store
+
+
+class LookUp(NamedTuple):
+    """The result of a look-up: the entry of a key without its candidates, and the faults of its problem."""
+
+    entry: LayerEntry | None
+    faults: tuple[Fault, ...]
+
+
+class Layers:
+    """The stores that a process reads, in their order. Changes go to the user's store."""
+
+    def __init__(self, user: Store, applications: Iterable[Store] = (), errors: Sequence[str] = ()) -> None:
+        self.user, self.errors = user, errors  # the paths that name no store
+        # In front of a user's store that is open for reading alone, a store in memory has the changes.
+        self._writable = Store("") if user.read_only else user
+        self._all = [(USER, store) for store in dict.fromkeys((self._writable, user))]
+        self._all += [(f"application {store.path}", store) for store in applications]
+
+    def get(self, key: Key) -> LayerEntry | None:
+        """Return the entry of a key in the first layer that has one whose plan did not fail here: see Store.get."""
+        first = self.look_up(key).entry
+        entry = None if first is None else first.store.get(key)
+        return None if first is None or entry is None else first._replace(entry=entry)
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether no layer has anything, as far as is known without reading."""
+        return all(is_blank(store) for _, store in self._all)
+
+    def look_up(self, key: Key) -> LookUp:
+        """Return the entry that `get` returns, and the faults in all layers."""
+        first, faults = None, list[Fault]()
+        for layer, store in self._all:
+            entry, faults_here = look_up(store, key)
+            faults += faults_here
+            if first is not None or entry is None:
+                continue
+            # The writable store has no entries of failed plans itself.
+            if store is self._writable or not self._writable.is_forgotten(key, entry.plan):
+                first = LayerEntry(entry, layer, store)
+        return LookUp(first, tuple(faults))
+
+    def add_faults(self, key: Key, text: str, faults: Iterable[tuple[str, str, str, str]]) -> int:
+        """Store faults of a problem, each a candidate, symptom, detail and driver, as found now: see Store.add_faults."""
+        made_at = datetime.now(UTC).isoformat(timespec="seconds")
+        return self._writable.add_faults(
+            Fault(without_options(key), text, candidate, symptom, printable(" ".join(detail.split())), driver, made_at)
+            for candidate, symptom, detail, driver in faults
+        )
+
+    def put(self, entry: Entry, *, replace: bool = False) -> Entry:
+        """Store an entry, and return the current entry of its key: see Store.put."""
+        return self._writable.put(entry, replace=replace)
+
+    def forget(self, key: Key, reason: str) -> None:
+        """Mark the plan that `get` returns for this key as failed, so that it is not returned again."""
+        if (plan := self._plan_of(key)) is not None:
+            self._writable.forget(key, reason, plan=plan)
+
+    def is_checked(self, key: Key, environment: str) -> bool:
+        """Return whether the plan that `get` returns for this key was marked as checked in an environment."""
+        plan = self._plan_of(key)
+        return plan is not None and self._writable.is_checked(key, environment, plan=plan)
+
+    def mark_checked(self, key: Key, environment: str) -> None:
+        """Mark the plan that `get` returns for this key as right in an environment, where it ran."""
+        if (plan := self._plan_of(key)) is not None:
+            self._writable.mark_checked(key, environment, plan=plan)
+
+    def _plan_of(self, key: Key) -> str | None:
+        found = self.look_up(key).entry
+        return None if found is None else found.entry.plan
+
+
+def current(*, strict: bool = True) -> Layers:
+    """Return the layers of this process, as the environment and cudnnpy.store set them.
+
+    A path that does not name a store raises ValueError. If not `strict`, it costs one warning and its choices.
+    """
+    global _current
+    variables = os.environ.get(VARIABLE), os.environ.get(LAYERS_VARIABLE)
+    with _lock:
+        is_new = _current is None or _current[0] != variables
+        if _current is None or is_new:
+            _current = variables, _opened(variables[1])
+        layers = _current[1]
+        if strict and layers.errors:
+            _current = None
+            raise ValueError(layers.errors[0])
+    for error in layers.errors if is_new else ():
+        warn(f"{error}. Its choices are not used")
+    return layers
+
+
+def _opened(paths: str | None) -> Layers:
+    """Return the user's store, the added layers, and the layers of the paths in LAYERS_VARIABLE, as one object."""
+    errors = list[str]()
+    user = default_path() if _chosen is None else _chosen
+    user_store = user if isinstance(user, Store) else _open(VARIABLE, user, errors)
+    layers = [_open(LAYERS_VARIABLE, path, errors, read_only=True) for path in (paths or "").split(os.pathsep) if path]
+    return Layers(user_store, [*_added, *layers], errors)
+
+
+def use(store: str | Store | None) -> None:
+    """Set the user's store. None selects the store of the environment variable."""
+    global _chosen, _current
+    with _lock:
+        _chosen, _current = store, None
+
+
+def add(store: Store) -> None:
+    """Add a store behind the earlier ones."""
+    global _current
+    with _lock:
+        _added[:] = [*(earlier for earlier in _added if earlier.path != store.path), store]
+        _current = None
+
+
+def serves_all_preferences() -> bool:
+    """Return whether every preference uses stored choices, not prefer="autotune" alone.
+
+    Raises ValueError if the environment variable has another value than "all" and "autotune".
+    """
+    value = os.environ.get(PREFERENCES_VARIABLE) or "all"
+    if value not in ("all", "autotune"):
+        raise ValueError(f"{PREFERENCES_VARIABLE} must be 'all' or 'autotune'; got {value!r}")
+    return value == "all"
+
+
+def default_path() -> str:
+    """Return the path of the user's store; "" where CUDNNPY_STORE turns it off."""
+    value = os.environ.get(VARIABLE)
+    if value is not None:
+        return value
+    from platformdirs import user_cache_path
+
+    return str(user_cache_path("cudnnpy", appauthor=False) / "store.sqlite")
+
+
+def _open(variable: str, path: str, errors: list[str], *, read_only: bool = False) -> Store:
+    """Return the store of a path, or one in memory and an error, which names the variable that the path comes from."""
+    try:
+        return Store(path, read_only=read_only)
+    except (ValueError, OSError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        is_named = path in os.environ.get(variable, "").split(os.pathsep)
+        errors.append(f"{variable} must name a store; got {path!r}: {why}" if is_named else why)
+        return Store("")

@@ -1,0 +1,219 @@
+"""Options, values and calls of another library: each error has the text to type here, and that is accepted."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from messages import says
+
+import cudnnpy
+from cudnnpy import reference
+from cudnnpy._checks.numpy_conversions import numpy_conversion
+from cudnnpy._checks.suggestions import _OPTIONS, _SENTENCES, _VALUES, suggest_value
+
+NAMES = [name for name in reference.__all__ if name[0].isupper()]
+REQUIRED = {"Activation": ("relu",)}
+
+
+def made(module: Any, name: str) -> Any:
+    return getattr(module, name)(*REQUIRED.get(name, ()))
+
+
+def refusal(call: Any, *given: Any, **options: Any) -> str:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        call(*given, **options)
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("module", [cudnnpy, reference])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_call_of_an_object_names_its_methods(module: Any, name: str) -> None:
+    operation = made(module, name)
+    text = refusal(operation, 1, 2, bias=3)
+    (listed,) = re.findall(
+        rf"^a call of {name} must name a method \(([\w, ]+)\); got a call of the object itself$", text
+    )
+    methods = listed.split(", ")
+    assert methods[0].startswith("forward")
+    assert set(methods) == {one for one in dir(operation) if one.startswith(("forward", "backward"))}
+
+
+@pytest.mark.parametrize("module", [cudnnpy, reference])
+@pytest.mark.parametrize("name", ["Convolution", "ConvolutionTranspose", "FusedConvolution"])
+def test_numbers_of_channels_are_the_shape_of_w(module: Any, name: str) -> None:
+    text = refusal(getattr(module, name), 3, 16, 3)
+    assert text == (
+        f"the options of {name} must be named; got (3, 16, 3). "
+        "The numbers of channels and the size of the filter are the shape of w, as in forward(x, w)"
+    )
+
+
+def test_too_many_positional_options() -> None:
+    text = refusal(cudnnpy.Pooling, "max", 2, 2)
+    assert text == "the options of Pooling must be named after mode, window; got (str, 2, 2)"
+    text = refusal(reference.Convolution, np.ones((1000, 1000)), np.ones(3))
+    assert "; got (ndarray, ndarray). The numbers of channels" in text
+
+
+@pytest.mark.parametrize("option", _OPTIONS)
+def test_an_option_of_another_library_is_ours(option: str) -> None:
+    """Of each operation that has ours, the error names it; ours is accepted."""
+    ours, found = _OPTIONS[option], 0
+    for name in NAMES:
+        kind = getattr(cudnnpy, name)
+        if ours in inspect.signature(kind).parameters:
+            found += 1
+            unit = ", in bytes" if ours == "workspace_limit" else ""
+            assert refusal(kind, **{option: 1}).endswith(f"; got {option!r}. Did you mean {ours}={unit}?")
+    assert found
+
+
+@pytest.mark.parametrize("option", _SENTENCES)
+def test_an_option_without_a_counterpart_has_a_sentence(option: str) -> None:
+    texts = [refusal(getattr(cudnnpy, name), **{option: 1}) for name in NAMES if option not in parameters(name)]
+    assert any(text.endswith(f"; got {option!r}. {_SENTENCES[option]}") for text in texts)
+
+
+def parameters(name: str) -> set[str]:
+    return set(inspect.signature(getattr(cudnnpy, name)).parameters)
+
+
+def test_a_misspelled_option() -> None:
+    assert refusal(reference.Convolution, paddng=1).endswith("; got 'paddng'. Did you mean padding=?")
+    assert refusal(reference.Convolution, zzz=1).endswith("; got 'zzz'")
+
+
+def test_the_formula_of_target_shape() -> None:
+    """As the error states it, for every size that the stride permits."""
+    text = refusal(cudnnpy.ConvolutionTranspose, target_shape=(9, 9))
+    (formula,) = re.findall(r"output_padding = (.+)$", text)
+    for target in (9, 10):
+        numbers = {"target": target, "size": 4, "stride": 2, "padding": 1, "dilation": 2, "kernel": 3}
+        extra = eval(formula, numbers)
+        transpose = reference.ConvolutionTranspose(padding=1, stride=2, dilation=2, output_padding=extra)
+        assert transpose.output_shape((1, 2, 4, 4), (2, 3, 3, 3)) == (1, 3, target, target)
+
+
+@pytest.mark.parametrize(
+    ("call", "ending"),
+    [
+        (lambda n: n.Convolution(mode="cross"), "Did you mean 'cross_correlation'?"),
+        (lambda n: n.Convolution(mode="conv"), "Did you mean 'convolution'?"),
+        (lambda n: n.Convolution(layout="nhwc"), "Did you mean 'NHWC'?"),
+        (lambda n: n.Activation("gelu"), "cudnnpy.Graph().pointwise('gelu_fwd', x)"),
+        (lambda n: n.Activation("leaky_relu"), "how={'relu_lower_clip_slope': slope})"),
+        (lambda n: n.Pooling("average"), "Did you mean 'average_include_padding' or 'average_exclude_padding'?"),
+        (lambda n: n.Pooling("avg"), "Did you mean 'average_include_padding' or 'average_exclude_padding'?"),
+        (lambda n: n.BatchNormalization("per-activation"), "Did you mean 'per_activation'?"),
+        (lambda n: n.Convolution(prefer="fast"), "Did you mean 'fastest'?"),
+        (lambda n: n.Convolution(prefer="time_once"), 'Theano\'s time_once is prefer="autotune", policy="once"'),
+        (lambda n: n.Convolution(algorithm="time_once"), 'Theano\'s time_once is prefer="autotune", policy="once"'),
+        (lambda n: n.Convolution(algorithm="guess_on_shape_change"), 'guess_on_shape_change is prefer="fastest"'),
+        (lambda n: n.Convolution(algorithm="winogard"), "Did you mean 'winograd'?"),
+        (lambda n: n.Convolution(compute_dtype="as_input"), 'and for float16 arrays compute_dtype="float16"'),
+        (lambda n: n.Convolution(layout="channels_last"), "channels last in memory need no option"),
+        (lambda n: n.Activation("silu"), "Did you mean 'swish'?"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("module", [cudnnpy, reference])
+def test_a_value_of_another_library(module: Any, call: Any, ending: str) -> None:
+    assert refusal(lambda: call(module)).endswith(ending)
+
+
+def test_the_options_in_the_sentences_are_accepted() -> None:
+    found = 0
+    for sentence in (one for sentences in _VALUES.values() for one in sentences.values()):
+        for options in re.findall(r"(?:prefer|compute_dtype)=[^;,]+(?:, policy=\S+)?", sentence):
+            eval(f"reference.Convolution({options.rstrip(',')})", {"reference": reference})
+            found += 1
+    assert found >= 6
+
+
+def test_modes_of_a_graph_are_suggested_by_their_beginning() -> None:
+    g = cudnnpy.Graph()
+    x = g.tensor("x", cudnnpy.TensorSpec((1, 2, 3, 4)))
+    assert refusal(g.pointwise, "relu", x).endswith("; got 'relu'. Did you mean 'relu_fwd' or 'relu_bwd'?")
+    assert refusal(g.pointwise, "silu", x).endswith("; got 'silu'. Did you mean 'swish_fwd'?")
+    assert refusal(g.reduction, "sum", x, (0,)).endswith("; got 'sum'. Did you mean 'add'?")
+    assert refusal(g.reduction, "mean", x, (0,)).endswith("; got 'mean'. Did you mean 'avg'?")
+    assert refusal(g.resample, "max", x, 2).endswith("; got 'max'. Did you mean 'maxpool'?")
+
+
+@pytest.mark.parametrize("value", _VALUES)
+def test_a_sentence_is_for_options_that_accept_its_word(value: str) -> None:
+    for accepted, sentence in _VALUES[value].items():
+        assert suggest_value(value, (accepted or "anything",)) == f". {sentence}"
+        if accepted:
+            assert sentence not in suggest_value(value, ("something", "else"))
+
+
+@pytest.mark.parametrize("value", ["", "x", "\0", "a" * 100_000])
+def test_nothing_is_suggested_for_what_resembles_nothing(value: str) -> None:
+    assert suggest_value(value, ("fastest", "autotune")) == ""
+
+
+def test_the_errors_of_values_stay_theirs() -> None:
+    """The constructor explains unknown arguments alone."""
+    with pytest.raises(TypeError, match=says("padding must be ...; got 1.5")):
+        reference.Convolution(padding=1.5)
+
+
+def test_signatures_are_those_of_the_options() -> None:
+    signature = inspect.signature(cudnnpy.Convolution)
+    assert [*signature.parameters][:3] == ["padding", "stride", "dilation"]
+    assert {one.kind for one in signature.parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
+
+
+def library(package: str, dtype: str = "float32", **attributes: Any) -> Any:
+    return type("Array", (), {"__module__": package, "dtype": dtype, **attributes})()
+
+
+@pytest.mark.parametrize(
+    ("array", "call"),
+    [
+        (library("torch"), "x.numpy(force=True)"),
+        (library("torch.nn.parameter"), "x.numpy(force=True)"),
+        (library("torch", "torch.bfloat16"), "x.float().numpy(force=True)"),
+        (library("torch", "torch.float8_e5m2"), "x.float().numpy(force=True)"),
+        (library("jaxlib", __array__=None), "numpy.asarray(x)"),
+        (library("other", __dlpack__=None), "numpy.from_dlpack(x)"),
+        (library("other"), ""),
+        ("text", ""),
+    ],
+)
+def test_the_conversion_of_another_librarys_array(array: Any, call: str) -> None:
+    assert numpy_conversion("x", array) == call
+
+
+def test_an_attribute_that_an_operation_lacks_names_its_methods() -> None:
+    for package in (cudnnpy, reference):
+        conv = package.Convolution(padding=1)
+        for name in ("backward", "backward_weight", "apply"):
+            with pytest.raises(AttributeError) as caught:
+                getattr(conv, name)
+            methods = "forward, backward_bias, backward_data, backward_filter"
+            methods += ", plan, candidates, output_shape" if package is cudnnpy else ", output_shape"
+            assert str(caught.value) == f"'Convolution' object has no attribute {name!r}. Its methods are {methods}"
+        with pytest.raises(AttributeError, match=r"Its methods are forward_inference, forward_training, backward$"):
+            package.BatchNormalization().forward
+        with pytest.raises(AttributeError, match=r"has no attribute '_private'$"):
+            conv._private
+        assert not hasattr(conv, "backward")
+    for name in ("workspace_size", "get_workspace"):
+        with pytest.raises(AttributeError, match=rf"has no attribute '{name}': type plan\("):
+            getattr(cudnnpy.Convolution(), name)
+
+
+def test_a_limit_as_text_is_told_its_bytes() -> None:
+    for text, count in (("64MiB", 1 << 26), ("1 GB", 10**9)):
+        with pytest.raises(
+            TypeError, match=rf"workspace_limit must be a number of bytes, .*; got '{text}', which is {count}$"
+        ):
+            cudnnpy.Convolution(workspace_limit=text)
+    with pytest.raises(TypeError, match=r"got 'much'$"):
+        cudnnpy.Convolution(workspace_limit="much")

@@ -1,0 +1,315 @@
+"""Planning for a device profile from Python: plans, candidates and explanations without a GPU, with the real libcudnn."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import re
+import resource
+import threading
+from typing import Any
+
+import pytest
+from messages import says
+from offline_profiles import needs_profiles
+
+import cudnnpy
+from cudnnpy import Convolution, DeviceProfile, Engine, FusedConvolution, Graph, Plan, TensorSpec, errors, store
+from cudnnpy._process.cuda_state import NO_DRIVER
+from cudnnpy.errors import CudnnError, NoAlgorithmError, status_error
+from cudnnpy.tuning import problem_file
+from cudnnpy.tuning.measuring import child_process
+from cudnnpy.tuning.profiles import planner_process
+
+TEXT = "forward 8x64x28x28 64x64x3x3 pad=1 float16"
+X, W = TensorSpec((8, 64, 28, 28), "float16"), TensorSpec((64, 64, 3, 3), "float16")
+LAST = TensorSpec((8, 28, 28, 64), "float16"), TensorSpec((64, 3, 3, 64), "float16")
+BIAS = TensorSpec((64,), "float16")
+NAMED = "device must be ...; got 'h200'. cudnnpy.DeviceProfile.load loads a profile by its name"
+GPU = "NVIDIA H200, compute capability 9.0, 132 multiprocessors"
+
+pytestmark = [needs_profiles, pytest.mark.usefixtures("without_driver")]
+
+
+@pytest.fixture(scope="module")
+def h200() -> DeviceProfile:
+    return DeviceProfile.load("h200")
+
+
+def graph() -> Graph:
+    """Convolution, bias and relu, for which there are engines that are not compiled at run time."""
+    made = Graph()
+    x, w = (
+        made.tensor(name, spec._replace(strides=strides))
+        for name, spec, strides in (("x", X, (50176, 1, 1792, 64)), ("w", W, (576, 1, 192, 64)))
+    )
+    bias = made.tensor("bias", TensorSpec((1, 64, 1, 1), "float16"))
+    made.output("y", made.pointwise("relu_fwd", made.pointwise("add", made.convolution(x, w, padding=1), bias)))
+    return made
+
+
+def test_a_plan_says_for_what_it_is(h200: DeviceProfile) -> None:
+    plan = Convolution(padding=1).plan("forward", X, W, device=h200)
+    assert plan.profile is h200
+    assert repr(plan).endswith(f"; for {GPU}>")
+    assert str(plan.problem) == TEXT
+    assert (plan.operands, plan.source, plan.milliseconds) == (("x", "w", "y"), "heuristics", None)
+    chosen = next(one for one in plan.candidates if not one.rejection_reason)
+    assert (chosen.name, chosen.workspace_size) == (plan.name, plan.workspace_size)
+    assert len(plan.candidates) > 20
+    assert isinstance(plan.engine, Engine)
+    assert plan.name.startswith(f"engine {plan.engine.index}")
+    assert GPU in json.loads(plan.to_json())["gpu"]
+
+
+def test_it_is_the_same_as_the_commands(h200: DeviceProfile) -> None:
+    plan = Convolution(padding=1).plan("forward", X, W, device=h200)
+    with planner_process.PlannerProcess(h200) as planner:
+        entry = planner.plan(TEXT)
+    assert plan.entry is not None
+    assert plan.entry._replace(made_at="") == entry._replace(made_at="")
+    assert cudnnpy.plan(TEXT, device=h200).to_json() == plan.to_json() == entry.plan
+
+
+def test_it_cannot_run_here(h200: DeviceProfile) -> None:
+    plan = Convolution(padding=1).plan("forward", X, W, device=h200)
+    message = (
+        f"plan must be for a GPU of this process to run; got one for {GPU}, the device profile h200. ... Plan.from_json"
+    )
+    with pytest.raises(CudnnError, match=says(message)):
+        plan.execute(16, 16, 16, 16, 0)
+    with pytest.raises(
+        ValueError, match=says(f"algorithm must be a plan for a GPU of this process; got one for {GPU}")
+    ):
+        plan.check_serves(plan.problem)
+
+
+def test_another_gpu_rejects_its_text(h200: DeviceProfile, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = cudnnpy.plan(TEXT, device=h200).to_json()
+    monkeypatch.setattr("cudnnpy._planning.plan.on_device", _no_device)
+    monkeypatch.setattr(
+        "cudnnpy._planning.plan.Handle", type("Handle", (), {"default": staticmethod(lambda device: None)})
+    )
+    with pytest.raises(ValueError, match=says(f"text must be a plan for this GPU, ...; got one for {GPU}: plan again")):
+        Plan.from_json(text)
+
+
+def _no_device(device: int) -> Any:
+    return threading.RLock()
+
+
+def test_copies_are_plans_for_the_same(h200: DeviceProfile) -> None:
+    plan = cudnnpy.plan(TEXT, device=h200)
+    for other in (copy.copy(plan), pickle.loads(pickle.dumps(plan))):
+        assert (other.name, other.profile, other.to_json()) == (plan.name, h200, plan.to_json())
+
+
+def test_gradients_fused_convolutions_and_graphs(h200: DeviceProfile) -> None:
+    y = TensorSpec((8, 64, 28, 28), "float16")
+    assert Convolution(padding=1).plan("backward_data", y, W, X.shape, device=h200).operation == "backward_data"
+    fused = FusedConvolution(padding=1, layout="NHWC").plan(*LAST, bias=BIAS, device=h200)
+    assert (fused.operands, fused.profile) == (("x", "w", "bias", "out"), h200)
+    made = graph().plan(device=h200)
+    assert (made.operands, made.profile) == (("x", "w", "bias", "y"), h200)
+    assert made.operation == "forward"
+    again = pickle.loads(pickle.dumps(made))
+    assert (again.operands, again.to_json()) == (made.operands, made.to_json())
+
+
+def test_candidates_are_the_commands(h200: DeviceProfile) -> None:
+    found = Convolution(padding=1).candidates("forward", X, W, device=h200)
+    rows = cudnnpy.explain(TEXT, device=h200)["candidates"]
+    assert [(one.name, one.rejection_reason, one.workspace_size) for one in found] == [
+        (row["name"], row["rejection_reason"], row["workspace_size"]) for row in rows
+    ]
+    assert "left out because" in cudnnpy.candidates_table(found)
+
+
+def test_options_apply(h200: DeviceProfile) -> None:
+    plan = Convolution(padding=1, prefer="no_workspace", deterministic=True).plan("forward", X, W, device=h200)
+    assert (plan.workspace_size, plan.deterministic) == (0, True)
+    assert cudnnpy.plan(f"{TEXT} prefer=no_workspace deterministic", device=h200).name == plan.name
+
+
+def test_problems_are_recorded(h200: DeviceProfile, tmp_path: Any) -> None:
+    with cudnnpy.record() as recording:
+        Convolution(padding=1).plan("forward", X, W, device=h200)
+        graph().plan(h200)
+    assert recording.problems[0] == TEXT
+    assert recording.problems[1].startswith("forward ")
+    recording.save(tmp_path / "problems.txt")
+    assert [one.text for one in problem_file.read(tmp_path / "problems.txt")] == list(recording.problems)
+
+
+def test_the_entries_make_an_export(h200: DeviceProfile, tmp_path: Any) -> None:
+    entry = cudnnpy.plan(TEXT, device=h200).entry
+    assert entry is not None
+    with store.open("") as planned:
+        planned.put(entry)
+        assert planned.export(tmp_path / "plans.jsonl") == 1
+    with store.open(tmp_path / "store.sqlite") as other:
+        assert other.load(tmp_path / "plans.jsonl") == 1
+
+
+def test_without_an_engine_the_table_says_why(h200: DeviceProfile) -> None:
+    made = Graph()
+    made.output("y", made.pointwise("sigmoid_fwd", made.tensor("x", X)))
+    with cudnnpy.record() as recording, pytest.raises(NoAlgorithmError, match="left out because") as caught:
+        made.plan(h200)
+    assert caught.value.candidates
+    assert recording.problems == ()
+
+
+def test_a_graph_of_packed_tensors_is_told_the_strides_that_engines_need(h200: DeviceProfile) -> None:
+    def graph(*strides: Any) -> cudnnpy.Graph:
+        g = cudnnpy.Graph()
+        shapes = zip(((8, 64, 28, 28), (64, 64, 3, 3)), strides or (None, None), strict=True)
+        x, w = (
+            g.tensor(name, TensorSpec(shape, "float16", stride))
+            for name, (shape, stride) in zip("xw", shapes, strict=True)
+        )
+        g.output("y", g.convolution(x, w, padding=1))
+        return g
+
+    last = ((50176, 1, 1792, 64), (576, 1, 192, 64))
+    assert graph(*last).plan(h200).profile is h200
+    advice = "need tensors that are channels last in memory; x, y are not. The strides of x would be "
+    packed = cudnnpy.Graph()
+    packed.output("y", packed.pointwise("relu_fwd", packed.tensor("x", TensorSpec((8, 64, 28, 28)))))
+    with pytest.raises(NoAlgorithmError, match=re.escape(f"{advice}{last[0]}")):
+        packed.plan(h200)
+
+
+def test_a_graph_that_must_be_compiled_is_planned_where_the_gpu_is(h200: DeviceProfile) -> None:
+    made = Graph()
+    made.output("y", made.pointwise("sigmoid_fwd", made.tensor("x", X._replace(strides=(50176, 1, 1792, 64)))))
+    with pytest.raises(NoAlgorithmError) as caught:
+        made.plan(h200)
+    assert str(caught.value).endswith(
+        "\n  Engines that are compiled at run time are planned only where the GPU is. One of them may run it"
+    )
+
+
+@pytest.mark.parametrize("given", ["h200", "a100.json", 0])
+def test_a_name_is_no_profile(given: Any) -> None:
+    with pytest.raises(
+        TypeError, match=r"text must be the properties .*; got .*\. cudnnpy\.DeviceProfile\.load loads a prof"
+    ):
+        DeviceProfile(given)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda h200: Convolution().plan("forward", X, W, device="h200"), NAMED),
+        (lambda h200: graph().plan("h200"), NAMED),
+        (lambda h200: cudnnpy.plan(TEXT, device="h200"), NAMED),
+        (lambda h200: cudnnpy.explain(TEXT, device="h200"), NAMED),
+        (lambda h200: Convolution(padding=1, algorithm=Engine(0)).plan("forward", X, W, device=h200), "algorithm must be None"),
+        (lambda h200: cudnnpy.explain(TEXT, device=h200, measure=True), "measure must be False for a device profile; got True"),
+        (lambda h200: cudnnpy.plan("forwards 1x1x1x1", device=h200), "operation must be one of"),
+        (
+            lambda h200: FusedConvolution(padding=1).plan(X, W, device=h200),
+            "x must be channels last and aligned to 16 bytes, ...; got strides (50176, 784, 28, 1)",
+        ),
+        (
+            lambda h200: FusedConvolution(layout="NHWC").plan(LAST[0]._replace(shape=(0, 28, 28, 64)), LAST[1], device=h200),
+            "a planned problem must have elements; got none in x, out",
+        ),
+    ],
+)  # fmt: skip
+def test_arguments_that_do_not_fit(h200: DeviceProfile, call: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=says(message)):
+        call(h200)
+
+
+def test_arrays_have_a_device_of_their_own(h200: DeviceProfile, stand_in: Any) -> None:
+    from stand_in_device import Array
+
+    with pytest.raises(
+        TypeError,
+        match=says("x and w must be TensorSpecs to plan for a device profile; got others. Type cudnnpy.TensorSpec("),
+    ):
+        Convolution(padding=1).plan("forward", Array(2, 4, 6, 6), Array(8, 4, 3, 3), device=h200)
+    with pytest.raises(TypeError, match="w must be a TensorSpec to plan for a device profile; got another object"):
+        Convolution(padding=1).plan("forward", X, Array(64, 64, 3, 3), device=h200)
+
+
+def test_one_process_serves_all_calls_until_another_profile(
+    h200: DeviceProfile, monkeypatch: pytest.MonkeyPatch, profile_file: Any
+) -> None:
+    started: list[Any] = []
+    make = child_process.WorkerProcess
+
+    def counted(*given: Any, **options: Any) -> Any:
+        started.append(make(*given, **options))
+        return started[-1]
+
+    monkeypatch.setattr(planner_process, "WorkerProcess", counted)
+    cudnnpy.plan(TEXT, device=h200)
+    cudnnpy.explain(TEXT, device=h200)
+    assert len(started) == 1
+    threads = [threading.Thread(target=cudnnpy.plan, args=(TEXT,), kwargs={"device": h200}) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(started) == 1
+    cudnnpy.plan(TEXT, device=DeviceProfile.load(profile_file()))
+    assert [one.is_alive for one in started] == [False, True]
+
+
+def test_a_process_that_ended_is_replaced(h200: DeviceProfile) -> None:
+    first = cudnnpy.plan(TEXT, device=h200)
+    planner_process._current[0]._process.kill()
+    planner_process._current[0]._process._process.wait()
+    assert cudnnpy.plan(TEXT, device=h200).name == first.name
+
+
+# Profiles
+
+
+@pytest.mark.parametrize("name", DeviceProfile.names())
+def test_the_profiles_of_the_package_plan_with_the_loaded_cudnn(name: str) -> None:
+    assert cudnnpy.plan(TEXT, device=DeviceProfile.load(name)).workspace_size >= 0
+
+
+def test_a_profile_of_the_package_tells_what_was_set_by_hand(h200: DeviceProfile, tmp_path: Any) -> None:
+    assert h200.set_by_hand == ("smCountOrigin", "oversizedSharedMemoryPerBlock", "memoryBusWidth")
+    assert "9.28.0" in h200.releases
+    h200.save(tmp_path / "mine.json")
+    again = DeviceProfile.load(tmp_path / "mine.json")
+    assert (again.properties, again.cudnn, again.set_by_hand, again.releases) == (
+        h200.properties, None, h200.set_by_hand, h200.releases
+    )  # fmt: skip
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))  # as on a full disk
+    try:
+        with pytest.raises(OSError, match="large"):
+            h200.save(tmp_path / "mine.json")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert DeviceProfile.load(tmp_path / "mine.json").properties == h200.properties
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.json"]
+
+
+def test_the_status_of_the_graph_api_without_a_driver_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "cuda_problem", lambda: NO_DRIVER)
+    error = status_error("cudnnBackendFinalize", 1008, "CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED")
+    assert "CUDA driver (libcuda.so.1)" in str(error)
+    assert "device=cudnnpy.DeviceProfile.load('h200')" in str(error)
+
+
+def test_an_idle_process_that_ends_at_the_moment_of_a_call_is_replaced(
+    h200: DeviceProfile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = cudnnpy.plan(TEXT, device=h200)
+    ended = planner_process._current[0]._process
+    ended.kill()
+    ended._process.wait()
+    is_alive = type(ended).is_alive.fget  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        type(ended), "is_alive", property(lambda self: not self._closed if self is ended else is_alive(self))
+    )
+    assert cudnnpy.plan(TEXT, device=h200).name == first.name

@@ -1,0 +1,262 @@
+"""Files of problems: writing, reading, and the line of an error."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tempfile
+from pathlib import Path
+
+import pytest
+import sample_graphs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problem_strategies import planning_options, problems
+
+from cudnnpy import Graph
+from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
+from cudnnpy._planning.problem_notation import ProblemTextError, parse, parse_plannable, text_of
+from cudnnpy.tuning import problem_file
+
+FORWARD, FILTER = "forward 1x64x8x8 64x64x3x3 pad=1 float16", "backward_filter 1x64x8x8 64x64x3x3 pad=1 tf32=False"
+GRAPH = text_of(sample_graphs.convolution_bias_relu(Graph()).problem())
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "PROBLEMS.txt"
+
+
+# There and back
+
+
+def test_what_is_written_is_read(file: Path) -> None:
+    problem_file.write(file, [FORWARD, GRAPH, FILTER])
+    found = problem_file.read(file, device=2)
+    assert [request.text for request in found] == [FORWARD, GRAPH, FILTER]
+    assert [request[1:3] for request in found] == [parse(text, 2) for text in (FORWARD, GRAPH, FILTER)]
+    assert [request.line for request in found] == [2, 3, 4]
+    assert file.read_text() == f"# Problems for `cudnnpy tune` and `cudnnpy plan`.\n{FORWARD}\n{GRAPH}\n{FILTER}\n"
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(problems().filter(lambda drawn: not drawn.is_empty), planning_options())))
+def test_any_problems_come_back(tmp_path_factory: pytest.TempPathFactory, drawn: list) -> None:
+    file = tmp_path_factory.mktemp("drawn") / "p.txt"
+    texts = [text_of(*pair) for pair in drawn]
+    problem_file.write(file, texts)
+    assert [request.text for request in problem_file.read(file)] == list(dict.fromkeys(texts))
+
+
+def test_texts_are_written_in_their_one_form_and_once(file: Path) -> None:
+    texts = ["half padding=1,1 forward 1x64x8x8 64x64x3x3", FILTER, FORWARD]
+    problem_file.write(file, iter(texts))
+    assert file.read_text().splitlines()[1:] == [FORWARD, FILTER]
+    file.write_text("\n".join(texts))
+    assert [(request.text, request.line) for request in problem_file.read(file)] == [(FORWARD, 1), (FILTER, 2)]
+
+
+def test_empty_lines_and_comments_are_skipped_and_json_is_a_graph(file: Path) -> None:
+    file.write_text(
+        f"# first\n\n  {FORWARD}  # as in {FILTER}\n{GRAPH.removeprefix('graph ')} tf32=False # fused\n#{BAD}\n"
+    )
+    found = problem_file.read(file)
+    assert [(one.text, one.line) for one in found] == [(FORWARD, 3), (f"{GRAPH} tf32=False", 4)]
+
+
+def test_a_file_may_have_no_problems(file: Path) -> None:
+    problem_file.write(file, [])
+    assert problem_file.read(file) == []
+
+
+def test_a_graph_whose_names_have_apostrophes_and_quotation_marks_comes_back(file: Path) -> None:
+    graph = Graph()
+    graph.output(
+        "y'\"\\\u00e9", graph.pointwise("relu_fwd", graph.tensor("x'", sample_graphs.channels_last((1, 8, 4, 4))))
+    )
+    text = text_of(graph.problem())
+    problem_file.write(file, [text])
+    (found,) = problem_file.read(file)
+    assert found.text == text
+    assert found.problem == graph.problem()
+
+
+# Writing is atomic
+
+
+def test_nothing_is_written_if_a_text_is_no_problem(file: Path) -> None:
+    with pytest.raises(ProblemTextError, match="Did you mean 'forward'"):
+        problem_file.write(file, [FORWARD, "foward 1x64x8x8 64x64x3x3"])
+    assert list(file.parent.iterdir()) == []
+    file.write_text("mine")
+    with pytest.raises(ProblemTextError):
+        problem_file.write(file, ["x"])
+    assert file.read_text() == "mine"
+
+
+def test_a_file_survives_a_failure_while_it_is_replaced(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem_file.write(file, [FORWARD])
+    before = file.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        problem_file.write(file, [FILTER])
+    assert caught.value.filename == os.fspath(file)
+    assert file.read_bytes() == before
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_replaced_file_keeps_its_mode_and_a_link_stays_one(file: Path) -> None:
+    problem_file.write(file, [FORWARD])
+    file.chmod(0o640)
+    link = file.with_name("link.txt")
+    link.symlink_to(file.name)
+    problem_file.write(link, [FILTER])
+    assert link.is_symlink()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert [request.text for request in problem_file.read(file)] == [FILTER]
+
+
+def test_a_device_is_written_to() -> None:
+    problem_file.write("/dev/null", [FORWARD])
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_a_pipe_and_a_file_without_a_name_are_written_to() -> None:
+    read_end, write_end = os.pipe()
+    with open(read_end, "rb") as pipe, open(write_end, "wb"), tempfile.TemporaryFile() as unnamed:
+        for written, source in ((write_end, pipe), (unnamed.fileno(), unnamed)):
+            problem_file.write(f"/dev/fd/{written}", [])
+            assert os.read(source.fileno(), 1000).startswith(b"# Problems ")
+
+
+def test_where_nothing_can_be_written_is_told_by_the_given_name(tmp_path: Path) -> None:
+    for path, kind in ((tmp_path, IsADirectoryError), (tmp_path / "no" / "p.txt", FileNotFoundError)):
+        with pytest.raises(kind) as caught:
+            problem_file.write(path, [FORWARD])
+        assert caught.value.filename == os.fspath(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+# What is refused
+
+BAD = "forward 1x64x8x8 64x64x3x3 stirde=2"  # at column 28
+WORD = "word must be a word of the notation; got 'stirde=2'. Did you mean 'stride'?"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column"),
+    [
+        (BAD, 1, 28),
+        (f"# é \U0001f600\n{FORWARD}\n\n  {BAD}\n{FILTER}", 4, 30),
+        (f"{FORWARD}\r\n{BAD}\r\n", 2, 28),
+        (f"\ufeff{BAD}", 1, 28),
+    ],
+)
+def test_an_error_has_the_line_and_the_column_of_the_file(file: Path, text: str, line: int, column: int) -> None:
+    file.write_bytes(text.encode())
+    with pytest.raises(ProblemTextError) as caught:
+        problem_file.read(file)
+    error = caught.value
+    assert (error.reason, error.file) == (WORD, os.fspath(file))
+    assert (error.line, error.column) == (line, column)
+    assert str(error) == f"{file}, line {line}, column {column}: {WORD}"
+
+
+OLD = f"""# Problems for `cudnnpy tune` and `cudnnpy plan`.
+format = 1
+problems = [
+    "{FORWARD}",
+]
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (b"", ": the file must have one problem a line; got no problem"),
+        (b"# only this", ": the file must have one problem a line; got no problem"),
+        (OLD.encode(), ", line 2: the file must have one problem a line; got TOML, .*: write the texts of its list .*"),
+        (b"problems = []", ", line 1: the file must have one problem a line; got TOML, .*"),
+        (b"[[problem]]\ntext = 'forward'", ", line 1: the file must have one problem a line; got TOML, .*"),
+        (
+            b"a text",
+            ", line 1, column 1: the file must have one problem a line; got another text: operation must be .*",
+        ),
+        (b'{"format": 1}', ", line 1, column 1: the file must have one problem a line; got another text: .*"),
+        (FORWARD.encode() + b"\nx" * 1001, ", line 2, column 1: the file must have one problem a line; got another .*"),
+        (b"forward\n# \xe9\n", ", line 2, column 3: the file must be UTF-8; got the byte 0xe9"),
+        (b"\xff\xfef\0", ", line 1, column 1: the file must be UTF-8; got the byte 0xff"),
+        (b"SQLite format 3\0\x10", ", line 1, column 1: the file must have one problem a line; .*"),
+    ],
+)
+def test_a_file_that_is_none_of_problems_is_refused_in_one_line(file: Path, given: bytes, reason: str) -> None:
+    file.write_bytes(given)
+    with pytest.raises(ProblemTextError) as caught:
+        problem_file.read_with_errors(file)
+    assert re.fullmatch(re.escape(str(file)) + reason, str(caught.value)), str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_folder_and_a_missing_file_are_told(tmp_path: Path) -> None:
+    with pytest.raises(
+        ProblemTextError, match=f"^{re.escape(str(tmp_path))}: path must be a file of problems; got a folder$"
+    ):
+        problem_file.read(tmp_path)
+    with pytest.raises(FileNotFoundError) as caught:
+        problem_file.read(tmp_path / "none.txt")
+    assert caught.value.filename == os.fspath(tmp_path / "none.txt")
+
+
+def test_a_file_that_is_too_large_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(problem_file, "MAX_PROBLEM_FILE_BYTES", 100)
+    file.write_text("#" * 101)
+    with pytest.raises(ProblemTextError, match="the file must have 100 bytes at most; got more"):
+        problem_file.read(file)
+
+
+def test_the_page_shows_what_a_file_gives(file: Path) -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "notation.md").read_text()
+    section = page.partition("## Files of problems")[2]
+    listed = re.findall(r"```text\n(.*?)```", section, re.DOTALL)[0]
+    file.write_text(listed)
+    assert [type(request.problem) for request in problem_file.read(file)] == [ConvolutionProblem] * 3
+    file.write_text(listed.replace("backward_data 128x64x56x56 64x64", "forward 128x64x56x56 64x32"))
+    with pytest.raises(ProblemTextError) as caught:
+        problem_file.read(file)
+    assert f"\n{str(caught.value).replace(str(file), 'PROBLEMS.txt')}\n" in page
+    refused = re.findall(r"^(column .*)$", page, re.MULTILINE)
+    texts = [*(f"forward 1x64x8x8 64x64x3x3 {word}" for word in ("stirde=2", "NHWC")), "forward 0x64x8x8 64x64x3x3"]
+    for text, line in zip(texts, refused, strict=True):
+        with pytest.raises(ProblemTextError, match=f"^{re.escape(line)}$"):
+            parse_plannable(text)
+
+
+PIECES = [*"\"'[]=,#\n\\{}. ", "\r\n", "format = ", "1", "2", "é", FORWARD, BAD, "\0"]
+
+
+@settings(max_examples=800, deadline=None)
+@given(st.data())
+def test_any_file_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """Random bytes, and files with a few parts changed; those that are read are written and read again."""
+    file = tmp_path_factory.getbasetemp() / "fuzzed.txt"
+    text = f"{FORWARD}\n  {FILTER}  # second\n{GRAPH}\n"
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(text)))
+        text = text[:at] + data.draw(st.sampled_from(PIECES)) + text[at + data.draw(st.integers(0, 3)) :]
+    file.write_bytes(data.draw(st.just(text.encode()) | st.binary()))
+    refused, found = None, []
+    try:
+        found = problem_file.read(file)
+    except ProblemTextError as error:
+        refused = error
+    if refused:
+        assert "\n" not in str(refused)
+        assert refused.line is None or 1 <= refused.line <= file.read_bytes().count(b"\n") + 1
+    problem_file.write(file, [request.text for request in found])
+    assert [request.text for request in problem_file.read(file)] == [request.text for request in found]
