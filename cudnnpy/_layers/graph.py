@@ -411,7 +411,12 @@ class Graph(PublicDir):
         >>> found["stats"].shape
         (2, 8, 64, 1)
         """
-        if not isinstance(kind, str) or kind not in KINDS:
+        if not isinstance(kind, str):
+            raise TypeError(
+                f"kind must be the name of a kind; got {error_repr(kind)}. The sum of two nodes is g.pointwise("
+                '"add", a, b)'
+            )
+        if kind not in KINDS:
             raise ValueError(
                 f"kind must be one of {', '.join(KINDS)}; got {error_repr(kind)}{suggest_value(kind, KINDS)}"
             )

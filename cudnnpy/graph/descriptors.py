@@ -29,7 +29,7 @@ def build_graph(graph: OperationGraph, target: Target) -> Descriptor:
             return [of(uid) for uid in uids]
         if uids not in made:
             offsets = tensors[uids].ragged
-            made[uids] = _tensor(tensors[uids], of(offsets) if offsets else None)
+            made[uids] = graph_tensor(tensors[uids], of(offsets) if offsets else None)
         return made[uids]
 
     operations = []
@@ -107,7 +107,7 @@ def _data_type(tensor: Tensor) -> raw.cudnnDataType_t:
     return dtype_of(tensor.spec.dtype).number
 
 
-def _tensor(tensor: Tensor, offsets: Descriptor | None) -> Descriptor:
+def graph_tensor(tensor: Tensor, offsets: Descriptor | None) -> Descriptor:
     """Return the descriptor of a tensor. `offsets` is the tensor of the offsets of a ragged one."""
     spec, (count, axis) = tensor.spec, tensor.vector
     reordering = enumerator(raw.cudnnBackendTensorReordering_t, tensor.reordering or "none", "reordering")

@@ -358,7 +358,7 @@ def test_candidates_are_listed_once_and_planned_or_refused(plan: Planner, name: 
 def test_a_tensor_is_described_to_c_as_its_spec_says(stand_in: StandInDevice) -> None:
     for number, described in enumerate((spec(2, 3, strides=(1, 2))._replace(alignment=2), spec(4, 5)), 7):
         whole = described._replace(strides=described.strides or (5, 1))
-        tensor = descriptors._tensor(Tensor(number, whole), None)
+        tensor = descriptors.graph_tensor(Tensor(number, whole), None)
         assert {
             raw.cudnnBackendAttributeName_t(k).name.removeprefix("CUDNN_ATTR_TENSOR_"): v
             for k, v in stand_in.attributes[number_of(tensor.pointer)].items()
