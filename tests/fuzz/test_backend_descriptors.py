@@ -18,9 +18,9 @@ from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._planning import engines
 from cudnnpy.backend import Descriptor
+from cudnnpy.errors import CudnnError
 from cudnnpy.graph.descriptors import graph_tensor
 from cudnnpy.graph.operation_graph import Tensor
-from cudnnpy.errors import CudnnError
 from cudnnpy.raw import _api
 
 # A kind is drawn with attributes of the same beginning, mostly: a few are shortened.
