@@ -290,8 +290,11 @@ class Plan(PublicDir):
             return profile_plan, (self.entry, self.profile, self._caller)
         return Plan.from_json, (self.to_json(), self.device)
 
-    def check_serves(self, problem: Problem) -> None:
-        """ValueError unless this is a plan for the problem, wherever its tensors lie, on the same device."""
+    def check_serves(self, problem: Problem, operands: CallerOperands | None = None) -> None:
+        """ValueError unless this is a plan for the problem, wherever its tensors lie, on the same device.
+
+        `operands` are the caller's names and order, if they are not the problem's.
+        """
         if self.profile is not None:
             raise ValueError(
                 f"algorithm must be a plan for a GPU of this process; got one for {self.profile.description}, a device "
@@ -305,6 +308,11 @@ class Plan(PublicDir):
         if self.problem.aligned() != problem.aligned():
             raise ValueError(
                 f"algorithm must be a plan for this problem; got one for another:\n  {self.problem}\n  not {problem}"
+            )
+        if operands is not None and operands != self._caller:
+            raise ValueError(
+                f"algorithm must be a plan with the operands {', '.join(operands.names)} in this order; "
+                f"got one with {', '.join(self.operands)}"
             )
 
     def to_json(self) -> str:

@@ -20,11 +20,15 @@ class StridedSlice(NamedTuple):
 
 
 class Values(NamedTuple):
-    """The distribution of an operand's random values in a measurement: uniform from `low` to `high`, or whole numbers."""
+    """The distribution of an operand's random values in a measurement: uniform from `low` to `high`, or whole numbers.
+
+    Lengths and indices are not random: the elements begin at `low`, and each is `step` more than the one before.
+    """
 
     low: float
     high: float
     is_whole: bool = False
+    step: int | None = None
 
 
 POSITIVE, FLAGS = Values(0.5, 1.5), Values(0.0, 1.0, is_whole=True)
@@ -32,6 +36,8 @@ POSITIVE, FLAGS = Values(0.5, 1.5), Values(0.0, 1.0, is_whole=True)
 
 def values_of(spec: TensorSpec) -> Values:
     """Return the distribution for an operand that may have any values."""
+    if spec.dtype in ("bool", "float8_e8m0fnu"):  # flags, and scales
+        return FLAGS if spec.dtype == "bool" else POSITIVE
     if "float" in spec.dtype:
         return Values(-1.0, 1.0)
     return Values(0.0 if spec.dtype == "uint8" else -4.0, 4.0, is_whole=True)

@@ -125,7 +125,7 @@ def plan_for(
     """
     given = options.algorithm
     if isinstance(given, Plan):
-        given.check_serves(problem)
+        given.check_serves(problem, operands)
         return given
     begin = time.perf_counter()
     request = request_for(problem, options, memory_limit, may_run=memory_limit is None)

@@ -101,6 +101,8 @@ class Kind(NamedTuple):
     prefix: str = ""  #: of the attributes' names; the descriptor's name by default
     terms: Terms = lambda options, given, made: 1
     dtypes: Mapping[str, tuple[str, ...]] = {}  #: the data types of operands; others may have any
+    #: operands that are lengths or indices: name -> a valid first element and the step to the next, from the operands
+    indices: Mapping[str, Callable[[Operands], tuple[int, int]]] = {}
 
     @property
     def descriptor_name(self) -> str:
@@ -498,6 +500,15 @@ def _moe_backward(options: Mapping[str, Any], given: Operands, dtype: ElementNam
     return {"dweight": _packed((experts, token.shape[2], doutput.shape[2]), token.dtype)}
 
 
+def _lengths(given: Operands) -> tuple[int, int]:
+    """Return the lengths of the rows and columns of attention's scores, from q and k or from the scores x."""
+    if "x" in given:
+        rows, columns = given["x"].shape[2:]
+        return rows, columns
+    pages = given["page_table_k"].shape[2] if "page_table_k" in given else 1
+    return given["q"].shape[2], given["k"].shape[2] * pages
+
+
 # The table
 
 _COMP_TYPE = {"compute_dtype": Option("COMP_TYPE", DTYPE)}
@@ -509,6 +520,12 @@ _LENGTHS = {
     "seq_len_kv": "SEQ_LEN_KVDESC?",
     "cu_seq_len_q": "CU_SEQ_LEN_QDESC?",
     "cu_seq_len_kv": "CU_SEQ_LEN_KVDESC?",
+}
+_LENGTH_INDICES: dict[str, Callable[[Operands], tuple[int, int]]] = {
+    "seq_len_q": lambda given: (_lengths(given)[0], 0),
+    "seq_len_kv": lambda given: (_lengths(given)[1], 0),
+    "cu_seq_len_q": lambda given: (0, _lengths(given)[0]),
+    "cu_seq_len_kv": lambda given: (0, _lengths(given)[1]),
 }
 _LENGTH_DTYPES = dict.fromkeys(_LENGTHS, _INT32)
 _DROPOUT = {"dropout_seed": "DROPOUT_SEED_DESC?", "dropout_offset": "DROPOUT_OFFSET_DESC?"}
@@ -635,6 +652,11 @@ KINDS: Mapping[str, Kind] = {
         nested_options={**_COMP_TYPE, "padding_value": Option("PADDING_VALUE", NUMBER)},
         terms=lambda options, given, made: given["a"].shape[-1],
         dtypes={"a": _FACTORS, "b": _FACTORS, **dict.fromkeys(("m_override", "n_override", "k_override"), _INT32)},
+        indices={
+            "m_override": lambda given: (given["a"].shape[-2], 0),
+            "n_override": lambda given: (given["b"].shape[-1], 0),
+            "k_override": lambda given: (given["a"].shape[-1], 0),
+        },
     ),
     "resample_fwd": _RESAMPLE,
     "resample_bwd": _RESAMPLE._replace(
@@ -729,6 +751,7 @@ KINDS: Mapping[str, Kind] = {
         },
         prefix="BN_FINALIZE",
         dtypes={"accum_count": _INT64},
+        indices={"accum_count": lambda given: (1000, 0)},
     ),
     "bn_bwd_weights": Kind(
         "BN_BWD_WEIGHTS",
@@ -811,6 +834,10 @@ KINDS: Mapping[str, Kind] = {
         _paged_cache_load,
         options={"shape": Option("", low=1)},
         dtypes={"sequence": _INT32, "page_table": _INT32},
+        indices={
+            "sequence": lambda given: (given["page_table"].shape[2] * given["container"].shape[2], 0),
+            "page_table": lambda given: (0, 0),
+        },
     ),
     "block_scale_quantize": Kind(
         "BLOCK_SCALE_QUANTIZE",
@@ -842,6 +869,7 @@ KINDS: Mapping[str, Kind] = {
         _band,
         options={**_BAND_OPTIONS, **_SHAPE},
         dtypes={"kv_token_offset": _INDICES},
+        indices={"kv_token_offset": lambda given: (0, 0)},
     ),
     "contract_band_matrix": Kind(
         "CONTRACT_BAND_MATRIX",
@@ -866,6 +894,7 @@ KINDS: Mapping[str, Kind] = {
         _same_as("x", "y"),
         options={"comparison_mode": Option("COMPARISON_MODE", raw.cudnnPointwiseMode_t)},
         dtypes={**_LENGTH_DTYPES, "left_bound": _INDICES, "shift_right_bound": _INDICES},
+        indices=_LENGTH_INDICES,
     ),
     "softmax": Kind(
         "SOFTMAX",
@@ -916,6 +945,11 @@ KINDS: Mapping[str, Kind] = {
             **_LENGTH_DTYPES,
             **_DROPOUT_DTYPES,
         },
+        indices={
+            **_LENGTH_INDICES,
+            "page_table_k": lambda given: (0, 0),
+            "page_table_v": lambda given: (0, 0),
+        },
     ),
     "sdpa_bwd": Kind(
         "SDPA_BWD",
@@ -940,6 +974,7 @@ KINDS: Mapping[str, Kind] = {
         },
         terms=lambda options, given, made: max(given["q"].shape[2], given["k"].shape[2]),
         dtypes={**dict.fromkeys("qkv", _ATTENTION), "stats": ("float32",), **_LENGTH_DTYPES, **_DROPOUT_DTYPES},
+        indices=_LENGTH_INDICES,
     ),
     "moe_grouped_matmul": Kind(
         "MOE_GROUPED_MATMUL",
@@ -962,6 +997,11 @@ KINDS: Mapping[str, Kind] = {
             **dict.fromkeys(("token", "weight"), _FACTORS),
             **dict.fromkeys(("first_token_offset", "token_index", "token_ks"), _INT32),
         },
+        indices={
+            "first_token_offset": lambda given: (0, given["token"].shape[1] // given["first_token_offset"].shape[0]),
+            "token_index": lambda given: (0, 0),
+            "token_ks": lambda given: (0, 0),
+        },
     ),
     "moe_grouped_matmul_bwd": Kind(
         "MOE_GROUPED_MATMUL_BWD",
@@ -971,6 +1011,9 @@ KINDS: Mapping[str, Kind] = {
         options=_MATH_PREC,
         terms=lambda options, given, made: given["token"].shape[1],
         dtypes={"first_token_offset": _INT32},
+        indices={
+            "first_token_offset": lambda given: (0, given["token"].shape[1] // given["first_token_offset"].shape[0])
+        },
     ),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cudnnpy._checks.option_values import error_repr
@@ -23,7 +23,7 @@ from cudnnpy.backend import Descriptor
 from cudnnpy.graph.descriptors import build_graph
 from cudnnpy.graph.graph_json import graph_from_json, graph_to_json
 from cudnnpy.graph.kinds import KINDS, pointwise_name
-from cudnnpy.graph.operation_graph import Operation, OperationGraph, c_number, each_uid
+from cudnnpy.graph.operation_graph import Operation, OperationGraph, Uids, c_number, each_uid
 from cudnnpy.names import short_name
 from cudnnpy.typing import ElementName
 
@@ -34,6 +34,8 @@ _POSITIVE = {
     **dict.fromkeys(("div", "mod", "floor_mod"), ("b",)),
     "norm_forward": ("input_running_var",),
     "norm_backward": ("inv_variance",),
+    "bn_finalize": ("y_sq_sum", "prev_running_var"),
+    "bn_bwd_weights": ("invstd",),
 }
 _FLAGS = {
     **dict.fromkeys(("logical_and", "logical_or", "logical_not"), ("x", "b")),
@@ -116,11 +118,14 @@ class GraphProblem:
 
     @property
     def value_ranges(self) -> tuple[Values, ...]:
-        """The distribution of each operand's values: positive for a divisor, a logarithm or a variance, flags for a mask."""
+        """The distribution of each operand's values.
+
+        They are positive for a divisor, a logarithm or a variance, flags for a mask, and valid lengths and indices.
+        """
         positive, flags = _restricted(self.graph)
+        special = dict.fromkeys(flags, FLAGS) | dict.fromkeys(positive, POSITIVE) | _indices(self.graph)
         return tuple(
-            POSITIVE if uid in positive else FLAGS if uid in flags else values_of(spec)
-            for uid, spec in zip(self.graph.in_memory, self.specs, strict=True)
+            special.get(uid) or values_of(spec) for uid, spec in zip(self.graph.in_memory, self.specs, strict=True)
         )
 
     @property
@@ -158,12 +163,29 @@ class GraphProblem:
         return replace(self, graph=self.graph._replace(tensors=tensors))
 
 
+def _specs(tensors: Iterable[tuple[str, Uids]], specs: Mapping[int, TensorSpec]) -> dict[str, TensorSpec]:
+    return {name: specs[uid] for name, uids in tensors for uid in each_uid(uids)}
+
+
 def _terms(operation: Operation, specs: Mapping[int, TensorSpec]) -> int:
-    given, made = (
-        {name: specs[uid] for name, uids in some for uid in each_uid(uids)}
-        for some in (operation.operands, operation.results)
-    )
+    given, made = _specs(operation.operands, specs), _specs(operation.results, specs)
     return KINDS[operation.kind].terms(dict(operation.options), given, made)
+
+
+def _indices(graph: OperationGraph) -> dict[int, Values]:
+    """Return the values of tensors that are lengths, indices or offsets, by unique id."""
+    specs = graph.specs
+    found = {}
+    for operation in graph.operations:
+        operands, rules = dict(operation.operands), KINDS[operation.kind].indices
+        for name in rules.keys() & operands.keys():
+            low, step = rules[name](_specs(operation.operands, specs))
+            found.update(dict.fromkeys(each_uid(operands[name]), Values(low, low, is_whole=True, step=step)))
+    for tensor in graph.tensors:
+        if tensor.ragged:  # each sequence has the greatest length
+            assert tensor.spec.strides is not None
+            found[tensor.ragged] = Values(0, 0, is_whole=True, step=tensor.spec.strides[0])
+    return found
 
 
 def _restricted(graph: OperationGraph) -> tuple[set[int], set[int]]:

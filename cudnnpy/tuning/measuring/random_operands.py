@@ -15,9 +15,11 @@ _NUMBERS = 262_139
 
 @lru_cache(maxsize=32)
 def numbers(dtype: str, seed: int, values: Values) -> Any:
-    """Return random numbers as an array of a data type."""
+    """Return random numbers, or lengths or indices, as an array of a data type."""
     import numpy as np
 
+    if values.step is not None:
+        return (values.low + values.step * np.arange(_NUMBERS)).astype(numpy_dtype(dtype))
     drawn = np.random.default_rng(seed).uniform(values.low, values.high, _NUMBERS)
     return (np.rint(drawn) if values.is_whole else drawn).astype(numpy_dtype(dtype))
 

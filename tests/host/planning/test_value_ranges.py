@@ -9,6 +9,7 @@ import pytest
 
 from cudnnpy import Graph, TensorSpec
 from cudnnpy._planning.problem import FLAGS, POSITIVE, Values
+from cudnnpy.tuning.measuring.random_operands import numbers
 
 ANY, WHOLE = Values(-1.0, 1.0), Values(-4.0, 4.0, is_whole=True)
 X = TensorSpec((2, 8, 4, 4))
@@ -73,3 +74,22 @@ def test_variances_of_normalizations_are_positive() -> None:
 
 def test_whole_numbers_are_drawn_for_integers() -> None:
     assert ranges(lambda g, x: g.pointwise("identity", x), 1, X._replace(dtype="int8")) == [WHOLE]
+
+
+def test_lengths_and_indices_are_valid() -> None:
+    g = Graph()
+    q, k = g.tensor("q", TensorSpec((2, 4, 16, 8), "float16")), g.tensor("k", TensorSpec((6, 4, 32, 8), "float16"))
+    lengths = g.tensor("lengths", TensorSpec((2, 1, 1, 1), "int32"))
+    table = g.tensor("table", TensorSpec((2, 1, 3, 1), "int32"))
+    g.output(
+        "o", g.sdpa(q, k, k, 0.5, seq_len_q=lengths, seq_len_kv=lengths, page_table_k=table, page_table_v=table)[0]
+    )
+    found = dict(zip(g.problem(0).operands, g.problem(0).value_ranges, strict=True))
+    assert numbers("int32", 0, found["seq_len_q"])[:2].tolist() == [96, 96]  # as long as the pages of k
+    assert numbers("int32", 0, found["page_table_k"])[:6].tolist() == [0] * 6
+    g = Graph()
+    offsets = g.tensor("offsets", TensorSpec((3, 1, 1, 1), "int32"))
+    x = g.tensor("x", TensorSpec((2, 4, 16, 8), "float16"), ragged=offsets)
+    g.output("y", g.pointwise("relu_fwd", x))
+    ragged = next(values for values in g.problem(0).value_ranges if values.step is not None)
+    assert numbers("int32", 0, ragged)[:3].tolist() == [0, 512, 1024]
