@@ -307,7 +307,7 @@ class Graph(PublicDir):
             The result of an operation.
         dtype : dtype-like, optional
             By default the result's own dtype if its operation states one (indices, copies, statistics, and where `dtype` was
-            given), else the dtype of the first input.
+            given), else the dtype of the first floating-point input, or of the first input.
         strides : tuple of ints, optional
             In elements; by default the memory format of the operation's first input.
         ragged, reordering
@@ -348,7 +348,9 @@ class Graph(PublicDir):
             return node.spec.dtype
         if not self.inputs:
             raise ValueError("dtype must be a data type where the graph has no input to take it from; got None")
-        return self.inputs[0].spec.dtype  # also for flags, which cuDNN before 9.25 does not have in memory
+        # also for flags, which cuDNN before 9.25 does not have in memory
+        floats = (node.spec.dtype for node in self.inputs if "float" in node.spec.dtype)
+        return next(floats, self.inputs[0].spec.dtype)
 
     def _set_layout(self, node: Node, ragged: Node | None, reordering: Any, vector: Any) -> None:
         """Check and set the properties that few tensors have. Nothing is set if one does not fit."""

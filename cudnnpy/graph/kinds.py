@@ -381,10 +381,8 @@ def _slice(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> A
 
 
 def _same_as(operand: str, result: str) -> Rule:
-    """Return the rule of a kind whose only result is as an operand."""
-    return lambda options, given, dtype: (
-        {result: _like(given[operand].shape, given[operand], dtype)} if operand in given else {}
-    )
+    """Return the rule of a kind whose only result is as an operand, if there is one."""
+    return lambda options, given, dtype: {result: given[operand]} if operand in given else {}
 
 
 def _paged_cache_load(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
@@ -891,7 +889,7 @@ KINDS: Mapping[str, Kind] = {
             "shift_right_bound": "SHIFT_RIGHT_BOUND_DESC?",
         },
         {"y": "YDESC"},
-        _same_as("x", "y"),
+        lambda options, given, dtype: {"y": _like(given["x"].shape, given["x"], dtype)},
         options={"comparison_mode": Option("COMPARISON_MODE", raw.cudnnPointwiseMode_t)},
         dtypes={**_LENGTH_DTYPES, "left_bound": _INDICES, "shift_right_bound": _INDICES},
         indices=_LENGTH_INDICES,

@@ -1,0 +1,287 @@
+"""One graph for each kind of operation of cuDNN's graph API, computed in NumPy, and planned for a GPU that is not here.
+
+python graph_kinds.py                        # the results' shapes, by the reference implementation
+python graph_kinds.py --device h200          # also the plan of each graph, or the reason why there is none
+"""
+
+import argparse
+
+import numpy as np
+
+import cudnnpy
+
+
+class Example:
+    """A graph, and arrays for its inputs."""
+
+    def __init__(self):
+        self.graph, self.arrays = cudnnpy.Graph(), {}
+        self.random = np.random.default_rng(len(KINDS))
+
+    def tensor(self, name, *shape, dtype="float16", values=None, last=False):
+        """Add an input of random numbers, or of given ones; `last`: channels last in memory."""
+        drawn = self.random.uniform(-1, 1, shape) if values is None else np.broadcast_to(values, shape)
+        array = np.ascontiguousarray(drawn, dtype)
+        if last:
+            array = np.ascontiguousarray(np.moveaxis(array, 1, -1))
+            array = np.moveaxis(array, -1, 1)
+        self.arrays[name] = array
+        strides = tuple(stride // array.itemsize for stride in array.strides)
+        return self.graph.tensor(name, cudnnpy.TensorSpec(shape, dtype, strides))
+
+    def image(self, name, *shape, dtype="float16"):
+        """Add an image (N, C, H, W), channels last in memory."""
+        return self.tensor(name, *shape, dtype=dtype, last=True)
+
+    def channels(self, name, count=32, values=None):
+        """Add one float32 number for each channel."""
+        return self.tensor(name, 1, count, 1, 1, dtype="float32", values=values, last=True)
+
+
+def convolution_forward(e):
+    x, w = e.image("x", 4, 32, 14, 14), e.image("w", 64, 32, 3, 3)
+    e.graph.output("y", e.graph.convolution(x, w, padding=1))
+
+
+def convolution_backward_data(e):
+    dy, w = e.image("dy", 4, 64, 14, 14), e.image("w", 64, 32, 3, 3)
+    e.graph.output("dx", e.graph.convolution_backward_data(dy, w, (4, 32, 14, 14), padding=1))
+
+
+def convolution_backward_filter(e):
+    dy, x = e.image("dy", 4, 64, 14, 14), e.image("x", 4, 32, 14, 14)
+    e.graph.output("dw", e.graph.convolution_backward_filter(dy, x, (64, 32, 3, 3), padding=1))
+
+
+def pointwise(e):
+    """The gradient of a relu, of numbers above a limit alone."""
+    g, x, dy = e.graph, e.image("x", 4, 32, 8, 8), e.image("dy", 4, 32, 8, 8)
+    large = g.pointwise("cmp_gt", x, g.number(0.5))
+    g.output("dx", g.pointwise("binary_select", g.pointwise("relu_bwd", dy, x), g.number(0.0), large))
+
+
+def reduction(e):
+    e.graph.output("y", e.graph.reduction("add", e.image("x", 4, 32, 8, 8), (0, 2, 3)), "float32")
+
+
+def matmul(e):
+    g = e.graph
+    product = g.matmul(e.tensor("a", 8, 64, 32), e.tensor("b", 8, 32, 48))
+    g.output("c", g.pointwise("gelu_fwd", g.pointwise("add", product, e.tensor("bias", 1, 1, 48))))
+
+
+def resample_fwd(e):
+    e.graph.output("y", e.graph.resample("maxpool", e.image("x", 4, 32, 14, 14), 3, padding=1, stride=2))
+
+
+def resample_bwd(e):
+    dy = e.image("dy", 4, 32, 7, 7)
+    e.graph.output("dx", e.graph.resample_backward("avgpool_include_padding", dy, (4, 32, 14, 14), 2))
+
+
+def norm_forward(e):
+    """The statistics of batch normalization in training, and the running ones."""
+    g, x = e.graph, e.image("x", 4, 32, 8, 8)
+    scale, bias, mean, variance = (e.channels(name, values=0.5) for name in ("scale", "bias", "mean", "variance"))
+    results = g.normalization("batch_norm", x, scale, bias, 1e-5, running=(mean, variance), average_factor=0.1)
+    for name, node in zip(("y", "saved_mean", "saved_inverse", "new_mean", "new_variance"), results, strict=True):
+        g.output(name, node, "float16" if name == "y" else "float32")
+
+
+def norm_backward(e):
+    g, dy, x = e.graph, e.image("dy", 4, 32, 8, 8), e.image("x", 4, 32, 8, 8)
+    scale, mean, inverse = e.channels("scale"), e.channels("mean"), e.channels("inverse", values=1.7)
+    results = g.normalization_backward("batch_norm", dy, x, scale, mean, inverse)
+    for name, node in zip(("dx", "dscale", "dbias"), results, strict=True):
+        g.output(name, node, "float16" if name == "dx" else "float32")
+
+
+def gen_stats(e):
+    """The sums of a convolution's result, as batch normalization after it needs them."""
+    g = e.graph
+    y = g.output("y", g.convolution(e.image("x", 4, 32, 14, 14), e.image("w", 64, 32, 3, 3), padding=1))
+    for name, node in zip(("sum", "sq_sum"), g.gen_stats(y), strict=True):
+        g.output(name, node, "float32")
+
+
+def bn_finalize(e):
+    g = e.graph
+    total, squares = e.channels("sum"), e.channels("squares", values=900.0)
+    scale, bias, mean, variance = (e.channels(name, values=0.5) for name in ("scale", "bias", "mean", "variance"))
+    results = g.bn_finalize(total, squares, scale, bias, 1e-5, 784, running=(mean, variance), average_factor=0.1)
+    names = ("eq_scale", "eq_bias", "saved_mean", "saved_inverse", "new_mean", "new_variance")
+    for name, node in zip(names, results, strict=True):
+        g.output(name, node, "float32")
+
+
+def bn_bwd_weights(e):
+    g, x, dy = e.graph, e.image("x", 4, 32, 8, 8), e.image("dy", 4, 32, 8, 8)
+    mean, inverse, scale = e.channels("mean"), e.channels("inverse", values=1.7), e.channels("scale")
+    names = ("dscale", "dbias", "eq_dy_scale", "eq_x_scale", "eq_bias")
+    for name, node in zip(names, g.bn_bwd_weights(x, dy, mean, inverse, scale), strict=True):
+        g.output(name, node, "float32")
+
+
+def concat(e):
+    parts = [e.image("a", 4, 32, 8, 8), e.image("b", 4, 16, 8, 8)]
+    e.graph.output("y", e.graph.concat(parts, axis=1))
+
+
+def reshape(e):
+    """The product of a matrix and a transposed one: strides that are swapped transpose."""
+    g = e.graph
+    product = g.matmul(e.tensor("a", 8, 64, 32), e.tensor("b", 8, 32, 64), dtype="float16")
+    turned = g.reshape(product, (8, 64, 64), (4096, 1, 64))
+    g.output("y", g.matmul(turned, e.tensor("c", 8, 64, 32)))
+
+
+def transpose(e):
+    e.graph.output("y", e.graph.transpose(e.tensor("x", 2, 16, 4, 64), (0, 2, 1, 3)))
+
+
+def slice(e):
+    """A product of a part of the rows."""
+    g = e.graph
+    part = g.slice(e.tensor("a", 8, 64, 32), (0, 16, 0), (8, 48, 32))
+    g.output("y", g.matmul(part, e.tensor("b", 8, 32, 64)))
+
+
+def signal(e):
+    g = e.graph
+    flag = e.tensor("flag", 1, 1, 1, 1, dtype="int32", values=1)
+    g.output("y", g.signal("wait", flag, 1, e.image("x", 4, 32, 8, 8)))
+
+
+def rng(e):
+    """Dropout: numbers where random bits are set."""
+    g, x = e.graph, e.tensor("x", 8, 64, 64)
+    mask = g.output("mask", g.rng((8, 64, 64), 7, 0, probability=0.5), "float32")
+    g.output("y", g.pointwise("mul", x, mask))
+    e.arrays["mask"] = e.random.integers(0, 2, (8, 64, 64)).astype(np.float32)  # NumPy does not know cuDNN's bits
+
+
+def paged_cache_load(e):
+    """The product of a matrix and the pages of keys."""
+    g = e.graph
+    lengths = e.tensor("lengths", 2, 1, 1, 1, dtype="int32", values=64)
+    pages = np.arange(8).reshape(2, 1, 4, 1)
+    table = e.tensor("table", 2, 1, 4, 1, dtype="int32", values=pages)
+    values = g.paged_cache_load(e.tensor("pages", 8, 4, 16, 64), lengths, table)
+    g.output("y", g.matmul(e.tensor("p", 2, 4, 32, 64), values))
+
+
+def block_scale_quantize(e):
+    y, scale = e.graph.block_scale_quantize(e.tensor("x", 1, 128, 256), 32)
+    e.graph.output("y", y)
+    e.graph.output("scale", scale)
+
+
+def block_scale_dequantize(e):
+    g = e.graph
+    x = e.tensor("x", 1, 128, 256, dtype="float16")
+    scale = e.tensor("scale", 1, 128, 8, dtype="float32", values=2.0)
+    g.output("y", g.block_scale_dequantize(x, scale, 32))
+
+
+def expand_band_matrix(e):
+    g, x = e.graph, e.tensor("x", 2, 4, 64, 8)
+    g.output("y", g.expand_band_matrix(x, (2, 4, 64, 64), lower=4, upper=3, axis=3, pad_value=0.0), "float16")
+
+
+def contract_band_matrix(e):
+    e.graph.output("y", e.graph.contract_band_matrix(e.tensor("x", 2, 4, 64, 64), lower=4, upper=3, axis=3), "float16")
+
+
+def diagonal_band_mask(e):
+    """The scores of attention with a causal mask."""
+    g, q, k = e.graph, e.tensor("q", 2, 4, 64, 64), e.tensor("k", 2, 4, 64, 64)
+    scores = g.matmul(q, k)
+    g.output("y", g.diagonal_band_mask(scores, g.number(-np.inf), comparison="cmp_ge"))
+
+
+def softmax(e):
+    """The middle of attention."""
+    g, q, k, v = e.graph, *(e.tensor(name, 2, 4, 64, 64) for name in "qkv")
+    weights = g.softmax(g.matmul(q, k))
+    g.output("y", g.matmul(g.pointwise("identity", weights, dtype="float16"), v))
+
+
+def rope_fwd(e):
+    e.graph.output("y", e.graph.rope(e.tensor("x", 2, 4, 64, 64), e.tensor("freqs", 1, 1, 64, 64, dtype="float32")))
+
+
+def rope_bwd(e):
+    dy, freqs = e.tensor("dy", 2, 4, 64, 64), e.tensor("freqs", 1, 1, 64, 64, dtype="float32")
+    e.graph.output("dx", e.graph.rope_backward(dy, freqs))
+
+
+def sdpa_fwd(e):
+    o, stats = e.graph.sdpa(*(e.tensor(name, 2, 4, 128, 64) for name in "qkv"), 0.125, stats=True)
+    e.graph.output("o", o)
+    e.graph.output("stats", stats)
+
+
+def sdpa_bwd(e):
+    do, q, k, v, o = (e.tensor(name, 2, 4, 128, 64) for name in ("do", "q", "k", "v", "o"))
+    stats = e.tensor("stats", 2, 4, 128, 1, dtype="float32", values=5.0)
+    for name, node in zip(("dq", "dk", "dv"), e.graph.sdpa_backward(do, q, k, v, o, stats, 0.125), strict=True):
+        e.graph.output(name, node)
+
+
+def moe_grouped_matmul(e):
+    first = e.tensor("first", 4, 1, 1, dtype="int32", values=np.array([0, 30, 30, 100]).reshape(4, 1, 1))
+    weight = e.tensor("weight", 4, 64, 32)
+    e.graph.output("y", e.graph.moe_grouped_matmul(e.tensor("token", 1, 128, 64), weight, first))
+
+
+def moe_grouped_matmul_bwd(e):
+    first = e.tensor("first", 4, 1, 1, dtype="int32", values=np.array([0, 30, 30, 100]).reshape(4, 1, 1))
+    doutput, token = e.tensor("doutput", 1, 128, 32), e.tensor("token", 1, 128, 64)
+    e.graph.output("dweight", e.graph.moe_grouped_matmul_backward(doutput, token, first))
+
+
+KINDS = {
+    function.__name__: function
+    for function in (
+        *(convolution_forward, convolution_backward_data, convolution_backward_filter, pointwise, reduction, matmul),
+        *(resample_fwd, resample_bwd, norm_forward, norm_backward, gen_stats, bn_finalize, bn_bwd_weights, concat),
+        *(reshape, transpose, slice, signal, rng, paged_cache_load, block_scale_quantize, block_scale_dequantize),
+        *(
+            expand_band_matrix,
+            contract_band_matrix,
+            diagonal_band_mask,
+            softmax,
+            rope_fwd,
+            rope_bwd,
+            sdpa_fwd,
+            sdpa_bwd,
+        ),
+        *(moe_grouped_matmul, moe_grouped_matmul_bwd),
+    )
+}
+
+
+def example(kind):
+    """Return the example of a kind."""
+    made = Example()
+    KINDS[kind](made)
+    return made
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", help="the name or the file of a device profile")
+    profile = parser.parse_args().device
+    for kind in KINDS:
+        made = example(kind)
+        results = cudnnpy.reference.run(made.graph, made.arrays)
+        print(f"{kind}: {', '.join(f'{name} {array.dtype}{list(array.shape)}' for name, array in results.items())}")
+        if profile:
+            try:
+                print(f"    {made.graph.plan(cudnnpy.DeviceProfile.load(profile))}")
+            except cudnnpy.CudnnError as error:
+                print(f"    no plan: {str(error).splitlines()[0]}")
+
+
+if __name__ == "__main__":
+    main()
