@@ -169,8 +169,6 @@ COMMAND = """
 import signal, sys
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 from cudnnpy.cli import command
-from cudnnpy.tuning.profiles import stub_driver
-stub_driver.has_driver = lambda: False
 sys.exit(command.main(sys.argv[1:]))
 """
 
