@@ -11,11 +11,13 @@ import threading
 from typing import Any
 
 import pytest
+import sample_graphs
 from messages import says
 from offline_profiles import needs_profiles
 
 import cudnnpy
 from cudnnpy import Convolution, DeviceProfile, Engine, FusedConvolution, Graph, Plan, TensorSpec, errors, store
+from cudnnpy._planning import problem_notation, selection
 from cudnnpy._process.cuda_state import NO_DRIVER
 from cudnnpy.errors import CudnnError, NoAlgorithmError, status_error
 from cudnnpy.tuning import problem_file
@@ -181,14 +183,27 @@ def test_a_graph_of_packed_tensors_is_told_the_strides_that_engines_need(h200: D
         packed.plan(h200)
 
 
-def test_a_graph_that_must_be_compiled_is_planned_where_the_gpu_is(h200: DeviceProfile) -> None:
-    made = Graph()
-    made.output("y", made.pointwise("sigmoid_fwd", made.tensor("x", X._replace(strides=(50176, 1, 1792, 64)))))
-    with pytest.raises(NoAlgorithmError) as caught:
-        made.plan(h200)
-    assert str(caught.value).endswith(
-        "\n  Engines that are compiled at run time are planned only where the GPU is. One of them may run it"
-    )
+def test_a_plan_compiles_one_engine_and_a_survey_three(h200: DeviceProfile) -> None:
+    plan = sample_graphs.GRAPHS["scaled"](Graph()).plan(h200)
+    report = cudnnpy.explain(problem_notation.text_of(plan.problem), device=h200)
+    rows = report["candidates"]
+    assert plan.choice.compiled_at_run_time
+    assert report["choice"]["name"] == plan.name
+    compiled = [one.name for one in plan.candidates if one.workspace_size is not None]
+    assert compiled == [plan.name]
+    surveyed = [row["name"] for row in rows if row["workspace_size"] is not None]
+    assert surveyed == [row["name"] for row in rows][: selection.SURVEY_COMPILES]
+    (reason,) = {row["rejection_reason"] for row in rows[selection.SURVEY_COMPILES :] if row["compiled_at_run_time"]}
+    assert reason.startswith("not compiled: ")
+
+
+# Graphs that no engine computes unless it is compiled at run time
+COMPILED = ("scaled_convolution", "column_sums", "product", "layer_norm", "normalization_gradient", "averages")
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_graphs_that_must_be_compiled_are_planned(h200: DeviceProfile, name: str) -> None:
+    assert sample_graphs.GRAPHS[name](Graph()).plan(h200).choice.compiled_at_run_time
 
 
 @pytest.mark.parametrize("given", ["h200", "a100.json", 0])
