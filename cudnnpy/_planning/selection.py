@@ -198,9 +198,9 @@ def plan(problem: str, *, device: int | DeviceProfile = 0) -> Plan:
 def plan_elsewhere(
     problem: Problem, options: PlanningOptions, gpu: OtherGpu, operands: CallerOperands | None = None
 ) -> Plan:
-    """Return the plan of a problem for another GPU. Raises NoAlgorithmError, and ValueError for a forced algorithm."""
-    if options.algorithm is not None:
-        raise ValueError(f"algorithm must be None for a device profile; got {options.algorithm!r}")
+    """Return the plan of a problem for another GPU. Raises NoAlgorithmError, and ValueError for a v7 algorithm or a Plan."""
+    if not isinstance(options.algorithm, Engine | None):
+        raise ValueError(f"algorithm must be None or a cudnnpy.Engine for a device profile; got {options.algorithm!r}")
     plan: Plan = tuning().profile_planner().plan_for_profile(problem, options, gpu, operands)
     return plan
 

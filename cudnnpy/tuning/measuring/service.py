@@ -113,6 +113,8 @@ class Service:
     def _chooser(self, request: Mapping[str, Any]) -> ProfileChooser:
         assert self._profile is not None
         problem, options = problem_notation.parse(request["text"])
+        if "choice" in request:
+            options = options._replace(algorithm=Choice.of(request["choice"]).engine)
         target, limit = device_profile.target_of(self._profile), limit_of(options, self._profile.memory)
         asked = Request(problem, options, target, limit, may_run=False)
         return ProfileChooser(asked, self._announce, request["left_out"])
@@ -134,9 +136,11 @@ class ProfileChooser(RankedChooser):
         self._rejections = {name: Rejection(reason, is_final=True) for name, reason in left_out.items()}
 
     def order(self) -> Iterator[Candidate]:
-        """Yield every candidate once, and announce those that are planned."""
+        """Yield every candidate once, or only the forced one, and announce those that are planned."""
+        problem, options, target = self.request[:3]
+        forced = () if options.algorithm is None else (problem.forced_candidate(options, target),)
         self._announce("")
-        for candidate in list(super().order()):
+        for candidate in forced or list(super().order()):
             if not candidate.rejection_reason and candidate.name not in self._rejections:
                 self._announce(candidate.name)
             yield candidate

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 from cudnnpy._planning import problem_notation, selection
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.choice import Choice
+from cudnnpy._planning.choice import Choice, Engine
 from cudnnpy._planning.chooser import Request
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
@@ -64,15 +64,16 @@ class PlannerProcess:
         """End the process. The next request starts another one."""
         self._process.end()
 
-    def plan(self, text: str) -> Entry:
-        """Return the choice for a problem in the notation. Raises PlanningError if it cannot be planned."""
+    def plan(self, text: str, engine: Engine | None = None) -> Entry:
+        """Return the choice for a problem in the notation, or the given engine's. Raises PlanningError if there is none."""
 
         def parse(answer: Any) -> Entry | PlanningError:
             if "error" in answer:
                 return PlanningError(str(answer["error"]), map(Choice.of, answer["candidates"]))
             return Entry.of(answer)
 
-        found = self._ask({"do": "plan", "text": text}, parse)
+        forced = {} if engine is None else {"choice": Choice("", "", engine).plain()}
+        found = self._ask({"do": "plan", "text": text, **forced}, parse)
         if isinstance(found, PlanningError):
             raise found
         return found
@@ -129,7 +130,7 @@ def plan_for_profile(
     """Return the plan of a problem for a profile, and record the problem. Raises NoAlgorithmError."""
     with planner_for(profile) as planner:
         try:
-            entry = planner.plan(problem_notation.text_of(problem, options))
+            entry = planner.plan(problem_notation.text_of(problem, options), options.algorithm)
         except PlanningError as error:
             if not error.candidates:
                 raise

@@ -223,6 +223,19 @@ class TestTheStore:
         assert re.search(r"^time +0\.113 ms, measured on 2026-11-22, spread 2\.1%$", text, re.M)
         assert re.search(r"^agreement +differs from another candidate by 0\.04 of the tolerance at most$", text, re.M)
 
+    def test_a_candidate_that_was_measured_but_not_compiled_now_can_be_used(
+        self, explain, monkeypatch, tmp_path, profile_file
+    ):
+        text = text_of(sample_graphs.GRAPHS["scaled"](Graph()).problem(0))
+        with PlannerProcess(DeviceProfile.load(profile_file())) as planner:
+            entry = planner.plan(text)
+        measured = [one._replace(milliseconds=0.5, workspace_size=64, rejection_reason="") for one in entry.candidates]
+        exports.write(tmp_path / "stored.jsonl", [entry._replace(candidates=tuple(measured))])
+        monkeypatch.setenv("CUDNNPY_STORE_LAYERS", str(tmp_path / "stored.jsonl"))
+        rows = json.loads(explain(text, "--json"))["candidates"]
+        assert [row["rejection_reason"] for row in rows if row["compiled_at_run_time"]] == [""] * 5
+        assert [row["workspace_size"] for row in rows if row["compiled_at_run_time"]] == [0, 0, 0, 64, 64]
+
     def test_fastest_does_not_take_what_was_not_measured_here(self, explain, stored, tmp_path, monkeypatch):
         found = json.loads(explain(TEXT, "--json"))
         assert found["why"] == (

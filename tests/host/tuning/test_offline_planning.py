@@ -112,6 +112,8 @@ def test_gradients_fused_convolutions_and_graphs(h200: DeviceProfile) -> None:
     assert Convolution(padding=1).plan("backward_data", y, W, X.shape, device=h200).operation == "backward_data"
     fused = FusedConvolution(padding=1, layout="NHWC").plan(*LAST, bias=BIAS, device=h200)
     assert (fused.operands, fused.profile) == (("x", "w", "bias", "out"), h200)
+    swish = FusedConvolution(padding=1, layout="NHWC").plan(*LAST, bias=BIAS, activation="swish", device=h200)
+    assert swish.choice.compiled_at_run_time
     made = graph().plan(device=h200)
     assert (made.operands, made.profile) == (("x", "w", "bias", "y"), h200)
     assert made.operation == "forward"
@@ -197,6 +199,16 @@ def test_a_plan_compiles_one_engine_and_a_survey_three(h200: DeviceProfile) -> N
     assert reason.startswith("not compiled: ")
 
 
+def test_an_engine_that_a_survey_did_not_compile_can_be_forced(h200: DeviceProfile) -> None:
+    plan = Convolution(padding=1).plan("forward", X, W, device=h200)
+    other = next(one for one in plan.candidates if one.rejection_reason.startswith("not compiled: "))
+    forced = Convolution(padding=1, algorithm=other.engine).plan("forward", X, W, device=h200)
+    assert (forced.name, forced.choice.compiled_at_run_time) == (other.name, True)
+    assert [one.name for one in forced.candidates] == [other.name]
+    with pytest.raises(NoAlgorithmError, match=r"algorithm=Engine\(10000\)"):
+        Convolution(padding=1, algorithm=Engine(10_000)).plan("forward", X, W, device=h200)
+
+
 # Graphs that no engine computes unless it is compiled at run time
 COMPILED = ("scaled_convolution", "column_sums", "product", "layer_norm", "normalization_gradient", "averages")
 
@@ -221,7 +233,7 @@ def test_a_name_is_no_profile(given: Any) -> None:
         (lambda h200: graph().plan("h200"), NAMED),
         (lambda h200: cudnnpy.plan(TEXT, device="h200"), NAMED),
         (lambda h200: cudnnpy.explain(TEXT, device="h200"), NAMED),
-        (lambda h200: Convolution(padding=1, algorithm=Engine(0)).plan("forward", X, W, device=h200), "algorithm must be None"),
+        (lambda h200: Convolution(padding=1, algorithm="gemm").plan("forward", X, W, device=h200), "algorithm must be None or"),
         (lambda h200: cudnnpy.explain(TEXT, device=h200, measure=True), "measure must be False for a device profile; got True"),
         (lambda h200: cudnnpy.plan("forwards 1x1x1x1", device=h200), "operation must be one of"),
         (
