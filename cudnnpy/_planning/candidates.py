@@ -226,18 +226,11 @@ def from_configuration(lowering: Lowering, target: Target, source: str, found: E
         found.numerical_notes,
         known_issues.is_deterministic(*what),
         compiled,
-        rejection_reason=rejection_of_engine(target, *what),
+        rejection_reason=known_issues.rejection_by_issues(*what),
     )
     made = Candidate(choice, make, lowering)
     candidate = weakref.ref(made)
     return made
-
-
-def rejection_of_engine(target: Target, traits: ProblemTraits, engine: int, notes: tuple[str, ...]) -> str:
-    """Return the reason to reject an engine with these notes before it is planned; "" if there is none."""
-    if "runtime_compilation" in notes and target.profile is not None:
-        return "compiled at run time: needs the GPU itself"
-    return known_issues.rejection_by_issues(traits, engine, notes)
 
 
 def rejected(source: str, name: str, reason: str) -> Candidate:

@@ -12,7 +12,7 @@ from cudnnpy._checks.byte_counts import bytes_text
 from cudnnpy._core.candidate_table import table
 from cudnnpy._core.layouts import are_channels_last, channels_last_strides
 from cudnnpy._planning import problem_notation
-from cudnnpy._planning.candidate_filter import try_plan
+from cudnnpy._planning.candidate_filter import rejection_by_options, try_plan
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.chooser import (
@@ -35,7 +35,11 @@ from cudnnpy.handle import Handle, on_device
 if TYPE_CHECKING:
     from cudnnpy.tuning.profiles.device_profile import DeviceProfile
 
-RUNTIME_ENGINES = "Engines that are compiled at run time are planned only where the GPU is"
+SURVEY_COMPILES = 3  # engines that a survey compiles; each takes 0.2 to 1 s
+NOT_COMPILED = (
+    "not compiled: of the engines that are compiled at run time, only the first ones are; plan with "
+    "algorithm=candidate.engine to compile this one"
+)
 
 
 def limit_of(options: PlanningOptions, free_bytes: int, memory_limit: int | None = None) -> int:
@@ -53,13 +57,24 @@ def planned_candidates(
     request: Request,
     considered: list[Candidate],
     rejections: Mapping[str, Rejection] = MappingProxyType({}),
+    compiles: int = SURVEY_COMPILES,
 ) -> Iterator[Candidate]:
-    """Yield the candidates that can be used, planned. Append every candidate to `considered`."""
+    """Yield the candidates that can be used, planned. Append every candidate to `considered`.
+
+    The first `compiles` candidates that must be compiled are, and all before the first one that can be used.
+    """
+    compiled, has_usable = 0, False
     for candidate in candidates:
         considered.append(candidate)
         if not candidate.rejection_reason and candidate.name in rejections:
             candidate.rejection_reason = rejections[candidate.name].reason
+        candidate.rejection_reason = rejection_by_options(candidate, request.problem, request.options)
+        if candidate.compiled_at_run_time and not candidate.rejection_reason:
+            if has_usable and compiled >= compiles:
+                candidate.rejection_reason = NOT_COMPILED
+            compiled += 1
         if try_plan(candidate, request.problem, request.options, request.limit):
+            has_usable = True
             yield candidate
 
 
@@ -183,9 +198,9 @@ def plan(problem: str, *, device: int | DeviceProfile = 0) -> Plan:
 def plan_elsewhere(
     problem: Problem, options: PlanningOptions, gpu: OtherGpu, operands: CallerOperands | None = None
 ) -> Plan:
-    """Return the plan of a problem for another GPU. Raises NoAlgorithmError, and ValueError for a forced algorithm."""
-    if options.algorithm is not None:
-        raise ValueError(f"algorithm must be None for a device profile; got {options.algorithm!r}")
+    """Return the plan of a problem for another GPU. Raises NoAlgorithmError, and ValueError for a v7 algorithm or a Plan."""
+    if not isinstance(options.algorithm, Engine | None):
+        raise ValueError(f"algorithm must be None or a cudnnpy.Engine for a device profile; got {options.algorithm!r}")
     plan: Plan = tuning().profile_planner().plan_for_profile(problem, options, gpu, operands)
     return plan
 
@@ -196,10 +211,13 @@ def candidates_elsewhere(problem: Problem, options: PlanningOptions, gpu: OtherG
     return found
 
 
-def survey(chooser: Chooser) -> list[Candidate]:
-    """Return every candidate, planned if the options and the chooser permit it, otherwise with the rejection reason."""
+def survey(chooser: Chooser, compiles: int = SURVEY_COMPILES) -> list[Candidate]:
+    """Return every candidate, planned if the options and the chooser permit it, otherwise with the rejection reason.
+
+    Of those that must be compiled, `compiles` are, or as many as are needed for one that can be used.
+    """
     found: list[Candidate] = []
-    for _ in planned_candidates(chooser.order(), chooser.request, found, chooser.rejections()):
+    for _ in planned_candidates(chooser.order(), chooser.request, found, chooser.rejections(), compiles):
         pass
     return found
 
@@ -215,11 +233,8 @@ def request_for(
 
 def no_algorithm(request: Request, considered: list[Candidate]) -> NoAlgorithmError:
     """Return the error for a problem that no candidate can run."""
-    problem, options, target, limit = request[:4]
+    problem, options, _target, limit = request[:4]
     advice = _advice_on_formats(problem) if problem.operation == "graph" else ""
-    reasons = [one.rejection_reason for one in considered]
-    if target.profile is not None and any("RUNTIME_PREREQUISITE_MISSING" in reason for reason in reasons):
-        advice += f"\n  {RUNTIME_ENGINES}. One of them may run it"
     return NoAlgorithmError(str(problem), describe_options(options, limit), table(considered) + advice, considered)
 
 

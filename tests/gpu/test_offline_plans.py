@@ -1,7 +1,6 @@
 """Plans that are made without a GPU, from the profile of this one: their keys are this GPU's, and they give right results.
 
-`cudnnpy device-profile` reads the profile. `cudnnpy plan` runs in a process that sees no GPU, with the real driver and with the
-stub driver in its place.
+`cudnnpy device-profile` reads the profile. `cudnnpy plan` runs in a process that sees no GPU, with the stub driver.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.problem_notation import parse, text_of
 from cudnnpy.cli import command
 from cudnnpy.handle import Handle
-from cudnnpy.tuning.profiles import device_profile, stub_driver
+from cudnnpy.tuning.profiles import device_profile
 from cudnnpy.tuning.store import exports
 from cudnnpy.tuning.store.entry import Entry
 from cudnnpy.tuning.stored_choice import key_of
@@ -71,16 +70,14 @@ def profile_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.fixture(scope="module", params=["driver", "stub"])
-def plans(request: pytest.FixtureRequest, profile_file: Path) -> Iterator[Path]:
+@pytest.fixture(scope="module")
+def plans(profile_file: Path) -> Iterator[Path]:
     """An export of the plans of all problems, which a process without a GPU made."""
     texts = [*CONVOLUTIONS, text_of(fused()[0].problem(0))]
-    problems, output = (profile_file.with_name(f"{request.param}.{ending}") for ending in ("toml", "jsonl"))
+    problems, output = (profile_file.with_name(f"plans.{ending}") for ending in ("toml", "jsonl"))
     problems.write_text("\n".join(texts))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        if request.param == "stub":
-            patch.setattr(stub_driver, "has_driver", lambda: False)
         given = ["plan", str(problems), "--device", str(profile_file), "-o", str(output)]
         assert command.main(given) == 0
     yield output

@@ -102,6 +102,7 @@ def described(candidate: Candidate) -> dict[str, Any]:
         "workspace_size": candidate.workspace_size,
         "milliseconds": candidate.milliseconds,
         "engine": candidate.engine and vars(candidate.engine),
+        "compiled_at_run_time": candidate.compiled_at_run_time,
         "planned": executable is not None,
         "is_relocatable": executable is not None and is_relocatable(executable),
         "kind": type(executable).__name__,

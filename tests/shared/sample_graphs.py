@@ -101,6 +101,13 @@ def product(g: Graph) -> Graph:
     return g
 
 
+def product_in_float64(g: Graph) -> Graph:
+    """For which no engine is."""
+    a, b = (g.tensor(name, TensorSpec((4, 64, 64), "float64")) for name in "ab")
+    g.output("c", g.matmul(a, b))
+    return g
+
+
 def layer_norm(g: Graph) -> Graph:
     x = g.tensor("x", TensorSpec((512, 256, 1, 1), "float32", (256, 1, 256, 256)))
     scale, bias = (g.tensor(n, TensorSpec((1, 256, 1, 1), "float32", (256, 1, 256, 256))) for n in ("scale", "bias"))
@@ -152,5 +159,5 @@ OTHERS = (
 )
 GRAPHS: dict[str, Callable[[Graph], Graph]] = {
     function.__name__: function
-    for function in (*FUSED, *OTHERS, one_position_beside_channels_first, nothing_that_cudnn_takes)
+    for function in (*FUSED, *OTHERS, one_position_beside_channels_first, nothing_that_cudnn_takes, product_in_float64)
 }

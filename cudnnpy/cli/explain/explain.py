@@ -219,11 +219,16 @@ def _why_stored(stored: Stored, options: PlanningOptions) -> str:
 
 
 def _with_times(rows: Sequence[Choice], entry: Entry, *, has_reasons: bool) -> tuple[Choice, ...]:
-    """Return the rows with the times of an entry, its rejection reasons if requested, and the candidates that only it has."""
+    """Return the rows with the times of an entry, its rejection reasons if requested, and the candidates that only it has.
+
+    A measured candidate can be used, although the survey that made the rows did not compile it.
+    """
     measured = {candidate.name: candidate for candidate in entry.candidates}
     merged = []
     for row in rows:
         found = measured.pop(row.name, row)
+        if row.rejection_reason == selection.NOT_COMPILED and found.milliseconds is not None:
+            row = row._replace(rejection_reason="", workspace_size=found.workspace_size)
         reason = row.rejection_reason or (found.rejection_reason if has_reasons else "")
         times = {name: getattr(found, name) for name in ("milliseconds", "spread", "error")}
         merged.append(row._replace(rejection_reason=reason, **times))

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 from cudnnpy._checks.byte_counts import bytes_text
 from cudnnpy._planning.choice import Choice
-from cudnnpy._planning.selection import RUNTIME_ENGINES
 from cudnnpy.cli.explain.explanation import Explanation, Stored
 from cudnnpy.cli.text_table import Line, labelled, table, wrapped
 
@@ -42,10 +41,6 @@ def lines_of(explanation: Explanation, columns: int, *, lists_all: bool = False)
             yield from _table(others[:_NEXT], None, columns)
         yield Line("")
         yield from _reason_counts(rejected, columns)
-    if explanation.device.profile is not None:
-        yield Line("")
-        for part in wrapped(f"{RUNTIME_ENGINES}. One of them may be faster.", columns):
-            yield Line(part)
 
 
 def _head(explanation: Explanation) -> Iterator[tuple[str, str]]:

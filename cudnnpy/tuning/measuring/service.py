@@ -6,7 +6,7 @@ Candidates run in no other process.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -19,7 +19,7 @@ from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.selection import limit_of, survey
 from cudnnpy._version import __version__
-from cudnnpy.errors import CudnnError
+from cudnnpy.errors import CudnnError, NoAlgorithmError
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.tuning.measurement import Measurement
 from cudnnpy.tuning.measuring import gpus
@@ -102,14 +102,19 @@ class Service:
     # Planning
 
     def _plan(self, request: Mapping[str, Any]) -> Any:
-        return offline_planning.entry_for_profile(self._chooser(request)).plain()
+        try:
+            return offline_planning.entry_for_profile(self._chooser(request)).plain()
+        except NoAlgorithmError as error:
+            return {"error": str(error), "candidates": _plain_choices(error.candidates)}
 
     def _survey(self, request: Mapping[str, Any]) -> Any:
-        return [candidate.choice.stored.plain() for candidate in survey(self._chooser(request))]
+        return _plain_choices(survey(self._chooser(request)))
 
     def _chooser(self, request: Mapping[str, Any]) -> ProfileChooser:
         assert self._profile is not None
         problem, options = problem_notation.parse(request["text"])
+        if "choice" in request:
+            options = options._replace(algorithm=Choice.of(request["choice"]).engine)
         target, limit = device_profile.target_of(self._profile), limit_of(options, self._profile.memory)
         asked = Request(problem, options, target, limit, may_run=False)
         return ProfileChooser(asked, self._announce, request["left_out"])
@@ -131,9 +136,11 @@ class ProfileChooser(RankedChooser):
         self._rejections = {name: Rejection(reason, is_final=True) for name, reason in left_out.items()}
 
     def order(self) -> Iterator[Candidate]:
-        """Yield every candidate once, and announce those that are planned."""
+        """Yield every candidate once, or only the forced one, and announce those that are planned."""
+        problem, options, target = self.request[:3]
+        forced = () if options.algorithm is None else (problem.forced_candidate(options, target),)
         self._announce("")
-        for candidate in list(super().order()):
+        for candidate in forced or list(super().order()):
             if not candidate.rejection_reason and candidate.name not in self._rejections:
                 self._announce(candidate.name)
             yield candidate
@@ -142,6 +149,11 @@ class ProfileChooser(RankedChooser):
     def rejections(self) -> Mapping[str, Rejection]:
         """Return the candidates that are left out."""
         return self._rejections
+
+
+def _plain_choices(candidates: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return the choices of candidates as JSON."""
+    return [candidate.choice.stored.plain() for candidate in candidates]
 
 
 def _parsed(request: Mapping[str, Any]) -> tuple[Problem, PlanningOptions, int]:

@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Self, TypeVar
 
 from cudnnpy._planning import problem_notation, selection
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.choice import Choice
+from cudnnpy._planning.choice import Choice, Engine
 from cudnnpy._planning.chooser import Request
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan, profile_plan
 from cudnnpy._planning.problem import CallerOperands, Problem
 from cudnnpy._process.module_state import declare, fork_safe_lock
-from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.tuning import recording
 from cudnnpy.tuning.measuring.child_process import Ended, StartError, WorkerProcess
 from cudnnpy.tuning.profiles import stub_driver
@@ -36,12 +35,12 @@ T = TypeVar("T")
 class PlanningError(RuntimeError):
     """A problem cannot be planned. The message has cuDNN's reason, or the table of candidates.
 
-    `kind` is the class of the child's error, if it sent one.
+    `candidates` are those that were considered if none can be used; none for another error.
     """
 
-    def __init__(self, text: str, kind: str = "") -> None:
+    def __init__(self, text: str, candidates: Iterable[Choice] = ()) -> None:
         super().__init__(text)
-        self.kind = kind
+        self.candidates = [*candidates]
 
 
 class PlannerProcess:
@@ -65,9 +64,19 @@ class PlannerProcess:
         """End the process. The next request starts another one."""
         self._process.end()
 
-    def plan(self, text: str) -> Entry:
-        """Return the choice for a problem in the notation. Raises PlanningError if it cannot be planned."""
-        return self._ask({"do": "plan", "text": text}, Entry.of)
+    def plan(self, text: str, engine: Engine | None = None) -> Entry:
+        """Return the choice for a problem in the notation, or the given engine's. Raises PlanningError if there is none."""
+
+        def parse(answer: Any) -> Entry | PlanningError:
+            if "error" in answer:
+                return PlanningError(str(answer["error"]), map(Choice.of, answer["candidates"]))
+            return Entry.of(answer)
+
+        forced = {} if engine is None else {"choice": Choice("", "", engine).plain()}
+        found = self._ask({"do": "plan", "text": text, **forced}, parse)
+        if isinstance(found, PlanningError):
+            raise found
+        return found
 
     def survey(self, text: str) -> list[Choice]:
         """Return every candidate for a problem. Raises PlanningError if cuDNN fails."""
@@ -84,7 +93,7 @@ class PlannerProcess:
             answer = self._process.ask({**request, "left_out": excluded}, parse=parse)
             if not isinstance(answer, Ended):
                 if "error" in answer:
-                    raise PlanningError(answer["error"], answer["kind"])
+                    raise PlanningError(answer["error"])
                 found: T = answer["answer"]
                 return found
             if not answer.step and not is_new:  # the process ended since it was idle
@@ -94,7 +103,7 @@ class PlannerProcess:
             excluded[answer.begun] = f"the process that planned it ended: {answer.how}"
 
     def _start(self) -> WorkerProcess:
-        stub = None if stub_driver.has_driver() else stub_driver.open_file()
+        stub = stub_driver.open_file()
         opening = {"profile": asdict(self.profile), **({} if stub is None else {"stub": stub})}
         try:
             process = WorkerProcess(opening, inherited=() if stub is None else (stub,))
@@ -121,12 +130,12 @@ def plan_for_profile(
     """Return the plan of a problem for a profile, and record the problem. Raises NoAlgorithmError."""
     with planner_for(profile) as planner:
         try:
-            entry = planner.plan(problem_notation.text_of(problem, options))
+            entry = planner.plan(problem_notation.text_of(problem, options), options.algorithm)
         except PlanningError as error:
-            if error.kind != NoAlgorithmError.__name__:
+            if not error.candidates:
                 raise
             target, limit = Target(profile=profile.text), selection.limit_of(options, profile.memory)
-            considered = candidates_for_profile(problem, options, profile)
+            considered = [*map(Candidate, error.candidates)]
             raise selection.no_algorithm(Request(problem, options, target, limit), considered) from None
     recording.note(problem, options)
     return profile_plan(entry, profile, operands)

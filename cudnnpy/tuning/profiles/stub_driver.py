@@ -1,7 +1,7 @@
-"""The stub driver, a stand-in for libcuda with which cuDNN's engines load and plan on a machine without a CUDA driver.
+"""The stub driver, a stand-in for libcuda with which cuDNN's engines load, compile and plan without a CUDA driver.
 
-It is an ELF file of one page that exports the functions that cuDNN's engines link. Nothing can run on it, and only a child
-process that plans for a device profile loads it.
+It is an ELF file of one page that exports the functions that cuDNN's engines link or look up. Kernels can be loaded, since
+planning loads those that it compiled, but nothing can run. Only a child process that plans for a device profile loads it.
 """
 
 from __future__ import annotations
@@ -17,29 +17,60 @@ __all__ = ["LIBRARY", "content", "has_driver", "open_file"]
 
 LIBRARY = "libcuda.so.1"
 _ARCHITECTURE = "x86_64"
-_FUNCTIONS = (
-    "cuGetErrorString",
-    "cuModuleGetFunction",
-    "cuModuleLoadData",
-    "cuModuleUnload",
-    "cuTensorMapEncodeIm2col",
-    "cuTensorMapEncodeTiled",
-)
+#: The functions by effect: "text" is the error's text, "handle" a success with a handle as the first result. cuDNN links some
+#: and looks the others up; it calls few of them to plan.
+_FUNCTIONS = {
+    "text": ("cuGetErrorName", "cuGetErrorString"),
+    "handle": (
+        "cuKernelGetFunction",
+        "cuLibraryGetKernel",
+        "cuLibraryLoadData",
+        "cuLibraryLoadFromFile",
+        "cuModuleGetFunction",
+        "cuModuleLoadData",
+    ),
+    "success": ("cuKernelSetAttribute", "cuLibraryUnload", "cuModuleUnload"),
+    "failure": (
+        "cuCtxGetCurrent",
+        "cuCtxGetLimit",
+        "cuCtxPopCurrent",
+        "cuCtxPushCurrent",
+        "cuDeviceGet",
+        "cuDeviceGetCount",
+        "cuDriverGetVersion",
+        "cuKernelGetAttribute",
+        "cuLaunchCooperativeKernel",
+        "cuLaunchKernel",
+        "cuLaunchKernelEx",
+        "cuLinkAddData",
+        "cuLinkComplete",
+        "cuLinkCreate",
+        "cuLinkDestroy",
+        "cuOccupancyMaxPotentialClusterSize",
+        "cuStreamGetCtx",
+        "cuTensorMapEncodeIm2col",
+        "cuTensorMapEncodeTiled",
+    ),
+}
 _ERROR_TEXT = b"this is no driver\0"
-_PAGE = 0x1000
+_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+_PAGE = 0x1000  # in bytes; also the handle of everything
 _HEADER, _PROGRAM_HEADER, _SYMBOL, _DYNAMIC_ENTRY = 64, 56, 24, 16  # bytes
 _PT_LOAD, _PT_DYNAMIC, _PT_GNU_STACK = 1, 2, 0x6474E551
 _EXECUTE, _WRITE, _READ = 1, 2, 4
 _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SYMENT, _DT_SONAME = 4, 5, 6, 10, 11, 14
 
 
-def open_file() -> int:
+def open_file() -> int | None:
     """Return the descriptor of a file in memory with the stub driver, which vanishes when it is closed.
 
-    A process that loads /proc/self/fd/N has the library for everything that needs the driver, because the sonames are equal.
-    Raises CudnnError on another architecture than x86-64.
+    A process that loads /proc/self/fd/N has the library for everything that needs the driver, because the sonames are equal. It
+    serves machines with a driver, too: there the driver would load compiled kernels only for its own GPU. On another
+    architecture than x86-64 the driver is needed: then return None, or raise CudnnError if there is none.
     """
     if platform.machine() != _ARCHITECTURE:
+        if has_driver():
+            return None
         raise CudnnError(
             f"NVIDIA's driver ({LIBRARY}) must be installed to plan on {platform.machine()}; got none, and there is a "
             f"stand-in for {_ARCHITECTURE} alone"
@@ -54,8 +85,9 @@ def content() -> bytes:
 
     The file has one page, which is mapped twice: for reading and executing, and for the loader to write to the dynamic section.
     """
-    names = b"\0" + b"".join(name.encode() + b"\0" for name in (LIBRARY, *_FUNCTIONS))
-    count = len(_FUNCTIONS) + 1  # symbol 0 is undefined
+    effects = {name: effect for effect, functions in _FUNCTIONS.items() for name in functions}
+    names = b"\0" + b"".join(name.encode() + b"\0" for name in (LIBRARY, *effects))
+    count = len(effects) + 1  # symbol 0 is undefined
     symbols_at = _HEADER + 4 * _PROGRAM_HEADER
     hash_at = symbols_at + count * _SYMBOL
     # One bucket: 1, 2, ... to the end.
@@ -63,7 +95,7 @@ def content() -> bytes:
     names_at = hash_at + len(hashes)
     text_at = names_at + len(names)
     code_at = text_at + len(_ERROR_TEXT)
-    code = _code(text_at - code_at)
+    code, offsets = _code(text_at - code_at)
     dynamic_at = -(-(code_at + len(code)) // 8) * 8
     dynamic = b"".join(
         pack("<qQ", tag, value)
@@ -92,28 +124,28 @@ def content() -> bytes:
     identification = b"\x7fELF" + bytes((2, 1, 1)) + bytes(9)
     header = identification + pack("<2HI3QI6H", 3, 62, 1, 0, _HEADER, 0, 0, _HEADER, _PROGRAM_HEADER, 4, 0, 0, 0)
     symbols = bytes(_SYMBOL) + b"".join(
-        pack("<IBBHQQ", names.index(b"\0" + name.encode() + b"\0") + 1, 0x12, 0, 1, code_at + (at > 0) * _FAILS_AT, 1)
-        for at, name in enumerate(_FUNCTIONS)
+        pack("<IBBHQQ", names.index(b"\0" + name.encode() + b"\0") + 1, 0x12, 0, 1, code_at + offsets[effect], 1)
+        for name, effect in effects.items()
     )
     before = header + programs + symbols + hashes + names + _ERROR_TEXT + code
     return before.ljust(dynamic_at, b"\0") + dynamic
 
 
-_FAILS_AT = 14  # the second function, after cuGetErrorString
+def _code(text_distance: int) -> tuple[bytes, dict[str, int]]:
+    """Return the machine code, which is one function for each effect, and their offsets by effect.
 
-
-def _code(text_distance: int) -> bytes:
-    """Return the machine code: cuGetErrorString, and a function that returns CUDA_ERROR_NO_DEVICE.
-
-    `text_distance` is the distance of the error's text from the begin of the code.
+    `text_distance` is the distance of the error's text from the begin of the code. The first arguments are in rdi and rsi, and
+    the result is in eax.
     """
-    get_error_string = b"".join(
-        (
-            b"\x48\x8d\x05" + pack("<i", text_distance - 7),  # lea rax, [rip + text]
-            b"\x48\x89\x06",  # mov [rsi], rax
-            b"\x31\xc0",  # xor eax, eax
-            b"\xc3",  # ret
-        )
-    )
-    assert len(get_error_string) <= _FAILS_AT
-    return get_error_string.ljust(_FAILS_AT, b"\xcc") + b"\xb8" + pack("<i", 100) + b"\xc3"  # mov eax, 100; ret
+    functions = {
+        # lea rax, [rip + text]; mov [rsi], rax; xor eax, eax; ret
+        "text": b"\x48\x8d\x05" + pack("<i", text_distance - 7) + b"\x48\x89\x06\x31\xc0\xc3",
+        "handle": b"\x48\xc7\x07" + pack("<i", _PAGE) + b"\x31\xc0\xc3",  # mov qword [rdi], _PAGE; xor eax, eax; ret
+        "success": b"\x31\xc0\xc3",  # xor eax, eax; ret
+        "failure": b"\xb8" + pack("<i", _NO_DEVICE) + b"\xc3",  # mov eax, _NO_DEVICE; ret
+    }
+    offsets, code = {}, b""
+    for effect, function in functions.items():
+        offsets[effect] = len(code)
+        code += function
+    return code, offsets

@@ -35,7 +35,6 @@ from cudnnpy._planning.candidates import (
     candidate_for_engine,
     from_configuration,
     rejected_graph,
-    rejection_of_engine,
     uses_tf32,
 )
 from cudnnpy._planning.choice import Engine
@@ -266,7 +265,7 @@ def ranked(
             rejected.append(partial(rejected_graph, lowering, error.with_traceback(None)))
             continue
         graph = engine_number(0, traits.operation, bool(traits.fused))
-        rejection_of = cache(partial(rejection_of_engine, target, traits))
+        rejection_of = cache(partial(known_issues.rejection_by_issues, traits))
         for position, proposal in enumerate(proposals):
             found = Configuration(graph + proposal.engine, proposal.knobs or None, suffix, position)
             make = partial(from_configuration, lowering, target, "heuristics", proposal)

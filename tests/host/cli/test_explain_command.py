@@ -42,7 +42,7 @@ from tests.shared import made_up_models
 
 ROOT = Path(__file__).resolve().parents[3]
 FEATURES = 75 + 1 + 5  # of a convolution, and of proposals without engines of their own
-TEXT = "forward 128x64x56x56 64x64x3x3 pad=1 float16 channels_last"
+TEXT = "backward_data 128x64x56x56 64x64x3x3 pad=1 float16 channels_last"  # no engine for it is compiled at run time
 
 offline = [needs_profiles, pytest.mark.usefixtures("without_driver")]
 
@@ -65,7 +65,7 @@ class TestForAProfile:
 
     def test_the_report_names_the_choice_and_why(self, explain):
         text = explain(TEXT, "--all")
-        assert re.search(r"^problem +forward 128x64x56x56 64x64x3x3 pad=1 float16 channels_last$", text, re.M)
+        assert re.search(r"^problem +backward_data 128x64x56x56 64x64x3x3 pad=1 float16 channels_last$", text, re.M)
         assert "NVIDIA H200, compute capability 9.0, 132 multiprocessors, 139.8 GiB; device profile" in " ".join(
             text.split()
         )
@@ -90,9 +90,7 @@ class TestForAProfile:
         names = [line.split()[1] for line in lines[start + 2 : end] if line.startswith("  engine ")]
         assert names == [re.findall(r"\d+", name)[0] for name in usable[1:6]]
         total = re.fullmatch(r"rejected: (\d+) \(--all lists them\)", lines[end + 1])
-        counts = [
-            int(line.split()[0]) for line in lines[end + 2 : lines.index("", end + 1)] if line.split()[0].isdigit()
-        ]
+        counts = [int(line.split()[0]) for line in lines[end + 2 :] if line.split()[0].isdigit()]
         assert sum(counts) == int(total[1]) > len(found) - len(usable)  # a row may be of several engines
         assert counts == sorted(counts, reverse=True)
         assert len(lines) < 45
@@ -159,7 +157,7 @@ class TestForAProfile:
         assert json.loads(explain("-", "--json"))["problem"] == TEXT
 
     def test_a_problem_that_no_engine_can_run_is_status_2_and_a_report(self, profile_file, capsys, monkeypatch):
-        graph = text_of(sample_graphs.GRAPHS["scaled"](Graph()).problem(0))  # its engines are compiled at run time
+        graph = text_of(sample_graphs.GRAPHS["product_in_float64"](Graph()).problem(0))
         monkeypatch.setattr(sys, "stdin", io.StringIO(graph))
         assert command.main(["explain", "-", "--device", str(profile_file())]) == 2
         text = capsys.readouterr().out
@@ -168,17 +166,18 @@ class TestForAProfile:
         assert re.search(r"^because +no candidate can be used: see the rejection reasons$", text, re.M)
 
     def test_a_predicted_time_is_marked_as_one(self, explain, monkeypatch, tmp_path):
-        usable = [one for one in json.loads(explain(TEXT, "--json"))["candidates"] if not one["rejection_reason"]]
+        forward = "forward 128x64x56x56 64x64x3x3 pad=1 float16 channels_last"  # a kind that FEATURES are of
+        usable = [one for one in json.loads(explain(forward, "--json"))["candidates"] if not one["rejection_reason"]]
         fast = next(one for one in usable if one["source"] == "engines" and not one["engine"]["knobs"])
         made_up_models.write(tmp_path, ("9.0", model.model_release()), fast["engine"]["index"], FEATURES)
         monkeypatch.setenv("CUDNNPY_MODELS", str(tmp_path))
         planner_process.end_process()  # the next one sees the folder
-        found = json.loads(explain(TEXT, "--json"))
+        found = json.loads(explain(forward, "--json"))
         first = found["candidates"][0]
         assert (first["name"], first["expected"], first["milliseconds"]) == (fast["name"], 1.0, None)
         assert found["choice"] == first
         assert found["why"] == f"the {model.source_text('ranking')} predicts the shortest time for it"
-        text = explain(TEXT, "--all")
+        text = explain(forward, "--all")
         assert re.search(r"^time +not measured; predicted by the ranking: 1\.00 of the fastest one's$", text, re.M)
         assert re.search(r"^\* engine .* x1\.00\b", text, re.M)
 
@@ -223,6 +222,19 @@ class TestTheStore:
         text = explain(TEXT, "--prefer", "autotune")
         assert re.search(r"^time +0\.113 ms, measured on 2026-11-22, spread 2\.1%$", text, re.M)
         assert re.search(r"^agreement +differs from another candidate by 0\.04 of the tolerance at most$", text, re.M)
+
+    def test_a_candidate_that_was_measured_but_not_compiled_now_can_be_used(
+        self, explain, monkeypatch, tmp_path, profile_file
+    ):
+        text = text_of(sample_graphs.GRAPHS["scaled"](Graph()).problem(0))
+        with PlannerProcess(DeviceProfile.load(profile_file())) as planner:
+            entry = planner.plan(text)
+        measured = [one._replace(milliseconds=0.5, workspace_size=64, rejection_reason="") for one in entry.candidates]
+        exports.write(tmp_path / "stored.jsonl", [entry._replace(candidates=tuple(measured))])
+        monkeypatch.setenv("CUDNNPY_STORE_LAYERS", str(tmp_path / "stored.jsonl"))
+        rows = json.loads(explain(text, "--json"))["candidates"]
+        assert [row["rejection_reason"] for row in rows if row["compiled_at_run_time"]] == [""] * 5
+        assert [row["workspace_size"] for row in rows if row["compiled_at_run_time"]] == [0, 0, 0, 64, 64]
 
     def test_fastest_does_not_take_what_was_not_measured_here(self, explain, stored, tmp_path, monkeypatch):
         found = json.loads(explain(TEXT, "--json"))

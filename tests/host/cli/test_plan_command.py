@@ -27,7 +27,7 @@ from cudnnpy.tuning.store.database import Store
 CONVOLUTION = "forward 8x64x28x28 64x64x3x3 pad=1 float16 channels_last"
 FILTER = "backward_filter 8x64x28x28 64x64x3x3 pad=1 prefer=no_workspace"
 FUSED = text_of(sample_graphs.GRAPHS["convolution_bias_relu"](Graph()).problem(0))
-IMPOSSIBLE = text_of(sample_graphs.GRAPHS["scaled"](Graph()).problem(0))  # its engines are compiled at run time
+IMPOSSIBLE = text_of(sample_graphs.GRAPHS["product_in_float64"](Graph()).problem(0))
 
 
 @pytest.fixture

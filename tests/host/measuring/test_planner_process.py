@@ -81,12 +81,12 @@ def test_a_plan_is_an_entry_that_was_not_measured(profile_file):
     assert all(one.rejection_reason or one.workspace_size is not None for one in entry.candidates)
 
 
-def test_the_survey_has_the_same_candidates(profile_file):
+def test_the_survey_has_the_same_candidates_and_compiles_more(profile_file):
     with opened(profile_file()) as planner:
         entry, rows = planner.plan(TEXT), planner.survey(TEXT)
-    assert [(row.name, row.rejection_reason) for row in rows] == [
-        (one.name, one.rejection_reason) for one in entry.candidates
-    ]
+    assert [row.name for row in rows] == [one.name for one in entry.candidates]
+    for row, one in zip(rows, entry.candidates, strict=True):
+        assert row.rejection_reason == one.rejection_reason or one.rejection_reason.startswith("not compiled")
 
 
 def test_a_preference_becomes_the_limit_of_the_key(profile_file):
@@ -169,8 +169,6 @@ COMMAND = """
 import signal, sys
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 from cudnnpy.cli import command
-from cudnnpy.tuning.profiles import stub_driver
-stub_driver.has_driver = lambda: False
 sys.exit(command.main(sys.argv[1:]))
 """
 

@@ -308,7 +308,8 @@ TUNED = ["forward float32", "backward_data float16 channels last", "bias and rel
 @pytest.mark.parametrize("name", TUNED)
 def test_autotune_measures_every_usable_candidate_and_takes_the_fastest(plan: Planner, name: str) -> None:
     request = with_options(PROBLEMS[name], prefer="autotune")
-    names = [row["name"] for row in usable(plan("survey", **request))]
+    rows = usable(plan("survey", **request))
+    names = [row["name"] for row in rows if not row["compiled_at_run_time"]]  # the others, as long as they gain
     for fastest in (names[0], names[-1], names[len(names) // 2]):
         chosen = plan("choose", **request, times={name: 1.0 + (name != fastest) for name in names})
         assert chosen["name"] == fastest
@@ -364,7 +365,7 @@ def test_autotune_measures_within_the_limit_and_the_filters(plan: Planner) -> No
 @pytest.mark.parametrize(
     "request_",
     [
-        problem(dtype="int8", last=True),
+        problem(w=(64, 1, 3, 3), dtype="int8", last=True, options={"groups": 64}),
         with_options(problem(last=True, dtype="bfloat16"), algorithm={"index": 10_000}),
         with_options(problem(), algorithm="winograd"),
     ],

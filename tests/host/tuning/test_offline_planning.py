@@ -11,11 +11,13 @@ import threading
 from typing import Any
 
 import pytest
+import sample_graphs
 from messages import says
 from offline_profiles import needs_profiles
 
 import cudnnpy
 from cudnnpy import Convolution, DeviceProfile, Engine, FusedConvolution, Graph, Plan, TensorSpec, errors, store
+from cudnnpy._planning import problem_notation, selection
 from cudnnpy._process.cuda_state import NO_DRIVER
 from cudnnpy.errors import CudnnError, NoAlgorithmError, status_error
 from cudnnpy.tuning import problem_file
@@ -110,6 +112,8 @@ def test_gradients_fused_convolutions_and_graphs(h200: DeviceProfile) -> None:
     assert Convolution(padding=1).plan("backward_data", y, W, X.shape, device=h200).operation == "backward_data"
     fused = FusedConvolution(padding=1, layout="NHWC").plan(*LAST, bias=BIAS, device=h200)
     assert (fused.operands, fused.profile) == (("x", "w", "bias", "out"), h200)
+    swish = FusedConvolution(padding=1, layout="NHWC").plan(*LAST, bias=BIAS, activation="swish", device=h200)
+    assert swish.choice.compiled_at_run_time
     made = graph().plan(device=h200)
     assert (made.operands, made.profile) == (("x", "w", "bias", "y"), h200)
     assert made.operation == "forward"
@@ -181,14 +185,37 @@ def test_a_graph_of_packed_tensors_is_told_the_strides_that_engines_need(h200: D
         packed.plan(h200)
 
 
-def test_a_graph_that_must_be_compiled_is_planned_where_the_gpu_is(h200: DeviceProfile) -> None:
-    made = Graph()
-    made.output("y", made.pointwise("sigmoid_fwd", made.tensor("x", X._replace(strides=(50176, 1, 1792, 64)))))
-    with pytest.raises(NoAlgorithmError) as caught:
-        made.plan(h200)
-    assert str(caught.value).endswith(
-        "\n  Engines that are compiled at run time are planned only where the GPU is. One of them may run it"
-    )
+def test_a_plan_compiles_one_engine_and_a_survey_three(h200: DeviceProfile) -> None:
+    plan = sample_graphs.GRAPHS["scaled"](Graph()).plan(h200)
+    report = cudnnpy.explain(problem_notation.text_of(plan.problem), device=h200)
+    rows = report["candidates"]
+    assert plan.choice.compiled_at_run_time
+    assert report["choice"]["name"] == plan.name
+    compiled = [one.name for one in plan.candidates if one.workspace_size is not None]
+    assert compiled == [plan.name]
+    surveyed = [row["name"] for row in rows if row["workspace_size"] is not None]
+    assert surveyed == [row["name"] for row in rows][: selection.SURVEY_COMPILES]
+    (reason,) = {row["rejection_reason"] for row in rows[selection.SURVEY_COMPILES :] if row["compiled_at_run_time"]}
+    assert reason.startswith("not compiled: ")
+
+
+def test_an_engine_that_a_survey_did_not_compile_can_be_forced(h200: DeviceProfile) -> None:
+    plan = Convolution(padding=1).plan("forward", X, W, device=h200)
+    other = next(one for one in plan.candidates if one.rejection_reason.startswith("not compiled: "))
+    forced = Convolution(padding=1, algorithm=other.engine).plan("forward", X, W, device=h200)
+    assert (forced.name, forced.choice.compiled_at_run_time) == (other.name, True)
+    assert [one.name for one in forced.candidates] == [other.name]
+    with pytest.raises(NoAlgorithmError, match=r"algorithm=Engine\(10000\)"):
+        Convolution(padding=1, algorithm=Engine(10_000)).plan("forward", X, W, device=h200)
+
+
+# Graphs that no engine computes unless it is compiled at run time
+COMPILED = ("scaled_convolution", "column_sums", "product", "layer_norm", "normalization_gradient", "averages")
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_graphs_that_must_be_compiled_are_planned(h200: DeviceProfile, name: str) -> None:
+    assert sample_graphs.GRAPHS[name](Graph()).plan(h200).choice.compiled_at_run_time
 
 
 @pytest.mark.parametrize("given", ["h200", "a100.json", 0])
@@ -206,7 +233,7 @@ def test_a_name_is_no_profile(given: Any) -> None:
         (lambda h200: graph().plan("h200"), NAMED),
         (lambda h200: cudnnpy.plan(TEXT, device="h200"), NAMED),
         (lambda h200: cudnnpy.explain(TEXT, device="h200"), NAMED),
-        (lambda h200: Convolution(padding=1, algorithm=Engine(0)).plan("forward", X, W, device=h200), "algorithm must be None"),
+        (lambda h200: Convolution(padding=1, algorithm="gemm").plan("forward", X, W, device=h200), "algorithm must be None or"),
         (lambda h200: cudnnpy.explain(TEXT, device=h200, measure=True), "measure must be False for a device profile; got True"),
         (lambda h200: cudnnpy.plan("forwards 1x1x1x1", device=h200), "operation must be one of"),
         (
