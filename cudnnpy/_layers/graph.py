@@ -1066,7 +1066,9 @@ class Graph(PublicDir):
         Node
             x[start:limit:stride].
         """
-        return self.add("slice", x=x, start=start, limit=limit, stride=stride)["y"]
+        self._check_nodes(x=x)
+        steps = (1,) * len(x.shape) if stride is None else stride
+        return self.add("slice", x=x, start=start, limit=limit, stride=steps)["y"]
 
     def signal(self, mode: str | raw.cudnnSignalMode_t, flag: Node, value: int, x: Node | None = None) -> Node | None:
         """Add a signal between GPUs (CUDNN_BACKEND_OPERATION_SIGNAL_DESCRIPTOR).

@@ -371,7 +371,7 @@ def _transpose(options: Mapping[str, Any], given: Operands, dtype: ElementName) 
 
 def _slice(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
     x, start, limit = given["x"], options["start"], options["limit"]
-    steps = options.get("stride", (1,) * len(x.shape))
+    steps = options["stride"]
     if not len(start) == len(limit) == len(steps) == len(x.shape):
         raise ValueError(f"start, limit and stride must be {len(x.shape)} integers; got {start}, {limit}, {steps}")
     if not all(a < b <= size for a, b, size in zip(start, limit, x.shape, strict=True)):
@@ -794,7 +794,7 @@ KINDS: Mapping[str, Kind] = {
         options={
             "start": Option("START_INDICES", is_required=True),
             "limit": Option("LIMIT_INDICES", low=1, is_required=True),
-            "stride": Option("STRIDES", low=1),
+            "stride": Option("STRIDES", low=1, is_required=True),
         },
     ),
     "signal": Kind(
