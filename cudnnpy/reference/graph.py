@@ -306,7 +306,7 @@ class _Bounds(NamedTuple):
             return {name: _grown(grown[name], sums[name]) for name in sums}
         terms = KINDS[kind].terms(step.options, step.specs, step.specs)
         own = 2 * (terms + 4) * roundoff
-        inputs = [one.dtype for one in step.specs.values() if isinstance(one, TensorSpec)]
+        inputs = [spec.dtype for spec in map(step.specs.get, errors) if isinstance(spec, TensorSpec)]
         if kind in _PRODUCTS and self.tf32 and "float32" in inputs:
             own += 4 * _ROUNDOFF["tf32"] * bool(roundoff)
         if "reduced_precision_reduction" in self.notes:
