@@ -303,7 +303,7 @@ class _Bounds(NamedTuple):
         sums = step.again(sizes)
         grown = step.again({name: _each(_plus, sizes[name], one, step.given[name]) for name, one in errors.items()})
         if kind in _MOVES:
-            return {name: _grown(grown[name], sums[name]) for name in sums}
+            return {name: _difference(grown[name], sums[name]) for name in sums}
         terms = KINDS[kind].terms(step.options, step.specs, step.specs)
         own = 2 * (terms + 4) * roundoff
         inputs = [spec.dtype for spec in map(step.specs.get, errors) if isinstance(spec, TensorSpec)]
@@ -313,15 +313,15 @@ class _Bounds(NamedTuple):
             own += 4 * sqrt(terms) * max(self.outputs, roundoff)
         found = {}
         for name in dict(step.operation.results):
-            tile = 0.0
+            tile, size = 0.0, _size(np.asarray(sums[name], np.float64))  # a padding may be negative or infinite
             if kind in _CONVOLUTIONS:  # some engines transform tiles without a note
                 transformed = any(word in note for note in self.notes for word in ("winograd", "fft"))
                 widest = max(_ROUNDOFF.get(dtype, 0.0) for dtype in (*inputs, "tf32" if self.tf32 else "float64"))
                 own_tile = (
                     _TRANSFORM * ((terms + 4) * roundoff + widest) if transformed else _UNNOTED * (terms + 4) * roundoff
                 )
-                tile = own_tile * float(np.max(sums[name], initial=0.0))
-            found[name] = _grown(grown[name], sums[name]) + own * sums[name] + tile
+                tile = own_tile * float(np.max(size, initial=0.0))
+            found[name] = _difference(grown[name], sums[name]) + own * size + tile
         return found
 
     def _at_the_ends(self, step: _Step, errors: Given, name: str, roundoff: float) -> Float64:
@@ -360,10 +360,6 @@ def _size(array: Array) -> Array:
 
 def _plus(size: Array, error: Float64, given: Array) -> Array:
     return size + error if given.dtype.kind == "f" else size
-
-
-def _grown(grown: Array, sums: Array) -> Float64:
-    return np.abs(np.asarray(grown, np.float64) - sums)
 
 
 def _difference(found: Array, expected: Array) -> Float64:

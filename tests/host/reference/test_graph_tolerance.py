@@ -11,6 +11,7 @@ from graph_evaluation import graph_of, operation, run_in_float32
 from reference_checks import normal_numbers
 
 from cudnnpy import Graph, TensorSpec, reference
+from cudnnpy._planning.options import PlanningOptions
 
 Arrays = dict[str, np.ndarray]
 
@@ -207,3 +208,39 @@ def test_attention_with_a_softmax_in_half_precision() -> None:
     wrong = o.astype(np.float16)
     wrong.ravel()[np.argmax(np.abs(o))] *= np.float16(1.02)
     assert excess(g, arrays, {"o": wrong})["o"] > 1
+
+
+INFINITE_PADDING = {"lower_bandwidth": 1, "upper_bandwidth": 5, "axis": 2, "pad_value": -np.inf}
+SINGLE: list[tuple[str, dict[str, Any], str, Arrays]] = [
+    ("expand_band_matrix", INFINITE_PADDING, "y", {"x": normal_numbers(0, (2, 7, 7))}),
+    ("matmul", {"padding_value": -7.0}, "c", {"m_override": np.full((2, 1, 1), 4, np.int32)}),
+    ("softmax", {}, "y", {"x": normal_numbers(0, (2, 7, 7))}),
+    (
+        "rope_fwd",
+        {"output_scale": 0.5},
+        "y",
+        {"x": normal_numbers(0, (2, 3, 5, 4)), "freqs": normal_numbers(1, (5, 1, 1, 4))},
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "result", "arrays"), SINGLE, ids=[kind for kind, *_ in SINGLE])
+def test_single_operations(
+    kind: str, options: dict[str, Any], result: str, arrays: Arrays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind == "matmul":
+        arrays = {"a": normal_numbers(0, (2, 7, 7)), "b": normal_numbers(1, (2, 7, 7)), **arrays}
+    arrays = {name: array if array.dtype == np.int32 else array.astype(np.float32) for name, array in arrays.items()}
+    shape = arrays.get("x", arrays.get("a")).shape  # type: ignore[union-attr]
+    g = graph_of(
+        [(kind, options, {n: n for n in arrays}, {result: (result, "float16")})], arrays, {result}, shape=shape
+    )
+    g.options = PlanningOptions(tf32=False)
+    found = run_in_float32(g, arrays, monkeypatch)
+    assert excess(g, arrays, found)[result] <= 1
+    finite = np.isfinite(found[result])
+    wrong = np.where(finite, found[result] * np.float16(1.02), np.float16(0))
+    wrong[finite & (np.abs(found[result]) < 0.1)] = 1
+    allowed, right = reference.tolerance(g, arrays)[result], reference.run(g, arrays)[result]
+    with np.errstate(invalid="ignore"):
+        assert (np.abs(wrong.astype(np.float64) - right) > allowed).all()
