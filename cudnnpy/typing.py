@@ -209,9 +209,20 @@ class _TorchDtype(Protocol):  # torch.dtype
 
 
 ElementName: TypeAlias = Literal[
-    "float32", "float64", "float16", "bfloat16", "int8", "int32", "uint8", "float8_e4m3fn", "float8_e5m2"
+    "float32",
+    "float64",
+    "float16",
+    "bfloat16",
+    "int8",
+    "int32",
+    "uint8",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float8_e8m0fnu",
+    "bool",
+    "int64",
 ]
-"""Element types of arrays, as a TensorSpec has them."""
+"""Element types of arrays, as a TensorSpec has them. Convolutions take the first nine; a Graph takes all."""
 
 DtypeName: TypeAlias = Literal[ElementName, "float", "double", "half", "float8_e4m3"]
 """Element types of arrays, and aliases of some."""

@@ -38,12 +38,13 @@ _COMPARISONS = ("cmp_eq", "cmp_neq", "cmp_gt", "cmp_ge", "cmp_lt", "cmp_le", "lo
 
 _SENTENCES: dict[str, str] = {
     "conv_fprop": "type g.convolution(x, w, padding=, stride=, dilation=)",
-    "conv_dgrad": "type cudnnpy.Convolution(padding=).backward_data(dy, w, x_shape), without a graph",
-    "conv_wgrad": "type cudnnpy.Convolution(padding=).backward_filter(dy, x, w_shape), without a graph",
+    "conv_dgrad": "type g.convolution_backward_data(dy, w, shape, padding=, stride=, dilation=)",
+    "conv_wgrad": "type g.convolution_backward_filter(dy, x, shape, padding=, stride=, dilation=)",
     **{name: f'type g.pointwise("{name}_fwd", x)' for name in _FORWARD},
     **{f"{name}_backward": f'type g.pointwise("{name}_bwd", dy, x)' for name in _FORWARD},
-    **{name: f'type g.pointwise("{name}", x)' for name in (*_UNARY, "logical_not", "gen_index")},
-    **{name: f'type g.pointwise("{name}", a, b)' for name in (*_BINARY, *_COMPARISONS)},
+    **{name: f'type g.pointwise("{name}", x)' for name in (*_UNARY, "logical_not")},
+    "gen_index": 'type g.pointwise("gen_index", x, axis=axis)',
+    **{name: f'type g.pointwise("{name}", a, b)' for name in (*_BINARY[1:], *_COMPARISONS)},
     "binary_select": 'type g.pointwise("binary_select", a, b, mask)',
     "leaky_relu": 'type g.pointwise("relu_fwd", x, how={"relu_lower_clip_slope": slope})',
     "bias": 'type g.pointwise("add", x, bias)',
@@ -51,7 +52,8 @@ _SENTENCES: dict[str, str] = {
     **{name: _NORMALIZATION.format(mode) for name, mode in _MODES.items()},
     **{f"{name}_backward": _GRADIENT.format(mode) for name, mode in _MODES.items()},
     "batchnorm_inference": "type cudnnpy.BatchNormalization(epsilon=).forward_inference(x, scale, bias, mean, variance)",
-    "genstats": 'type g.reduction("add", x, axes), and the same of x times x',
+    "genstats": "type g.gen_stats(x)",
+    "concatenate": "type g.concat(inputs, axis)",
     "tensor_like": "type g.tensor(name, array)",
     "tensor_scalar": "type g.number(value, rank)",
     **dict.fromkeys(
@@ -68,7 +70,7 @@ _SENTENCES: dict[str, str] = {
     "deselect_numeric_notes": "type cudnnpy.Graph(deterministic=True, tf32=False)",
     "serialize": "type g.plan().to_json()",
     "deserialize": "type cudnnpy.Plan.from_json(text)",
-    **dict.fromkeys(("sdpa", "sdpa_backward", "sdpa_fp8", "sdpa_fp8_backward"), "cudnnpy has no attention"),
+    "sdpa_fp8": 'type g.add("sdpa_fwd", q=, k=, v=, descale_q=, ...)',
     # of its tensors
     **dict.fromkeys(("set_output", "set_data_type", "set_dim", "set_stride", "set_name"), _OUTPUT),
     "get_dim": "type node.shape",
@@ -90,6 +92,8 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("in_running_mean", "in_running_var"), ("running",)),
     "momentum": ("average_factor",),
     "inv_variance": ("inverse",),
+    "attn_scale": ("scale",),
+    **dict.fromkeys(("is_inference", "generate_stats"), ("stats",)),
     "tensor": ("node",),
 }
 _SPEC = "Type g.tensor(name, cudnnpy.TensorSpec(shape, dtype, strides)), or g.tensor(name, array)"

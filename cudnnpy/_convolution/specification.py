@@ -134,10 +134,10 @@ def make_problem(
     first, second, result = (tensors[role] for role in roles)
     if tuple(y.shape) != expected:
         raise ValueError(f"{names['y']} must have shape {expected} (logical order); got shape {tuple(y.shape)}")
+    if first.dtype in ("int32", "uint8", "int64", "bool", "float8_e8m0fnu"):
+        raise TypeError(f"{one} must be of a floating-point type, or int8; got {first.dtype}")
     if first.dtype != second.dtype:
         raise TypeError(f"{two} must be {first.dtype}, as {one}; got {second.dtype}")
-    if first.dtype in ("int32", "uint8"):
-        raise TypeError(f"{one} must be of a floating-point type, or int8; got {first.dtype}")
     x, w, y = (canonical_spec(spec, names[role]) for role, spec in tensors.items())
     _check_result_dtype(operation, first.dtype, result.dtype)
     for name, given in (("bias", bias), ("activation", activation)):

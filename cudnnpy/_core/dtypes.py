@@ -30,6 +30,10 @@ _ALL = (
     Dtype("uint8", raw.CUDNN_DATA_UINT8, 1),
     Dtype("float8_e4m3fn", raw.CUDNN_DATA_FP8_E4M3, 1),
     Dtype("float8_e5m2", raw.CUDNN_DATA_FP8_E5M2, 1),
+    # of operands and intermediate results of graphs
+    Dtype("float8_e8m0fnu", raw.CUDNN_DATA_FP8_E8M0, 1),
+    Dtype("bool", raw.CUDNN_DATA_BYTE_BOOLEAN, 1),
+    Dtype("int64", raw.CUDNN_DATA_INT64, 8),
 )
 _BY_NAME: dict[str, Dtype] = {dtype.name: dtype for dtype in _ALL}
 
@@ -56,7 +60,7 @@ def numpy_dtype(name: str) -> Any:
     """
     import numpy as np
 
-    if name not in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+    if name != "bfloat16" and not name.startswith("float8"):
         return np.dtype(name)
     try:
         import ml_dtypes

@@ -248,6 +248,7 @@ class FusedConvolution(FusedOptions, ArrayOperation):
             padding=((0, 0), *pads)[-rank:],
             stride=(1, *spatial.stride)[-rank:],
             dilation=(1, *spatial.dilation)[-rank:],
+            groups=self.groups,
             mode=self.mode,
         )
         if "scale" in tensors:

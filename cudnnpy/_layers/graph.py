@@ -10,19 +10,18 @@
     y_array = g.run(x=x_array, w=w_array, bias=bias_array)             # in the library of the first input
     plan = g.plan()                                                    # for plan.execute(*addresses, workspace, stream)
 
-The names of modes are cuDNN's in lower case (cudnnPointwiseMode_t, cudnnReduceTensorOp_t, cudnnResampleMode_t,
-cudnnBackendNormMode_t). Intermediate results have the dtype compute_dtype and are never in memory. cuDNN determines which
-graphs an engine can run: NoAlgorithmError has the table of the engines, with the reason why each was rejected.
+Each kind of operation of cuDNN's graph API has a method, and `add` adds an operation of any kind by its name. The names of
+modes are cuDNN's in lower case (cudnnPointwiseMode_t, cudnnReduceTensorOp_t, ...). Intermediate results are never in memory,
+and have the dtype compute_dtype unless they are indices, flags or copies. cuDNN determines which graphs an engine can run:
+NoAlgorithmError has the table of the engines, with the reason why each was rejected.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from ctypes import c_double, c_float
 from dataclasses import dataclass
 from itertools import islice
-from math import isfinite
 from operator import index
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, cast
@@ -31,17 +30,20 @@ from cudnnpy import raw
 from cudnnpy._arrays.array_libraries import read, spec_of
 from cudnnpy._checks.frontend_names import missing, with_frontend_keywords
 from cudnnpy._checks.option_values import (
+    as_elements,
     bounded,
     check_flag,
     check_integer,
     check_number,
     check_padding,
     check_per_axis,
+    check_shape,
     error_repr,
     expand_per_axis,
 )
 from cudnnpy._checks.preferences import TUNE_SECONDS
 from cudnnpy._checks.public_dir import PublicDir
+from cudnnpy._checks.suggestions import suggest_value
 from cudnnpy._core.cache_token import CacheToken
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import (
@@ -60,17 +62,19 @@ from cudnnpy._launch.program import Operand, Program
 from cudnnpy._launch.steps import Executable
 from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._planning import engines
-from cudnnpy._planning.chooser import Chooser, OtherGpu, Request, check_device
+from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.choice import Engine
+from cudnnpy._planning.chooser import Chooser, OtherGpu, Request, check_device, chooser_of
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan, executable_of
 from cudnnpy._planning.problem import CallerOperands
-from cudnnpy._planning.selection import plan_elsewhere, plan_for
+from cudnnpy._planning.selection import candidates_elsewhere, plan_elsewhere, plan_for, request_for, survey
 from cudnnpy.graph.convolutions import as_convolution
-from cudnnpy.graph.kinds import KINDS, pointwise_name
-from cudnnpy.graph.operation_graph import Operation, OperationGraph, Tensor, canonical_graph
+from cudnnpy.graph.kinds import GRAPH_OPTIONS, KINDS, pointwise_name
+from cudnnpy.graph.operation_graph import Operation, OperationGraph, Tensor, canonical_graph, number_of
 from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.handle import Handle, on_device
-from cudnnpy.names import enumerator
+from cudnnpy.names import enumerator, short_name
 from cudnnpy.typing import (
     Array,
     ArrayT,
@@ -83,9 +87,22 @@ from cudnnpy.typing import (
     Preference,
     ReduceOperation,
     ResampleMode,
+    Shape,
     Stream,
 )
 
+_Reordering = raw.cudnnBackendTensorReordering_t
+# Kinds whose tensors are (N, C, spatial...). In a graph of such kinds alone, axes of size 1 get strides in agreement.
+_OF_IMAGES = {
+    *(
+        "convolution_forward",
+        "convolution_backward_data",
+        "convolution_backward_filter",
+        "resample_fwd",
+        "resample_bwd",
+    ),
+    *("norm_forward", "norm_backward", "gen_stats", "bn_finalize", "bn_bwd_weights", "pointwise", "reduction"),
+}
 _HOW = ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope", "elu_alpha", "softplus_beta", "swish_beta")
 
 
@@ -98,6 +115,10 @@ class Node:
     virtual: bool = True
     number: float | None = None  # for a tensor by value
     uid: int = 0  # the unique id, which the graph sets
+    ragged: Node | None = None  # the offsets of a ragged tensor's sequences
+    reordering: str = ""
+    vector: tuple[int, int] = (1, -1)
+    has_own_dtype: bool = True  # False for an intermediate result of the graph's compute_dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -121,7 +142,7 @@ class Graph(PublicDir):
     Parameters
     ----------
     compute_dtype : dtype-like
-        The data type of computation and of intermediate results: float32 or float64.
+        The data type of computation and of intermediate results, where an operation states no other: float32 or float64.
     prefer : {"fastest", "limited_workspace", "no_workspace", "autotune"}
         How an engine is chosen, as for `Convolution`.
     workspace_limit : int, optional
@@ -132,6 +153,14 @@ class Graph(PublicDir):
         Whether float32 may be rounded to tf32 for the tensor cores.
     tune_seconds : float
         The time limit of "autotune" for one signature.
+    algorithm : Engine or Plan, optional
+        The engine to run with, or a plan of this graph, in place of a choice. A graph that is a convolution takes the names of
+        v7 algorithms, too.
+    dynamic_shapes, override_shapes : bool
+        Whether an engine must serve other shapes without compiling again (CUDNN_ATTR_OPERATIONGRAPH_IS_DYNAMIC_SHAPE_ENABLED,
+        CUDNN_ATTR_OPERATIONGRAPH_IS_OVERRIDE_SHAPE_ENABLED).
+    mode : str, optional
+        A name of cudnnBackendOperationGraphMode_t, since cuDNN 9.23.
 
     Raises
     ------
@@ -172,8 +201,17 @@ class Graph(PublicDir):
         deterministic: bool = False,
         tf32: bool = True,
         tune_seconds: float = TUNE_SECONDS,
+        algorithm: Engine | Plan | str | None = None,
+        dynamic_shapes: bool = False,
+        override_shapes: bool = False,
+        mode: str | raw.cudnnBackendOperationGraphMode_t | None = None,
     ) -> None:
         self.compute_dtype = dtype_of(compute_dtype, "compute_dtype").name
+        given = {"dynamic_shapes": dynamic_shapes, "override_shapes": override_shapes, "mode": mode}
+        checked = {name: GRAPH_OPTIONS[name].checked(name, value) for name, value in given.items() if value is not None}
+        self._graph_options = tuple((name, value) for name, value in checked.items() if value is not False)
+        if not (algorithm is None or isinstance(algorithm, str | Engine | Plan)):
+            raise TypeError(f"algorithm must be a cudnnpy.Engine or a Plan of this graph; got {error_repr(algorithm)}")
         self.inputs = []
         self.outputs = []
         self._operations: list[Operation] = []
@@ -184,6 +222,7 @@ class Graph(PublicDir):
             deterministic=deterministic,
             tf32=tf32,
             tune_seconds=tune_seconds,
+            algorithm=algorithm,
         )
         self._token = CacheToken()
 
@@ -196,7 +235,15 @@ class Graph(PublicDir):
         """Return an independent graph: nodes that are added to one are not added to the other."""
         return deepcopy(self)
 
-    def tensor(self, name: str, like: Array | TensorSpec) -> Node:
+    def tensor(
+        self,
+        name: str,
+        like: Array | TensorSpec,
+        *,
+        ragged: Node | None = None,
+        reordering: str | raw.cudnnBackendTensorReordering_t | None = None,
+        vector: tuple[int, int] | None = None,
+    ) -> Node:
         """Add an input.
 
         Parameters
@@ -205,6 +252,13 @@ class Graph(PublicDir):
             Its name in `run` and in the operands of a plan.
         like : array or TensorSpec
             Its shape, dtype, strides and alignment.
+        ragged : Node, optional
+            For sequences of several lengths one after the other: their first elements' offsets, (B + 1, 1, 1, 1) in int32 or
+            int64, where B is the size of axis 0 (CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC).
+        reordering : str, optional
+            A name of cudnnBackendTensorReordering_t.
+        vector : (int, int), optional
+            The number of elements of a vector, and the axis that has the vectors (CUDNN_ATTR_TENSOR_VECTOR_COUNT).
 
         Returns
         -------
@@ -219,21 +273,29 @@ class Graph(PublicDir):
         self._check_name(name)
         spec = like if isinstance(like, TensorSpec) else spec_of(read(like, name)[1])
         node = Node(canonical_spec(spec, name), name, virtual=False)
+        self._set_layout(node, ragged, reordering, vector)
         self._keep(node)
         self.inputs.append(node)
         return node
 
-    def number(self, value: float, rank: int = 4) -> Node:
-        """Add a constant as a tensor of `rank` axes of size 1.
+    def number(self, value: float, rank: int = 4, dtype: Dtype | None = None) -> Node:
+        """Add a constant as a tensor of `rank` axes of size 1, by default of the dtype compute_dtype.
 
-        Raises TypeError and ValueError for a value that is not a number, or that does not fit compute_dtype.
+        Raises TypeError and ValueError for a value that is not a number, or that does not fit the dtype.
         """
-        node = self._number_of("value", value, check_integer("rank", rank, 1, raw.CUDNN_DIM_MAX))
+        node = self._number_of("value", value, check_integer("rank", rank, 1, raw.CUDNN_DIM_MAX), dtype)
         self._keep(node)
         return node
 
     def output(
-        self, name: str, node: Node, dtype: Dtype | None = None, strides: Sequence[SupportsIndex] | None = None
+        self,
+        name: str,
+        node: Node,
+        dtype: Dtype | None = None,
+        strides: Sequence[SupportsIndex] | None = None,
+        *,
+        ragged: Node | None = None,
+        reordering: str | raw.cudnnBackendTensorReordering_t | None = None,
     ) -> Node:
         """Make the result of an operation an output, which is in memory.
 
@@ -244,9 +306,12 @@ class Graph(PublicDir):
         node : Node
             The result of an operation.
         dtype : dtype-like, optional
-            By default the dtype of the first input.
+            By default the result's own dtype if its operation states one (indices, copies, statistics, and where `dtype` was
+            given), else the dtype of the first input.
         strides : tuple of ints, optional
             In elements; by default the memory format of the operation's first input.
+        ragged, reordering
+            As for `tensor`.
 
         Returns
         -------
@@ -264,19 +329,120 @@ class Graph(PublicDir):
             raise ValueError(
                 f"node must be the result of an operation; got {node.name or 'a number'}, which is in memory already"
             )
-        if dtype is None and not self.inputs:
-            raise ValueError("dtype must be a data type where the graph has no input to take it from; got None")
-        kind = dtype_of(self.inputs[0].spec.dtype if dtype is None else dtype).name
+        kind = self._usual_dtype(node) if dtype is None else dtype_of(dtype).name
         if strides is not None:
             there = canonical_spec(TensorSpec(node.shape, kind, cast(Any, strides)), name)
             check_distinct(there, name)
-            if not has_same_layout(node.spec, there):  # otherwise the strides of axes of size 1 stay
-                node.spec = node.spec._replace(strides=there.strides)
+        self._set_layout(node, ragged, reordering, None)
+        if strides is not None and not has_same_layout(
+            node.spec, there
+        ):  # otherwise the strides of axes of size 1 stay
+            node.spec = node.spec._replace(strides=there.strides)
         node.spec, node.name, node.virtual = node.spec._replace(dtype=kind), name, False
         self.outputs.append(node)
         return node
 
+    def _usual_dtype(self, node: Node) -> ElementName:
+        """Return the data type of an output for which none is given."""
+        if node.has_own_dtype and (node.spec.dtype != "bool" or not self.inputs):
+            return node.spec.dtype
+        if not self.inputs:
+            raise ValueError("dtype must be a data type where the graph has no input to take it from; got None")
+        return self.inputs[0].spec.dtype  # also for flags, which cuDNN before 9.25 does not have in memory
+
+    def _set_layout(self, node: Node, ragged: Node | None, reordering: Any, vector: Any) -> None:
+        """Check and set the properties that few tensors have. Nothing is set if one does not fit."""
+        order = "" if reordering is None else short_name(enumerator(_Reordering, reordering, "reordering"))
+        if ragged is not None:
+            self._check_nodes(ragged=ragged)
+            expected = (node.shape[0] + 1, *(1,) * (len(node.shape) - 1))
+            if ragged.shape != expected or ragged.spec.dtype not in ("int32", "int64"):
+                raise ValueError(
+                    f"ragged must have shape {expected} and dtype int32 or int64; "
+                    f"got {ragged.shape} and {ragged.spec.dtype}"
+                )
+        if vector is not None:
+            if not isinstance(vector, tuple) or len(vector) != 2:
+                raise TypeError(
+                    f"vector must be two integers, a number of elements and an axis; got {error_repr(vector)}"
+                )
+            vector = check_integer("vector", vector[0], 1), check_integer("vector", vector[1], 0, len(node.shape) - 1)
+        node.ragged, node.reordering, node.vector = ragged, order, vector or node.vector
+
     # Operations: each returns its results, whose shapes and memory formats follow from its operands.
+
+    def add(
+        self,
+        kind: str,
+        *,
+        results: Iterable[str] = (),
+        dtype: Dtype | None = None,
+        **arguments: Any,
+    ) -> dict[str, Node]:
+        """Add an operation of any kind, by the names of cuDNN's attributes in lower case.
+
+        Parameters
+        ----------
+        kind : str
+            The kind, such as "softmax": docs/graphs.md has the table of the kinds with their operands and options.
+        results : iterable of str
+            The optional results that are wanted.
+        dtype : dtype-like, optional
+            The data type of the first result.
+        **arguments : Node, sequence of Nodes, or option
+            The operands and the options of the kind by name. None stands for one that is not given.
+
+        Returns
+        -------
+        dict of str to Node
+            The results by name.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The kind or a name is unknown, or the operands or options do not fit. The graph is unchanged.
+
+        Examples
+        --------
+        >>> import cudnnpy
+        >>> g = cudnnpy.Graph()
+        >>> x = g.tensor("x", cudnnpy.TensorSpec((2, 8, 64, 64), "float16"))
+        >>> found = g.add("softmax", x=x, results=("stats",))
+        >>> found["stats"].shape
+        (2, 8, 64, 1)
+        """
+        if not isinstance(kind, str):
+            raise TypeError(
+                f"kind must be the name of a kind; got {error_repr(kind)}. The sum of two nodes is g.pointwise("
+                '"add", a, b)'
+            )
+        if kind not in KINDS:
+            raise ValueError(
+                f"kind must be one of {', '.join(KINDS)}; got {error_repr(kind)}{suggest_value(kind, KINDS)}"
+            )
+        row, options, nodes = KINDS[kind], dict[str, Any](), dict[str, Any]()
+        known = {**row.operands, **row.all_options}
+        for name, value in arguments.items():
+            if name not in known:
+                raise TypeError(f"arguments of {kind} must be some of {', '.join(known)}; got {name!r}")
+            if value is None:
+                continue
+            if name in row.operands and "*" in row.operands[name]:
+                value = nodes[name] = as_elements(value) if not isinstance(value, Node) else (value,)
+                if value is None:
+                    raise TypeError(f"{name} must be a sequence of nodes; got {error_repr(arguments[name])}")
+                for one in value:
+                    self._check_nodes(**{name: one})
+            elif name in row.operands:
+                self._check_nodes(**{name: value})
+                nodes[name] = value
+            else:
+                options[name] = row.all_options[name].checked(name, value)
+        wanted = list(bounded(results))
+        optional = [name for name, end in row.results.items() if end.endswith("?")]
+        if unknown := [name for name in wanted if name not in optional]:
+            raise ValueError(f"results of {kind} must be some of {', '.join(optional) or 'none'}; got {unknown[0]!r}")
+        return self._add(kind, options, wanted, dtype, **nodes)
 
     def convolution(
         self,
@@ -286,7 +452,10 @@ class Graph(PublicDir):
         padding: PerAxis | Sequence[SupportsIndex | Sequence[SupportsIndex]] = 0,
         stride: PerAxis = 1,
         dilation: PerAxis = 1,
+        groups: int = 1,
         mode: ConvolutionMode | raw.cudnnConvolutionMode_t = "cross_correlation",
+        dtype: Dtype | None = None,
+        compute_dtype: Dtype | None = None,
     ) -> Node:
         """Add a convolution (CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR).
 
@@ -300,26 +469,104 @@ class Graph(PublicDir):
             An int; or one int or one (before, after) pair for each spatial axis.
         stride, dilation : int or tuple of ints
             An int, or one int for each spatial axis.
+        groups : int
+            The number of groups of channels.
         mode : {"cross_correlation", "convolution"}
             "convolution" flips the filter.
+        dtype, compute_dtype : dtype-like, optional
+            The data types of the result and of the sums.
+
+        Returns
+        -------
+        Node
+            (N, K, spatial...).
         """
         self._check_nodes(x=x, w=w)
-        number, rank = enumerator(raw.cudnnConvolutionMode_t, mode, "mode"), max(len(x.shape) - 2, 0)
-        sides = expand_per_axis("padding", check_padding(padding), rank)
-        pairs = [side if isinstance(side, tuple) else (side, side) for side in sides]
-        options = {
-            "mode": number,
-            "spatial_dims": rank,
-            "pre_padding": tuple(before for before, _ in pairs),
-            "post_padding": tuple(after for _, after in pairs),
-            "stride": _each_axis("stride", stride, 1, rank),
-            "dilation": _each_axis("dilation", dilation, 1, rank),
-        }
-        y = self._add("convolution_forward", options, x=x, w=w)["y"]
-        tensors = x, w, y
-        for node, spec in zip(tensors, with_channels_last_strides(*(node.spec for node in tensors)), strict=True):
-            node.spec = spec
+        options = _convolution_options(len(x.shape), padding, stride, dilation, mode, compute_dtype)
+        _check_groups(groups, x.shape, w.shape)
+        y = self._add("convolution_forward", options, dtype=dtype, x=x, w=w)["y"]
+        self._set_channels_last(x, w, y)
         return y
+
+    def convolution_backward_data(
+        self,
+        dy: Node,
+        w: Node,
+        shape: Shape,
+        *,
+        padding: PerAxis | Sequence[SupportsIndex | Sequence[SupportsIndex]] = 0,
+        stride: PerAxis = 1,
+        dilation: PerAxis = 1,
+        groups: int = 1,
+        mode: ConvolutionMode | raw.cudnnConvolutionMode_t = "cross_correlation",
+        dtype: Dtype | None = None,
+        compute_dtype: Dtype | None = None,
+    ) -> Node:
+        """Add the gradient of a convolution with respect to x (CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR).
+
+        Parameters
+        ----------
+        dy : Node
+            The gradient with respect to y, (N, K, spatial...).
+        w : Node
+            (K, C / groups, spatial...).
+        shape : tuple of ints
+            The shape of x.
+        padding, stride, dilation, groups, mode, dtype, compute_dtype
+            As for `convolution`.
+
+        Returns
+        -------
+        Node
+            The gradient, of shape `shape`.
+        """
+        self._check_nodes(dy=dy, w=w)
+        options = _convolution_options(len(dy.shape), padding, stride, dilation, mode, compute_dtype)
+        options["shape"] = check_shape("shape", shape, len(dy.shape))
+        _check_groups(groups, options["shape"], w.shape)
+        dx = self._add("convolution_backward_data", options, dtype=dtype, dy=dy, w=w)["dx"]
+        self._set_channels_last(dx, w, dy)
+        return dx
+
+    def convolution_backward_filter(
+        self,
+        dy: Node,
+        x: Node,
+        shape: Shape,
+        *,
+        padding: PerAxis | Sequence[SupportsIndex | Sequence[SupportsIndex]] = 0,
+        stride: PerAxis = 1,
+        dilation: PerAxis = 1,
+        groups: int = 1,
+        mode: ConvolutionMode | raw.cudnnConvolutionMode_t = "cross_correlation",
+        dtype: Dtype | None = None,
+        compute_dtype: Dtype | None = None,
+    ) -> Node:
+        """Add the gradient of a convolution with respect to w (CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR).
+
+        Parameters
+        ----------
+        dy : Node
+            The gradient with respect to y, (N, K, spatial...).
+        x : Node
+            (N, C, spatial...).
+        shape : tuple of ints
+            The shape of w.
+        padding, stride, dilation, groups, mode, dtype, compute_dtype
+            As for `convolution`.
+
+        Returns
+        -------
+        Node
+            The gradient, of shape `shape`.
+        """
+        self._check_nodes(dy=dy, x=x)
+        options = _convolution_options(len(dy.shape), padding, stride, dilation, mode, compute_dtype)
+        options["shape"] = check_shape("shape", shape, len(dy.shape))
+        _check_groups(groups, x.shape, options["shape"])
+        dw = self._add("convolution_backward_filter", options, dtype=dtype, dy=dy, x=x)["dw"]
+        self._set_channels_last(x, dw, dy)
+        return dw
 
     def pointwise(
         self,
@@ -328,6 +575,10 @@ class Graph(PublicDir):
         b: Node | None = None,
         t: Node | None = None,
         how: Mapping[str, float] | None = None,
+        *,
+        axis: int | None = None,
+        dtype: Dtype | None = None,
+        compute_dtype: Dtype | None = None,
     ) -> Node:
         """Add an elementwise operation (CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR).
 
@@ -337,19 +588,38 @@ class Graph(PublicDir):
             A name of cudnnPointwiseMode_t.
         x, b, t : Node
             One, two or three tensors, as the mode requires; axes of size 1 are broadcast. For a gradient ("relu_bwd", ...), x
-            is the gradient with respect to the result and b the input of the forward operation.
+            is the gradient with respect to the result and b the input of the forward operation. For "binary_select" t is the
+            flag: x where it is true, b elsewhere.
         how : mapping, optional
             Numbers by name: relu_lower_clip, relu_upper_clip, relu_lower_clip_slope, elu_alpha, softplus_beta, swish_beta.
+        axis : int, optional
+            The axis whose indices "gen_index" gives; negative ones count from the last.
+        dtype, compute_dtype : dtype-like, optional
+            The data types of the result and of the computation. Comparisons give flags ("bool"), and "gen_index" int32.
+
+        Returns
+        -------
+        Node
+            The result, of the shape that the operands broadcast to.
         """
         number = enumerator(raw.cudnnPointwiseMode_t, mode, "mode")
-        options = {"mode": number, **_checked_how(how)}
+        options = {"mode": number, **_compute_option(compute_dtype), **_checked_how(how)}
         self._check_nodes(**{name: node for name, node in zip("xbt", (x, b, t), strict=True) if node is not None})
+        if axis is not None:
+            (options["axis"],) = _checked_axes((axis,), len(x.shape))
         if pointwise_name(number).endswith("_bwd"):
-            return self._add("pointwise", options, dy=x, x=b, t=t)["dx"]
-        return self._add("pointwise", options, x=x, b=b, t=t)["y"]
+            return self._add("pointwise", options, dtype=dtype, dy=x, x=b, t=t)["dx"]
+        return self._add("pointwise", options, dtype=dtype, x=x, b=b, t=t)["y"]
 
     def reduction(
-        self, op: ReduceOperation | raw.cudnnReduceTensorOp_t, x: Node, axes: Iterable[SupportsIndex]
+        self,
+        op: ReduceOperation | raw.cudnnReduceTensorOp_t,
+        x: Node,
+        axes: Iterable[SupportsIndex],
+        *,
+        deterministic: bool | None = None,
+        dtype: Dtype | None = None,
+        compute_dtype: Dtype | None = None,
     ) -> Node:
         """Add a reduction over axes, which remain with size 1 (CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR).
 
@@ -361,18 +631,66 @@ class Graph(PublicDir):
             The tensor.
         axes : tuple of ints
             One or more axes, each once; negative ones count from the last.
+        deterministic : bool, optional
+            CUDNN_ATTR_REDUCTION_IS_DETERMINISTIC.
+        dtype, compute_dtype : dtype-like, optional
+            The data types of the result and of the computation.
+
+        Returns
+        -------
+        Node
+            The result.
         """
         self._check_nodes(x=x)
         options = {
             "op": enumerator(raw.cudnnReduceTensorOp_t, op, "op"),
             "axes": tuple(sorted(_checked_axes(axes, len(x.shape)))),
+            "deterministic": None if deterministic is None else check_flag("deterministic", deterministic),
+            **_compute_option(compute_dtype),
         }
-        return self._add("reduction", options, x=x)["y"]
+        return self._add("reduction", options, dtype=dtype, x=x)["y"]
 
-    def matmul(self, a: Node, b: Node) -> Node:
-        """Add a matrix product, (batch..., M, K) by (batch..., K, N) (CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR)."""
-        self._check_nodes(a=a, b=b)
-        return self._add("matmul", {}, a=a, b=b)["c"]
+    def matmul(
+        self,
+        a: Node,
+        b: Node,
+        *,
+        m: Node | None = None,
+        n: Node | None = None,
+        k: Node | None = None,
+        padding_value: float | None = None,
+        dtype: Dtype | None = None,
+        compute_dtype: Dtype | None = None,
+    ) -> Node:
+        """Add a matrix product (CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR).
+
+        Parameters
+        ----------
+        a, b : Node
+            (batch..., M, K) and (batch..., K, N); axes of the batch of size 1 are broadcast.
+        m, n, k : Node, optional
+            The sizes that are valid in each product of the batch, (batch, 1, 1) in int32.
+        padding_value : float, optional
+            The value of the other elements.
+        dtype, compute_dtype : dtype-like, optional
+            The data types of the result and of the sums.
+
+        Returns
+        -------
+        Node
+            (batch..., M, N).
+        """
+        return self.add(
+            "matmul",
+            a=a,
+            b=b,
+            m_override=m,
+            n_override=n,
+            k_override=k,
+            padding_value=padding_value,
+            dtype=dtype,
+            compute_dtype=compute_dtype,
+        )["c"]
 
     def resample(
         self,
@@ -382,8 +700,10 @@ class Graph(PublicDir):
         *,
         padding: PerAxis = 0,
         stride: PerAxis | None = None,
+        dtype: Dtype | None = None,
+        compute_dtype: Dtype | None = None,
     ) -> Node:
-        """Add a pooling (CUDNN_BACKEND_OPERATION_RESAMPLE_FWD_DESCRIPTOR).
+        """Add a pooling (CUDNN_BACKEND_OPERATION_RESAMPLE_FWD_DESCRIPTOR). `add` has fractions and the indices of maxima.
 
         Parameters
         ----------
@@ -393,20 +713,59 @@ class Graph(PublicDir):
             (N, C, spatial...).
         window, padding, stride : int or tuple of ints
             An int, or one int for each spatial axis; the stride is the window by default.
+        dtype, compute_dtype : dtype-like, optional
+            The data types of the result and of the computation.
+
+        Returns
+        -------
+        Node
+            (N, C, spatial...).
         """
         self._check_nodes(x=x)
-        number, rank = enumerator(raw.cudnnResampleMode_t, mode, "mode"), len(x.shape) - 2
-        size, pads = _each_axis("window", window, 1, rank), _each_axis("padding", padding, 0, rank)
-        options = {
-            "mode": number,
-            "spatial_dims": rank,
-            "padding_mode": raw.CUDNN_NEG_INF_PAD if number == raw.CUDNN_RESAMPLE_MAXPOOL else raw.CUDNN_ZERO_PAD,
-            "pre_padding": pads,
-            "post_padding": pads,
-            "stride": size if stride is None else _each_axis("stride", stride, 1, rank),
-            "window": size,
-        }
-        return self._add("resample_fwd", options, x=x)["y"]
+        options = _resample_options(mode, len(x.shape) - 2, window, padding, stride, compute_dtype)
+        return self._add("resample_fwd", options, dtype=dtype, x=x)["y"]
+
+    def resample_backward(
+        self,
+        mode: ResampleMode | raw.cudnnResampleMode_t,
+        dy: Node,
+        shape: Shape,
+        window: PerAxis,
+        *,
+        x: Node | None = None,
+        y: Node | None = None,
+        index: Node | None = None,
+        padding: PerAxis = 0,
+        stride: PerAxis | None = None,
+        dtype: Dtype | None = None,
+        compute_dtype: Dtype | None = None,
+    ) -> Node:
+        """Add the gradient of a pooling (CUDNN_BACKEND_OPERATION_RESAMPLE_BWD_DESCRIPTOR).
+
+        Parameters
+        ----------
+        mode, window, padding, stride, dtype, compute_dtype
+            As for `resample`.
+        dy : Node
+            The gradient with respect to y.
+        shape : tuple of ints
+            The shape of x.
+        x, y : Node, optional
+            The input and the result of a maximum.
+        index : Node, optional
+            The indices of the maxima, in place of x and y.
+
+        Returns
+        -------
+        Node
+            The gradient with respect to x.
+        """
+        self._check_nodes(
+            dy=dy, **{name: node for name, node in (("x", x), ("y", y), ("index", index)) if node is not None}
+        )
+        options = _resample_options(mode, len(dy.shape) - 2, window, padding, stride, compute_dtype)
+        options["shape"] = check_shape("shape", shape, len(dy.shape))
+        return self._add("resample_bwd", options, dtype=dtype, dy=dy, x=x, y=y, index=index)["dx"]
 
     def normalization(
         self,
@@ -499,9 +858,763 @@ class Graph(PublicDir):
         self._check_nodes(dy=dy, x=x, scale=scale, **({} if mean is None else {"mean": mean}), inverse=inverse)
         check_flag("bias", bias)
         made = self._add(
-            "norm_backward", {"mode": number, "bias": bias}, dy=dy, x=x, scale=scale, mean=mean, inv_variance=inverse
+            "norm_backward",
+            {"mode": number},
+            ("dbias",) if bias else (),
+            dy=dy,
+            x=x,
+            scale=scale,
+            mean=mean,
+            inv_variance=inverse,
         )
         return tuple(made.values())
+
+    def gen_stats(self, x: Node, *, compute_dtype: Dtype | None = None) -> tuple[Node, Node]:
+        """Add the sums of a tensor and of its squares (CUDNN_BACKEND_OPERATION_GEN_STATS_DESCRIPTOR).
+
+        Parameters
+        ----------
+        x : Node
+            (N, C, spatial...).
+        compute_dtype : dtype-like, optional
+            The data type of the sums.
+
+        Returns
+        -------
+        tuple of Nodes
+            The sum and the sum of squares of each channel, (1, C, 1...).
+        """
+        made = self.add("gen_stats", x=x, compute_dtype=compute_dtype)
+        return made["sum"], made["sq_sum"]
+
+    def bn_finalize(
+        self,
+        y_sum: Node,
+        y_sq_sum: Node,
+        scale: Node,
+        bias: Node,
+        epsilon: float,
+        count: int,
+        *,
+        running: tuple[Node, Node] | None = None,
+        average_factor: float = 1.0,
+    ) -> tuple[Node, ...]:
+        """Add the statistics of batch normalization from sums (CUDNN_BACKEND_OPERATION_BN_FINALIZE_STATISTICS_DESCRIPTOR).
+
+        Parameters
+        ----------
+        y_sum, y_sq_sum : Node
+            The results of `gen_stats`, (1, C, 1...).
+        scale, bias : Node
+            The parameters, (1, C, 1...).
+        epsilon : float
+            Added to the variance; 0 or more.
+        count : int
+            The number of elements of each sum.
+        running : tuple of Nodes, optional
+            The running mean and variance.
+        average_factor : float
+            The weight of the new statistics in the running ones.
+
+        Returns
+        -------
+        tuple of Nodes
+            The equivalent scale and bias, so that the normalized tensor is scale * x + bias; the mean and the inverse standard
+            deviation; with `running` also the new running mean and variance.
+        """
+        self._check_running(running)
+        check_number("epsilon", epsilon, 0.0, finite=True)
+        check_number("average_factor", average_factor, finite=True)
+        self._check_nodes(y_sum=y_sum, y_sq_sum=y_sq_sum, scale=scale, bias=bias)
+        mean, variance = running or (None, None)
+        rank = len(y_sum.shape)
+        wanted = ["saved_mean", "saved_inv_std"]
+        made = self._add(
+            "bn_finalize",
+            {},
+            [*wanted, "updated_running_mean", "updated_running_var"] if running else wanted,
+            y_sum=y_sum,
+            y_sq_sum=y_sq_sum,
+            scale=scale,
+            bias=bias,
+            prev_running_mean=mean,
+            prev_running_var=variance,
+            epsilon=self._number_of("epsilon", epsilon, rank),
+            exp_average_factor=self._number_of("average_factor", average_factor, rank) if running else None,
+            accum_count=self._number_of("count", count, rank, "int64"),
+        )
+        return tuple(made.values())
+
+    def bn_bwd_weights(
+        self, x: Node, dy: Node, mean: Node, invstd: Node, scale: Node, *, compute_dtype: Dtype | None = None
+    ) -> tuple[Node, ...]:
+        """Add the gradients of batch normalization's parameters (CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR).
+
+        Parameters
+        ----------
+        x, dy : Node
+            The normalized tensor and the gradient with respect to the result, (N, C, spatial...).
+        mean, invstd, scale : Node
+            The statistics and the scale, (1, C, 1...).
+        compute_dtype : dtype-like, optional
+            The data type of the computation.
+
+        Returns
+        -------
+        tuple of Nodes
+            The gradients of scale and bias, and three tensors a, b, c so that the gradient with respect to x is
+            a * dy + b * x + c.
+        """
+        made = self.add(
+            "bn_bwd_weights", x=x, dy=dy, mean=mean, invstd=invstd, bn_scale=scale, compute_dtype=compute_dtype
+        )
+        return tuple(made.values())
+
+    def concat(self, inputs: Sequence[Node], axis: int, *, inplace_index: int | None = None) -> Node:
+        """Add a concatenation (CUDNN_BACKEND_OPERATION_CONCAT_DESCRIPTOR).
+
+        Parameters
+        ----------
+        inputs : sequence of Nodes
+            One tensor or more, of the same sizes except on the axis.
+        axis : int
+            The axis; negative ones count from the last.
+        inplace_index : int, optional
+            The index of an input that lies in the result's memory already.
+
+        Returns
+        -------
+        Node
+            The tensors one after the other.
+        """
+        nodes = as_elements(inputs) or ()
+        self._check_nodes(**{f"inputs[{at}]": node for at, node in enumerate(nodes)})
+        rank = len(nodes[0].shape) if nodes else 1
+        (axis,) = _checked_axes((axis,), rank)
+        return self.add("concat", inputs=nodes, axis=axis, inplace_index=inplace_index)["output"]
+
+    def reshape(
+        self,
+        x: Node,
+        shape: Shape,
+        strides: Sequence[SupportsIndex] | None = None,
+        *,
+        mode: str | raw.cudnnBackendReshapeMode_t | None = None,
+        dtype: Dtype | None = None,
+    ) -> Node:
+        """Add a change of shape (CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR).
+
+        Parameters
+        ----------
+        x : Node
+            The tensor.
+        shape : tuple of ints
+            The new shape, with as many elements.
+        strides : tuple of ints, optional
+            The strides of the result in elements; packed by default. Without a mode, the n-th element in memory of the result
+            is the n-th one of x, so that strides can transpose.
+        mode : {"view_only", "logical"}, optional
+            A name of cudnnBackendReshapeMode_t, since cuDNN 9.22. "logical" keeps the order of the elements in C order.
+        dtype : dtype-like, optional
+            The data type of the result.
+
+        Returns
+        -------
+        Node
+            The result.
+        """
+        sizes = check_shape("shape", shape)
+        return self.add("reshape", x=x, shape=sizes, strides=strides, mode=mode, dtype=dtype)["y"]
+
+    def transpose(self, x: Node, permutation: Sequence[SupportsIndex]) -> Node:
+        """Add a transposition (CUDNN_BACKEND_OPERATION_TRANSPOSE_DESCRIPTOR), since cuDNN 9.22.
+
+        Parameters
+        ----------
+        x : Node
+            The tensor.
+        permutation : tuple of ints
+            For each axis of the result, the axis of x.
+
+        Returns
+        -------
+        Node
+            The result.
+        """
+        return self.add("transpose", x=x, permutation=permutation)["y"]
+
+    def slice(
+        self,
+        x: Node,
+        start: Sequence[SupportsIndex],
+        limit: Sequence[SupportsIndex],
+        stride: Sequence[SupportsIndex] | None = None,
+    ) -> Node:
+        """Add a part of a tensor (CUDNN_BACKEND_OPERATION_SLICE_DESCRIPTOR), since cuDNN 9.22.
+
+        Parameters
+        ----------
+        x : Node
+            The tensor.
+        start, limit, stride : tuple of ints
+            For each axis the first index, the end, and the step, 1 by default.
+
+        Returns
+        -------
+        Node
+            x[start:limit:stride].
+        """
+        return self.add("slice", x=x, start=start, limit=limit, stride=stride)["y"]
+
+    def signal(self, mode: str | raw.cudnnSignalMode_t, flag: Node, value: int, x: Node | None = None) -> Node | None:
+        """Add a signal between GPUs (CUDNN_BACKEND_OPERATION_SIGNAL_DESCRIPTOR).
+
+        Parameters
+        ----------
+        mode : {"set", "wait"}
+            Whether the flag is set to the value, or waited for.
+        flag : Node
+            The flag, in int32.
+        value : int
+            The value.
+        x : Node, optional
+            A tensor that passes once the signal is done.
+
+        Returns
+        -------
+        Node or None
+            x after the signal; None without x.
+        """
+        return self.add("signal", mode=mode, flag=flag, value=value, x=x).get("y")
+
+    def rng(
+        self,
+        shape: Shape,
+        seed: Node | int,
+        offset: Node | int | None = None,
+        *,
+        distribution: str | raw.cudnnRngDistribution_t = "bernoulli",
+        probability: float | None = None,
+        minimum: float | None = None,
+        maximum: float | None = None,
+        mean: float | None = None,
+        standard_deviation: float | None = None,
+        dtype: Dtype | None = None,
+    ) -> Node:
+        """Add random numbers (CUDNN_BACKEND_OPERATION_RNG_DESCRIPTOR). The bits are cuDNN's own.
+
+        Parameters
+        ----------
+        shape : tuple of ints
+            The shape of the result.
+        seed, offset : Node or int
+            Of the generator: int64 tensors of one element, or numbers.
+        distribution : {"bernoulli", "uniform", "normal"}
+            A name of cudnnRngDistribution_t.
+        probability, minimum, maximum, mean, standard_deviation : float, optional
+            Of the distribution.
+        dtype : dtype-like, optional
+            The data type of the result.
+
+        Returns
+        -------
+        Node
+            The numbers.
+        """
+        sizes = check_shape("shape", shape)
+        start, position = (
+            one if one is None or isinstance(one, Node) else self.number(one, len(sizes), "int64")
+            for one in (seed, offset)
+        )
+        return self.add(
+            "rng",
+            shape=sizes,
+            seed=start,
+            offset=position,
+            distribution=distribution,
+            probability=probability,
+            minimum=minimum,
+            maximum=maximum,
+            mean=mean,
+            standard_deviation=standard_deviation,
+            dtype=dtype,
+        )["y"]
+
+    def paged_cache_load(self, container: Node, sequence: Node, page_table: Node, shape: Shape | None = None) -> Node:
+        """Add the reading of paged keys or values (CUDNN_BACKEND_OPERATION_PAGED_CACHE_LOAD_DESCRIPTOR), since cuDNN 9.4.
+
+        Parameters
+        ----------
+        container : Node
+            The pages, (pages, H, page size, D).
+        sequence : Node
+            The lengths of the sequences, (B, 1, 1, 1) in int32.
+        page_table : Node
+            The pages of each sequence, (B, 1, pages of a sequence, 1) in int32.
+        shape : tuple of ints, optional
+            (B, H, S, D) with fewer positions, or (B, H, D, S).
+
+        Returns
+        -------
+        Node
+            (B, H, S, D).
+        """
+        return self.add(
+            "paged_cache_load",
+            container=container,
+            sequence=sequence,
+            page_table=page_table,
+            shape=shape,
+        )["y"]
+
+    def block_scale_quantize(
+        self, x: Node, block_size: int, *, dtype: Dtype | None = None, compute_dtype: Dtype | None = None
+    ) -> tuple[Node, Node]:
+        """Add a quantization with a scale for each block (CUDNN_BACKEND_OPERATION_BLOCK_SCALE_QUANTIZE_DESCRIPTOR), since 9.7.
+
+        Parameters
+        ----------
+        x : Node
+            (..., N).
+        block_size : int
+            The number of elements of a block of the last axis.
+        dtype, compute_dtype : dtype-like, optional
+            The data types of the result, float8_e4m3fn by default, and of the computation.
+
+        Returns
+        -------
+        tuple of Nodes
+            The elements, of x's shape, and the scales, (..., ceil(N / block_size)), in float8_e8m0fnu.
+        """
+        made = self.add(
+            "block_scale_quantize",
+            x=x,
+            block_size=(block_size,),
+            dtype=dtype,
+            compute_dtype=compute_dtype,
+        )
+        return made["y"], made["scale"]
+
+    def block_scale_dequantize(
+        self,
+        x: Node,
+        scale: Node,
+        block_size: int | Sequence[SupportsIndex],
+        *,
+        negative_scale: bool | None = None,
+        dtype: Dtype | None = None,
+        compute_dtype: Dtype | None = None,
+    ) -> Node:
+        """Add the reverse of a quantization (CUDNN_BACKEND_OPERATION_BLOCK_SCALE_DEQUANTIZE_DESCRIPTOR), since cuDNN 9.7.
+
+        Parameters
+        ----------
+        x : Node
+            The elements.
+        scale : Node
+            The scale of each block.
+        block_size : int or tuple of ints
+            The number of elements of a block, or its sizes on the last two axes.
+        negative_scale : bool, optional
+            Whether the scales are negative exponents.
+        dtype, compute_dtype : dtype-like, optional
+            The data types of the result and of the computation.
+
+        Returns
+        -------
+        Node
+            The elements times their scales.
+        """
+        return self.add(
+            "block_scale_dequantize",
+            x=x,
+            scale=scale,
+            block_size=as_elements(block_size) or (block_size,),
+            negative_scale=negative_scale,
+            dtype=dtype,
+            compute_dtype=compute_dtype,
+        )["y"]
+
+    def expand_band_matrix(
+        self,
+        x: Node,
+        shape: Shape,
+        lower: int,
+        upper: int,
+        axis: int,
+        *,
+        pad_value: float | None = None,
+        kv_token_offset: Node | None = None,
+        speculative_mask: Node | None = None,
+    ) -> Node:
+        """Add the matrix of a band (CUDNN_BACKEND_OPERATION_EXPAND_BAND_MATRIX_DESCRIPTOR), since cuDNN 9.10.
+
+        Parameters
+        ----------
+        x : Node
+            The band of each row, lower + 1 + upper elements on the axis.
+        shape : tuple of ints
+            The shape of the matrix.
+        lower, upper : int
+            The numbers of diagonals below and above the main one.
+        axis : int
+            The axis of the band, and of the matrix's columns.
+        pad_value : float, optional
+            The elements outside of the band.
+        kv_token_offset, speculative_mask : Node, optional
+            The offset of the columns, and a mask.
+
+        Returns
+        -------
+        Node
+            The matrix.
+        """
+        return self.add(
+            "expand_band_matrix",
+            x=x,
+            shape=check_shape("shape", shape),
+            lower_bandwidth=lower,
+            upper_bandwidth=upper,
+            axis=axis,
+            pad_value=pad_value,
+            kv_token_offset=kv_token_offset,
+            speculative_mask=speculative_mask,
+        )["y"]
+
+    def contract_band_matrix(
+        self,
+        x: Node,
+        lower: int,
+        upper: int,
+        axis: int,
+        *,
+        pad_value: float | None = None,
+        max_token_value: int | None = None,
+    ) -> Node:
+        """Add the band of a matrix (CUDNN_BACKEND_OPERATION_CONTRACT_BAND_MATRIX_DESCRIPTOR), since cuDNN 9.10.
+
+        Parameters
+        ----------
+        x : Node
+            The matrix.
+        lower, upper, axis, pad_value
+            As for `expand_band_matrix`.
+        max_token_value : int, optional
+            The largest index of a column.
+
+        Returns
+        -------
+        Node
+            The band of each row, lower + 1 + upper elements on the axis.
+        """
+        return self.add(
+            "contract_band_matrix",
+            x=x,
+            lower_bandwidth=lower,
+            upper_bandwidth=upper,
+            axis=axis,
+            pad_value=pad_value,
+            max_token_value=max_token_value,
+        )["y"]
+
+    def diagonal_band_mask(
+        self,
+        x: Node,
+        b: Node | None = None,
+        *,
+        comparison: PointwiseMode | raw.cudnnPointwiseMode_t | None = None,
+        seq_len_q: Node | None = None,
+        seq_len_kv: Node | None = None,
+        left_bound: Node | None = None,
+        shift_right_bound: Node | None = None,
+        dtype: Dtype | None = None,
+    ) -> Node:
+        """Add a mask of diagonals (CUDNN_BACKEND_OPERATION_DIAGONAL_BAND_MASK_DESCRIPTOR), since cuDNN 9.20.
+
+        Parameters
+        ----------
+        x : Node
+            The scores of attention, (B, H, Sq, Skv).
+        b : Node, optional
+            The value outside of the band, one element.
+        comparison : str, optional
+            The comparison of row and column, a name of cudnnPointwiseMode_t.
+        seq_len_q, seq_len_kv : Node, optional
+            The lengths of the sequences, (B, 1, 1, 1) in int32.
+        left_bound, shift_right_bound : Node, optional
+            The bounds of the band, one integer each.
+        dtype : dtype-like, optional
+            The data type of the result.
+
+        Returns
+        -------
+        Node
+            x with `b` outside of the band.
+        """
+        return self.add(
+            "diagonal_band_mask",
+            x=x,
+            b=b,
+            comparison_mode=comparison,
+            seq_len_q=seq_len_q,
+            seq_len_kv=seq_len_kv,
+            left_bound=left_bound,
+            shift_right_bound=shift_right_bound,
+            dtype=dtype,
+        )["y"]
+
+    def softmax(self, x: Node, *, sink: Node | None = None, dtype: Dtype | None = None) -> Node:
+        """Add a softmax over the last axis (CUDNN_BACKEND_OPERATION_SOFTMAX_DESCRIPTOR), since cuDNN 9.20.
+
+        `add("softmax", ..., results=("stats",))` has the logarithms of the sums, the maxima and the sums.
+
+        Parameters
+        ----------
+        x : Node
+            (..., N).
+        sink : Node, optional
+            A further score of each head.
+        dtype : dtype-like, optional
+            The data type of the result.
+
+        Returns
+        -------
+        Node
+            exp(x) over its sum over the last axis.
+        """
+        return self.add("softmax", x=x, sink=sink, dtype=dtype)["y"]
+
+    def rope(self, x: Node, freqs: Node, *, output_scale: float | None = None, rope_dim: int | None = None) -> Node:
+        """Add rotary position embeddings (CUDNN_BACKEND_OPERATION_ROPE_FWD_DESCRIPTOR), since cuDNN 9.24.
+
+        Parameters
+        ----------
+        x : Node
+            (B, H, S, D).
+        freqs : Node
+            The angles.
+        output_scale : float, optional
+            A factor of the result.
+        rope_dim : int, optional
+            The number of elements of each row that are rotated.
+
+        Returns
+        -------
+        Node
+            The rotated tensor.
+        """
+        return self.add("rope_fwd", x=x, freqs=freqs, output_scale=output_scale, rope_dim=rope_dim)["y"]
+
+    def rope_backward(
+        self, dy: Node, freqs: Node, *, output_scale: float | None = None, rope_dim: int | None = None
+    ) -> Node:
+        """Add the gradient of rotary position embeddings (CUDNN_BACKEND_OPERATION_ROPE_BWD_DESCRIPTOR), since cuDNN 9.25.
+
+        Parameters
+        ----------
+        dy : Node
+            The gradient with respect to the result, (B, H, S, D).
+        freqs, output_scale, rope_dim
+            As for `rope`.
+
+        Returns
+        -------
+        Node
+            The gradient with respect to x.
+        """
+        return self.add(
+            "rope_bwd",
+            dy=dy,
+            freqs=freqs,
+            output_scale=output_scale,
+            rope_dim=rope_dim,
+        )["dx"]
+
+    def sdpa(
+        self,
+        q: Node,
+        k: Node,
+        v: Node,
+        scale: Node | float | None = None,
+        *,
+        stats: bool = False,
+        seq_len_q: Node | None = None,
+        seq_len_kv: Node | None = None,
+        page_table_k: Node | None = None,
+        page_table_v: Node | None = None,
+        block_mask: Node | None = None,
+        dtype: Dtype | None = None,
+    ) -> tuple[Node, ...]:
+        """Add attention as one operation (CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR), since cuDNN 9.13.
+
+        `add("sdpa_fwd", ...)` has dropout, cumulative lengths and the scales of float8.
+
+        Parameters
+        ----------
+        q, k, v : Node
+            (B, H, Sq, D), (B, Hkv, Skv, D) and (B, Hkv, Skv, Dv), where Hkv divides H; k and v are (pages, Hkv, page size, D)
+            with page tables.
+        scale : Node or float, optional
+            The factor of the scores.
+        stats : bool
+            Whether the logarithms of the sums are a result, as the gradient needs them.
+        seq_len_q, seq_len_kv : Node, optional
+            The lengths of the sequences, (B, 1, 1, 1) in int32.
+        page_table_k, page_table_v : Node, optional
+            The pages of each sequence, (B, 1, pages of a sequence, 1) in int32.
+        block_mask : Node, optional
+            The mask of blocks.
+        dtype : dtype-like, optional
+            The data type of the result.
+
+        Returns
+        -------
+        tuple of Nodes
+            o, (B, H, Sq, Dv); with `stats` also the statistics, (B, H, Sq, 1) in float32.
+        """
+        check_flag("stats", stats)
+        made = self.add(
+            "sdpa_fwd",
+            q=q,
+            k=k,
+            v=v,
+            scale=self._scalar("scale", scale),
+            seq_len_q=seq_len_q,
+            seq_len_kv=seq_len_kv,
+            page_table_k=page_table_k,
+            page_table_v=page_table_v,
+            block_mask=block_mask,
+            results=("stats",) if stats else (),
+            dtype=dtype,
+        )
+        return tuple(made.values())
+
+    def sdpa_backward(
+        self,
+        do: Node,
+        q: Node,
+        k: Node,
+        v: Node,
+        o: Node,
+        stats: Node,
+        scale: Node | float | None = None,
+        *,
+        seq_len_q: Node | None = None,
+        seq_len_kv: Node | None = None,
+    ) -> tuple[Node, Node, Node]:
+        """Add the gradients of attention as one operation (CUDNN_BACKEND_OPERATION_SDPA_BWD_DESCRIPTOR), since cuDNN 9.17.
+
+        Parameters
+        ----------
+        do : Node
+            The gradient with respect to o, (B, H, Sq, Dv).
+        q, k, v, scale, seq_len_q, seq_len_kv
+            As for `sdpa`.
+        o, stats : Node
+            The results of `sdpa`.
+
+        Returns
+        -------
+        tuple of Nodes
+            The gradients with respect to q, k and v.
+        """
+        made = self.add(
+            "sdpa_bwd",
+            do=do,
+            q=q,
+            k=k,
+            v=v,
+            o=o,
+            stats=stats,
+            scale=self._scalar("scale", scale),
+            seq_len_q=seq_len_q,
+            seq_len_kv=seq_len_kv,
+        )
+        return made["dq"], made["dk"], made["dv"]
+
+    def moe_grouped_matmul(
+        self,
+        token: Node,
+        weight: Node,
+        first_token_offset: Node,
+        *,
+        mode: str | raw.cudnnMoeGroupedMatmulMode_t = "none",
+        token_index: Node | None = None,
+        token_ks: Node | None = None,
+        top_k: int | None = None,
+        dtype: Dtype | None = None,
+        compute_dtype: Dtype | None = None,
+    ) -> Node:
+        """Add the products of a mixture of experts (CUDNN_BACKEND_OPERATION_MOE_GROUPED_MATMUL_DESCRIPTOR), since cuDNN 9.15.
+
+        Parameters
+        ----------
+        token : Node
+            The tokens, those of each expert one after the other, (1, T, K).
+        weight : Node
+            The matrix of each expert, (E, K, N).
+        first_token_offset : Node
+            The index of the first token of each expert, (E, 1, 1) in int32.
+        mode : {"none", "gather", "scatter"}
+            A name of cudnnMoeGroupedMatmulMode_t.
+        token_index, token_ks : Node, optional
+            The indices of the tokens that are gathered or scattered, in int32.
+        top_k : int, optional
+            The number of experts of a token.
+        dtype, compute_dtype : dtype-like, optional
+            The data types of the result and of the sums.
+
+        Returns
+        -------
+        Node
+            (1, T, N).
+        """
+        return self.add(
+            "moe_grouped_matmul",
+            token=token,
+            weight=weight,
+            first_token_offset=first_token_offset,
+            mode=mode,
+            token_index=token_index,
+            token_ks=token_ks,
+            top_k=top_k,
+            dtype=dtype,
+            compute_dtype=compute_dtype,
+        )["output"]
+
+    def moe_grouped_matmul_backward(
+        self,
+        doutput: Node,
+        token: Node,
+        first_token_offset: Node,
+        *,
+        dtype: Dtype | None = None,
+        compute_dtype: Dtype | None = None,
+    ) -> Node:
+        """Add the gradient of the experts' matrices (CUDNN_BACKEND_OPERATION_MOE_GROUPED_MATMUL_BWD_DESCRIPTOR), since 9.22.
+
+        Parameters
+        ----------
+        doutput : Node
+            The gradient with respect to the result, (1, T, N).
+        token, first_token_offset : Node
+            As for `moe_grouped_matmul`.
+        dtype, compute_dtype : dtype-like, optional
+            The data types of the result and of the sums.
+
+        Returns
+        -------
+        Node
+            (E, K, N).
+        """
+        return self.add(
+            "moe_grouped_matmul_bwd",
+            doutput=doutput,
+            token=token,
+            first_token_offset=first_token_offset,
+            dtype=dtype,
+            compute_dtype=compute_dtype,
+        )["dweight"]
 
     # Planning and running
 
@@ -556,15 +1669,43 @@ class Graph(PublicDir):
         NoAlgorithmError
             No engine can run the graph; the message has the table of candidates.
         """
-        self._check_outputs()
-        if empty := self._empty():
-            raise ValueError(f"a planned graph must have elements; got none in {', '.join(empty)}")
-        check_device(device)
-        problem, operands = self._problem(0 if isinstance(device, OtherGpu) else device)
+        problem, operands = self._plannable(device)
         if isinstance(device, OtherGpu):
             return plan_elsewhere(problem, self.options, device, operands)
         with on_device(device):
             return plan_for(problem, self.options, operands=operands)
+
+    def candidates(self, device: int | DeviceProfile = 0) -> list[Candidate]:
+        """Plan every candidate for the graph. `cudnnpy.candidates_table` makes a table of them.
+
+        Parameters
+        ----------
+        device : int or DeviceProfile
+            As for `plan`.
+
+        Returns
+        -------
+        list of Candidate
+            All candidates. `rejection_reason` is "" for a candidate that can be used.
+
+        Raises
+        ------
+        ValueError
+            As for `plan`.
+        """
+        problem, _ = self._plannable(device)
+        if isinstance(device, OtherGpu):
+            return candidates_elsewhere(problem, self.options, device)
+        with on_device(device):
+            return survey(chooser_of(request_for(problem, self.options)))
+
+    def _plannable(self, device: Any) -> tuple[ConvolutionProblem | GraphProblem, CallerOperands]:
+        """Return the problem of the graph on a device, as `_problem` does. Raises ValueError if there is nothing to plan."""
+        self._check_outputs()
+        if empty := self._empty():
+            raise ValueError(f"a planned graph must have elements; got none in {', '.join(empty)}")
+        check_device(device)
+        return self._problem(0 if isinstance(device, OtherGpu) else device)
 
     def executable(self, device: int, pick: int = 0) -> Executable | None:
         """Return the executable of the first candidate that can be planned, or None if there is none.
@@ -690,30 +1831,70 @@ class Graph(PublicDir):
         for node in running:
             self._check_nodes(running=node)
 
-    def _number_of(self, name: str, value: float, rank: int) -> Node:
-        number = check_number(name, value)
-        held = (c_double if self.compute_dtype == "float64" else c_float)(number).value
-        if isfinite(number) and not isfinite(held):
-            raise ValueError(f"{name} must be a number that fits {self.compute_dtype}; got {error_repr(value)}")
-        return Node(TensorSpec((1,) * rank, self.compute_dtype, (1,) * rank), virtual=False, number=held)
+    def _number_of(self, name: str, value: float, rank: int, dtype: Dtype | None = None) -> Node:
+        kind = self.compute_dtype if dtype is None else dtype_of(dtype).name
+        held = number_of(name, value, kind)
+        return Node(TensorSpec((1,) * rank, kind, (1,) * rank), virtual=False, number=held)
+
+    def _scalar(self, name: str, value: Node | float | None) -> Node | None:
+        """Return a factor as a node."""
+        if value is None or isinstance(value, Node):
+            return value
+        check_number(name, value, finite=True)
+        return self.number(value)
+
+    @staticmethod
+    def _set_channels_last(*tensors: Node) -> None:
+        """Give axes of size 1 of a convolution's tensors the strides that channels last means, if some are so in memory."""
+        for node, spec in zip(tensors, with_channels_last_strides(*(node.spec for node in tensors)), strict=True):
+            node.spec = spec
 
     def _keep(self, *nodes: Node) -> None:
         for node in nodes:
             node.uid = len(self._by_uid) + 1
             self._by_uid[node.uid] = node
 
-    def _add(self, kind: str, given: Mapping[str, Any], **operands: Node | None) -> dict[str, Node]:
+    def _add(
+        self,
+        kind: str,
+        given: Mapping[str, Any],
+        wanted: Iterable[str] = (),
+        dtype: Dtype | None = None,
+        **operands: Node | Sequence[Node] | None,
+    ) -> dict[str, Node]:
         """Add an operation of the table KINDS; return its results by name.
 
-        The nodes and the values of the options have been checked. If the operands do not fit, the graph is unchanged.
+        The nodes and the values of the options have been checked, and options that are None are left out. `wanted` are the
+        optional results, and `dtype` is the first result's. If the operands do not fit, the graph is unchanged.
         """
-        row, nodes = KINDS[kind], {name: node for name, node in operands.items() if node is not None}
-        needed = {"compute_dtype": self.compute_dtype, **given} if "compute_dtype" in row.all_options else given
-        options = row.complete(needed)
-        found = row.infer(options, {name: node.spec for name, node in nodes.items()}, self.compute_dtype)
-        made = {name: Node(spec) for name, spec in found.items()}
-        self._keep(*made.values(), *(node for node in nodes.values() if not node.uid))
-        taken, results = (tuple((name, node.uid) for name, node in some.items()) for some in (nodes, made))
+        row = KINDS[kind]
+        nodes = {name: node for name in row.operands if (node := operands.get(name)) is not None}
+        options = {name: value for name, value in given.items() if value is not None}
+        if "compute_dtype" in row.all_options:
+            options.setdefault("compute_dtype", self.compute_dtype)
+        options = row.complete(options)
+        specs = {
+            name: node.spec if isinstance(node, Node) else tuple(n.spec for n in node) for name, node in nodes.items()
+        }
+        found = row.check(options, specs, self.compute_dtype)
+        if missing := [name for name in wanted if name not in found]:
+            raise ValueError(f"results must be some of {', '.join(found)}; got {', '.join(missing)}")
+        other = row.infer(options, specs, "float64" if self.compute_dtype == "float32" else "float32")
+        made = {
+            name: Node(found[name], has_own_dtype=other[name].dtype == found[name].dtype)
+            for name, end in row.results.items()
+            if name in found and (name in wanted or not end.endswith("?"))
+        }
+        if dtype is not None and made:
+            first = next(iter(made.values()))
+            first.spec, first.has_own_dtype = first.spec._replace(dtype=dtype_of(dtype).name), True
+        flat = [one for node in nodes.values() for one in ((node,) if isinstance(node, Node) else node)]
+        self._keep(*made.values(), *(node for node in flat if not node.uid))
+        taken = tuple(
+            (name, node.uid if isinstance(node, Node) else tuple(one.uid for one in node))
+            for name, node in nodes.items()
+        )
+        results = tuple((name, node.uid) for name, node in made.items())
         self._operations.append(Operation(kind, tuple(options.items()), taken, results))
         return made
 
@@ -724,12 +1905,12 @@ class Graph(PublicDir):
     def _operation_graph(self, alignment: Mapping[str, int]) -> OperationGraph:
         """Return the graph as data, with normalized strides. `alignment` gives the alignment of tensors by name.
 
-        If all memory formats are ambiguous, the tensors are channels last, as engines that fuse need it. Matrices, and tensors
-        with fewer than four axes, have no channels and positions, and their strides are unchanged.
+        If all memory formats are ambiguous, the tensors are channels last, as engines that fuse need it. Matrices, sequences,
+        and tensors with fewer than four axes have no channels and positions, and their strides are unchanged.
         """
         specs = {uid: node.spec for uid, node in self._by_uid.items()}
         kinds = self.operations
-        if "matmul" not in kinds:
+        if _OF_IMAGES.issuperset(kinds):
             first = dict.fromkeys(node.uid for node in (*self.inputs, *self.outputs))
             images = [uid for uid in {**first, **dict.fromkeys(specs)} if len(specs[uid].shape) >= 4]
             last = "resample_fwd" not in kinds
@@ -740,10 +1921,63 @@ class Graph(PublicDir):
                 specs[uid]._replace(alignment=alignment.get(node.name, node.spec.alignment)),
                 node.virtual,
                 node.number,
+                node.ragged.uid if node.ragged else 0,
+                node.reordering,
+                node.vector,
             )
             for uid, node in self._by_uid.items()
         )
-        return OperationGraph(tensors, tuple(self._operations))
+        return OperationGraph(tensors, tuple(self._operations), self._graph_options)
+
+
+def _compute_option(dtype: Dtype | None) -> dict[str, Any]:
+    return {} if dtype is None else {"compute_dtype": dtype_of(dtype, "compute_dtype").name}
+
+
+def _convolution_options(
+    rank: int, padding: Any, stride: PerAxis, dilation: PerAxis, mode: Any, compute_dtype: Dtype | None
+) -> dict[str, Any]:
+    """Check the options of a convolution of tensors of `rank` axes; return them by name."""
+    number, rank = enumerator(raw.cudnnConvolutionMode_t, mode, "mode"), max(rank - 2, 0)
+    sides = expand_per_axis("padding", check_padding(padding), rank)
+    pairs = [side if isinstance(side, tuple) else (side, side) for side in sides]
+    return {
+        "mode": number,
+        "spatial_dims": rank,
+        "pre_padding": tuple(before for before, _ in pairs),
+        "post_padding": tuple(after for _, after in pairs),
+        "stride": _each_axis("stride", stride, 1, rank),
+        "dilation": _each_axis("dilation", dilation, 1, rank),
+        **_compute_option(compute_dtype),
+    }
+
+
+def _check_groups(groups: int, x: tuple[int, ...], w: tuple[int, ...]) -> None:
+    """Raise ValueError for filters of other groups. Shapes of other ranks are left to the rule of the kind."""
+    check_integer("groups", groups, 1)
+    if min(len(x), len(w)) > 1 and x[1] != groups * w[1]:
+        inferred = f", as groups={x[1] // w[1]} would give" if w[1] and x[1] % w[1] == 0 else ""
+        raise ValueError(
+            f"w must have shape (K, C / groups, ...) for {x[1]} channels and groups={groups}; got shape {w}{inferred}"
+        )
+
+
+def _resample_options(
+    mode: Any, rank: int, window: PerAxis, padding: PerAxis, stride: PerAxis | None, compute_dtype: Dtype | None
+) -> dict[str, Any]:
+    """Check the options of a pooling with `rank` spatial axes; return them by name."""
+    number = enumerator(raw.cudnnResampleMode_t, mode, "mode")
+    size, pads = _each_axis("window", window, 1, rank), _each_axis("padding", padding, 0, rank)
+    return {
+        "mode": number,
+        "spatial_dims": rank,
+        "padding_mode": raw.CUDNN_NEG_INF_PAD if number == raw.CUDNN_RESAMPLE_MAXPOOL else raw.CUDNN_ZERO_PAD,
+        "pre_padding": pads,
+        "post_padding": pads,
+        "stride": size if stride is None else _each_axis("stride", stride, 1, rank),
+        "window": size,
+        **_compute_option(compute_dtype),
+    }
 
 
 def _each_axis(name: str, given: Any, low: int, rank: int) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ The operations of a graph are created by cudnnpy.graph.descriptors.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from copy import copy
 from ctypes import byref, c_int32, c_int64, c_void_p
 from dataclasses import dataclass, field
@@ -14,8 +14,6 @@ from functools import cache, cached_property, partial
 from typing import Any, TypeVar, cast
 
 from cudnnpy import raw
-from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._launch.variant_pack import VariantPacks
 from cudnnpy._process.module_state import declare
 from cudnnpy.backend import Descriptor
@@ -59,33 +57,6 @@ class Target:
         if isinstance(found, StatusError):
             raise copy(found)  # the traceback of a raised error refers to the callers' objects, such as arrays
         return cast(T, found)
-
-
-def tensor(uid: int, spec: TensorSpec, *, virtual: bool = False, by_value: bool = False) -> Descriptor:
-    """Return the descriptor of a graph's tensor.
-
-    A virtual tensor is an intermediate result without memory. A tensor by value has the address of a number in host memory.
-    """
-    return Descriptor(
-        raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR,
-        {
-            raw.CUDNN_ATTR_TENSOR_UNIQUE_ID: uid,
-            raw.CUDNN_ATTR_TENSOR_DATA_TYPE: dtype_of(spec.dtype).number,
-            raw.CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT: spec.alignment,
-            raw.CUDNN_ATTR_TENSOR_DIMENSIONS: spec.shape,
-            raw.CUDNN_ATTR_TENSOR_STRIDES: spec.strides,
-            raw.CUDNN_ATTR_TENSOR_IS_VIRTUAL: True if virtual else None,
-            raw.CUDNN_ATTR_TENSOR_IS_BY_VALUE: True if by_value else None,
-        },
-    )
-
-
-def graph_of(operations: Sequence[Descriptor], target: Target) -> Descriptor:
-    """Return the finalized graph of operations."""
-    return Descriptor(
-        raw.CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR,
-        {raw.CUDNN_ATTR_OPERATIONGRAPH_HANDLE: target.handle, raw.CUDNN_ATTR_OPERATIONGRAPH_OPS: list(operations)},
-    )
 
 
 @dataclass(frozen=True)

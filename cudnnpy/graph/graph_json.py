@@ -4,43 +4,58 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from ctypes import c_float
 from enum import EnumMeta, IntEnum
-from typing import Any
+from typing import Any, cast
 
 from cudnnpy import raw
-from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, check_distinct
-from cudnnpy._core.untrusted_json import LIMIT, integers, invalid_json, spec_of
-from cudnnpy.graph.kinds import DTYPE, FLAG, INTEGER, INTEGERS, KINDS, Kind, Option
-from cudnnpy.graph.operation_graph import Operation, OperationGraph, Tensor, Uids, canonical_graph
-from cudnnpy.names import enumerator, short_name
+from cudnnpy._core.untrusted_json import invalid_json, spec_of
+from cudnnpy.graph.kinds import GRAPH_OPTIONS, KINDS, NUMBER, Kind, Option
+from cudnnpy.graph.operation_graph import Operation, OperationGraph, Tensor, Uids, canonical_graph, number_of
+from cudnnpy.names import short_name, short_names
+from cudnnpy.typing import ElementName
 
 _MAX_OPERATIONS = 1000
-_NUMBER_DTYPES = ("float32", "float64")
+_OTHERS = {"ragged": 0, "reordering": "", "vector": (1, -1)}  # properties that few tensors have, with their defaults
 
 
 def graph_to_json(graph: OperationGraph) -> dict[str, Any]:
     """Return a canonical graph as JSON: its tensors in the order of their unique ids, and its operations.
 
     A tensor in memory has its shape, dtype, strides and alignment, a virtual one no alignment, and a number its value, dtype
-    and rank. Options that are the defaults are left out.
+    and rank; at the end is an object with its other properties, if it has some. Options that are the defaults are left out.
     """
-    return {
+    text = {
         "tensors": [_tensor_to_json(tensor) for tensor in graph.tensors],
         "operations": [
-            [one.kind, _options_to_json(KINDS[one.kind], one), dict(one.operands), dict(one.results)]
+            [
+                one.kind,
+                _options_to_json(KINDS[one.kind], one),
+                {name: _value_to_json(uids) for name, uids in one.operands},
+                dict(one.results),
+            ]
             for one in graph.operations
         ],
     }
+    options = {name: _value_to_json(value) for name, value in graph.options}
+    return {**text, "options": options} if options else text
 
 
 def _tensor_to_json(tensor: Tensor) -> list[Any]:
     shape, dtype, strides, alignment = tensor.spec
     if tensor.number is not None:
-        return [_number_to_json(tensor.number), dtype, len(shape)]
+        return [_value_to_json(tensor.number), dtype, len(shape)]
     assert strides is not None
-    return [list(shape), dtype, list(strides), *([] if tensor.is_virtual else [alignment])]
+    others = {
+        name: _value_to_json(value) for name, default in _OTHERS.items() if (value := getattr(tensor, name)) != default
+    }
+    return [
+        list(shape),
+        dtype,
+        list(strides),
+        *([] if tensor.is_virtual else [alignment]),
+        *([others] if others else []),
+    ]
 
 
 def _options_to_json(kind: Kind, operation: Operation) -> dict[str, Any]:
@@ -56,17 +71,13 @@ def _value_to_json(value: Any) -> Any:
     if isinstance(value, IntEnum):
         return short_name(value)
     if isinstance(value, float):
-        return _number_to_json(value)
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _number_to_json(number: float) -> float | str:
-    return number if math.isfinite(number) else str(number)  # JSON has no infinity and no NaN
+        return value if math.isfinite(value) else str(value)  # JSON has no infinity and no NaN
+    return [_value_to_json(one) for one in value] if isinstance(value, tuple) else value
 
 
 def graph_from_json(given: Any) -> OperationGraph:
     """Return the graph of the JSON of graph_to_json. Raises ValueError for anything else, also if it is not canonical."""
-    if not isinstance(given, dict) or given.keys() != {"tensors", "operations"}:
+    if not isinstance(given, dict) or given.keys() | {"options"} != {"tensors", "operations", "options"}:
         raise invalid_json("it must have tensors and operations; plan again if an older cudnnpy wrote it")
     tensors, operations = given["tensors"], given["operations"]
     most = 16 * _MAX_OPERATIONS
@@ -77,9 +88,14 @@ def graph_from_json(given: Any) -> OperationGraph:
     reader = _Reader([_tensor_of_json(uid, one) for uid, one in enumerate(tensors, 1)])
     made = tuple(map(reader.operation, operations))
     results = {uid for one in made for _, uid in one.results}
+    if any(one.ragged and one.ragged not in reader.tensors for one in reader.tensors.values()):
+        raise invalid_json("its ragged tensors must have offsets; got another")
     if any(one.uid not in results for one in reader.tensors.values() if one.is_virtual):
         raise invalid_json("its virtual tensors must be results; got another")
-    graph = OperationGraph(tuple(reader.tensors.values()), made)
+    options = _items(
+        "options", given.get("options", {}), GRAPH_OPTIONS, lambda one, value: _option(one, GRAPH_OPTIONS[one], value)
+    )
+    graph = OperationGraph(tuple(reader.tensors.values()), made, tuple(options.items()))
     if not graph.outputs:
         raise invalid_json("its graph has no output")
     for uid in graph.outputs:
@@ -91,19 +107,35 @@ def graph_from_json(given: Any) -> OperationGraph:
 
 def _tensor_of_json(uid: int, given: Any) -> Tensor:
     name = f"tensor {uid}"
-    if not isinstance(given, list) or len(given) not in (3, 4):
-        raise invalid_json(f"{name} must be a list of 3 or 4 elements; got another")
+    if not isinstance(given, list) or not 3 <= len(given) <= 5:
+        raise invalid_json(f"{name} must be a list of 3 to 5 elements; got another")
     if isinstance(given[0], list):
+        *given, others = given if isinstance(given[-1], dict) else (*given, {})
         is_virtual = len(given) == 3
         default = TensorSpec((1,), "float32").alignment
-        return Tensor(uid, spec_of(name, [*given, default] if is_virtual else given), is_virtual)
+        spec = spec_of(name, [*given, default] if is_virtual else given)
+        return Tensor(uid, spec, is_virtual, **_items(name, others, _OTHERS, _other))
     number, dtype, rank = given if len(given) == 3 else (None, None, None)
-    if dtype not in _NUMBER_DTYPES or type(rank) is not int or not 1 <= rank <= raw.CUDNN_DIM_MAX:
-        raise invalid_json(f"{name} must be a number of {' or '.join(_NUMBER_DTYPES)} with a rank; got another")
-    value = _number(name, number)
-    if dtype == "float32" and c_float(value).value != value:
-        raise invalid_json(f"{name} must be a number of float32; got {value}")
-    return Tensor(uid, TensorSpec((1,) * rank, dtype, (1,) * rank), number=value)
+    if not isinstance(dtype, str) or type(rank) is not int or not 1 <= rank <= raw.CUDNN_DIM_MAX:
+        raise invalid_json(f"{name} must be a number with a dtype and a rank; got another")
+    if type(number) is not float and number in ("inf", "-inf"):
+        number = float(number)
+    try:
+        spec = TensorSpec((1,) * rank, cast(ElementName, dtype), (1,) * rank)
+        return Tensor(uid, spec, number=number_of(name, number, dtype))
+    except (TypeError, ValueError) as error:
+        raise invalid_json(str(error)) from error
+
+
+def _other(name: str, given: Any) -> Any:
+    """Return a property of a tensor that few tensors have."""
+    if name == "ragged" and type(given) is int and given > 0:
+        return given
+    if name == "vector" and isinstance(given, list) and len(given) == 2 and all(type(one) is int for one in given):
+        return tuple(given)
+    if name == "reordering" and given in short_names(raw.cudnnBackendTensorReordering_t):
+        return given
+    raise invalid_json(f"{name} must be a property of a tensor; got {str(given)[:60]}")
 
 
 class _Reader:
@@ -125,26 +157,23 @@ class _Reader:
         values = _items("options", options, known, lambda one, value: _option(one, known[one], value))
         taken = _items("operands", operands, kind.operands, lambda one, value: self._taken(kind, one, value))
         made = _items("results", results, kind.results, self._result)
-        missing = [one for one, end in kind.operands.items() if not end.endswith("?") and one not in taken]
-        if missing:
-            raise invalid_json(f"{name} must have {', '.join(missing)}; got none")
         whole = kind.complete(values)
         specs: dict[str, Any] = {
             one: tuple(self.tensors[uid].spec for uid in uids) if isinstance(uids, tuple) else self.tensors[uids].spec
             for one, uids in taken.items()
         }
         try:
-            found = kind.infer(whole, specs, "float32")
+            found = kind.check(whole, specs, "float32")
         except (TypeError, ValueError, KeyError, IndexError) as error:
             raise invalid_json(f"its graph is invalid: {error}") from error
-        shapes = {one: spec.shape for one, spec in found.items()}
+        shapes = {one: spec.shape for one, spec in found.items() if one in made or not kind.results[one].endswith("?")}
         if shapes != {one: self.tensors[uid].spec.shape for one, uid in made.items()}:
             raise invalid_json(f"the results of {name} must have shapes {shapes}; got others")
         self._made.update(made.values())
         return Operation(name, tuple(whole.items()), tuple(taken.items()), tuple(made.items()))
 
     def _taken(self, kind: Kind, name: str, given: Any) -> Uids:
-        uids = given if kind.operands[name].endswith("*") else [given]
+        uids = given if "*" in kind.operands[name] else [given]
         if not isinstance(uids, list) or not all(type(uid) is int and uid in self.tensors for uid in uids):
             raise invalid_json(f"{name} must be a tensor of the graph; got {str(given)[:60]}")
         if any(self.tensors[uid].is_virtual and uid not in self._made for uid in uids):
@@ -167,33 +196,13 @@ def _items(name: str, given: Any, known: Mapping[str, Any], read: Callable[[str,
 
 def _option(name: str, option: Option, given: Any) -> Any:
     """Return the value of an option."""
-    if isinstance(option.type, EnumMeta):
-        if not isinstance(given, str):
-            raise invalid_json(f"{name} must be a name; got {str(given)[:60]}")
-        try:
-            return enumerator(option.type, given, name)  # type: ignore[arg-type]
-        except (TypeError, ValueError) as error:
-            raise invalid_json(str(error)) from error
-    if option.type == DTYPE:
-        try:
-            is_known = isinstance(given, str) and dtype_of(given, name).name == given
-        except TypeError:
-            is_known = False
-        if not is_known:
-            raise invalid_json(f"{name} must be a dtype; got {str(given)[:60]}")
-        return given
-    if option.type == INTEGERS:
-        return integers(name, given, option.low)
-    if option.type == FLAG and isinstance(given, bool):
-        return given
-    if option.type == INTEGER and type(given) is int and 0 <= given < LIMIT:
-        return given
-    if option.type not in (FLAG, INTEGER):
-        return _number(name, given)
-    raise invalid_json(f"{name} must be of type {option.type}; got {str(given)[:60]}")
-
-
-def _number(name: str, given: Any) -> float:
-    if type(given) is float or given in ("inf", "-inf"):
-        return float(given)
-    raise invalid_json(f"{name} must be a number; got {str(given)[:60]}")
+    if isinstance(given, str) and option.type == NUMBER and given in ("inf", "-inf"):
+        given = float(given)
+    if isinstance(given, list):
+        given = [tuple(one) if isinstance(one, list) else one for one in given]
+    if isinstance(option.type, EnumMeta) and not isinstance(given, str):
+        raise invalid_json(f"{name} must be a name; got {str(given)[:60]}")
+    try:
+        return option.checked(name, given)
+    except (TypeError, ValueError) as error:
+        raise invalid_json(str(error)[:200]) from error

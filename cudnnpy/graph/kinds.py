@@ -8,31 +8,80 @@ their operands by it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from enum import EnumMeta
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from enum import EnumMeta, IntEnum
+from fractions import Fraction
+from typing import Any, NamedTuple, cast
 
 from cudnnpy import raw
+from cudnnpy._checks.option_values import bounded, check_flag, check_integer, check_number, error_repr
+from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, packed_strides, result_strides
 from cudnnpy.graph.shape_inference import broadcast, convolved, share, statistics
+from cudnnpy.names import enumerator
 from cudnnpy.typing import ElementName
 
-# The rule of a kind: from the options, the operands by name and the data type of intermediate results to the results by name.
-# Raises ValueError or TypeError, which names the argument, for operands that do not fit.
-Rule = Callable[[Mapping[str, Any], Mapping[str, TensorSpec], ElementName], dict[str, TensorSpec]]
+MAX_INTEGER = (1 << 62) - 1  # so that the sum of two fits in 64 bits
+
+# The rule of a kind: from the options, the operands by name (a tuple for a list) and the data type of intermediate results to
+# all results that the operation can have, by name. Raises ValueError or TypeError, which names the argument, for operands that
+# do not fit.
+Operands = Mapping[str, Any]
+Rule = Callable[[Mapping[str, Any], Operands, ElementName], dict[str, TensorSpec]]
 # From the options, the operands and the results: the number of terms that are added for one element of a result
-Terms = Callable[[Mapping[str, Any], Mapping[str, TensorSpec], Mapping[str, TensorSpec]], int]
+Terms = Callable[[Mapping[str, Any], Operands, Mapping[str, TensorSpec]], int]
 
 DTYPE, INTEGERS, INTEGER, NUMBER, FLAG = "dtype", "integers", "integer", "number", "flag"
+FRACTIONS = "fractions"  # integers, or (numerator, denominator) pairs
+
+_FLOATS = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
+_FACTORS = (*_FLOATS, "int8", "uint8", "int32")  # of products
+_INT32, _INT64 = ("int32",), ("int64",)
+_INDICES = ("int32", "int64")
+_COMPUTE = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "bool")  # what an operation may compute in
 
 
 class Option(NamedTuple):
     """An option of an operation."""
 
-    attribute: str  #: the end of the attribute's name; "" for an option that only the rule reads
-    type: EnumMeta | str = INTEGERS  #: cuDNN's enumeration, or DTYPE, INTEGERS, INTEGER, NUMBER or FLAG
+    attribute: str  #: the end of the attribute's name, or all of it; "" for an option that only the rule reads
+    type: EnumMeta | str = INTEGERS  #: cuDNN's enumeration, or DTYPE, INTEGERS, FRACTIONS, INTEGER, NUMBER or FLAG
     default: Any = None  #: None for an option that is required, or that cuDNN's own default stands in for
     low: int = 0  #: the least integer
+    is_required: bool = False
+
+    def attribute_name(self, prefix: str) -> str:
+        """Return the name of the attribute, which begins with a prefix."""
+        return self.attribute if self.attribute.startswith("CUDNN_ATTR_") else prefix + self.attribute
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Return a value of the option in canonical form. Raises TypeError or ValueError, which names the option."""
+        if isinstance(self.type, EnumMeta):
+            return enumerator(cast("type[IntEnum]", self.type), value, name)
+        if self.type == DTYPE:
+            return dtype_of(value, name).name
+        if self.type == FLAG:
+            return check_flag(name, value)
+        if self.type == NUMBER:
+            return check_number(name, value)
+        if self.type == INTEGER:
+            return check_integer(name, value, self.low, MAX_INTEGER)
+        return _checked_integers(name, value, self.low, fractions=self.type == FRACTIONS)
+
+
+def _checked_integers(name: str, value: Any, low: int, fractions: bool) -> tuple[Any, ...]:
+    """Return integers, or integers and (numerator, denominator) pairs, as a tuple."""
+    given = (
+        bounded(value, raw.CUDNN_DIM_MAX) if isinstance(value, Iterable) and not isinstance(value, str | bytes) else ()
+    )
+    if not 1 <= len(given) <= raw.CUDNN_DIM_MAX:
+        raise TypeError(f"{name} must be 1 to {raw.CUDNN_DIM_MAX} integers; got {error_repr(value)}")
+    return tuple(
+        (check_integer(name, one[0], low, MAX_INTEGER), check_integer(name, one[1], 1, MAX_INTEGER))
+        if fractions and isinstance(one, tuple | list) and len(one) == 2
+        else check_integer(name, one, low, MAX_INTEGER)
+        for one in given
+    )
 
 
 class Kind(NamedTuple):
@@ -41,7 +90,9 @@ class Kind(NamedTuple):
     descriptor: str  #: CUDNN_BACKEND_OPERATION_{descriptor}_DESCRIPTOR
     #: the operands: name -> the end of CUDNN_ATTR_OPERATION_{prefix}_..., with "?" if it is optional, "*" if it is a list
     operands: Mapping[str, str]
-    results: Mapping[str, str]  #: all that an operation can have, by name as the operands
+    results: Mapping[
+        str, str
+    ]  #: by name as the operands, with "?" if an operation has the result only when it is asked for
     infer: Rule
     options: Mapping[str, Option] = {}  #: attributes of the operation
     nested: str = ""  #: the name of a descriptor that has further options, CUDNN_BACKEND_{nested}_DESCRIPTOR
@@ -49,7 +100,12 @@ class Kind(NamedTuple):
     nested_options: Mapping[str, Option] = {}  #: attributes CUDNN_ATTR_{nested}_... of that descriptor
     prefix: str = ""  #: of the attributes' names; the descriptor's name by default
     terms: Terms = lambda options, given, made: 1
-    release: int = 90000  #: the first release of cuDNN that has the kind
+    dtypes: Mapping[str, tuple[str, ...]] = {}  #: the data types of operands; others may have any
+
+    @property
+    def descriptor_name(self) -> str:
+        """The enumerator of the descriptor."""
+        return f"CUDNN_BACKEND_OPERATION_{self.descriptor}_DESCRIPTOR"
 
     @property
     def attribute_prefix(self) -> str:
@@ -65,6 +121,26 @@ class Kind(NamedTuple):
         """Return the options with the defaults of those that are missing, in the order of the table."""
         given = {name: options.get(name, option.default) for name, option in self.all_options.items()}
         return {name: value for name, value in given.items() if value is not None}
+
+    def check(self, options: Mapping[str, Any], given: Operands, dtype: ElementName) -> dict[str, TensorSpec]:
+        """Return all results that an operation can have, by name. `options` are complete.
+
+        Raises TypeError or ValueError, which names the argument, for operands and options that do not fit.
+        """
+        for name, option in self.all_options.items():
+            if option.is_required and name not in options:
+                raise TypeError(f"{name} must be given; got none")
+        for name, end in self.operands.items():
+            specs = given.get(name, ())
+            if not specs and not end.endswith("?"):
+                raise TypeError(f"{name} must be {'one node or more' if '*' in end else 'a node'}; got none")
+            allowed = self.dtypes.get(name)
+            for spec in (specs,) if isinstance(specs, TensorSpec) else specs:
+                if allowed and spec.dtype not in allowed:
+                    raise TypeError(f"{name} must be {' or '.join(allowed)}; got {spec.dtype}")
+        if options.get("compute_dtype", "float32") not in _COMPUTE:
+            raise TypeError(f"compute_dtype must be one of {', '.join(_COMPUTE)}; got {options['compute_dtype']}")
+        return self.infer(options, given, dtype)
 
 
 # Rules
@@ -131,8 +207,14 @@ def _pointwise(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtyp
     shapes = [spec.shape for spec in specs]
     if len(set(map(len, shapes))) > 1 or any(len({1, *sizes}) > 2 for sizes in zip(*shapes, strict=True)):
         raise ValueError(f"x, b and t must have the same size, or 1, on each axis; got shapes {shapes}")
+    if name == "gen_index" and not 0 <= options.get("axis", -1) < len(shapes[0]):
+        raise ValueError(f"axis must be one of 0 to {len(shapes[0]) - 1} for gen_index; got {options.get('axis')}")
     widest = max(specs, key=lambda spec: math.prod(spec.shape))
     shape = tuple(broadcast(*sizes) for sizes in zip(*shapes, strict=True))
+    if name.startswith(("cmp_", "logical_")):
+        dtype = "bool"
+    elif name == "gen_index":
+        dtype = "int32"
     return {"dx" if is_gradient else "y": _like(shape, widest, dtype)}
 
 
@@ -156,10 +238,26 @@ def _resample(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtype
     x, window = given["x"], options["window"]
     geometry = [options[name] for name in ("pre_padding", "post_padding", "window", "stride")]
     _check_axes(options, len(x.shape) - 2, *geometry)
-    spatial = [(n + a + b - k) // s + 1 for n, a, b, k, s in zip(x.shape[2:], *geometry, strict=True)]
+    before, after, sizes, strides = (map(_fraction, numbers) for numbers in geometry)
+    spatial = [
+        (n + a + b - k) // s + 1 for n, a, b, k, s in zip(x.shape[2:], before, after, sizes, strides, strict=True)
+    ]
     if min(spatial, default=0) < 1:
         raise ValueError(f"window must fit into x with padding, {x.shape}; got {window!r}")
-    return {"y": _like((*x.shape[:2], *spatial), x, dtype)}
+    y = _like((*x.shape[:2], *spatial), x, dtype)
+    return {"y": y, "index": y._replace(dtype="int8")}
+
+
+def _fraction(value: Any) -> Fraction:
+    return Fraction(*value) if isinstance(value, tuple) else Fraction(value)
+
+
+def _resample_backward(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
+    dy, shape = given["dy"], tuple(options["shape"])
+    forward = _resample(options, {"x": TensorSpec(shape, dtype)}, dtype)["y"]
+    if forward.shape != dy.shape:
+        raise ValueError(f"dy must have shape {forward.shape} for a dx of shape {shape}; got shape {dy.shape}")
+    return {"dx": _like(shape, dy, dtype)}
 
 
 def _check_statistic(name: str, spec: TensorSpec, x: TensorSpec) -> None:
@@ -189,13 +287,234 @@ def _normalization_backward(options: Mapping[str, Any], given: Mapping[str, Tens
     if dy.shape != x.shape:
         raise ValueError(f"dy must have shape {x.shape}, as x; got shape {dy.shape}")
     _check_statistic("scale", scale, x)
-    names = ("dscale", "dbias") if options["bias"] else ("dscale",)
-    return {"dx": _like(x.shape, x, dtype), **dict.fromkeys(names, _like(scale.shape, scale, dtype))}
+    return {"dx": _like(x.shape, x, dtype), **dict.fromkeys(("dscale", "dbias"), _like(scale.shape, scale, dtype))}
+
+
+def _check_shape(name: str, spec: TensorSpec, shape: tuple[int, ...]) -> None:
+    """Raise ValueError for an operand of another shape."""
+    if spec.shape != shape:
+        raise ValueError(f"{name} must have shape {shape}; got shape {spec.shape}")
+
+
+def _check_equal(name: str, given: Operands, *others: str) -> None:
+    """Raise ValueError for operands that are given and have another shape than the first."""
+    for other in others:
+        if other in given:
+            _check_shape(other, given[other], given[name].shape)
+
+
+def _packed(shape: tuple[int, ...], dtype: ElementName) -> TensorSpec:
+    return TensorSpec(shape, dtype, packed_strides(shape))
+
+
+def _gen_stats(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
+    x = given["x"]
+    return dict.fromkeys(("sum", "sq_sum"), _like((1, x.shape[1], *(1,) * (len(x.shape) - 2)), x, dtype))
+
+
+def _bn_finalize(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
+    statistics = ("y_sq_sum", "scale", "bias", "prev_running_mean", "prev_running_var")
+    _check_equal("y_sum", given, *statistics)
+    names = ["eq_scale", "eq_bias", "saved_mean", "saved_inv_std"]
+    if "prev_running_mean" in given:
+        names += ["updated_running_mean", "updated_running_var"]
+    return dict.fromkeys(names, _like(given["y_sum"].shape, given["y_sum"], dtype))
+
+
+def _bn_bwd_weights(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
+    _check_equal("x", given, "dy")
+    _check_statistic("mean", given["mean"], given["x"])
+    _check_equal("mean", given, "invstd", "bn_scale")
+    names = ("dbn_scale", "dbn_bias", "eq_dy_scale", "eq_x_scale", "eq_bias")
+    return dict.fromkeys(names, _like(given["mean"].shape, given["mean"], dtype))
+
+
+def _concat(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
+    first, *others = inputs = given["inputs"]
+    axis = _checked_axis(options, first)
+    shapes = [one.shape for one in inputs]
+    if any(len(one.shape) != len(first.shape) for one in others) or any(
+        len(set(sizes)) > 1 for at, sizes in enumerate(zip(*shapes, strict=True)) if at != axis
+    ):
+        raise ValueError(f"inputs must have the same sizes, except on axis {axis}; got shapes {shapes}")
+    if not options.get("inplace_index", 0) < len(inputs):
+        raise ValueError(f"inplace_index must be below {len(inputs)}; got {options['inplace_index']}")
+    shape = [sum(sizes) if at == axis else sizes[0] for at, sizes in enumerate(zip(*shapes, strict=True))]
+    return {"output": _like(tuple(shape), first, first.dtype)}
+
+
+def _checked_axis(options: Mapping[str, Any], x: TensorSpec) -> int:
+    axis: int = options["axis"]
+    if axis >= len(x.shape):
+        raise ValueError(f"axis must be one of 0 to {len(x.shape) - 1}; got {axis}")
+    return axis
+
+
+def _reshape(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
+    x, shape = given["x"], options["shape"]
+    if math.prod(shape) != math.prod(x.shape):
+        raise ValueError(f"shape must have as many elements as x, {x.shape}; got {shape}")
+    strides = options.get("strides", packed_strides(shape))
+    if len(strides) != len(shape):
+        raise ValueError(f"strides must be {len(shape)} integers; got {strides}")
+    return {"y": TensorSpec(shape, x.dtype, strides)}
+
+
+def _transpose(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
+    x, order = given["x"], options["permutation"]
+    if sorted(order) != list(range(len(x.shape))):
+        raise ValueError(f"permutation must have each of 0 to {len(x.shape) - 1} once; got {order}")
+    return {"y": _packed(tuple(x.shape[axis] for axis in order), x.dtype)}
+
+
+def _slice(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
+    x, start, limit = given["x"], options["start"], options["limit"]
+    steps = options.get("stride", (1,) * len(x.shape))
+    if not len(start) == len(limit) == len(steps) == len(x.shape):
+        raise ValueError(f"start, limit and stride must be {len(x.shape)} integers; got {start}, {limit}, {steps}")
+    if not all(a < b <= size for a, b, size in zip(start, limit, x.shape, strict=True)):
+        raise ValueError(f"start and limit must be a part of x, {x.shape}; got {start} and {limit}")
+    shape = tuple(-(-(b - a) // step) for a, b, step in zip(start, limit, steps, strict=True))
+    return {"y": _like(shape, x, x.dtype)}
+
+
+def _same_as(operand: str, result: str) -> Rule:
+    """Return the rule of a kind whose only result is as an operand."""
+    return lambda options, given, dtype: (
+        {result: _like(given[operand].shape, given[operand], dtype)} if operand in given else {}
+    )
+
+
+def _paged_cache_load(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
+    container, table, lengths = (given[name] for name in ("container", "page_table", "sequence"))
+    if not len(container.shape) == len(table.shape) == len(lengths.shape) == 4:
+        raise ValueError("container, page_table and sequence must have 4 axes; got others")
+    batch, _, pages, _ = table.shape
+    _check_shape("sequence", lengths, (batch, 1, 1, 1))
+    _check_shape("page_table", table, (batch, 1, pages, 1))
+    heads, page, size = container.shape[1:]
+    shape = options.get("shape", (batch, heads, pages * page, size))
+    if (shape[0], shape[1], math.prod(shape)) != (batch, heads, batch * heads * size * max(shape[2:], default=0)):
+        whole = (batch, heads, pages * page, size)
+        raise ValueError(f"shape must be {whole}, with fewer rows at most, or its transpose; got {shape}")
+    return {"y": _packed(tuple(shape), container.dtype)}
+
+
+def _block_scale_quantize(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
+    x, (block,) = given["x"], options["block_size"]
+    scale = (*x.shape[:-1], -(-x.shape[-1] // block))
+    return {"y": _like(x.shape, x, "float8_e4m3fn"), "scale": _packed(scale, "float8_e8m0fnu")}
+
+
+def _block_scale_dequantize(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
+    x, scale = given["x"], given["scale"]
+    if len(scale.shape) != len(x.shape) or not 1 <= len(options["block_size"]) <= 2:
+        raise ValueError(
+            f"scale must have {len(x.shape)} axes, as x, and block_size one or two integers; "
+            f"got shape {scale.shape} and {options['block_size']}"
+        )
+    return {"y": _like(x.shape, x, dtype)}
+
+
+def _band(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
+    """Infer a matrix whose band, lower + 1 + upper elements of each row, is stored along an axis, or the reverse."""
+    x, axis = given["x"], _checked_axis(options, given["x"])
+    width = options["lower_bandwidth"] + options["upper_bandwidth"] + 1
+    shape = options.get("shape")
+    if shape is not None and x.shape[axis] != width:
+        raise ValueError(f"x must have {width} elements on axis {axis}, the width of the band; got shape {x.shape}")
+    if shape is not None and (*shape[:axis], 0, *shape[axis + 1 :]) != (*x.shape[:axis], 0, *x.shape[axis + 1 :]):
+        raise ValueError(f"shape must be x's, {x.shape}, except on axis {axis}; got {shape}")
+    return {"y": _packed(shape or (*x.shape[:axis], width, *x.shape[axis + 1 :]), dtype)}
+
+
+def _softmax(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
+    x = given["x"]
+    row = _packed((*x.shape[:-1], 1), "float32")
+    return {"y": _like(x.shape, x, dtype), **dict.fromkeys(("stats", "max", "sum_exp"), row)}
+
+
+def _heads(given: Operands) -> tuple[int, int, int]:
+    """Check q, k and v of attention; return the batch, the number of heads and the length of q."""
+    q, k, v = (given[name].shape for name in "qkv")
+    paged = "page_table_k" in given
+    fit = len(q) == len(k) == len(v) == 4 and q[3] == k[3] and k[1:3] == v[1:3] and q[1] % max(k[1], 1) == 0
+    if not fit or (not paged and not q[0] == k[0] == v[0]):
+        raise ValueError(
+            "q, k and v must have shapes (B, H, Sq, D), (B, Hkv, Skv, D) and (B, Hkv, Skv, Dv), where Hkv divides H; "
+            f"got {q}, {k} and {v}"
+        )
+    for name in ("seq_len_q", "seq_len_kv"):
+        if name in given:
+            _check_shape(name, given[name], (q[0], 1, 1, 1))
+    return q[0], q[1], q[2]
+
+
+def _sdpa(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
+    batch, heads, rows = _heads(given)
+    q, columns = given["q"], given["k"].shape[2]
+    if "page_table_k" in given:
+        columns *= given["page_table_k"].shape[2]
+    one = _packed((1, 1, 1, 1), "float32")
+    return {
+        "o": _like((batch, heads, rows, given["v"].shape[3]), q, q.dtype),
+        "stats": _packed((batch, heads, rows, 1), "float32"),
+        "dropout_rng_dump": _packed((batch, heads, rows, columns), "float32"),
+        "amax_s": one,
+        "amax_o": one,
+    }
+
+
+def _sdpa_backward(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
+    batch, heads, rows = _heads(given)
+    q, k, v = (given[name] for name in "qkv")
+    for name in ("o", "do"):
+        _check_shape(name, given[name], (batch, heads, rows, v.shape[3]))
+    _check_shape("stats", given["stats"], (batch, heads, rows, 1))
+    found = {f"d{name}": _like(given[name].shape, given[name], q.dtype) for name in "qkv"}
+    if "sink" in given:
+        found["dsink"] = _packed(given["sink"].shape, "float32")
+    return {**found, "dbias": _packed((batch, heads, rows, k.shape[2]), q.dtype)}
+
+
+def _moe(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
+    token, weight = given["token"], given["weight"]
+    if not len(token.shape) == len(weight.shape) == 3 or token.shape[0] != 1 or token.shape[2] != weight.shape[1]:
+        raise ValueError(
+            f"token and weight must have shapes (1, T, K) and (E, K, N); got {token.shape} and {weight.shape}"
+        )
+    _check_shape("first_token_offset", given["first_token_offset"], (weight.shape[0], 1, 1))
+    rows = given["token_index"].shape[1] if "token_index" in given else token.shape[1]
+    return {"output": _packed((1, rows, weight.shape[2]), token.dtype)}
+
+
+def _moe_backward(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
+    doutput, token = given["doutput"], given["token"]
+    if not len(token.shape) == len(doutput.shape) == 3 or token.shape[:2] != doutput.shape[:2]:
+        raise ValueError(
+            f"doutput and token must have shapes (1, T, N) and (1, T, K); got {doutput.shape} and {token.shape}"
+        )
+    experts = given["first_token_offset"].shape[0]
+    return {"dweight": _packed((experts, token.shape[2], doutput.shape[2]), token.dtype)}
 
 
 # The table
 
+_COMP_TYPE = {"compute_dtype": Option("COMP_TYPE", DTYPE)}
+_MATH_PREC = {"compute_dtype": Option("MATH_PREC", DTYPE)}
 _SCALES = {"alpha": Option("ALPHA", NUMBER, 1.0), "beta": Option("BETA", NUMBER, 0.0)}
+_SHAPE = {"shape": Option("", low=1, is_required=True)}
+_LENGTHS = {
+    "seq_len_q": "SEQ_LEN_QDESC?",
+    "seq_len_kv": "SEQ_LEN_KVDESC?",
+    "cu_seq_len_q": "CU_SEQ_LEN_QDESC?",
+    "cu_seq_len_kv": "CU_SEQ_LEN_KVDESC?",
+}
+_LENGTH_DTYPES = dict.fromkeys(_LENGTHS, _INT32)
+_DROPOUT = {"dropout_seed": "DROPOUT_SEED_DESC?", "dropout_offset": "DROPOUT_OFFSET_DESC?"}
+_DROPOUT_DTYPES = dict.fromkeys(_DROPOUT, _INDICES)
+_ATTENTION = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+
 _FORWARD = Kind(
     "CONVOLUTION_FORWARD",
     {"x": "X", "w": "W"},
@@ -205,17 +524,50 @@ _FORWARD = Kind(
     nested="CONVOLUTION",
     nested_attribute="CONV_DESC",
     nested_options={
-        "compute_dtype": Option("COMP_TYPE", DTYPE),
+        **_COMP_TYPE,
         "mode": Option("CONV_MODE", raw.cudnnConvolutionMode_t, raw.CUDNN_CROSS_CORRELATION),
-        "spatial_dims": Option("SPATIAL_DIMS", INTEGER),
-        "pre_padding": Option("PRE_PADDINGS"),
-        "post_padding": Option("POST_PADDINGS"),
-        "stride": Option("FILTER_STRIDES", low=1),
-        "dilation": Option("DILATIONS", low=1),
+        "spatial_dims": Option("SPATIAL_DIMS", INTEGER, is_required=True),
+        "pre_padding": Option("PRE_PADDINGS", is_required=True),
+        "post_padding": Option("POST_PADDINGS", is_required=True),
+        "stride": Option("FILTER_STRIDES", low=1, is_required=True),
+        "dilation": Option("DILATIONS", low=1, is_required=True),
     },
     terms=lambda options, given, made: math.prod(given["w"].shape[1:]),
+    dtypes={"x": _FACTORS, "w": _FACTORS},
 )
 _CLIPS = ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope", "elu_alpha", "softplus_beta", "swish_beta")
+_RESAMPLE = Kind(
+    "RESAMPLE_FWD",
+    {"x": "XDESC"},
+    {"y": "YDESC", "index": "IDXDESC?"},
+    _resample,
+    options=_SCALES,
+    nested="RESAMPLE",
+    nested_options={
+        "mode": Option("MODE", raw.cudnnResampleMode_t, is_required=True),
+        **_COMP_TYPE,
+        "spatial_dims": Option("SPATIAL_DIMS", INTEGER, is_required=True),
+        "nan_propagation": Option("NAN_PROPAGATION", raw.cudnnNanPropagation_t, raw.CUDNN_PROPAGATE_NAN),
+        "padding_mode": Option("PADDING_MODE", raw.cudnnPaddingMode_t, is_required=True),
+        "pre_padding": Option("PRE_PADDINGS", FRACTIONS, is_required=True),
+        "post_padding": Option("POST_PADDINGS", FRACTIONS, is_required=True),
+        "stride": Option("STRIDES", FRACTIONS, low=1, is_required=True),
+        "window": Option("WINDOW_DIMS", FRACTIONS, low=1, is_required=True),
+    },
+)
+_ROPE = Kind(
+    "ROPE_FWD",
+    {"x": "XDESC", "freqs": "FREQSDESC"},
+    {"y": "YDESC"},
+    _same_as("x", "y"),
+    options={"output_scale": Option("OUTPUT_SCALE", NUMBER), "rope_dim": Option("ROPE_DIM", INTEGER)},
+)
+_BAND_OPTIONS = {
+    "lower_bandwidth": Option("LOWER_BANDWIDTH", INTEGER, is_required=True),
+    "upper_bandwidth": Option("UPPER_BANDWIDTH", INTEGER, is_required=True),
+    "axis": Option("AXIS", INTEGER, is_required=True),
+    "pad_value": Option("PAD_VALUE", NUMBER),
+}
 
 KINDS: Mapping[str, Kind] = {
     "convolution_forward": _FORWARD,
@@ -224,30 +576,34 @@ KINDS: Mapping[str, Kind] = {
         operands={"dy": "DY", "w": "W"},
         results={"dx": "DX"},
         infer=lambda options, given, dtype: _gradient("w", "dx", options, given, dtype),
-        options={**_SCALES, "shape": Option("", low=1)},
+        options={**_SCALES, **_SHAPE},
         prefix="CONVOLUTION_BWD_DATA",
         terms=lambda options, given, made: math.prod(given["w"].shape) // made["dx"].shape[1],
+        dtypes={"dy": _FACTORS, "w": _FACTORS},
     ),
     "convolution_backward_filter": _FORWARD._replace(
         descriptor="CONVOLUTION_BACKWARD_FILTER",
         operands={"dy": "DY", "x": "X"},
         results={"dw": "DW"},
         infer=lambda options, given, dtype: _gradient("x", "dw", options, given, dtype),
-        options={**_SCALES, "shape": Option("", low=1)},
+        options={**_SCALES, **_SHAPE},
         prefix="CONVOLUTION_BWD_FILTER",
         terms=lambda options, given, made: math.prod(given["dy"].shape) // given["dy"].shape[1],
+        dtypes={"dy": _FACTORS, "x": _FACTORS},
     ),
     "pointwise": Kind(
         "POINTWISE",
         {"x": "XDESC?", "b": "BDESC?", "t": "TDESC?", "dy": "DYDESC?"},  # dy and x for a gradient
         {"y": "YDESC", "dx": "DXDESC"},
         _pointwise,
+        options={"alpha1": Option("ALPHA1", NUMBER), "alpha2": Option("ALPHA2", NUMBER)},
         nested="POINTWISE",
         nested_attribute="PW_DESCRIPTOR",
         nested_options={
-            "mode": Option("MODE", raw.cudnnPointwiseMode_t),
-            "compute_dtype": Option("MATH_PREC", DTYPE),
+            "mode": Option("MODE", raw.cudnnPointwiseMode_t, is_required=True),
+            **_MATH_PREC,
             **{name: Option(name.upper(), NUMBER) for name in _CLIPS},
+            "axis": Option("AXIS", INTEGER),
         },
     ),
     "reduction": Kind(
@@ -255,41 +611,38 @@ KINDS: Mapping[str, Kind] = {
         {"x": "XDESC"},
         {"y": "YDESC"},
         _reduction,
-        options={"axes": Option("")},
+        options={"axes": Option("", is_required=True)},
         nested="REDUCTION",
         nested_options={
-            "op": Option("OPERATOR", raw.cudnnReduceTensorOp_t),
-            "compute_dtype": Option("COMP_TYPE", DTYPE),
+            "op": Option("OPERATOR", raw.cudnnReduceTensorOp_t, is_required=True),
+            **_COMP_TYPE,
+            "deterministic": Option("IS_DETERMINISTIC", FLAG),
         },
         terms=lambda options, given, made: share(given["x"].shape, made["y"].shape),
     ),
     "matmul": Kind(
         "MATMUL",
-        {"a": "ADESC", "b": "BDESC"},
+        {
+            "a": "ADESC",
+            "b": "BDESC",
+            "m_override": "GEMM_M_OVERRIDE_DESC?",
+            "n_override": "GEMM_N_OVERRIDE_DESC?",
+            "k_override": "GEMM_K_OVERRIDE_DESC?",
+        },
         {"c": "CDESC"},
         _matmul,
         nested="MATMUL",
-        nested_options={"compute_dtype": Option("COMP_TYPE", DTYPE)},
+        nested_options={**_COMP_TYPE, "padding_value": Option("PADDING_VALUE", NUMBER)},
         terms=lambda options, given, made: given["a"].shape[-1],
+        dtypes={"a": _FACTORS, "b": _FACTORS, **dict.fromkeys(("m_override", "n_override", "k_override"), _INT32)},
     ),
-    "resample_fwd": Kind(
-        "RESAMPLE_FWD",
-        {"x": "XDESC"},
-        {"y": "YDESC"},
-        _resample,
-        options=_SCALES,
-        nested="RESAMPLE",
-        nested_options={
-            "mode": Option("MODE", raw.cudnnResampleMode_t),
-            "compute_dtype": Option("COMP_TYPE", DTYPE),
-            "spatial_dims": Option("SPATIAL_DIMS", INTEGER),
-            "nan_propagation": Option("NAN_PROPAGATION", raw.cudnnNanPropagation_t, raw.CUDNN_PROPAGATE_NAN),
-            "padding_mode": Option("PADDING_MODE", raw.cudnnPaddingMode_t),
-            "pre_padding": Option("PRE_PADDINGS"),
-            "post_padding": Option("POST_PADDINGS"),
-            "stride": Option("STRIDES", low=1),
-            "window": Option("WINDOW_DIMS", low=1),
-        },
+    "resample_fwd": _RESAMPLE,
+    "resample_bwd": _RESAMPLE._replace(
+        descriptor="RESAMPLE_BWD",
+        operands={"dy": "DYDESC", "index": "IDXDESC?", "x": "XDESC?", "y": "YDESC?"},
+        results={"dx": "DXDESC"},
+        infer=_resample_backward,
+        options={**_SCALES, **_SHAPE},
     ),
     "norm_forward": Kind(
         "NORM_FORWARD",
@@ -301,6 +654,7 @@ KINDS: Mapping[str, Kind] = {
             "exp_avg_factor": "EXP_AVG_FACTOR_DESC?",
             "input_running_mean": "INPUT_RUNNING_MEAN_DESC?",
             "input_running_var": "INPUT_RUNNING_VAR_DESC?",
+            "peer_stats": "PEER_STAT_DESCS*?",
         },
         {
             "y": "YDESC",
@@ -311,13 +665,14 @@ KINDS: Mapping[str, Kind] = {
         },
         _normalization,
         options={
-            "mode": Option("MODE", raw.cudnnBackendNormMode_t),
-            "phase": Option("PHASE", raw.cudnnBackendNormFwdPhase_t),
+            "mode": Option("MODE", raw.cudnnBackendNormMode_t, is_required=True),
+            "phase": Option("PHASE", raw.cudnnBackendNormFwdPhase_t, is_required=True),
         },
         prefix="NORM_FWD",
         terms=lambda options, given, made: share(
             given["x"].shape, statistics(options["mode"], given["x"].shape, given["scale"].shape)
         ),
+        dtypes={"x": _FLOATS, "scale": _FLOATS, "bias": _FLOATS},
     ),
     "norm_backward": Kind(
         "NORM_BACKWARD",
@@ -327,11 +682,301 @@ KINDS: Mapping[str, Kind] = {
             "scale": "SCALE_DESC",
             "mean": "MEAN_DESC?",
             "inv_variance": "INV_VARIANCE_DESC",
+            "epsilon": "EPSILON_DESC?",
+            "peer_stats": "PEER_STAT_DESCS*?",
         },
-        {"dx": "DXDESC", "dscale": "DSCALE_DESC", "dbias": "DBIAS_DESC"},
+        {"dx": "DXDESC", "dscale": "DSCALE_DESC", "dbias": "DBIAS_DESC?"},
         _normalization_backward,
-        options={"mode": Option("MODE", raw.cudnnBackendNormMode_t), "bias": Option("", FLAG, True)},
+        options={"mode": Option("MODE", raw.cudnnBackendNormMode_t, is_required=True)},
         prefix="NORM_BWD",
         terms=lambda options, given, made: share(given["x"].shape, given["inv_variance"].shape),
+        dtypes={"dy": _FLOATS, "x": _FLOATS, "scale": _FLOATS},
     ),
+    "gen_stats": Kind(
+        "GEN_STATS",
+        {"x": "XDESC"},
+        {"sum": "SUMDESC", "sq_sum": "SQSUMDESC"},
+        _gen_stats,
+        options={"mode": Option("MODE", raw.cudnnGenStatsMode_t, raw.CUDNN_GENSTATS_SUM_SQSUM), **_MATH_PREC},
+        prefix="GENSTATS",
+        terms=lambda options, given, made: share(given["x"].shape, made["sum"].shape),
+    ),
+    "bn_finalize": Kind(
+        "BN_FINALIZE_STATISTICS",
+        {
+            "y_sum": "Y_SUM_DESC",
+            "y_sq_sum": "Y_SQ_SUM_DESC",
+            "scale": "SCALE_DESC",
+            "bias": "BIAS_DESC",
+            "prev_running_mean": "PREV_RUNNING_MEAN_DESC?",
+            "prev_running_var": "PREV_RUNNING_VAR_DESC?",
+            "epsilon": "EPSILON_DESC",
+            "exp_average_factor": "EXP_AVERATE_FACTOR_DESC?",  # sic
+            "accum_count": "ACCUM_COUNT_DESC",
+        },
+        {
+            "eq_scale": "EQ_SCALE_DESC",
+            "eq_bias": "EQ_BIAS_DESC",
+            "saved_mean": "SAVED_MEAN_DESC?",
+            "saved_inv_std": "SAVED_INV_STD_DESC?",
+            "updated_running_mean": "UPDATED_RUNNING_MEAN_DESC?",
+            "updated_running_var": "UPDATED_RUNNING_VAR_DESC?",
+        },
+        _bn_finalize,
+        options={
+            "mode": Option("STATS_MODE", raw.cudnnBnFinalizeStatsMode_t, raw.CUDNN_BN_FINALIZE_STATISTICS_TRAINING),
+            **_MATH_PREC,
+        },
+        prefix="BN_FINALIZE",
+        dtypes={"accum_count": _INT64},
+    ),
+    "bn_bwd_weights": Kind(
+        "BN_BWD_WEIGHTS",
+        {"x": "X_DESC", "dy": "DY_DESC", "mean": "MEAN_DESC", "invstd": "INVSTD_DESC", "bn_scale": "BN_SCALE_DESC"},
+        {
+            "dbn_scale": "DBN_SCALE_DESC",
+            "dbn_bias": "DBN_BIAS_DESC",
+            "eq_dy_scale": "EQ_DY_SCALE_DESC",
+            "eq_x_scale": "EQ_X_SCALE_DESC",
+            "eq_bias": "EQ_BIAS",
+        },
+        _bn_bwd_weights,
+        options=_MATH_PREC,
+        terms=lambda options, given, made: share(given["x"].shape, given["mean"].shape),
+    ),
+    "concat": Kind(
+        "CONCAT",
+        {"inputs": "INPUT_DESCS*"},
+        {"output": "OUTPUT_DESC"},
+        _concat,
+        options={"axis": Option("AXIS", INTEGER, is_required=True), "inplace_index": Option("INPLACE_INDEX", INTEGER)},
+    ),
+    "reshape": Kind(
+        "RESHAPE",
+        {"x": "XDESC"},
+        {"y": "YDESC"},
+        _reshape,
+        options={**_SHAPE, "strides": Option(""), "mode": Option("MODE", raw.cudnnBackendReshapeMode_t)},
+    ),
+    "transpose": Kind(
+        "TRANSPOSE",
+        {"x": "XDESC"},
+        {"y": "YDESC"},
+        _transpose,
+        options={"permutation": Option("PERMUTATION", is_required=True)},
+    ),
+    "slice": Kind(
+        "SLICE",
+        {"x": "XDESC"},
+        {"y": "YDESC"},
+        _slice,
+        options={
+            "start": Option("START_INDICES", is_required=True),
+            "limit": Option("LIMIT_INDICES", low=1, is_required=True),
+            "stride": Option("STRIDES", low=1),
+        },
+    ),
+    "signal": Kind(
+        "SIGNAL",
+        {"flag": "FLAGDESC", "x": "XDESC?"},
+        {"y": "YDESC"},
+        _same_as("x", "y"),
+        options={
+            "mode": Option("MODE", raw.cudnnSignalMode_t, is_required=True),
+            "value": Option("VALUE", INTEGER, is_required=True),
+        },
+        dtypes={"flag": _INT32},
+    ),
+    "rng": Kind(
+        "RNG",
+        {"seed": "SEED", "offset": "OFFSET_DESC?"},
+        {"y": "YDESC"},
+        lambda options, given, dtype: {"y": _packed(options["shape"], dtype)},
+        options=_SHAPE,
+        nested="RNG",
+        nested_options={
+            "distribution": Option("DISTRIBUTION", raw.cudnnRngDistribution_t, is_required=True),
+            "mean": Option("NORMAL_DIST_MEAN", NUMBER),
+            "standard_deviation": Option("NORMAL_DIST_STANDARD_DEVIATION", NUMBER),
+            "maximum": Option("UNIFORM_DIST_MAXIMUM", NUMBER),
+            "minimum": Option("UNIFORM_DIST_MINIMUM", NUMBER),
+            "probability": Option("BERNOULLI_DIST_PROBABILITY", NUMBER),
+        },
+        dtypes={"seed": _INDICES, "offset": _INDICES},
+    ),
+    "paged_cache_load": Kind(
+        "PAGED_CACHE_LOAD",
+        {"container": "CONTAINER_DESC", "sequence": "SEQUENCE_DESC", "page_table": "PAGE_TABLE_DESC"},
+        {"y": "YDESC"},
+        _paged_cache_load,
+        options={"shape": Option("", low=1)},
+        dtypes={"sequence": _INT32, "page_table": _INT32},
+    ),
+    "block_scale_quantize": Kind(
+        "BLOCK_SCALE_QUANTIZE",
+        {"x": "XDESC"},
+        {"y": "YDESC", "scale": "SCALE_DESC"},
+        _block_scale_quantize,
+        options={**_MATH_PREC, "block_size": Option("BLOCK_SIZE", low=1, is_required=True)},
+        dtypes={"x": _FLOATS},
+    ),
+    "block_scale_dequantize": Kind(
+        "BLOCK_SCALE_DEQUANTIZE",
+        {"x": "XDESC", "scale": "SCALE_DESC"},
+        {"y": "YDESC"},
+        _block_scale_dequantize,
+        options={
+            **_MATH_PREC,
+            "block_size": Option("BLOCK_SIZE", low=1, is_required=True),
+            "negative_scale": Option("NEG_SCALE", FLAG),
+        },
+    ),
+    "expand_band_matrix": Kind(
+        "EXPAND_BAND_MATRIX",
+        {
+            "x": "XDESC",
+            "kv_token_offset": "KV_TOKEN_OFFSET_DESC?",
+            "speculative_mask": "SPECULATIVE_MASK_DESC?",
+        },
+        {"y": "YDESC"},
+        _band,
+        options={**_BAND_OPTIONS, **_SHAPE},
+        dtypes={"kv_token_offset": _INDICES},
+    ),
+    "contract_band_matrix": Kind(
+        "CONTRACT_BAND_MATRIX",
+        {"x": "XDESC"},
+        {"y": "YDESC"},
+        _band,
+        options={
+            **_BAND_OPTIONS,
+            "max_token_value": Option("CUDNN_ATTR_OPERATION_CONTRACT_BAND_MAX_TOKEN_VALUE", INTEGER),
+        },
+    ),
+    "diagonal_band_mask": Kind(
+        "DIAGONAL_BAND_MASK",
+        {
+            "x": "XDESC",
+            "b": "BDESC?",
+            **_LENGTHS,
+            "left_bound": "LEFT_BOUND_DESC?",
+            "shift_right_bound": "SHIFT_RIGHT_BOUND_DESC?",
+        },
+        {"y": "YDESC"},
+        _same_as("x", "y"),
+        options={"comparison_mode": Option("COMPARISON_MODE", raw.cudnnPointwiseMode_t)},
+        dtypes={**_LENGTH_DTYPES, "left_bound": _INDICES, "shift_right_bound": _INDICES},
+    ),
+    "softmax": Kind(
+        "SOFTMAX",
+        {"x": "XDESC", "sink": "SINK_DESC?"},
+        {"y": "YDESC", "stats": "STATS_DESC?", "max": "MAX_DESC?", "sum_exp": "SUM_EXP_DESC?"},
+        _softmax,
+        options={"stats_log2": Option("STATS_LOG2", FLAG)},
+        terms=lambda options, given, made: given["x"].shape[-1],
+    ),
+    "rope_fwd": _ROPE,
+    "rope_bwd": _ROPE._replace(
+        descriptor="ROPE_BWD",
+        operands={"dy": "DYDESC", "freqs": "FREQSDESC"},
+        results={"dx": "DXDESC"},
+        infer=_same_as("dy", "dx"),
+    ),
+    "sdpa_fwd": Kind(
+        "SDPA_FWD",
+        {
+            "q": "QDESC",
+            "k": "KDESC",
+            "v": "VDESC",
+            "scale": "SCALEDESC?",
+            "block_mask": "BLOCK_MASK_DESC?",
+            "page_table_k": "PAGE_TABLE_KDESC?",
+            "page_table_v": "PAGE_TABLE_VDESC?",
+            **_LENGTHS,
+            **_DROPOUT,
+            **{name: f"{name.upper()}DESC?" for name in ("descale_q", "descale_k", "descale_v", "descale_s")},
+            **{name: f"{name.upper()}DESC?" for name in ("scale_s", "scale_o")},
+        },
+        {
+            "o": "ODESC",
+            "stats": "STATSDESC?",
+            "dropout_rng_dump": "DROPOUT_RNG_DUMP_DESC?",
+            "amax_s": "AMAX_SDESC?",
+            "amax_o": "AMAX_ODESC?",
+        },
+        _sdpa,
+        options={
+            "dropout_probability": Option("DROPOUT_PROBABILITY", NUMBER),
+            "unfuse_fma": Option("UNFUSE_FMA", FLAG),
+        },
+        terms=lambda options, given, made: max(given["q"].shape[3], given["k"].shape[2]),
+        dtypes={
+            **dict.fromkeys("qkv", _ATTENTION),
+            **dict.fromkeys(("page_table_k", "page_table_v"), _INT32),
+            **_LENGTH_DTYPES,
+            **_DROPOUT_DTYPES,
+        },
+    ),
+    "sdpa_bwd": Kind(
+        "SDPA_BWD",
+        {
+            "q": "QDESC",
+            "k": "KDESC",
+            "v": "VDESC",
+            "o": "ODESC",
+            "stats": "STATSDESC",
+            "scale": "SCALEDESC?",
+            "do": "DODDESC",  # sic
+            "sink": "SINK_DESC?",
+            **_LENGTHS,
+            **_DROPOUT,
+        },
+        {"dq": "DQDESC", "dk": "DKDESC", "dv": "DVDESC", "dsink": "DSINK_DESC?", "dbias": "DBIAS_DESC?"},
+        _sdpa_backward,
+        options={
+            "dropout_probability": Option("DROPOUT_PROBABILITY", NUMBER),
+            "max_total_seq_len_q": Option("MAX_TOTAL_SEQ_LEN_Q", INTEGER),
+            "max_total_seq_len_kv": Option("MAX_TOTAL_SEQ_LEN_KV", INTEGER),
+        },
+        terms=lambda options, given, made: max(given["q"].shape[2], given["k"].shape[2]),
+        dtypes={**dict.fromkeys("qkv", _ATTENTION), "stats": ("float32",), **_LENGTH_DTYPES, **_DROPOUT_DTYPES},
+    ),
+    "moe_grouped_matmul": Kind(
+        "MOE_GROUPED_MATMUL",
+        {
+            "token": "TOKEN_DESC",
+            "weight": "WEIGHT_DESC",
+            "first_token_offset": "FIRST_TOKEN_OFFSET_DESC",
+            "token_index": "TOKEN_INDEX_DESC?",
+            "token_ks": "TOKEN_KS_DESC?",
+        },
+        {"output": "OUTPUT_DESC"},
+        _moe,
+        options={
+            "mode": Option("MODE", raw.cudnnMoeGroupedMatmulMode_t, raw.CUDNN_MOE_GROUPED_MATMUL_MODE_NONE),
+            **_MATH_PREC,
+            "top_k": Option("TOP_K", INTEGER),
+        },
+        terms=lambda options, given, made: given["token"].shape[2],
+        dtypes={
+            **dict.fromkeys(("token", "weight"), _FACTORS),
+            **dict.fromkeys(("first_token_offset", "token_index", "token_ks"), _INT32),
+        },
+    ),
+    "moe_grouped_matmul_bwd": Kind(
+        "MOE_GROUPED_MATMUL_BWD",
+        {"doutput": "DOUTPUT_DESC", "token": "TOKEN_DESC", "first_token_offset": "FIRST_TOKEN_OFFSET_DESC"},
+        {"dweight": "DWEIGHT_DESC"},
+        _moe_backward,
+        options=_MATH_PREC,
+        terms=lambda options, given, made: given["token"].shape[1],
+        dtypes={"first_token_offset": _INT32},
+    ),
+}
+
+# The options of a whole graph: attributes CUDNN_ATTR_OPERATIONGRAPH_...
+GRAPH_OPTIONS: Mapping[str, Option] = {
+    "dynamic_shapes": Option("IS_DYNAMIC_SHAPE_ENABLED", FLAG),
+    "override_shapes": Option("IS_OVERRIDE_SHAPE_ENABLED", FLAG),
+    "mode": Option("MODE", raw.cudnnBackendOperationGraphMode_t),
 }

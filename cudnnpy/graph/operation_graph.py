@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import struct
+from ctypes import c_bool, c_double, c_float, c_int8, c_int32, c_int64, c_uint8, c_uint16
+from math import isfinite, isnan
 from typing import Any, NamedTuple, TypeAlias
 
+from cudnnpy._checks.option_values import check_integer, check_number, error_repr
 from cudnnpy._core.layouts import TensorSpec
 
 Uids: TypeAlias = int | tuple[int, ...]  # of an operand; several for one that is a list of tensors
@@ -15,7 +19,12 @@ class Tensor(NamedTuple):
     uid: int  #: the unique id
     spec: TensorSpec
     is_virtual: bool = False
-    number: float | None = None
+    number: float | None = None  #: an int for a tensor of integers
+    ragged: int = (
+        0  #: the unique id of the tensor with the offsets of a ragged tensor's sequences; 0 for no ragged tensor
+    )
+    reordering: str = ""  #: the short name of a cudnnBackendTensorReordering_t
+    vector: tuple[int, int] = (1, -1)  #: the number of elements of a vector, and the axis that it is taken from
 
 
 class Operation(NamedTuple):
@@ -41,6 +50,7 @@ class OperationGraph(NamedTuple):
 
     tensors: tuple[Tensor, ...]
     operations: tuple[Operation, ...]
+    options: tuple[tuple[str, Any], ...] = ()  #: those of the table GRAPH_OPTIONS that are set
 
     @property
     def outputs(self) -> tuple[int, ...]:
@@ -66,6 +76,62 @@ class OperationGraph(NamedTuple):
         return tuple((one.uid, one.number, one.spec.dtype) for one in self.tensors if one.number is not None)
 
 
+# The ctypes types of numbers by data type; float16 and bfloat16 are passed as their bits.
+_C_TYPES: dict[str, Any] = {
+    "float32": c_float,
+    "float64": c_double,
+    "float16": c_uint16,
+    "bfloat16": c_uint16,
+    "int8": c_int8,
+    "uint8": c_uint8,
+    "int32": c_int32,
+    "int64": c_int64,
+    "bool": c_bool,
+}
+
+
+def number_of(name: str, value: Any, dtype: str) -> float:
+    """Return a number as a data type holds it. Raises TypeError or ValueError, which names the argument."""
+    if dtype not in _C_TYPES:
+        raise TypeError(f"{name} must be of one of {', '.join(_C_TYPES)}; got {dtype}")
+    if "float" in dtype:
+        number = check_number(name, value)
+        held = _from_c(_to_c(number, dtype), dtype)
+        if isfinite(number) and not isfinite(held):
+            raise ValueError(f"{name} must be a number that fits {dtype}; got {error_repr(value)}")
+        return held
+    bits, is_unsigned = (1, True) if dtype == "bool" else (int(dtype.lstrip("uint")), dtype[0] == "u")
+    low = 0 if is_unsigned else -(1 << bits - 1)
+    return check_integer(
+        name, int(value) if dtype == "bool" and value in (True, False) else value, low, low + (1 << bits) - 1
+    )
+
+
+def c_number(number: float, dtype: str) -> Any:
+    """Return a number as the ctypes object that cuDNN reads."""
+    return _C_TYPES[dtype](_to_c(number, dtype))
+
+
+def _to_c(number: float, dtype: str) -> float:
+    if dtype == "float16":
+        try:
+            return int.from_bytes(struct.pack("<e", number), "little")
+        except OverflowError:
+            return 0x7C00 if number > 0 else 0xFC00  # infinite
+    if dtype == "bfloat16":  # the upper half of a float32, rounded to even
+        bits = int.from_bytes(bytes(c_float(number)), "little")
+        return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16 if not isnan(number) else 0x7FC0
+    return number
+
+
+def _from_c(value: float, dtype: str) -> float:
+    if dtype == "float16":
+        return float(struct.unpack("<e", int(value).to_bytes(2, "little"))[0])
+    if dtype == "bfloat16":
+        return c_float.from_buffer_copy((int(value) << 16).to_bytes(4, "little")).value
+    return float(_C_TYPES[dtype](value).value)
+
+
 def each_uid(uids: Uids) -> tuple[int, ...]:
     """Return the unique ids of an operand."""
     return uids if isinstance(uids, tuple) else (uids,)
@@ -78,6 +144,7 @@ def canonical_graph(graph: OperationGraph) -> tuple[OperationGraph, dict[int, in
     operations and inputs get equal graphs; the operands of an operation are not exchanged.
     """
     maker = {uid: operation for operation in graph.operations for _, uid in operation.results}
+    offsets = {tensor.uid: tensor.ragged for tensor in graph.tensors if tensor.ragged}
     new: dict[int, int] = {}
     done: dict[Operation, None] = {}
     # Depth first, without recursion: a graph may have a thousand operations in a row.
@@ -90,15 +157,22 @@ def canonical_graph(graph: OperationGraph) -> tuple[OperationGraph, dict[int, in
             done.setdefault(operation)
             continue
         new.setdefault(uid, len(new) + 1)
+        if uid in offsets:
+            new.setdefault(offsets[uid], len(new) + 1)
         if operation is None or operation in done:
             continue
         for _, other in operation.results:
             new.setdefault(other, len(new) + 1)
+            if other in offsets:
+                new.setdefault(offsets[other], len(new) + 1)
         before = [uid for _, uids in operation.operands for uid in each_uid(uids)]
         pending += [(uid, True), *((one, False) for one in reversed(before))]
     tensors = {tensor.uid: tensor for tensor in graph.tensors}
-    renumbered = tuple(tensors[uid]._replace(uid=number) for uid, number in new.items())
-    return OperationGraph(renumbered, tuple(_renumbered(operation, new) for operation in done)), new
+    renumbered = tuple(
+        tensors[uid]._replace(uid=number, ragged=new.get(tensors[uid].ragged, 0)) for uid, number in new.items()
+    )
+    operations = tuple(_renumbered(operation, new) for operation in done)
+    return graph._replace(tensors=renumbered, operations=operations), new
 
 
 def _renumbered(operation: Operation, new: dict[int, int]) -> Operation:

@@ -6,7 +6,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from ctypes import c_double, c_float
 from dataclasses import dataclass, field, replace
 
 from cudnnpy._checks.option_values import error_repr
@@ -24,7 +23,7 @@ from cudnnpy.backend import Descriptor
 from cudnnpy.graph.descriptors import build_graph
 from cudnnpy.graph.graph_json import graph_from_json, graph_to_json
 from cudnnpy.graph.kinds import KINDS, pointwise_name
-from cudnnpy.graph.operation_graph import Operation, OperationGraph, each_uid
+from cudnnpy.graph.operation_graph import Operation, OperationGraph, c_number, each_uid
 from cudnnpy.names import short_name
 from cudnnpy.typing import ElementName
 
@@ -238,8 +237,7 @@ class GraphLowering:
 
     def executable(self, plan: Descriptor, target: Target) -> Executable:
         """Return the executable of an execution plan, with the numbers of the graph as constants."""
-        types = {"float32": c_float, "float64": c_double}
-        constants = tuple((uid, types[dtype](number)) for uid, number, dtype in self.problem.graph.numbers)
+        constants = tuple((uid, c_number(number, dtype)) for uid, number, dtype in self.problem.graph.numbers)
         return GraphExecutable(plan, self.problem.graph.in_memory, constants)
 
     @property

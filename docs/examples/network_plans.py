@@ -105,7 +105,7 @@ def in_one_graph(job, options, device):
     graph = cudnnpy.Graph(**options)
     rank = max(len(job.stride), 2)
     x, w = (graph.tensor(n, spec_of(shape, job.dtype, True)) for n, shape in (("x", job.x), ("w", job.w)))
-    geometry = {"stride": (1, *job.stride)[-rank:], "dilation": (1, *job.dilation)[-rank:]}
+    geometry = {"stride": (1, *job.stride)[-rank:], "dilation": (1, *job.dilation)[-rank:], "groups": job.groups}
     finish(job, graph, graph.convolution(x, w, padding=((0, 0), *job.padding)[-rank:], **geometry))
     plan = graph.plan(device)
     return (Launch(plan, plan.operands),)

@@ -19,6 +19,8 @@ from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._planning import engines
 from cudnnpy.backend import Descriptor
 from cudnnpy.errors import CudnnError
+from cudnnpy.graph.descriptors import graph_tensor
+from cudnnpy.graph.operation_graph import Tensor
 from cudnnpy.raw import _api
 
 # A kind is drawn with attributes of the same beginning, mostly: a few are shortened.
@@ -107,7 +109,7 @@ def finished() -> dict[int, list[Descriptor]]:
     shapes = [(8, 16, 8, 8), (16, 16, 3, 3), (8, 16, 8, 8), (8, 1, 1, 1), (1, 16, 1, 1), (4, 8, 8), (1, 1, 1, 1)]
     strides = [tuple(int(np.prod(shape[at + 1 :])) for at in range(len(shape))) for shape in shapes]
     specs = [TensorSpec(shape, "float32", stride) for shape, stride in zip(shapes, strides, strict=True)]
-    x, w, y, *others = (engines.tensor(at, spec) for at, spec in enumerate(specs, 1))
+    x, w, y, *others = (graph_tensor(Tensor(at, spec), None) for at, spec in enumerate(specs, 1))
     convolution = Descriptor(
         raw.CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR,
         {
@@ -131,7 +133,7 @@ def finished() -> dict[int, list[Descriptor]]:
             raw.CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA: 0.0,
         },
     )
-    graph = engines.graph_of([operation], target)
+    graph = Descriptor(raw.CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, {raw.CUDNN_ATTR_OPERATIONGRAPH_OPS: [operation]})
     configuration = next(engines.heuristics(graph, target))
     index = int(configuration.engine)
     device = target.device()

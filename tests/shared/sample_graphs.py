@@ -65,7 +65,7 @@ def convolution_alone(g: Graph) -> Graph:
 def depthwise(g: Graph, w: Sequence[int], bias: Sequence[int] | None, dtype: ElementName) -> Graph:
     """A depthwise convolution channels last, with a bias or without; w and bias are the strides of these."""
     x, filters = g.tensor("x", channels_last(X, dtype)), g.tensor("w", TensorSpec((64, 1, 3, 3), dtype, tuple(w)))
-    top = g.convolution(x, filters, padding=1)
+    top = g.convolution(x, filters, padding=1, groups=64)
     if bias:
         top = g.pointwise("add", top, g.tensor("bias", TensorSpec((1, 64, 1, 1), dtype, tuple(bias))))
     g.output("y", top)

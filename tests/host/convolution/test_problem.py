@@ -348,7 +348,7 @@ BAD_CALLS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exce
         ("forward", spec(2, 4, 8, 8)._replace(dtype="int64"), W),
         {},
         TypeError,
-        r"x.dtype must be one of .*; got 'int64'",
+        r"x must be of a floating-point type, or int8; got int64",
     ),
     ({}, ("forward", X, W._replace(dtype="complex64")), {}, TypeError, r"w.dtype must be one of .*; got 'complex64'"),
     ({}, ("forward", X._replace(dtype="int32"), W._replace(dtype="int32")), {}, TypeError, r"x must .*; got int32"),

@@ -32,7 +32,7 @@ def test_a_convolution_with_its_epilogue_is_convolutions_problem(order: str, act
     how: Any = {"padding": ((0, 2), (1, 1)), "stride": (2, 1), "dilation": (1, 2), "mode": "convolution"}
     g = Graph(compute_dtype="float64" if dtype == "float64" else "float32")
     given = tensors(g, dtype, order)
-    top = g.convolution(given["x"], given["w"], **how)
+    top = g.convolution(given["x"], given["w"], groups=2, **how)
     if "b" in given:
         top = g.pointwise("add", top, given["b"])
     if activation is not None:
@@ -67,34 +67,39 @@ def test_a_graph_adds_as_many_products_as_its_convolution(operation: Any, groups
 
 def scaled(g: Graph) -> None:
     given = tensors(g, "float16")
-    g.output("y", g.pointwise("mul", g.convolution(given["x"], given["w"]), given["b"]))
+    g.output("y", g.pointwise("mul", g.convolution(given["x"], given["w"], groups=2), given["b"]))
 
 
 def clipped(g: Graph) -> None:
     given = tensors(g, "float16", "xw")
-    g.output("y", g.pointwise("relu_fwd", g.convolution(given["x"], given["w"]), how={"relu_upper_clip": 6.0}))
+    g.output(
+        "y", g.pointwise("relu_fwd", g.convolution(given["x"], given["w"], groups=2), how={"relu_upper_clip": 6.0})
+    )
 
 
 def with_two_outputs(g: Graph) -> None:
     given = tensors(g, "float16", "xw")
-    y = g.output("y", g.convolution(given["x"], given["w"]))
+    y = g.output("y", g.convolution(given["x"], given["w"], groups=2))
     g.output("z", g.pointwise("relu_fwd", y))
 
 
 def with_a_residual(g: Graph) -> None:
     given = tensors(g, "float16", "xw")
-    y = g.convolution(given["x"], given["w"])
+    y = g.convolution(given["x"], given["w"], groups=2)
     g.output("y", g.pointwise("add", y, g.tensor("r", y.spec._replace(dtype="float16"))))
 
 
 def with_a_reduction(g: Graph) -> None:
     given = tensors(g, "float16")
-    g.output("y", g.pointwise("add", g.reduction("add", g.convolution(given["x"], given["w"]), (0, 2, 3)), given["b"]))
+    g.output(
+        "y",
+        g.pointwise("add", g.reduction("add", g.convolution(given["x"], given["w"], groups=2), (0, 2, 3)), given["b"]),
+    )
 
 
 def with_another_result(g: Graph) -> None:
     given = tensors(g, "float16", "xw")
-    g.output("y", g.convolution(given["x"], given["w"]), "float32")
+    g.output("y", g.convolution(given["x"], given["w"], groups=2), "float32")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +114,7 @@ def test_a_graph_that_is_more_stays_a_graph(fill: Callable[[Graph], None]) -> No
 def test_an_input_that_no_operation_takes_is_refused() -> None:
     g = Graph()
     given = tensors(g, "float16")
-    g.output("y", g.convolution(given["x"], given["w"]))
+    g.output("y", g.convolution(given["x"], given["w"], groups=2))
     with pytest.raises(
         ValueError, match="must be taken by operations that an output depends on; got b, which none takes"
     ):

@@ -48,8 +48,8 @@ def test_what_a_sentence_names_exists(graph: tuple[cudnnpy.Graph, Any], sentence
     for options in re.findall(r"Graph\(([^)]+)\)", sentence):
         eval(f"cudnnpy.Graph({options})", {"cudnnpy": cudnnpy, "bytes": 1 << 20})
     for mode, operands in re.findall(r'g\.pointwise\("(\w+)", ([\w, ]+)', sentence):
-        count = len([name for name in operands.split(", ") if name not in ("", "how")])
-        g.pointwise(mode, *[x] * count)
+        count = len([name for name in operands.split(", ") if name not in ("", "how", "axis")])
+        g.pointwise(mode, *[x] * count, axis=0 if mode == "gen_index" else None)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_what_a_sentence_names_exists(graph: tuple[cudnnpy.Graph, Any], sentence
         ),
         (
             lambda g, x: g.tensor(dim=(2, 8, 6, 6), stride=(288, 1, 48, 8), data_type="half"),
-            "Graph.tensor must be one of name, like; got 'dim'. Type g.tensor(name, cudnnpy.TensorSpec(shape, ",
+            "Graph.tensor must be one of name, like, ...; got 'dim'. Type g.tensor(name, cudnnpy.TensorSpec(shape, ",
         ),
         (
             lambda g, x: g.tensor("y", x.spec, is_virtual=True),
@@ -78,7 +78,7 @@ def test_what_a_sentence_names_exists(graph: tuple[cudnnpy.Graph, Any], sentence
         (lambda g, x: g.pointwise("relu_fwd", x, negative_slope=0.1), "...; got 'negative_slope'. Type how="),
         (lambda g, x: g.reduction(x, mode="add"), "...; got 'mode'. Did you mean op=?"),
         (lambda g, x: g.reduction("add", x, axis=1), "...; got 'axis'. Did you mean axes=?"),
-        (lambda g, x: g.matmul(A=x, B=x), "Graph.matmul must be one of a, b; got 'A'. Did you mean a=?"),
+        (lambda g, x: g.matmul(A=x, B=x), "Graph.matmul must be one of a, b, ...; got 'A'. Did you mean a=?"),
         (
             lambda g, x: g.normalization("rms_norm", x, x, None, 1e-5, momentum=1),
             "...; got 'momentum'. Did you mean average_factor=?",

@@ -28,6 +28,8 @@ from cudnnpy._planning import plan as plan_module
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.chooser import Chooser, Request
 from cudnnpy._planning.engines import GraphExecutable
+from cudnnpy.graph import descriptors
+from cudnnpy.graph.operation_graph import Tensor
 from cudnnpy.graph.problem import GraphLowering, GraphProblem
 from cudnnpy.handle import Handle
 from cudnnpy.tuning.measurement import Measurement
@@ -63,7 +65,7 @@ def guesses(g: Graph) -> list[Candidate]:
         ({"padding": (1, 0)}, (2, 8, 9, 7), (5, 8, 3, 3), (2, 5, 9, 5)),
         ({"padding": ((0, 2), (1, 0))}, (2, 8, 9, 7), (5, 8, 3, 3), (2, 5, 9, 6)),
         ({"stride": 2, "dilation": (2, 1)}, (2, 8, 9, 7), (5, 8, 3, 3), (2, 5, 3, 3)),
-        ({}, (2, 8, 9, 7), (6, 4, 1, 1), (2, 6, 9, 7)),  # groups
+        ({"groups": 2}, (2, 8, 9, 7), (6, 4, 1, 1), (2, 6, 9, 7)),
         ({"stride": 3}, (1, 2, 9, 9, 9), (4, 2, 3, 3, 3), (1, 4, 3, 3, 3)),
     ],
 )
@@ -356,7 +358,7 @@ def test_candidates_are_listed_once_and_planned_or_refused(plan: Planner, name: 
 def test_a_tensor_is_described_to_c_as_its_spec_says(stand_in: StandInDevice) -> None:
     for number, described in enumerate((spec(2, 3, strides=(1, 2))._replace(alignment=2), spec(4, 5)), 7):
         whole = described._replace(strides=described.strides or (5, 1))
-        tensor = engines.tensor(number, whole)
+        tensor = descriptors.graph_tensor(Tensor(number, whole), None)
         assert {
             raw.cudnnBackendAttributeName_t(k).name.removeprefix("CUDNN_ATTR_TENSOR_"): v
             for k, v in stand_in.attributes[number_of(tensor.pointer)].items()
@@ -529,7 +531,7 @@ def test_autotune_varies_the_knobs_of_a_graphs_best_engines(plan: Planner) -> No
         (
             lambda g, x, w: g.convolution(x, g.tensor("v", TensorSpec((4, 3, 1, 1)))),
             ValueError,
-            r"w must have shape \(K, C / groups, \.\.\.\), where groups divides.*; got shape \(4, 3, 1, 1\) for 4 channels",
+            r"w must have shape \(K, C / groups, \.\.\.\) for 4 channels and groups=1; got shape \(4, 3, 1, 1\)",
         ),
         (
             lambda g, x, w: g.pointwise("relu_bwd", x),

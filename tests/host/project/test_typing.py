@@ -54,7 +54,7 @@ def pointwise(name: str) -> None:
     for count in (1, 2, 3):
         made, nodes = graph(*[X.shape] * count)
         try:
-            made.pointwise(name, *nodes)
+            made.pointwise(name, *nodes, axis=0 if name.lower() == "gen_index" else None)
         except (TypeError, ValueError) as error:
             errors.append(error)
         else:
