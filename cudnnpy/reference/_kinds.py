@@ -647,9 +647,6 @@ def _lengths(given: Given, side: str) -> Any:
     return None if lengths is None else lengths.reshape(-1, 1, 1, 1)
 
 
-_COMPARISONS = ("cmp_eq", "cmp_neq", "cmp_gt", "cmp_ge", "cmp_lt", "cmp_le")
-
-
 def diagonal_band_mask(options: Options, given: Given, specs: Specs) -> Made:
     """Return y (B, H, S_q, S_kv) = x where the comparison holds, else b (-infinity by default).
 
@@ -659,7 +656,7 @@ def diagonal_band_mask(options: Options, given: Given, specs: Specs) -> Made:
     x = given["x"]
     row, column = np.arange(x.shape[-2])[:, None], np.arange(x.shape[-1])
     shift = _none_as_0(_lengths(given, "kv")) - _none_as_0(_lengths(given, "q"))
-    compare = _BINARY[pointwise_name(options["comparison_mode"])]
+    compare = _BINARY[pointwise_name(options.get("comparison_mode", raw.CUDNN_POINTWISE_CMP_GE))]
     if "left_bound" in given:
         inside = compare(column + given["left_bound"] - shift, row)
     else:

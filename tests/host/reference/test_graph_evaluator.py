@@ -76,7 +76,7 @@ def test_convolutions_are_the_layers(
     g = Graph(compute_dtype="float64")
     strides = channels_last if last else lambda shape: None
     nodes = [node_of(g, name, one, strides(one.shape)) for name, one in (("x", x), ("w", w))]
-    g.output("y", g.convolution(*nodes, padding=padding, stride=stride, dilation=dilation, mode=mode))
+    g.output("y", g.convolution(*nodes, padding=padding, stride=stride, dilation=dilation, mode=mode, groups=groups))
     assert_close(reference.run(g, {"x": x, "w": w})["y"], y)
 
     dy = normal_numbers(seed + 2, y.shape)
