@@ -71,7 +71,7 @@ def tolerance(graph: Graph, arrays: Mapping[str, Array], notes: Collection[str] 
 
     Each operation has an error of its own: the bound of a sum of n terms in its compute type in any order, 2 (n + 4) u S
     with S the sum of the absolute values of the terms (Higham, *Accuracy and Stability of Numerical Algorithms*, section
-    3.1), with tf32 if the graph allows it, and small multiples of the unit roundoff u for functions. The errors of operands
+    3.1), with tf32 if the graph allows it, and chosen multiples of the unit roundoff u for functions. The errors of operands
     pass through an operation: through sums as absolute values, through elementwise operations by evaluating them at both
     ends of every operand's error, through normalizations and attention by random errors, four times their largest effect.
     Each stored value adds its rounding. An element where a comparison may go either way gets an infinite or a large
@@ -240,9 +240,7 @@ _MOVES = (*_BANDS, "concat", "reshape", "transpose", "slice", "signal", "rng", "
 _SUMS = (*_PRODUCTS, *_MOVES, "reduction", "resample_fwd", "resample_bwd", "gen_stats", "block_scale_dequantize")
 _SELECTIONS = (raw.CUDNN_REDUCE_TENSOR_MIN, raw.CUDNN_REDUCE_TENSOR_MAX)
 _ATTENTION = ("sdpa_fwd", "sdpa_bwd")
-_FUNCTION = (
-    64.0  # the errors of functions in unit roundoffs: CUDA documents 2 for a division, 100 for exp of a large number
-)
+_FUNCTION = 64.0  # the errors of functions in unit roundoffs: chosen, not confirmed on a GPU
 _FAST = (
     2.0**-10
 )  # of the fast approximations of these functions, relative to the result, to x or to 1; of gradients, to dy
