@@ -697,8 +697,8 @@ def rope_fwd(options: Options, given: Given, specs: Specs) -> Made:
     1, D).
 
     (a, b) becomes output_scale * (a * cos(first half of freqs) - b * sin(first half), b * cos(second half) + a * sin(second
-    half)); the other elements are multiplied by output_scale. cuDNN documents the angles, rope_dim and the scale; the halves
-    are the convention of Transformer Engine, whose freqs have this shape, and not confirmed on a GPU.
+    half)); the other elements are multiplied by output_scale. cuDNN documents the angles, rope_dim and the scale. The halves
+    are how cudnn-frontend's tests compose this rotation of other nodes; they are not confirmed on a GPU.
     """
     x = given["x"]
     turned, cos, sin = _rotation(options, given, x.shape[-1])

@@ -241,9 +241,8 @@ _SUMS = (*_PRODUCTS, *_MOVES, "reduction", "resample_fwd", "resample_bwd", "gen_
 _SELECTIONS = (raw.CUDNN_REDUCE_TENSOR_MIN, raw.CUDNN_REDUCE_TENSOR_MAX)
 _ATTENTION = ("sdpa_fwd", "sdpa_bwd")
 _FUNCTION = 64.0  # the errors of functions in unit roundoffs: chosen, not confirmed on a GPU
-_FAST = (
-    2.0**-10
-)  # of the fast approximations of these functions, relative to the result, to x or to 1; of gradients, to dy
+# The errors of fast approximations of these functions, relative to the result, to x or to 1; of gradients, to dy
+_FAST = 2.0**-10
 _CURVED: Mapping[str, str] = {
     **dict.fromkeys(("tanh", "erf", "elu", "softplus"), "y"),
     **dict.fromkeys(("swish", "gelu", "gelu_approx_tanh"), "x"),
