@@ -157,13 +157,13 @@ def store(values: Float64, dtype: np.dtype[Any], out: Array | None) -> Array:
     return out
 
 
-def rounded(values: Float64, dtype: np.dtype[Any]) -> Array:
+def rounded(values: Array, dtype: np.dtype[Any]) -> Array:
     """Round to the nearest value of a dtype, ties to even; integers saturate at their range."""
-    if dtype.kind == "i":
+    if dtype.kind in "iu":
         limits = np.iinfo(dtype)
-        return np.clip(np.rint(values), limits.min, limits.max).astype(dtype)
-    if dtype.name in ("bfloat16", *FLOAT8):
-        return _odd_float32(values).astype(dtype)
+        return np.clip(values if values.dtype.kind in "iu" else np.rint(values), limits.min, limits.max).astype(dtype)
+    if dtype.name in ("bfloat16", *FLOAT8, "float8_e8m0fnu"):
+        return _odd_float32(values.astype(np.float64, copy=False)).astype(dtype)
     return values.astype(dtype, copy=False)
 
 

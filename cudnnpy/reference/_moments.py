@@ -18,39 +18,22 @@ def moments(x: Float64, axes: Shape) -> tuple[Float64, Float64]:
     The variance is computed from the differences from the mean. Over no elements the mean is 0 and the variance NaN, as
     in PyTorch.
     """
-    if _is_empty(x, axes):
-        reduced_shape = _kept(x, axes)
+    if not prod(x.shape[axis] for axis in axes):
+        reduced_shape = tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
         return np.zeros(reduced_shape), np.full(reduced_shape, np.nan)
     mean = x.mean(axis=axes, keepdims=True)
     return mean, np.square(x - mean).mean(axis=axes, keepdims=True)
 
 
-def mean_square(x: Float64, axes: Shape) -> Float64:
-    """Return the mean of the squares along axes, which remain with size 1; NaN over no elements, as in PyTorch."""
-    if _is_empty(x, axes):
-        return np.full(_kept(x, axes), np.nan)
-    square: Float64 = np.square(x).mean(axis=axes, keepdims=True)
-    return square
-
-
-def _is_empty(x: Float64, axes: Shape) -> bool:
-    return not prod(x.shape[axis] for axis in axes)
-
-
-def _kept(x: Float64, axes: Shape) -> Shape:
-    return tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
-
-
-def gradient(g: Float64, normalized: Float64, inverse: Float64, axes: Shape, centred: bool = True) -> Float64:
-    """Return the gradient with respect to x of normalized = (x - mean) * inverse, or, if not centred, of x * inverse.
+def gradient(g: Float64, normalized: Float64, inverse: Float64, axes: Shape) -> Float64:
+    """Return the gradient with respect to x of normalized = (x - mean) * inverse.
 
     g is the gradient with respect to normalized; mean and inverse are statistics of x along axes.
     """
     if not g.size:
         return np.zeros(g.shape)
     dx: Float64 = g - normalized * (g * normalized).mean(axis=axes, keepdims=True)
-    if centred:
-        dx -= g.mean(axis=axes, keepdims=True)
+    dx -= g.mean(axis=axes, keepdims=True)
     dx *= inverse
     return dx
 

@@ -129,14 +129,6 @@ def softmax(x: Array, axes: int | tuple[int, ...], log: bool) -> Array:
     return difference if log else anp.exp(difference)
 
 
-def local_response(x: Array, size: int, alpha: float, beta: float, k: float) -> Array:
-    """Over the channels; of a window of an even size, the extra channel is the one behind."""
-    channels = x.shape[1]
-    squares = padded(x * x, [((size - 1) // 2, size // 2), *[(0, 0)] * (x.ndim - 2)])
-    near = sum(squares[:, at : at + channels] for at in range(size))
-    return x * (k + alpha / size * near) ** -beta
-
-
 # Normalizations
 
 
@@ -152,7 +144,3 @@ def moments(x: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarra
 def standardize(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
     apart = x - anp.mean(x, axis=axes, keepdims=True)
     return apart / anp.sqrt(anp.mean(apart * apart, axis=axes, keepdims=True) + epsilon)
-
-
-def root_mean_square(x: Array, axes: tuple[int, ...], epsilon: Any) -> Array:
-    return x / anp.sqrt(anp.mean(x * x, axis=axes, keepdims=True) + epsilon)

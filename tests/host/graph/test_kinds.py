@@ -9,9 +9,11 @@ from collections.abc import Callable
 from enum import EnumMeta
 from typing import Any
 
+import numpy as np
 import pytest
 
-from cudnnpy import Graph, TensorSpec, raw
+from cudnnpy import Graph, TensorSpec, raw, reference
+from cudnnpy._core.dtypes import numpy_dtype
 from cudnnpy.errors import FunctionNotAvailableError
 from cudnnpy.graph.descriptors import check_release
 from cudnnpy.graph.graph_json import graph_from_json, graph_to_json
@@ -122,7 +124,7 @@ def of_sequences(g: Graph) -> dict[str, Callable[[], Any]]:
     )
     token, weight = g.tensor("token", spec(1, 32, 8)), g.tensor("weight", spec(4, 8, 6))
     first, doutput = g.tensor("first", spec(4, 1, 1, dtype="int32")), g.tensor("doutput", spec(1, 32, 6))
-    bound = g.number(3, dtype="int32")
+    bound, freqs = g.number(3, dtype="int32"), g.tensor("freqs", spec(16, 1, 1, 8, dtype="float32"))
     return {
         "matmul": lambda: g.matmul(token, g.tensor("b", spec(1, 8, 8)), m=g.tensor("m", spec(1, 1, 1, dtype="int32"))),
         "reshape": lambda: g.reshape(q, (2, 4, 8, 16), mode="logical"),
@@ -136,8 +138,8 @@ def of_sequences(g: Graph) -> dict[str, Callable[[], Any]]:
         "contract_band_matrix": lambda: g.contract_band_matrix(q, 1, 1, 3),
         "diagonal_band_mask": lambda: g.diagonal_band_mask(q, g.number(-1.0), comparison="cmp_ge", left_bound=bound),
         "softmax": lambda: g.softmax(q),
-        "rope": lambda: g.rope(q, stats, output_scale=2.0, rope_dim=4),
-        "rope_backward": lambda: g.rope_backward(q, stats),
+        "rope": lambda: g.rope(q, freqs, output_scale=2.0, rope_dim=4),
+        "rope_backward": lambda: g.rope_backward(q, freqs),
         "sdpa": lambda: g.sdpa(q, k, v, 0.5, stats=True, seq_len_q=lengths, seq_len_kv=lengths),
         "sdpa_backward": lambda: g.sdpa_backward(o, q, k, v, o, stats, 0.5),
         "moe_grouped_matmul": lambda: g.moe_grouped_matmul(token, weight, first),
@@ -171,6 +173,23 @@ def test_a_graph_of_any_kind_comes_back_from_its_text(method: str) -> None:
     graph = canonical_graph(g._operation_graph({}))[0]
     text = json.dumps(graph_to_json(graph))
     assert graph_from_json(json.loads(text)) == graph
+
+
+@pytest.mark.parametrize("method", ADDED)
+def test_the_reference_evaluates_a_graph_of_any_kind(method: str) -> None:
+    g, random = Graph(), np.random.default_rng(0)
+    made = ADDED[method](g)[method]()
+    for at, node in enumerate(made if isinstance(made, tuple) else (made,)):
+        g.output(f"result{at}", node, node.spec.dtype)
+    nodes = [*g.inputs, *(g.outputs if method == "rng" else ())]
+    arrays = {node.name: random.random(node.shape).astype(numpy_dtype(node.spec.dtype)) for node in nodes}
+    results, allowed = reference.run(g, arrays), reference.tolerance(g, arrays)
+    for node in g.outputs:
+        assert results[node.name].shape == allowed[node.name].shape == node.shape
+        assert results[node.name].dtype.name == node.spec.dtype
+        assert (allowed[node.name] >= 0).all()
+        largest = np.abs(results[node.name].astype(np.float64)).max()
+        assert (allowed[node.name] <= 0.05 * largest + 0.01).all() or method == "block_scale_quantize"
 
 
 def test_every_row_has_a_method() -> None:

@@ -32,6 +32,9 @@ LAYERS = {
     )
 }
 LAYERS |= {"_convolution.options", "_layers.arguments.normalization"}
+# The evaluator of graphs reads graphs as data, and has no formula in common with the reference of the layers.
+EVALUATOR = {"reference.graph", "reference._kinds"}
+AS_DATA = {"raw", "graph.kinds", "graph.operation_graph", "_core.dtypes", "_core.layouts", "_layers.graph"}
 
 
 def modules() -> dict[str, str]:
@@ -85,10 +88,14 @@ def breaches(sources: dict[str, str], order: list[str]) -> list[str]:
         for line, other in imported(source, set(sources)):
             if top(other) == top(name):
                 within[name].add(other)
+                if name in EVALUATOR and other not in {*EVALUATOR, "reference._arrays"}:
+                    found.append(f"{name}:{line} imports {other}: the evaluator has formulas of its own")
             elif top(other) not in rank:
                 found.append(f"{name}:{line} imports {other or 'the package itself'}")
             elif top(name) in rank and rank[top(other)] > rank[top(name)]:
                 found.append(f"{name}:{line} imports {other}, which is not before it")
+            elif name in EVALUATOR and other in AS_DATA:
+                continue
             elif top(name) == "reference" and top(other) not in WITH_THE_REFERENCE and other not in LAYERS:
                 found.append(f"{name}:{line} imports {other}: the reference stands alone")
     try:
