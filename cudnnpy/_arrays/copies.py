@@ -8,8 +8,8 @@ from cudnnpy._arrays.array_libraries import library_of, read, spec_of
 from cudnnpy._arrays.device_array import DeviceArray, allocate, current_device
 from cudnnpy._arrays.driver_errors import checked_result, synchronize
 from cudnnpy._core.cuda_python import cuda_python
-from cudnnpy._core.dtypes import dtype_of, numpy_dtype
-from cudnnpy._core.layouts import byte_extent, packed_strides, stride_order
+from cudnnpy._core.dtypes import Dtype, dtype_of, numpy_dtype
+from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides, stride_order
 from cudnnpy.handle import on_device
 from cudnnpy.typing import Array
 from cudnnpy.typing import Dtype as DtypeArgument
@@ -55,16 +55,23 @@ def to_device(array: ArrayLike, dtype: DtypeArgument | None = None, *, device: i
 
     host = np.asarray(array)
     canonical = dtype_of(host.dtype if dtype is None else dtype)
-    host = host.astype(numpy_dtype(canonical.name), copy=False)
     order = stride_order(tuple(abs(stride) for stride in host.strides))
-    packed = np.ascontiguousarray(host.transpose(order))
-    target = allocate(
-        host.shape, packed_strides(host.shape, order), canonical, current_device() if device is None else device
-    )
+    strides = packed_strides(host.shape, order)
+    return copy_with_strides(host, canonical, strides, current_device() if device is None else device)
+
+
+def copy_with_strides(host: NDArray[Any], dtype: Dtype, strides: tuple[int, ...], device: int) -> DeviceArray:
+    """Return a copy of a host array in device memory, with strides in elements. Gaps are 0."""
+    import numpy as np
+
+    target = allocate(host.shape, strides, dtype, device)
     if host.size:
+        size = byte_extent(TensorSpec(host.shape, dtype.name, strides))
+        flat = np.zeros(size // dtype.itemsize, numpy_dtype(dtype.name))
+        np.ndarray(host.shape, flat.dtype, flat, strides=tuple(one * dtype.itemsize for one in strides))[...] = host
         driver = cuda_python("bindings.driver")
-        with on_device(target.device):
-            checked_result(driver.cuMemcpyHtoDAsync(target.pointer, packed.ctypes.data, packed.nbytes, 0))
+        with on_device(device):
+            checked_result(driver.cuMemcpyHtoDAsync(target.pointer, flat.ctypes.data, flat.nbytes, 0))
             checked_result(driver.cuStreamSynchronize(0))
     return target
 

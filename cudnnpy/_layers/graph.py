@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex, cast
 
 from cudnnpy import raw
 from cudnnpy._arrays.array_libraries import read, spec_of
+from cudnnpy._arrays.device_array import empty
 from cudnnpy._checks.frontend_names import missing, with_frontend_keywords
 from cudnnpy._checks.option_values import (
     as_elements,
@@ -45,7 +46,7 @@ from cudnnpy._checks.preferences import TUNE_SECONDS
 from cudnnpy._checks.public_dir import PublicDir
 from cudnnpy._checks.suggestions import suggest_value
 from cudnnpy._core.cache_token import CacheToken
-from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._core.dtypes import dtype_of, numpy_dtype
 from cudnnpy._core.layouts import (
     TensorSpec,
     check_distinct,
@@ -132,6 +133,7 @@ class Node:
 
 
 if TYPE_CHECKING:
+    from cudnnpy.reference.graph import OutputCheck
     from cudnnpy.tuning.profiles.device_profile import DeviceProfile
 
 
@@ -1759,6 +1761,62 @@ class Graph(PublicDir):
             raise TypeError(f"arrays must be the graph's inputs, and may be its outputs; got {' and '.join(wrong)}")
         names, prepare = self._names(), Graph._prepare
         return dispatch.run("graph", self, prepare, names, inputs, outs, stream, len(self._operations))
+
+    def check(self, arrays: Mapping[str, Array], device: int = 0) -> dict[str, OutputCheck]:
+        """Run the graph on a GPU and in NumPy (`cudnnpy.reference.run`), and compare the outputs.
+
+        The outputs' memory is filled with NaN before. Masks of random bits are taken from the GPU's outputs.
+
+        Parameters
+        ----------
+        arrays : mapping
+            A NumPy array, or an array of another library, for each input by its name, of the input's shape and data type; the
+            strides are free.
+        device : int
+            The ordinal of the GPU.
+
+        Returns
+        -------
+        dict of str to OutputCheck
+            For each output its largest error, by the tolerance of its data types (`cudnnpy.reference.tolerance`), its place,
+            and whether all elements are right.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As for `cudnnpy.reference.run` and `plan`.
+        NoAlgorithmError
+            No engine can run the graph; the message has the table of candidates.
+        """
+        import numpy as np
+
+        from cudnnpy._arrays.copies import copy_with_strides, to_numpy
+        from cudnnpy.reference.graph import checked_arrays, compare, evaluate, random_results
+
+        if not isinstance(arrays, Mapping):
+            raise TypeError(f"arrays must be a dict of arrays by name; got {error_repr(arrays)}")
+        given = {name: one if isinstance(one, np.ndarray) else to_numpy(one) for name, one in arrays.items()}
+        data, _ = checked_arrays(self, given)
+        plan = self.plan(device)
+
+        def placed(node: Node, values: Any) -> Any:
+            assert node.spec.strides is not None
+            return copy_with_strides(values, dtype_of(node.spec.dtype), node.spec.strides, device)
+
+        inputs = [placed(node, given[node.name]) for node in self.inputs]
+        outputs = []
+        for node in self.outputs:
+            kind = numpy_dtype(node.spec.dtype)
+            poison = np.full(node.shape, -1 if kind.kind in "iu" else np.nan).astype(kind)
+            outputs.append(placed(node, poison))
+        workspace = empty((max(plan.workspace_size, 1),), "uint8", device=device)
+        addresses = [array.pointer for array in (*inputs, *outputs)]
+        plan.execute(*addresses, workspace.pointer if plan.workspace_size else 0, 0)
+        results = {node.name: to_numpy(array) for node, array in zip(self.outputs, outputs, strict=True)}
+        random = random_results(data)
+        masks = {node.name: results[node.name] for node in self.outputs if node.uid in random}
+        expected, allowed = evaluate(self, {**given, **masks}, plan.notes)
+        return {name: compare(results[name], expected[name], allowed[name]) for name in results}
 
     def _names(self) -> tuple[str, ...]:
         return tuple(node.name for node in (*self.inputs, *self.outputs))

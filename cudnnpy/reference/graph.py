@@ -59,7 +59,7 @@ def run(graph: Graph, arrays: Mapping[str, Array]) -> dict[str, Array]:
     >>> cudnnpy.reference.run(g, {"x": np.array([[[1, -2], [3, 4]]], np.float16)})["y"].tolist()
     [[[1.0], [7.0]]]
     """
-    data, values = _checked(graph, arrays)
+    data, values = checked_arrays(graph, arrays)
     with np.errstate(all="ignore"):
         for _ in _steps(data, values):
             pass
@@ -114,7 +114,7 @@ def evaluate(
     graph: Graph, arrays: Mapping[str, Array], notes: Collection[str] = ()
 ) -> tuple[dict[str, Array], dict[str, Float64]]:
     """Return the results of `run` and of `tolerance`, by one evaluation of the graph."""
-    data, values = _checked(graph, arrays)
+    data, values = checked_arrays(graph, arrays)
     errors: dict[int, Float64] = {uid: np.zeros(array.shape) for uid, array in values.items()}
     dtypes = [node.spec.dtype for node in graph.outputs]
     bounds = _Bounds(graph.compute_dtype, graph.options.tf32, notes, max(_ROUNDOFF.get(dtype, 0.0) for dtype in dtypes))
@@ -130,6 +130,44 @@ def evaluate(
         node.name: np.where(np.isfinite(_number(values[node.uid])) | np.isinf(errors[node.uid]), errors[node.uid], 0.0)
         for node in graph.outputs
     }
+
+
+class OutputCheck(NamedTuple):
+    """The comparison of an output with `run`'s, at the element that is the farthest from it, measured by its tolerance."""
+
+    is_right: bool  #: whether every element is within its tolerance
+    error: float  #: the absolute difference, infinity if only one of them is NaN or infinite
+    tolerance: float  #: of this element
+    place: tuple[int, ...]  #: its index; () for an output without elements
+    result: float  #: its value
+    expected: float  #: `run`'s value
+    unchecked: int  #: the number of elements with an infinite tolerance, where a comparison may go either way
+
+    def __str__(self) -> str:
+        where = f"at {self.place}: {self.result:.6g} for {self.expected:.6g}"
+        return (
+            f"{'right' if self.is_right else 'wrong'}; largest error {self.error:.3g} of {self.tolerance:.3g} {where}"
+        )
+
+
+def compare(result: Array, expected: Array, allowed: Float64) -> OutputCheck:
+    """Compare an output with `run`'s and with its `tolerance`. NaN equals NaN, and infinities equal themselves."""
+    if not result.size:
+        return OutputCheck(True, 0.0, 0.0, (), 0.0, 0.0, 0)
+    with np.errstate(all="ignore"):
+        errors = _difference(result, expected)
+        excess = np.where(errors == 0, 0.0, errors / allowed)
+        excess = np.where(np.isnan(excess), 0.0, excess)  # both are infinite
+    index = np.unravel_index(int(np.argmax(excess)), excess.shape)
+    return OutputCheck(
+        bool((excess <= 1).all()),
+        float(errors[index]),
+        float(allowed[index]),
+        tuple(map(int, index)),
+        float(result[index]),
+        float(expected[index]),
+        int(np.isinf(allowed).sum()),
+    )
 
 
 # Evaluation
@@ -150,7 +188,7 @@ class _Step(NamedTuple):
         return FUNCTIONS[self.operation.kind](self.options, {**self.given, **given}, self.specs)
 
 
-def _checked(graph: Graph, arrays: Mapping[str, Array]) -> tuple[OperationGraph, dict[int, Array]]:
+def checked_arrays(graph: Graph, arrays: Mapping[str, Array]) -> tuple[OperationGraph, dict[int, Array]]:
     """Return the graph as data, and the values of its inputs and numbers by unique id."""
     if not isinstance(graph, Graph):
         raise TypeError(f"graph must be a cudnnpy.Graph; got {error_repr(graph)}")
@@ -158,7 +196,7 @@ def _checked(graph: Graph, arrays: Mapping[str, Array]) -> tuple[OperationGraph,
         raise TypeError(f"arrays must be a dict of NumPy arrays by name; got {error_repr(arrays)}")
     graph._check_outputs()
     data = graph._operation_graph({})
-    random = {uid for one in data.operations for name, uid in one.results if (one.kind, name) in _RANDOM}
+    random = random_results(data)
     nodes = {node.name: node for node in (*graph.inputs, *(node for node in graph.outputs if node.uid in random))}
     missing = [node.name for node in graph.inputs if node.name not in arrays]
     unknown = [str(name) for name in arrays if name not in nodes]
@@ -178,6 +216,11 @@ def _checked(graph: Graph, arrays: Mapping[str, Array]) -> tuple[OperationGraph,
             raise ValueError(f"{name} must have the graph's shape, {spec.shape}; got shape {checked.shape}")
         values[nodes[name].uid] = checked
     return data, values
+
+
+def random_results(graph: OperationGraph) -> set[int]:
+    """Return the unique ids of the results that random bits determine."""
+    return {uid for one in graph.operations for name, uid in one.results if (one.kind, name) in _RANDOM}
 
 
 _RANDOM = (("rng", "y"), ("sdpa_fwd", "dropout_rng_dump"))  # the kinds and names of results that random bits determine

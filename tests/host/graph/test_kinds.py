@@ -194,7 +194,7 @@ def test_the_reference_evaluates_a_graph_of_any_kind(method: str) -> None:
 
 def test_every_row_has_a_method() -> None:
     assert {METHODS.get(method, method) for method in ADDED} == KINDS.keys()
-    others = {"tensor", "number", "output", "add", "plan", "problem", "candidates", "run", "executable"}
+    others = {"tensor", "number", "output", "add", "plan", "problem", "candidates", "run", "check", "executable"}
     methods = {n for n, value in vars(Graph).items() if inspect.isfunction(value) and not n.startswith("_")}
     assert methods - others == ADDED.keys()
 
