@@ -83,6 +83,6 @@ _RULES: tuple[tuple[Callable[[OperationGraph], bool], str], ...] = (
     ),
     (
         lambda graph: _kinds(graph) == {"pointwise"} and not _ranks(graph, "pointwise") <= {3, 4, 5},
-        "tensors of pointwise operations alone must have three to five axes",
+        "tensors of pointwise operations must have four axes, or five for volumes: append axes of size 1",
     ),
 )
