@@ -17,6 +17,7 @@ _REDUCTIONS = {
     raw.CUDNN_REDUCE_TENSOR_MAX,
     raw.CUDNN_REDUCE_TENSOR_MIN,
 }
+_SOFTMAX_REDUCTIONS = {raw.CUDNN_REDUCE_TENSOR_ADD, raw.CUDNN_REDUCE_TENSOR_MAX}
 _INTERPOLATIONS = {raw.CUDNN_RESAMPLE_BILINEAR, raw.CUDNN_RESAMPLE_NEAREST}
 
 
@@ -48,7 +49,7 @@ def _is_fused_float64(graph: OperationGraph) -> bool:
 def _is_softmax(graph: OperationGraph) -> bool:
     is_composed = (
         _kinds(graph) == {"pointwise", "reduction"}
-        and _options(graph, "reduction", "op") == {raw.CUDNN_REDUCE_TENSOR_MAX, raw.CUDNN_REDUCE_TENSOR_ADD}
+        and _options(graph, "reduction", "op") == _SOFTMAX_REDUCTIONS
         and raw.CUDNN_POINTWISE_EXP in _options(graph, "pointwise", "mode")
     )
     return is_composed or _kinds(graph) == {"softmax"}
@@ -57,6 +58,13 @@ def _is_softmax(graph: OperationGraph) -> bool:
 def _has_matmul_of_other_axes(graph: OperationGraph) -> bool:
     is_attention = not _kinds(graph).isdisjoint(("reduction", "softmax"))
     return not _ranks(graph, "matmul") <= ({3, 4} if is_attention else {3})
+
+
+def _is_attention_without_statistics(graph: OperationGraph) -> bool:
+    products = [operation for operation in graph.operations if operation.kind == "matmul"]
+    modes = _options(graph, "pointwise", "mode")
+    is_attention = len(products) == 2 and _options(graph, "reduction", "op") == _SOFTMAX_REDUCTIONS
+    return is_attention and raw.CUDNN_POINTWISE_EXP in modes and raw.CUDNN_POINTWISE_LOG not in modes
 
 
 _RULES: tuple[tuple[Callable[[OperationGraph], bool], str], ...] = (
@@ -72,6 +80,10 @@ _RULES: tuple[tuple[Callable[[OperationGraph], bool], str], ...] = (
     (
         _has_matmul_of_other_axes,
         "a matmul must have three axes, (batch, M, K) by (batch, K, N), or four within attention",
+    ),
+    (
+        _is_attention_without_statistics,
+        "attention must have its statistics as an output, the maxima plus the logarithms of the sums, also for inference",
     ),
     (
         lambda graph: not _INTERPOLATIONS.isdisjoint(_options(graph, "resample_fwd", "mode")),

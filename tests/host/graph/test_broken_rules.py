@@ -33,6 +33,10 @@ def product(*shape: int) -> Callable[[Graph], Graph]:
     return made
 
 
+def attention_for_inference(g: Graph) -> Graph:
+    return sample_graphs.attention(g, has_statistics=False)
+
+
 def bilinear(g: Graph) -> Graph:
     g.output("y", g.resample("bilinear", g.tensor("x", X), 2))
     return g
@@ -53,6 +57,7 @@ REFUSED = [
     (softmax, "no engine computes a softmax alone"),
     (product(64, 64), "a matmul must have three axes, (batch, M, K) by (batch, K, N)"),
     (product(2, 4, 64, 64), "a matmul must have three axes"),
+    (attention_for_inference, "attention must have its statistics as an output"),
     (bilinear, "no engine resamples by bilinear"),
     (mean, "no engine reduces by another operation than add"),
     (relu_of_a_matrix, "tensors of pointwise operations must have four axes"),
