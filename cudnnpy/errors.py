@@ -195,12 +195,18 @@ class CaptureError(CudnnError):
 
 
 class NoAlgorithmError(CudnnError):
-    """No candidate meets the request. The message is a table of all candidates with their rejection reasons."""
+    """No candidate meets the request. The message has a table of all candidates with their rejection reasons.
+
+    It begins with the rule of cuDNN's engines that a graph breaks, if one is known.
+    """
 
     problem: str  #: the problem, as text
     #: the candidates, each a `Candidate` or `AlgorithmCandidate`; in a copy or another process they cannot be run
     candidates: Sequence[CandidateReport]
 
-    def __init__(self, problem: str, wanted: str, table: str, candidates: Sequence[CandidateReport]) -> None:
+    def __init__(
+        self, problem: str, wanted: str, table: str, candidates: Sequence[CandidateReport], rule: str = ""
+    ) -> None:
         self.problem, self.candidates = problem, candidates
-        super().__init__(f"no algorithm for {problem}\n  asked for: {wanted}\n{table}")
+        begin = f"{rule}\n" if rule else ""
+        super().__init__(f"{begin}no algorithm for {problem}\n  asked for: {wanted}\n{table}")

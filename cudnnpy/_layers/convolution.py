@@ -352,7 +352,8 @@ class Convolution(ConvolutionOptions, ArrayOperation):
     ) -> list[Candidate]:
         """Plan every candidate for an operation. `cudnnpy.candidates_table` makes a table of them.
 
-        The parameters are the same as for `plan`.
+        The parameters are the same as for `plan`. Of the engines that are compiled at run time, only the first three are
+        compiled, and more until one can be used.
 
         Returns
         -------

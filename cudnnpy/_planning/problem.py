@@ -90,6 +90,10 @@ class Problem(Protocol):
     def value_ranges(self) -> tuple[Values, ...]:
         """The distribution of each operand's values in a measurement, in the order of `specs`."""
 
+    @property
+    def broken_rule(self) -> str:
+        """The rule because of which no engine computes the problem, as a sentence; "" if none is known."""
+
     def float64_elements(
         self, positions: Sequence[tuple[int, ...]], read: Read
     ) -> tuple[list[float], list[float]] | None:

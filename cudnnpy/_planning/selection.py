@@ -235,7 +235,8 @@ def no_algorithm(request: Request, considered: list[Candidate]) -> NoAlgorithmEr
     """Return the error for a problem that no candidate can run."""
     problem, options, _target, limit = request[:4]
     advice = _advice_on_formats(problem) if problem.operation == "graph" else ""
-    return NoAlgorithmError(str(problem), describe_options(options, limit), table(considered) + advice, considered)
+    wanted, rule = describe_options(options, limit), problem.broken_rule
+    return NoAlgorithmError(str(problem), wanted, table(considered) + advice, considered, rule)
 
 
 def _advice_on_formats(problem: Problem) -> str:

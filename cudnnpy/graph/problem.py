@@ -20,6 +20,7 @@ from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import FLAGS, POSITIVE, Read, Values, values_of
 from cudnnpy._planning.problem_notation import ParsedText, ProblemSyntax, ProblemTextError
 from cudnnpy.backend import Descriptor
+from cudnnpy.graph.broken_rules import broken_rule
 from cudnnpy.graph.descriptors import build_graph
 from cudnnpy.graph.graph_json import graph_from_json, graph_to_json
 from cudnnpy.graph.kinds import KINDS, pointwise_name
@@ -149,6 +150,11 @@ class GraphProblem:
             frozenset(short_name(one.option("op")) for one in graph.operations if one.kind == "reduction"),
             is_aligned=all(spec.alignment >= 16 for spec in self.specs),
         )
+
+    @property
+    def broken_rule(self) -> str:
+        """The rule of cuDNN's engines that the graph breaks; "" if it breaks no known one."""
+        return broken_rule(self.graph)
 
     def float64_elements(self, positions: Sequence[tuple[int, ...]], read: Read) -> None:
         """Return None: single elements of a graph are not computed."""

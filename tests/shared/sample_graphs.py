@@ -108,6 +108,22 @@ def product_in_float64(g: Graph) -> Graph:
     return g
 
 
+def attention(g: Graph, has_statistics: bool = True) -> Graph:
+    """With the statistics for training, without which cuDNN 9.28 has no engine for it."""
+    q, v = (g.tensor(name, TensorSpec((2, 4, 128, 64), "float16")) for name in "qv")
+    k = g.tensor("k", TensorSpec((2, 4, 64, 128), "float16", (32768, 8192, 1, 64)))
+    scores = g.pointwise("mul", g.matmul(q, k), g.number(0.125))
+    largest = g.reduction("max", scores, (3,))
+    weights = g.pointwise("exp", g.pointwise("sub", scores, largest))
+    total = g.reduction("add", weights, (3,))
+    if has_statistics:
+        g.output("stats", g.pointwise("add", largest, g.pointwise("log", total)), "float32")
+    weights = g.pointwise("div", weights, total)
+    weights.spec = weights.spec._replace(dtype="float16")
+    g.output("o", g.matmul(weights, v))
+    return g
+
+
 def layer_norm(g: Graph) -> Graph:
     x = g.tensor("x", TensorSpec((512, 256, 1, 1), "float32", (256, 1, 256, 256)))
     scale, bias = (g.tensor(n, TensorSpec((1, 256, 1, 1), "float32", (256, 1, 256, 256))) for n in ("scale", "bias"))

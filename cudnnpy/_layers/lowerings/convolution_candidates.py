@@ -56,6 +56,11 @@ class ConvolutionProblem(ConvolutionSpec):
         """The distribution of each operand's values in a measurement: any values suit sums of products."""
         return tuple(map(values_of, self.specs))
 
+    @property
+    def broken_rule(self) -> str:
+        """The empty string: there are engines for every kind of convolution."""
+        return ""
+
     def float64_elements(self, positions: Sequence[tuple[int, ...]], read: Read) -> tuple[list[float], list[float]]:
         """Return elements of the result, computed in float64, and the magnitude that scales the tolerance of each."""
         return float64_elements(self, positions, read)

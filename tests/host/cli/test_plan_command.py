@@ -90,7 +90,8 @@ class TestForAProfile:
     def test_what_cannot_be_planned_is_reported_and_the_others_are_written(self, plan):
         status, out, err, file = plan(CONVOLUTION, IMPOSSIBLE, FILTER)
         assert status == 1
-        assert "PROBLEMS.txt, line 3: no algorithm for graph " in err
+        assert "PROBLEMS.txt, line 3: no engine takes float64, " in err
+        assert "\nno algorithm for graph " in err
         assert "left out because" in err
         assert "CUDNN_STATUS_NOT_SUPPORTED" in err
         assert "  none, see above" in out

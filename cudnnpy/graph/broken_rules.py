@@ -1,0 +1,100 @@
+"""Rules of cuDNN's engines, one of which a graph breaks that no engine computes. The error begins with it.
+
+They were tried with cuDNN 9.28 for the profile of an H200. A rule explains an error; it rejects no graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cudnnpy import raw
+from cudnnpy.graph.operation_graph import OperationGraph
+
+_NOT_ALONE = {"concat", "reshape", "rng", "slice", "transpose"}
+_REDUCTIONS = {
+    raw.CUDNN_REDUCE_TENSOR_ADD,
+    raw.CUDNN_REDUCE_TENSOR_AMAX,
+    raw.CUDNN_REDUCE_TENSOR_MAX,
+    raw.CUDNN_REDUCE_TENSOR_MIN,
+}
+_SOFTMAX_REDUCTIONS = {raw.CUDNN_REDUCE_TENSOR_ADD, raw.CUDNN_REDUCE_TENSOR_MAX}
+_INTERPOLATIONS = {raw.CUDNN_RESAMPLE_BILINEAR, raw.CUDNN_RESAMPLE_NEAREST}
+
+
+def broken_rule(graph: OperationGraph) -> str:
+    """Return the first rule that a graph breaks, as a sentence; "" if it breaks no known one."""
+    return next((sentence for breaks, sentence in _RULES if breaks(graph)), "")
+
+
+def _kinds(graph: OperationGraph) -> set[str]:
+    return {operation.kind for operation in graph.operations}
+
+
+def _options(graph: OperationGraph, kind: str, option: str) -> set[int]:
+    """Return the values that operations of a kind have for an option."""
+    return {operation.option(option) for operation in graph.operations if operation.kind == kind}
+
+
+def _ranks(graph: OperationGraph, kind: str) -> set[int]:
+    """Return the numbers of axes of the results of a kind."""
+    specs, made = graph.specs, (one.results for one in graph.operations if one.kind == kind)
+    return {len(specs[uid].shape) for results in made for _, uid in results}
+
+
+def _is_fused_float64(graph: OperationGraph) -> bool:
+    is_convolution = len(graph.operations) == 1 and graph.operations[0].kind.startswith("convolution")
+    return not is_convolution and any(spec.dtype == "float64" for spec in graph.specs.values())
+
+
+def _is_softmax(graph: OperationGraph) -> bool:
+    is_composed = (
+        _kinds(graph) == {"pointwise", "reduction"}
+        and _options(graph, "reduction", "op") == _SOFTMAX_REDUCTIONS
+        and raw.CUDNN_POINTWISE_EXP in _options(graph, "pointwise", "mode")
+    )
+    return is_composed or _kinds(graph) == {"softmax"}
+
+
+def _has_matmul_of_other_axes(graph: OperationGraph) -> bool:
+    is_attention = not _kinds(graph).isdisjoint(("reduction", "softmax"))
+    return not _ranks(graph, "matmul") <= ({3, 4} if is_attention else {3})
+
+
+def _is_attention_without_statistics(graph: OperationGraph) -> bool:
+    products = [operation for operation in graph.operations if operation.kind == "matmul"]
+    modes = _options(graph, "pointwise", "mode")
+    is_attention = len(products) == 2 and _options(graph, "reduction", "op") == _SOFTMAX_REDUCTIONS
+    return is_attention and raw.CUDNN_POINTWISE_EXP in modes and raw.CUDNN_POINTWISE_LOG not in modes
+
+
+_RULES: tuple[tuple[Callable[[OperationGraph], bool], str], ...] = (
+    (_is_fused_float64, "no engine takes float64, except for convolutions, alone or with a bias and a relu"),
+    (
+        _is_softmax,
+        "no engine computes a softmax alone, but one between the products of attention; cudnnpy.Softmax computes it",
+    ),
+    (
+        lambda graph: _kinds(graph) <= _NOT_ALONE,
+        "no engine computes a concat, reshape, rng, slice or transpose without an operation of another kind",
+    ),
+    (
+        _has_matmul_of_other_axes,
+        "a matmul must have three axes, (batch, M, K) by (batch, K, N), or four within attention",
+    ),
+    (
+        _is_attention_without_statistics,
+        "attention must have its statistics as an output, the maxima plus the logarithms of the sums, also for inference",
+    ),
+    (
+        lambda graph: not _INTERPOLATIONS.isdisjoint(_options(graph, "resample_fwd", "mode")),
+        "no engine resamples by bilinear or nearest: modes are maxpool, avgpool_include_padding and avgpool_exclude_padding",
+    ),
+    (
+        lambda graph: not _options(graph, "reduction", "op") <= _REDUCTIONS,
+        "no engine reduces by another operation than add, amax, max and min",
+    ),
+    (
+        lambda graph: _kinds(graph) == {"pointwise"} and not _ranks(graph, "pointwise") <= {3, 4, 5},
+        "tensors of pointwise operations must have four axes, or five for volumes: append axes of size 1",
+    ),
+)
