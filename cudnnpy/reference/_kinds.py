@@ -584,12 +584,15 @@ def _rounded_up(values: Float64, dtype: str) -> Float64:
 
 
 def block_scale_dequantize(options: Options, given: Given, specs: Specs) -> Made:
-    """Return y = x * scale, each scale for a block of x: block_size elements on the last axis, or on the last two axes.
+    """Return y = x * scale, each scale for a block of x.
 
-    A larger scale tensor, as its 128x4 order needs, is cut. With negative_scale y = -x * scale; not confirmed on a GPU.
+    A block has block_size elements on the last axis, or on the last but one if the last axis has a scale for each element, as
+    in the right matrix of a product; two sizes are those of the last two axes. A larger scale tensor, as its 128x4 order
+    needs, is cut. With negative_scale y = -x * scale; not confirmed on a GPU.
     """
     x, scale, sizes = given["x"], given["scale"], _block(options)
-    for axis, size in zip(range(-len(sizes), 0), sizes, strict=True):
+    first = -2 if len(sizes) == 2 or (x.ndim > 1 and scale.shape[-1] >= x.shape[-1]) else -1
+    for axis, size in enumerate(sizes, first):
         scale = np.repeat(scale, size, axis)
     scale = scale[tuple(slice(None, size) for size in x.shape)]
     return {"y": x * scale * (-1.0 if options.get("negative_scale") else 1.0)}

@@ -6,6 +6,7 @@ python graph_kinds.py --device h200          # also the plan of each graph, or t
 
 import argparse
 
+import ml_dtypes
 import numpy as np
 
 import cudnnpy
@@ -21,7 +22,7 @@ class Example:
     def tensor(self, name, *shape, dtype="float16", values=None, last=False):
         """Add an input of random numbers, or of given ones; `last`: channels last in memory."""
         drawn = self.random.uniform(-1, 1, shape) if values is None else np.broadcast_to(values, shape)
-        array = np.ascontiguousarray(drawn, dtype)
+        array = np.ascontiguousarray(drawn, ml_dtypes.float8_e4m3fn if dtype.startswith("float8") else dtype)
         if last:
             array = np.ascontiguousarray(np.moveaxis(array, 1, -1))
             array = np.moveaxis(array, -1, 1)
@@ -36,6 +37,21 @@ class Example:
     def channels(self, name, count=32, values=None):
         """Add one float32 number for each channel."""
         return self.tensor(name, 1, count, 1, 1, dtype="float32", values=values, last=True)
+
+
+def attention(e, scores, dropout=None):
+    """Add a softmax of scores, and the product with values."""
+    g = e.graph
+    largest = g.reduction("max", scores, (3,))
+    powers = g.pointwise("exp", g.pointwise("sub", scores, largest))
+    total = g.reduction("add", powers, (3,))
+    g.output("stats", g.pointwise("add", largest, g.pointwise("log", total)), "float32")
+    if dropout is None:
+        weights = g.pointwise("div", powers, total, dtype="float16")
+    else:
+        weights = g.pointwise("mul", g.pointwise("div", powers, total), dropout)
+        weights = g.pointwise("mul", weights, g.number(1 / 0.9), dtype="float16")
+    g.output("o", g.matmul(weights, e.tensor("v", 2, 4, 128, 64)))
 
 
 def convolution_forward(e):
@@ -115,24 +131,42 @@ def bn_finalize(e):
 
 
 def bn_bwd_weights(e):
-    g, x, dy = e.graph, e.image("x", 4, 32, 8, 8), e.image("dy", 4, 32, 8, 8)
-    mean, inverse, scale = e.channels("mean"), e.channels("inverse", values=1.7), e.channels("scale")
+    """A gradient of a convolution through a relu to the batch normalization before it."""
+    g, x = e.graph, e.image("x", 4, 32, 14, 14)
+    mean, inverse, scale, bias = (e.channels(name, values=0.7) for name in ("mean", "inverse", "scale", "bias"))
+    dy, w = e.image("dy", 4, 64, 14, 14), e.image("w", 64, 32, 3, 3)
+    gradient = g.convolution_backward_data(dy, w, (4, 32, 14, 14), padding=1)
+    normalized = g.pointwise("mul", g.pointwise("sub", x, mean), inverse)
+    activated = g.pointwise("add", g.pointwise("mul", normalized, scale), bias)
+    gradient = g.output("gradient", g.pointwise("relu_bwd", gradient, activated))
     names = ("dscale", "dbias", "eq_dy_scale", "eq_x_scale", "eq_bias")
-    for name, node in zip(names, g.bn_bwd_weights(x, dy, mean, inverse, scale), strict=True):
+    for name, node in zip(names, g.bn_bwd_weights(x, gradient, mean, inverse, scale), strict=True):
         g.output(name, node, "float32")
 
 
 def concat(e):
-    parts = [e.image("a", 4, 32, 8, 8), e.image("b", 4, 16, 8, 8)]
-    e.graph.output("y", e.graph.concat(parts, axis=1))
+    """The result of a convolution before channels that lie in the result's memory already."""
+    g, x, w = e.graph, e.image("x", 4, 32, 8, 8), e.image("w", 32, 32, 3, 3)
+    y = g.convolution(x, w, padding=1, dtype="float16")
+    g.output("y", g.concat([y, e.image("others", 4, 32, 8, 8)], axis=1, inplace_index=1))
 
 
 def reshape(e):
-    """The product of a matrix and a transposed one: strides that are swapped transpose."""
-    g = e.graph
-    product = g.matmul(e.tensor("a", 8, 64, 32), e.tensor("b", 8, 32, 64), dtype="float16")
-    turned = g.reshape(product, (8, 64, 64), (4096, 1, 64))
-    g.output("y", g.matmul(turned, e.tensor("c", 8, 64, 32)))
+    """The gradients of attention: strides that are swapped transpose a matrix."""
+    g, square = e.graph, 128 * 128
+    q, k, o, do = (e.tensor(name, 2, 4, 128, 64) for name in ("q", "k", "o", "do"))
+    kt, vt = (e.tensor(name, 2, 4, 64, 128) for name in ("k transposed", "v transposed"))
+    stats = e.tensor("stats", 2, 4, 128, 1, dtype="float32", values=5.0)
+    total = g.reduction("add", g.pointwise("mul", do, o), (3,))
+    total = g.output("total", g.pointwise("mul", total, g.number(1.0)), "float32")
+    scores = g.pointwise("mul", g.matmul(q, kt), g.number(0.125))
+    weights = g.pointwise("exp", g.pointwise("sub", scores, stats))
+    stored = g.pointwise("mul", weights, g.number(1.0), dtype="float16")
+    g.output("dv", g.matmul(g.reshape(stored, (2, 4, 128, 128), (4 * square, square, 1, 128)), do))
+    slopes = g.pointwise("mul", g.pointwise("sub", g.matmul(do, vt), total), weights)
+    slopes = g.pointwise("mul", slopes, g.number(0.125), dtype="float16")
+    g.output("dq", g.matmul(slopes, k))
+    g.output("dk", g.matmul(g.reshape(slopes, (2, 4, 128, 128), (4 * square, square, 1, 128)), q))
 
 
 def transpose(e):
@@ -153,11 +187,12 @@ def signal(e):
 
 
 def rng(e):
-    """Dropout: numbers where random bits are set."""
-    g, x = e.graph, e.tensor("x", 8, 64, 64)
-    mask = g.output("mask", g.rng((8, 64, 64), 7, 0, probability=0.5), "float32")
-    g.output("y", g.pointwise("mul", x, mask))
-    e.arrays["mask"] = e.random.integers(0, 2, (8, 64, 64)).astype(np.float32)  # NumPy does not know cuDNN's bits
+    """Attention with a dropout."""
+    g, q, k = e.graph, e.tensor("q", 2, 4, 128, 64), e.tensor("k", 2, 4, 64, 128)
+    seed, offset = (e.tensor(name, 1, 1, 1, 1, dtype="int64", values=7) for name in ("seed", "offset"))
+    mask = g.output("mask", g.rng((2, 4, 128, 128), seed, offset, probability=0.9), "float32")
+    e.arrays["mask"] = e.random.binomial(1, 0.9, mask.shape).astype(np.float32)  # on a GPU they are cuDNN's own bits
+    attention(e, g.pointwise("mul", g.matmul(q, k), g.number(0.125)), mask)
 
 
 def paged_cache_load(e):
@@ -177,10 +212,13 @@ def block_scale_quantize(e):
 
 
 def block_scale_dequantize(e):
+    """A product of float8 matrices with a scale for 32 elements."""
     g = e.graph
-    x = e.tensor("x", 1, 128, 256, dtype="float16")
-    scale = e.tensor("scale", 1, 128, 8, dtype="float32", values=2.0)
-    g.output("y", g.block_scale_dequantize(x, scale, 32))
+    a, b = e.tensor("a", 1, 128, 128, dtype="float8_e4m3fn"), e.tensor("b", 1, 128, 128, dtype="float8_e4m3fn")
+    a_scale = e.tensor("a_scale", 1, 128, 4, dtype="float32", values=0.5)
+    b_scale = e.tensor("b_scale", 1, 4, 128, dtype="float32", values=2.0)
+    left = g.block_scale_dequantize(a, a_scale, 32)
+    g.output("c", g.matmul(left, g.block_scale_dequantize(b, b_scale, 32)), "float16")
 
 
 def expand_band_matrix(e):
@@ -193,10 +231,10 @@ def contract_band_matrix(e):
 
 
 def diagonal_band_mask(e):
-    """The scores of attention with a causal mask."""
-    g, q, k = e.graph, e.tensor("q", 2, 4, 64, 64), e.tensor("k", 2, 4, 64, 64)
-    scores = g.matmul(q, k)
-    g.output("y", g.diagonal_band_mask(scores, g.number(-np.inf), comparison="cmp_ge"))
+    """Attention with a causal mask."""
+    g, q, k = e.graph, e.tensor("q", 2, 4, 128, 64), e.tensor("k", 2, 4, 64, 128)
+    scores = g.pointwise("mul", g.matmul(q, k), g.number(0.125))
+    attention(e, g.diagonal_band_mask(scores, g.number(-np.inf), comparison="cmp_ge"))
 
 
 def softmax(e):
