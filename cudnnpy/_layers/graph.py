@@ -388,7 +388,7 @@ class Graph(PublicDir):
         Parameters
         ----------
         kind : str
-            The kind, such as "softmax": docs/graphs.md has the table of the kinds with their operands and options.
+            The kind, such as "softmax": docs/graph-kinds.md has the kinds with their operands and options.
         results : iterable of str
             The optional results that are wanted.
         dtype : dtype-like, optional
@@ -673,7 +673,7 @@ class Graph(PublicDir):
         a, b : Node
             (batch..., M, K) and (batch..., K, N); axes of the batch of size 1 are broadcast.
         m, n, k : Node, optional
-            The sizes that are valid in each product of the batch, (batch, 1, 1) in int32.
+            The sizes that are valid in each product of the batch, (batch, 1, 1) or, in attention, (batch, 1, 1, 1) in int32.
         padding_value : float, optional
             The value of the other elements.
         dtype, compute_dtype : dtype-like, optional
@@ -1146,7 +1146,14 @@ class Graph(PublicDir):
             dtype=dtype,
         )["y"]
 
-    def paged_cache_load(self, container: Node, sequence: Node, page_table: Node, shape: Shape | None = None) -> Node:
+    def paged_cache_load(
+        self,
+        container: Node,
+        sequence: Node,
+        page_table: Node,
+        shape: Shape | None = None,
+        strides: Sequence[SupportsIndex] | None = None,
+    ) -> Node:
         """Add the reading of paged keys or values (CUDNN_BACKEND_OPERATION_PAGED_CACHE_LOAD_DESCRIPTOR), since cuDNN 9.4.
 
         Parameters
@@ -1157,8 +1164,8 @@ class Graph(PublicDir):
             The lengths of the sequences, (B, 1, 1, 1) in int32.
         page_table : Node
             The pages of each sequence, (B, 1, pages of a sequence, 1) in int32.
-        shape : tuple of ints, optional
-            (B, H, S, D) with fewer positions, or (B, H, D, S).
+        shape, strides : tuple of ints, optional
+            (B, H, S, D) with fewer positions, packed; or (B, H, D, S) with stride 1 on axis 2, as products take keys.
 
         Returns
         -------
@@ -1171,6 +1178,7 @@ class Graph(PublicDir):
             sequence=sequence,
             page_table=page_table,
             shape=shape,
+            strides=strides,
         )["y"]
 
     def block_scale_quantize(

@@ -232,6 +232,9 @@ def _matmul(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtype: 
     fit = len(a) == len(b) >= 2 and all(m == n or 1 in (m, n) for m, n in zip(a[:-2], b[:-2], strict=True))
     if not fit or a[-1] != b[-2]:
         raise ValueError(f"a and b must have shapes (..., M, K) and (..., K, N); got {a} and {b}")
+    for name in ("m_override", "n_override", "k_override"):
+        if name in given:
+            _check_shape(name, given[name], (max(a[0], b[0]), *(1 for _ in a[1:])))
     shape = (*(broadcast(*sizes) for sizes in zip(a[:-2], b[:-2], strict=True)), a[-2], b[-1])
     return {"c": TensorSpec(shape, dtype, packed_strides(shape))}
 
@@ -356,10 +359,15 @@ def _reshape(options: Mapping[str, Any], given: Operands, dtype: ElementName) ->
     x, shape = given["x"], options["shape"]
     if math.prod(shape) != math.prod(x.shape):
         raise ValueError(f"shape must have as many elements as x, {x.shape}; got {shape}")
-    strides = options.get("strides", packed_strides(shape))
+    return {"y": TensorSpec(shape, x.dtype, _checked_strides(options, shape))}
+
+
+def _checked_strides(options: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides of a result; packed by default."""
+    strides: tuple[int, ...] = options.get("strides", packed_strides(shape))
     if len(strides) != len(shape):
         raise ValueError(f"strides must be {len(shape)} integers; got {strides}")
-    return {"y": TensorSpec(shape, x.dtype, strides)}
+    return strides
 
 
 def _transpose(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
@@ -397,7 +405,7 @@ def _paged_cache_load(options: Mapping[str, Any], given: Operands, dtype: Elemen
     if (shape[0], shape[1], math.prod(shape)) != (batch, heads, batch * heads * size * max(shape[2:], default=0)):
         whole = (batch, heads, pages * page, size)
         raise ValueError(f"shape must be {whole}, with fewer rows at most, or its transpose; got {shape}")
-    return {"y": _packed(tuple(shape), container.dtype)}
+    return {"y": TensorSpec(tuple(shape), container.dtype, _checked_strides(options, shape))}
 
 
 def _block_scale_quantize(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
@@ -830,7 +838,7 @@ KINDS: Mapping[str, Kind] = {
         {"container": "CONTAINER_DESC", "sequence": "SEQUENCE_DESC", "page_table": "PAGE_TABLE_DESC"},
         {"y": "YDESC"},
         _paged_cache_load,
-        options={"shape": Option("", low=1)},
+        options={"shape": Option("", low=1), "strides": Option("")},
         dtypes={"sequence": _INT32, "page_table": _INT32},
         indices={
             "sequence": lambda given: (given["page_table"].shape[2] * given["container"].shape[2], 0),

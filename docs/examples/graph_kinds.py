@@ -19,27 +19,25 @@ class Example:
         self.graph, self.arrays = cudnnpy.Graph(), {}
         self.random = np.random.default_rng(len(KINDS))
 
-    def tensor(self, name, *shape, dtype="float16", values=None, last=False):
-        """Add an input of random numbers, or of given ones; `last`: channels last in memory."""
+    def tensor(self, name, *shape, dtype="float16", values=None, fastest=-1):
+        """Add an input of random numbers, or of given ones; `fastest` is the axis of neighbours in memory."""
         drawn = self.random.uniform(-1, 1, shape) if values is None else np.broadcast_to(values, shape)
         array = np.ascontiguousarray(drawn, ml_dtypes.float8_e4m3fn if dtype.startswith("float8") else dtype)
-        if last:
-            array = np.ascontiguousarray(np.moveaxis(array, 1, -1))
-            array = np.moveaxis(array, -1, 1)
+        array = np.moveaxis(np.ascontiguousarray(np.moveaxis(array, fastest, -1)), -1, fastest)
         self.arrays[name] = array
         strides = tuple(stride // array.itemsize for stride in array.strides)
         return self.graph.tensor(name, cudnnpy.TensorSpec(shape, dtype, strides))
 
     def image(self, name, *shape, dtype="float16"):
         """Add an image (N, C, H, W), channels last in memory."""
-        return self.tensor(name, *shape, dtype=dtype, last=True)
+        return self.tensor(name, *shape, dtype=dtype, fastest=1)
 
     def channels(self, name, count=32, values=None):
         """Add one float32 number for each channel."""
-        return self.tensor(name, 1, count, 1, 1, dtype="float32", values=values, last=True)
+        return self.tensor(name, 1, count, 1, 1, dtype="float32", values=values, fastest=1)
 
 
-def attention(e, scores, dropout=None):
+def attention(e, scores, dropout=None, v=None, lengths=None):
     """Add a softmax of scores, and the product with values."""
     g = e.graph
     largest = g.reduction("max", scores, (3,))
@@ -51,7 +49,7 @@ def attention(e, scores, dropout=None):
     else:
         weights = g.pointwise("mul", g.pointwise("div", powers, total), dropout)
         weights = g.pointwise("mul", weights, g.number(1 / 0.9), dtype="float16")
-    g.output("o", g.matmul(weights, e.tensor("v", 2, 4, 128, 64)))
+    g.output("o", g.matmul(weights, v or e.tensor("v", 2, 4, 128, 64), **(lengths or {})))
 
 
 def convolution_forward(e):
@@ -155,7 +153,7 @@ def reshape(e):
     """The gradients of attention: strides that are swapped transpose a matrix."""
     g, square = e.graph, 128 * 128
     q, k, o, do = (e.tensor(name, 2, 4, 128, 64) for name in ("q", "k", "o", "do"))
-    kt, vt = (e.tensor(name, 2, 4, 64, 128) for name in ("k transposed", "v transposed"))
+    kt, vt = (e.tensor(name, 2, 4, 64, 128, fastest=2) for name in ("k transposed", "v transposed"))
     stats = e.tensor("stats", 2, 4, 128, 1, dtype="float32", values=5.0)
     total = g.reduction("add", g.pointwise("mul", do, o), (3,))
     total = g.output("total", g.pointwise("mul", total, g.number(1.0)), "float32")
@@ -188,7 +186,7 @@ def signal(e):
 
 def rng(e):
     """Attention with a dropout."""
-    g, q, k = e.graph, e.tensor("q", 2, 4, 128, 64), e.tensor("k", 2, 4, 64, 128)
+    g, q, k = e.graph, e.tensor("q", 2, 4, 128, 64), e.tensor("k", 2, 4, 64, 128, fastest=2)
     seed, offset = (e.tensor(name, 1, 1, 1, 1, dtype="int64", values=7) for name in ("seed", "offset"))
     mask = g.output("mask", g.rng((2, 4, 128, 128), seed, offset, probability=0.9), "float32")
     e.arrays["mask"] = e.random.binomial(1, 0.9, mask.shape).astype(np.float32)  # on a GPU they are cuDNN's own bits
@@ -196,13 +194,16 @@ def rng(e):
 
 
 def paged_cache_load(e):
-    """The product of a matrix and the pages of keys."""
-    g = e.graph
-    lengths = e.tensor("lengths", 2, 1, 1, 1, dtype="int32", values=64)
-    pages = np.arange(8).reshape(2, 1, 4, 1)
-    table = e.tensor("table", 2, 1, 4, 1, dtype="int32", values=pages)
-    values = g.paged_cache_load(e.tensor("pages", 8, 4, 16, 64), lengths, table)
-    g.output("y", g.matmul(e.tensor("p", 2, 4, 32, 64), values))
+    """Attention with keys and values in pages, and sequences of several lengths."""
+    g, q, size = e.graph, e.tensor("q", 2, 4, 128, 64), 128 * 64
+    pages, values = (e.tensor(name, 16, 4, 16, 64) for name in ("pages of k", "pages of v"))
+    rows, columns = (e.tensor(name, 2, 1, 1, 1, dtype="int32", values=100) for name in ("rows", "columns"))
+    table = e.tensor("table", 2, 1, 8, 1, dtype="int32", values=np.arange(16).reshape(2, 1, 8, 1))
+    k = g.paged_cache_load(pages, columns, table, (2, 4, 64, 128), (4 * size, size, 1, 64))
+    scores = g.pointwise("mul", g.matmul(q, k, m=rows, n=columns), g.number(0.125))
+    inside = g.pointwise("cmp_lt", g.pointwise("gen_index", scores, axis=3), columns)
+    scores = g.pointwise("binary_select", scores, g.number(-1e30), inside)
+    attention(e, scores, v=g.paged_cache_load(values, columns, table), lengths={"m": rows, "k": columns})
 
 
 def block_scale_quantize(e):
@@ -232,15 +233,15 @@ def contract_band_matrix(e):
 
 def diagonal_band_mask(e):
     """Attention with a causal mask."""
-    g, q, k = e.graph, e.tensor("q", 2, 4, 128, 64), e.tensor("k", 2, 4, 64, 128)
+    g, q, k = e.graph, e.tensor("q", 2, 4, 128, 64), e.tensor("k", 2, 4, 64, 128, fastest=2)
     scores = g.pointwise("mul", g.matmul(q, k), g.number(0.125))
     attention(e, g.diagonal_band_mask(scores, g.number(-np.inf), comparison="cmp_ge"))
 
 
 def softmax(e):
     """The middle of attention."""
-    g, q, k, v = e.graph, *(e.tensor(name, 2, 4, 64, 64) for name in "qkv")
-    weights = g.softmax(g.matmul(q, k))
+    g, q, v = e.graph, e.tensor("q", 2, 4, 64, 64), e.tensor("v", 2, 4, 64, 64)
+    weights = g.softmax(g.matmul(q, e.tensor("k", 2, 4, 64, 64, fastest=2)))
     g.output("y", g.matmul(g.pointwise("identity", weights, dtype="float16"), v))
 
 
@@ -268,7 +269,7 @@ def sdpa_bwd(e):
 
 def moe_grouped_matmul(e):
     first = e.tensor("first", 4, 1, 1, dtype="int32", values=np.array([0, 30, 30, 100]).reshape(4, 1, 1))
-    weight = e.tensor("weight", 4, 64, 32)
+    weight = e.tensor("weight", 4, 64, 32, fastest=1)
     e.graph.output("y", e.graph.moe_grouped_matmul(e.tensor("token", 1, 128, 64), weight, first))
 
 
@@ -317,7 +318,7 @@ def main():
         if profile:
             try:
                 print(f"    {made.graph.plan(cudnnpy.DeviceProfile.load(profile))}")
-            except cudnnpy.CudnnError as error:
+            except (cudnnpy.CudnnError, RuntimeError) as error:
                 print(f"    no plan: {str(error).splitlines()[0]}")
 
 

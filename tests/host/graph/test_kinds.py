@@ -247,3 +247,11 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(call: Any, kind: type[
     with pytest.raises(kind, match=message):
         call(g, x)
     assert g._operation_graph({}) == before
+
+
+def test_the_valid_sizes_of_products_have_one_element_for_each() -> None:
+    g = Graph()
+    x = g.tensor("x", spec(2, 4, 16, 16))
+    assert g.matmul(x, x, m=g.tensor("m", spec(2, 1, 1, 1, dtype="int32"))).shape == (2, 4, 16, 16)
+    with pytest.raises(ValueError, match=r"m_override must have shape \(2, 1, 1, 1\)"):
+        g.matmul(x, x, m=g.number(3, 3, "int32"))
