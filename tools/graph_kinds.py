@@ -42,26 +42,26 @@ RUN = {
     *("convolution_forward", "convolution_backward_data", "convolution_backward_filter", "pointwise", "reduction"),
     *("matmul", "resample_fwd", "norm_forward", "norm_backward"),
 }
-_NAMES = {
+# kind -> the method of Graph, if there is one
+_METHODS = {
     "convolution_forward": "convolution",
+    **{
+        name: name
+        for name in ("convolution_backward_data", "convolution_backward_filter", "pointwise", "reduction", "matmul")
+    },
     "resample_fwd": "resample",
     "resample_bwd": "resample_backward",
     "norm_forward": "normalization",
     "norm_backward": "normalization_backward",
-    "rope_fwd": "rope",
-    "rope_bwd": "rope_backward",
-    "sdpa_fwd": "sdpa",
-    "sdpa_bwd": "sdpa_backward",
-    "moe_grouped_matmul_bwd": "moe_grouped_matmul_backward",
 }
 
 INTRODUCTION = """\
 # The kinds of operations
 
-cuDNN's graph API has {count} kinds of operations. Each is a row of the table `KINDS` in `cudnnpy/graph/kinds.py`, has a
-method of [`Graph`](graphs.md), and is added by `Graph.add(kind, ...)` with the operands and options below, which are cuDNN's
-attributes in lower case. Optional operands and results are in brackets; `add` has a result in brackets where `results=` names
-it. A star marks a list of operands.
+cuDNN's graph API has {count} kinds of operations. Each is a row of the table `KINDS` in `cudnnpy/graph/kinds.py`.
+[`Graph.add(kind, ...)`](graphs.md) adds it with the operands and options below, which are cuDNN's attributes in lower case, and
+returns its results by name. Optional operands and results are in brackets; `add` has a result in brackets where `results=`
+names it. A star marks a list of operands. The kinds that most graphs have are methods of `Graph`, too.
 
 [One graph for each kind](examples/graph_kinds.py) is computed in NumPy and planned without a GPU:
 
@@ -83,11 +83,6 @@ python docs/examples/graph_kinds.py --device h200
 """
 
 
-def method_of(kind: str) -> str:
-    """Return the name of the method of Graph that adds a kind."""
-    return _NAMES.get(kind, kind)
-
-
 def _names(given: dict[str, str]) -> str:
     return ", ".join(
         f"[{name}{'*' * ('*' in end)}]" if end.endswith("?") else f"{name}{'*' * ('*' in end)}"
@@ -97,7 +92,7 @@ def _names(given: dict[str, str]) -> str:
 
 def _row(name: str, kind: Kind) -> Iterator[str]:
     yield f"`{name}`"
-    yield f"`{method_of(name)}`"
+    yield f"`{_METHODS[name]}`" if name in _METHODS else "-"
     yield f"{_names(dict(kind.operands))} -> {_names(dict(kind.results))}"
     yield ", ".join(kind.all_options)
     yield re.sub(r"\.0$", "", raw.since(kind.descriptor_name) or "")

@@ -388,9 +388,13 @@ def _slice(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> A
     return {"y": _like(shape, x, x.dtype)}
 
 
-def _same_as(operand: str, result: str) -> Rule:
-    """Return the rule of a kind whose only result is as an operand, if there is one."""
-    return lambda options, given, dtype: {result: given[operand]} if operand in given else {}
+def _rope(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
+    operand, result = ("x", "y") if "x" in given else ("dy", "dx")
+    spec, width = given[operand], options.get("rope_dim", given[operand].shape[-1])
+    if len(spec.shape) != 4 or width > spec.shape[-1]:
+        raise ValueError(f"{operand} must have shape (B, H, S, D), where D is rope_dim or more; got {spec.shape}")
+    _check_shape("freqs", given["freqs"], (spec.shape[2], 1, 1, width))
+    return {result: spec}
 
 
 def _paged_cache_load(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
@@ -582,7 +586,7 @@ _ROPE = Kind(
     "ROPE_FWD",
     {"x": "XDESC", "freqs": "FREQSDESC"},
     {"y": "YDESC"},
-    _same_as("x", "y"),
+    _rope,
     options={"output_scale": Option("OUTPUT_SCALE", NUMBER), "rope_dim": Option("ROPE_DIM", INTEGER)},
 )
 _BAND_OPTIONS = {
@@ -809,7 +813,7 @@ KINDS: Mapping[str, Kind] = {
         "SIGNAL",
         {"flag": "FLAGDESC", "x": "XDESC?"},
         {"y": "YDESC"},
-        _same_as("x", "y"),
+        lambda options, given, dtype: {"y": given["x"]} if "x" in given else {},
         options={
             "mode": Option("MODE", raw.cudnnSignalMode_t, is_required=True),
             "value": Option("VALUE", INTEGER, is_required=True),
@@ -899,7 +903,7 @@ KINDS: Mapping[str, Kind] = {
         {"y": "YDESC"},
         lambda options, given, dtype: {"y": _like(given["x"].shape, given["x"], dtype)},
         options={"comparison_mode": Option("COMPARISON_MODE", raw.cudnnPointwiseMode_t)},
-        dtypes={**_LENGTH_DTYPES, "left_bound": _INDICES, "shift_right_bound": _INDICES},
+        dtypes={**_LENGTH_DTYPES, "left_bound": _INT32, "shift_right_bound": _INT32},
         indices=_LENGTH_INDICES,
     ),
     "softmax": Kind(
@@ -915,7 +919,6 @@ KINDS: Mapping[str, Kind] = {
         descriptor="ROPE_BWD",
         operands={"dy": "DYDESC", "freqs": "FREQSDESC"},
         results={"dx": "DXDESC"},
-        infer=_same_as("dy", "dx"),
     ),
     "sdpa_fwd": Kind(
         "SDPA_FWD",
