@@ -19,6 +19,7 @@ Their tree, with the statuses that raise them::
       ClosedError               an object is used after close(), or in a process forked from its owner's
       CaptureError              a call has to plan while its stream is being captured
       NoAlgorithmError          no candidate meets the request
+      PlanningError             the process that plans for a device profile failed
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ __all__ = [
     "NoAlgorithmError",
     "NotInitializedError",
     "NotSupportedError",
+    "PlanningError",
     "StatusError",
     "SubLibraryError",
     "VersionMismatchError",
@@ -210,3 +212,14 @@ class NoAlgorithmError(CudnnError):
         self.problem, self.candidates = problem, candidates
         begin = f"{rule}\n" if rule else ""
         super().__init__(f"{begin}no algorithm for {problem}\n  asked for: {wanted}\n{table}")
+
+
+class PlanningError(CudnnError):
+    """A problem cannot be planned for a device profile. The message has cuDNN's reason, or how the process that plans ended."""
+
+    #: the candidates that were considered if none can be used; none after another error
+    candidates: Sequence[CandidateReport]
+
+    def __init__(self, reason: str, candidates: Sequence[CandidateReport] = ()) -> None:
+        self.candidates = candidates
+        super().__init__(reason)

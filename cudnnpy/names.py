@@ -12,16 +12,17 @@ from itertools import takewhile
 from typing import Any, TypeAlias, TypeVar
 
 from cudnnpy import raw
+from cudnnpy._checks.dtype_names import element_name
 from cudnnpy._checks.option_values import error_repr
 from cudnnpy._checks.suggestions import suggest_value
-from cudnnpy.typing import DataType, SupportsDtypeName
+from cudnnpy.typing import DataType, Dtype
 
 __all__ = ["ElementType", "data_type", "enumerator", "short_name", "short_names"]
 
 _Enum = TypeVar("_Enum", bound=IntEnum)
 
-ElementType: TypeAlias = DataType | SupportsDtypeName | raw.cudnnDataType_t
-"""A data type of cuDNN: its short name, a NumPy dtype or an enumerator."""
+ElementType: TypeAlias = DataType | Dtype | raw.cudnnDataType_t
+"""A data type of cuDNN: its short name, an alias, a NumPy dtype or scalar type, a framework's dtype, or an enumerator."""
 
 # C names whose short name is NumPy's, or a shorter one.
 _RENAMED = {
@@ -126,8 +127,10 @@ def data_type(dtype: ElementType, argument: str = "dtype") -> raw.cudnnDataType_
 
     Parameters
     ----------
-    dtype : str, numpy.dtype or cudnnDataType_t
-        The data type: a short name such as "bfloat16", a NumPy dtype or an enumerator.
+    dtype : str, numpy.dtype, torch.dtype or cudnnDataType_t
+        The data type: a short name such as "bfloat16", an alias such as "bf16", a NumPy dtype or scalar type, a framework's
+        dtype, or an enumerator. Python's type float is float64, as in NumPy. The word "float" is refused, since NumPy and C
+        mean different types by it.
     argument : str
         The name of the argument in errors.
 
@@ -146,4 +149,5 @@ def data_type(dtype: ElementType, argument: str = "dtype") -> raw.cudnnDataType_
     """
     if isinstance(dtype, IntEnum):  # an enumerator has a name, too
         return enumerator(raw.cudnnDataType_t, dtype, argument)
-    return enumerator(raw.cudnnDataType_t, getattr(dtype, "name", dtype), argument)
+    name = element_name(dtype.lower() if isinstance(dtype, str) else dtype) or getattr(dtype, "name", dtype)
+    return enumerator(raw.cudnnDataType_t, name, argument)

@@ -224,15 +224,19 @@ ElementName: TypeAlias = Literal[
 ]
 """Element types of arrays, as a TensorSpec has them. Convolutions take the first nine; a Graph takes all."""
 
-DtypeName: TypeAlias = Literal[ElementName, "float", "double", "half", "float8_e4m3"]
-"""Element types of arrays, and aliases of some."""
+DtypeName: TypeAlias = Literal[
+    ElementName, "double", "half", "fp64", "fp32", "fp16", "bf16", "float8_e4m3", "fp8_e4m3", "fp8_e5m2"
+]
+"""Element types of arrays, and aliases of some. The word "float" is none: NumPy and C mean different types by it."""
 
 _DtypeObject: TypeAlias = SupportsDtypeName | _TorchDtype | type[Any]
 
 Dtype: TypeAlias = DtypeName | _DtypeObject
-"""A data type: its name, a NumPy dtype or scalar type, or a framework's dtype."""
+"""A data type: its name, a NumPy dtype or scalar type, or a framework's dtype. Python's float is float64."""
 
-ComputeDtype: TypeAlias = Literal["float32", "float64", "float16", "int32", "float", "double", "half"] | _DtypeObject
+ComputeDtype: TypeAlias = (
+    Literal["float32", "float64", "float16", "int32", "double", "half", "fp64", "fp32", "fp16"] | _DtypeObject
+)
 """The data type in which the products of a convolution are summed."""
 
 DataType: TypeAlias = Literal[

@@ -7,11 +7,27 @@ from typing import Any, cast, get_args
 from cudnnpy.typing import ElementName
 
 ELEMENT_NAMES: tuple[str, ...] = get_args(ElementName)
-ALIASES = {"float": "float32", "double": "float64", "half": "float16", "float8_e4m3": "float8_e4m3fn"}
+# Of other libraries. The word "float" is none: it is float64 in NumPy, and float32 in C and PyTorch.
+ALIASES: dict[str, ElementName] = {
+    "double": "float64",
+    "half": "float16",
+    "fp64": "float64",
+    "fp32": "float32",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "float8_e4m3": "float8_e4m3fn",
+    "fp8_e4m3": "float8_e4m3fn",
+    "fp8_e5m2": "float8_e5m2",
+}
 
 
 def element_name(given: Any) -> ElementName | None:
-    """Return the data type of a name, a NumPy dtype or scalar type, or a framework's dtype (torch.float16); None if unknown."""
+    """Return the data type of a name, a NumPy dtype or scalar type, or a framework's dtype (torch.float16); None if unknown.
+
+    Python's type float is float64, as in NumPy.
+    """
+    if given is float:
+        return "float64"
     name = (
         given
         if isinstance(given, str)

@@ -76,15 +76,7 @@ _ORDERS: dict[str, Callable[[tuple[int, ...]], tuple[int, ...]]] = {
     "packed": packed_strides,
     "channels_last": channels_last_strides,
 }
-_SHORT = {
-    "fp16": "float16",
-    "bf16": "bfloat16",
-    "fp32": "float32",
-    "fp64": "float64",
-    "fp8_e4m3": "float8_e4m3fn",
-    "fp8_e5m2": "float8_e5m2",
-}
-_DTYPES = {**{name: name for name in ELEMENT_NAMES}, **ALIASES, **_SHORT}
+_DTYPES = {**{name: name for name in ELEMENT_NAMES}, **ALIASES}
 _LAST = "written as channels_last, with shapes that stay (N, C, spatial...)"
 
 

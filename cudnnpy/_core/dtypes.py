@@ -39,7 +39,7 @@ _BY_NAME: dict[str, Dtype] = {dtype.name: dtype for dtype in _ALL}
 
 
 def dtype_of(given: Any, argument: str = "dtype") -> Dtype:
-    """Return the Dtype of a name, a NumPy dtype or a framework's dtype (torch.float16).
+    """Return the Dtype of a name, a NumPy dtype, a framework's dtype (torch.float16) or a cudnnDataType_t.
 
     Raises TypeError, naming the argument, for a data type that the operations here do not support.
     """
@@ -47,7 +47,10 @@ def dtype_of(given: Any, argument: str = "dtype") -> Dtype:
         return given
     if given.__class__ is str and given in _BY_NAME:
         return _BY_NAME[given]
-    name = element_name(given)
+    if isinstance(given, raw.cudnnDataType_t):
+        name = next((dtype.name for dtype in _ALL if dtype.number is given), None)
+    else:
+        name = element_name(given)
     if name is None:
         raise TypeError(f"{argument} must be one of {', '.join(map(repr, _BY_NAME))}; got {error_repr(given)}")
     return _BY_NAME[name]

@@ -38,7 +38,8 @@ class TensorSpec(_TensorFields):
     shape : tuple of ints
         The sizes of the axes.
     dtype : str
-        The name of the data type.
+        The name of the data type. Also given as an alias ("half", "bf16"), a NumPy dtype or scalar type, a framework's dtype or
+        a cudnnDataType_t. Python's type float is float64, as in NumPy; the word "float" is refused, since C means float32.
     strides : tuple of ints or None
         The strides in elements. None is packed in C order.
     alignment : int

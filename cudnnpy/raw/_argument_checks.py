@@ -1,4 +1,4 @@
-"""Reject arguments that would crash cuDNN: NULL where C follows the pointer, and a wrong number of arguments."""
+"""Reject NULL where C follows the pointer, a wrong number of arguments, and an enumerator of another enum."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from cudnnpy.raw import _api
+from cudnnpy.raw._types import Enumeration, EnumerationType
 
 _Pointer: Any = ctypes._Pointer
 # The positions of convolution descriptors by whose first two strides a function divides: they are 0 until they are set.
@@ -17,10 +18,14 @@ _DIVIDES = {"cudnnGetFoldedConvBackwardDataDescriptors": 3}
 def refusing(name: str, function: Callable[..., Any], bound: Callable[[str], Callable[..., int]]) -> Callable[..., Any]:
     """Return a C function that first checks the number of its arguments, and rejects NULL and unset descriptors.
 
-    It raises TypeError for a wrong number of arguments (ctypes would pass additional ones on) and for None, and ValueError for
-    a NULL pointer or an unset descriptor, naming the parameter. The message of ctypes.ArgumentError has the C prototype.
+    It raises TypeError for a wrong number of arguments (ctypes would pass additional ones on), for None and for an enumerator of
+    another enum, and ValueError for a NULL pointer or an unset descriptor, naming the parameter. Enumerators are ints to ctypes,
+    and cuDNN may take a wrong one: its number has a meaning in each enum. The message of ctypes.ArgumentError has the prototype.
     """
-    places, count = _api.NOT_NULL.get(name, ()), len(_api.FUNCTIONS[name][1])
+    parameters = _api.FUNCTIONS[name][1]
+    places, count = _api.NOT_NULL.get(name, ()), len(parameters)
+    kinds = ((at, getattr(_api, kind, None)) for at, (_name, kind, _direction) in enumerate(parameters))
+    enums = [(at, kind) for at, kind in kinds if isinstance(kind, EnumerationType)]
     divides = _DIVIDES.get(name)
 
     def checked(*arguments: Any) -> Any:
@@ -32,6 +37,13 @@ def refusing(name: str, function: Callable[..., Any], bound: Callable[[str], Cal
         for at in places:
             if not arguments[at]:  # also false: an empty array
                 refuse_null(name, at, arguments[at])
+        for at, enum in enums:
+            value = arguments[at]
+            if value.__class__ is not enum and isinstance(value, Enumeration):
+                raise TypeError(
+                    f"{name}: {parameters[at][0]} must be a {enum.__name__}; got {value!s}, a {type(value).__name__}. "
+                    f"The function is {function.__doc__}"
+                )
         if divides is not None:
             _refuse_unset(name, divides, arguments[divides], bound("cudnnGetConvolutionNdDescriptor"))
         try:

@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _entry(request: ListedProblem, planner: PlannerProcess, file: str) -> Entry | None:
     """Return the choice for a problem; None, with the reason on standard error, if it cannot be planned."""
-    from cudnnpy.tuning.profiles.planner_process import PlanningError
+    from cudnnpy.errors import PlanningError
 
     try:
         return planner.plan(request.text)

@@ -107,12 +107,16 @@ class DeviceProfile(PublicDir, OtherGpu):
     releases: str = ""  #: the releases of cuDNN that the profile was tried with, as text; "" if they are not known
 
     def __post_init__(self) -> None:
-        """Raise TypeError for a name or a file in place of the properties."""
+        """Raise TypeError for a name or a file in place of the properties, and ProfileError for other properties than cuDNN's."""
         if not isinstance(self.text, str) or not self.text.startswith("{"):
             raise TypeError(
                 f"text must be the properties as cuDNN's JSON; got {error_repr(self.text)}. cudnnpy.DeviceProfile.load loads a "
                 "profile by its name, such as 'h200', or from a file"
             )
+        properties = _json(self.text, self.source)
+        _check_values(properties, self.source)
+        if absent := [*set(self.set_by_hand) - properties.keys()]:
+            raise ProfileError(f"{self.source}: set_by_hand must be properties of the profile; got {absent}")
 
     def __repr__(self) -> str:
         return f"<DeviceProfile {self.source}: {self.description}>"
@@ -220,10 +224,7 @@ class DeviceProfile(PublicDir, OtherGpu):
     @classmethod
     def _parsed(cls, text: str, source: str, *, is_packaged: bool = False) -> Self:
         """Return the profile of a text, bare or from `to_json`. `source` names it in errors, which are ProfileErrors."""
-        try:
-            found = parse_json(text)
-        except ValueError as error:
-            raise ProfileError(f"{source}: a device profile must be JSON; got {error}; {_AGAIN}") from None
+        found = _json(text, source)
         if not isinstance(found, dict):
             raise ProfileError(
                 f"{source}: a device profile must be a JSON object; got a {type(found).__name__}; {_AGAIN}"
@@ -242,9 +243,15 @@ class DeviceProfile(PublicDir, OtherGpu):
         if not isinstance(by_hand, dict) or not isinstance(releases, str) or not releases.isprintable():
             raise ProfileError(f"{source}: set_by_hand must be an object, and releases a text; got others; {_AGAIN}")
         found = {**by_hand, **found}
-        _check_values(found, source)
         cudnn = None if is_packaged else outer.get("cudnn")
         return cls(json.dumps(found), cudnn, source, tuple(by_hand), releases)
+
+
+def _json(text: str, source: str) -> Any:
+    try:
+        return parse_json(text)
+    except ValueError as error:
+        raise ProfileError(f"{source}: a device profile must be JSON; got {error}; {_AGAIN}") from None
 
 
 def _check_values(found: dict[str, Any], source: str) -> None:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from cudnnpy._planning import problem_notation, selection
 from cudnnpy._planning.candidates import Candidate
@@ -21,6 +21,7 @@ from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan, profile_plan
 from cudnnpy._planning.problem import CallerOperands, Problem
 from cudnnpy._process.module_state import declare, fork_safe_lock
+from cudnnpy.errors import PlanningError
 from cudnnpy.tuning import recording
 from cudnnpy.tuning.measuring.child_process import Ended, StartError, WorkerProcess
 from cudnnpy.tuning.profiles import stub_driver
@@ -30,17 +31,6 @@ from cudnnpy.tuning.store.entry import Entry
 _MAX_CRASHES = 20  # for one problem
 
 T = TypeVar("T")
-
-
-class PlanningError(RuntimeError):
-    """A problem cannot be planned. The message has cuDNN's reason, or the table of candidates.
-
-    `candidates` are those that were considered if none can be used; none for another error.
-    """
-
-    def __init__(self, text: str, candidates: Iterable[Choice] = ()) -> None:
-        super().__init__(text)
-        self.candidates = [*candidates]
 
 
 class PlannerProcess:
@@ -69,7 +59,7 @@ class PlannerProcess:
 
         def parse(answer: Any) -> Entry | PlanningError:
             if "error" in answer:
-                return PlanningError(str(answer["error"]), map(Choice.of, answer["candidates"]))
+                return PlanningError(str(answer["error"]), [*map(Choice.of, answer["candidates"])])
             return Entry.of(answer)
 
         forced = {} if engine is None else {"choice": Choice("", "", engine).plain()}
@@ -135,7 +125,7 @@ def plan_for_profile(
             if not error.candidates:
                 raise
             target, limit = Target(profile=profile.text), selection.limit_of(options, profile.memory)
-            considered = [*map(Candidate, error.candidates)]
+            considered = [Candidate(cast(Choice, choice)) for choice in error.candidates]
             raise selection.no_algorithm(Request(problem, options, target, limit), considered) from None
     recording.note(problem, options)
     return profile_plan(entry, profile, operands)

@@ -114,16 +114,16 @@ class Contents:
         if row is not None and entry is not None and entry.plan == plan:
             self._remove(row)
         failed = Forgotten(key, "" if entry is None else entry.text, digest_of(plan), reason, made_at)
-        self.put(canonical_json({**failed._asdict(), "key": key._asdict()}), FORGOTTEN, key, plan)
+        self.put(canonical_json(failed.plain()), FORGOTTEN, key, plan)
 
     def is_forgotten(self, key: Key, plan: str) -> bool:
         """Return whether a plan failed."""
         return self.get(FORGOTTEN, key, plan) is not None
 
     def forgotten(self) -> list[Forgotten]:
-        """Return the plans that failed."""
-        failed = [json.loads(row.content) for row in self.all(FORGOTTEN) if row.schema == SCHEMA]
-        return sorted(Forgotten(**{**fields, "key": Key(**fields["key"])}) for fields in failed)
+        """Return the plans that failed, except rows of another schema or with other content."""
+        failed = (_decoded(row, Forgotten.of) for row in self.all(FORGOTTEN))
+        return sorted(plan for plan in failed if plan is not None)
 
     def is_checked(self, key: Key, environment: str, plan: str | None) -> bool:
         """Return whether a plan, by default the one of the entry, was marked as checked in an environment."""
@@ -181,7 +181,7 @@ class Contents:
                 remaining.add(entry.key.digest)
         if forgotten:
             removed += self.all(FORGOTTEN)
-        marks = [row for row in self.all(CHECKED) if json.loads(row.content).get("key") not in remaining]
+        marks = [row for row in self.all(CHECKED) if _decoded(row, lambda mark: str(mark["key"])) not in remaining]
         for row in (*removed, *marks):
             self._remove(row)
         faults = [fault for fault in faults_from_rows(self.all(FAULT)) if is_removed(fault.key, fault.made_at)]

@@ -210,6 +210,16 @@ class Forgotten(NamedTuple):
     reason: str
     made_at: str
 
+    def plain(self) -> dict[str, object]:
+        """Return the failed plan as a JSON object, the inverse of `of`."""
+        return dict(plain(self))
+
+    @classmethod
+    def of(cls, plain: Mapping[str, object]) -> Forgotten:
+        """Return the failed plan of a JSON object from `plain`. Raises ValueError for a field that is not valid."""
+        forgotten: Forgotten = _FORGOTTEN("forgotten", plain)
+        return forgotten
+
 
 def without_options(key: Key) -> Key:
     """Return the key of the faults of a problem."""
@@ -226,4 +236,4 @@ def digest_of(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-_ENTRY, _FAULT = reader(Entry), reader(Fault)
+_ENTRY, _FAULT, _FORGOTTEN = reader(Entry), reader(Fault), reader(Forgotten)

@@ -15,13 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cudnnpy
-from cudnnpy import Convolution, ConvolutionTranspose, Engine, TensorSpec, raw, reference
+from cudnnpy import Convolution, ConvolutionTranspose, Engine, TensorSpec, names, raw, reference
 from cudnnpy._convolution import sizes
 from cudnnpy._convolution import specification as ask
 from cudnnpy._convolution.options import MODES, PADDINGS, ConvolutionOptions
 from cudnnpy._convolution.specification import ConvolutionSpec
 from cudnnpy._core.layouts import from_logical
 from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
+from cudnnpy._planning import problem_notation
 from cudnnpy._planning.problem import is_strict
 
 # Drawing options and shapes
@@ -544,7 +545,7 @@ def test_what_means_the_same_has_the_same_identity() -> None:
         (Convolution(padding=[1, 2]), Convolution(padding=(1, 2))),
         (Convolution(padding=([0, 1], 2)), Convolution(padding=((0, 1), 2))),
         (Convolution(stride=[2, 1]), Convolution(stride=(2, 1))),
-        (Convolution(compute_dtype="float"), Convolution(compute_dtype="float32")),
+        (Convolution(compute_dtype="fp32"), Convolution(compute_dtype="float32")),
         (Convolution(tune_seconds=2), Convolution()),
     ]
     for one, other in pairs:
@@ -579,7 +580,7 @@ def test_every_field_of_a_problem_tells_problems_apart() -> None:
 # Specs by any of the names of their dtypes
 
 
-@pytest.mark.parametrize("name", ["float", "torch.float32", np.float32, np.dtype("float32")])
+@pytest.mark.parametrize("name", ["fp32", "torch.float32", np.float32, np.dtype("float32")])
 def test_a_dtype_means_the_same_by_each_of_its_names(name: Any) -> None:
     """Also to the options that look at it: tf32=False is about float32, whatever it is called."""
     x, w = (TensorSpec(t.shape, name) for t in (X, W))
@@ -588,3 +589,36 @@ def test_a_dtype_means_the_same_by_each_of_its_names(name: Any) -> None:
     )
     assert ours == same
     assert is_strict(ours, ConvolutionOptions(tf32=False))
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        (float, "float64"),
+        (np.float32, "float32"),
+        ("half", "float16"),
+        ("fp16", "float16"),
+        ("bf16", "bfloat16"),
+        ("fp32", "float32"),
+        ("fp64", "float64"),
+        ("torch.bfloat16", "bfloat16"),
+        (raw.CUDNN_DATA_HALF, "float16"),
+    ],
+)
+def test_tensors_and_descriptors_have_one_parser_of_data_types(name: Any, dtype: str) -> None:
+    assert TensorSpec((1, 2), name).dtype == dtype
+    assert names.data_type(name) is names.data_type(dtype)
+    if isinstance(name, str):
+        problem, _ = problem_notation.parse(f"forward 1x2x4x4 2x2x1x1 {name.removeprefix('torch.')}")
+        assert problem.specs[0].dtype == dtype
+
+
+def test_the_word_float_is_refused_since_numpy_and_c_mean_different_types() -> None:
+    for call in (
+        lambda: TensorSpec((1, 2), "float"),
+        lambda: names.data_type("FLOAT"),
+        lambda: Convolution(compute_dtype="float"),
+        lambda: problem_notation.parse("forward 1x2x4x4 2x2x1x1 dtype=float"),
+    ):
+        with pytest.raises((TypeError, ValueError), match="(?is)float32.*float64.*got '(dtype=)?float'"):
+            call()

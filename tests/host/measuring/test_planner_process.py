@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from offline_profiles import needs_profiles
 from process_groups import has_ended, members_of
 
 from cudnnpy import DeviceProfile
-from cudnnpy.tuning.profiles.planner_process import PlannerProcess, PlanningError
+from cudnnpy.errors import CudnnError, PlanningError
+from cudnnpy.tuning.profiles.planner_process import PlannerProcess
 from cudnnpy.tuning.ranking import model as ranking
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -161,8 +163,10 @@ def test_a_problem_that_ends_the_process_costs_only_itself(profile_file, in_chil
 
 def test_a_child_that_cannot_start_is_an_error(profile_file, in_child):
     in_child("os._exit(7)")
-    with pytest.raises(PlanningError, match="ended when it started: exit status 7"):
+    with pytest.raises(CudnnError, match="ended when it started: exit status 7") as caught:
         opened(profile_file())
+    assert type(caught.value) is PlanningError
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
 COMMAND = """

@@ -284,3 +284,17 @@ def test_enumerators_compare_and_pass_as_numbers() -> None:
     assert read[0].value == raw.CUDNN_DATA_HALF
     assert [value.value for value in read[1:]] == [1, 3, 4, 5, 60, 1, 15, 3]
     raw.check(raw.cudnnDestroyTensorDescriptor(descriptor))
+
+
+def test_an_enumerator_of_another_enum_is_refused_where_cudnn_would_take_its_number() -> None:
+    tensor = raw.cudnnTensorDescriptor_t()
+    raw.call("cudnnCreateTensorDescriptor", byref(tensor))
+    swapped = (tensor, raw.CUDNN_DATA_FLOAT, raw.CUDNN_TENSOR_NHWC, 1, 2, 3, 4)
+    error = "format must be a cudnnTensorFormat_t; got CUDNN_DATA_FLOAT, a cudnnDataType_t"
+    for call in (raw.cudnnSetTensor4dDescriptor, lambda *given: raw.call("cudnnSetTensor4dDescriptor", *given)):
+        with pytest.raises(TypeError, match=error):
+            call(*swapped)
+    for right in ((raw.CUDNN_TENSOR_NHWC, raw.CUDNN_DATA_FLOAT), (1, 0), (ctypes.c_int(1), 0)):
+        assert raw.cudnnSetTensor4dDescriptor(tensor, *right, 1, 2, 3, 4) is raw.CUDNN_STATUS_SUCCESS
+    assert raw.bound("cudnnSetTensor4dDescriptor")(*swapped) == 0  # as in C
+    raw.call("cudnnDestroyTensorDescriptor", tensor)

@@ -25,7 +25,7 @@ from cudnnpy import store as public
 from cudnnpy.errors import ClosedError
 from cudnnpy.store import Entry, Forgotten, Key, Store
 from cudnnpy.tuning.store import database, machine
-from cudnnpy.tuning.store.contents import FAULT
+from cudnnpy.tuning.store.contents import CHECKED, ENTRY, FAULT, FORGOTTEN
 from cudnnpy.tuning.store.sqlite import DEFINITION
 
 # Keys and entries
@@ -265,6 +265,19 @@ def test_a_row_whose_content_is_no_list_of_faults_has_none(store: Store) -> None
         assert store.faults_of(key()) == store.faults() == []
     assert store.add_faults([fault()]) == 1
     assert store.faults() == [fault()]
+
+
+@pytest.mark.parametrize("kind", [ENTRY, FORGOTTEN, CHECKED, FAULT])
+@pytest.mark.parametrize("odd", ["{ bad", "[]", "1", '"x"', "{}", "[1]", "[" * 100_000, '{"key":[]}', '{"key":{"a":1}}'])
+def test_a_row_with_odd_content_is_left_out(store: Store, tmp_path: Path, kind: str, odd: str) -> None:
+    """Its checksum holds."""
+    store.put(entry(1))
+    store._rows.run(lambda rows: rows.put(odd, kind, key(2)), writes=True)
+    assert ([*store], store.forgotten(), store.faults()) == ([entry(1)], [], [])
+    store.info()
+    store.export(tmp_path / "export.jsonl")
+    store.prune(stale=False)
+    assert [*store] == [entry(1)]
 
 
 def test_many_faults_of_one_problem_are_added_and_removed_at_once(store: Store) -> None:

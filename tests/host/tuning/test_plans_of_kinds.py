@@ -10,8 +10,8 @@ import pytest
 from offline_profiles import needs_profiles
 
 from cudnnpy import DeviceProfile, NoAlgorithmError, raw, reference
+from cudnnpy.errors import PlanningError
 from cudnnpy.graph.kinds import KINDS
-from cudnnpy.tuning.profiles.planner_process import PlanningError
 from tools import graph_kinds as page
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "docs" / "examples"))
