@@ -10,6 +10,7 @@ from cudnnpy._process.module_state import declare
 # Reasons of fallbacks to PyTorch's kernels.
 CUDNN_OFF = "torch.backends.cudnn.enabled is False"
 EMPTY = "empty tensor"
+HOST = "tensors on the CPU"
 LARGE = "2**31 elements or more"
 DATA_TYPE = "data type"
 ARGUMENTS = "invalid arguments"

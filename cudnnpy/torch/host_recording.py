@@ -1,8 +1,8 @@
 """Kernels of aten::convolution and aten::convolution_backward for tensors on the CPU and on the meta device.
 
-They add the problems that the same calls would plan on a GPU to the open recordings, and compute by PyTorch's own kernels.
-`enable` registers them while a recording is open. A transposed convolution whose output_padding is the stride or more is not
-recorded.
+They count calls on the CPU as fallbacks, add the problems that the same calls would plan on a GPU to the open recordings, and
+compute by PyTorch's own kernels. `enable` registers the ones of the meta device only while a recording is open. A transposed
+convolution whose output_padding is the stride or more is not recorded.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from typing import Any
 import torch
 from torch._decomp import meta_table
 
+from cudnnpy._core.caller_warning import warn
+from cudnnpy._process.cuda_state import has_driver
+from cudnnpy.torch.fallback_stats import FALLBACKS, HOST
 from cudnnpy.torch.planning import PLANNING_ERRORS, plan_backward, plan_forward
 from cudnnpy.torch.pytorch_kernels import flags
 from cudnnpy.torch.settings import ACTIVE
@@ -49,7 +52,14 @@ def _record(plan: Callable[..., Any], tensors: tuple[Any, ...], geometry: Any, *
 
 
 def _run(operator: Any, tensor: Any, *arguments: Any) -> Any:
-    """Run PyTorch's kernel of an operator for the device of its first tensor."""
-    if tensor.is_meta:
+    """Run PyTorch's kernel of an operator for the device of its first tensor. Count a call on the CPU, and warn of the first."""
+    if not tensor.is_meta:
+        FALLBACKS[HOST] += 1
+        if FALLBACKS[HOST] == 1 and has_driver() and not Recording.is_open():  # without a driver, `enable` has warned
+            warn(
+                "PyTorch's own kernels compute the convolutions of tensors on the CPU, which cudnnpy.torch cannot serve: move "
+                "the network and its inputs to a GPU. cudnnpy.torch.stats() counts such calls"
+            )
+    else:
         return meta_table[operator](tensor, *arguments)
     return operator._op_dk(_COMPOSITE, tensor, *arguments)

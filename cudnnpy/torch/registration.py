@@ -6,9 +6,12 @@ import warnings
 from contextlib import AbstractContextManager
 from typing import Any
 
+from cudnnpy import availability
 from cudnnpy._checks.preferences import TUNE_SECONDS, PreferenceOptions
+from cudnnpy._core.caller_warning import warn
 from cudnnpy._core.cuda_python import not_installed
 from cudnnpy._core.process_setting import ProcessSetting
+from cudnnpy._process.cuda_state import has_driver
 from cudnnpy._process.module_state import declare
 from cudnnpy.torch.settings import ACTIVE, Settings
 from cudnnpy.tuning.recording import Recording
@@ -67,6 +70,7 @@ def enable(
 
     These calls fall back to PyTorch's own kernels, and `stats` counts them:
 
+    - tensors on the CPU, with one RuntimeWarning. Without a driver, `enable` itself warns and says why cuDNN is unavailable
     - empty tensors, and unsupported data types
     - a new signature during a stream capture
     - no algorithm for the options, or out of memory
@@ -156,8 +160,11 @@ def _registered() -> Any:
         raise not_installed(
             "cudnnpy.torch needs PyTorch, which is not installed", error, "pip install torch"
         ) from error
-    from cudnnpy.torch import kernels
+    from cudnnpy.torch import host_recording, kernels
 
+    # Only a missing driver is looked for: other reasons cannot be known without the use of CUDA, which no child could then use
+    if not has_driver() and not Recording.is_open():
+        warn(f"PyTorch's own kernels compute all convolutions, without cudnnpy.torch: {availability.why_unavailable()}")
     library = Library("aten", "IMPL")
     try:
         with warnings.catch_warnings():
@@ -165,14 +172,11 @@ def _registered() -> Any:
             warnings.filterwarnings("ignore", "(?s).*overrid", UserWarning)
             library.impl("_convolution", kernels.convolution, DISPATCH_KEY)
             library.impl("convolution_backward", kernels.convolution_backward, DISPATCH_KEY)
-            if Recording.is_open():
-                from cudnnpy.torch import host_recording
-
-                for key in host_recording.KEYS:
-                    # Library.impl may reject the key Meta, for which PyTorch has kernels in Python. The table of kernels takes
-                    # another one, and has PyTorch's again when the library is destroyed.
-                    library.m.impl("convolution", key, host_recording.convolution)
-                    library.m.impl("convolution_backward", key, host_recording.convolution_backward)
+            for key in host_recording.KEYS if Recording.is_open() else {"CPU"} - {DISPATCH_KEY}:
+                # Library.impl may reject the key Meta, for which PyTorch has kernels in Python. The table of kernels takes
+                # another one, and has PyTorch's again when the library is destroyed.
+                library.m.impl("convolution", key, host_recording.convolution)
+                library.m.impl("convolution_backward", key, host_recording.convolution_backward)
     except BaseException:
         library._destroy()  # the traceback may keep the library alive, and with it the kernels registered so far
         raise

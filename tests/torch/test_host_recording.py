@@ -191,3 +191,24 @@ with cudnnpy.torch.enable(), torch.device("meta"), torch.no_grad():
     assert done.returncode == 0, done.stderr
     assert "problems.txt has 1 problem, and none is tuned" in done.stderr
     assert [one.text for one in problem_file.read(tmp_path / "problems.txt")] == ["forward 4x3x16x16 16x3x3x3 pad=1"]
+
+
+def test_calls_on_the_cpu_are_counted_and_enable_says_once_why_nothing_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cudnnpy.torch.registration.has_driver", lambda: False)
+    cudnnpy.torch.reset_stats()
+    with pytest.warns(RuntimeWarning) as caught, cudnnpy.torch.enable(), cudnnpy.torch.enable(prefer="autotune"):
+        step("cpu", torch.contiguous_format)
+    reason = f"without cudnnpy.torch: {cudnnpy.why_unavailable()}"
+    assert [str(one.message).endswith(reason) and one.filename == __file__ for one in caught] == [True]
+    assert cudnnpy.torch.stats().fallbacks == {"tensors on the CPU": 6}
+    assert not any(cudnnpy.torch.stats().handled.values())
+
+
+def test_with_a_driver_the_first_call_on_the_cpu_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("registration", "host_recording"):
+        monkeypatch.setattr(f"cudnnpy.torch.{module}.has_driver", lambda: True)
+    cudnnpy.torch.reset_stats()
+    with pytest.warns(RuntimeWarning, match="of tensors on the CPU, which cudnnpy.torch cannot serve") as caught:
+        with cudnnpy.torch.enable():
+            step("cpu", torch.contiguous_format)
+    assert len(caught) == 1

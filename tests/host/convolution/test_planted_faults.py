@@ -1,17 +1,20 @@
-"""tests/gpu/test_convolution_against_reference.py without a GPU: NumPy computes in place of cuDNN, rightly or with a fault.
+"""The property tests that users copy, without a GPU: NumPy computes in place of cuDNN, rightly or with a fault.
 
-The test passes what is right, finds each fault, and shrinks it to a problem of few elements.
+tests/gpu/test_convolution_against_reference.py passes what is right, finds each fault, and shrinks it to a problem of few
+elements. The test of docs/test-your-convolution.md finds faults of channels, columns, groups, borders and data types.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import Phase, settings
 from hypothesis.errors import FailedHealthCheck, Unsatisfiable
 
 import cudnnpy
@@ -93,3 +96,107 @@ def test_a_fault_is_found_and_shrunk(
     with pytest.raises((AssertionError, ValueError, ExceptionGroup)):
         run(operation, lambda options: options | ({option: faulty(options[option])} if option in options else {}))
     assert sum(array.size for array in StandIn.operands) <= elements
+
+
+# docs/test-your-convolution.md
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "test-your-convolution.md").read_text()
+Compute = Callable[..., np.ndarray]  # my_convolution of the page
+
+
+def on_result(change: Callable[..., Any]) -> Callable[..., np.ndarray]:
+    """A fault that changes the result in place, as its shape and the problem demand."""
+
+    def faulty(right: Compute, x: np.ndarray, w: np.ndarray, *rest: Any) -> np.ndarray:
+        y = right(x, w, *rest)
+        change(y, x, w, *rest)
+        return y
+
+    return faulty
+
+
+def in_groups(w: np.ndarray, groups: int) -> np.ndarray:
+    return w.reshape(groups, len(w) // groups, *w.shape[1:]).copy()
+
+
+def without_tail_channels(right: Compute, x: np.ndarray, w: np.ndarray, *rest: Any) -> np.ndarray:
+    """From 4 channels on, those after the last multiple of 4 are lost."""
+    w = w.copy()
+    if w.shape[1] > 4:
+        w[:, w.shape[1] // 4 * 4 :] = 0
+    return right(x, w, *rest)
+
+
+def last_group_by_first(right: Compute, x: np.ndarray, w: np.ndarray, padding: Any, stride: Any, groups: int) -> np.ndarray:
+    by_group = in_groups(w, groups)
+    by_group[-1] = by_group[0]
+    return right(x, by_group.reshape(w.shape), padding, stride, groups)
+
+
+def right_border_repeated(right: Compute, x: np.ndarray, w: np.ndarray, padding: Any, *rest: Any) -> np.ndarray:
+    after = padding[1][1]
+    x = np.concatenate([x, *[x[..., -1:]] * after], axis=3)
+    return right(x, w, (padding[0], (padding[1][0], 0)), *rest)
+
+
+def summed_in_float16(right: Compute, x: np.ndarray, w: np.ndarray, padding: Any, stride: Any, groups: int) -> np.ndarray:
+    """Of float16 alone, channel by channel."""
+    if x.dtype != np.float16:
+        return right(x, w, padding, stride, groups)
+    count = w.shape[1]
+    parts = x.reshape(len(x), groups, count, *x.shape[2:])
+    total: Any = np.float16(0)
+    for channel in range(count):
+        total = total + right(parts[:, :, channel], w[:, channel : channel + 1], padding, stride, groups)
+    return np.asarray(total)
+
+
+def rounded_to_tf32(right: Compute, x: np.ndarray, w: np.ndarray, *rest: Any) -> np.ndarray:
+    if w.dtype == np.float32:
+        w = ((w.view(np.uint32) + 0x1000) & 0xFFFFE000).view(np.float32)
+    return right(x, w, *rest)
+
+
+DOCS_FAULTS: dict[str, Callable[..., np.ndarray]] = {
+    "padding on the wrong sides": lambda right, x, w, padding, *rest: right(x, w, [pair[::-1] for pair in padding], *rest),
+    "right border repeated": right_border_repeated,
+    "channels after a multiple of 4": without_tail_channels,
+    "result channels from 32": on_result(lambda y, *_: y[:, 32:].fill(0)),
+    "columns from 16": on_result(lambda y, *_: y[..., 16:].fill(0)),
+    "rows from 16": on_result(lambda y, *_: y[:, :, 16:].fill(0)),
+    "the third image": on_result(lambda y, *_: y[2:].fill(0)),
+    "one group": last_group_by_first,
+    "stride 3 of columns alone": on_result(lambda y, x, w, padding, stride, groups: y[..., 1:].fill(0) if stride[1] == 3 != stride[0] else None),
+    "the last row of a 3x3 filter": lambda right, x, w, *rest: right(
+        x, w * (np.arange(w.shape[2]) < 2)[:, None].astype(w.dtype) if w.shape[2:] == (3, 3) else w, *rest
+    ),
+    "float16 sums": summed_in_float16,
+    "tf32": rounded_to_tf32,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def page() -> dict[str, Any]:
+    """The names of the page's first two programs, without its calls of the test."""
+    repeatable = settings(derandomize=True, database=None, deadline=None, phases=(Phase.generate,))
+    names: dict[str, Any] = {"repeatable": repeatable}
+    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[:2]:
+        without_call = block.replace("test_my_convolution()  # pytest calls it, too", "")
+        exec(without_call.replace("@settings(deadline=None)", "@repeatable"), names)
+    names["right"] = names["my_convolution"]
+    return names
+
+
+def run_page(page: dict[str, Any], fault: Callable[..., np.ndarray]) -> None:
+    page["my_convolution"] = lambda *given: fault(page["right"], *given)
+    page["test_my_convolution"]()
+
+
+def test_the_page_passes_what_is_right(page: dict[str, Any]) -> None:
+    run_page(page, lambda right, *given: right(*given))
+
+
+@pytest.mark.parametrize("fault", DOCS_FAULTS.values(), ids=DOCS_FAULTS)
+def test_the_page_finds_a_fault(page: dict[str, Any], fault: Callable[..., np.ndarray]) -> None:
+    with pytest.raises((AssertionError, ExceptionGroup)):
+        run_page(page, fault)
