@@ -394,3 +394,7 @@ def _part_problems(owners: Owners) -> Iterator[str]:
                 f"libcudnn_{part.lower()} cannot be used with libcudnn {raw.version_text(raw.version())} "
                 f"({raw.cudnnStatus_t(status).name}): install all of cuDNN again, in one version"
             )
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -423,3 +423,7 @@ def _as_element(name: str, wanted: str, kind: int, element: Any) -> Any:
     if not good:
         raise TypeError(f"{name} must be of type {wanted}; got {error_repr(element)}")
     return element
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

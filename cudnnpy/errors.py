@@ -223,3 +223,7 @@ class PlanningError(CudnnError):
     def __init__(self, reason: str, candidates: Sequence[CandidateReport] = ()) -> None:
         self.candidates = candidates
         super().__init__(reason)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

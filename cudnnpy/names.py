@@ -151,3 +151,7 @@ def data_type(dtype: ElementType, argument: str = "dtype") -> raw.cudnnDataType_
         return enumerator(raw.cudnnDataType_t, dtype, argument)
     name = element_name(dtype.lower() if isinstance(dtype, str) else dtype) or getattr(dtype, "name", dtype)
     return enumerator(raw.cudnnDataType_t, name, argument)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -141,3 +141,7 @@ def add_layer(path: str | os.PathLike[str]) -> Store:
     store = Store(path, read_only=True)
     levels.add(store)
     return store
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

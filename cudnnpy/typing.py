@@ -468,3 +468,7 @@ GraphNormalization: TypeAlias = Literal[
     "layer_norm", "instance_norm", "batch_norm", "group_norm", "rms_norm", "ada_layer_norm"
 ]
 """cudnnBackendNormMode_t: the modes of Graph.normalization."""
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -3,3 +3,7 @@
 from cudnnpy._arrays.workspace import Allocator, release_workspace, set_allocator
 
 __all__ = ["Allocator", "release_workspace", "set_allocator"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -53,3 +53,7 @@ __all__ = [
 
 for _name in __all__:  # users find them in cudnnpy.descriptors
     globals()[_name].__module__ = __name__
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -35,3 +35,7 @@ if not TYPE_CHECKING:  # type checkers report unknown names
         from cudnnpy._checks.unknown_names import missing_in_reference
 
         raise AttributeError(missing_in_reference(name, __all__))
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

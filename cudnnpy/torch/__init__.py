@@ -18,3 +18,7 @@ __all__ = ["Stats", "disable", "enable", "is_enabled", "reset_stats", "stats"]
 
 for _name in __all__:  # users find them in cudnnpy.torch
     globals()[_name].__module__ = __name__
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

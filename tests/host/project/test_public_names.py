@@ -101,3 +101,13 @@ def test_every_public_class_and_method_has_a_docstring_of_its_own(path: str) -> 
         kinds = FunctionType | property | classmethod | staticmethod
         assert found.__doc__
         assert [name for name, one in methods.items() if isinstance(one, kinds) and not one.__doc__] == []
+
+
+@pytest.mark.parametrize("name", public_api.MODULES)
+def test_a_module_completes_to_its_public_names_alone(name: str) -> None:
+    module = public_api.modules()[name]
+    assert dir(module) == sorted(module.__all__)
+
+
+def test_every_public_class_has_help() -> None:
+    assert [name for name, kind in CLASSES.items() if not (kind.__doc__ or "").strip()] == []
