@@ -149,8 +149,8 @@ def data_type(dtype: ElementType, argument: str = "dtype") -> raw.cudnnDataType_
     """
     if isinstance(dtype, IntEnum):  # an enumerator has a name, too
         return enumerator(raw.cudnnDataType_t, dtype, argument)
-    name = element_name(dtype.lower() if isinstance(dtype, str) else dtype) or getattr(dtype, "name", dtype)
-    return enumerator(raw.cudnnDataType_t, name, argument)
+    name = element_name(dtype.lower() if isinstance(dtype, str) else dtype)
+    return enumerator(raw.cudnnDataType_t, getattr(dtype, "name", dtype) if name is None else name, argument)
 
 
 def __dir__() -> list[str]:

@@ -8,6 +8,7 @@ work that uses it. Buffers of a stream capture belong to its CUDA graph and are 
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -74,7 +75,7 @@ def set_allocator(allocator: Allocator | None) -> None:
     Raises
     ------
     TypeError
-        If the allocator cannot be called.
+        If the allocator cannot be called with three arguments.
 
     Examples
     --------
@@ -86,6 +87,13 @@ def set_allocator(allocator: Allocator | None) -> None:
     global _allocator, _generation
     if allocator is not None and not callable(allocator):
         raise TypeError(f"allocator must be a function of (size, device, stream), or None; got {error_repr(allocator)}")
+    if allocator is not None:
+        with suppress(ValueError):  # a builtin function may have no signature
+            parameters = inspect.signature(allocator)
+            try:
+                parameters.bind(0, 0, 0)
+            except TypeError:
+                raise TypeError(f"allocator must take (size, device, stream); got a function of {parameters}") from None
     _allocator, _generation = allocator, _generation + 1
 
 

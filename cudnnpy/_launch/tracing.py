@@ -60,7 +60,7 @@ def trace(level: int = 1, *, file: TextIO | None = None) -> AbstractContextManag
     Raises
     ------
     TypeError, ValueError
-        The level is not 0, 1 or 2, or the file has no methods ``write`` and ``flush``.
+        The level is not 0, 1 or 2, the file has no methods ``write`` and ``flush``, or it is a binary file.
 
     Notes
     -----
@@ -91,6 +91,11 @@ def trace(level: int = 1, *, file: TextIO | None = None) -> AbstractContextManag
     level = check_integer("level", level, 0, 2)
     if file is not None and not (hasattr(file, "write") and hasattr(file, "flush")):
         raise TypeError(f"file must be a text file, with write and flush, or None; got {error_repr(file)}")
+    if file is not None:
+        try:
+            _write(_Trace(level, file), "")
+        except TypeError:
+            raise TypeError(f"file must be a text file, not a binary one; got {error_repr(file)}") from None
     return _setting.set(_Trace(level, file) if level else None)
 
 

@@ -59,7 +59,9 @@ class Convolution(ConvolutionOptions, ArrayOperation):
     layout : {"NCHW", "NHWC", "NCW", "NWC", "NCDHW", "NDHWC"}
         The order of the axes of the arrays. "NCHW" is (N, C, spatial...) with filters (K, C / groups, spatial...), "NHWC" is
         (N, spatial..., C) with filters (K, spatial..., C / groups), both for any number of spatial axes; the other names
-        are checked against the number of axes. Any memory format is accepted: strides may be channels last with "NCHW".
+        are checked against the number of axes. A filter (K, C, R, S) is transposed for "NHWC" by the caller,
+        `w.transpose(0, 2, 3, 1)`: where the sizes are equal, no check can tell the two orders apart.
+        Any memory format is accepted: strides may be channels last with "NCHW".
     compute_dtype : dtype-like, optional
         The dtype in which products are accumulated: by default float64 for float64, int32 for int8, and float32 for the others.
     prefer : {"fastest", "limited_workspace", "no_workspace", "autotune"}

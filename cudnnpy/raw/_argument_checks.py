@@ -18,9 +18,9 @@ _DIVIDES = {"cudnnGetFoldedConvBackwardDataDescriptors": 3}
 def refusing(name: str, function: Callable[..., Any], bound: Callable[[str], Callable[..., int]]) -> Callable[..., Any]:
     """Return a C function that first checks the number of its arguments, and rejects NULL and unset descriptors.
 
-    It raises TypeError for a wrong number of arguments (ctypes would pass additional ones on), for None and for an enumerator of
-    another enum, and ValueError for a NULL pointer or an unset descriptor, naming the parameter. Enumerators are ints to ctypes,
-    and cuDNN may take a wrong one: its number has a meaning in each enum. The message of ctypes.ArgumentError has the prototype.
+    It raises TypeError for a wrong number of arguments (ctypes would pass additional ones on), for None, and for an enumerator
+    of another enum, whose number has another meaning there. It raises ValueError for a NULL pointer or an unset descriptor.
+    The messages name the parameter. The message of ctypes.ArgumentError has the C prototype.
     """
     parameters = _api.FUNCTIONS[name][1]
     places, count = _api.NOT_NULL.get(name, ()), len(parameters)

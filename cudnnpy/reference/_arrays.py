@@ -108,6 +108,13 @@ def check_written(
         raise ValueError(
             f"{name} must have no stride of 0, which would write one element twice; got strides {array.strides}"
         )
+    reach = 0
+    for stride, size in sorted((abs(stride), size) for stride, size in zip(array.strides, array.shape, strict=True)):
+        if size > 1 and array.size and stride < reach + array.itemsize:
+            raise ValueError(
+                f"{name} must not overlap itself in memory; got shape {array.shape}, strides {array.strides}"
+            )
+        reach += stride * (size - 1)
     for other_name, other in others.items():
         if other is None or (other_name in in_place and _place(array) == _place(other)):
             continue

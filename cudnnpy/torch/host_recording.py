@@ -52,7 +52,7 @@ def _record(plan: Callable[..., Any], tensors: tuple[Any, ...], geometry: Any, *
 
 
 def _run(operator: Any, tensor: Any, *arguments: Any) -> Any:
-    """Run PyTorch's kernel of an operator for the device of its first tensor. Count a call on the CPU, and warn of the first."""
+    """Run PyTorch's kernel of an operator for the device of its first tensor. Count calls on the CPU, and warn of the first."""
     if not tensor.is_meta:
         FALLBACKS[HOST] += 1
         if FALLBACKS[HOST] == 1 and has_driver() and not Recording.is_open():  # without a driver, `enable` has warned

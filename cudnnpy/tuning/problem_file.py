@@ -108,7 +108,10 @@ def _source(name: str) -> str:
     if os.path.isdir(name):
         raise ProblemTextError("path must be a file of problems; got a folder", file=name)
     with open(name, "rb") as file:
-        content = file.read(MAX_PROBLEM_FILE_BYTES + 1)
+        try:
+            content = file.read(MAX_PROBLEM_FILE_BYTES + 1)
+        except OSError as error:  # which has no name, unlike an error of open
+            raise OSError(error.errno, error.strerror, name) from None
     if len(content) > MAX_PROBLEM_FILE_BYTES:
         raise ProblemTextError(f"the file must have {MAX_PROBLEM_FILE_BYTES} bytes at most; got more", file=name)
     try:

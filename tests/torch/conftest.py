@@ -21,7 +21,9 @@ def cudnn_flags() -> Iterator[None]:
 
     flags = torch.backends.cudnn
     before = flags.benchmark, flags.allow_tf32, flags.deterministic
-    warnings.filterwarnings("ignore", "PyTorch's own kernels compute", RuntimeWarning)  # as on a machine without a driver
+    warnings.filterwarnings(
+        "ignore", "PyTorch's own kernels compute", RuntimeWarning
+    )  # as on a machine without a driver
     yield
     flags.benchmark, flags.allow_tf32, flags.deterministic = before
 

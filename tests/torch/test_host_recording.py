@@ -193,7 +193,9 @@ with cudnnpy.torch.enable(), torch.device("meta"), torch.no_grad():
     assert [one.text for one in problem_file.read(tmp_path / "problems.txt")] == ["forward 4x3x16x16 16x3x3x3 pad=1"]
 
 
-def test_calls_on_the_cpu_are_counted_and_enable_says_once_why_nothing_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_on_the_cpu_are_counted_and_enable_says_once_why_nothing_is_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("cudnnpy.torch.registration.has_driver", lambda: False)
     cudnnpy.torch.reset_stats()
     with pytest.warns(RuntimeWarning) as caught, cudnnpy.torch.enable(), cudnnpy.torch.enable(prefer="autotune"):
@@ -208,7 +210,7 @@ def test_with_a_driver_the_first_call_on_the_cpu_warns(monkeypatch: pytest.Monke
     for module in ("registration", "host_recording"):
         monkeypatch.setattr(f"cudnnpy.torch.{module}.has_driver", lambda: True)
     cudnnpy.torch.reset_stats()
-    with pytest.warns(RuntimeWarning, match="of tensors on the CPU, which cudnnpy.torch cannot serve") as caught:
-        with cudnnpy.torch.enable():
-            step("cpu", torch.contiguous_format)
+    warning = r"of tensors on the CPU, which cudnnpy\.torch cannot serve"
+    with pytest.warns(RuntimeWarning, match=warning) as caught, cudnnpy.torch.enable():
+        step("cpu", torch.contiguous_format)
     assert len(caught) == 1

@@ -107,7 +107,7 @@ class DeviceProfile(PublicDir, OtherGpu):
     releases: str = ""  #: the releases of cuDNN that the profile was tried with, as text; "" if they are not known
 
     def __post_init__(self) -> None:
-        """Raise TypeError for a name or a file in place of the properties, and ProfileError for other properties than cuDNN's."""
+        """Raise TypeError for a name or a file in place of the properties, and ProfileError for odd properties."""
         if not isinstance(self.text, str) or not self.text.startswith("{"):
             raise TypeError(
                 f"text must be the properties as cuDNN's JSON; got {error_repr(self.text)}. cudnnpy.DeviceProfile.load loads a "

@@ -160,6 +160,11 @@ def test_an_allocator_is_a_function(allocator: Any) -> None:
     assert cudnnpy.set_allocator is set_allocator
 
 
+def test_an_allocator_takes_three_arguments() -> None:
+    with pytest.raises(TypeError, match=r"allocator must take \(size, device, stream\); got a function of \(size\)"):
+        set_allocator(lambda size: size)  # type: ignore[arg-type, misc]
+
+
 @pytest.mark.parametrize("given", [None, 5, b"memory"])
 def test_an_allocator_gives_device_memory(pool: Pool, given: Any) -> None:
     set_allocator(lambda size, device, stream: given)

@@ -127,7 +127,9 @@ def without_tail_channels(right: Compute, x: np.ndarray, w: np.ndarray, *rest: A
     return right(x, w, *rest)
 
 
-def last_group_by_first(right: Compute, x: np.ndarray, w: np.ndarray, padding: Any, stride: Any, groups: int) -> np.ndarray:
+def last_group_by_first(
+    right: Compute, x: np.ndarray, w: np.ndarray, padding: Any, stride: Any, groups: int
+) -> np.ndarray:
     by_group = in_groups(w, groups)
     by_group[-1] = by_group[0]
     return right(x, by_group.reshape(w.shape), padding, stride, groups)
@@ -139,7 +141,9 @@ def right_border_repeated(right: Compute, x: np.ndarray, w: np.ndarray, padding:
     return right(x, w, (padding[0], (padding[1][0], 0)), *rest)
 
 
-def summed_in_float16(right: Compute, x: np.ndarray, w: np.ndarray, padding: Any, stride: Any, groups: int) -> np.ndarray:
+def summed_in_float16(
+    right: Compute, x: np.ndarray, w: np.ndarray, padding: Any, stride: Any, groups: int
+) -> np.ndarray:
     """Of float16 alone, channel by channel."""
     if x.dtype != np.float16:
         return right(x, w, padding, stride, groups)
@@ -166,7 +170,7 @@ DOCS_FAULTS: dict[str, Callable[..., np.ndarray]] = {
     "rows from 16": on_result(lambda y, *_: y[:, :, 16:].fill(0)),
     "the third image": on_result(lambda y, *_: y[2:].fill(0)),
     "one group": last_group_by_first,
-    "stride 3 of columns alone": on_result(lambda y, x, w, padding, stride, groups: y[..., 1:].fill(0) if stride[1] == 3 != stride[0] else None),
+    "stride 3 of columns": on_result(lambda y, x, w, padding, stride, groups: y[..., 1:].fill(0) if stride[1] == 3 else 0),
     "the last row of a 3x3 filter": lambda right, x, w, *rest: right(
         x, w * (np.arange(w.shape[2]) < 2)[:, None].astype(w.dtype) if w.shape[2:] == (3, 3) else w, *rest
     ),

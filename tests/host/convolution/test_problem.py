@@ -620,5 +620,5 @@ def test_the_word_float_is_refused_since_numpy_and_c_mean_different_types() -> N
         lambda: Convolution(compute_dtype="float"),
         lambda: problem_notation.parse("forward 1x2x4x4 2x2x1x1 dtype=float"),
     ):
-        with pytest.raises((TypeError, ValueError), match="(?is)float32.*float64.*got '(dtype=)?float'"):
+        with pytest.raises((TypeError, ValueError), match=r"(?is)float32.*float64.*got '(dtype=)?float'"):
             call()

@@ -54,6 +54,11 @@ def file() -> Lines:
     return Lines()
 
 
+def test_a_binary_file_is_refused_at_once() -> None:
+    with pytest.raises(TypeError, match="file must be a text file, not a binary one; got "):
+        cudnnpy.trace(file=io.BytesIO())  # type: ignore[arg-type]
+
+
 def test_each_call_is_a_line_with_the_problem_the_choice_and_the_times(stand_in: StandInDevice, file: Lines) -> None:
     stand_in.workspace_size = 1536
     with cudnnpy.trace(file=file):

@@ -319,6 +319,16 @@ CALLS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
         ValueError,
         "out must have no stride of 0, which would write one element twice",
     ),
+    (
+        "out overlaps itself",
+        lambda: Convolution().forward(
+            X,
+            W,
+            out=np.lib.stride_tricks.as_strided(Y.copy(), Y.shape, (*Y.strides[:2], *Y.strides[3:], *Y.strides[3:])),
+        ),
+        ValueError,
+        "out must not overlap itself in memory; got shape (2, 6, 6, 6), strides",
+    ),
     ("out is x", lambda: forward_onto_itself(X.copy()), ValueError, "out must not overlap...; got overlapping arrays"),
     ("dx is dy", lambda: gradient_onto_itself(Y.copy()), ValueError, "out must not...; got overlapping arrays"),
     (

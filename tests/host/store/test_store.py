@@ -268,7 +268,9 @@ def test_a_row_whose_content_is_no_list_of_faults_has_none(store: Store) -> None
 
 
 @pytest.mark.parametrize("kind", [ENTRY, FORGOTTEN, CHECKED, FAULT])
-@pytest.mark.parametrize("odd", ["{ bad", "[]", "1", '"x"', "{}", "[1]", "[" * 100_000, '{"key":[]}', '{"key":{"a":1}}'])
+@pytest.mark.parametrize(
+    "odd", ["{ bad", "[]", "1", '"x"', "{}", "[1]", "[" * 100_000, '{"key":[]}', '{"key":{"a":1}}']
+)
 def test_a_row_with_odd_content_is_left_out(store: Store, tmp_path: Path, kind: str, odd: str) -> None:
     """Its checksum holds."""
     store.put(entry(1))

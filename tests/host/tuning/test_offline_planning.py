@@ -239,7 +239,10 @@ def test_a_name_is_no_profile(given: Any) -> None:
     [
         ("{ bad", "text: a device profile must be JSON; got "),
         ("{}", "text: a device profile must have the keys deviceName, "),
-        ('{"deviceName": 1, "deviceVer": 900, "multiProcessorCount": 1, "totalGlobalMem": 1}', "text: deviceName must be a str"),
+        (
+            '{"deviceName": 1, "deviceVer": 900, "multiProcessorCount": 1, "totalGlobalMem": 1}',
+            "text: deviceName must be a str",
+        ),
     ],
 )
 def test_odd_properties_are_refused_when_the_profile_is_made(text: str, message: str) -> None:

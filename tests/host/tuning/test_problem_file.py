@@ -260,3 +260,8 @@ def test_any_file_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, d
         assert refused.line is None or 1 <= refused.line <= file.read_bytes().count(b"\n") + 1
     problem_file.write(file, [request.text for request in found])
     assert [request.text for request in problem_file.read(file)] == [request.text for request in found]
+
+
+def test_the_error_of_a_file_that_cannot_be_read_names_it() -> None:
+    with pytest.raises(OSError, match="Input/output error: '/proc/self/mem'"):
+        problem_file.read("/proc/self/mem")
