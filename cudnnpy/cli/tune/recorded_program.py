@@ -6,6 +6,7 @@ are tuned. Nothing is measured meanwhile.
 
 from __future__ import annotations
 
+import atexit
 import os
 import runpy
 import sys
@@ -25,11 +26,18 @@ def main() -> None:
     sys.argv = command[is_module:]
     if not os.environ.get("PYTHONSAFEPATH"):
         sys.path.insert(0, os.getcwd() if is_module else os.path.dirname(os.path.realpath(sys.argv[0])))
-    with record() as recording, freeze():
-        try:
-            if is_module:
-                runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-            else:
-                runpy.run_path(sys.argv[0], run_name="__main__")
-        finally:
+    recording, recorded = record(), os.getpid()
+    freeze()
+
+    def save() -> None:
+        if os.getpid() == recorded:  # not in a process that the program has forked
             recording.save(f"/proc/self/fd/{file}")
+
+    atexit.register(save)  # the first is called last: after the program's threads and exit handlers, which may plan, too
+    try:
+        if is_module:
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+    finally:
+        save()  # a crash at exit leaves this list

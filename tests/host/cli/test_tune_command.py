@@ -598,6 +598,26 @@ def test_a_module_is_a_program_too(capfd: pytest.CaptureFixture[str], folder: Pa
     assert set(stored()) == {PROBLEMS[0]}
 
 
+LATE = """
+import atexit, os, threading, time
+atexit.register(lambda: recording.note(*parse({exiting!r})))
+def later():
+    threading.main_thread().join()
+    recording.note(*parse({threaded!r}))
+threading.Thread(target=later).start()
+if os.fork() == 0:
+    sys.exit()  # a copy of the program, whose list is not written
+"""
+
+
+@pytest.mark.usefixtures("on_path")
+def test_threads_and_exit_handlers_are_recorded_to_their_end(capfd: pytest.CaptureFixture[str]) -> None:
+    write_program("program.py", end=LATE.format(threaded=PROBLEMS[0], exiting=PROBLEMS[1]))
+    assert tune("--record", "program.py") == 0
+    assert "program.py ended with exit status 0; 2 problems recorded\n" in capfd.readouterr().err
+    assert set(stored()) == set(PROBLEMS[:2])
+
+
 @pytest.mark.usefixtures("on_path")
 def test_a_recording_imports_nothing_from_the_current_folder(capfd: pytest.CaptureFixture[str]) -> None:
     """Only the program's own folder, as `python there/program.py` does."""
