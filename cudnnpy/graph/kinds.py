@@ -232,7 +232,11 @@ def _matmul(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtype: 
     fit = len(a) == len(b) >= 2 and all(m == n or 1 in (m, n) for m, n in zip(a[:-2], b[:-2], strict=True))
     if not fit or a[-1] != b[-2]:
         raise ValueError(f"a and b must have shapes (..., M, K) and (..., K, N); got {a} and {b}")
-    shape = (*(broadcast(*sizes) for sizes in zip(a[:-2], b[:-2], strict=True)), a[-2], b[-1])
+    batch = tuple(broadcast(*sizes) for sizes in zip(a[:-2], b[:-2], strict=True))
+    for name in ("m_override", "n_override", "k_override"):
+        if name in given:
+            _check_shape(name, given[name], (*batch, 1, 1))
+    shape = (*batch, a[-2], b[-1])
     return {"c": TensorSpec(shape, dtype, packed_strides(shape))}
 
 
