@@ -70,6 +70,7 @@ from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan, executable_of
 from cudnnpy._planning.problem import CallerOperands
 from cudnnpy._planning.selection import candidates_elsewhere, plan_elsewhere, plan_for, request_for, survey
+from cudnnpy.graph.broken_rules import check_graph
 from cudnnpy.graph.convolutions import as_convolution
 from cudnnpy.graph.kinds import GRAPH_OPTIONS, KINDS, pointwise_name
 from cudnnpy.graph.operation_graph import Operation, OperationGraph, Tensor, canonical_graph, number_of
@@ -1648,6 +1649,7 @@ class Graph(PublicDir):
                 f"the inputs of a graph must be taken by operations that an output depends on; got {', '.join(unused)}, "
                 "which none takes"
             )
+        check_graph(graph, {uids[node.uid]: node.name for node in nodes})
         found = as_convolution(graph, device)
         order = graph.in_memory if found is None else found[1]
         names = [uids[node.uid] for node in nodes]

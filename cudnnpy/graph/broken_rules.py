@@ -1,11 +1,13 @@
-"""Rules of cuDNN's engines, one of which a graph breaks that no engine computes. The error begins with it.
+"""Rules of cuDNN's engines, and rejected graphs.
 
-They were tried with cuDNN 9.28 for the profile of an H200. A rule explains an error; it rejects no graph.
+A graph that no engine computes breaks one of the rules; the error begins with it. Such a rule explains an error, and rejects no
+graph. A few graphs are rejected before cuDNN sees them, since it ends the process that plans them. Both were tried with cuDNN
+9.19 and 9.28 for the profile of an H200.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 from cudnnpy import raw
 from cudnnpy.graph.operation_graph import OperationGraph
@@ -98,3 +100,45 @@ _RULES: tuple[tuple[Callable[[OperationGraph], bool], str], ...] = (
         "tensors of pointwise operations must have four axes, or five for volumes: append axes of size 1",
     ),
 )
+
+
+# Rejected graphs: rules that yield the unique id of a tensor, and what it must have
+
+
+def check_graph(graph: OperationGraph, names: Mapping[int, str]) -> None:
+    """Raise ValueError for a graph that ends the process that plans it (docs/known-issues.md). `names` are the tensors'."""
+    for rule in (_of_attention_gradients, _of_maximum_gradients):
+        for uid, expected in rule(graph):
+            shape, _, strides, _ = graph.specs[uid]
+            raise ValueError(
+                f"{names[uid]} must have {expected}; got shape {shape} and strides {strides}, for which cuDNN ends the "
+                "process"
+            )
+
+
+def _of_attention_gradients(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-gradient-strides
+    """The axis of the head size must be contiguous in operands of the products of inputs, and in dk and dv."""
+    products = [dict((*one.operands, *one.results)) for one in graph.operations if one.kind == "matmul"]
+    if len(products) < 5:
+        return
+    in_memory, maker = set(graph.in_memory), {uid: one.kind for one in graph.operations for _, uid in one.results}
+    for product in products:
+        axes = []
+        if {product["a"], product["b"]} <= in_memory:
+            axes = [(product["a"], -1), (product["b"], -2)]
+        elif maker.get(product["a"]) in ("reshape", "transpose") and product["c"] in in_memory:
+            axes = [(product["c"], -1)]
+        for uid, axis in axes:
+            shape, _, strides, _ = graph.specs[uid]
+            if strides[axis] != 1 and shape[axis] > 1:
+                yield uid, f"stride 1 on axis {len(shape) + axis} for the gradient of attention"
+
+
+def _of_maximum_gradients(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # maximum-gradient-channels-last
+    """Maxima of tensors that are channels last are found by their indices."""
+    for one in graph.operations:
+        tensors = one.tensors
+        if one.kind == "resample_bwd" and one.option("mode") == raw.CUDNN_RESAMPLE_MAXPOOL and "index" not in tensors:
+            shape, _, strides, _ = graph.specs[tensors["dy"]]
+            if strides[1] == 1 and shape[1] > 1:
+                yield tensors["dy"], "packed strides for the gradient of maxpool without `index`"
