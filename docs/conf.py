@@ -70,6 +70,7 @@ NAVIGATION = {
         "arrays-and-streams",
         "operations",
         "graphs",
+        "graph-kinds",
         "pytorch",
         "tracing",
         "test-your-convolution",

@@ -232,11 +232,10 @@ def _matmul(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtype: 
     fit = len(a) == len(b) >= 2 and all(m == n or 1 in (m, n) for m, n in zip(a[:-2], b[:-2], strict=True))
     if not fit or a[-1] != b[-2]:
         raise ValueError(f"a and b must have shapes (..., M, K) and (..., K, N); got {a} and {b}")
-    batch = tuple(broadcast(*sizes) for sizes in zip(a[:-2], b[:-2], strict=True))
     for name in ("m_override", "n_override", "k_override"):
         if name in given:
-            _check_shape(name, given[name], (*batch, 1, 1))
-    shape = (*batch, a[-2], b[-1])
+            _check_shape(name, given[name], (max(a[0], b[0]), *(1 for _ in a[1:])))
+    shape = (*(broadcast(*sizes) for sizes in zip(a[:-2], b[:-2], strict=True)), a[-2], b[-1])
     return {"c": TensorSpec(shape, dtype, packed_strides(shape))}
 
 
@@ -360,10 +359,15 @@ def _reshape(options: Mapping[str, Any], given: Operands, dtype: ElementName) ->
     x, shape = given["x"], options["shape"]
     if math.prod(shape) != math.prod(x.shape):
         raise ValueError(f"shape must have as many elements as x, {x.shape}; got {shape}")
-    strides = options.get("strides", packed_strides(shape))
+    return {"y": TensorSpec(shape, x.dtype, _checked_strides(options, shape))}
+
+
+def _checked_strides(options: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides of a result; packed by default."""
+    strides: tuple[int, ...] = options.get("strides", packed_strides(shape))
     if len(strides) != len(shape):
         raise ValueError(f"strides must be {len(shape)} integers; got {strides}")
-    return {"y": TensorSpec(shape, x.dtype, strides)}
+    return strides
 
 
 def _transpose(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
@@ -384,9 +388,13 @@ def _slice(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> A
     return {"y": _like(shape, x, x.dtype)}
 
 
-def _same_as(operand: str, result: str) -> Rule:
-    """Return the rule of a kind whose only result is as an operand, if there is one."""
-    return lambda options, given, dtype: {result: given[operand]} if operand in given else {}
+def _rope(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
+    operand, result = ("x", "y") if "x" in given else ("dy", "dx")
+    spec, width = given[operand], options.get("rope_dim", given[operand].shape[-1])
+    if len(spec.shape) != 4 or width > spec.shape[-1]:
+        raise ValueError(f"{operand} must have shape (B, H, S, D), where D is rope_dim or more; got {spec.shape}")
+    _check_shape("freqs", given["freqs"], (spec.shape[2], 1, 1, width))
+    return {result: spec}
 
 
 def _paged_cache_load(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
@@ -401,7 +409,7 @@ def _paged_cache_load(options: Mapping[str, Any], given: Operands, dtype: Elemen
     if (shape[0], shape[1], math.prod(shape)) != (batch, heads, batch * heads * size * max(shape[2:], default=0)):
         whole = (batch, heads, pages * page, size)
         raise ValueError(f"shape must be {whole}, with fewer rows at most, or its transpose; got {shape}")
-    return {"y": _packed(tuple(shape), container.dtype)}
+    return {"y": TensorSpec(tuple(shape), container.dtype, _checked_strides(options, shape))}
 
 
 def _block_scale_quantize(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
@@ -578,7 +586,7 @@ _ROPE = Kind(
     "ROPE_FWD",
     {"x": "XDESC", "freqs": "FREQSDESC"},
     {"y": "YDESC"},
-    _same_as("x", "y"),
+    _rope,
     options={"output_scale": Option("OUTPUT_SCALE", NUMBER), "rope_dim": Option("ROPE_DIM", INTEGER)},
 )
 _BAND_OPTIONS = {
@@ -805,7 +813,7 @@ KINDS: Mapping[str, Kind] = {
         "SIGNAL",
         {"flag": "FLAGDESC", "x": "XDESC?"},
         {"y": "YDESC"},
-        _same_as("x", "y"),
+        lambda options, given, dtype: {"y": given["x"]} if "x" in given else {},
         options={
             "mode": Option("MODE", raw.cudnnSignalMode_t, is_required=True),
             "value": Option("VALUE", INTEGER, is_required=True),
@@ -834,7 +842,7 @@ KINDS: Mapping[str, Kind] = {
         {"container": "CONTAINER_DESC", "sequence": "SEQUENCE_DESC", "page_table": "PAGE_TABLE_DESC"},
         {"y": "YDESC"},
         _paged_cache_load,
-        options={"shape": Option("", low=1)},
+        options={"shape": Option("", low=1), "strides": Option("")},
         dtypes={"sequence": _INT32, "page_table": _INT32},
         indices={
             "sequence": lambda given: (given["page_table"].shape[2] * given["container"].shape[2], 0),
@@ -895,7 +903,7 @@ KINDS: Mapping[str, Kind] = {
         {"y": "YDESC"},
         lambda options, given, dtype: {"y": _like(given["x"].shape, given["x"], dtype)},
         options={"comparison_mode": Option("COMPARISON_MODE", raw.cudnnPointwiseMode_t)},
-        dtypes={**_LENGTH_DTYPES, "left_bound": _INDICES, "shift_right_bound": _INDICES},
+        dtypes={**_LENGTH_DTYPES, "left_bound": _INT32, "shift_right_bound": _INT32},
         indices=_LENGTH_INDICES,
     ),
     "softmax": Kind(
@@ -911,7 +919,6 @@ KINDS: Mapping[str, Kind] = {
         descriptor="ROPE_BWD",
         operands={"dy": "DYDESC", "freqs": "FREQSDESC"},
         results={"dx": "DXDESC"},
-        infer=_same_as("dy", "dx"),
     ),
     "sdpa_fwd": Kind(
         "SDPA_FWD",

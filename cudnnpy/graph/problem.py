@@ -182,19 +182,22 @@ def _terms(operation: Operation, specs: Mapping[int, TensorSpec]) -> int:
 def _indices(graph: OperationGraph) -> dict[int, Values]:
     """Return the values of tensors that are lengths, indices or offsets, by unique id."""
     specs = graph.specs
-    found = {}
+    found: dict[int, Values] = {}
     sizes: dict[Uids, int] = {}  # of the axes whose indices a tensor has
     for operation in graph.operations:
-        operands, rules = dict(operation.operands), KINDS[operation.kind].indices
-        for name in rules.keys() & operands.keys():
-            low, step = rules[name](_specs(operation.operands, specs))
-            found.update(dict.fromkeys(each_uid(operands[name]), Values(low, low, is_whole=True, step=step)))
+        rules, operands = KINDS[operation.kind].indices, dict(operation.operands)
         if operation.option("mode") == raw.CUDNN_POINTWISE_GEN_INDEX:
             ((_, index),) = operation.results
             sizes[index] = specs[index].shape[operation.option("axis")]
         elif operation.kind == "pointwise" and operands.get("x") in sizes:  # compared with a length
             size = sizes[operands["x"]]
             found.update(dict.fromkeys(each_uid(operands.get("b", ())), Values(size, size, is_whole=True, step=0)))
+        for name, uids in operation.operands:
+            if name in rules:
+                low, step = rules[name](_specs(operation.operands, specs))
+                for uid in each_uid(uids):  # one tensor may have the lengths of both q and k: the least is valid
+                    values = Values(low, low, is_whole=True, step=step)
+                    found[uid] = min(values, found.get(uid, values))
     for tensor in graph.tensors:
         if tensor.ragged:  # each sequence has the greatest length
             assert tensor.spec.strides is not None

@@ -1,6 +1,6 @@
 # GENERATED from the headers of cuDNN 9.28.0 by `python -m tools.generate`; do not edit: the C API as data
-# source: tools/generate/api.jsonl sha256:e097cf79beb04eb92085b7ffd5a477e6f87a114a567ae1194ccea2cd421a10ba
-# seal: sha256:8642bec7a249f46f8e2fbaabd0acdf07f6867a637000f96cb5fdd68aba60c95e
+# source: tools/generate/api.jsonl sha256:60a622ec3f4eb1e4e01c06e5c86a1e15dd10060cfa06b74d51b6971bf0a93510
+# seal: sha256:8b46a9d705139244d29cf243f68da2c960cd782def497f05af3688fcf51c976a
 """The C API of cuDNN as data: constants, enums, structs, handle types, and a table of the functions."""
 
 from ctypes import (
@@ -2407,7 +2407,6 @@ SINGLE_ATTRIBUTES = frozenset(
         2601,  # CUDNN_ATTR_OPERATION_BLOCK_SCALE_DEQUANTIZE_SCALE_DESC
         2602,  # CUDNN_ATTR_OPERATION_BLOCK_SCALE_DEQUANTIZE_YDESC
         2603,  # CUDNN_ATTR_OPERATION_BLOCK_SCALE_DEQUANTIZE_MATH_PREC
-        2604,  # CUDNN_ATTR_OPERATION_BLOCK_SCALE_DEQUANTIZE_BLOCK_SIZE
         2700,  # CUDNN_ATTR_DEVICEPROP_DEVICE_ID
         2701,  # CUDNN_ATTR_DEVICEPROP_HANDLE
         2800,  # CUDNN_ATTR_OPERATION_SDPA_FWD_QDESC

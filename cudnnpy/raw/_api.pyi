@@ -1,6 +1,6 @@
 # GENERATED from the headers of cuDNN 9.28.0 by `python -m tools.generate`; do not edit: types
-# source: tools/generate/api.jsonl sha256:e097cf79beb04eb92085b7ffd5a477e6f87a114a567ae1194ccea2cd421a10ba
-# seal: sha256:c768537deb0f5d266c05886873ebc24b5b24f323f0715de2513ef8fcfbd6bda9
+# source: tools/generate/api.jsonl sha256:60a622ec3f4eb1e4e01c06e5c86a1e15dd10060cfa06b74d51b6971bf0a93510
+# seal: sha256:bcb5a868188b0a6c5df986287b949b8d5b2d288ea1930b01f0a7ca8215672a2d
 from ctypes import Array, Structure, _CArgObject, _Pointer, c_char, c_char_p, c_double, c_float, c_int
 from ctypes import c_int32, c_int64, c_size_t, c_uint, c_uint32, c_ulonglong, c_void_p
 from ctypes import _CFunctionType

@@ -19,27 +19,25 @@ class Example:
         self.graph, self.arrays = cudnnpy.Graph(), {}
         self.random = np.random.default_rng(len(KINDS))
 
-    def tensor(self, name, *shape, dtype="float16", values=None, last=False):
-        """Add an input of random numbers, or of given ones; `last`: channels last in memory."""
+    def tensor(self, name, *shape, dtype="float16", values=None, fastest=-1):
+        """Add an input of random numbers, or of given ones; `fastest` is the axis of neighbours in memory."""
         drawn = self.random.uniform(-1, 1, shape) if values is None else np.broadcast_to(values, shape)
         array = np.ascontiguousarray(drawn, ml_dtypes.float8_e4m3fn if dtype.startswith("float8") else dtype)
-        if last:
-            array = np.ascontiguousarray(np.moveaxis(array, 1, -1))
-            array = np.moveaxis(array, -1, 1)
+        array = np.moveaxis(np.ascontiguousarray(np.moveaxis(array, fastest, -1)), -1, fastest)
         self.arrays[name] = array
         strides = tuple(stride // array.itemsize for stride in array.strides)
         return self.graph.tensor(name, cudnnpy.TensorSpec(shape, dtype, strides))
 
     def image(self, name, *shape, dtype="float16"):
         """Add an image (N, C, H, W), channels last in memory."""
-        return self.tensor(name, *shape, dtype=dtype, last=True)
+        return self.tensor(name, *shape, dtype=dtype, fastest=1)
 
     def channels(self, name, count=32, values=None):
         """Add one float32 number for each channel."""
-        return self.tensor(name, 1, count, 1, 1, dtype="float32", values=values, last=True)
+        return self.tensor(name, 1, count, 1, 1, dtype="float32", values=values, fastest=1)
 
 
-def attention(e, scores, dropout=None):
+def attention(e, scores, dropout=None, v=None, lengths=None):
     """Add a softmax of scores, and the product with values."""
     g = e.graph
     largest = g.reduction("max", scores, (3,))
@@ -51,7 +49,7 @@ def attention(e, scores, dropout=None):
     else:
         weights = g.pointwise("mul", g.pointwise("div", powers, total), dropout)
         weights = g.pointwise("mul", weights, g.number(1 / 0.9), dtype="float16")
-    g.output("o", g.matmul(weights, e.tensor("v", 2, 4, 128, 64)))
+    g.output("o", g.matmul(weights, v or e.tensor("v", 2, 4, 128, 64), **(lengths or {})))
 
 
 def convolution_forward(e):
@@ -116,7 +114,7 @@ def gen_stats(e):
     """The sums of a convolution's result, as batch normalization after it needs them."""
     g = e.graph
     y = g.output("y", g.convolution(e.image("x", 4, 32, 14, 14), e.image("w", 64, 32, 3, 3), padding=1))
-    for name, node in zip(("sum", "sq_sum"), g.gen_stats(y), strict=True):
+    for name, node in zip(("sum", "sq_sum"), g.add("gen_stats", x=y).values(), strict=True):
         g.output(name, node, "float32")
 
 
@@ -124,9 +122,20 @@ def bn_finalize(e):
     g = e.graph
     total, squares = e.channels("sum"), e.channels("squares", values=900.0)
     scale, bias, mean, variance = (e.channels(name, values=0.5) for name in ("scale", "bias", "mean", "variance"))
-    results = g.bn_finalize(total, squares, scale, bias, 1e-5, 784, running=(mean, variance), average_factor=0.1)
-    names = ("eq_scale", "eq_bias", "saved_mean", "saved_inverse", "new_mean", "new_variance")
-    for name, node in zip(names, results, strict=True):
+    results = g.add(
+        "bn_finalize",
+        y_sum=total,
+        y_sq_sum=squares,
+        scale=scale,
+        bias=bias,
+        epsilon=1e-5,
+        accum_count=784,
+        prev_running_mean=mean,
+        prev_running_var=variance,
+        exp_average_factor=0.1,
+        results=("saved_mean", "saved_inv_std", "updated_running_mean", "updated_running_var"),
+    )
+    for name, node in results.items():
         g.output(name, node, "float32")
 
 
@@ -139,8 +148,8 @@ def bn_bwd_weights(e):
     normalized = g.pointwise("mul", g.pointwise("sub", x, mean), inverse)
     activated = g.pointwise("add", g.pointwise("mul", normalized, scale), bias)
     gradient = g.output("gradient", g.pointwise("relu_bwd", gradient, activated))
-    names = ("dscale", "dbias", "eq_dy_scale", "eq_x_scale", "eq_bias")
-    for name, node in zip(names, g.bn_bwd_weights(x, gradient, mean, inverse, scale), strict=True):
+    results = g.add("bn_bwd_weights", x=x, dy=gradient, mean=mean, invstd=inverse, bn_scale=scale)
+    for name, node in results.items():
         g.output(name, node, "float32")
 
 
@@ -148,67 +157,77 @@ def concat(e):
     """The result of a convolution before channels that lie in the result's memory already."""
     g, x, w = e.graph, e.image("x", 4, 32, 8, 8), e.image("w", 32, 32, 3, 3)
     y = g.convolution(x, w, padding=1, dtype="float16")
-    g.output("y", g.concat([y, e.image("others", 4, 32, 8, 8)], axis=1, inplace_index=1))
+    inputs = y, e.image("others", 4, 32, 8, 8)
+    g.output("y", g.add("concat", inputs=inputs, axis=1, inplace_index=1)["output"])
 
 
 def reshape(e):
     """The gradients of attention: strides that are swapped transpose a matrix."""
     g, square = e.graph, 128 * 128
     q, k, o, do = (e.tensor(name, 2, 4, 128, 64) for name in ("q", "k", "o", "do"))
-    kt, vt = (e.tensor(name, 2, 4, 64, 128) for name in ("k transposed", "v transposed"))
+    kt, vt = (e.tensor(name, 2, 4, 64, 128, fastest=2) for name in ("k transposed", "v transposed"))
     stats = e.tensor("stats", 2, 4, 128, 1, dtype="float32", values=5.0)
     total = g.reduction("add", g.pointwise("mul", do, o), (3,))
     total = g.output("total", g.pointwise("mul", total, g.number(1.0)), "float32")
     scores = g.pointwise("mul", g.matmul(q, kt), g.number(0.125))
     weights = g.pointwise("exp", g.pointwise("sub", scores, stats))
     stored = g.pointwise("mul", weights, g.number(1.0), dtype="float16")
-    g.output("dv", g.matmul(g.reshape(stored, (2, 4, 128, 128), (4 * square, square, 1, 128)), do))
+    turned = {"shape": (2, 4, 128, 128), "strides": (4 * square, square, 1, 128)}
+    g.output("dv", g.matmul(g.add("reshape", x=stored, **turned)["y"], do))
     slopes = g.pointwise("mul", g.pointwise("sub", g.matmul(do, vt), total), weights)
     slopes = g.pointwise("mul", slopes, g.number(0.125), dtype="float16")
     g.output("dq", g.matmul(slopes, k))
-    g.output("dk", g.matmul(g.reshape(slopes, (2, 4, 128, 128), (4 * square, square, 1, 128)), q))
+    g.output("dk", g.matmul(g.add("reshape", x=slopes, **turned)["y"], q))
 
 
 def transpose(e):
-    e.graph.output("y", e.graph.transpose(e.tensor("x", 2, 16, 4, 64), (0, 2, 1, 3)))
+    e.graph.output("y", e.graph.add("transpose", x=e.tensor("x", 2, 16, 4, 64), permutation=(0, 2, 1, 3))["y"])
 
 
 def slice(e):
     """A product of a part of the rows."""
     g = e.graph
-    part = g.slice(e.tensor("a", 8, 64, 32), (0, 16, 0), (8, 48, 32))
-    g.output("y", g.matmul(part, e.tensor("b", 8, 32, 64)))
+    part = g.add("slice", x=e.tensor("a", 8, 64, 32), start=(0, 16, 0), limit=(8, 48, 32), stride=(1, 1, 1))
+    g.output("y", g.matmul(part["y"], e.tensor("b", 8, 32, 64)))
 
 
 def signal(e):
     g = e.graph
     flag = e.tensor("flag", 1, 1, 1, 1, dtype="int32", values=1)
-    g.output("y", g.signal("wait", flag, 1, e.image("x", 4, 32, 8, 8)))
+    g.output("y", g.add("signal", mode="wait", flag=flag, value=1, x=e.image("x", 4, 32, 8, 8))["y"])
 
 
 def rng(e):
     """Attention with a dropout."""
-    g, q, k = e.graph, e.tensor("q", 2, 4, 128, 64), e.tensor("k", 2, 4, 64, 128)
+    g, q, k = e.graph, e.tensor("q", 2, 4, 128, 64), e.tensor("k", 2, 4, 64, 128, fastest=2)
     seed, offset = (e.tensor(name, 1, 1, 1, 1, dtype="int64", values=7) for name in ("seed", "offset"))
-    mask = g.output("mask", g.rng((2, 4, 128, 128), seed, offset, probability=0.9), "float32")
+    bits = g.add("rng", shape=(2, 4, 128, 128), seed=seed, offset=offset, distribution="bernoulli", probability=0.9)
+    mask = g.output("mask", bits["y"], "float32")
     e.arrays["mask"] = e.random.binomial(1, 0.9, mask.shape).astype(np.float32)  # on a GPU they are cuDNN's own bits
     attention(e, g.pointwise("mul", g.matmul(q, k), g.number(0.125)), mask)
 
 
 def paged_cache_load(e):
-    """The product of a matrix and the pages of keys."""
-    g = e.graph
-    lengths = e.tensor("lengths", 2, 1, 1, 1, dtype="int32", values=64)
-    pages = np.arange(8).reshape(2, 1, 4, 1)
-    table = e.tensor("table", 2, 1, 4, 1, dtype="int32", values=pages)
-    values = g.paged_cache_load(e.tensor("pages", 8, 4, 16, 64), lengths, table)
-    g.output("y", g.matmul(e.tensor("p", 2, 4, 32, 64), values))
+    """Attention with keys and values in pages, and sequences of several lengths."""
+    g, q, size = e.graph, e.tensor("q", 2, 4, 128, 64), 128 * 64
+    pages, values = (e.tensor(name, 16, 4, 16, 64) for name in ("pages of k", "pages of v"))
+    rows, columns = (e.tensor(name, 2, 1, 1, 1, dtype="int32", values=100) for name in ("rows", "columns"))
+    table = e.tensor("table", 2, 1, 8, 1, dtype="int32", values=np.arange(16).reshape(2, 1, 8, 1))
+    given = {"sequence": columns, "page_table": table}
+    turned = {"shape": (2, 4, 64, 128), "strides": (4 * size, size, 1, 64)}
+    k, v = (
+        g.add("paged_cache_load", container=pages, **given, **turned),
+        g.add("paged_cache_load", container=values, **given),
+    )
+    scores = g.pointwise("mul", g.matmul(q, k["y"], m=rows, n=columns), g.number(0.125))
+    inside = g.pointwise("cmp_lt", g.pointwise("gen_index", scores, axis=3), columns)
+    scores = g.pointwise("binary_select", scores, g.number(-1e30), inside)
+    attention(e, scores, v=v["y"], lengths={"m": rows, "k": columns})
 
 
 def block_scale_quantize(e):
-    y, scale = e.graph.block_scale_quantize(e.tensor("x", 1, 128, 256), 32)
-    e.graph.output("y", y)
-    e.graph.output("scale", scale)
+    for name, node in e.graph.add("block_scale_quantize", x=e.tensor("x", 1, 128, 256), block_size=(32,)).items():
+        e.graph.output(name, node)
 
 
 def block_scale_dequantize(e):
@@ -217,65 +236,72 @@ def block_scale_dequantize(e):
     a, b = e.tensor("a", 1, 128, 128, dtype="float8_e4m3fn"), e.tensor("b", 1, 128, 128, dtype="float8_e4m3fn")
     a_scale = e.tensor("a_scale", 1, 128, 4, dtype="float32", values=0.5)
     b_scale = e.tensor("b_scale", 1, 4, 128, dtype="float32", values=2.0)
-    left = g.block_scale_dequantize(a, a_scale, 32)
-    g.output("c", g.matmul(left, g.block_scale_dequantize(b, b_scale, 32)), "float16")
+    left = g.add("block_scale_dequantize", x=a, scale=a_scale, block_size=(32,))
+    right = g.add("block_scale_dequantize", x=b, scale=b_scale, block_size=(32,))
+    g.output("c", g.matmul(left["y"], right["y"]), "float16")
 
 
 def expand_band_matrix(e):
     g, x = e.graph, e.tensor("x", 2, 4, 64, 8)
-    g.output("y", g.expand_band_matrix(x, (2, 4, 64, 64), lower=4, upper=3, axis=3, pad_value=0.0), "float16")
+    band = {"lower_bandwidth": 4, "upper_bandwidth": 3, "axis": 3, "pad_value": 0.0}
+    g.output("y", g.add("expand_band_matrix", x=x, shape=(2, 4, 64, 64), **band)["y"], "float16")
 
 
 def contract_band_matrix(e):
-    e.graph.output("y", e.graph.contract_band_matrix(e.tensor("x", 2, 4, 64, 64), lower=4, upper=3, axis=3), "float16")
+    band = {"lower_bandwidth": 4, "upper_bandwidth": 3, "axis": 3}
+    e.graph.output("y", e.graph.add("contract_band_matrix", x=e.tensor("x", 2, 4, 64, 64), **band)["y"], "float16")
 
 
 def diagonal_band_mask(e):
     """Attention with a causal mask."""
-    g, q, k = e.graph, e.tensor("q", 2, 4, 128, 64), e.tensor("k", 2, 4, 64, 128)
+    g, q, k = e.graph, e.tensor("q", 2, 4, 128, 64), e.tensor("k", 2, 4, 64, 128, fastest=2)
     scores = g.pointwise("mul", g.matmul(q, k), g.number(0.125))
-    attention(e, g.diagonal_band_mask(scores, g.number(-np.inf), comparison="cmp_ge"))
+    attention(e, g.add("diagonal_band_mask", x=scores, b=-np.inf, comparison_mode="cmp_ge")["y"])
 
 
 def softmax(e):
     """The middle of attention."""
-    g, q, k, v = e.graph, *(e.tensor(name, 2, 4, 64, 64) for name in "qkv")
-    weights = g.softmax(g.matmul(q, k))
-    g.output("y", g.matmul(g.pointwise("identity", weights, dtype="float16"), v))
+    g, q, v = e.graph, e.tensor("q", 2, 4, 64, 64), e.tensor("v", 2, 4, 64, 64)
+    weights = g.add("softmax", x=g.matmul(q, e.tensor("k", 2, 4, 64, 64, fastest=2)), dtype="float16")["y"]
+    g.output("y", g.matmul(weights, v))
 
 
 def rope_fwd(e):
-    e.graph.output("y", e.graph.rope(e.tensor("x", 2, 4, 64, 64), e.tensor("freqs", 1, 1, 64, 64, dtype="float32")))
+    x, freqs = e.tensor("x", 2, 4, 64, 64), e.tensor("freqs", 64, 1, 1, 64, dtype="float32")
+    e.graph.output("y", e.graph.add("rope_fwd", x=x, freqs=freqs)["y"])
 
 
 def rope_bwd(e):
-    dy, freqs = e.tensor("dy", 2, 4, 64, 64), e.tensor("freqs", 1, 1, 64, 64, dtype="float32")
-    e.graph.output("dx", e.graph.rope_backward(dy, freqs))
+    dy, freqs = e.tensor("dy", 2, 4, 64, 64), e.tensor("freqs", 64, 1, 1, 64, dtype="float32")
+    e.graph.output("dx", e.graph.add("rope_bwd", dy=dy, freqs=freqs)["dx"])
 
 
 def sdpa_fwd(e):
-    o, stats = e.graph.sdpa(*(e.tensor(name, 2, 4, 128, 64) for name in "qkv"), 0.125, stats=True)
-    e.graph.output("o", o)
-    e.graph.output("stats", stats)
+    given = {name: e.tensor(name, 2, 4, 128, 64) for name in "qkv"}
+    for name, node in e.graph.add("sdpa_fwd", **given, scale=0.125, results=("stats",)).items():
+        e.graph.output(name, node)
 
 
 def sdpa_bwd(e):
-    do, q, k, v, o = (e.tensor(name, 2, 4, 128, 64) for name in ("do", "q", "k", "v", "o"))
+    given = {name: e.tensor(name, 2, 4, 128, 64) for name in ("q", "k", "v", "o", "do")}
     stats = e.tensor("stats", 2, 4, 128, 1, dtype="float32", values=5.0)
-    for name, node in zip(("dq", "dk", "dv"), e.graph.sdpa_backward(do, q, k, v, o, stats, 0.125), strict=True):
+    for name, node in e.graph.add("sdpa_bwd", **given, stats=stats, scale=0.125).items():
         e.graph.output(name, node)
 
 
 def moe_grouped_matmul(e):
     first = e.tensor("first", 4, 1, 1, dtype="int32", values=np.array([0, 30, 30, 100]).reshape(4, 1, 1))
-    weight = e.tensor("weight", 4, 64, 32)
-    e.graph.output("y", e.graph.moe_grouped_matmul(e.tensor("token", 1, 128, 64), weight, first))
+    weight = e.tensor("weight", 4, 64, 32, fastest=1)
+    token = e.tensor("token", 1, 128, 64)
+    made = e.graph.add("moe_grouped_matmul", token=token, weight=weight, first_token_offset=first)
+    e.graph.output("y", made["output"])
 
 
 def moe_grouped_matmul_bwd(e):
     first = e.tensor("first", 4, 1, 1, dtype="int32", values=np.array([0, 30, 30, 100]).reshape(4, 1, 1))
     doutput, token = e.tensor("doutput", 1, 128, 32), e.tensor("token", 1, 128, 64)
-    e.graph.output("dweight", e.graph.moe_grouped_matmul_backward(doutput, token, first))
+    made = e.graph.add("moe_grouped_matmul_bwd", doutput=doutput, token=token, first_token_offset=first)
+    e.graph.output("dweight", made["dweight"])
 
 
 KINDS = {
@@ -317,7 +343,7 @@ def main():
         if profile:
             try:
                 print(f"    {made.graph.plan(cudnnpy.DeviceProfile.load(profile))}")
-            except cudnnpy.CudnnError as error:
+            except (cudnnpy.CudnnError, RuntimeError) as error:
                 print(f"    no plan: {str(error).splitlines()[0]}")
 
 

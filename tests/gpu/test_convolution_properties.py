@@ -24,6 +24,7 @@ from tolerance import difference, is_approximate
 
 import cudnnpy
 from cudnnpy._layers.lowerings import space_to_depth
+from cudnnpy._planning.selection import NOT_COMPILED
 from cudnnpy.errors import NoAlgorithmError
 
 PLAIN_REFUSALS = 0.2  # the largest share of plain problems (packed, no filters) that may have no engine
@@ -299,6 +300,9 @@ def check_candidates(drawn: Drawn, outcomes: Outcomes) -> None:
         return
     wrong = []
     for candidate in conv.candidates(drawn.operation, *arrays, **options):
+        if candidate.rejection_reason == NOT_COMPILED:
+            candidate.rejection_reason = ""
+            candidate.prepare()
         if candidate.rejection_reason:
             outcomes.counts[f"candidates, refused: {candidate.rejection_reason.split(':')[0].split(',')[0]}"] += 1
             continue

@@ -281,7 +281,7 @@ def _epilogue(d: Drawing, y: Node) -> None:
         if d.chance(0.5):
             y.spec = y.spec._replace(dtype=d.dtype)
             d.output(y, d.dtype)
-        for one in g.gen_stats(y):
+        for one in g.add("gen_stats", x=y).values():
             d.output(one, "float32")
     else:
         d.end(y)
@@ -369,9 +369,16 @@ def gated_product(d: Drawing) -> None:
 def product_of_slices(d: Drawing) -> None:
     b, m, k, n = d.one_of((1, 2, 4)), d.one_of((32, 64)), d.one_of((32, 64)), d.one_of((32, 64))
     start = d.one_of((0, m, 16))
-    a = d.g.slice(d.tensor((b, 2 * m, k)), (0, start, 0), (b, start + m, k))
-    w = d.g.slice(d.tensor((b, 2 * k, n)), (0, 0, 0), (b, k, n)) if d.chance(0.3) else d.tensor((b, k, n))
+    a = _part(d, d.tensor((b, 2 * m, k)), start, m)
+    w = _part(d, d.tensor((b, 2 * k, n)), 0, k) if d.chance(0.3) else d.tensor((b, k, n))
     d.end(d.g.matmul(a, w), 3)
+
+
+def _part(d: Drawing, x: Node, start: int, size: int) -> Node:
+    """Some rows of the matrices."""
+    batch, _, columns = x.shape
+    limit = (batch, start + size, columns)
+    return d.g.add("slice", x=x, start=(0, start, 0), limit=limit, stride=(1, 1, 1))["y"]
 
 
 def product_of_blocks(d: Drawing) -> None:
@@ -386,12 +393,17 @@ def product_of_blocks(d: Drawing) -> None:
         scale_w, block = d.tensor((b, k // 128, n // min(n, 128)), scale), (128, min(n, 128))
     else:
         scale_w, block = d.tensor((b, k // size, n), scale, (k // size * n, 1, k // size)), (size, 1)
-    first = g.block_scale_dequantize(a, scale_a, (1, size) if d.chance(0.7) else size)
-    second = g.block_scale_dequantize(w, scale_w, block if d.chance(0.7) else size)
-    y = g.matmul(first, second)
+    blocks = (1, size) if d.chance(0.7) else (size,), block if d.chance(0.7) else (size,)
+    y = g.matmul(
+        *(
+            g.add("block_scale_dequantize", x=x, scale=scale, block_size=size)["y"]
+            for x, scale, size in zip((a, w), (scale_a, scale_w), blocks, strict=True)
+        )
+    )
     if d.chance(0.3):
-        for node, dtype in zip(g.block_scale_quantize(y, 32), ("float8_e4m3fn", "float8_e8m0fnu"), strict=True):
-            d.output(node, dtype)
+        made = g.add("block_scale_quantize", x=y, block_size=(32,))
+        d.output(made["y"], "float8_e4m3fn")
+        d.output(made["scale"], "float8_e8m0fnu")
     else:
         d.end(y, 2)
 
@@ -404,9 +416,11 @@ def experts(d: Drawing) -> None:
     token, first = d.tensor((1, tokens, k)), d.tensor((count, 1, 1), "int32")
     is_gradient = d.chance(0.3)
     if is_gradient:
-        y = d.g.moe_grouped_matmul_backward(d.tensor((1, tokens, n)), token, first)
+        dy = d.tensor((1, tokens, n))
+        y = d.g.add("moe_grouped_matmul_bwd", doutput=dy, token=token, first_token_offset=first)["dweight"]
     else:
-        y = d.g.moe_grouped_matmul(token, d.tensor((count, k, n), None, (k * n, 1, k)), first)
+        weight = d.tensor((count, k, n), None, (k * n, 1, k))
+        y = d.g.add("moe_grouped_matmul", token=token, weight=weight, first_token_offset=first)["output"]
     if d.chance(0.05 if is_gradient else 0.5):
         y.spec = y.spec._replace(dtype="float32")
         y = d.g.pointwise(d.one_of(("relu_fwd", "swish_fwd")), y)
@@ -549,16 +563,18 @@ def normalization_gradient(d: Drawing) -> None:
 
 
 def statistics_of_sums(d: Drawing) -> None:
-    """The statistics of batch normalization from sums, alone or with the sums."""
+    """The statistics of batch normalization from sums."""
     g, c = d.g, d.one_of((8, 16, 64, 7))
     shape = (1, c, 1, 1)
-    if d.chance(0.1):
-        y_sum, squares = g.gen_stats(d.image((2, c, 4, 4)))
-    else:
-        y_sum, squares = d.image(shape, "float32"), d.image(shape, "float32")
-    parameters = [d.image(shape, "float32") for _ in range(2)]
-    running = (d.image(shape, "float32"), d.image(shape, "float32")) if d.chance(0.95) else None
-    for one in g.bn_finalize(y_sum, squares, *parameters, 1e-3, 32, running=running, average_factor=0.5):
+    names = ["y_sum", "y_sq_sum", "scale", "bias"]
+    wanted = ["saved_mean", "saved_inv_std"]
+    arguments: dict[str, Any] = {"epsilon": 1e-3, "accum_count": 32}
+    if d.chance(0.95):
+        names += ["prev_running_mean", "prev_running_var"]
+        wanted += ["updated_running_mean", "updated_running_var"]
+        arguments["exp_average_factor"] = 0.5
+    arguments |= {name: d.image(shape, "float32") for name in names}
+    for one in g.add("bn_finalize", results=wanted, **arguments).values():
         d.output(one, "float32")
 
 
@@ -567,7 +583,7 @@ def _statistics_gradient(d: Drawing, dy: Node, x: Node) -> None:
     if dy.virtual:
         dy.spec = dy.spec._replace(dtype=d.dtype)
         d.output(dy, d.dtype)
-    for one in d.g.bn_bwd_weights(x, dy, mean, invstd, scale):
+    for one in d.g.add("bn_bwd_weights", x=x, dy=dy, mean=mean, invstd=invstd, bn_scale=scale).values():
         d.output(one, "float32")
 
 
@@ -625,7 +641,7 @@ class Heads:
             rows, columns = (g.pointwise("gen_index", s, axis=axis) for axis in (2, 3))
             s = g.pointwise("binary_select", s, outside, g.pointwise("cmp_ge", rows, columns))
         elif way == "band":
-            s = g.diagonal_band_mask(s, outside, comparison="cmp_ge")
+            s = g.add("diagonal_band_mask", x=s, b=outside, comparison_mode="cmp_ge")["y"]
         elif way == "lengths":
             columns = g.pointwise("gen_index", s, axis=3)
             flag = g.pointwise("cmp_lt", columns, d.tensor((self.batch, 1, 1, 1), "int32"))
@@ -633,8 +649,9 @@ class Heads:
         return s
 
     def dropped(self, p: Node) -> Node:
-        g, seed = self.d.g, (self.d.tensor((1, 1, 1, 1), "int64") for _ in range(2))
-        random = g.rng(self.scores, *seed, probability=0.75)
+        g, (seed, offset) = self.d.g, (self.d.tensor((1, 1, 1, 1), "int64") for _ in range(2))
+        how = {"shape": self.scores, "distribution": "bernoulli", "probability": 0.75}
+        random = g.add("rng", seed=seed, offset=offset, **how)["y"]
         self.d.output(random, "float32")  # the evaluator takes the mask from it
         return g.pointwise("mul", g.pointwise("mul", p, random), g.number(1 / 0.75))
 
@@ -674,9 +691,9 @@ def attention_gradient(d: Drawing) -> None:
         s = g.pointwise("binary_select", s, g.number(-math.inf), g.pointwise("cmp_ge", rows, columns))
     p = g.pointwise("exp", g.pointwise("sub", s, statistics))
     b, h, m, n = heads.scores
-    turned = (h * m * n, m * n, 1, n)
+    turned = {"shape": (b, h, n, m), "strides": (h * m * n, m * n, 1, n)}
     small = g.pointwise("mul", p, one, dtype=d.dtype)
-    d.output(g.matmul(g.reshape(small, (b, h, n, m), turned), do), d.dtype)
+    d.output(g.matmul(g.add("reshape", x=small, **turned)["y"], do), d.dtype)
     ds = g.pointwise("mul", g.pointwise("sub", g.matmul(do, values), sums), p)
     ds = g.pointwise("mul", ds, scale, dtype=d.dtype)
     if d.chance(0.4):
@@ -684,25 +701,22 @@ def attention_gradient(d: Drawing) -> None:
         d.output(g.pointwise("identity", added), d.dtype)
     else:
         d.output(g.matmul(ds, k), d.dtype)
-    d.output(g.matmul(g.reshape(ds, (b, h, n, m), turned), q), d.dtype)
+    d.output(g.matmul(g.add("reshape", x=ds, **turned)["y"], q), d.dtype)
 
 
 def attention_in_one(d: Drawing) -> None:
-    """The operation of attention, with a slice or an elementwise operation beside it at times."""
+    """The operation of attention, or of its gradient."""
     g, heads = d.g, Heads(d)
-    q, k, v = heads.q(), heads.k(), heads.k()
-    lengths = {}
+    given: dict[str, Any] = {"q": heads.q(), "k": heads.k(), "v": heads.k(), "scale": 0.125}
     if d.chance(0.4):
-        lengths = {name: d.tensor((heads.batch, 1, 1, 1), "int32") for name in ("seq_len_q", "seq_len_kv")}
+        given |= {name: d.tensor((heads.batch, 1, 1, 1), "int32") for name in ("seq_len_q", "seq_len_kv")}
     if d.chance(0.5):
-        for node, dtype in zip(
-            g.sdpa(q, k, v, 0.125, stats=d.chance(0.6), **lengths), (d.dtype, "float32"), strict=False
-        ):
-            d.output(node, dtype)
-        return
-    o, do, statistics = heads.q(), heads.q(), d.tensor((*heads.scores[:3], 1), "float32")
-    for node in g.sdpa_backward(do, q, k, v, o, statistics, 0.125, **lengths):
-        d.output(node, d.dtype)
+        made = g.add("sdpa_fwd", results=("stats",) if d.chance(0.6) else (), **given)
+    else:
+        given |= {"o": heads.q(), "do": heads.q(), "stats": d.tensor((*heads.scores[:3], 1), "float32")}
+        made = g.add("sdpa_bwd", **given)
+    for name, node in made.items():
+        d.output(node, "float32" if name == "stats" else d.dtype)
 
 
 FAMILIES: dict[str, Callable[[Drawing], None]] = {

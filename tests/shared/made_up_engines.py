@@ -113,6 +113,7 @@ class MadeUp:
     device: int = 0
     operation: str = "made up"
     kind: str = "made up"
+    broken_rule: str = ""
     operands: tuple[str, ...] = ("a", "b")
     results: int = 1
     beta: float = 0.0

@@ -90,6 +90,9 @@ _REVIEWED = {
     },
 }
 
+# attributes that take two elements, though the header says one (tried with 9.19 and 9.28: the sizes of a block on two axes)
+_SEVERAL = {"CUDNN_ATTR_OPERATION_BLOCK_SCALE_DEQUANTIZE_BLOCK_SIZE"}
+
 _FROM_TABLE = {
     name: (types.split(), f"reviewed, {how}")
     for how, table in _REVIEWED.items()
@@ -167,7 +170,7 @@ def complete(records: list[Record], comments: Comments) -> None:
         else:
             problems.append(f"{name}: no source tells its type; review it and add it to tools/generate/attributes.py")
             continue
-        if name in comments.single:
+        if name in comments.single and name not in _SEVERAL:
             record["count"] = 1
         problems += [f"{name}: unknown attribute type {t}" for t in record["types"] if t not in known]
     if problems:

@@ -65,8 +65,8 @@ def open_file() -> int | None:
     """Return the descriptor of a file in memory with the stub driver, which vanishes when it is closed.
 
     A process that loads /proc/self/fd/N has the library for everything that needs the driver, because the sonames are equal. It
-    serves machines with a driver, too: there the driver would load compiled kernels only for its own GPU. On another
-    architecture than x86-64 the driver is needed: then return None, or raise CudnnError if there is none.
+    serves machines with a driver, too, so that a plan for a profile does not depend on the machine. On another architecture
+    than x86-64 the driver is needed: then return None, or raise CudnnError if there is none.
     """
     if platform.machine() != _ARCHITECTURE:
         if has_driver():
