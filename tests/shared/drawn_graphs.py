@@ -300,16 +300,16 @@ def convolution_data_gradient(d: Drawing) -> None:
     dx = d.g.convolution_backward_data(_prologue(d, d.image(y)), d.image(w), x, **options)
     if d.chance(0.5):
         dx = d.g.pointwise(d.one_of(GRADIENTS), dx, d.image(x))
-    if d.chance(0.2):
-        _statistics_gradient(d, dx, d.image(x))
-    else:
-        d.end(dx, 2)
+    d.end(dx, 2)
 
 
 def convolution_filter_gradient(d: Drawing) -> None:
     x, w, y, options = _geometry(d)
     dw = d.g.convolution_backward_filter(d.image(y), _prologue(d, d.image(x)), w, **options)
-    d.end(dw, 2)
+    if d.chance(0.1):  # no engine takes operations after it
+        d.end(dw, 2)
+    else:
+        d.output(dw, d.dtype)
 
 
 # Matrix products
@@ -400,7 +400,7 @@ def product_of_blocks(d: Drawing) -> None:
             for x, scale, size in zip((a, w), (scale_a, scale_w), blocks, strict=True)
         )
     )
-    if d.chance(0.3):
+    if d.chance(0.15):
         made = g.add("block_scale_quantize", x=y, block_size=(32,))
         d.output(made["y"], "float8_e4m3fn")
         d.output(made["scale"], "float8_e8m0fnu")
@@ -410,7 +410,7 @@ def product_of_blocks(d: Drawing) -> None:
 
 def experts(d: Drawing) -> None:
     """The products of a mixture of experts, or the gradient of their matrices."""
-    count, tokens = d.one_of((1, 2, 4, 7)), d.one_of((64, 128, 96, 61))
+    count, tokens = d.one_of((1, 2, 4, 7), (1, 6, 8, 6)), d.one_of((64, 128, 96, 61))
     k, n = d.one_of((32, 64, 128)), d.one_of((32, 64, 96))
     d.dtype = d.one_of(HALVES)
     token, first = d.tensor((1, tokens, k)), d.tensor((count, 1, 1), "int32")
@@ -454,7 +454,7 @@ def sums(d: Drawing) -> None:
     node = d.chain(d.image(_image_shape(d)), 3)
     op = d.one_of(("add", "max", "min", "amax", "mul", "avg", "norm2"), (40, 20, 20, 20, 1, 1, 1))
     made = d.g.reduction(op, node, d.axes(node), deterministic=True if d.chance(0.2) else None)
-    if d.chance(0.4):
+    if d.chance(0.05):
         made = d.g.pointwise("mul", made, d.g.number(0.125, len(made.shape)))
     if node.virtual and d.chance(0.3):
         d.output(node, d.dtype)
@@ -517,7 +517,7 @@ def _normalized(d: Drawing) -> tuple[str, Shape, Shape]:
     c = d.one_of((8, 16, 32, 64, 7), (3, 3, 3, 3, 1))
     if mode in ("layer_norm", "rms_norm"):
         c = d.one_of((64, 128, 256, 96, 31))
-        x = (d.one_of((1, 4, 16, 33)), c, 1, 1) if d.chance(0.8) else (d.one_of((1, 3)), c, 2, 4)
+        x = (d.one_of((1, 4, 16, 33)), c, 1, 1) if d.chance(0.95) else (d.one_of((1, 3)), c, 2, 4)
         return mode, x, (1, *x[1:])
     x = (d.one_of((1, 2, 4)), c, d.size(), d.size())
     return mode, x, (1, c, 1, 1)
@@ -578,19 +578,18 @@ def statistics_of_sums(d: Drawing) -> None:
         d.output(one, "float32")
 
 
-def _statistics_gradient(d: Drawing, dy: Node, x: Node) -> None:
-    mean, invstd, scale = (d.channel(x) for _ in range(3))
-    if dy.virtual:
-        dy.spec = dy.spec._replace(dtype=d.dtype)
-        d.output(dy, d.dtype)
-    for one in d.g.add("bn_bwd_weights", x=x, dy=dy, mean=mean, invstd=invstd, bn_scale=scale).values():
-        d.output(one, "float32")
-
-
 def statistics_gradient(d: Drawing) -> None:
-    shape = (2, d.one_of((8, 16, 32)), 4, 4)
-    dy = d.g.pointwise("relu_bwd", d.image(shape), d.image(shape))
-    _statistics_gradient(d, dy, d.image(shape))
+    """A gradient of a convolution through a relu to the batch normalization before it."""
+    g, c, k, size = d.g, d.one_of((8, 16, 32, 64)), d.one_of((8, 16, 32, 64)), d.size()
+    shape, tap = (d.one_of((1, 2, 3)), c, size, size), d.one_of((1, 3))
+    x, mean, invstd, scale, bias = d.image(shape), *(d.image((1, c, 1, 1), "float32") for _ in range(4))
+    dy, w = d.image((shape[0], k, size, size)), d.image((k, c, tap, tap))
+    dx = g.convolution_backward_data(dy, w, shape, padding=tap // 2)
+    normalized = g.pointwise("mul", g.pointwise("sub", x, mean), invstd)
+    activated = g.pointwise("add", g.pointwise("mul", normalized, scale), bias)
+    dx = d.output(g.pointwise("relu_bwd", dx, activated), d.dtype)
+    for one in g.add("bn_bwd_weights", x=x, dy=dx, mean=mean, invstd=invstd, bn_scale=scale).values():
+        d.output(one, "float32")
 
 
 # Attention
