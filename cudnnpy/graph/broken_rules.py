@@ -185,7 +185,7 @@ def _of_attention(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attent
                 yield uid, f"stride 1 on axis {4 + axis} within attention"
 
 
-def _of_maximum_gradients(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # maximum-gradient-channels-last
+def _of_maximum_gradients(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # resample-gradient
     """Maxima of tensors that are channels last are found by their indices."""
     for one in graph.operations:
         tensors: dict[str, Any] = one.tensors
