@@ -930,7 +930,7 @@ class Graph(PublicDir):
         Raises
         ------
         ValueError
-            The graph has no output, or an input is empty.
+            The graph has no output, an input is empty, or cuDNN would end the process (docs/known-issues.md).
         NoAlgorithmError
             No engine can run the graph; the message has the table of candidates.
         """
