@@ -678,7 +678,8 @@ class Graph(PublicDir):
         Parameters
         ----------
         a, b : Node
-            (batch..., M, K) and (batch..., K, N); axes of the batch of size 1 are broadcast.
+            (batch..., M, K) and (batch..., K, N). Where the sizes of an axis of the batch differ, one is a multiple of the
+            other, whose matrices repeat, each for several in a row, as the heads of grouped attention do.
         m, n, k : Node, optional
             The sizes that are valid in each product of the batch, (batch, 1, 1) or, in attention, (batch, 1, 1, 1) in int32.
         padding_value : float, optional

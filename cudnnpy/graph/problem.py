@@ -1,4 +1,4 @@
-"""GraphProblem: a graph on a device as a problem to plan, with its lowering and its candidates."""
+"""GraphProblem: a graph on a device as a problem to plan, with its candidates and the ranges of its operands' values."""
 
 from __future__ import annotations
 
