@@ -596,24 +596,28 @@ def statistics_gradient(d: Drawing) -> None:
 
 
 class Heads:
-    """The sizes of attention, with its tensors."""
+    """The sizes of attention, with its tensors. Heads of grouped attention share keys and values."""
 
-    def __init__(self, d: Drawing) -> None:
+    def __init__(self, d: Drawing, is_grouped: bool = False) -> None:
         d.dtype, self.d = d.one_of(HALVES), d
-        self.batch, self.heads = d.one_of((1, 2)), d.one_of((1, 2, 3))
+        self.batch, self.heads = d.one_of((1, 2)), d.one_of((1, 2, 3, 4))
+        self.shared = self.heads // (self.random_divisor() if is_grouped else 1)
         self.rows = d.one_of((64, 128, 32, 61), (4, 4, 1, 1))
         self.columns = self.rows if d.chance(0.7) else d.one_of((64, 128, 16, 67))
         self.size = d.one_of((64, 32, 128, 40))
 
+    def random_divisor(self) -> int:
+        return int(self.d.one_of([number for number in (1, 2, 3, 4) if self.heads % number == 0]))
+
     def q(self) -> Node:
-        return self._sequence(self.rows)
+        return self._sequence(self.rows, self.heads)
 
     def k(self) -> Node:
-        return self._sequence(self.columns)
+        return self._sequence(self.columns, self.shared)
 
-    def _sequence(self, length: int) -> Node:
+    def _sequence(self, length: int, h: int) -> Node:
         """A tensor (B, H, S, D): packed, with the heads after the positions in memory, or seldom in another order."""
-        h, size = self.heads, self.size
+        size = self.size
         orders = (h * length * size, length * size, size, 1), (length * h * size, size, h * size, 1)
         turned = (h * length * size, length * size, 1, length)
         strides = turned if self.d.chance(0.03) else self.d.one_of(orders)
@@ -621,7 +625,7 @@ class Heads:
 
     def transposed(self) -> Node:
         """The keys or values as (B, H, D, S), seldom packed so."""
-        h, size, columns = self.heads, self.size, self.columns
+        h, size, columns = self.shared, self.size, self.columns
         strides = None if self.d.chance(0.05) else (h * columns * size, columns * size, 1, size)
         return self.d.tensor((self.batch, h, size, columns), None, strides)
 
@@ -657,7 +661,7 @@ class Heads:
 
 def attention(d: Drawing) -> None:
     """The composition of products and a softmax, which is one operation at times."""
-    g, heads = d.g, Heads(d)
+    g, heads = d.g, Heads(d, is_grouped=d.chance(0.3))
     s = heads.masked(g.pointwise("mul", g.matmul(heads.q(), heads.transposed()), g.number(0.125)))
     if d.chance(0.25):
         made = g.add("softmax", x=s, results=("stats",) if d.chance(0.5) else (), dtype=d.dtype)
@@ -705,7 +709,7 @@ def attention_gradient(d: Drawing) -> None:
 
 def attention_in_one(d: Drawing) -> None:
     """The operation of attention, or of its gradient."""
-    g, heads = d.g, Heads(d)
+    g, heads = d.g, Heads(d, is_grouped=d.chance(0.3))
     given: dict[str, Any] = {"q": heads.q(), "k": heads.k(), "v": heads.k(), "scale": 0.125}
     if d.chance(0.4):
         given |= {name: d.tensor((heads.batch, 1, 1, 1), "int32") for name in ("seq_len_q", "seq_len_kv")}
