@@ -157,9 +157,9 @@ def check_graph(graph: OperationGraph, names: Mapping[int, str]) -> None:
     for rule in (_of_attention, _of_maximum_gradients):
         for uid, expected in rule(graph):
             shape, _, strides, _ = graph.specs[uid]
+            name = names.get(uid, "an intermediate result")
             raise ValueError(
-                f"{names[uid]} must have {expected}; got shape {shape} and strides {strides}, for which cuDNN ends the "
-                "process"
+                f"{name} must have {expected}; got shape {shape} and strides {strides}, for which cuDNN ends the process"
             )
 
 
