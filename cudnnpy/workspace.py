@@ -1,4 +1,4 @@
-"""Workspace: device memory that an operation uses while it runs."""
+"""The public names about workspace: set_allocator, release_workspace (of _arrays/workspace.py)."""
 
 from cudnnpy._arrays.workspace import Allocator, release_workspace, set_allocator
 

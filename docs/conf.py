@@ -54,7 +54,7 @@ nitpicky = True
 nitpick_ignore_regex = [
     (
         "py:.*",
-        r"(?!cudnnpy\b).*|cudnnpy\.(.*\.)?_\w+.*|cudnnpy\.(convolution\.|graph\.|ops\.|tuning\.|raw\.cudnn\w+_t).*",
+        r"(?!cudnnpy\b).*|cudnnpy\.(.*\.)?_\w+.*|cudnnpy\.(convolution\.|graph\.|ops\.|reference\.graph\.|tuning\.|raw\.cudnn\w+_t).*",
     )
 ]
 

@@ -54,6 +54,7 @@ PARTS: dict[str, Part] = {
     "networks": Part(("test_torch_kernels_gpu", "test_network_example_gpu", "test_torch_for_the_gpu"), 6),
     "opinfo": Part(("test_opinfo_gpu",), 4),
     "properties": Part(("test_convolution_properties",), environment=(("CUDNNPY_PROPERTY_EXAMPLES", "60"),)),
+    "drawn": Part(("test_drawn_graphs",), environment=(("CUDNNPY_PROPERTY_EXAMPLES", "1000"),)),
     "memory": Part(("test_tuning_memory", "test_measuring_process")),
     "cluster": Part(("test_cluster_gpu",), needs_all_gpus=True),
     "soak": Part(("test_soak",), environment=(("CUDNNPY_SOAK", "1000000"),), is_long=True),

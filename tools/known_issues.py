@@ -78,7 +78,9 @@ FUNCTIONS = """\
 | issue | function or operation | condition | effect | remedy in cudnnpy |
 |---|---|---|---|---|
 """
-FOUND_IN = "\nAll of these were measured in {release} on an {device}, and are assumed in every release of cuDNN 9.\n"
+FOUND_IN = (
+    "\nMeasured in {release} on an {device} where the row names no other, and assumed in every release of cuDNN 9.\n"
+)
 
 
 class Avoided(NamedTuple):
@@ -121,9 +123,18 @@ AVOIDED: tuple[Avoided, ...] = (
         "a graph's gradient of resampling",
         "a maximum, without an index tensor",
         "the process crashes",
-        "`cudnnPoolingBackward`",
+        "`cudnnPoolingBackward`; `Graph` raises ValueError where planning crashes, for tensors that are channels last",
         "_layers/pooling.py",
         f"{_CALLS}[Pooling.backward]",
+    ),
+    Avoided(
+        "attention-strides",
+        "attention and its gradient as graphs of products",
+        "a stride other than 1 on the axis of the head size, except for k and dq in the product for dq",
+        "planning ends the process, with 9.19.0 and 9.28.0 for the profile of an H200",
+        "`Graph` raises ValueError",
+        "graph/broken_rules.py",
+        "tests/host/graph/test_broken_rules.py::test_attention_of_heads_that_are_not_contiguous_is_rejected_by_name",
     ),
     Avoided(
         "softmax-orders",

@@ -1,4 +1,4 @@
-"""Workspace: device memory that an operation uses while it runs.
+"""Workspace: device memory that an operation uses while it runs, and how long it stays, also for captured launches.
 
 Each thread has one buffer for each device and stream, which grows on demand and is shared by all operations there. It
 comes from cuda.core's stream-ordered pool, or from the allocator of a framework (`set_allocator`). Work on one stream

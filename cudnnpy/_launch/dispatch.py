@@ -1,7 +1,7 @@
-"""Dispatch: from the arrays of a call to a launch, for every operation. A known call signature needs no set-up.
+"""Dispatch: from the arrays of a call to a launch, for every operation, and again with less memory if the device ran out of it.
 
-`run` reads from top to bottom: the key of the call, its cache entry (looked up, or planned now), the results and the
-workspace, the launch. Only `_retry_after_oom` handles allocation failures.
+A known call signature needs no set-up. `run` reads from top to bottom: the key of the call, its cache entry (looked up, or
+planned now), the results and the workspace, the launch. Only `_retry_after_oom` handles allocation failures.
 """
 
 from __future__ import annotations

@@ -70,6 +70,7 @@ from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan, executable_of
 from cudnnpy._planning.problem import CallerOperands
 from cudnnpy._planning.selection import candidates_elsewhere, plan_elsewhere, plan_for, request_for, survey
+from cudnnpy.graph.broken_rules import check_graph
 from cudnnpy.graph.convolutions import as_convolution
 from cudnnpy.graph.kinds import GRAPH_OPTIONS, KINDS, pointwise_name
 from cudnnpy.graph.operation_graph import Operation, OperationGraph, Tensor, canonical_graph, number_of
@@ -677,7 +678,8 @@ class Graph(PublicDir):
         Parameters
         ----------
         a, b : Node
-            (batch..., M, K) and (batch..., K, N); axes of the batch of size 1 are broadcast.
+            (batch..., M, K) and (batch..., K, N). Where the sizes of an axis of the batch differ, one is a multiple of the
+            other, whose matrices repeat, each for several in a row, as the heads of grouped attention do.
         m, n, k : Node, optional
             The sizes that are valid in each product of the batch, (batch, 1, 1) or, in attention, (batch, 1, 1, 1) in int32.
         padding_value : float, optional
@@ -905,6 +907,7 @@ class Graph(PublicDir):
                 f"the inputs of a graph must be taken by operations that an output depends on; got {', '.join(unused)}, "
                 "which none takes"
             )
+        check_graph(graph, {uids[node.uid]: node.name for node in nodes})
         found = as_convolution(graph, device)
         order = graph.in_memory if found is None else found[1]
         names = [uids[node.uid] for node in nodes]
@@ -928,7 +931,7 @@ class Graph(PublicDir):
         Raises
         ------
         ValueError
-            The graph has no output, or an input is empty.
+            The graph has no output, an input is empty, or cuDNN would end the process (docs/known-issues.md).
         NoAlgorithmError
             No engine can run the graph; the message has the table of candidates.
         """

@@ -1,14 +1,17 @@
-"""Rules of cuDNN's engines, one of which a graph breaks that no engine computes. The error begins with it.
+"""Rules of cuDNN's engines, and rejected graphs.
 
-They were tried with cuDNN 9.28 for the profile of an H200. A rule explains an error; it rejects no graph.
+A graph that no engine computes breaks one of the rules; the error begins with it. Such a rule explains an error, and rejects no
+graph. A few graphs are rejected before cuDNN sees them, since it ends the process that plans them. Both were tried with cuDNN
+9.19 and 9.28 for the profile of an H200.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from cudnnpy import raw
-from cudnnpy.graph.operation_graph import OperationGraph
+from cudnnpy.graph.operation_graph import OperationGraph, each_uid
 
 _NOT_ALONE = {"concat", "reshape", "rng", "slice", "transpose"}
 _REDUCTIONS = {
@@ -18,6 +21,7 @@ _REDUCTIONS = {
     raw.CUDNN_REDUCE_TENSOR_MIN,
 }
 _SOFTMAX_REDUCTIONS = {raw.CUDNN_REDUCE_TENSOR_ADD, raw.CUDNN_REDUCE_TENSOR_MAX}
+_LOGICAL = {raw.CUDNN_POINTWISE_LOGICAL_AND, raw.CUDNN_POINTWISE_LOGICAL_OR, raw.CUDNN_POINTWISE_LOGICAL_NOT}
 _INTERPOLATIONS = {raw.CUDNN_RESAMPLE_BILINEAR, raw.CUDNN_RESAMPLE_NEAREST}
 
 
@@ -67,6 +71,42 @@ def _is_attention_without_statistics(graph: OperationGraph) -> bool:
     return is_attention and raw.CUDNN_POINTWISE_EXP in modes and raw.CUDNN_POINTWISE_LOG not in modes
 
 
+def _is_of_images(graph: OperationGraph) -> bool:
+    return _kinds(graph) <= {"pointwise", "reduction"} and _ranks(graph, "pointwise") <= {4, 5}
+
+
+def _sizes(graph: OperationGraph) -> Iterator[tuple[str, set[int], set[int]]]:
+    """Yield the kind, and the axes of more than one element of the smaller and of the larger tensor, for each operand."""
+    for one in graph.operations:
+        results = dict(one.results)
+        ((_, result), *_) = results.items()
+        for _, uids in one.operands:
+            for uid in each_uid(uids):
+                small, large = sorted(
+                    ({axis for axis, size in enumerate(graph.specs[at].shape) if size > 1} for at in (uid, result)),
+                    key=len,
+                )
+                yield one.kind, small, large
+
+
+def _is_broadcast_otherwise(graph: OperationGraph) -> bool:
+    return _is_of_images(graph) and any(
+        kind == "pointwise" and small not in (set(), {1} & large, large - {1}, large)
+        for kind, small, large in _sizes(graph)
+    )
+
+
+def _reduces_other_axes(graph: OperationGraph) -> bool:
+    return _is_of_images(graph) and any(
+        kind == "reduction" and small not in (set(), {1} & large, large - {1}) for kind, small, large in _sizes(graph)
+    )
+
+
+def _has_uncommon_modes(graph: OperationGraph) -> bool:
+    modes, is_attention = _options(graph, "pointwise", "mode"), {"matmul", "reduction"} <= _kinds(graph)
+    return raw.CUDNN_POINTWISE_FLOOR_MOD in modes or (not is_attention and not modes.isdisjoint(_LOGICAL))
+
+
 _RULES: tuple[tuple[Callable[[OperationGraph], bool], str], ...] = (
     (_is_fused_float64, "no engine takes float64, except for convolutions, alone or with a bias and a relu"),
     (
@@ -97,4 +137,60 @@ _RULES: tuple[tuple[Callable[[OperationGraph], bool], str], ...] = (
         lambda graph: _kinds(graph) == {"pointwise"} and not _ranks(graph, "pointwise") <= {3, 4, 5},
         "tensors of pointwise operations must have four axes, or five for volumes: append axes of size 1",
     ),
+    (_has_uncommon_modes, "no engine computes floor_mod, and none logical operations outside of attention"),
+    (
+        _is_broadcast_otherwise,
+        "an operand of pointwise operations must have all elements, one for each channel, one for each position, or one",
+    ),
+    (
+        _reduces_other_axes,
+        "a reduction of images must be over all axes but the channels, over the channels, or over all",
+    ),
 )
+
+
+# Rejected graphs: rules that yield the unique id of a tensor, and what it must have
+
+
+def check_graph(graph: OperationGraph, names: Mapping[int, str]) -> None:
+    """Raise ValueError for a graph that ends the process that plans it (docs/known-issues.md). `names` are the tensors'."""
+    for rule in (_of_attention, _of_maximum_gradients):
+        for uid, expected in rule(graph):
+            shape, _, strides, _ = graph.specs[uid]
+            name = names.get(uid, "an intermediate result")
+            raise ValueError(
+                f"{name} must have {expected}; got shape {shape} and strides {strides}, for which cuDNN ends the process"
+            )
+
+
+def _of_attention(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-strides
+    """The axis of the head size must be contiguous in all tensors of the products but k and dq of the product for dq."""
+    products: list[dict[str, Any]] = [one.tensors for one in graph.operations if one.kind == "matmul"]
+    is_gradient = len(products) >= 5
+    if not is_gradient and (len(products) != 2 or _kinds(graph).isdisjoint(("reduction", "softmax"))):
+        return
+    in_memory, maker = graph.in_memory, {uid: one.kind for one in graph.operations for _, uid in one.results}
+    for product in products:
+        a, b, c = (product[name] for name in "abc")
+        if a in in_memory and b in in_memory:
+            axes = {a: -1, b: -2}
+        elif not is_gradient or maker.get(a) in ("reshape", "transpose"):
+            axes = {b: -1, c: -1}
+        else:
+            continue
+        for uid, axis in axes.items():
+            shape, _, strides, _ = graph.specs[uid]
+            assert strides is not None
+            if uid in in_memory and len(shape) == 4 and strides[axis] != 1 and shape[axis] > 1:
+                yield uid, f"stride 1 on axis {4 + axis} within attention"
+
+
+def _of_maximum_gradients(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # resample-gradient
+    """Maxima of tensors that are channels last are found by their indices."""
+    for one in graph.operations:
+        tensors: dict[str, Any] = one.tensors
+        if one.kind == "resample_bwd" and one.option("mode") == raw.CUDNN_RESAMPLE_MAXPOOL and "index" not in tensors:
+            shape, _, strides, _ = graph.specs[tensors["dy"]]
+            assert strides is not None
+            if strides[1] == 1 and shape[1] > 1:
+                yield tensors["dy"], "packed strides for the gradient of maxpool without `index`"

@@ -229,13 +229,14 @@ def _reduction(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtyp
 
 def _matmul(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtype: ElementName) -> Any:
     a, b = given["a"].shape, given["b"].shape
-    fit = len(a) == len(b) >= 2 and all(m == n or 1 in (m, n) for m, n in zip(a[:-2], b[:-2], strict=True))
+    # Heads of grouped attention repeat: one size of a batch's axis is a multiple of the other.
+    fit = len(a) == len(b) >= 2 and all(max(m, n) % max(min(m, n), 1) == 0 for m, n in zip(a[:-2], b[:-2], strict=True))
     if not fit or a[-1] != b[-2]:
         raise ValueError(f"a and b must have shapes (..., M, K) and (..., K, N); got {a} and {b}")
     for name in ("m_override", "n_override", "k_override"):
         if name in given:
             _check_shape(name, given[name], (max(a[0], b[0]), *(1 for _ in a[1:])))
-    shape = (*(broadcast(*sizes) for sizes in zip(a[:-2], b[:-2], strict=True)), a[-2], b[-1])
+    shape = (*(max(sizes) if 0 not in sizes else 0 for sizes in zip(a[:-2], b[:-2], strict=True)), a[-2], b[-1])
     return {"c": TensorSpec(shape, dtype, packed_strides(shape))}
 
 

@@ -1,4 +1,4 @@
-"""OperationGraph: tensors and operations as immutable data, from which descriptors, texts and values are computed."""
+"""OperationGraph: tensors and operations as immutable data; its canonical order; numbers that are passed by value."""
 
 from __future__ import annotations
 

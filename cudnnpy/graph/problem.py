@@ -1,4 +1,4 @@
-"""GraphProblem: a graph on a device as a problem to plan, with its lowering and its candidates."""
+"""GraphProblem: a graph on a device as a problem to plan, with its candidates and the ranges of its operands' values."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from cudnnpy import raw
 from cudnnpy._checks.option_values import error_repr
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._core.untrusted_json import parse_json
@@ -20,7 +21,7 @@ from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import FLAGS, POSITIVE, Read, Values, values_of
 from cudnnpy._planning.problem_notation import ParsedText, ProblemSyntax, ProblemTextError
 from cudnnpy.backend import Descriptor
-from cudnnpy.graph.broken_rules import broken_rule
+from cudnnpy.graph.broken_rules import broken_rule, check_graph
 from cudnnpy.graph.descriptors import build_graph
 from cudnnpy.graph.graph_json import graph_from_json, graph_to_json
 from cudnnpy.graph.kinds import KINDS, pointwise_name
@@ -182,8 +183,15 @@ def _indices(graph: OperationGraph) -> dict[int, Values]:
     """Return the values of tensors that are lengths, indices or offsets, by unique id."""
     specs = graph.specs
     found: dict[int, Values] = {}
+    sizes: dict[Uids, int] = {}  # of the axes whose indices a tensor has
     for operation in graph.operations:
-        rules = KINDS[operation.kind].indices
+        rules, operands = KINDS[operation.kind].indices, dict(operation.operands)
+        if operation.option("mode") == raw.CUDNN_POINTWISE_GEN_INDEX:
+            ((_, index),) = operation.results
+            sizes[index] = specs[index].shape[operation.option("axis")]
+        elif operation.kind == "pointwise" and operands.get("x") in sizes:  # compared with a length
+            size = sizes[operands["x"]]
+            found.update(dict.fromkeys(each_uid(operands.get("b", ())), Values(size, size, is_whole=True, step=0)))
         for name, uids in operation.operands:
             if name in rules:
                 low, step = rules[name](_specs(operation.operands, specs))
@@ -238,12 +246,17 @@ def _read_text(given: ParsedText, device: int) -> GraphProblem:
         raise ValueError(f"graph must have one JSON object; got {len(given.operands)}")
     (word,) = given.operands
     try:
-        return GraphProblem(graph_from_json(parse_json(word.text)), device)
+        problem = GraphProblem(graph_from_json(parse_json(word.text)), device)
     except ValueError as error:
         at = min(error.pos, len(word.text) - 1) if isinstance(error, json.JSONDecodeError) else 0
         raise ProblemTextError(
             f"graph must be the JSON of a graph; got invalid JSON: {str(error)[:500]}", word.column + at
         ) from error
+    try:
+        check_graph(problem.graph, dict(zip(problem.graph.in_memory, problem.operands, strict=True)))
+    except ValueError as error:
+        raise ProblemTextError(str(error), word.column) from error
+    return problem
 
 
 SYNTAX = ProblemSyntax(("graph",), re.compile(r"\{"), {}, {}, {}, {}, _words, _read_text)

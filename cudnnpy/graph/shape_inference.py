@@ -39,7 +39,8 @@ def statistics(kind: raw.cudnnBackendNormMode_t, x: tuple[int, ...], scale: tupl
         return list(scale)
     if kind == raw.CUDNN_INSTANCE_NORM:
         return [*x[:2], *(1,) * (len(x) - 2)]
-    return [1 if n == s else n for n, s in zip(x, scale, strict=True)]
+    normalized = [1 if n == s else n for n, s in zip(x, scale, strict=True)]
+    return [x[0], *normalized[1:]] if kind == raw.CUDNN_ADA_LAYER_NORM else normalized
 
 
 def share(whole: Sequence[int], part: Sequence[int]) -> int:

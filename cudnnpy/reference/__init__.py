@@ -9,7 +9,7 @@ from cudnnpy.reference.activation import Activation, sigmoid
 from cudnnpy.reference.batch_normalization import BatchNormalization
 from cudnnpy.reference.convolution import Convolution
 from cudnnpy.reference.fused import FusedConvolution
-from cudnnpy.reference.graph import OutputCheck, run, tolerance
+from cudnnpy.reference.graph import run, tolerance
 from cudnnpy.reference.pooling import Pooling
 from cudnnpy.reference.softmax import Softmax
 from cudnnpy.reference.transpose import ConvolutionTranspose
@@ -20,7 +20,6 @@ __all__ = [
     "Convolution",
     "ConvolutionTranspose",
     "FusedConvolution",
-    "OutputCheck",
     "Pooling",
     "Softmax",
     "run",

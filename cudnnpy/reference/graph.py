@@ -279,7 +279,17 @@ _SMALLEST: Mapping[str, float] = {
 _CONVOLUTIONS = ("convolution_forward", "convolution_backward_data", "convolution_backward_filter")
 _PRODUCTS = (*_CONVOLUTIONS, "matmul", "moe_grouped_matmul", "moe_grouped_matmul_bwd")
 _BANDS = ("expand_band_matrix", "contract_band_matrix")
-_MOVES = (*_BANDS, "concat", "reshape", "transpose", "slice", "signal", "rng", "paged_cache_load")  # no arithmetic
+_MOVES = (
+    *_BANDS,
+    "diagonal_band_mask",
+    "concat",
+    "reshape",
+    "transpose",
+    "slice",
+    "signal",
+    "rng",
+    "paged_cache_load",
+)  # no arithmetic
 _SUMS = (*_PRODUCTS, *_MOVES, "reduction", "resample_fwd", "resample_bwd", "gen_stats", "block_scale_dequantize")
 _SELECTIONS = (raw.CUDNN_REDUCE_TENSOR_MIN, raw.CUDNN_REDUCE_TENSOR_MAX)
 _ATTENTION = ("sdpa_fwd", "sdpa_bwd")

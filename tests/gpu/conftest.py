@@ -22,6 +22,7 @@ WITHOUT_TORCH = frozenset(
         "test_descriptors_gpu.py",
         "test_docs_gpu.py",
         "test_docstring_examples_gpu.py",
+        "test_drawn_graphs.py",
         "test_edges.py",
         "test_handle.py",
         "test_known_issues.py",

@@ -1,14 +1,16 @@
-"""The rules of cuDNN's engines that the error of a graph begins with, with the real libcudnn and a device profile."""
+"""The rules that the error of a graph begins with, with the real libcudnn and a device profile, and the rejected graphs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import sample_graphs
 from offline_profiles import needs_profiles
 
 from cudnnpy import DeviceProfile, Graph, TensorSpec
+from cudnnpy._planning import problem_notation
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.graph.broken_rules import broken_rule
 from cudnnpy.graph.operation_graph import Operation, OperationGraph
@@ -90,3 +92,90 @@ def test_kinds_that_no_engine_computes_alone(kind: str) -> None:
 def test_graphs_that_are_planned_break_none() -> None:
     for make in {*sample_graphs.GRAPHS.values(), sample_graphs.attention} - {sample_graphs.product_in_float64}:
         assert sample_graphs.as_graph(make(Graph())).broken_rule == ""
+
+
+# Rejected graphs
+
+B, H, S, D = 2, 4, 128, 64
+ROW, COLUMN = (
+    (H * S * D, S * D, D, 1),
+    (H * S * D, S * D, 1, S),
+)  # strides of (B, H, S, D); the second one is transposed
+SHAPES = {**dict.fromkeys(("q", "k", "v", "o", "do"), (B, H, S, D)), **dict.fromkeys(("kt", "vt"), (B, H, D, S))}
+
+
+def attention(**strides: tuple[int, ...]) -> Graph:
+    g = Graph()
+    q, kt, v = (heads(g, name, strides) for name in ("q", "kt", "v"))
+    scores = g.matmul(q, kt)
+    largest = g.reduction("max", scores, (3,))
+    weights = g.pointwise("exp", g.pointwise("sub", scores, largest))
+    total = g.reduction("add", weights, (3,))
+    g.output("stats", g.pointwise("add", largest, g.pointwise("log", total)), "float32")
+    g.output("o", g.matmul(g.pointwise("div", weights, total, dtype="float16"), v), strides=strides.get("o"))
+    return g
+
+
+def attention_gradient(**strides: tuple[int, ...]) -> Graph:
+    g = Graph()
+    q, k, kt, vt, o, do = (heads(g, name, strides) for name in ("q", "k", "kt", "vt", "o", "do"))
+    stats, one = g.tensor("stats", TensorSpec((B, H, S, 1), "float32")), g.number(1.0)
+    sums = g.output("sums", g.pointwise("mul", g.reduction("add", g.pointwise("mul", do, o), (3,)), one))
+    p = g.pointwise("exp", g.pointwise("sub", g.matmul(q, kt), stats))
+    ds = g.pointwise("mul", g.pointwise("mul", g.pointwise("sub", g.matmul(do, vt), sums), p), one, dtype="float16")
+    p = g.pointwise("mul", p, one, dtype="float16")
+    turned, pt = (g.add("reshape", x=x, shape=(B, H, S, S), strides=(H * S * S, S * S, 1, S))["y"] for x in (ds, p))
+    for name, result in (("dv", g.matmul(pt, do)), ("dq", g.matmul(ds, k)), ("dk", g.matmul(turned, q))):
+        g.output(name, result, "float16", strides.get(name))
+    return g
+
+
+def heads(g: Graph, name: str, strides: dict[str, tuple[int, ...]]) -> Any:
+    usual = ROW if SHAPES[name][3] == D else (H * S * D, S * D, 1, D)
+    return g.tensor(name, TensorSpec(SHAPES[name], "float16", strides.get(name, usual)))
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "strides", "axis"),
+    [
+        *((attention, name, COLUMN, 3) for name in ("q", "v", "o")),
+        (attention, "kt", (H * S * D, S * D, S, 1), 2),
+        *((attention_gradient, name, COLUMN, 3) for name in ("q", "do", "dk", "dv")),
+        *((attention_gradient, name, (2 * H * S * D, 2 * S * D, 2, 2 * D), 2) for name in ("kt", "vt")),
+    ],
+)
+def test_attention_of_heads_that_are_not_contiguous_is_rejected_by_name(
+    make: Callable[..., Graph], name: str, strides: tuple[int, ...], axis: int
+) -> None:
+    g = make(**{name: strides})
+    with pytest.raises(ValueError, match=f"^{name} must have stride 1 on axis {axis} within attention; got shape"):
+        g.plan(DeviceProfile.load("h200"))
+    problem = sample_graphs.as_graph(g)
+    with pytest.raises(ValueError, match="must have stride 1 on axis"):
+        problem_notation.parse(problem_notation.text_of(problem))
+
+
+@pytest.mark.parametrize("name", ["k", "o", "dq"])
+def test_other_tensors_of_attentions_gradient_may_have_any_strides(name: str) -> None:
+    attention_gradient(**{name: COLUMN}).problem()
+
+
+def test_heads_beside_each_other_and_heads_of_one_element_are_planned() -> None:
+    beside = (S * H * D, D, H * D, 1)
+    attention_gradient(q=beside, k=beside, do=beside, kt=(S * H * D, D, 1, H * D)).problem()
+    attention(v=beside).problem()
+
+
+def test_the_gradient_of_a_maximum_channels_last_needs_the_indices() -> None:
+    g = Graph()
+    small, large = sample_graphs.channels_last((2, 16, 4, 4)), sample_graphs.channels_last((2, 16, 8, 8))
+    dy, x, y = g.tensor("dy", small), g.tensor("x", large), g.tensor("y", small)
+    g.output("dx", g.resample_backward("maxpool", dy, large.shape, 2, x=x, y=y))
+    with pytest.raises(
+        ValueError, match=r"^dy must have packed strides for the gradient of maxpool without `index`; got"
+    ):
+        g.problem()
+    with_index = Graph()
+    dy, index = with_index.tensor("dy", small), with_index.tensor("index", small._replace(dtype="int8"))
+    with_index.output("dx", with_index.resample_backward("maxpool", dy, large.shape, 2, index=index))
+    with_index.problem()

@@ -55,6 +55,18 @@ def test_what_a_square_root_is_computed_from_is_positive_too() -> None:
     assert ranges(lambda g, a, b: g.pointwise("log", g.matmul(a, b)), 2, square) == [POSITIVE] * 2
 
 
+def test_a_length_that_indices_are_compared_with_is_the_size_of_their_axis() -> None:
+    def masked(g: Graph, x: Any, length: Any) -> Any:
+        flag = g.pointwise("cmp_lt", g.pointwise("gen_index", x, axis=1), length)
+        return g.pointwise("binary_select", x, g.number(0.0), flag)
+
+    g = Graph()
+    g.output("y", masked(g, g.tensor("x", X), g.tensor("length", TensorSpec((2, 1, 1, 1), "int32"))))
+    problem = g.problem()
+    found = {spec.dtype: values for spec, values in zip(problem.specs[:2], problem.value_ranges[:2], strict=True)}
+    assert found == {"float32": ANY, "int32": Values(X.shape[1], X.shape[1], is_whole=True, step=0)}
+
+
 def test_variances_of_normalizations_are_positive() -> None:
     g = Graph()
     x = g.tensor("x", X)

@@ -22,6 +22,8 @@ from cudnnpy._core.layouts import TensorSpec, packed_strides
 from cudnnpy._planning import engines
 from cudnnpy.backend import Descriptor
 from cudnnpy.errors import CudnnError
+from cudnnpy.graph.descriptors import graph_tensor
+from cudnnpy.graph.operation_graph import Tensor
 from cudnnpy.raw import _api
 
 _X, _CHANNELS = (8, 16, 8, 8), (1, 16, 1, 1)
@@ -33,7 +35,7 @@ _HAS_MODES = raw.version() >= 92300
 
 
 def tensor(uid: int, shape: tuple[int, ...], **attributes: Any) -> Descriptor:
-    return engines.tensor(uid, TensorSpec(shape, "float32", packed_strides(shape)), **attributes)
+    return graph_tensor(Tensor(uid, TensorSpec(shape, "float32", packed_strides(shape)), **attributes), None)
 
 
 def made(kind: str, **attributes: Any) -> Descriptor:
@@ -74,7 +76,7 @@ def norm(**attributes: Any) -> Descriptor:
 
 
 def epsilon() -> Descriptor:
-    return tensor(5, _SCALAR, by_value=True)
+    return tensor(5, _SCALAR, number=1.0)
 
 
 def plan_of(text: str) -> None:
@@ -158,7 +160,8 @@ def plan_text() -> str:
         {getattr(raw, f"CUDNN_ATTR_CONVOLUTION_{name}"): value for name, value in geometry.items()},
     )
     tensors = {"X": tensor(1, _X), "W": tensor(2, (16, 16, 3, 3)), "Y": tensor(3, _X), "CONV_DESC": convolution}
-    graph = engines.graph_of([made("CONVOLUTION_FORWARD", **tensors, ALPHA=1.0, BETA=0.0)], target())
+    operations = [made("CONVOLUTION_FORWARD", **tensors, ALPHA=1.0, BETA=0.0)]
+    graph = Descriptor(raw.CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, {raw.CUDNN_ATTR_OPERATIONGRAPH_OPS: operations})
     plan = next(engines.heuristics(graph, target())).finalize()
     return str(plan[raw.CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION])
 

@@ -186,6 +186,16 @@ def test_a_comparison_that_may_go_either_way() -> None:
     assert allowed["far"].item() == 0  # -infinity, and nothing else
 
 
+@pytest.mark.parametrize("outside", [-np.inf, -1e9])
+def test_the_value_outside_of_a_mask_does_not_enlarge_the_tolerance(outside: float) -> None:
+    a, b = (normal_numbers(n, (1, 1, 16, 16)).astype(np.float16) for n in (0, 1))
+    g = Graph()
+    scores = g.matmul(*(g.tensor(name, TensorSpec(one.shape, "float16")) for name, one in (("a", a), ("b", b))))
+    masked = g.add("diagonal_band_mask", x=scores, b=g.number(outside), comparison_mode="cmp_ge")["y"]
+    g.output("y", g.pointwise("exp", masked), "float32")
+    assert (reference.tolerance(g, {"a": a, "b": b})["y"] < 0.01 * (1 + reference.run(g, {"a": a, "b": b})["y"])).all()
+
+
 def test_exact_results_have_no_tolerance() -> None:
     g = Graph()
     array = normal_numbers(0, (2, 3, 4)).astype(np.float16)
