@@ -1,6 +1,5 @@
 """Without torch, one test of this folder is left, which says so."""
 
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,9 +20,6 @@ def cudnn_flags() -> Iterator[None]:
 
     flags = torch.backends.cudnn
     before = flags.benchmark, flags.allow_tf32, flags.deterministic
-    warnings.filterwarnings(
-        "ignore", "PyTorch's own kernels compute", RuntimeWarning
-    )  # as on a machine without a driver
     yield
     flags.benchmark, flags.allow_tf32, flags.deterministic = before
 

@@ -33,7 +33,9 @@ def main() -> None:
         if os.getpid() == recorded:  # not in a process that the program has forked
             recording.save(f"/proc/self/fd/{file}")
 
-    atexit.register(save)  # the first is called last: after the program's threads and exit handlers, which may plan, too
+    atexit.register(
+        save
+    )  # the first is called last: after the program's threads and exit handlers, which may plan, too
     try:
         if is_module:
             runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
