@@ -29,7 +29,8 @@ NONE = "none"
 TORCH = "torch"  # the flavour that the package index's PyTorch brings
 STAMP = "cudnnpy-environment.sha256"
 DOWNLOADS = {"cu12": 1.4, "cu13": 1.1, TORCH: 3.0}  # GB, of the extra's packages
-INSTALL = ("install", "-q", "--no-compile")  # what is imported is compiled then: 0.1 GB less
+# What is imported is compiled then: 0.1 GB less. On a terminal pip shows what it downloads, which takes minutes.
+INSTALL = ("install", *([] if sys.stdout.isatty() else ["-q"]), "--no-compile")
 ROOM = 12  # GB: PyTorch's wheels, and beside them the same unpacked
 
 

@@ -77,14 +77,14 @@ def copy_with_strides(host: NDArray[Any], dtype: Dtype, strides: tuple[int, ...]
 
 
 def to_numpy(array: Array) -> NDArray[Any]:
-    """Return a copy of a device array as a NumPy array, with the same stride order.
+    """Return a copy of a device array as a NumPy array, with the same stride order. A NumPy array is returned itself.
 
     Work queued on the current stream of the array's library is completed first.
 
     Parameters
     ----------
     array : array
-        A device array of any library.
+        A device array of any library, or a NumPy array.
 
     Returns
     -------
@@ -94,7 +94,7 @@ def to_numpy(array: Array) -> NDArray[Any]:
     Raises
     ------
     TypeError
-        If the array is in host memory, or is not an array.
+        If the array is another library's in host memory, or is not an array.
     ValueError
         If a stride is negative.
 
@@ -108,6 +108,8 @@ def to_numpy(array: Array) -> NDArray[Any]:
     """
     import numpy as np
 
+    if isinstance(array, np.ndarray):
+        return array
     library = library_of(array, "array")
     pointer, signature = read(array, "array")
     spec = spec_of(signature)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from inspect import CO_VARKEYWORDS, isfunction
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from cudnnpy._checks.suggestions import near, our_option
+from cudnnpy._checks.suggestions import explain_keywords, near, our_option
 
 _ClassT = TypeVar("_ClassT", bound=type)
 
@@ -123,31 +120,8 @@ _KEYWORDS: dict[str, str] = {
 
 def with_frontend_keywords(graph_class: _ClassT) -> _ClassT:
     """Make the methods of a class explain unknown keywords, such as cudnn-frontend's."""
-    for name, method in list(vars(graph_class).items()):
-        is_public = name == "__init__" or not name.startswith("_")
-        if is_public and isfunction(method) and not method.__code__.co_flags & CO_VARKEYWORDS:
-            setattr(graph_class, name, _explaining(method))
+    explain_keywords(graph_class, lambda _graph, unknown, known: _suggest(unknown, known))
     return graph_class
-
-
-def _explaining(method: Callable[..., Any]) -> Callable[..., Any]:
-    code = method.__code__
-    known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-
-    @wraps(method)
-    def call(*given: Any, **named: Any) -> Any:
-        try:
-            return method(*given, **named)
-        except TypeError:
-            unknown = next((name for name in named if name not in known), None)
-            if unknown is None:
-                raise
-            called = "Graph" if method.__name__ == "__init__" else f"Graph.{method.__name__}"
-            raise TypeError(
-                f"an argument of {called} must be one of {', '.join(known)}; got {unknown!r:.80}{_suggest(unknown, known)}"
-            ) from None
-
-    return call
 
 
 def _suggest(unknown: str, known: tuple[str, ...]) -> str:

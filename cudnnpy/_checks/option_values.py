@@ -193,12 +193,21 @@ def check_shape(name: str, value: Any, rank: int | None = None, low: int = 1) ->
     return numbers
 
 
-def check_channels(x_shape: Sequence[int], w_shape: Sequence[int], groups: int) -> None:
-    """ValueError for a filter of another number of channels than x has, in logical order; or for groups that do not divide."""
+def in_array_order(logical: Sequence[int], layout: Layout) -> tuple[int, ...]:
+    """Return a logical shape, or strides, in the axis order of the arrays of a layout, as errors show it."""
+    last = is_channels_last(layout) and len(logical) > 2
+    return (logical[0], *logical[2:], logical[1]) if last else tuple(logical)
+
+
+def check_channels(x_shape: Sequence[int], w_shape: Sequence[int], groups: int, layout: Layout = "NCHW") -> None:
+    """ValueError for a filter of another number of channels than x has, or for groups that do not divide it.
+
+    The shapes are logical; the error has those of the arrays.
+    """
     if x_shape[1] != w_shape[1] * groups:
         raise ValueError(
             f"x must have {w_shape[1] * groups} channels, {w_shape[1]} in each of {groups} group(s) of w; "
-            f"got {x_shape[1]} (x has shape {tuple(x_shape)}, w {tuple(w_shape)}, logical order)"
+            f"got {x_shape[1]} (x has shape {in_array_order(x_shape, layout)}, w {in_array_order(w_shape, layout)})"
         )
     if w_shape[0] % groups:
         raise ValueError(f"groups must divide the {w_shape[0]} output channels of w; got {groups}")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import wraps
+from inspect import CO_VARKEYWORDS, isfunction
 from typing import Any, NoReturn, TypeVar
 
 _ClassT = TypeVar("_ClassT", bound=type)
@@ -107,9 +108,9 @@ _VALUES: dict[str, dict[str, str]] = {
         )
         for name in names
     },
-    "gelu": {"clipped_relu": "A gelu is an operation of graphs: cudnnpy.Graph().pointwise('gelu_fwd', x)"},
+    "gelu": {"swish": "A gelu is an operation of graphs: cudnnpy.Graph().pointwise('gelu_fwd', x)"},
     "leaky_relu": {
-        "clipped_relu": "A leaky relu is an operation of graphs: "
+        "swish": "A leaky relu is an operation of graphs: "
         "cudnnpy.Graph().pointwise('relu_fwd', x, how={'relu_lower_clip_slope': slope})"
     },
     **{name: {"int8x4": f"The memory format is format={name!r}, or strides="} for name in ("nhwc", "nchw")},
@@ -175,6 +176,51 @@ def _check_arguments(options_class: type, given: tuple[Any, ...], options: dict[
             raise TypeError(
                 f"an option of {name} must be one of {', '.join(names)}; got {option!r:.80}{_suggest_option(option, names)}"
             ) from None
+
+
+def explain_keywords(kind: type, suggest: Callable[[object, str, tuple[str, ...]], str]) -> None:
+    """Make the public methods that a class defines explain unknown keywords, except those that take any keyword.
+
+    `suggest` returns the end of the error from the object, the unknown keyword and the names of the arguments.
+    """
+    for name, method in list(vars(kind).items()):
+        is_public = name == "__init__" or not name.startswith("_")
+        if is_public and isfunction(method) and not method.__code__.co_flags & CO_VARKEYWORDS:
+            setattr(kind, name, _explaining(method, suggest))
+
+
+def _explaining(
+    method: Callable[..., Any], suggest: Callable[[object, str, tuple[str, ...]], str]
+) -> Callable[..., Any]:
+    code = method.__code__
+    known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    called = method.__qualname__.removesuffix(".__init__")
+
+    @wraps(method)
+    def call(*given: Any, **named: Any) -> Any:
+        try:
+            return method(*given, **named)
+        except TypeError:
+            unknown = next((name for name in named if name not in known), None)
+            if unknown is None or not given:
+                raise
+            raise TypeError(
+                f"an argument of {called} must be one of {', '.join(known)}; got {unknown!r:.80}"
+                f"{suggest(given[0], unknown, known)}"
+            ) from None
+
+    return call
+
+
+def suggest_argument(operation: object, unknown: str, known: tuple[str, ...]) -> str:
+    """Return the end of the error for an unknown keyword of a layer's method, which may be an option of the layer."""
+    kind: Any = type(operation)
+    options = [option.name for option in fields(kind) if option.init]
+    ours = unknown if unknown in options else our_option(unknown)
+    if ours in options:
+        return f". It is an option of the operation: {kind.__name__}({ours}=...)"
+    guess = did_you_mean(near(unknown, known))
+    return guess or (f". {_SENTENCES[unknown]}" if unknown in _SENTENCES else "")
 
 
 def our_option(option: str) -> str:

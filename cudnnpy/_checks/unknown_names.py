@@ -78,8 +78,20 @@ _NAMES: dict[str, str] = {
     f"modes are names in lower case; {_GRAPH}": """
         pointwise_mode reduction_mode resample_mode norm_forward_phase convolution_mode
     """,
-    "cudnnpy has no attention; the functions of cuDNN's attention are in cudnnpy.raw": """
-        sdpa scaled_dot_product_attention attention MultiheadAttention
+    # The rows of docs/not-here.md
+    'attention is a node of a graph: type cudnnpy.Graph().add("sdpa_fwd", q=q, k=k, v=v, scale=scale); PyTorch has '
+    "torch.nn.functional.scaled_dot_product_attention": """
+        sdpa scaled_dot_product_attention attention flash_attention MultiheadAttention
+    """,
+    "recurrent networks are functions of C: type cudnnpy.raw.cudnnRNNForward, with cudnnpy.descriptors.RNNDescriptor and "
+    "RNNDataDescriptor; PyTorch has torch.nn.LSTM, which uses cuDNN": """
+        RNN RNNCell RNNBase LSTM LSTMCell GRU GRUCell rnn_forward dnn_rnn RNNBlock GpuRNNForwardTraining CudnnRNNHandle
+    """,
+    "CTC loss is a function of C: type cudnnpy.raw.cudnnCTCLoss_v8, with cudnnpy.descriptors.CTCLossDescriptor; PyTorch has "
+    "torch.nn.functional.ctc_loss": "CTCLoss ctc ctc_loss gpu_ctc",
+    "the spatial transformer is functions of C: type cudnnpy.raw.cudnnSpatialTfSamplerForward, with "
+    "cudnnpy.descriptors.SpatialTransformerDescriptor; PyTorch has torch.nn.functional.grid_sample": """
+        SpatialTransformer GridGenerator BilinearSampler grid_sample affine_grid dnn_spatialtf
     """,
     "the operations are names of the package: type cudnnpy.Convolution, for example": """
         nn functional layers keras nd gluon dnn theano singa mxnet

@@ -14,6 +14,7 @@ from cudnnpy._checks.option_values import (
     check_layout_rank,
     check_shape,
     expand_per_axis,
+    in_array_order,
     is_channels_last,
 )
 from cudnnpy._convolution.options import GeometryOptions, TransposeOptions
@@ -69,13 +70,13 @@ def output_shape(options: GeometryOptions, x_shape: Sequence[int], w_shape: Sequ
     x_shape, w_shape = check_shape("x_shape", x_shape, low=0), check_shape("w_shape", w_shape, low=0)
     rank = _check_rank(options, x_shape)
     if len(w_shape) != rank:
-        raise ValueError(f"w must have {rank} axes, as x; got shape {w_shape} (x has shape {x_shape})")
-    check_channels(x_shape, w_shape, options.groups)
+        x, w = (in_array_order(shape, options.layout) for shape in (x_shape, w_shape))
+        raise ValueError(f"w must have {rank} axes, as x; got shape {w} (x has shape {x})")
+    check_channels(x_shape, w_shape, options.groups, options.layout)
     for name, shape, empty in (("x", x_shape, "N or C"), ("w", w_shape, "C / groups")):
         if 0 in (shape[2:] if name == "x" else (shape[0], *shape[2:])):
-            raise ValueError(
-                f"{name} must have sizes of 1 or more, except for {empty}; got shape {shape} (logical order)"
-            )
+            shape = in_array_order(shape, options.layout)
+            raise ValueError(f"{name} must have sizes of 1 or more, except for {empty}; got shape {shape}")
     spatial = geometry(options, x_shape[2:], w_shape[2:])
     sizes = output_sizes(x_shape[2:], w_shape[2:], spatial)
     for at, found in enumerate(sizes):
@@ -125,11 +126,12 @@ def transposed_output_shape(options: TransposeOptions, x_shape: Any, w_shape: An
     last = is_channels_last(options.layout)
     x_shape = check_shape("x_shape", x_shape, low=0)
     rank = _check_rank(options, x_shape)
-    x, w = to_logical(x_shape, last), to_logical(check_shape("w_shape", w_shape, rank), last)
+    w_shape = check_shape("w_shape", w_shape, rank)
+    x, w = to_logical(x_shape, last), to_logical(w_shape, last)
     if 0 in x[1:]:
-        raise ValueError(f"x must have sizes of 1 or more, except for a batch of 0; got shape {x} (logical order)")
+        raise ValueError(f"x must have sizes of 1 or more, except for a batch of 0; got shape {x_shape}")
     if x[1] != w[0]:
-        raise ValueError(f"x must have {w[0]} channels, as w; got {x[1]} (x has shape {x}, w {w}, logical order)")
+        raise ValueError(f"x must have {w[0]} channels, as w; got {x[1]} (x has shape {x_shape}, w {w_shape})")
     if w[0] % options.groups:
         raise ValueError(f"groups must divide the {w[0]} input channels; got {options.groups}")
     spatial, extra = transposed_geometry(options, w[2:])

@@ -10,7 +10,7 @@ import math
 from typing import NamedTuple, get_args
 
 from cudnnpy._checks.call_arguments import check_activation, check_scales
-from cudnnpy._checks.option_values import error_repr, is_channels_last
+from cudnnpy._checks.option_values import error_repr, in_array_order, is_channels_last
 from cudnnpy._convolution.options import ConvolutionOptions, GeometryOptions, compute_dtype_for
 from cudnnpy._convolution.sizes import Geometry, geometry, output_shape
 from cudnnpy._core.dtypes import dtype_of
@@ -133,7 +133,8 @@ def make_problem(
     names, tensors = dict(zip(roles, (one, two, "out"), strict=True)), {"x": x, "w": w, "y": y}
     first, second, result = (tensors[role] for role in roles)
     if tuple(y.shape) != expected:
-        raise ValueError(f"{names['y']} must have shape {expected} (logical order); got shape {tuple(y.shape)}")
+        expected, shape = (in_array_order(shape, options.layout) for shape in (expected, y.shape))
+        raise ValueError(f"{names['y']} must have shape {expected}; got shape {shape}")
     if first.dtype in ("int32", "uint8", "int64", "bool", "float8_e8m0fnu"):
         raise TypeError(f"{one} must be of a floating-point type, or int8; got {first.dtype}")
     if first.dtype != second.dtype:

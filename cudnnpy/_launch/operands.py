@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cudnnpy._checks.call_arguments import check_no_beta
-from cudnnpy._checks.option_values import check_layout_rank
+from cudnnpy._checks.option_values import check_layout_rank, in_array_order, is_channels_last
 from cudnnpy._core.layouts import (
     TensorSpec,
     canonical_spec,
+    check_distinct,
     packed_strides,
     packed_strides_like,
     to_logical,
@@ -16,7 +17,7 @@ from cudnnpy._core.layouts import (
 )
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.program import Operand, check_overlaps
-from cudnnpy.typing import ElementName
+from cudnnpy.typing import ElementName, Layout
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
@@ -54,13 +55,17 @@ def check_input(
     return canonical_spec(spec, name)
 
 
-def check_like(call: Call, name: str, shape: Sequence[int], dtype: str) -> TensorSpec:
-    """Return an array of a call that must have a shape and a dtype. It is empty if the shape is."""
+def check_like(call: Call, name: str, shape: Sequence[int], dtype: str, layout: Layout = "NCHW") -> TensorSpec:
+    """Return an array of a call that must have a shape and a dtype. It is empty if the shape is.
+
+    If the array's axes were brought to logical order, the error has those of the layout.
+    """
     spec = check_input(call, name, dtypes=FLOATS, empty=0 in shape)
     if spec.dtype != dtype:
         raise TypeError(f"{name} must be {dtype}; got {spec.dtype}")
     if spec.shape != tuple(shape):
-        raise ValueError(f"{name} must have shape {tuple(shape)}; got shape {spec.shape}")
+        expected, given = (in_array_order(one, layout) for one in (shape, spec.shape))
+        raise ValueError(f"{name} must have shape {expected}; got shape {given}")
     return spec
 
 
@@ -92,20 +97,22 @@ def packed_like(call: Call, name: str, shape: tuple[int, ...], *dtypes: str) -> 
     return spec._replace(shape=tuple(shape), strides=packed)
 
 
-def in_logical_order(spec: TensorSpec, name: str, layout: str) -> TensorSpec:
+def in_logical_order(spec: TensorSpec, name: str, layout: Layout) -> TensorSpec:
     """Return a tensor of a layout with its axes as (N, C, spatial...). Raises ValueError."""
     check_layout_rank(layout, name, len(spec.shape))
     strides = packed_strides(spec.shape) if spec.strides is None else spec.strides
     if len(strides) != len(spec.shape):
         raise ValueError(f"{name} must have a stride for each axis; got strides {strides} (shape {tuple(spec.shape)})")
-    last = layout.endswith("C")
+    if 0 not in spec.shape:
+        check_distinct(spec._replace(strides=strides), name)
+    last = is_channels_last(layout)
     return spec._replace(shape=to_logical(spec.shape, last), strides=to_logical(strides, last))
 
 
 def logical(
     call: Call,
     name: str,
-    layout: str,
+    layout: Layout,
     ranks: range = range(3, 6),
     dtypes: Sequence[str] = FLOATS,
     *,
@@ -116,14 +123,14 @@ def logical(
     return check_input(call._replace(specs=Specs({name: spec})), name, ranks, dtypes, empty=empty)
 
 
-def logical_like(call: Call, name: str, layout: str, shape: Sequence[int], dtype: str) -> TensorSpec:
+def logical_like(call: Call, name: str, layout: Layout, shape: Sequence[int], dtype: str) -> TensorSpec:
     """Return an array of a call with its axes as (N, C, spatial...). It must have a shape and a dtype."""
     spec = logical(call, name, layout, range(1, 6), empty=0 in shape)
-    return check_like(call._replace(specs=Specs({name: spec})), name, shape, dtype)
+    return check_like(call._replace(specs=Specs({name: spec})), name, shape, dtype, layout)
 
 
 def logical_result(
-    call: Call, name: str, shape: Sequence[int], order: TensorSpec, layout: str, beta: float = 0.0
+    call: Call, name: str, shape: Sequence[int], order: TensorSpec, layout: Layout, beta: float = 0.0
 ) -> TensorSpec:
     """Return a result with its axes as (N, C, spatial...): the array passed for it, checked, or a new one like `order`."""
     if name not in call.specs:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from cudnnpy import raw
 from cudnnpy._arrays.device_array import current_device
 from cudnnpy._checks.call_arguments import check_activation
+from cudnnpy._checks.option_values import in_array_order
 from cudnnpy._convolution.options import FusedOptions
 from cudnnpy._convolution.sizes import Geometry, geometry, output_shape, output_shape_in_layout
 from cudnnpy._convolution.specification import result_in_layout
@@ -168,10 +169,11 @@ class FusedConvolution(FusedOptions, ArrayOperation):
         wanted = _specs_of_engines(operands)
         for operand, spec in zip(operands, wanted, strict=True):
             if _is_copied(operand, spec):
+                assert operand.spec.strides is not None
                 raise ValueError(
                     f"{operand.name} must be channels last and aligned to 16 bytes, since a plan makes no copies; got strides "
-                    f"{operand.spec.strides} and an alignment of {operand.spec.alignment} (logical order). Pass strides, or "
-                    "use layout='NHWC'"
+                    f"{in_array_order(operand.spec.strides, self.layout)} and an alignment of {operand.spec.alignment}. Pass "
+                    "strides, or use layout='NHWC'"
                 )
         spatial = geometry(self, operands[0].spec.shape[2:], operands[1].spec.shape[2:])
         graph = self._graph(operands, wanted, spatial, activation)

@@ -11,7 +11,14 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, get_args
 
 from cudnnpy import raw
-from cudnnpy._checks.option_values import check_layout, check_option, check_per_axis, check_shape, expand_per_axis
+from cudnnpy._checks.option_values import (
+    check_layout,
+    check_option,
+    check_per_axis,
+    check_shape,
+    expand_per_axis,
+    in_array_order,
+)
 from cudnnpy._checks.suggestions import with_suggestions
 from cudnnpy._core.layouts import (
     TensorSpec,
@@ -200,9 +207,8 @@ class Pooling(ArrayOperation):
         if rank not in (3, 4, 5):
             raise ValueError(f"x must have 3, 4 or 5 axes; got shape {shape}")
         if 0 in shape[1:]:
-            raise ValueError(
-                f"x must have sizes of 1 or more, except for a batch of 0; got shape {shape} (logical order)"
-            )
+            shape = in_array_order(shape, self.layout)
+            raise ValueError(f"x must have sizes of 1 or more, except for a batch of 0; got shape {shape}")
         found = list(shape[:2])
         for size, window, pad, step in zip(shape[2:], *self._each(rank - 2), strict=True):
             if window > size + 2 * pad:

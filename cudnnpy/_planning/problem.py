@@ -94,6 +94,10 @@ class Problem(Protocol):
     def broken_rule(self) -> str:
         """The rule because of which no engine computes the problem, as a sentence; "" if none is known."""
 
+    @property
+    def format_advice(self) -> str:
+        """A line about memory formats that engines may need, for the end of an error; "" if there is nothing to say."""
+
     def float64_elements(
         self, positions: Sequence[tuple[int, ...]], read: Read
     ) -> tuple[list[float], list[float]] | None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from cudnnpy._arrays import workspace as memory
 from cudnnpy._checks.byte_counts import bytes_text
 from cudnnpy._core.candidate_table import table
-from cudnnpy._core.layouts import are_channels_last, channels_last_strides
 from cudnnpy._planning import problem_notation
 from cudnnpy._planning.candidate_filter import rejection_by_options, try_plan
 from cudnnpy._planning.candidates import Candidate
@@ -234,25 +233,9 @@ def request_for(
 def no_algorithm(request: Request, considered: list[Candidate]) -> NoAlgorithmError:
     """Return the error for a problem that no candidate can run."""
     problem, options, _target, limit = request[:4]
-    advice = _advice_on_formats(problem) if problem.operation == "graph" else ""
     wanted, rule = describe_options(options, limit), problem.broken_rule
+    advice = "" if rule else problem.format_advice
     return NoAlgorithmError(str(problem), wanted, table(considered) + advice, considered, rule)
-
-
-def _advice_on_formats(problem: Problem) -> str:
-    """Return the line about tensors that are not channels last, which the engines of most graphs need; "" if all are."""
-    others = {
-        name: channels_last_strides(spec.shape)
-        for name, spec in zip(problem.operands, problem.specs, strict=True)
-        if len(spec.shape) > 3 and not are_channels_last(spec)
-    }
-    if not others:
-        return ""
-    name, strides = next(iter(others.items()))
-    return (
-        f"\n  Engines for most graphs need tensors that are channels last in memory; {', '.join(others)} "
-        f"{'is' if len(others) == 1 else 'are'} not. The strides of {name} would be {strides}"
-    )
 
 
 def describe_options(options: PlanningOptions, limit: int) -> str:

@@ -9,10 +9,16 @@ from typing import Any, NamedTuple
 from cudnnpy._process.installation import with_extra
 
 CUDA_MAJORS = ("12", "13")  # the CUDA versions that an extra is for
-NO_DRIVER = (
-    "no CUDA driver (libcuda.so.1) was found: install NVIDIA's driver, compute on the CPU with cudnnpy.reference, or plan for "
-    "the GPU of another machine with device=cudnnpy.DeviceProfile.load('h200')"
+_IN_PYTHON = (
+    ", compute on the CPU with cudnnpy.reference, or plan for the GPU of another machine with "
+    "device=cudnnpy.DeviceProfile.load('h200')"
 )
+NO_DRIVER = f"no CUDA driver (libcuda.so.1) was found: install NVIDIA's driver{_IN_PYTHON}"
+
+
+def without_python_advice(text: str) -> str:
+    """Return an error without the advice that is Python: the commands give their own."""
+    return text.replace(_IN_PYTHON, "")
 
 
 class CudaState(NamedTuple):

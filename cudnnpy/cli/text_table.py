@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from cudnnpy._checks.option_values import printable
 from cudnnpy._checks.size_limits import MAX_PRINTED_CHARACTERS
+from cudnnpy._process.cuda_state import without_python_advice
 from cudnnpy._process.installation import with_extra
 
 _MIN_WIDTH, _MAX_WIDTH = 60, 200  # columns
@@ -74,6 +75,7 @@ def _print_by_rich(lines: Iterable[Line], **options: Any) -> Any:
 
 def printed(text: str) -> str:
     """Return a text with control characters as escapes and long lines shortened, as the command prints it."""
+    text = without_python_advice(text)
     lines = (line[:MAX_PRINTED_CHARACTERS] + "..." * (len(line) > MAX_PRINTED_CHARACTERS) for line in text.split("\n"))
     return printable("\n".join(lines))
 
@@ -96,6 +98,11 @@ def wrapped(text: str, columns: int) -> list[str]:
     return textwrap.wrap(text, columns, break_on_hyphens=False) or [""]
 
 
+def _shortened(text: str, columns: int) -> list[str]:
+    """Return a text as one line of at most so many columns."""
+    return [text if len(text) <= columns else f"{text[: columns - 3]}..."]
+
+
 def labelled(rows: Sequence[tuple[str, str]], columns: int | None = None) -> Iterator[Line]:
     """Yield labels and their texts, which are wrapped to some number of columns if it is given."""
     indent = max(len(label) for label, _ in rows) + len(_GAP)
@@ -111,16 +118,19 @@ def table(
     marked: int | None = None,
     indent: str = "  ",
     numeric: int = 0,
+    wraps: bool = True,
 ) -> Iterator[Line]:
     """Yield the lines of a table whose first row is the header.
 
-    Cells are wrapped if the table is wider than `columns`. The last `numeric` columns are aligned to the right.
+    Cells are wrapped if the table is wider than `columns`, or without `wraps` shortened, so that each row is one line.
+    The last `numeric` columns are aligned to the right.
     The row with the index `marked`, the first below the header being 0, begins with an asterisk.
     """
     room = None if columns is None else columns - len(indent) - len(_GAP) * (len(cells[0]) - 1)
     widths = _widths(cells, room)
     for number, row in enumerate(cells, -1):
-        parts = [wrapped(text, size) for text, size in zip(row, widths, strict=True)]
+        fit = wrapped if wraps else _shortened
+        parts = [fit(text, size) for text, size in zip(row, widths, strict=True)]
         for index in range(max(map(len, parts))):
             texts = [part[index] if index < len(part) else "" for part in parts]
             line = _GAP.join(

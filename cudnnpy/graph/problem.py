@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from cudnnpy import raw
 from cudnnpy._checks.option_values import error_repr
-from cudnnpy._core.layouts import TensorSpec
+from cudnnpy._core.layouts import TensorSpec, are_channels_last, channels_last_strides
 from cudnnpy._core.untrusted_json import parse_json
 from cudnnpy._launch.steps import Executable
 from cudnnpy._planning.candidates import Candidate, all_engines, candidate_for_engine, heuristic_candidates
@@ -49,6 +49,8 @@ _SAME_SIGN = {
     "convolution_forward": ("x", "w"),
     "matmul": ("a", "b"),
 }
+# Kinds of matrix products, also within attention.
+_PRODUCTS = {"matmul", "moe_grouped_matmul", "moe_grouped_matmul_bwd", "paged_cache_load", "sdpa_bwd", "sdpa_fwd"}
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,26 @@ class GraphProblem:
     def broken_rule(self) -> str:
         """The rule of cuDNN's engines that the graph breaks; "" if it breaks no known one."""
         return broken_rule(self.graph)
+
+    @property
+    def format_advice(self) -> str:
+        """The line about tensors that are not channels last, which the engines of most graphs need.
+
+        It is "" if all are, and for matrix products, whose tensors have no channels.
+        """
+        kinds = {operation.kind for operation in self.graph.operations}
+        others = {
+            name: channels_last_strides(spec.shape)
+            for name, spec in zip(self.operands, self.specs, strict=True)
+            if len(spec.shape) > 3 and not are_channels_last(spec)
+        }
+        if not others or not kinds.isdisjoint(_PRODUCTS):
+            return ""
+        name, strides = next(iter(others.items()))
+        return (
+            f"\n  Engines for most graphs need tensors that are channels last in memory; {', '.join(others)} "
+            f"{'is' if len(others) == 1 else 'are'} not. The strides of {name} would be {strides}"
+        )
 
     def float64_elements(self, positions: Sequence[tuple[int, ...]], read: Read) -> None:
         """Return None: single elements of a graph are not computed."""

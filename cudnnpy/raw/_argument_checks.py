@@ -13,6 +13,8 @@ from cudnnpy.raw._types import Enumeration, EnumerationType
 _Pointer: Any = ctypes._Pointer
 # The positions of convolution descriptors by whose first two strides a function divides: they are 0 until they are set.
 _DIVIDES = {"cudnnGetFoldedConvBackwardDataDescriptors": 3}
+# How the names of parameters begin that are addresses of numbers in host memory; other `void *` are in device memory.
+_IN_HOST_MEMORY = ("alpha", "beta", "valuePtr", "arrayOfElements")
 
 
 def refusing(name: str, function: Callable[..., Any], bound: Callable[[str], Callable[..., int]]) -> Callable[..., Any]:
@@ -35,7 +37,11 @@ def refusing(name: str, function: Callable[..., Any], bound: Callable[[str], Cal
                 f"The function is {function.__doc__}"
             )
         for at in places:
-            if not arguments[at]:  # also false: an empty array
+            try:
+                is_null = not arguments[at]  # also true: an empty array
+            except (ValueError, RuntimeError):  # an array of several elements, which the function rejects
+                continue
+            if is_null:
                 refuse_null(name, at, arguments[at])
         for at, enum in enums:
             value = arguments[at]
@@ -49,19 +55,65 @@ def refusing(name: str, function: Callable[..., Any], bound: Callable[[str], Cal
         try:
             return function(*arguments)
         except ctypes.ArgumentError as error:
-            advice = _advice_on_numbers(name, arguments)
+            advice = _advice_on_pointers(name, function, arguments)
             raise ctypes.ArgumentError(f"{name}: {error}. The function is {function.__doc__}{advice}") from None
 
-    return checked
+    return _destroying(name, checked) if "Destroy" in name else checked
 
 
-def _advice_on_numbers(name: str, arguments: tuple[Any, ...]) -> str:
-    """Return the end of the error for a number where C takes the address of one, such as alpha; "" without one."""
-    parameters = _api.FUNCTIONS[name][1]
-    for value, (parameter, kind, _direction) in zip(arguments, parameters, strict=True):
-        if isinstance(value, float) and kind == "const void *":
-            return f". {parameter} is the address of a number: byref(c_float({value})), or byref(c_double({value})) for float64"
+def _destroying(name: str, destroy: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a destroy function that sets the caller's variable to NULL, and rejects it with ValueError the second time.
+
+    cuDNN would free the memory twice, which ends the process.
+    """
+
+    def destroying(*arguments: Any) -> Any:
+        given = arguments[0] if arguments else None
+        if isinstance(given, _Pointer) and not given and getattr(given, "_is_destroyed", False):
+            raise ValueError(
+                f"{name}: {type(given).__name__} must be destroyed once; got one that is destroyed already"
+            )
+        status = destroy(*arguments)
+        if isinstance(given, _Pointer) and given and not status:
+            ctypes.c_void_p.from_buffer(given).value = None
+            given._is_destroyed = True
+        return status
+
+    return destroying
+
+
+def _advice_on_pointers(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> str:
+    """Return the end of the error for a number, an array or a list where C takes an address; "" without one."""
+    kinds: Any = getattr(function, "argtypes", ())
+    for value, (parameter, kind, _direction), pointer in zip(arguments, _api.FUNCTIONS[name][1], kinds, strict=True):
+        if isinstance(value, int) or not kind.endswith(("*", "[]")):
+            continue
+        if pointer is not ctypes.c_void_p:
+            if hasattr(value, "__len__") and not isinstance(value, ctypes.Array | bytes):
+                return f". {parameter} is a C array: ({pointer._type_.__name__} * {len(value)})(*values)"
+        elif isinstance(value, ctypes.c_float | ctypes.c_double) or _is_number(value):
+            number = float(getattr(value, "value", value))
+            ways = f"byref(c_float({number})), or byref(c_double({number})) for float64"
+            return f". {parameter} is the address of a number: {ways}"
+        elif hasattr(value, "shape"):
+            return f". {parameter} is {_address_of(value, parameter.startswith(_IN_HOST_MEMORY))}"
     return ""
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a number of Python or NumPy, or an array without axes."""
+    return hasattr(value, "__float__") and getattr(value, "shape", ()) == ()
+
+
+def _address_of(array: Any, in_host_memory: bool) -> str:
+    """Return which address is expected where an array was passed, and how to pass it."""
+    place = "an address in host memory" if in_host_memory else "a device address"
+    given = f"{type(array).__module__.partition('.')[0]}.{type(array).__qualname__}"
+    if hasattr(array, "__array_interface__"):
+        remedy = "array.ctypes.data" if in_host_memory else "copy.pointer, of copy = cudnnpy.to_device(array)"
+        return f"{place}; got a host array ({given}): pass {remedy}"
+    ways = [way for way in ("data_ptr()", "pointer") if hasattr(array, way.removesuffix("()"))]
+    return f"{place}; got a {given}: pass {f'array.{ways[0]}' if ways else 'its address as an int'}"
 
 
 def refuse_null(name: str, at: int, value: Any) -> None:

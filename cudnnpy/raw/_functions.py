@@ -34,8 +34,12 @@ def function(name: str) -> Callable[..., Any]:
     is_status, success = returns == "cudnnStatus_t", _api.cudnnStatus_t(0)
     bound: Callable[..., Any] | None = None
 
-    def called(*arguments: Any) -> Any:
+    def called(*arguments: Any, **named: Any) -> Any:
         nonlocal bound
+        if named:
+            raise TypeError(
+                f"{name}: arguments must be positional, as in C; got {next(iter(named))}=. The function is {prototype(name)}"
+            )
         if bound is None:
             bound = checked(name)
         result = bound(*arguments)

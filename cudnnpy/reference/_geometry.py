@@ -9,7 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cudnnpy._checks.option_values import check_channels, check_layout_rank, check_shape, expand_per_axis
+from cudnnpy._checks.option_values import (
+    check_channels,
+    check_layout_rank,
+    check_shape,
+    expand_per_axis,
+    in_array_order,
+)
 from cudnnpy._convolution.options import ConvolutionOptions as Options
 from cudnnpy.reference._arrays import Shape
 
@@ -47,7 +53,7 @@ class Geometry:
 def convolution(options: Options, x_shape: Shape, w_shape: Shape) -> Geometry:
     """Geometry of the convolution of x (N, C, spatial...) with w (K, C / groups, spatial...)."""
     rank = _spatial_rank(options, x_shape, w_shape)
-    check_channels(x_shape, w_shape, options.groups)
+    check_channels(x_shape, w_shape, options.groups, options.layout)
     stride, dilation = _each(options, "stride", rank), _each(options, "dilation", rank)
     sizes, kernel = x_shape[2:], w_shape[2:]
     reach = _reach(kernel, dilation)
@@ -146,7 +152,9 @@ def _spatial_rank(options: Options, x_shape: Shape, w_shape: Shape, name: str = 
     """Return the number of spatial axes, if x (or another array), w and the layout agree on it; otherwise raise."""
     check_rank(name, x_shape, options.layout)
     if len(w_shape) != len(x_shape):
-        raise ValueError(f"w must have {len(x_shape)} axes, as {name}; got shape {tuple(w_shape)}")
+        raise ValueError(
+            f"w must have {len(x_shape)} axes, as {name}; got shape {in_array_order(w_shape, options.layout)}"
+        )
     return len(x_shape) - 2
 
 

@@ -114,6 +114,7 @@ class MadeUp:
     operation: str = "made up"
     kind: str = "made up"
     broken_rule: str = ""
+    format_advice: str = ""
     operands: tuple[str, ...] = ("a", "b")
     results: int = 1
     beta: float = 0.0

@@ -88,7 +88,8 @@ def run(page: str, folder: Path, needs: tuple[str, ...] = (), gpu: bool = True) 
     source = program((ROOT / "docs" / page).read_text(), needs, gpu)
     file = folder / f"{Path(page).name}.py"
     file.write_text(source)
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); exec(compile(open({str(file)!r}).read(), {page!r}, 'exec'))"
+    examples = str(ROOT / "docs" / "examples")  # a page says which of them is to be copied beside the program
+    code = f"import sys; sys.path[:0] = {[str(ROOT), examples]!r}; exec(compile(open({str(file)!r}).read(), {page!r}, 'exec'))"
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{page}:\n{done.stderr}"
     missing = unprinted(source, done.stdout)

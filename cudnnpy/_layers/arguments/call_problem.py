@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from cudnnpy._checks.call_arguments import check_no_beta, gradient_shape
-from cudnnpy._checks.option_values import check_shape, error_repr, is_channels_last
+from cudnnpy._checks.option_values import check_shape, error_repr, in_array_order, is_channels_last
 from cudnnpy._convolution.options import ConvolutionOptions
 from cudnnpy._convolution.sizes import output_shape
 from cudnnpy._convolution.specification import OPERANDS, ROLES, make_problem
@@ -14,6 +14,7 @@ from cudnnpy._core.layouts import CHANNELS_FIRST, TensorSpec, canonical_spec, re
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.operands import in_logical_order
 from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
+from cudnnpy.typing import Layout
 
 
 class OperationRequest(NamedTuple):
@@ -55,7 +56,8 @@ def problem_of_call(options: ConvolutionOptions, request: OperationRequest) -> C
         like = canonical_spec(one, names[0]), canonical_spec(two, names[1])
         result = TensorSpec(expected, dtype, result_strides(expected, *like, last=call.suggests_channels_last))
     elif result.shape != expected:
-        raise ValueError(f"out must have shape {expected} (logical order); got shape {result.shape}")
+        expected = in_array_order(expected, options.layout)
+        raise ValueError(f"out must have shape {expected}; got shape {call.specs['out'].shape}")
     roles = (ROLES[name] for name in OPERANDS[operation])
     problem = make_problem(
         options,
@@ -71,7 +73,7 @@ def problem_of_call(options: ConvolutionOptions, request: OperationRequest) -> C
     return ConvolutionProblem(*problem)
 
 
-def logical_spec(spec: TensorSpec, name: str, layout: str) -> TensorSpec:
+def logical_spec(spec: TensorSpec, name: str, layout: Layout) -> TensorSpec:
     """Return a tensor with its axes as (N, C, spatial...). Raises ValueError if it does not have 3, 4 or 5 axes."""
     rank = len(spec.shape)
     if rank not in CHANNELS_FIRST:

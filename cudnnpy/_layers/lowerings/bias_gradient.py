@@ -50,9 +50,8 @@ def bias_gradient(
     if spec.dtype not in FLOATS:
         raise TypeError(f"dy must be float16, bfloat16, float32 or float64; got {spec.dtype}")
     if 0 in spec.shape[1:]:
-        raise ValueError(
-            f"dy must have sizes of 1 or more, except for a batch of 0; got shape {spec.shape} (logical order)"
-        )
+        shape = call.specs["dy"].shape
+        raise ValueError(f"dy must have sizes of 1 or more, except for a batch of 0; got shape {shape}")
     channels, out = (spec.shape[1],), call.specs.get("out")
     if out is None:
         check_no_beta("beta", beta, "out")

@@ -61,6 +61,11 @@ class ConvolutionProblem(ConvolutionSpec):
         """The empty string: there are engines for every kind of convolution."""
         return ""
 
+    @property
+    def format_advice(self) -> str:
+        """The empty string: the tensors are converted to the format that an engine needs."""
+        return ""
+
     def float64_elements(self, positions: Sequence[tuple[int, ...]], read: Read) -> tuple[list[float], list[float]]:
         """Return elements of the result, computed in float64, and the magnitude that scales the tolerance of each."""
         return float64_elements(self, positions, read)

@@ -6,7 +6,7 @@ memory with zeros after it; where x is the result, the elements after it are dro
 
 from __future__ import annotations
 
-from cudnnpy._checks.option_values import expand_per_axis, is_channels_last
+from cudnnpy._checks.option_values import expand_per_axis, in_array_order, is_channels_last
 from cudnnpy._convolution.options import TransposeOptions
 from cudnnpy._convolution.sizes import output_shape
 from cudnnpy._convolution.specification import result_in_layout
@@ -37,7 +37,8 @@ def prepare_extended(
             dy, w = (logical_spec(specs[name], name, layout).shape for name in request.names)
             expected = _less(output_shape(convolution, dy, w), surplus)
             if x.shape != expected:
-                raise ValueError(f"out must have shape {expected} (logical order); got shape {x.shape}")
+                expected, given = (in_array_order(shape, layout) for shape in (expected, x.shape))
+                raise ValueError(f"out must have shape {expected}; got shape {given}")
         extended_shape = tuple(size + more for size, more in zip(x.shape, surplus, strict=True))
         extended = TensorSpec(extended_shape, x.dtype, result_strides(extended_shape, x))
         specs[name] = in_layout(extended, is_channels_last(layout))

@@ -65,6 +65,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
+    if options.input not in (None, _STREAM):
+        open(
+            options.input, "rb"
+        ).close()  # raises before an error about the output, which would hide that it is missing
     to_stream = options.output == _STREAM
     output = "standard output" if to_stream else options.output
     if to_stream:

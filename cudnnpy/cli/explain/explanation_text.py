@@ -7,9 +7,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from cudnnpy._checks.byte_counts import bytes_text
+from cudnnpy._planning import problem_notation
 from cudnnpy._planning.choice import Choice
 from cudnnpy.cli.explain.explanation import Explanation, Stored
 from cudnnpy.cli.text_table import Line, labelled, table, wrapped
+from cudnnpy.graph.kinds import pointwise_name
+from cudnnpy.graph.problem import GraphProblem
 
 _NEXT = 5  # candidates in a short report
 _QUANTITY = re.compile(r"\d[\d.,]*(?: bytes| [KMGT]iB)?")
@@ -21,9 +24,14 @@ def lines_of(explanation: Explanation, columns: int, *, lists_all: bool = False)
     It has the choice, the next candidates that can be used, and the number of candidates that each reason rejected; with
     `lists_all`, every candidate.
     """
-    for line in labelled(list(_head(explanation)), columns):
+    graph = _graph_of(explanation.problem)
+    for line in labelled(list(_head(explanation, graph)), columns):
         yield line._replace(style="bold" if line.text.startswith("choice ") else "")
     name = None if explanation.choice is None else explanation.choice.name
+    if graph is not None:
+        yield Line("")
+        yield Line("tensors in memory", "bold")
+        yield from _tensors(graph, columns)
     usable = [row for row in explanation.candidates if not row.rejection_reason]
     rejected = [row for row in explanation.candidates if row.rejection_reason]
     yield Line("")
@@ -43,11 +51,39 @@ def lines_of(explanation: Explanation, columns: int, *, lists_all: bool = False)
         yield from _reason_counts(rejected, columns)
 
 
-def _head(explanation: Explanation) -> Iterator[tuple[str, str]]:
+def _graph_of(text: str) -> GraphProblem | None:
+    """Return the problem of a text if it is a graph."""
+    if not text.startswith("graph "):
+        return None
+    problem, _options = problem_notation.parse_plannable(text)
+    return problem if isinstance(problem, GraphProblem) else None
+
+
+def _sentence(graph: GraphProblem, text: str) -> str:
+    """Return the operations of a graph, and the options after its JSON, as text."""
+    nodes = [
+        f"{one.kind} {pointwise_name(one.option('mode'))}" if one.kind == "pointwise" else one.kind
+        for one in graph.graph.operations
+    ]
+    options = text.rpartition("}")[2].strip()
+    return f"a graph of {', '.join(nodes)}" + (f"; {options}" if options else "")
+
+
+def _tensors(graph: GraphProblem, columns: int) -> Iterator[Line]:
+    """Yield the table of a graph's tensors in memory; the outputs come last."""
+    rows = [("tensor", "is", "data type", "shape", "strides")]
+    inputs = len(graph.specs) - graph.results
+    for at, (name, spec) in enumerate(zip(graph.operands, graph.specs, strict=True)):
+        numbers = (" x ".join(map(str, spec.shape)), ", ".join(map(str, spec.strides or ())))
+        rows.append((name, "input" if at < inputs else "output", spec.dtype, *numbers))
+    yield from table(rows, columns)
+
+
+def _head(explanation: Explanation, graph: GraphProblem | None) -> Iterator[tuple[str, str]]:
     """Yield the labels and texts of the head of the report."""
     gpu, choice, stored = explanation.device, explanation.choice, explanation.stored
     where = f"; device profile {gpu.profile}" if gpu.profile is not None else ""
-    yield "problem", explanation.problem
+    yield "problem", explanation.problem if graph is None else _sentence(graph, explanation.problem)
     size = f"{gpu.multiprocessors} multiprocessors, {bytes_text(gpu.memory)}"
     yield "GPU", f"{gpu.name}, compute capability {gpu.capability}, {size}{where}"
     yield "cuDNN", explanation.cudnn
@@ -120,7 +156,7 @@ def _reason_counts(rows: Sequence[Choice], columns: int) -> Iterator[Line]:
     """Yield the number of candidates that each reason rejected. Reasons that differ in quantities are one."""
     counts, texts = Counter[str](), dict[str, set[str]]()
     for row in rows:
-        reason = " ".join(row.rejection_reason.split())
+        reason = _reason(row)
         counts[kind := _QUANTITY.sub("...", reason)] += _engine_count(row)
         texts.setdefault(kind, set()).add(reason)
     yield Line(f"rejected: {counts.total()} (--all lists them)" if rows else "rejected: none", "bold")
@@ -128,6 +164,11 @@ def _reason_counts(rows: Sequence[Choice], columns: int) -> Iterator[Line]:
         reason = kind if len(texts[kind]) > 1 else texts[kind].pop()
         for number, part in enumerate(wrapped(reason, columns - 7)):
             yield Line(f"{'' if number else count:5}  {part}", "yellow")
+
+
+def _reason(row: Choice) -> str:
+    """Return the rejection reason of a candidate in one line, without advice about an argument of Python."""
+    return " ".join(row.rejection_reason.split()).partition("; plan with algorithm=")[0]
 
 
 def _engine_count(row: Choice) -> int:
@@ -140,7 +181,7 @@ def _reasons(rows: Sequence[Choice], columns: int) -> Iterator[Line]:
     """Yield the rejected candidates, grouped by their reasons."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
-        reasons.setdefault(" ".join(row.rejection_reason.split()), []).append(row.name)
+        reasons.setdefault(_reason(row), []).append(row.name)
     for reason, names in reasons.items():
         for part in wrapped(reason, columns - 2):
             yield Line(f"  {part}", "yellow")

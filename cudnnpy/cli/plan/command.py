@@ -43,11 +43,11 @@ def run(options: argparse.Namespace) -> int:
 
     if options.output == "-":
         raise UsageError("-: plans must be written to a file; got standard output")
-    output_files.check_writable(options.output, overwrite=options.force)
     try:
         requests, errors = problem_file.read_with_errors(options.problems)
     except FileNotFoundError:
         raise UsageError(f"{options.problems}: No such file or directory{_OF_ONE_PROBLEM}") from None
+    output_files.check_writable(options.output, overwrite=options.force)
     profile = DeviceProfile.load(options.device)
     device_profile.check_release()
     for error in errors:
@@ -104,7 +104,7 @@ def _print_summary(
         count = f"{usable} of {len(entry.candidates)}"
         rows.append((request.text, entry.choice.name, bytes_text(entry.choice.workspace_size or 0), count))
     if planned:
-        text_table.show(text_table.table(rows, text_table.width()))
+        text_table.show(text_table.table(rows, text_table.width(), wraps=False))
     failed = invalid + sum(entry is None for _, entry in planned)
     count = f"{written} plan{'s' * (written != 1)}"
     print(printed(f"{options.output}: {'not written, since nothing was planned' if written is None else count}"))

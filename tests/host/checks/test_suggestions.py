@@ -99,6 +99,34 @@ def test_the_formula_of_target_shape() -> None:
         assert transpose.output_shape((1, 2, 4, 4), (2, 3, 3, 3)) == (1, 3, target, target)
 
 
+def forward(module: Any, **named: Any) -> None:
+    """Call forward, or plan it where there is no GPU for arrays."""
+    conv, shapes = module.Convolution(), ((1, 3, 8, 8), (4, 3, 3, 3))
+    if module is reference:
+        conv.forward(*(np.ones(shape, np.float32) for shape in shapes), **named)
+    conv.plan("forward", *map(cudnnpy.TensorSpec, shapes), device=0, **named)
+
+
+@pytest.mark.parametrize("module", [cudnnpy, reference])
+def test_an_option_or_another_name_in_a_call_is_told_where_it_belongs(module: Any) -> None:
+    conv = module.Convolution()
+    for name, advice in (
+        ("stride", "It is an option of the operation: Convolution(stride=...)"),
+        ("subsample", "It is an option of the operation: Convolution(stride=...)"),
+        ("activaton", "Did you mean 'activation'?"),
+    ):
+        expected = (
+            "an argument of Convolution.forward must be one of x, w, bias, activation, out, alpha, beta, stream; "
+            f"got {name!r}. {advice}"
+        )
+        assert refusal(conv.forward, 1, 2, **{name: 2}) == expected
+    assert refusal(conv.forward, x=1, zzz=2).endswith("; got 'zzz'")
+    momentum = refusal(module.BatchNormalization().forward_training, 1, 2, 3, momentum=0.1)
+    assert momentum.endswith(f". {_SENTENCES['momentum']}")
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'w'"):
+        conv.forward(1)
+
+
 @pytest.mark.parametrize(
     ("call", "ending"),
     [
@@ -107,6 +135,8 @@ def test_the_formula_of_target_shape() -> None:
         (lambda n: n.Convolution(layout="nhwc"), "Did you mean 'NHWC'?"),
         (lambda n: n.Activation("gelu"), "cudnnpy.Graph().pointwise('gelu_fwd', x)"),
         (lambda n: n.Activation("leaky_relu"), "how={'relu_lower_clip_slope': slope})"),
+        (lambda n: forward(n, activation="gelu"), "cudnnpy.Graph().pointwise('gelu_fwd', x)"),
+        (lambda n: forward(n, activation="leaky_relu"), "how={'relu_lower_clip_slope': slope})"),
         (lambda n: n.Pooling("average"), "Did you mean 'average_include_padding' or 'average_exclude_padding'?"),
         (lambda n: n.Pooling("avg"), "Did you mean 'average_include_padding' or 'average_exclude_padding'?"),
         (lambda n: n.BatchNormalization("per-activation"), "Did you mean 'per_activation'?"),

@@ -18,7 +18,7 @@ import pytest
 import cudnnpy
 from cudnnpy import availability, raw
 from cudnnpy._planning import known_issues
-from cudnnpy._process.cuda_state import NO_DRIVER, has_driver
+from cudnnpy._process.cuda_state import NO_DRIVER, has_driver, without_python_advice
 from cudnnpy.cli import command as cli
 from cudnnpy.cli import info, text_table
 from cudnnpy.tuning.ranking import model
@@ -283,7 +283,7 @@ def test_info_without_cuda_python():
     if has_driver():
         assert "cuda-bindings, which speaks to the driver, is not installed: pip install" in done.stdout
     else:
-        assert f"problem: {NO_DRIVER}\n" in done.stdout
+        assert f"problem: {without_python_advice(NO_DRIVER)}\n" in done.stdout
 
 
 def test_info_names_mixed_origins_and_missing_files(tmp_path):

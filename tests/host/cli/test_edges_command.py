@@ -173,6 +173,13 @@ def test_an_output_that_cannot_be_written_is_noticed_before_computing(tmp_path, 
     assert output in capsys.readouterr().err
 
 
+def test_an_existing_output_does_not_hide_that_the_input_is_missing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "edges.png").write_text("")
+    assert cli.main(["edges", "missing.png"]) == 2
+    assert capsys.readouterr().err == "cudnnpy edges: missing.png: No such file or directory\n"
+
+
 @pytest.mark.parametrize(
     ("error", "status"),
     [

@@ -149,6 +149,16 @@ class TestForAProfile:
         assert found["problem"] == graph
         assert found["choice"] is not None
 
+    def test_a_graph_is_a_sentence_and_a_table_of_its_tensors(self, explain):
+        graph = text_of(sample_graphs.GRAPHS["scaled_convolution"](Graph()).problem(0))
+        lines = explain(graph, "--prefer", "no_workspace").splitlines()
+        assert lines[0] == "problem    a graph of convolution_forward, pointwise mul; prefer=no_workspace"
+        assert "{" not in "".join(lines)
+        assert "algorithm=" not in "".join(lines)  # an argument of Python
+        at = lines.index("tensors in memory")
+        assert lines[at + 1].split() == ["tensor", "is", "data", "type", "shape", "strides"]
+        assert re.match(r"  x +input +float16 +\d+ x \d+ x \d+ x \d+ +\d+, 1, \d+, \d+$", lines[at + 2])
+
     def test_a_line_of_a_trace_is_a_problem(self, explain, monkeypatch):
         line = f"{TEXT} # engine 3 (tilek=1); heuristics; workspace 1.5 KiB; host 12.3 us; GPU 4.5 us"
         first = line.replace("; host", "; planned in 31.5 ms; host")

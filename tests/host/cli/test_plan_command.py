@@ -75,6 +75,14 @@ class TestForAProfile:
             assert any(one == content.choice for one in entry.candidates)
             assert entry.key.cudnn == raw.version()
 
+    def test_each_problem_is_one_line_of_80_columns(self, plan):
+        texts = [CONVOLUTION, FUSED, text_of(sample_graphs.GRAPHS["scaled_convolution"](Graph()).problem(0))]
+        _, out, _, _ = plan(*texts)
+        header, *rows, _last = out.splitlines()
+        assert len(rows) == len(texts)
+        assert max(map(len, (header, *rows))) <= 80
+        assert all(re.search(r"\d+ of \d+$", row) for row in rows)
+
     def test_a_store_imports_them(self, plan, tmp_path):
         *_, file = plan(CONVOLUTION, FILTER)
         with Store(tmp_path / "store.sqlite") as store:
@@ -98,7 +106,8 @@ class TestForAProfile:
         assert out.splitlines()[-2:] == [f"{file}: 2 plans", "1 of 3 problems cannot be planned"]
         assert len(exports.read(file).entries) == 2
 
-    def test_problems_with_one_choice_are_shown_as_written_and_counted_once(self, plan):
+    def test_problems_with_one_choice_are_shown_as_written_and_counted_once(self, plan, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "200")
         status, out, _, file = plan(CONVOLUTION, f"{CONVOLUTION} prefer=autotune tune_seconds=3")
         assert (status, out.splitlines()[-1]) == (0, f"{file}: 1 plan")
         assert "tune_seconds=3" in out
@@ -232,6 +241,11 @@ def test_files_that_are_missing_are_named(plan, tmp_path):
         assert len(err.splitlines()) == 1
         assert err.startswith(f"cudnnpy plan: {next(iter(options.values()))}: ")
         assert not output.exists()
+    output.write_text("plans")
+    _, _, err, _ = plan(file=tmp_path / "no.txt")
+    assert err.startswith(
+        f"cudnnpy plan: {tmp_path / 'no.txt'}: No such file"
+    )  # which the existing output does not hide
 
 
 @pytest.mark.parametrize(

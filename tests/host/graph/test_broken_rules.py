@@ -76,6 +76,18 @@ def test_the_error_of_a_graph_that_no_engine_computes_begins_with_the_rule() -> 
         rule, title, *_ = str(caught.value).splitlines()
         assert rule.startswith(begin)
         assert title.startswith("no algorithm for graph of ")
+        assert "channels last" not in str(caught.value)  # which is no remedy while the rule is broken
+
+
+@needs_profiles
+@pytest.mark.usefixtures("without_driver")
+def test_attention_that_no_engine_computes_is_not_told_about_channels_last() -> None:
+    g = Graph()
+    q, k, v = (g.tensor(name, TensorSpec((1, 2, 64, 36), "float16")) for name in "qkv")  # 36 is no multiple of 8
+    g.output("o", g.add("sdpa_fwd", q=q, k=k, v=v, scale=0.125)["o"])
+    with pytest.raises(NoAlgorithmError) as caught:
+        g.plan(DeviceProfile.load("h200"))
+    assert "channels last" not in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["concat", "reshape", "rng", "slice", "softmax", "transpose"])

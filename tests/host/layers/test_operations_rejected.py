@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from sample_calls import BY_NAME, PARAMETERS, SAMPLES, C, Sample, X
 from stand_in_device import Array, StandInDevice, calls_of_c
@@ -107,6 +108,50 @@ def test_shapes_that_do_not_fit(stand_in: StandInDevice, sample: Sample, name: s
     refused(stand_in, sample, given, ValueError, r"^\w+ must have (shape|the shape of|\d+ channels)")
     given[name] = sample.array(name, shape=(1,) * 6)
     refused(stand_in, sample, given, ValueError, r"^\w+ must have .*; got shape|^layout must have \d axes")
+
+
+IMAGE, KERNEL, RESULT = (2, 16, 17, 3), (5, 3, 2, 3), (2, 14, 16, 5)
+
+
+@pytest.mark.parametrize(
+    ("call", "shapes"),
+    [
+        (lambda plan: plan("forward", IMAGE, (5, 3, 2, 4)), f"got 3 (x has shape {IMAGE}, w (5, 3, 2, 4))"),
+        (lambda plan: plan("forward", IMAGE[:3], KERNEL), f"got shape {KERNEL} (x has shape {IMAGE[:3]})"),
+        (lambda plan: plan("forward", (2, 0, 17, 3), KERNEL), "got shape (2, 0, 17, 3)"),
+        (
+            lambda plan: plan("forward", IMAGE, KERNEL, out=(2, 1, 2, 5)),
+            f"out must have shape {RESULT}; got shape (2, 1, 2, 5)",
+        ),
+        (
+            lambda plan: plan("backward_data", (2, 14, 15, 5), KERNEL, IMAGE),
+            f"dy must have shape {RESULT}; got shape (2, 14, 15, 5)",
+        ),
+        (lambda plan: plan("forward", IMAGE, KERNEL, strides=(1000, 51, 3, -1)), "got strides (1000, 51, 3, -1)"),
+    ],
+)
+def test_errors_have_the_axis_order_of_the_arrays(call: Callable[[Any], None], shapes: str) -> None:
+    """With layout="NHWC" a shape of an error is one that the caller knows."""
+
+    def plan(
+        operation: Any, one: Any, two: Any, shape: Any = None, *, out: Any = None, strides: Any = None
+    ) -> cudnnpy.Plan:
+        first, second = cudnnpy.TensorSpec(one, "float32", strides), cudnnpy.TensorSpec(two)
+        result = None if out is None else cudnnpy.TensorSpec(out)
+        return cudnnpy.Convolution(layout="NHWC").plan(operation, first, second, shape, out=result, device=0)
+
+    with pytest.raises(ValueError, match=re.escape(shapes)):
+        call(plan)
+
+
+def test_errors_of_the_reference_and_of_other_layers_have_the_axis_order_of_the_arrays() -> None:
+    x, w = np.ones(IMAGE, np.float32), np.ones((5, 3, 2, 4), np.float32)
+    with pytest.raises(ValueError, match=re.escape(f"got 3 (x has shape {IMAGE}, w (5, 3, 2, 4))")):
+        cudnnpy.reference.Convolution(layout="NHWC").forward(x, w)
+    with pytest.raises(ValueError, match=re.escape(f"got 3 (x has shape {IMAGE}, w (4, 3, 2, 5))")):
+        cudnnpy.ConvolutionTranspose(layout="NHWC").output_shape(IMAGE, (4, 3, 2, 5))
+    with pytest.raises(ValueError, match=re.escape("got shape (2, 0, 17, 3)")):
+        cudnnpy.Pooling(layout="NHWC").output_shape((2, 0, 17, 3))
 
 
 @cases()

@@ -27,7 +27,7 @@ import pytest
 import cudnnpy
 from cudnnpy import raw
 from cudnnpy._process import installation
-from cudnnpy._process.cuda_state import NO_DRIVER
+from cudnnpy._process.cuda_state import NO_DRIVER, without_python_advice
 from cudnnpy.tuning.profiles import stub_driver
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -175,7 +175,7 @@ def test_the_command_of_a_bare_installation(bare: tuple[Path, Path], libraries: 
         assert all(install_line(bare) in problem for problem in problems)
     else:
         (problem,) = problems
-        assert problem.startswith(NO_DRIVER)
+        assert problem.startswith(without_python_advice(NO_DRIVER))
     done = run(command, "edges", cwd=tmp_path, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("cudnnpy edges: images need Pillow: pip install ")
@@ -191,7 +191,9 @@ def test_commands_for_a_gpu_say_first_that_there_is_no_driver(
     if has_driver(libraries):
         assert install_line(bare) in done.stderr
     else:
-        assert done.stderr.startswith(f"cudnnpy {command[0]}: {NO_DRIVER}")
+        assert done.stderr.startswith(f"cudnnpy {command[0]}: {without_python_advice(NO_DRIVER)}; ")
+        assert "cudnnpy.reference" not in done.stderr  # advice of commands, not of Python
+        assert "device=" not in done.stderr
         assert "pip install" not in done.stderr
 
 
@@ -208,7 +210,7 @@ def test_planning_says_that_it_needs_cudnn_and_a_profile_that_it_needs_the_gpu(
     done = run(program, "device-profile", "-o", "gpu.json", cwd=tmp_path, check=False, libraries=libraries)
     assert done.returncode == 2
     if not has_driver(libraries):
-        assert done.stderr == f"cudnnpy device-profile: {NO_DRIVER}\n"
+        assert done.stderr == f"cudnnpy device-profile: {without_python_advice(NO_DRIVER)}\n"
 
 
 # What the files hold

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import sys
-from ctypes import byref, c_int, c_size_t
+from ctypes import byref, c_float, c_int, c_size_t
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cudnnpy import descriptors, raw
@@ -153,6 +155,77 @@ def test_a_number_for_an_address_is_told_how_to_pass_it() -> None:
     )
     with descriptors.TensorDescriptor((1, 3, 8, 8)) as x, pytest.raises(ctypes.ArgumentError, match=expected):
         raw.cudnnScaleTensor(handle, x, 16, 1.5)
+
+
+class TorchTensor:
+    """A device tensor as torch has it."""
+
+    shape = (1, 3, 8, 8)
+
+    def data_ptr(self) -> int:
+        return 16
+
+
+@pytest.mark.parametrize(
+    ("values", "advice"),
+    [
+        (
+            {"y": np.ones((1, 3, 8, 8), np.float32)},
+            "y is a device address; got a host array (numpy.ndarray): pass copy.pointer, of copy = cudnnpy.to_device(array)",
+        ),
+        ({"y": TorchTensor()}, "y is a device address; got a test_nulls.TorchTensor: pass array.data_ptr()"),
+        (
+            {"alpha": np.float32(1.5)},
+            "alpha is the address of a number: byref(c_float(1.5)), or byref(c_double(1.5)) for float64",
+        ),
+        (
+            {"alpha": np.ones(2)},
+            "alpha is an address in host memory; got a host array (numpy.ndarray): pass array.ctypes.data",
+        ),
+        (
+            {"alpha": c_float(1.5)},
+            "alpha is the address of a number: byref(c_float(1.5)), or byref(c_double(1.5)) for float64",
+        ),
+    ],
+)
+def test_an_array_or_a_number_for_an_address_is_told_which_address_to_pass(
+    values: dict[str, object], advice: str
+) -> None:
+    handle = ctypes.cast(16, raw.cudnnHandle_t)  # ctypes refuses the call before C sees it
+    with descriptors.TensorDescriptor((1, 3, 8, 8)) as y:
+        given = {"handle": handle, "yDesc": y, "y": 16, "alpha": 16} | values
+        with pytest.raises(ctypes.ArgumentError) as raised:
+            raw.cudnnScaleTensor(*given.values())
+    assert str(raised.value).endswith(f". {advice}")
+
+
+@pytest.mark.parametrize("sizes", [[1, 3, 8, 8], np.array([1, 3, 8, 8])])
+def test_sizes_that_are_no_c_array_are_told_how_to_make_one(sizes: object) -> None:
+    with descriptors.TensorDescriptor((1, 3, 8, 8)) as y, pytest.raises(ctypes.ArgumentError) as raised:
+        raw.cudnnSetTensorNdDescriptor(y, raw.CUDNN_DATA_FLOAT, 4, sizes, (c_int * 4)(192, 64, 8, 1))
+    assert str(raised.value).endswith(". dimA is a C array: (c_int * 4)(*values)")
+
+
+def test_named_arguments_are_told_the_prototype() -> None:
+    message = r"^cudnnDestroy: arguments must be positional, as in C; got handle=\. The function is .*\(cudnnHandle_t handle\)$"
+    with pytest.raises(TypeError, match=message):
+        raw.cudnnDestroy(handle=None)
+
+
+@pytest.mark.parametrize("name", ["Tensor", "Filter", "Convolution", "RNN"])
+def test_a_descriptor_that_is_destroyed_twice_is_refused_where_c_would_end_the_process(name: str) -> None:
+    descriptor = getattr(raw, f"cudnn{name}Descriptor_t")()
+    for _ in range(2):  # a variable may be used again
+        raw.call(f"cudnnCreate{name}Descriptor", byref(descriptor))
+        assert getattr(raw, f"cudnnDestroy{name}Descriptor")(descriptor) == 0
+        for destroy in (
+            getattr(raw, f"cudnnDestroy{name}Descriptor"),
+            partial(raw.call, f"cudnnDestroy{name}Descriptor"),
+        ):
+            with pytest.raises(
+                ValueError, match=r"cudnn\w+_t must be destroyed once; got one that is destroyed already$"
+            ):
+                destroy(descriptor)
 
 
 def test_functions_keep_their_descriptions() -> None:
