@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from ctypes import byref
 
-from arrays import Torch, TorchDtype
+from arrays import Torch
 
 import cudnnpy
 from cudnnpy import backend, descriptors, names, raw
@@ -44,7 +44,7 @@ cudnnpy.Handle(stream=1.5)  # E: arg-type reportArgumentType
 cudnnpy.Handle(stream=Torch())  # E: arg-type reportArgumentType
 cudnnpy.Handle().stream = 1  # E: misc reportAttributeAccessIssue
 descriptors.TensorDescriptor((1, 3), "floot16")  # E: arg-type reportArgumentType
-descriptors.TensorDescriptor((1, 3), TorchDtype())  # E: arg-type reportArgumentType
+descriptors.TensorDescriptor((1, 3), object())  # E: arg-type reportArgumentType
 descriptors.TensorDescriptor((1, 3), format="nwhc")  # E: arg-type reportArgumentType
 descriptors.TensorDescriptor("1, 3")  # E: arg-type reportArgumentType
 descriptors.ConvolutionDescriptor((1, 1), mode="cross-correlation")  # E: arg-type reportArgumentType
