@@ -17,6 +17,7 @@ from cudnnpy._core.owned import Owned
 from cudnnpy._process.module_state import process_cache
 from cudnnpy.names import data_type, enumerator
 from cudnnpy.raw import _api
+from cudnnpy.raw._consistency import version_number
 
 MAX_ELEMENTS = 1 << 20  # of an array: more than cuDNN needs, and little memory
 INTEGERS = (c_int, c_uint, c_int64, c_size_t, c_ulonglong)
@@ -156,6 +157,7 @@ def check_attribute(name: str, attribute: int, values: list[Any]) -> None:
 @process_cache
 def _data_types() -> frozenset[int]:
     """Return the data types of the loaded release."""
-    release = raw.version_text(raw.version()).split(".")
-    since = {int(dtype): (raw.since(dtype.name) or "").split(".") for dtype in raw.cudnnDataType_t}
-    return frozenset(dtype for dtype in since if [*map(int, since[dtype])] <= [*map(int, release)])
+    release = raw.version()
+    return frozenset(
+        int(dtype) for dtype in raw.cudnnDataType_t if version_number(raw.since(dtype.name) or "") <= release
+    )

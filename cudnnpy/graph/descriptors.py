@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from enum import IntEnum
 from typing import Any
 
 from cudnnpy import raw
@@ -13,6 +14,7 @@ from cudnnpy.errors import FunctionNotAvailableError
 from cudnnpy.graph.kinds import DTYPE, FRACTIONS, GRAPH_OPTIONS, KINDS, NUMBER, Kind, Option
 from cudnnpy.graph.operation_graph import Operation, OperationGraph, Tensor, Uids
 from cudnnpy.names import enumerator
+from cudnnpy.raw._consistency import version_number
 
 
 def build_graph(graph: OperationGraph, target: Target) -> Descriptor:
@@ -62,10 +64,7 @@ def check_release(graph: OperationGraph) -> None:
     loaded = raw.version()
     for name, part in _parts(graph):
         since = raw.since(name)
-        if since is None:
-            continue
-        major, minor, patch = map(int, since.split("."))
-        if loaded < 10000 * major + 100 * minor + patch:
+        if since is not None and loaded < version_number(since):
             raise FunctionNotAvailableError(
                 f"{part} needs cuDNN {since}, which has {name}; the loaded release is {raw.version_text(loaded)}. "
                 "Install a newer nvidia-cudnn-cu12 or nvidia-cudnn-cu13."
@@ -91,7 +90,7 @@ def _option_parts(operation: Operation, prefix: str, table: Mapping[str, Option]
     for name, value in operation.options:
         if name in table and table[name].attribute:
             yield table[name].attribute_name(prefix), f"{name} of {operation.kind}"
-            if isinstance(value, raw.cudnnPointwiseMode_t | raw.cudnnBackendNormMode_t):
+            if isinstance(value, IntEnum):
                 yield value.name, operation.kind
 
 

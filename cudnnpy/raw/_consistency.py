@@ -31,6 +31,12 @@ def version_text(number: int) -> str:
     return f"{number // major}.{number % major // 100}.{number % 100}"
 
 
+def version_number(text: str) -> int:
+    """Return the number of a release of cuDNN 9 from its text: 92800 for "9.28.0"."""
+    major, minor, patch = map(int, text.split("."))
+    return major * 10000 + minor * 100 + patch
+
+
 def check_together(file: str) -> None:
     """Check the parts of libcudnn without loading them, in a few milliseconds.
 
@@ -108,8 +114,7 @@ def _newest_function(file: str) -> int:
     newest = 0
     for name, facts in _api.FUNCTIONS.items():
         if facts[3] not in ("", "9.0.0") and name.encode() in names:
-            major, minor, patch = map(int, facts[3].split("."))
-            newest = max(newest, major * 10000 + minor * 100 + patch)
+            newest = max(newest, version_number(facts[3]))
     return newest
 
 
