@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from cudnnpy import raw
@@ -35,6 +36,16 @@ _ALL = (
     Dtype("bool", raw.CUDNN_DATA_BYTE_BOOLEAN, 1),
     Dtype("int64", raw.CUDNN_DATA_INT64, 8),
 )
+# The unit roundoff of each data type: half the distance from 1 to the next representable number
+ROUNDOFF: Mapping[str, float] = {
+    "float64": 2.0**-53,
+    "float32": 2.0**-24,
+    "tf32": 2.0**-11,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "float8_e4m3fn": 2.0**-4,
+    "float8_e5m2": 2.0**-3,
+}
 _BY_NAME: dict[str, Dtype] = {dtype.name: dtype for dtype in _ALL}
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from cudnnpy import raw
 from cudnnpy._checks.option_values import error_repr
-from cudnnpy._core.dtypes import numpy_dtype
+from cudnnpy._core.dtypes import ROUNDOFF, numpy_dtype
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._layers.graph import Graph
 from cudnnpy.graph.kinds import KINDS, pointwise_name
@@ -256,17 +256,8 @@ def _number(array: Array) -> Array:
 
 # Tolerances
 
-# The unit roundoff of each data type, and its smallest number; the smallest normal one where subnormals may be flushed
-_ROUNDOFF: Mapping[str, float] = {
-    "float64": 2.0**-53,
-    "float32": 2.0**-24,
-    "tf32": 2.0**-11,
-    "float16": 2.0**-11,
-    "bfloat16": 2.0**-8,
-    "float8_e4m3fn": 2.0**-4,
-    "float8_e5m2": 2.0**-3,
-    "float8_e8m0fnu": 0.5,
-}
+_ROUNDOFF: Mapping[str, float] = {**ROUNDOFF, "float8_e8m0fnu": 0.5}
+# The smallest number of each data type; the smallest normal one where subnormals may be flushed
 _SMALLEST: Mapping[str, float] = {
     "float64": 2.0**-1074,
     "float32": 2.0**-126,
@@ -279,17 +270,8 @@ _SMALLEST: Mapping[str, float] = {
 _CONVOLUTIONS = ("convolution_forward", "convolution_backward_data", "convolution_backward_filter")
 _PRODUCTS = (*_CONVOLUTIONS, "matmul", "moe_grouped_matmul", "moe_grouped_matmul_bwd")
 _BANDS = ("expand_band_matrix", "contract_band_matrix")
-_MOVES = (
-    *_BANDS,
-    "diagonal_band_mask",
-    "concat",
-    "reshape",
-    "transpose",
-    "slice",
-    "signal",
-    "rng",
-    "paged_cache_load",
-)  # no arithmetic
+# kinds without arithmetic
+_MOVES = (*_BANDS, "diagonal_band_mask", "concat", "reshape", "transpose", "slice", "signal", "rng", "paged_cache_load")
 _SUMS = (*_PRODUCTS, *_MOVES, "reduction", "resample_fwd", "resample_bwd", "gen_stats", "block_scale_dequantize")
 _SELECTIONS = (raw.CUDNN_REDUCE_TENSOR_MIN, raw.CUDNN_REDUCE_TENSOR_MAX)
 _ATTENTION = ("sdpa_fwd", "sdpa_bwd")
@@ -301,16 +283,8 @@ _CURVED: Mapping[str, str] = {
     **dict.fromkeys(("swish", "gelu", "gelu_approx_tanh"), "x"),
     "sigmoid": "1",
 }
-_ABSOLUTE = (
-    "log",
-    "sin",
-    "cos",
-    "tan",
-    "atan2",
-    "pow",
-    "mod",
-    "floor_mod",
-)  # whose errors do not vanish with the result
+# functions whose errors do not vanish with the result
+_ABSOLUTE = ("log", "sin", "cos", "tan", "atan2", "pow", "mod", "floor_mod")
 _EXACT = ("identity", "abs", "neg", "max", "min", "ceil", "floor", "gen_index", "binary_select", "relu_fwd", "relu_bwd")
 _TRANSFORM, _UNNOTED = 64.0, 16.0  # of Winograd and FFT algorithms, as in docs/test-your-convolution.md
 
@@ -341,9 +315,8 @@ class _Bounds(NamedTuple):
             return self._of_absolute_values(step, errors, roundoff)
         own = 0.0 if is_maximum and kind in ("reduction", "resample_fwd") else _FUNCTION * roundoff
         if kind in _ATTENTION:
-            own += 2 * _ROUNDOFF.get(
-                step.specs["q"].dtype, 0.0
-            )  # the softmax is an operand of a product, in the inputs' type
+            # the softmax is an operand of a product, in the inputs' type
+            own += 2 * _ROUNDOFF.get(step.specs["q"].dtype, 0.0)
         return _by_random_errors(step, errors, own)
 
     def _of_absolute_values(self, step: _Step, errors: Given, roundoff: float) -> dict[str, Any]:

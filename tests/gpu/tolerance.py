@@ -37,17 +37,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cudnnpy._core.dtypes import ROUNDOFF
+
 Float64 = NDArray[np.float64]
 
-ROUNDOFF = {
-    "float64": 2.0**-53,
-    "float32": 2.0**-24,
-    "tf32": 2.0**-11,
-    "float16": 2.0**-11,
-    "bfloat16": 2.0**-8,
-    "float8_e4m3fn": 2.0**-4,
-    "float8_e5m2": 2.0**-3,
-}
 SMALLEST = {
     "float64": 2.0**-1074,
     "float32": 2.0**-126,  # the smallest normal number: subnormals may be flushed

@@ -9,24 +9,13 @@ from typing import Any
 from cudnnpy import raw
 from cudnnpy._arrays.workspace import allocate
 from cudnnpy._core.cuda_python import cuda_python
-from cudnnpy._core.dtypes import dtype_of, numpy_dtype
+from cudnnpy._core.dtypes import ROUNDOFF, dtype_of, numpy_dtype
 from cudnnpy._core.layouts import MAX_TENSOR_ELEMENTS, TensorSpec
 from cudnnpy._planning.problem import Problem
 from cudnnpy.descriptors import ReduceTensorDescriptor, TensorDescriptor
 from cudnnpy.handle import Handle
 from cudnnpy.tuning.measuring.guarded_memory import STREAM
 from cudnnpy.typing import ElementName
-
-# The unit roundoff of each data type: half the distance from 1 to the next representable number.
-ROUNDOFF = {
-    "float64": 2.0**-53,
-    "float32": 2.0**-24,
-    "tf32": 2.0**-11,
-    "float16": 2.0**-11,
-    "bfloat16": 2.0**-8,
-    "float8_e4m3fn": 2.0**-4,
-    "float8_e5m2": 2.0**-3,
-}
 
 
 def tolerance(problem: Problem, tf32: bool) -> float:
