@@ -17,11 +17,10 @@ from cudnnpy import raw
 from cudnnpy._checks.option_values import bounded, check_flag, check_integer, check_number, error_repr
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, packed_strides, result_strides
+from cudnnpy._core.untrusted_json import LIMIT
 from cudnnpy.graph.shape_inference import broadcast, convolved, share, statistics
 from cudnnpy.names import enumerator
 from cudnnpy.typing import ElementName
-
-MAX_INTEGER = (1 << 62) - 1  # so that the sum of two fits in 64 bits
 
 # The rule of a kind: from the options, the operands by name (a tuple for a list) and the data type of intermediate results to
 # all results that the operation can have, by name. Raises ValueError or TypeError, which names the argument, for operands that
@@ -65,7 +64,7 @@ class Option(NamedTuple):
         if self.type == NUMBER:
             return check_number(name, value)
         if self.type == INTEGER:
-            return check_integer(name, value, self.low, MAX_INTEGER)
+            return check_integer(name, value, self.low, LIMIT - 1)
         return _checked_integers(name, value, self.low, fractions=self.type == FRACTIONS)
 
 
@@ -77,9 +76,9 @@ def _checked_integers(name: str, value: Any, low: int, fractions: bool) -> tuple
     if not 1 <= len(given) <= raw.CUDNN_DIM_MAX:
         raise TypeError(f"{name} must be 1 to {raw.CUDNN_DIM_MAX} integers; got {error_repr(value)}")
     return tuple(
-        (check_integer(name, one[0], low, MAX_INTEGER), check_integer(name, one[1], 1, MAX_INTEGER))
+        (check_integer(name, one[0], low, LIMIT - 1), check_integer(name, one[1], 1, LIMIT - 1))
         if fractions and isinstance(one, tuple | list) and len(one) == 2
-        else check_integer(name, one, low, MAX_INTEGER)
+        else check_integer(name, one, low, LIMIT - 1)
         for one in given
     )
 
@@ -244,7 +243,7 @@ def _resample(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtype
     x, window = given["x"], options["window"]
     geometry = [options[name] for name in ("pre_padding", "post_padding", "window", "stride")]
     _check_axes(options, len(x.shape) - 2, *geometry)
-    before, after, sizes, strides = (map(_fraction, numbers) for numbers in geometry)
+    before, after, sizes, strides = (map(as_fraction, numbers) for numbers in geometry)
     spatial = [
         (n + a + b - k) // s + 1 for n, a, b, k, s in zip(x.shape[2:], before, after, sizes, strides, strict=True)
     ]
@@ -254,7 +253,8 @@ def _resample(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtype
     return {"y": y, "index": y._replace(dtype="int8")}
 
 
-def _fraction(value: Any) -> Fraction:
+def as_fraction(value: Any) -> Fraction:
+    """Return an element of an option of the type FRACTIONS as a number."""
     return Fraction(*value) if isinstance(value, tuple) else Fraction(value)
 
 

@@ -9,8 +9,7 @@ The formulas are independent of the layers' (cudnnpy.reference.Convolution, ...)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from fractions import Fraction
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,7 +17,7 @@ import numpy as np
 from cudnnpy import raw
 from cudnnpy._core.dtypes import numpy_dtype
 from cudnnpy._core.layouts import TensorSpec, packed_strides
-from cudnnpy.graph.kinds import pointwise_name
+from cudnnpy.graph.kinds import as_fraction, pointwise_name
 from cudnnpy.reference._arrays import Array, Float64, Shape
 
 Options: TypeAlias = Mapping[str, Any]
@@ -176,9 +175,9 @@ _SLOPES: Mapping[str, Callable[[Any, Options], Any]] = {
 def pointwise(options: Options, given: Given, specs: Specs) -> Made:
     """Return y = f(alpha1 * x, alpha2 * b), or dx = dy * f'(x) where x is the input of the forward operation.
 
-    Shapes broadcast axis by axis. The functions, by mode: those of NumPy with these names, and
+    Shapes broadcast axis by axis. A mode is NumPy's function of the same name, except for
 
-    - mod takes the sign of x, floor_mod that of b; add_square is x + b * b; div by integers (compute_dtype) drops the
+    - mod has the sign of x, floor_mod the sign of b; add_square is x + b * b; div by integers (compute_dtype) drops the
       fraction
     - relu: x above relu_lower_clip L, L + slope * (x - L) below, at most relu_upper_clip; its gradient is 0 from there on
     - elu: x above 0, alpha * (exp(x) - 1) below; softplus: log(1 + exp(beta * x)) / beta; swish: x * sigmoid(beta * x)
@@ -264,12 +263,12 @@ def matmul(options: Options, given: Given, specs: Specs) -> Made:
 
 def _samples(options: Options, x: Shape, y: Shape) -> Iterator[tuple[int, tuple[Any, ...], Any, Any]]:
     """Yield for each element of a window: its number, its places in x, whether they are inside x, and its weight."""
-    window = [math.ceil(_fraction(size)) for size in options["window"]]
+    window = [math.ceil(as_fraction(size)) for size in options["window"]]
     mode, rank = options["mode"], len(window)
     if mode in (raw.CUDNN_RESAMPLE_NEAREST, raw.CUDNN_RESAMPLE_BILINEAR):
         window = [1 if mode == raw.CUDNN_RESAMPLE_NEAREST else 2] * rank
     starts = [
-        [p * _fraction(stride) - _fraction(before) for p in range(size)]
+        [p * as_fraction(stride) - as_fraction(before) for p in range(size)]
         for size, stride, before in zip(y[2:], options["stride"], options["pre_padding"], strict=True)
     ]
     for number, tap in enumerate(np.ndindex(*window)):
@@ -285,16 +284,12 @@ def _samples(options: Options, x: Shape, y: Shape) -> Iterator[tuple[int, tuple[
         yield number, (slice(None), slice(None), *np.ix_(*clipped)), inside, weight
 
 
-def _fraction(number: Any) -> Fraction:
-    return Fraction(*number) if isinstance(number, tuple) else Fraction(number)
-
-
 def _divisor(options: Options, x: Shape, y: Shape) -> Any:
     """Return by how much the sum of a window is divided: its size, without the padding, or 1 for an interpolation."""
     if options["mode"] == raw.CUDNN_RESAMPLE_AVGPOOL_EXCLUDE_PADDING:
         return sum(inside.astype(np.float64) for _, _, inside, _ in _samples(options, x, y))
     is_average = options["mode"] == raw.CUDNN_RESAMPLE_AVGPOOL_INCLUDE_PADDING
-    return math.prod(math.ceil(_fraction(size)) for size in options["window"]) if is_average else 1
+    return math.prod(math.ceil(as_fraction(size)) for size in options["window"]) if is_average else 1
 
 
 def _maxima(options: Options, x: Float64, y: Shape) -> tuple[Float64, Array]:
@@ -337,9 +332,10 @@ def resample_bwd(options: Options, given: Given, specs: Specs) -> Made:
     if is_max and index is None:
         index = _maxima(options, given["x"], dy.shape)[1]
     has_edges = options.get("padding_mode") == raw.CUDNN_EDGE_VAL_PAD
+    share = alpha * dy / _divisor(options, dx.shape, dy.shape)
     for number, places, inside, weight in _samples(options, dx.shape, dy.shape):
         taken = inside | has_edges if not is_max else (index == number) & (inside | has_edges)
-        np.add.at(dx, places, np.where(taken, alpha * weight * dy / _divisor(options, dx.shape, dy.shape), 0.0))
+        np.add.at(dx, places, np.where(taken, weight * share, 0.0))
     return {"dx": dx}
 
 
@@ -358,6 +354,12 @@ def _normalized_axes(mode: int, x: Shape, scale: Shape) -> Shape:
 
 def _unbiased(variance: Float64, count: Any) -> Any:
     return variance * (count / np.maximum(count - 1, 1))
+
+
+def _running(prefix: str, old: Sequence[Any], new: Sequence[Any], factor: Any) -> Made:
+    """Return the running mean and variance, in which the new ones have the weight `factor`."""
+    names = f"{prefix}_mean", f"{prefix}_var"
+    return {name: (1 - factor) * a + factor * b for name, a, b in zip(names, old, new, strict=True)}
 
 
 def _without_peers(given: Given) -> None:
@@ -381,9 +383,8 @@ def norm_forward(options: Options, given: Given, specs: Specs) -> Made:
     variance = _mean(np.square(x - mean), axes)
     made: Made = {}
     if old[0] is not None:
-        factor, new = given["exp_avg_factor"], (mean, _unbiased(variance, x.size // max(mean.size, 1)))
-        names = "output_running_mean", "output_running_var"
-        made = {n: (1 - factor) * a + factor * b for n, a, b in zip(names, old, new, strict=True)}
+        new = mean, _unbiased(variance, x.size // max(mean.size, 1))
+        made = _running("output_running", old, new, given["exp_avg_factor"])
         if mode == raw.CUDNN_BATCH_NORM and options["phase"] == raw.CUDNN_NORM_FWD_INFERENCE:
             mean, variance = old
     inverse = 1 / np.sqrt(variance + given["epsilon"])
@@ -431,9 +432,7 @@ def bn_finalize(options: Options, given: Given, specs: Specs) -> Made:
     old = [given.get(f"prev_running_{name}") for name in ("mean", "var")]
     made: Made = {}
     if old[0] is not None and "exp_average_factor" in given:
-        factor, new = given["exp_average_factor"], (mean, _unbiased(variance, count))
-        names = "updated_running_mean", "updated_running_var"
-        made = {n: (1 - factor) * a + factor * b for n, a, b in zip(names, old, new, strict=True)}
+        made = _running("updated_running", old, (mean, _unbiased(variance, count)), given["exp_average_factor"])
     if options.get("mode") == raw.CUDNN_BN_FINALIZE_STATISTICS_INFERENCE:
         mean, variance = old
     inverse = 1 / np.sqrt(variance + given["epsilon"])
@@ -484,7 +483,7 @@ def _offsets(spec: TensorSpec) -> Array:
 def reshape(options: Options, given: Given, specs: Specs) -> Made:
     """Return y, the elements of x in the shape of y: in C order (CUDNN_RESHAPE_LOGICAL), or else where they lie in memory.
 
-    In memory, an element of y is that of x at the same place by the strides of both; 0 where x has none.
+    In memory, y has the element of x that lies at the same place, by the strides of both; 0 where x has none there.
     """
     x, spec = given["x"], specs["y"]
     if options.get("mode") == raw.CUDNN_RESHAPE_LOGICAL:
@@ -502,9 +501,8 @@ def transpose(options: Options, given: Given, specs: Specs) -> Made:
 
 def slice_(options: Options, given: Given, specs: Specs) -> Made:
     """Return y = x[start:limit:stride] on each axis."""
-    start, limit = options["start"], options["limit"]
-    steps = options.get("stride") or (1,) * len(start)
-    return {"y": given["x"][tuple(slice(*bounds) for bounds in zip(start, limit, steps, strict=True))]}
+    bounds = zip(options["start"], options["limit"], options["stride"], strict=True)
+    return {"y": given["x"][tuple(slice(*one) for one in bounds)]}
 
 
 def signal(options: Options, given: Given, specs: Specs) -> Made:
@@ -550,7 +548,7 @@ def block_scale_quantize(options: Options, given: Given, specs: Specs) -> Made:
     Documented by cuDNN ("Block Scaling"). A block of zeros has the scale 1, which is not confirmed on a GPU. A scale tensor
     that is larger, as its 128x4 order needs, is padded with 1.
     """
-    x, (block,), spec = given["x"], _block(options), specs["scale"]
+    x, (block,), spec = given["x"], options["block_size"], specs["scale"]
     count = -(-x.shape[-1] // block)
     padded = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, count * block - x.shape[-1])])
     largest = np.abs(padded.reshape(*x.shape[:-1], count, block)).max(-1, initial=0.0)
@@ -559,11 +557,6 @@ def block_scale_quantize(options: Options, given: Given, specs: Specs) -> Made:
     y = x / np.repeat(scale, block, -1)[..., : x.shape[-1]]
     room = [(0, total - size) for total, size in zip(spec.shape, scale.shape, strict=True)]
     return {"y": y, "scale": np.pad(scale, room, constant_values=1.0)}
-
-
-def _block(options: Options) -> tuple[int, ...]:
-    size = options["block_size"]
-    return (size,) if isinstance(size, int) else size
 
 
 def _numbers(dtype: str) -> Float64:
@@ -587,10 +580,10 @@ def block_scale_dequantize(options: Options, given: Given, specs: Specs) -> Made
     """Return y = x * scale, each scale for a block of x.
 
     A block has block_size elements on the last axis, or on the last but one if the last axis has a scale for each element, as
-    in the right matrix of a product; two sizes are those of the last two axes. A larger scale tensor, as its 128x4 order
+    in the right matrix of a product; two sizes are for the last two axes. A larger scale tensor, as its 128x4 order
     needs, is cut. With negative_scale y = -x * scale; not confirmed on a GPU.
     """
-    x, scale, sizes = given["x"], given["scale"], _block(options)
+    x, scale, sizes = given["x"], given["scale"], options["block_size"]
     first = -2 if len(sizes) == 2 or (x.ndim > 1 and scale.shape[-1] >= x.shape[-1]) else -1
     for axis, size in enumerate(sizes, first):
         scale = np.repeat(scale, size, axis)
@@ -675,8 +668,7 @@ def softmax(options: Options, given: Given, specs: Specs) -> Made:
     """Return y = exp(x - max) / sum_exp over the last axis, max, sum_exp, and stats = max + log(sum_exp).
 
     A sink (1, H, 1, 1) is one more element of each row, which has no place in y. With stats_log2, stats is divided by
-    log(2). A row of
-    -infinity has y = 0 and stats = -infinity, as in cudnn-frontend's tests.
+    log(2). A row of -infinity has y = 0 and stats = -infinity, as in cudnn-frontend's tests.
     """
     x, sink = given["x"], given.get("sink")
     largest = x.max(-1, keepdims=True, initial=-np.inf)

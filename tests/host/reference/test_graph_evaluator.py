@@ -482,7 +482,7 @@ def test_blocks_are_quantized_and_back(scale_dtype: str) -> None:
     x[0, 0, :32] = 0
     scale = np.zeros((2, 5, 3))
     specs = {"y": TensorSpec(x.shape, "float8_e4m3fn"), "scale": TensorSpec(scale.shape)._replace(dtype=scale_dtype)}
-    made = operation("block_scale_quantize", {"block_size": 32}, {"x": x}, specs)
+    made = operation("block_scale_quantize", {"block_size": (32,)}, {"x": x}, specs)
     exact = np.abs(np.pad(x, [(0, 0), (0, 0), (0, 26)]).reshape(2, 5, 3, 32)).max(-1) / 448
     assert (made["scale"] >= exact).all()
     largest = {"float32": 1.0, "float8_e4m3fn": 1.13, "float8_e8m0fnu": 2.0}[scale_dtype]
@@ -492,7 +492,7 @@ def test_blocks_are_quantized_and_back(scale_dtype: str) -> None:
         assert (np.frexp(made["scale"])[0] == 0.5).all()
     stored = made["y"].astype(np.float32).astype(ml_dtypes.float8_e4m3fn).astype(np.float64)
     assert np.isfinite(stored).all()
-    for block in (32, (1, 32)):
+    for block in ((32,), (1, 32)):
         given = {"x": stored, "scale": made["scale"]}
         back = operation("block_scale_dequantize", {"block_size": block}, given, y=x.shape)["y"]
         allowed = np.repeat(made["scale"], 32, -1)[..., :70] * 2.0**-9
