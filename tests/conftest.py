@@ -20,6 +20,7 @@ GPU_FOLDER = TESTS / "gpu"
 if str(TESTS) in sys.path:  # pytest's doing; from there, `import torch` would find the folder tests/torch
     sys.path.remove(str(TESTS))
 sys.path.insert(0, str(TESTS / "shared"))  # what several folders of tests import
+sys.path.append(str(TESTS.parent / "docs" / "examples"))
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background of a shell (`make test &`)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that what tests start does not inherit that

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
+import torch_network
 from torch import nn
 
 from tools.benchmark.networks import models, plain
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "docs" / "examples"))
-import torch_network
 
 SMALL = 64  # pixels of a side
 TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float32: 5e-3}

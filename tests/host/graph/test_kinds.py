@@ -6,12 +6,11 @@ import inspect
 import json
 import math
 import re
-import sys
 from collections.abc import Callable
 from enum import EnumMeta
-from pathlib import Path
 from typing import Any
 
+import graph_kinds
 import pytest
 
 from cudnnpy import Graph, TensorSpec, raw
@@ -21,9 +20,6 @@ from cudnnpy.graph.graph_json import graph_from_json, graph_to_json
 from cudnnpy.graph.kinds import DTYPE, FLAG, FRACTIONS, INTEGER, INTEGERS, KINDS, NUMBER
 from cudnnpy.graph.operation_graph import canonical_graph
 from cudnnpy.raw import _api
-
-sys.path.append(str(Path(__file__).resolve().parents[3] / "docs" / "examples"))
-import graph_kinds
 
 TYPES = {
     DTYPE: {raw.CUDNN_TYPE_DATA_TYPE},

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
+import graph_kinds
 import numpy as np
 import pytest
 from offline_profiles import needs_profiles
@@ -13,9 +11,6 @@ from cudnnpy import DeviceProfile, NoAlgorithmError, raw, reference
 from cudnnpy.errors import PlanningError
 from cudnnpy.graph.kinds import KINDS
 from tools import graph_kinds as page
-
-sys.path.append(str(Path(__file__).resolve().parents[3] / "docs" / "examples"))
-import graph_kinds
 
 RELEASE = "{}.{}".format(*divmod(raw.version() // 100, 100))
 
