@@ -96,14 +96,18 @@ from cudnnpy.typing import (
 _Reordering = raw.cudnnBackendTensorReordering_t
 # Kinds whose tensors are (N, C, spatial...). In a graph of such kinds alone, axes of size 1 get strides in agreement.
 _OF_IMAGES = {
-    *(
-        "convolution_forward",
-        "convolution_backward_data",
-        "convolution_backward_filter",
-        "resample_fwd",
-        "resample_bwd",
-    ),
-    *("norm_forward", "norm_backward", "gen_stats", "bn_finalize", "bn_bwd_weights", "pointwise", "reduction"),
+    "convolution_forward",
+    "convolution_backward_data",
+    "convolution_backward_filter",
+    "resample_fwd",
+    "resample_bwd",
+    "norm_forward",
+    "norm_backward",
+    "gen_stats",
+    "bn_finalize",
+    "bn_bwd_weights",
+    "pointwise",
+    "reduction",
 }
 _HOW = ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope", "elu_alpha", "softplus_beta", "swish_beta")
 
@@ -332,14 +336,12 @@ class Graph(PublicDir):
             raise ValueError(
                 f"node must be the result of an operation; got {node.name or 'a number'}, which is in memory already"
             )
-        kind = self._usual_dtype(node) if dtype is None else dtype_of(dtype).name
+        kind, there = self._usual_dtype(node) if dtype is None else dtype_of(dtype).name, node.spec
         if strides is not None:
             there = canonical_spec(TensorSpec(node.shape, kind, cast(Any, strides)), name)
             check_distinct(there, name)
         self._set_layout(node, ragged, reordering, None)
-        if strides is not None and not has_same_layout(
-            node.spec, there
-        ):  # otherwise the strides of axes of size 1 stay
+        if not has_same_layout(node.spec, there):  # otherwise the strides of axes of size 1 stay
             node.spec = node.spec._replace(strides=there.strides)
         node.spec, node.name, node.virtual = node.spec._replace(dtype=kind), name, False
         self.outputs.append(node)

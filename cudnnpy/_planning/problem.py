@@ -92,7 +92,7 @@ class Problem(Protocol):
 
     @property
     def broken_rule(self) -> str:
-        """The rule because of which no engine computes the problem, as a sentence; "" if none is known."""
+        """The rule of cuDNN's engines that the problem breaks, as a sentence; "" if none is known."""
 
     @property
     def format_advice(self) -> str:

@@ -35,10 +35,8 @@ if TYPE_CHECKING:
     from cudnnpy.tuning.profiles.device_profile import DeviceProfile
 
 SURVEY_COMPILES = 3  # engines that a survey compiles; each takes 0.2 to 1 s
-NOT_COMPILED = (
-    "not compiled: of the engines that are compiled at run time, only the first ones are; plan with "
-    "algorithm=candidate.engine to compile this one"
-)
+HOW_TO_COMPILE = "; plan with algorithm=candidate.engine to compile this one"
+NOT_COMPILED = f"not compiled: of the engines that are compiled at run time, only the first ones are{HOW_TO_COMPILE}"
 
 
 def limit_of(options: PlanningOptions, free_bytes: int, memory_limit: int | None = None) -> int:

@@ -50,7 +50,7 @@ class OperationGraph(NamedTuple):
 
     tensors: tuple[Tensor, ...]
     operations: tuple[Operation, ...]
-    options: tuple[tuple[str, Any], ...] = ()  #: those of the table GRAPH_OPTIONS that are set
+    options: tuple[tuple[str, Any], ...] = ()  #: options of the table GRAPH_OPTIONS
 
     @property
     def outputs(self) -> tuple[int, ...]:

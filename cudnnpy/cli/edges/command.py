@@ -66,9 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     if options.input not in (None, _STREAM):
-        open(
-            options.input, "rb"
-        ).close()  # raises before an error about the output, which would hide that it is missing
+        # raises before an error about the output, which would hide that the input is missing
+        open(options.input, "rb").close()
     to_stream = options.output == _STREAM
     output = "standard output" if to_stream else options.output
     if to_stream:

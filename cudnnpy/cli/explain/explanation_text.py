@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from cudnnpy._checks.byte_counts import bytes_text
 from cudnnpy._planning import problem_notation
 from cudnnpy._planning.choice import Choice
+from cudnnpy._planning.selection import HOW_TO_COMPILE
 from cudnnpy.cli.explain.explanation import Explanation, Stored
 from cudnnpy.cli.text_table import Line, labelled, table, wrapped
 from cudnnpy.graph.kinds import pointwise_name
@@ -168,7 +169,7 @@ def _reason_counts(rows: Sequence[Choice], columns: int) -> Iterator[Line]:
 
 def _reason(row: Choice) -> str:
     """Return the rejection reason of a candidate in one line, without advice about an argument of Python."""
-    return " ".join(row.rejection_reason.split()).partition("; plan with algorithm=")[0]
+    return " ".join(row.rejection_reason.split()).removesuffix(HOW_TO_COMPILE)
 
 
 def _engine_count(row: Choice) -> int:
