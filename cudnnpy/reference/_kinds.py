@@ -471,9 +471,13 @@ def concat(options: Options, given: Given, specs: Specs) -> Made:
     return {"output": np.concatenate(given["inputs"], options["axis"])}
 
 
+def _strides(spec: TensorSpec) -> tuple[int, ...]:
+    return packed_strides(spec.shape) if spec.strides is None else spec.strides
+
+
 def _offsets(spec: TensorSpec) -> Array:
     """Return the place in memory of each element, in elements."""
-    strides = packed_strides(spec.shape) if spec.strides is None else spec.strides
+    strides = _strides(spec)
     places = np.zeros(spec.shape, np.int64)
     for axis, (size, stride) in enumerate(zip(spec.shape, strides, strict=True)):
         places += np.arange(size).reshape([-1 if a == axis else 1 for a in range(len(spec.shape))]) * stride
@@ -524,11 +528,12 @@ def paged_cache_load(options: Options, given: Given, specs: Specs) -> Made:
     """Return y (B, H, S, D): position s of batch b is container[page_table[b, 0, s // page, 0], :, s % page].
 
     container is (pages, H, page, D), page_table (B, 1, pages of a sequence, 1). From sequence[b] on, y is 0. It is transposed
-    where its last size is not D.
+    if its last size is not D, or if S = D and its strides are those of the transpose.
     """
-    shape, width = specs["y"].shape, given["container"].shape[3]
-    is_transposed = shape[3] != width
-    y = _paged(given["container"], given["page_table"], shape[3 if is_transposed else 2])
+    spec, width = specs["y"], given["container"].shape[3]
+    strides = _strides(spec)
+    is_transposed = spec.shape[3] != width or (spec.shape[2] == width and strides[2] < strides[3])
+    y = _paged(given["container"], given["page_table"], spec.shape[3 if is_transposed else 2])
     y = np.where(np.arange(y.shape[2])[:, None] < given["sequence"].reshape(-1, 1, 1, 1), y, 0.0)
     return {"y": y.transpose(0, 1, 3, 2) if is_transposed else y}
 

@@ -329,6 +329,19 @@ def test_attention_is_its_composition() -> None:
     assert_close(found["stats"], made["stats"])
 
 
+def test_as_many_positions_as_columns_are_transposed_by_the_strides() -> None:
+    pages, table = normal_numbers(5, (2, 1, 4, 8)), np.array([1, 0]).reshape(1, 1, 2, 1)
+    arrays = {"pages": pages, "table": table.astype(np.int32), "length": np.full((1, 1, 1, 1), 7, np.int32)}
+    whole = np.concatenate([pages[1], pages[0]], 1)[None] * (np.arange(8)[:, None] < 7)
+    for strides, expected in (((64, 64, 8, 1), whole), ((64, 64, 1, 8), whole.transpose(0, 1, 3, 2))):
+        g = Graph()
+        nodes = [node_of(g, name, array) for name, array in arrays.items()]
+        operands = dict(zip(("container", "page_table", "sequence"), nodes, strict=True))
+        y = g.add("paged_cache_load", **operands, shape=(1, 1, 8, 8), strides=strides)["y"]
+        g.output("y", y)
+        np.testing.assert_array_equal(reference.run(g, arrays)["y"], expected)
+
+
 def test_attention_on_pages_is_attention_on_the_gathered_tensors() -> None:
     arrays = attention(4, 2)
     pages = {name: normal_numbers(5 + n, (6, 2, 4, arrays[name].shape[3])) for n, name in enumerate("kv")}
