@@ -7,12 +7,14 @@ process starts is left out.
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Place, Result, TuningGpu, checked_answer, first_line, tune_on
@@ -96,38 +98,68 @@ def distribute(
     running: dict[Any, _Task] = {}  # by future
     left_out: list[Place] = []
     seen = dict.fromkeys((job.kind for job in jobs), time.monotonic())  # when a place of a GPU kind was there
-    has_ended = threading.Event()  # a job
+    has_ended: SimpleQueue[None] = (
+        SimpleQueue()
+    )  # an item for each job; a signal interrupts its `get`, but no lock of Python's
     try:
         while waiting or running:
-            has_ended.clear()
-            present = places()
-            for future in [future for future, task in running.items() if future.done() or task.place not in present]:
-                task = running.pop(future)
-                report = task.report(future)
-                if report is not None:
-                    yield report
-                if not isinstance(report, Result):
-                    waiting.append(task)
-                if isinstance(report, LostPlace) and task.place is not None:
-                    left_out.append(task.place)
-            present = [place for place in present if place not in left_out]
-            busy = [task.place for task in running.values()]
-            for place in [place for place in present if place not in busy]:
-                for task in _fitting(waiting, place, present)[:1]:
+            with _held_signals():
+                present = places()
+                for future in [
+                    future for future, task in running.items() if future.done() or task.place not in present
+                ]:
+                    task = running.pop(future)
+                    report = task.report(future)
+                    if report is not None:
+                        yield report
+                    if not isinstance(report, Result):
+                        waiting.append(task)
+                    if isinstance(report, LostPlace) and task.place is not None:
+                        left_out.append(task.place)
+                present = [place for place in present if place not in left_out]
+                busy = [task.place for task in running.values()]
+                for place in [place for place in present if place not in busy]:
+                    for task in _fitting(waiting, place, present)[:1]:
+                        waiting.remove(task)
+                        future = task.start(place)
+                        running[future] = task
+                        future.add_done_callback(lambda _: has_ended.put(None))
+                now = time.monotonic()
+                seen |= {place.gpu.kind: now for place in present}
+                for task in [task for task in waiting if now - seen[task.job.kind] > absence_seconds]:
                     waiting.remove(task)
-                    future = task.start(place)
-                    running[future] = task
-                    future.add_done_callback(lambda _: has_ended.set())
-            now = time.monotonic()
-            seen |= {place.gpu.kind: now for place in present}
-            for task in [task for task in waiting if now - seen[task.job.kind] > absence_seconds]:
-                waiting.remove(task)
-                yield Result(task.job, "", 0.0, None, "no GPU is left to tune it on")
+                    yield Result(task.job, "", 0.0, None, "no GPU is left to tune it on")
             if waiting or running:
-                has_ended.wait(_POLL_SECONDS)
+                with suppress(Empty):
+                    has_ended.get(timeout=_POLL_SECONDS)
     finally:
         for future in running:
             future.cancel()
+
+
+@contextmanager
+def _held_signals() -> Iterator[None]:
+    """Hold the first of Ctrl-C, SIGTERM and SIGHUP until the end of the context.
+
+    A handler that raises while a thread enters a Condition, an Event or a Future leaves its lock locked, and all others that
+    need it wait forever (CPython's issue 74174). A second signal is not held, since the context may wait for a cluster.
+    """
+    held: list[int] = []
+    with ExitStack() as handlers:
+
+        def hold(number: int, _frame: object) -> None:
+            if held:
+                handlers.close()
+                signal.raise_signal(number)
+            held.append(number)
+
+        if threading.current_thread() is threading.main_thread():  # other threads have no signals
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if callable(signal.getsignal(number)):
+                    handlers.callback(signal.signal, number, signal.signal(number, hold))
+        yield
+    if held:
+        signal.raise_signal(held[0])
 
 
 def _fitting(waiting: Sequence[_Task], place: Place, present: Sequence[Place]) -> list[_Task]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import signal
+import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -87,6 +91,46 @@ def test_a_problem_gets_a_second_try_in_a_new_process(tmp_path: Path, what: str)
     assert reasons(reports) == {"before": "", text: "", "after": ""}
     before, after, now = processes(reports)
     assert before != after == now
+
+
+class StoppableWorker:
+    """The worker of a GPU that refuses the problem "first" at once, and any other when it is stopped."""
+
+    def __init__(self, uuid: str) -> None:
+        self.uuid, self.is_stopped, self._stopped = uuid, False, threading.Event()
+
+    def measure(self, text: str, *_arguments: object, **_options: object) -> Measurement:
+        if text != "first":
+            self._stopped.wait()
+        raise ValueError("nothing is measured")
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("chosen", range(1, 150))
+def test_ctrl_c_at_any_moment_ends_the_distribution(chosen: int) -> None:
+    """Press Ctrl-C at some event after the first report: a call, a line or a return, also in Python's own modules."""
+    jobs, events = [job(text, 1.0) for text in ("first", "second", "third")], itertools.count(1)
+
+    def trace(*_event: object) -> Any:
+        if next(events) == chosen:
+            signal.raise_signal(signal.SIGINT)
+        return trace
+
+    with pytest.raises(KeyboardInterrupt), local_places(gpus_of("", ""), StoppableWorker) as places:  # type: ignore[arg-type]
+        reports = distribute(jobs, lambda: places)
+        next(reports)
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            next(reports)
+        finally:
+            sys.settrace(before)
+    assert next(events) > chosen
 
 
 def test_what_no_process_can_help_is_not_tried_again(tmp_path: Path) -> None:
