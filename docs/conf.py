@@ -67,6 +67,7 @@ NAVIGATION = {
         "choosing-algorithms",
         "tuning",
         "planning-without-a-gpu",
+        "comparing-releases",
         "arrays-and-streams",
         "operations",
         "graphs",

@@ -32,6 +32,11 @@ def width() -> int:
     return max(_MIN_WIDTH, min(_MAX_WIDTH, shutil.get_terminal_size((_PIPE_WIDTH, 24)).columns))
 
 
+def terminal_width() -> int | None:
+    """Return the number of columns to fill on a terminal; None elsewhere, where a row is one line of any length."""
+    return width() if sys.stdout is not None and sys.stdout.isatty() else None
+
+
 def show(lines: Iterable[Line]) -> None:
     """Print lines on standard output, in colours on a terminal if rich is installed."""
     if sys.stdout is not None and sys.stdout.isatty() and has_rich():

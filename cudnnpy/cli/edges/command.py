@@ -9,9 +9,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from cudnnpy._checks.byte_counts import read_bytes
 from cudnnpy._checks.preferences import PREFERENCES
 from cudnnpy.cli import output_files
+from cudnnpy.cli.argument_types import size
 from cudnnpy.cli.edges import images
 from cudnnpy.cli.edges.detector import DEVICES, Edges, detect
 from cudnnpy.cli.errors import UsageError
@@ -19,19 +19,6 @@ from cudnnpy.cli.text_table import printed, say, show_progress
 
 _STREAM = "-"
 _PROGRESS_PIXELS = 4_000_000  # pixels, which take a second on the CPU
-
-
-def size(text: str) -> int:
-    """Parse a number of bytes, such as "64MiB", "1GiB", "512KB", "1.5 GB" or "1000"; a KB is 1000 bytes, a KiB 1024.
-
-    Raises argparse.ArgumentTypeError for any other text.
-    """
-    count = read_bytes(text)
-    if count is None:
-        raise argparse.ArgumentTypeError(
-            f"a size must be a number of bytes, such as 64MiB, 1GiB, 512KB or 1000000; got {text!r}"
-        )
-    return count
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import math
 
 from cudnnpy._checks.preferences import TUNE_SECONDS
+from cudnnpy.cli.argument_types import positive
 
 
 def gpus(text: str) -> tuple[int, ...]:
@@ -14,17 +14,6 @@ def gpus(text: str) -> tuple[int, ...]:
     if not all(part.isdecimal() and part.isascii() and len(part) < 5 for part in parts):
         raise argparse.ArgumentTypeError(f"GPUs must be numbers, such as 0 or 0,2; got {text!r}")
     return tuple(dict.fromkeys(map(int, parts)))
-
-
-def seconds(text: str) -> float:
-    """Return the positive number of a text. Raises argparse.ArgumentTypeError for any other text."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not (number > 0 and math.isfinite(number)):
-        raise argparse.ArgumentTypeError(f"seconds must be a number greater than 0; got {text!r}")
-    return number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seconds",
-        type=seconds,
+        type=positive,
         help=f"the time limit of one problem (default: its tune_seconds in the file, otherwise {TUNE_SECONDS:g})",
     )
     parser.add_argument(

@@ -268,11 +268,10 @@ def _report_only(options: argparse.Namespace) -> int:
 def _report(options: argparse.Namespace, entries: Sequence[Entry], failed: Sequence[tuple[str, str]]) -> None:
     """Print the table, and write the files that the options name."""
     rows = [report.row_of(entry) for entry in entries]
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()
     explained = [Line(line) for line in (*report.legend(rows), report.summary(rows))]
     not_tuned = [Line(f"not tuned: {text}: {reason}") for text, reason in failed]
     if rows:
-        text_table.show(report.table(rows, text_table.width() if is_terminal else None))
+        text_table.show(report.table(rows, text_table.terminal_width()))
     for line in explained:
         print(line.text)
     for line in not_tuned:

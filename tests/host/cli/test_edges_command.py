@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from cudnnpy.cli import command as cli
+from cudnnpy.cli.argument_types import size
 from cudnnpy.cli.edges import command as edges_command
 from cudnnpy.cli.edges import detector, images
 from cudnnpy.errors import CudnnError, NoAlgorithmError
@@ -366,4 +367,4 @@ def test_ctrl_c_while_reading(tmp_path):
     ],
 )
 def test_sizes(text, expected):
-    assert edges_command.size(text) == expected
+    assert size(text) == expected

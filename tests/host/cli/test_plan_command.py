@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
 import re
 import subprocess
+from functools import partial
+from pathlib import Path
 
 import pytest
 import sample_graphs
 from offline_profiles import needs_profiles, properties
 from planning import DATA
+from stand_in_tuning import KINDS, gpus_of, worker
 
 from cudnnpy import Graph, raw
-from cudnnpy._planning.choice import deserialize
+from cudnnpy._planning.choice import Engine, deserialize
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem_notation import parse, text_of
 from cudnnpy.cli import command
+from cudnnpy.cli.plan import command as plan_command
 from cudnnpy.cli.tune import tune_problem
+from cudnnpy.cli.tune.session import TuningBackend
+from cudnnpy.errors import PlanningError
 from cudnnpy.tuning.measuring import child_process
 from cudnnpy.tuning.profiles import planner_process
+from cudnnpy.tuning.profiles.device_profile import FIRST_RELEASE
 from cudnnpy.tuning.store import exports
 from cudnnpy.tuning.store.database import Store
 
+ROOT = Path(__file__).resolve().parents[3]
 CONVOLUTION = "forward 8x64x28x28 64x64x3x3 pad=1 float16 channels_last"
 FILTER = "backward_filter 8x64x28x28 64x64x3x3 pad=1 prefer=no_workspace"
 FUSED = text_of(sample_graphs.GRAPHS["convolution_bias_relu"](Graph()).problem(0))
@@ -268,3 +277,190 @@ def test_a_folder_that_may_not_be_written_to_is_refused(problems, profile_file, 
     given = [str(problems(CONVOLUTION)), "--device", str(profile_file()), "-o", str(tmp_path / "p.jsonl")]
     assert command.main(["plan", *given]) == 2
     assert f"the folder {tmp_path} cannot be written to" in capsys.readouterr().err
+
+
+# Comparing with an earlier run
+
+
+@pytest.fixture
+def compare(plan, profile_file, problems, tmp_path, capsys):
+    """Plan problems, change the choices that were written, and compare; return the status, the lines and the errors."""
+
+    def run(*texts, change=lambda entry: entry, options=(), also=()):
+        *_, file = plan(*texts)
+        entries = map(change, exports.read(file).entries)
+        exports.write(file, [entry for entry in entries if entry is not None])
+        given = ["plan", str(problems(*texts, *also)), "--device", str(profile_file()), "--compare", str(file)]
+        status = command.main([*given, *options])
+        printed = capsys.readouterr()
+        return status, printed.out.splitlines(), printed.err
+
+    return run
+
+
+def with_choice(entry, text, **fields):
+    """The entry, with other fields of its choice if it is for the text."""
+    return entry._replace(choice=entry.choice._replace(**fields)) if entry.text == text else entry
+
+
+@needs_profiles
+@pytest.mark.usefixtures("without_driver")
+class TestComparison:
+    def test_equal_runs_have_the_same_choices(self, compare):
+        status, (title, *rows, last), err = compare(CONVOLUTION, FUSED)
+        assert (status, err) == (0, "")
+        assert title.split() == ["problem", "change", "choice", "workspace"]
+        assert all("  the same choice  " in row and "->" not in row for row in rows)
+        release = raw.version_text(raw.version())
+        assert last == f"cuDNN {release} and {release}: 2 problems: 2 the same choice"
+
+    def test_the_most_serious_changes_are_first(self, compare):
+        other, gone = CONVOLUTION.replace("8x64", "16x64"), CONVOLUTION.replace("8x64", "32x64")
+
+        def change(entry):
+            if entry.text == gone:
+                return None
+            engine = entry.choice.engine
+            knobs = Engine(engine.index, {**dict(engine.knobs or ()), 0: 99}, **engine._lowering_options)
+            entry = with_choice(entry, CONVOLUTION, name="other knobs", engine=knobs)
+            entry = with_choice(entry, other, name="engine 999", engine=Engine(999))
+            key = entry.key._replace(cudnn=91900)
+            return entry._replace(key=key)
+
+        status, (_, *rows, last), err = compare(CONVOLUTION, FUSED, gone, other, change=change)
+        assert (status, err) == (0, "")
+        assert [re.split("  +", row)[:2] for row in rows] == [
+            [other, "another engine"],
+            [CONVOLUTION, "other knobs"],
+            [gone, "planned only now"],
+            [FUSED, "the same choice"],
+        ]
+        assert "engine 999 -> engine " in rows[0]
+        assert "none -> engine " in rows[2]
+        assert last.startswith("cuDNN 9.19.0 and ")
+        assert last.endswith(": 1 another engine, 1 other knobs, 1 planned only now, 1 the same choice")
+
+    def test_a_problem_that_is_refused_now_is_worse(self, plan, compare, monkeypatch):
+        refuse = planner_process.PlannerProcess.plan
+
+        def plan_one(self, text):
+            if text == FUSED and refused:
+                raise PlanningError("no engine takes it")
+            return refuse(self, text)
+
+        refused = []
+        monkeypatch.setattr(planner_process.PlannerProcess, "plan", plan_one)
+        status, lines, err = compare(CONVOLUTION, FUSED, change=lambda entry: refused.append(1) or entry)
+        assert (status, err.count("PROBLEMS.txt, line 3: no engine takes it")) == (1, 1)
+        assert re.split("  +", lines[1])[:2] == [FUSED, "refused now"]
+        assert lines[-2:] == [f"worse: {FUSED}: refused now", lines[-1]]
+        assert lines[-1].endswith("2 problems: 1 refused now, 1 the same choice")
+
+    def test_what_is_refused_both_times_is_no_worse(self, compare):
+        status, lines, _ = compare(CONVOLUTION, IMPOSSIBLE)
+        assert status == 0
+        assert lines[-1].endswith("2 problems: 1 the same choice, 1 refused both times")
+
+    def test_the_choices_can_be_written_as_well(self, compare, tmp_path):
+        status, lines, _ = compare(CONVOLUTION, options=["--save", str(tmp_path / "now.jsonl")])
+        assert (status, lines[-1]) == (0, f"{tmp_path / 'now.jsonl'}: 1 plan")
+        assert len(exports.read(tmp_path / "now.jsonl").entries) == 1
+
+    def test_a_text_that_is_no_problem_is_status_1(self, compare):
+        status, lines, err = compare(CONVOLUTION, also=["forward nonsense"])
+        assert (status, len(err.splitlines())) == (1, 1)
+        assert lines[-1].endswith("1 problem: 1 the same choice")
+
+    @pytest.mark.parametrize(
+        ("field", "value", "message"),
+        [
+            ("gpu", "NVIDIA A100", "--device must be as in .*plans.jsonl, NVIDIA A100; got NVIDIA H200"),
+            ("cudnn", 90000, "must name a file of one GPU and one release of cuDNN; got .*, which has several"),
+        ],
+    )
+    def test_a_file_of_another_gpu_or_of_several_releases_is_refused(self, compare, field, value, message):
+        def change(entry):
+            is_changed = field == "gpu" or entry.text == FUSED
+            return entry._replace(key=entry.key._replace(**{field: value})) if is_changed else entry
+
+        status, lines, err = compare(CONVOLUTION, FUSED, change=change)
+        assert (status, lines, len(err.splitlines())) == (2, [], 1)
+        assert re.search(message, err)
+
+
+@pytest.mark.skipif(raw.version() < FIRST_RELEASE, reason="the first release that plans for a profile")
+@pytest.mark.usefixtures("without_driver")
+def test_the_example_of_the_page_is_compared_with_the_loaded_release(capsys):
+    folder = ROOT / "docs" / "examples" / "releases"
+    given = [str(folder / "problems.txt"), "--device", "h200", "--compare", str(folder / "cudnn-9.19.jsonl")]
+    assert command.main(["plan", *given]) == 0
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last.startswith(f"cuDNN 9.19.0 and {raw.version_text(raw.version())}: 4 problems: ")
+    if raw.version() == 92800:  # as the page prints
+        assert last.endswith("1 another engine, 1 other knobs, 2 the same choice")
+
+
+def timed(*options):
+    """Run the command with a stand-in for the GPU and its worker, which take 0.25 ms for every choice."""
+    parser = argparse.ArgumentParser()
+    plan_command.add_arguments(parser)
+    backend = TuningBackend(partial(gpus_of, KINDS[0]), worker("tune"))
+    return plan_command.run(parser.parse_args(["PROBLEMS.txt", "--device", "0", "--time", *options]), backend)
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ((), ""),
+        (("--slowdown", "1.3", "--workspace-growth", "4KiB"), ""),
+        (("--slowdown", "1.2"), "takes 1.250 times as long"),
+        (("--workspace-growth", "4095"), "needs 4 KiB more workspace"),
+        (("--workspace-growth", "0", "--slowdown", "1"), "needs 4 KiB more workspace, takes 1.250 times as long"),
+    ],
+)
+def test_times_on_a_gpu_are_written_and_compared(problems, tmp_path, monkeypatch, capsys, limits, reason):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # of the lock of the GPU
+    monkeypatch.chdir(tmp_path)
+    problems(CONVOLUTION)
+    assert timed("--save", "before.jsonl") == 0
+    (entry,) = exports.read(Path("before.jsonl")).entries
+    assert (entry.choice.milliseconds, entry.choice.error, entry.choice.workspace_size) == (0.25, 0.1, 1 << 20)
+    before = with_choice(entry, CONVOLUTION, milliseconds=0.2, workspace_size=(1 << 20) - 4096)
+    exports.write(Path("before.jsonl"), [before])
+    capsys.readouterr()
+    assert timed("--compare", "before.jsonl", *limits) == bool(reason)
+    title, row, *worse, last = capsys.readouterr().out.splitlines()
+    assert re.split("  +", title)[-3:] == ["workspace", "ms", "error"]
+    assert re.split("  +", row)[-3:] == ["1020 KiB -> 1 MiB", "0.2000 -> 0.2500", "0.1"]
+    assert worse == [f"worse: {CONVOLUTION}: {reason}"] * bool(reason)
+    assert last.endswith("1 the same choice; time now over before: 1.250 in the geometric mean")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--device", "h200"],
+            "a file must be named: one to write with -o, or one to compare with by --compare; got neither",
+        ),
+        (
+            ["--device", "h200", "-o", "p", "--time"],
+            "--device must be the ordinal of a GPU, such as 0, with --time; got h200",
+        ),
+        (["--device", "0", "-o", "p"], "--device must be a device profile without --time; got 0"),
+        (["--device", "h200", "-o", "p", "--workspace-growth", "1MiB"], "--workspace-growth must be with --compare"),
+        (["--device", "h200", "--compare", "p", "--slowdown", "1.1"], "--slowdown must be with --time; got it without"),
+        (
+            ["--device", "h200", "--compare", "p", "--slowdown", "0"],
+            "--slowdown: the value must be a number greater than 0",
+        ),
+        (["--device", "h200", "--compare", "no.jsonl"], "no.jsonl: No such file or directory"),
+        (["--device", "h200", "--compare", "PROBLEMS.txt"], "--compare: path must be an export of a store"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_one_line(problems, tmp_path, monkeypatch, capsys, options, message):
+    monkeypatch.chdir(tmp_path)
+    problems(CONVOLUTION)
+    assert command.main(["plan", "PROBLEMS.txt", *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line

@@ -400,7 +400,7 @@ def test_bad_input_is_one_line_and_status_2(
         (["x.txt", "--gpus", "a"], "GPUs must be numbers, such as 0 or 0,2; got 'a'"),
         (["x.txt", "--gpus", "-1"], "--gpus"),
         (["x.txt", "--gpus", "0,"], "got '0,'"),
-        (["x.txt", "--seconds", "0"], "seconds must be a number greater than 0; got '0'"),
+        (["x.txt", "--seconds", "0"], "--seconds: the value must be a number greater than 0; got '0'"),
         (["x.txt", "--seconds", "inf"], "got 'inf'"),
         (["x.txt", "--seconds", "nan"], "got 'nan'"),
         (["missing.txt"], "cudnnpy tune: "),
