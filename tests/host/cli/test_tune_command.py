@@ -349,6 +349,8 @@ def test_a_store_of_nothing_is_reported(capsys: pytest.CaptureFixture[str]) -> N
     [
         ([], "a file of problems must be named, or a program with --record; got neither"),
         (["missing.txt"], "missing.txt: No such file or directory"),
+        (["missing.txt", "--html", "text.txt"], "missing.txt: No such file or directory"),
+        (["--report-only", "--store", "missing.sqlite", "--html", "text.txt"], "missing.sqlite: no such store"),
         (["text.txt"], "text.txt, line 1, column 1: the file must have one problem a line; got another text: "),
         (["old.toml"], "old.toml, line 1: the file must have one problem a line; got TOML, as earlier versions read: "),
         (["."], "path must be a file of problems; got a folder"),
