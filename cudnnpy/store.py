@@ -33,27 +33,7 @@ __all__ = [
 
 
 def open(path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> Store:
-    """Open a store.
-
-    Parameters
-    ----------
-    path : str or path-like, optional
-        The file; by default the user's. The first entry makes it. An export is opened for reading alone. "" is a
-        store in memory.
-    read_only : bool
-        Whether the file must exist and is never changed.
-
-    Returns
-    -------
-    Store
-        The store.
-
-    Raises
-    ------
-    TypeError, ValueError
-        `path` is a folder, or a file that is not a store; it is left as it is.
-    FileNotFoundError
-        `read_only` is True, and there is no file.
+    """Open a store, by default the user's. The parameters and the errors are those of `Store`.
 
     Examples
     --------

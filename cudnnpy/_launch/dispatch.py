@@ -326,15 +326,15 @@ def _retry_after_oom(
             size = entry.workspace_size
             addresses.append(workspace(size, device, stream) if size else 0)
     except NoAlgorithmError as none:
-        raise MemoryError(f"{needed}, and no candidate fits: {none}\n{_ADVICE}") from error
+        raise MemoryError(f"{needed}, and no candidate fits: {none}\n{MEMORY_ADVICE}") from error
     except Exception as again:
         if not is_out_of_memory(again):
             raise
-        raise MemoryError(f"{needed}: {again}. {_ADVICE}") from again
+        raise MemoryError(f"{needed}: {again}. {MEMORY_ADVICE}") from again
     return entry, results
 
 
-_ADVICE = (
+MEMORY_ADVICE = (
     "Free device memory (cudnnpy.release_workspace() gives back the cached workspace), pass arrays for the results, "
     "or ask for less workspace (workspace_limit, prefer='no_workspace')"
 )

@@ -96,11 +96,16 @@ class GraphProblem:
         specs = self.graph.specs
         return max(_terms(operation, specs) for operation in self.graph.operations)
 
+    @property
+    def title(self) -> str:
+        """The operations in order: "graph of matmul, add, gelu_fwd"."""
+        return f"graph of {', '.join(map(_name_of, self.graph.operations))}"
+
     def __str__(self) -> str:
         tensors = ", ".join(
             f"{name} {spec.dtype}{list(spec.shape)}" for name, spec in zip(self.operands, self.specs, strict=True)
         )
-        return f"graph of {', '.join(operation.kind for operation in self.graph.operations)}: {tensors}"
+        return f"{self.title}: {tensors}"
 
     def proposed_candidates(self, target: Target) -> Iterator[Candidate]:
         """Return the proposals of cuDNN's heuristics."""
@@ -227,12 +232,17 @@ def _indices(graph: OperationGraph) -> dict[int, Values]:
     return found
 
 
+def _name_of(operation: Operation) -> str:
+    """Return the mode of an elementwise operation, and the kind of any other."""
+    return pointwise_name(operation.option("mode")) if operation.kind == "pointwise" else operation.kind
+
+
 def _restricted(graph: OperationGraph) -> tuple[set[int], set[int]]:
     """Return the unique ids of tensors that must be positive so that no result is NaN, and of tensors that are flags."""
     positive: set[int] = set()
     flags: set[int] = set()
     for operation in reversed(graph.operations):  # from the results on
-        name = pointwise_name(operation.option("mode")) if operation.kind == "pointwise" else operation.kind
+        name = _name_of(operation)
         needed = set(_POSITIVE.get(name, ()))
         if not positive.isdisjoint(uid for _, uid in operation.results):
             needed.update(_SAME_SIGN.get(name, ()))

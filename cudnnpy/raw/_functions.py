@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cudnnpy.raw import _api
-from cudnnpy.raw._library import checked, ctype, function_info, prototype
+from cudnnpy.raw._library import checked, ctype, function_info, prototype, refuse_keywords
 
 _Text = type("_Text", (str,), {"__repr__": str.__str__})  # an annotation, which is printed without quotes
 
@@ -37,9 +37,7 @@ def function(name: str) -> Callable[..., Any]:
     def called(*arguments: Any, **named: Any) -> Any:
         nonlocal bound
         if named:
-            raise TypeError(
-                f"{name}: arguments must be positional, as in C; got {next(iter(named))}=. The function is {prototype(name)}"
-            )
+            refuse_keywords(name, named)
         if bound is None:
             bound = checked(name)
         result = bound(*arguments)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Never, NoReturn
 
 from cudnnpy._process.installation import to_install
 from cudnnpy._process.module_state import declare, fork_safe_lock, process_cache, reset
@@ -272,7 +272,7 @@ def prototype(name: str) -> str:
 
 @process_cache
 def bound(name: str) -> Callable[..., Any]:
-    """Return a C function with its argument types set, which does not check for NULL.
+    """Return a C function with its argument types set, which does not check for NULL and ignores keywords, as ctypes does.
 
     Raises
     ------
@@ -373,7 +373,7 @@ def last_error() -> str:
 def unchecked(name: str) -> Callable[..., int]:
     """Return a function that returns a status, without argument types.
 
-    It is for hot paths that pass ctypes objects, since ctypes neither converts nor checks the arguments.
+    It is for hot paths that pass ctypes objects, since ctypes neither converts nor checks the arguments. Keywords are ignored.
 
     Raises
     ------
@@ -400,7 +400,14 @@ def checked(name: str) -> Callable[..., Any]:
     return refusing(name, bound(name), bound)
 
 
-def call(name: str, *arguments: object) -> None:
+def refuse_keywords(name: str, named: Mapping[str, object]) -> NoReturn:
+    """Raise TypeError for arguments of a C function that are passed by name."""
+    raise TypeError(
+        f"{name}: arguments must be positional, as in C; got {next(iter(named))}=. The function is {prototype(name)}"
+    )
+
+
+def call(name: str, *arguments: object, **named: Never) -> None:
     """Call a function that returns a status, and raise the matching exception: call("cudnnCreate", byref(handle)).
 
     Parameters
@@ -415,7 +422,8 @@ def call(name: str, *arguments: object) -> None:
     StatusError
         If the function returns another status than CUDNN_STATUS_SUCCESS.
     TypeError
-        If an argument has the wrong type, or is None where C would follow a NULL pointer, or their number is wrong.
+        If an argument has the wrong type, is None where C would follow a NULL pointer, or has a keyword, or their number is
+        wrong.
     ValueError
         If a pointer is NULL where C would follow it.
     ClosedError
@@ -431,6 +439,8 @@ def call(name: str, *arguments: object) -> None:
     >>> raw.call("cudnnCreateTensorDescriptor", byref(tensor))
     >>> raw.call("cudnnDestroyTensorDescriptor", tensor)
     """
+    if named:
+        refuse_keywords(name, named)
     try:
         status = checked(name)(*arguments)
     except ctypes.ArgumentError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections import defaultdict
 from os import PathLike
 from typing import Self
@@ -14,10 +16,14 @@ from cudnnpy._planning.problem_notation import text_of
 from cudnnpy._process.module_state import declare, fork_safe_lock
 from cudnnpy.tuning import problem_file
 
+# `cudnnpy tune --record` sets it for a program: the file to which every process adds its problems. Nothing is measured there.
+VARIABLE = "CUDNNPY_RECORD"
+
 lock = fork_safe_lock()
 _open: defaultdict[type[ProblemLog], list[ProblemLog]] = defaultdict(list)  # by subclass
+_saved: set[str] = set()  # the texts that this process has added to the file
 
-declare(__name__, "_open")
+declare(__name__, "_open", "_saved")
 
 
 class ProblemLog(PublicDir):
@@ -34,19 +40,19 @@ class ProblemLog(PublicDir):
 
     @classmethod
     def is_open(cls) -> bool:
-        """Return whether there is an open period."""
-        return bool(_open[cls])
+        """Return whether there is an open period, of this process or of `cudnnpy tune --record`."""
+        return bool(_open[cls] or os.environ.get(VARIABLE))
 
     @classmethod
     def note(cls, problem: Problem, options: PlanningOptions) -> bool:
         """Add a problem to every open period; return whether there is one."""
-        if not _open[cls]:
+        if not cls.is_open():
             return False
         text = text_of(problem, options)
         with lock:
             for period in _open[cls]:
                 period._texts[text] = None
-            return bool(_open[cls])
+            return cls.is_open()
 
     def end(self) -> None:
         """End the period. Further calls do nothing."""
@@ -117,5 +123,21 @@ def record() -> Recording:
 
 def note(problem: Problem, options: PlanningOptions) -> None:
     """Add a problem that was planned to every open recording."""
-    if options.algorithm is None:
-        Recording.note(problem, options)
+    if options.algorithm is None and Recording.note(problem, options) and (path := os.environ.get(VARIABLE)):
+        _add_to_file(path, text_of(problem, options))
+
+
+def _add_to_file(path: str, text: str) -> None:
+    """Add a problem to the file of `cudnnpy tune --record`, once, in one write, since other processes add theirs."""
+    with lock:
+        if text in _saved:
+            return
+        _saved.add(text)
+    try:
+        with open(path, "ab", buffering=0) as file:
+            file.write(f"{text}\n".encode())
+    except OSError as error:
+        how = f"the process {os.getpid()} is not recorded: {path}: {error.strerror}. Run it while the command waits"
+        warnings.warn(
+            f"cudnnpy tune --record: {how}, or record in it with cudnnpy.record()", RuntimeWarning, stacklevel=2
+        )

@@ -18,6 +18,7 @@ from cudnnpy.cli.errors import UsageError
 from cudnnpy.cli.text_table import printed, say, show_progress
 
 _STREAM = "-"
+_MEMORY_ADVICE = "--prefer no_workspace and --workspace-limit SIZE need less workspace, and --device cpu no GPU"
 _PROGRESS_PIXELS = 4_000_000  # pixels, which take a second on the CPU
 
 
@@ -83,6 +84,10 @@ def run(options: argparse.Namespace) -> int:
         )
         show("cudnnpy edges: writing")
         content = images.encode(output, images.to_levels(edges.values), format)
+    except MemoryError as error:
+        from cudnnpy._launch.dispatch import MEMORY_ADVICE
+
+        raise MemoryError(str(error).replace(MEMORY_ADVICE, _MEMORY_ADVICE)) from None
     finally:
         show("")
     if to_stream:

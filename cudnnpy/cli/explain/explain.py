@@ -179,7 +179,7 @@ def _why_not_stored(options: PlanningOptions, stored: Stored | None, limit: int,
         return f"the stored choice is rejected: {fault}"
     if options.prefer != "autotune":
         if not levels.serves_all_preferences():
-            return f"the stored choice is left to prefer='autotune' by {levels.PREFERENCES_VARIABLE}"
+            return f"the stored choice is left to autotune by {levels.PREFERENCES_VARIABLE}"
         if not chooser.is_confirmed(stored.entry):
             return "the stored choice was not measured with this driver"
     if not stored.fits(limit):
@@ -202,7 +202,7 @@ def _why_default(row: Choice, rows: Sequence[Choice], options: PlanningOptions, 
     else:
         why = f"the first engine that can be used{passed}"
     if options.prefer == "autotune":
-        return f"{why}; {not_stored}, so prefer='autotune' will measure it and the others on the GPU"
+        return f"{why}; {not_stored}, so autotune will measure it and the others on the GPU"
     return why if not_stored == _NOTHING_STORED else f"{why}; {not_stored}"
 
 

@@ -12,7 +12,6 @@ from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.selection import HOW_TO_COMPILE
 from cudnnpy.cli.explain.explanation import Explanation, Stored
 from cudnnpy.cli.text_table import Line, labelled, table, wrapped
-from cudnnpy.graph.kinds import pointwise_name
 from cudnnpy.graph.problem import GraphProblem
 
 _NEXT = 5  # candidates in a short report
@@ -60,16 +59,6 @@ def _graph_of(text: str) -> GraphProblem | None:
     return problem if isinstance(problem, GraphProblem) else None
 
 
-def _sentence(graph: GraphProblem, text: str) -> str:
-    """Return the operations of a graph, and the options after its JSON, as text."""
-    nodes = [
-        f"{one.kind} {pointwise_name(one.option('mode'))}" if one.kind == "pointwise" else one.kind
-        for one in graph.graph.operations
-    ]
-    options = text.rpartition("}")[2].strip()
-    return f"a graph of {', '.join(nodes)}" + (f"; {options}" if options else "")
-
-
 def _tensors(graph: GraphProblem, columns: int) -> Iterator[Line]:
     """Yield the table of a graph's tensors in memory; the outputs come last."""
     rows = [("tensor", "is", "data type", "shape", "strides")]
@@ -84,7 +73,7 @@ def _head(explanation: Explanation, graph: GraphProblem | None) -> Iterator[tupl
     """Yield the labels and texts of the head of the report."""
     gpu, choice, stored = explanation.device, explanation.choice, explanation.stored
     where = f"; device profile {gpu.profile}" if gpu.profile is not None else ""
-    yield "problem", explanation.problem if graph is None else _sentence(graph, explanation.problem)
+    yield "problem", explanation.problem if graph is None else f"{graph.title}{explanation.problem.rpartition('}')[2]}"
     size = f"{gpu.multiprocessors} multiprocessors, {bytes_text(gpu.memory)}"
     yield "GPU", f"{gpu.name}, compute capability {gpu.capability}, {size}{where}"
     yield "cuDNN", explanation.cudnn
@@ -126,7 +115,7 @@ def _agreement(error: float | None) -> str:
 
 def _store(stored: Stored, limit: int) -> str:
     entry, choice = stored.entry, stored.choice
-    taken = "; prefer='autotune' within this limit takes it" if stored.fits(limit) else ""
+    taken = "; --prefer autotune takes it within this limit" if stored.fits(limit) else ""
     time = "not measured" if choice.milliseconds is None else f"{choice.milliseconds:.4g} ms"
     made = f"made on {entry.made_at[:10]} with cudnnpy {entry.made_with.get('cudnnpy', '?')}"
     return f"{stored.layer}: {choice.name}, {time}, {made}{taken}"

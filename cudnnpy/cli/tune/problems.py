@@ -13,19 +13,10 @@ from cudnnpy.cli.errors import UsageError
 from cudnnpy.cli.text_table import say
 from cudnnpy.cli.tune import tune_problem
 from cudnnpy.cli.tune.tune_problem import Job
-from cudnnpy.tuning import problem_file
+from cudnnpy.tuning import problem_file, recording
 from cudnnpy.tuning.problem_file import ListedProblem
 from cudnnpy.tuning.store.entry import Key
 from cudnnpy.tuning.stored_choice import choice_text
-
-# With -P neither this program nor the package imports from the current folder. The first argument is the package's folder.
-_RECORD = """
-import sys
-sys.path.insert(0, sys.argv.pop(1))
-from cudnnpy.cli.tune.recorded_program import main
-del sys.path[0]
-main()
-"""
 
 
 def check_program(command: Sequence[str]) -> None:
@@ -37,15 +28,13 @@ def check_program(command: Sequence[str]) -> None:
 
 
 def record(command: Sequence[str], save: str | None) -> tuple[int, list[ListedProblem]]:
-    """Run a program. Return its exit status and the problems that it plans, which are saved to a file if one is named."""
+    """Run a program. Return its exit status and the problems that its processes plan, and save them if a file is named."""
     name = " ".join(command[: 1 + (command[0] == "-m")])
     with tempfile.TemporaryFile(prefix="cudnnpy-") as file:  # it has no name, so that no file is left behind
-        status, interrupt = _run_program(file.fileno(), command)
-        if not os.fstat(file.fileno()).st_size:
-            raise interrupt or UsageError(
-                f"{name} must end as Python does to be recorded; it ended with {_status_text(status)}"
-            )
-        requests = problem_file.read(f"/proc/self/fd/{file.fileno()}")
+        path = f"/proc/{os.getpid()}/fd/{file.fileno()}"
+        problem_file.write(path, ())
+        status, interrupt = _run_program(path, command)
+        requests = problem_file.read(path)
     count = f"{len(requests)} problem{'s' * (len(requests) != 1)} recorded"
     say("cudnnpy tune", f"{name} ended with {_status_text(status)}; {count}")
     if save is not None:
@@ -58,11 +47,12 @@ def record(command: Sequence[str], save: str | None) -> tuple[int, list[ListedPr
     return status, requests
 
 
-def _run_program(file: int, command: Sequence[str]) -> tuple[int, KeyboardInterrupt | None]:
-    """Run a program. Return its exit status, negative for a signal, and the interrupt that stopped it."""
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-c", _RECORD, str(Path(__file__).parents[3]), str(file), *command], pass_fds=(file,)
-    )
+def _run_program(path: str, command: Sequence[str]) -> tuple[int, KeyboardInterrupt | None]:
+    """Run a program, whose processes add their problems to a file.
+
+    Return its exit status, negative for a signal, and the interrupt that stopped it.
+    """
+    process = subprocess.Popen([sys.executable, *command], env={**os.environ, recording.VARIABLE: path})
     try:
         return process.wait(), None
     except KeyboardInterrupt as interrupt:  # Ctrl-C reaches the program, too

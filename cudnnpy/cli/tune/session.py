@@ -46,9 +46,11 @@ class TuningBackend(NamedTuple):
 def run(options: argparse.Namespace, backend: TuningBackend | None = None) -> int:
     """Run the command and return its exit status."""
     _check_arguments(options)
-    _check_outputs(options)
+    # missing input is an error before an existing output is
+    listed = None if options.problems is None else _read(options.problems)
     if options.report_only:
-        return _report_only(options)
+        return _report_only(options, listed)
+    _check_outputs(options)
     backend = backend or TuningBackend()
     with ExitStack() as stack:
         if options.dask is None:
@@ -67,10 +69,7 @@ def run(options: argparse.Namespace, backend: TuningBackend | None = None) -> in
             for note in cluster.notes:
                 _say(note)
         store = stack.enter_context(_open_store(options.store, read_only=False))
-        if options.record is None:
-            status, requests = _read(options.problems)
-        else:
-            status, requests = problems.record(options.record, options.save)
+        status, requests = listed or problems.record(options.record, options.save)
         jobs = problems.jobs_of(requests, dict.fromkeys(gpu.kind for gpu in gpus), options.seconds, options.thorough)
         entries, failed = _tune(distributed, jobs, store)
         _report(options, entries, failed)
@@ -248,12 +247,13 @@ def _tune(
 # The report
 
 
-def _report_only(options: argparse.Namespace) -> int:
-    """Report the entries of a store for some problems or for all, whatever GPU they are for."""
+def _report_only(options: argparse.Namespace, listed: tuple[int, list[ListedProblem]] | None) -> int:
+    """Report the entries of a store for the problems of a file or for all, whatever GPU they are for."""
     with _open_store(options.store, read_only=True) as store:
+        _check_outputs(options)
         status, entries, missing = 0, list(store), []
-        if options.problems is not None:
-            status, requests = _read(options.problems)
+        if listed is not None:
+            status, requests = listed
             jobs = problems.jobs_of(requests, ["{}"], None)
             order = {job.key[:2]: number for number, job in enumerate(jobs)}
             entries = sorted(

@@ -321,7 +321,8 @@ def _environment(gpu: str | None) -> dict[str, str]:
     path = [place for place in sys.path if isinstance(place, str) and not _is_current_folder(place)]
     if _PACKAGE_PARENT not in path:
         path.insert(0, _PACKAGE_PARENT)
-    changed = {"PYTHONPATH": os.pathsep.join(dict.fromkeys(path)), "CUDNNPY_STORE": "", "CUDNNPY_STORE_LAYERS": ""}
+    changed = dict.fromkeys(("CUDNNPY_STORE", "CUDNNPY_STORE_LAYERS", "CUDNNPY_RECORD"), "")
+    changed["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path))
     with contextlib.suppress(Exception):  # the child reports a missing library
         changed["CUDNNPY_LIBRARY"] = _library.path()
     if gpu is not None:

@@ -166,7 +166,7 @@ def _not_measured(why: str) -> _NotMeasuredError:
     if why not in _warned:
         _warned.add(why)
         warn(
-            f'prefer="autotune" measures nothing, and uses stored choices or chooses as "fastest" does: {why}. '
+            f'autotune measures nothing, and uses stored choices or chooses as "fastest" does: {why}. '
             "Tune ahead where a process can measure: cudnnpy tune PROBLEMS"
         )
     return _NotMeasuredError(why)

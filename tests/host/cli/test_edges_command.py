@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cudnnpy._launch.dispatch import MEMORY_ADVICE
 from cudnnpy.cli import command as cli
 from cudnnpy.cli.argument_types import size
 from cudnnpy.cli.edges import command as edges_command
@@ -201,6 +202,18 @@ def test_what_cudnn_could_not_do_is_told_whole(tmp_path, capsys, monkeypatch, er
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == ("", f"cudnnpy edges: {error}\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_out_of_memory_advises_options_of_the_command(tmp_path, capsys, monkeypatch):
+    def fail(*_, **__):
+        raise MemoryError(f"out of memory on device 0. {MEMORY_ADVICE}")
+
+    monkeypatch.setattr(edges_command, "detect", fail)
+    assert cli.main(["edges", "-o", str(tmp_path / "x.png")]) == 1
+    said = (
+        "out of memory on device 0. --prefer no_workspace and --workspace-limit SIZE need less workspace, and --device"
+    )
+    assert capsys.readouterr().err == f"cudnnpy edges: {said} cpu no GPU\n"
 
 
 def test_the_commands_options_reach_the_detector(tmp_path, monkeypatch):

@@ -149,10 +149,15 @@ class TestForAProfile:
         assert found["problem"] == graph
         assert found["choice"] is not None
 
+    def test_reasons_name_no_argument_of_python(self, explain):
+        text = " ".join(explain(TEXT, "--prefer", "autotune").split())
+        assert "nothing is stored for this problem, so autotune will measure it and the others on the GPU" in text
+        assert "prefer='" not in text
+
     def test_a_graph_is_a_sentence_and_a_table_of_its_tensors(self, explain):
         graph = text_of(sample_graphs.GRAPHS["scaled_convolution"](Graph()).problem(0))
         lines = explain(graph, "--prefer", "no_workspace").splitlines()
-        assert lines[0] == "problem    a graph of convolution_forward, pointwise mul; prefer=no_workspace"
+        assert lines[0] == "problem    graph of convolution_forward, mul prefer=no_workspace"
         assert "{" not in "".join(lines)
         assert "algorithm=" not in "".join(lines)  # an argument of Python
         at = lines.index("tensors in memory")
@@ -255,7 +260,7 @@ class TestTheStore:
         monkeypatch.setenv("COLUMNS", "200")
         text = " ".join(explain(TEXT).split())
         assert f"store application {tmp_path / 'stored.jsonl'}: engine" in text
-        assert "0.113 ms, made on 2026-11-22 with cudnnpy 0.2.0; prefer='autotune' within this limit takes it" in text
+        assert "0.113 ms, made on 2026-11-22 with cudnnpy 0.2.0; --prefer autotune takes it within this limit" in text
 
     def test_a_choice_that_needs_more_than_the_limit_is_not_taken(self, explain, stored, monkeypatch):
         large = stored._replace(choice=stored.choice._replace(workspace_size=1 << 50))
@@ -571,7 +576,7 @@ def test_a_stored_choice_is_taken_with_every_preference(stored_here, capsys, pre
 def test_a_stored_choice_may_be_left_to_autotune(stored_here, capsys, monkeypatch):
     monkeypatch.setenv("CUDNNPY_STORED_CHOICES", "autotune")
     first = "the first of cuDNN's heuristics that can be used"
-    left = "; the stored choice is left to prefer='autotune' by CUDNNPY_STORED_CHOICES"
+    left = "; the stored choice is left to autotune by CUDNNPY_STORED_CHOICES"
     assert why(capsys) == ("engine 1", 0.5, first + left)
     assert why(capsys, "--prefer", "autotune")[0] == "engine 2"
     monkeypatch.setenv("CUDNNPY_STORED_CHOICES", "none")

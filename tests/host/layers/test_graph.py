@@ -298,7 +298,7 @@ def test_a_problem_has_the_tensors_and_the_alignments_of_arrays() -> None:
     assert found.operands == ("x", "b", "y")
     assert [one.alignment for one in found.specs] == [16, 4, 16]
     assert (found.device, found.results, found.specs[-1].shape) == (3, 1, shape)
-    assert str(found).startswith("graph of pointwise, pointwise: x float32[2, 4, 6, 6], b float32[1, 4, 1, 1], y ")
+    assert str(found).startswith("graph of add, relu_fwd: x float32[2, 4, 6, 6], b float32[1, 4, 1, 1], y ")
 
 
 @pytest.mark.parametrize("y", [(36, 36, 6, 1), (36, 7, 6, 1)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pydoc
 import re
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -107,6 +108,12 @@ def test_every_public_class_and_method_has_a_docstring_of_its_own(path: str) -> 
 def test_a_module_completes_to_its_public_names_alone(name: str) -> None:
     module = public_api.modules()[name]
     assert dir(module) == sorted(module.__all__)
+
+
+def test_help_of_the_package_begins_with_its_public_names() -> None:
+    shown = pydoc.render_doc(cudnnpy, renderer=pydoc.plaintext).partition("PACKAGE CONTENTS")[0]
+    listed = set(re.findall(r"\w+", shown))
+    assert [name for name in cudnnpy.__all__ if name not in listed and name != "__version__"] == []
 
 
 def test_every_public_class_has_help() -> None:

@@ -210,6 +210,8 @@ def test_named_arguments_are_told_the_prototype() -> None:
     message = r"^cudnnDestroy: arguments must be positional, as in C; got handle=\. The function is .*\(cudnnHandle_t handle\)$"
     with pytest.raises(TypeError, match=message):
         raw.cudnnDestroy(handle=None)
+    with pytest.raises(TypeError, match=message):
+        raw.call("cudnnDestroy", handle=None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["Tensor", "Filter", "Convolution", "RNN"])
