@@ -184,6 +184,14 @@ def _write(path: str, planned: Planned, invalid: int) -> None:
         print(f"{failed} of {len(planned) + invalid} problems cannot be planned")
 
 
+def _named(request: ListedProblem) -> str:
+    """Return the text of a problem; for a graph, whose text is long, its line and its operations."""
+    from cudnnpy.graph.problem import GraphProblem
+
+    problem = request.problem
+    return f"line {request.line}: {problem.title}" if isinstance(problem, GraphProblem) else request.text
+
+
 def _print_choices(planned: Planned) -> None:
     from cudnnpy._checks.byte_counts import bytes_text
     from cudnnpy.cli import text_table
@@ -191,11 +199,11 @@ def _print_choices(planned: Planned) -> None:
     rows = [("problem", "choice", "workspace", "candidates")]
     for request, entry in planned:
         if entry is None:
-            rows.append((request.text, "none, see above", "", ""))
+            rows.append((_named(request), "none, see above", "", ""))
             continue
         usable = sum(not candidate.rejection_reason for candidate in entry.candidates)
         count = f"{usable} of {len(entry.candidates)}"
-        rows.append((request.text, entry.choice.name, bytes_text(entry.choice.workspace_size or 0), count))
+        rows.append((_named(request), entry.choice.name, bytes_text(entry.choice.workspace_size or 0), count))
     if planned:
         text_table.show(text_table.table(rows, text_table.width(), wraps=False))
 
@@ -235,7 +243,7 @@ def _print_comparison(
 
     former = {entry.key[:2]: entry for entry in before}
     comparisons = [
-        Comparison(request.text, former.get(key[:2]), entry)
+        Comparison(_named(request), former.get(key[:2]), entry)
         for (request, entry), key in zip(planned, keys, strict=True)
     ]
     text_table.show(comparison.table(comparisons, text_table.terminal_width()))

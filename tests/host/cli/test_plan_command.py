@@ -91,6 +91,7 @@ class TestForAProfile:
         assert len(rows) == len(texts)
         assert max(map(len, (header, *rows))) <= 80
         assert all(re.search(r"\d+ of \d+$", row) for row in rows)
+        assert rows[2].startswith("  line 4: graph of ")
 
     def test_a_store_imports_them(self, plan, tmp_path):
         *_, file = plan(CONVOLUTION, FILTER)
