@@ -223,7 +223,13 @@ def _reduction(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtyp
     x, axes = given["x"], options["axes"]
     if not axes or not all(0 <= axis < len(x.shape) for axis in axes) or len(set(axes)) < len(axes):
         raise ValueError(f"axes must be some of 0 to {len(x.shape) - 1}, each once; got {axes}")
-    return {"y": _like(tuple(1 if axis in axes else size for axis, size in enumerate(x.shape)), x, dtype)}
+    sizes = options.get("sizes", (1,) * len(axes))
+    if len(sizes) != len(axes) or any(x.shape[axis] % size for axis, size in zip(axes, sizes, strict=True)):
+        raise ValueError(
+            f"sizes must be a divisor of the size of each axis, {[x.shape[axis] for axis in axes]}; got {sizes}"
+        )
+    left = dict(zip(axes, sizes, strict=True))
+    return {"y": _like(tuple(left.get(axis, size) for axis, size in enumerate(x.shape)), x, dtype)}
 
 
 def _matmul(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtype: ElementName) -> Any:
@@ -639,7 +645,8 @@ KINDS: Mapping[str, Kind] = {
         {"x": "XDESC"},
         {"y": "YDESC"},
         _reduction,
-        options={"axes": Option("", is_required=True)},
+        # sizes: what remains of each axis, 1 by default; elements in a row become one, as heads of grouped attention do
+        options={"axes": Option("", is_required=True), "sizes": Option("", low=1)},
         nested="REDUCTION",
         nested_options={
             "op": Option("OPERATOR", raw.cudnnReduceTensorOp_t, is_required=True),

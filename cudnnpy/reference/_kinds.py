@@ -226,12 +226,20 @@ def _mean(x: Float64, axes: Shape) -> Any:
 
 
 def reduction(options: Options, given: Given, specs: Specs) -> Made:
-    """Return y, x reduced over the axes, which remain with size 1, by the operator `op`.
+    """Return y, x reduced over the axes, which remain with size 1 or `sizes`, by the operator `op`.
+
+    Of a size of n, each element is reduced from 1 / n of the axis, in a row.
 
     add, mul, min, max; amax: max(|x|); avg: mean; norm1: sum(|x|); norm2: sqrt(sum(x * x)); mul_no_zeros: the product of the
     elements that are not 0, 1 if there are none.
     """
-    return {"y": _REDUCTIONS[options["op"]](np.asarray(given["x"], np.float64), options["axes"])}
+    x, axes = np.asarray(given["x"], np.float64), options["axes"]
+    if "sizes" not in options:
+        return {"y": _REDUCTIONS[options["op"]](x, axes)}
+    left = dict(zip(axes, options["sizes"], strict=True))
+    split = [part for axis, size in enumerate(x.shape) for part in (left.get(axis, size), size // left.get(axis, size))]
+    y = _REDUCTIONS[options["op"]](x.reshape(split), tuple(2 * axis + 1 for axis in axes))
+    return {"y": y.reshape(split[::2])}
 
 
 def _repeated(x: Array, shape: Shape) -> Array:

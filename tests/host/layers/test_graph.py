@@ -19,7 +19,7 @@ from planning import Planner, Refused
 from sample_graphs import FUSED, GRAPHS, OTHERS, channels_last
 from stand_in_device import Array, StandInDevice, StandInPlan, calls_of_c, number_of
 
-from cudnnpy import Graph, TensorSpec, raw
+from cudnnpy import Graph, TensorSpec, raw, reference
 from cudnnpy._arrays import workspace
 from cudnnpy._core.layouts import packed_strides
 from cudnnpy._launch import plan_cache
@@ -733,3 +733,16 @@ def test_a_copy_of_a_graph_knows_its_own_nodes() -> None:
     assert other.pointwise("abs", other.inputs[0]).shape == (2, 4, 6, 6)
     with pytest.raises(ValueError, match="x must be a node of this graph; got 'x0', a node of another graph"):
         other.pointwise("abs", x)
+
+
+def test_a_reduction_may_leave_several_elements_of_an_axis() -> None:
+    """Each is a sum of elements in a row, as the gradients of heads that share one are."""
+    g = Graph()
+    x = g.tensor("x", TensorSpec((2, 6, 3, 4), "float32"))
+    g.output("y", g.add("reduction", op="add", x=x, axes=(1, 3), sizes=(2, 1))["y"])
+    values = np.random.default_rng(0).uniform(-1, 1, (2, 6, 3, 4)).astype(np.float32)
+    expected = np.stack([values[:, :3].sum((1, 3)), values[:, 3:].sum((1, 3))], 1)[..., None]
+    np.testing.assert_allclose(reference.run(g, {"x": values})["y"], expected, rtol=1e-6)
+    for sizes in ((4, 1), (2,), (2, 1, 1)):
+        with pytest.raises(ValueError, match=r"^sizes must be a divisor of the size of each axis, \[6, 4\]; got "):
+            g.add("reduction", op="add", x=x, axes=(1, 3), sizes=sizes)
