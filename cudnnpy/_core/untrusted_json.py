@@ -128,6 +128,9 @@ def _items(check: Check, name: str, value: Any) -> tuple[Any, ...]:
 
 
 def _record(make: type, checks: Mapping[str, Check], name: str, value: Any) -> Any:
+    omitted = getattr(make, "_json_omitted", {})
+    if isinstance(value, Mapping):
+        value = {**omitted, **value}
     if not isinstance(value, Mapping) or value.keys() != checks.keys():
         actual = sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
         raise ValueError(f"{name} must be an object of {', '.join(checks)}; got {str(actual)[:200]}")
@@ -137,7 +140,8 @@ def _record(make: type, checks: Mapping[str, Check], name: str, value: Any) -> A
 def reader(annotation: Any) -> Check:
     """Return the function that checks a JSON value, and returns it as the annotated type: check(name, value).
 
-    The type of a record is a NamedTuple, or has the annotations of its fields in `_json_fields`.
+    The type of a record is a NamedTuple, or has the annotations of its fields in `_json_fields`, and in `_json_omitted` the
+    values of fields that are left out where they have them.
     """
     simple: dict[Any, Check] = {
         str: _text,
@@ -162,7 +166,9 @@ def reader(annotation: Any) -> Check:
 def plain(value: Any) -> Any:
     """Return a record as JSON, the inverse of its reader."""
     if hasattr(value, "_json_fields"):
-        return {field: plain(getattr(value, field)) for field in value._json_fields}
+        omitted = getattr(value, "_json_omitted", {})
+        fields = {field: getattr(value, field) for field in value._json_fields}
+        return {field: plain(one) for field, one in fields.items() if field not in omitted or one != omitted[field]}
     if isinstance(value, tuple):
         items = [*map(plain, value)]
         return dict(zip(value._fields, items, strict=True)) if hasattr(value, "_fields") else items

@@ -38,6 +38,10 @@ class Lowering(Protocol):
         """The properties that known issues of engines depend on."""
 
     @property
+    def is_deterministic(self) -> bool:
+        """Whether the functions around the graph, and its form, leave the result the same bits every time."""
+
+    @property
     def part_text(self) -> str:
         """The notation of the part that the graph computes, which identifies the lowering; "" for the whole problem."""
 
@@ -224,7 +228,7 @@ def from_configuration(lowering: Lowering, target: Target, source: str, found: E
         Engine(found.engine, found.knobs, **lowering.lowering_options),
         lowering.part_text,
         found.numerical_notes,
-        known_issues.is_deterministic(*what),
+        lowering.is_deterministic and known_issues.is_deterministic(*what),
         compiled,
         rejection_reason=known_issues.rejection_by_issues(*what),
     )

@@ -26,7 +26,7 @@ from cudnnpy._core.untrusted_json import Knobs, parse_json, plain, reader
 VERSION = 6  #: of serialized plans
 
 # The options of an Engine that determine its lowering
-LOWERING_OPTIONS = ("space_to_depth", "channels_last_copies", "flipped_forward")
+LOWERING_OPTIONS = ("space_to_depth", "channels_last_copies", "flipped_forward", "accumulation")
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,6 +47,9 @@ class Engine(Options):
     flipped_forward : bool
         Whether the engine computes the gradient with respect to x of a depthwise convolution as a forward convolution with the
         filter flipped, as candidates whose names end in "forward" do.
+    accumulation : bool
+        Whether the engine computes the gradient of attention with respect to q as sums in a buffer in float32, as candidates
+        whose names end in "accumulation" do.
 
     Raises
     ------
@@ -66,8 +69,10 @@ class Engine(Options):
     space_to_depth: bool = False
     channels_last_copies: bool = False
     flipped_forward: bool = False
+    accumulation: bool = False
 
     _json_fields: ClassVar = {"index": int, "knobs": Knobs | None, **dict.fromkeys(LOWERING_OPTIONS, bool)}
+    _json_omitted: ClassVar = {"accumulation": False}  # so that texts of releases without it are read
 
     @property
     def _lowering_options(self) -> dict[str, bool]:

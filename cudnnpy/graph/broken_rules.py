@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from cudnnpy import raw
+from cudnnpy.graph.attention_lowerings import parts
 from cudnnpy.graph.operation_graph import OperationGraph, each_uid
 
 _NOT_ALONE = {"concat", "reshape", "rng", "slice", "transpose"}
@@ -154,10 +155,11 @@ _RULES: tuple[tuple[Callable[[OperationGraph], bool], str], ...] = (
 
 def check_graph(graph: OperationGraph, names: Mapping[int, str]) -> None:
     """Raise ValueError for a graph that ends the process that plans it (docs/known-issues.md). `names` are the tensors'."""
+    graph, views, *_ = parts(graph)[0]
     for rule in (_of_attention, _of_maximum_gradients):
         for uid, expected in rule(graph):
             shape, _, strides, _ = graph.specs[uid]
-            name = names.get(uid, "an intermediate result")
+            name = names.get(views.get(uid, uid), "an intermediate result")
             raise ValueError(
                 f"{name} must have {expected}; got shape {shape} and strides {strides}, for which cuDNN ends the process"
             )

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 
 from cudnnpy import raw
 from cudnnpy._checks.option_values import error_repr
-from cudnnpy._core.layouts import TensorSpec, are_channels_last, channels_last_strides
+from cudnnpy._core.layouts import TensorSpec, are_channels_last, byte_extent, channels_last_strides
 from cudnnpy._core.untrusted_json import parse_json
-from cudnnpy._launch.steps import Executable
-from cudnnpy._planning.candidates import Candidate, all_engines, candidate_for_engine, heuristic_candidates
+from cudnnpy._launch.fill_executables import fill
+from cudnnpy._launch.steps import Executable, Step, StepSequence
+from cudnnpy._planning.candidates import Candidate, all_engines, candidate_for_engine, heuristic_candidates, rejected
 from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.engines import GraphExecutable, Target
 from cudnnpy._planning.issue_conditions import ProblemTraits
@@ -21,6 +22,7 @@ from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import FLAGS, POSITIVE, Read, Values, values_of
 from cudnnpy._planning.problem_notation import ParsedText, ProblemSyntax, ProblemTextError
 from cudnnpy.backend import Descriptor
+from cudnnpy.graph.attention_lowerings import Part, parts
 from cudnnpy.graph.broken_rules import broken_rule, check_graph
 from cudnnpy.graph.descriptors import build_graph
 from cudnnpy.graph.graph_json import graph_from_json, graph_to_json
@@ -108,12 +110,14 @@ class GraphProblem:
         return f"{self.title}: {tensors}"
 
     def proposed_candidates(self, target: Target) -> Iterator[Candidate]:
-        """Return the proposals of cuDNN's heuristics."""
-        return heuristic_candidates(GraphLowering(self), target)
+        """Yield the proposals of cuDNN's heuristics, for each lowering."""
+        for lowering in self.lowerings():
+            yield from heuristic_candidates(lowering, target)
 
     def engines(self, target: Target) -> Iterator[Candidate]:
-        """Return every engine with its default knobs."""
-        return all_engines(GraphLowering(self), target)
+        """Yield every engine with its default knobs, for each lowering."""
+        for lowering in self.lowerings():
+            yield from all_engines(lowering, target)
 
     def functions(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
         """Return no candidates: no C function computes a graph."""
@@ -121,9 +125,13 @@ class GraphProblem:
 
     def forced_candidate(self, options: PlanningOptions, target: Target) -> Candidate:
         """Return the candidate of the Engine `options.algorithm`. Raises ValueError for anything else."""
-        if not isinstance(options.algorithm, Engine):
-            raise ValueError(f"algorithm must be a cudnnpy.Engine for a graph; got {error_repr(options.algorithm)}")
-        return candidate_for_engine(GraphLowering(self), target, options.algorithm)
+        given = options.algorithm
+        if not isinstance(given, Engine):
+            raise ValueError(f"algorithm must be a cudnnpy.Engine for a graph; got {error_repr(given)}")
+        lowering = next((one for one in self.lowerings() if one.lowering_options == given._lowering_options), None)
+        if lowering is None:
+            return rejected("engines", f"engine {given.index}", "the graph has no such lowering")
+        return candidate_for_engine(lowering, target, given)
 
     @property
     def value_ranges(self) -> tuple[Values, ...]:
@@ -140,7 +148,14 @@ class GraphProblem:
     @property
     def traits(self) -> ProblemTraits:
         """The properties that known issues of engines depend on. Each output of a convolution's shape counts as its y."""
-        graph, specs = self.graph, self.graph.specs
+        graph, specs, outputs = self.graph, self.graph.specs, set(self.graph.outputs)
+        is_attention = sum(operation.kind == "matmul" for operation in graph.operations) > 1
+
+        def in_rows(operation: Operation) -> bool:
+            """Whether it is a sum within attention, in one order: of a row, or of the heads that share one."""
+            is_virtual = outputs.isdisjoint(uid for _, uid in operation.results)
+            return is_attention and (is_virtual or operation.option("sizes") is not None)
+
         convolutions = []
         for operation in graph.operations:
             if operation.kind.startswith("convolution"):
@@ -155,7 +170,9 @@ class GraphProblem:
                 for one in graph.operations
                 if one.kind == "pointwise"
             ),
-            frozenset(short_name(one.option("op")) for one in graph.operations if one.kind == "reduction"),
+            frozenset(
+                short_name(one.option("op")) for one in graph.operations if one.kind == "reduction" and not in_rows(one)
+            ),
             is_aligned=all(spec.alignment >= 16 for spec in self.specs),
         )
 
@@ -188,8 +205,9 @@ class GraphProblem:
         """Return None: single elements of a graph are not computed."""
 
     def lowerings(self) -> Iterator[GraphLowering]:
-        """Yield the only lowering, which is the graph itself."""
-        yield GraphLowering(self)
+        """Yield the lowerings: one, or for the gradient of attention two."""
+        for part in parts(self.graph):
+            yield GraphLowering(self, part)
 
     def aligned(self) -> GraphProblem:
         """Return the problem with 16-byte alignment of every tensor."""
@@ -296,25 +314,44 @@ SYNTAX = ProblemSyntax(("graph",), re.compile(r"\{"), {}, {}, {}, {}, _words, _r
 
 @dataclass(frozen=True)
 class GraphLowering:
-    """The lowering of a graph, which is the graph itself (cudnnpy._planning.candidates.Lowering)."""
+    """A lowering of a graph (cudnnpy._planning.candidates.Lowering): mostly the graph itself (attention_lowerings.py)."""
 
     problem: GraphProblem
-    suffix: str = ""
+    part: Part = field(repr=False)
+
+    @property
+    def suffix(self) -> str:
+        """The end of the names of candidates: " + accumulation" for the gradient of attention with a buffer of sums."""
+        return " + accumulation" if self.part.buffer else ""
 
     @property
     def lowering_options(self) -> dict[str, bool]:
-        """The options of an Engine that runs on it: none."""
-        return {}
+        """The options of an Engine that runs on it."""
+        return {"accumulation": True} if self.part.buffer else {}
 
     def build_graph(self, target: Target) -> Descriptor:
         """Return the finalized operation graph. Raises StatusError if cuDNN rejects it."""
-        graph = self.problem.graph
+        graph = self.part.graph
         return target.memoize("graph", graph, make=lambda: build_graph(graph, target))
 
     def executable(self, plan: Descriptor, target: Target) -> Executable:
         """Return the executable of an execution plan, with the numbers of the graph as constants."""
-        constants = tuple((uid, c_number(number, dtype)) for uid, number, dtype in self.problem.graph.numbers)
-        return GraphExecutable(plan, self.problem.graph.in_memory, constants)
+        graph, views, buffer, sums = self.part
+        constants = tuple((uid, c_number(number, dtype)) for uid, number, dtype in graph.numbers)
+        planned = GraphExecutable(plan, graph.in_memory, constants)
+        operands = self.problem.graph.in_memory
+        if not (views or buffer or sums):
+            return planned
+        indices = {uid: index for index, uid in enumerate((*operands, buffer))}
+        sources = tuple(indices[views.get(uid, uid)] for uid in graph.in_memory)
+        cleared = [uid for uid in (*sums, buffer) if uid]
+        clear = [Step(fill(graph.specs[uid], 0.0), (indices[uid],)) for uid in cleared]
+        return StepSequence([*clear, Step(planned, sources)], [byte_extent(graph.specs[buffer])] if buffer else [])
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether no element of a result is added to in any order."""
+        return not (self.part.buffer or self.part.sums)
 
     @property
     def traits(self) -> ProblemTraits:
@@ -323,5 +360,5 @@ class GraphLowering:
 
     @property
     def part_text(self) -> str:
-        """The empty string: the lowering is the whole graph."""
-        return ""
+        """The name of the form; "" for the whole graph."""
+        return self.suffix.removeprefix(" + ")

@@ -34,7 +34,7 @@ from cudnnpy.errors import StatusError
 from cudnnpy.graph.convolutions import convolution_graph, uids
 from cudnnpy.graph.descriptors import build_graph
 from cudnnpy.graph.operation_graph import canonical_graph
-from cudnnpy.graph.problem import GraphLowering, GraphProblem
+from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.tuning.measuring.guarded_memory import GuardedMemory
 
@@ -493,7 +493,7 @@ def main(name: str) -> None:
     for trial in TRIALS[name]:
         try:
             if isinstance(trial, Summed):
-                built = GraphLowering(as_graph(trial.graph)).build_graph(target)
+                built = next(as_graph(trial.graph).lowerings()).build_graph(target)
             else:
                 built = build_graph(convolution_graph(trial.problem), target)
         except StatusError as error:

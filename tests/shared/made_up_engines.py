@@ -92,6 +92,10 @@ class MadeUpLowering:
     def traits(self) -> ProblemTraits:
         return ProblemTraits("made up")
 
+    @property
+    def is_deterministic(self) -> bool:
+        return True
+
     def build_graph(self, target: Target) -> Any:
         return self.problem
 

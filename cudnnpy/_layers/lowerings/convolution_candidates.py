@@ -32,6 +32,7 @@ _NO_LOWERING = {
     "space_to_depth": "the problem has no space-to-depth lowering",
     "channels_last_copies": "the problem has no lowering to channels last",
     "flipped_forward": "the problem has no lowering to a forward convolution",
+    "accumulation": "the problem is not the gradient of attention",
 }
 
 # Such engines take up to 15 s to compile, and some give wrong results (forward-not-proposed in known_issues.py).

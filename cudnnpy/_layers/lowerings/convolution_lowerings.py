@@ -90,7 +90,7 @@ class ConvolutionLowering(NamedTuple):
     @property
     def lowering_options(self) -> dict[str, bool]:
         """The options of an Engine that runs on it."""
-        return {name: True for name in LOWERING_OPTIONS if getattr(self, name)}
+        return {name: True for name in LOWERING_OPTIONS if getattr(self, name, False)}
 
     def build_graph(self, target: Target) -> Descriptor:
         """Return the part's operation graph. Raises StatusError if cuDNN rejects it."""
@@ -104,6 +104,11 @@ class ConvolutionLowering(NamedTuple):
     def traits(self) -> ProblemTraits:
         """The properties of the part that known issues of engines depend on."""
         return self.part.traits
+
+    @property
+    def is_deterministic(self) -> bool:
+        """True: the functions around the part are deterministic."""
+        return True
 
     @property
     def part_text(self) -> str:

@@ -22,7 +22,7 @@ from cudnnpy._planning.choice import Engine, digest
 from cudnnpy._planning.engines import engine_name
 from cudnnpy._planning.problem_notation import ProblemTextError, parse, text_of
 from cudnnpy.errors import StatusError
-from cudnnpy.graph.problem import GraphLowering, GraphProblem
+from cudnnpy.graph.problem import GraphProblem
 
 
 def pooled(g: Graph) -> Graph:
@@ -72,7 +72,7 @@ def plan_of(g: Graph, **facts: Any) -> Plan:
     """A plan that no cuDNN made, of engine 7 with a knob."""
     found, operands = g._problem(0)
     problem = found if isinstance(found, GraphProblem) else as_graph(g)
-    how: dict[str, Any] = {"engine": Engine(7, {1: 2}), "lowering": GraphLowering(problem), **facts}
+    how: dict[str, Any] = {"engine": Engine(7, {1: 2}), "lowering": next(problem.lowerings()), **facts}
     made = made_up("engine 7 (swizzle=2)", "knobs", executable=Planned(), **how)
     return Plan(problem, made, operands=operands if problem is found else None)
 
@@ -136,7 +136,7 @@ def test_alignments_of_arrays_come_back(cudnn: list[Any]) -> None:
     g = GRAPHS["convolution_bias_relu"](Graph())
     problem = as_graph(g, {"bias": 2})
     made = made_up("engine 7", "engines", engine=Engine(7), executable=Planned())
-    made.lowering = GraphLowering(problem)
+    made.lowering = next(problem.lowerings())
     plan = Plan(problem, made)
     again: Any = Plan.from_json(plan.to_json()).problem
     assert again.graph == problem.graph != as_graph(g).graph

@@ -1,0 +1,105 @@
+"""The graphs that engines take in place of attention and its gradient: with transposed inputs, and sums in float32.
+
+The gradient needs k and v as they are and transposed. Engines take no transposition of an input, but the same memory as two
+tensors. For dq they have two forms: they write the gradients of all scores to the workspace, b * h * sq * skv * 2 bytes, or
+they add parts of dq in any order to a buffer in float32, which is cleared before, b * h * sq * d * 4 bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from cudnnpy import raw
+from cudnnpy._core.layouts import TensorSpec, packed_strides
+from cudnnpy.graph.kinds import KINDS
+from cudnnpy.graph.operation_graph import Operation, OperationGraph, Tensor, each_uid
+
+# The buffer is in blocks of 16 x 16 elements. Other sizes were not tried on a GPU.
+_BLOCK = 16
+_PRODUCTS_OF_GRADIENT = 5
+
+
+class Part(NamedTuple):
+    """The graph that an engine computes for a problem."""
+
+    graph: OperationGraph
+    views: dict[int, int]  #: for tensors that share the memory of an input of the problem, the input, by unique ids
+    buffer: int = 0  #: the unique id of the buffer of dq; 0 without one
+    sums: tuple[int, ...] = ()  #: results that engines may add to in any order, which are cleared before
+
+
+def parts(graph: OperationGraph) -> list[Part]:
+    """Return the graph for engines, and for the gradient of attention the form with a buffer; that of less memory first."""
+    with_views, views = _with_views(graph)
+    products = [one for one in with_views.operations if one.kind == "matmul"]
+    if len(products) < _PRODUCTS_OF_GRADIENT:
+        return [Part(with_views, views)]
+    outputs = set(with_views.outputs)
+    sums = tuple(
+        uid
+        for one in graph.operations
+        if one.kind == "reduction" and one.option("sizes") is None  # sums of heads go to the workspace
+        for _, uid in one.results
+        if uid in outputs
+    )
+    found, specs = [Part(with_views, views, 0, sums)], with_views.specs
+    maker = {uid: one.kind for one in with_views.operations for _, uid in one.results}
+    for product in products:
+        tensors: dict[str, Any] = product.tensors
+        a, spec = tensors["a"], specs[tensors["c"]]
+        is_of_dq = tensors["c"] in outputs and tensors["b"] not in maker and maker.get(a) == "pointwise"
+        fits = len(spec.shape) == 4 and not any(size % _BLOCK for size in spec.shape[2:])
+        if is_of_dq and fits and spec.dtype in ("float16", "bfloat16"):
+            summed = Part(*_with_buffer(with_views, product, views, sums))
+            is_smaller = 4 * math.prod(spec.shape) <= 2 * math.prod(specs[a].shape)
+            return [summed, *found] if is_smaller else [*found, summed]
+    return found
+
+
+def _with_views(graph: OperationGraph) -> tuple[OperationGraph, dict[int, int]]:
+    """Return the graph with tensors in memory for transposed inputs, and these inputs by the tensors' unique ids."""
+    inputs, specs = set(graph.in_memory) - set(graph.outputs), graph.specs
+    virtual = {tensor.uid for tensor in graph.tensors if tensor.is_virtual}
+    views: dict[int, int] = {}
+    for one in graph.operations:
+        x, y = one.tensors.get("x"), one.tensors.get("y")
+        if one.kind != "reshape" or one.option("mode") is not None or x not in inputs or y not in virtual:
+            continue
+        assert isinstance(x, int)
+        assert isinstance(y, int)
+        if _axes(specs[x]) == _axes(specs[y]):
+            views[y] = x
+    if not views:
+        return graph, {}
+    operations = tuple(one for one in graph.operations if views.keys().isdisjoint(uid for _, uid in one.results))
+    used = {uid for one in operations for uids in one.tensors.values() for uid in each_uid(uids)}
+    tensors = tuple(
+        one._replace(is_virtual=False, spec=one.spec._replace(alignment=specs[views[one.uid]].alignment))
+        if one.uid in views
+        else one
+        for one in graph.tensors
+        if one.uid in used
+    )
+    return graph._replace(tensors=tensors, operations=operations), views
+
+
+def _axes(spec: TensorSpec) -> list[tuple[int, int]]:
+    """Return the strides and sizes of the axes of more than one element, which are equal for a transposed tensor."""
+    return sorted((t, n) for n, t in zip(spec.shape, spec.strides or packed_strides(spec.shape), strict=True) if n > 1)
+
+
+def _with_buffer(graph: OperationGraph, product: Operation, views: dict[int, int], sums: tuple[int, ...]) -> Any:
+    """Return the fields of the Part in which a product goes to a buffer, which is then rounded to the product's tensor."""
+    ((_, c),) = product.results
+    buffer, shape = 1 + max(tensor.uid for tensor in graph.tensors), graph.specs[c].shape
+    summed = Tensor(buffer, TensorSpec(shape, "float32", packed_strides(shape)), reordering="f16x16")
+    options = KINDS["pointwise"].complete({"mode": raw.CUDNN_POINTWISE_IDENTITY, "compute_dtype": "float32"})
+    rounding = Operation("pointwise", tuple(options.items()), (("x", buffer),), (("y", c),))
+    operations = [
+        new
+        for one in graph.operations
+        for new in ((one._replace(results=(("c", buffer),)), rounding) if one is product else (one,))
+    ]
+    changed = graph._replace(tensors=(*graph.tensors, summed), operations=tuple(operations))
+    return changed, views, buffer, sums
