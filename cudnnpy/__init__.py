@@ -2,7 +2,8 @@
 
 `raw` is the C API, and `Convolution` the layer. The choices are "fastest", "limited_workspace", "no_workspace", "autotune".
 
-Operations: Convolution, ConvolutionTranspose, FusedConvolution, Graph, Activation, BatchNormalization, Pooling, Softmax
+Operations: Convolution, ConvolutionTranspose, FusedConvolution, Graph, Attention, Activation, BatchNormalization,
+    Pooling, Softmax
 Planning: plan, Plan, explain, TensorSpec, DeviceProfile, Candidate, candidates_table, Engine, NoAlgorithmError
 Arrays: to_device, to_numpy, empty, DeviceArray, set_allocator, release_workspace
 The process: trace, record, freeze, cache_info, clear_cache, set_cache_limit, set_direct_launches, Handle, log_to,
@@ -23,6 +24,7 @@ from cudnnpy._version import __version__
 # Editors and type checkers read __init__.pyi, which `python -m tools.generate` makes of this table.
 _LAZY = {
     "Activation": "_layers.activation",
+    "Attention": "_layers.attention",
     "BatchNormalization": "_layers.batch_normalization",
     "Candidate": "_planning.candidates",
     "Convolution": "_layers.convolution",

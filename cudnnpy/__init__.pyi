@@ -1,5 +1,5 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:96cb634aed1c7f50d4097b4159907626672462023aaa9c69b8ea58965ea7f5a5
+# seal: sha256:80a98279f3350777ab04c009a7c094951a9d1ae81de385e9ecc5bde2df50c649
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors
@@ -23,6 +23,7 @@ from cudnnpy._launch.plan_cache import clear_cache as clear_cache
 from cudnnpy._launch.plan_cache import set_cache_limit as set_cache_limit
 from cudnnpy._launch.tracing import trace as trace
 from cudnnpy._layers.activation import Activation as Activation
+from cudnnpy._layers.attention import Attention as Attention
 from cudnnpy._layers.batch_normalization import BatchNormalization as BatchNormalization
 from cudnnpy._layers.convolution import Convolution as Convolution
 from cudnnpy._layers.fused import FusedConvolution as FusedConvolution
@@ -49,6 +50,7 @@ _LAZY: dict[str, str]
 
 __all__ = [
     'Activation',
+    'Attention',
     'BatchNormalization',
     'Candidate',
     'Convolution',

@@ -23,7 +23,10 @@ __all__ = [
     "ActivationMode",
     "Array",
     "ArrayT",
+    "AttentionLayout",
+    "AttentionOperation",
     "CandidateReport",
+    "CausalMask",
     "ComputeDtype",
     "ConvolutionActivation",
     "ConvolutionAlgorithm",
@@ -358,6 +361,15 @@ CudnnPoolingMode: TypeAlias = Literal["max", "max_deterministic", "average_inclu
 
 PoolingMode: TypeAlias = Literal[CudnnPoolingMode, "average_inc_pad", "average_exc_pad"]
 """The modes of Pooling: cuDNN's, and Theano's names of the averages."""
+
+AttentionOperation: TypeAlias = Literal["forward", "backward"]
+"""The operations of Attention."""
+
+AttentionLayout: TypeAlias = Literal["BHSD", "BSHD"]
+"""The orders of axes of Attention: batch, heads, sequence, head size."""
+
+CausalMask: TypeAlias = bool | Literal["bottom_right"]
+"""Whether Attention has a causal mask, and that it ends at the last key ("bottom_right")."""
 
 SoftmaxAlgorithm: TypeAlias = Literal["fast", "accurate", "log"]
 """cudnnSoftmaxAlgorithm_t: the algorithms of Softmax."""

@@ -70,6 +70,7 @@ NAVIGATION = {
         "comparing-releases",
         "arrays-and-streams",
         "operations",
+        "attention",
         "graphs",
         "graph-kinds",
         "pytorch",

@@ -79,9 +79,8 @@ _NAMES: dict[str, str] = {
         pointwise_mode reduction_mode resample_mode norm_forward_phase convolution_mode
     """,
     # The rows of docs/not-here.md
-    'attention is a node of a graph: type cudnnpy.Graph().add("sdpa_fwd", q=q, k=k, v=v, scale=scale); PyTorch has '
-    "torch.nn.functional.scaled_dot_product_attention": """
-        sdpa scaled_dot_product_attention attention flash_attention MultiheadAttention
+    "type cudnnpy.Attention().forward(q, k, v), without projections": """
+        sdpa scaled_dot_product_attention dot_product_attention flash_attention MultiheadAttention
     """,
     "recurrent networks are functions of C: type cudnnpy.raw.cudnnRNNForward, with cudnnpy.descriptors.RNNDescriptor and "
     "RNNDataDescriptor; PyTorch has torch.nn.LSTM, which uses cuDNN": """

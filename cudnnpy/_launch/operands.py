@@ -91,7 +91,7 @@ def packed_like(call: Call, name: str, shape: tuple[int, ...], *dtypes: str) -> 
         raise ValueError(f"{name} must have shape {tuple(shape)}; got shape {tuple(spec.shape)}")
     packed = packed_strides(shape)
     if shape:
-        spec = check_input(call, name, empty=0 in shape)
+        spec = check_input(call, name, dtypes=dtypes, empty=0 in shape)
     if any(n > 1 and s != t for n, s, t in zip(shape, spec.strides or (), packed, strict=True)):
         raise ValueError(f"{name} must be packed, with strides {packed}; got strides {spec.strides}")
     return spec._replace(shape=tuple(shape), strides=packed)

@@ -6,6 +6,7 @@ GPUs. Neither libcudnn nor cuda.core is loaded.
 """
 
 from cudnnpy.reference.activation import Activation, sigmoid
+from cudnnpy.reference.attention import Attention
 from cudnnpy.reference.batch_normalization import BatchNormalization
 from cudnnpy.reference.convolution import Convolution
 from cudnnpy.reference.fused import FusedConvolution
@@ -16,6 +17,7 @@ from cudnnpy.reference.transpose import ConvolutionTranspose
 
 __all__ = [
     "Activation",
+    "Attention",
     "BatchNormalization",
     "Convolution",
     "ConvolutionTranspose",

@@ -72,6 +72,7 @@ cudnnpy.Convolution().candidates("forward", X, W)
 cudnnpy.Convolution().forward(DlpackOnHost(), DlpackOnHost())
 cudnnpy.ConvolutionTranspose().forward(X, W)
 cudnnpy.FusedConvolution().forward(X, W)
+cudnnpy.Attention().forward(X, X, X)
 cudnnpy.Activation("relu").forward(X)
 cudnnpy.Activation("relu").backward(X, X, X)
 cudnnpy.Pooling("max", (2, 2)).forward(X)
@@ -89,6 +90,7 @@ cudnnpy.Convolution().plan("forward", SX, SW)
 cudnnpy.Convolution().candidates("forward", SX, SW)
 cudnnpy.ConvolutionTranspose().forward(G, H)
 cudnnpy.FusedConvolution().forward(G, H)
+cudnnpy.Attention().forward(G, H, H)
 cudnnpy.Activation("relu").forward(G)
 cudnnpy.Softmax().forward(G)
 cudnnpy.Pooling("max", (2, 2)).forward(G)
@@ -161,7 +163,7 @@ raw.last_error()
 # What the walk through all methods gives for a parameter of this name; X for others.
 BY_NAME = {"operation": "forward", "x_shape": (2, 3, 8, 8), "w_shape": (3, 3, 3, 3), "shape": (2, 3, 8, 8)}
 OPERATIONS = (
-    "Activation('relu')", "BatchNormalization()", "Convolution()", "ConvolutionTranspose()",
+    "Activation('relu')", "Attention()", "BatchNormalization()", "Convolution()", "ConvolutionTranspose()",
     "FusedConvolution()", "Graph()", "Pooling('max', (2, 2))", "Softmax()",
 )  # fmt: skip
 

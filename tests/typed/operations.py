@@ -42,6 +42,10 @@ result = transpose.backward_bias(dy)
 fused = cudnnpy.FusedConvolution(padding="same", prefer="no_workspace")
 result = fused.forward(x, w, scale=w, bias=w, residual=x, activation=None)
 shape = fused.output_shape((1, 3, 8, 8), (8, 3, 3, 3))
+attention = cudnnpy.Attention(causal="bottom_right", window=(7, None), scale=0.5, layout="BSHD", deterministic=True)
+out, statistics = attention.forward(x, x, x, bias=w, lengths_kv=w, statistics=True)
+gradients = attention.backward(dy, x, x, x, x, x, dbias=True)
+result = gradients[0]
 
 # Plans
 

@@ -44,6 +44,8 @@ cudnnpy.Convolution(algorithm="fastest")  # E: arg-type reportArgumentType
 cudnnpy.Convolution(algorithm=7)  # E: arg-type reportArgumentType
 cudnnpy.Convolution(1)  # E: call-arg reportCallIssue
 cudnnpy.ConvolutionTranspose(output_padding="same")  # E: arg-type reportArgumentType
+cudnnpy.Attention(layout="SBHD")  # E: arg-type reportArgumentType
+cudnnpy.Attention(causal="top_left")  # E: arg-type reportArgumentType
 cudnnpy.FusedConvolution(policy="once")  # E: call-arg reportCallIssue
 conv.forward(1, w)  # E: type-var reportArgumentType
 conv.forward(x, "w")  # E: arg-type reportArgumentType

@@ -29,6 +29,12 @@ X = (2, 4, 6, 6)
 # Of each class: options by which its objects differ.
 OBJECTS: dict[str, list[dict[str, Any]]] = {
     "Activation": [{}, {"mode": "tanh"}, {"mode": "clipped_relu", "coefficient": 6}],
+    "Attention": [
+        {},
+        {"causal": True},
+        {"causal": "bottom_right", "window": [7, None]},
+        {"scale": 1, "layout": "BSHD"},
+    ],
     "BatchNormalization": [{}, {"mode": "per_activation"}, {"epsilon": 1e-3}],
     "Convolution": [{}, {"padding": 1}, {"stride": [2, 1], "algorithm": "gemm"}, {"tf32": False, "tune_seconds": 1}],
     "ConvolutionTranspose": [{}, {"stride": 2}, {"stride": 2, "output_padding": 1}],

@@ -28,7 +28,7 @@ LAYERS = {
     f"_layers.{name}"
     for name in (
         *("convolution", "fused", "transpose"),
-        *("activation", "batch_normalization", "pooling", "softmax"),
+        *("activation", "attention", "batch_normalization", "pooling", "softmax"),
     )
 }
 LAYERS |= {"_convolution.options", "_layers.arguments.normalization"}

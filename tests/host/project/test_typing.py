@@ -132,12 +132,20 @@ def planned(name: str) -> None:
     cudnnpy.Convolution().plan(name, Array(*arrays[0]), Array(*arrays[1]), arrays[2])
 
 
+def attention_planned(name: str) -> Any:
+    spec = cudnnpy.TensorSpec((2, 2, 16, 16), "float16")
+    return cudnnpy.Attention()._planned_graph(name, {**dict.fromkeys("qkv", spec), "out": None, "dout": None}, False, 0)  # type: ignore[arg-type]
+
+
 # alias -> what takes its names; an alias with several is tried with each
 TAKEN_BY: dict[str, list[Callable[[str], object]]] = {
     "ActivationMode": [
         lambda name: both("Activation", mode=name),
         lambda name: descriptors.ActivationDescriptor(name),
     ],
+    "AttentionLayout": [lambda name: both("Attention", layout=name)],
+    "AttentionOperation": [attention_planned],
+    "CausalMask": [lambda name: both("Attention", causal=name)],
     "ComputeDtype": [lambda name: cudnnpy.Convolution(compute_dtype=name)],
     "ConvolutionActivation": [forward],
     "ConvolutionAlgorithm": [lambda name: cudnnpy.Convolution(algorithm=name)],

@@ -1,0 +1,694 @@
+"""Attention and its gradients: graphs of two and of five products, which one engine computes without storing all scores.
+
+The graphs are in the form that engines take (tests/host/layers/test_attention_plans.py plans them). Three decisions:
+
+- A masked score is -1e30, which is finite: in a row of masked scores, -infinity would give NaN. Such a row would get the mean
+  of v. Where there may be one, the weights of masked scores are therefore set to 0 once more after the softmax, in the place
+  of a dropout, in forward and in backward.
+- Engines need the statistics in memory. Without `statistics`, forward has them in scratch memory.
+- Engines for backward take k and v twice, as they are and transposed: cudnnpy/graph/attention_lowerings.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+
+from cudnnpy._arrays.device_array import current_device
+from cudnnpy._checks.option_values import check_flag, check_integer, check_number, check_option, error_repr
+from cudnnpy._checks.preferences import PreferenceOptions
+from cudnnpy._checks.suggestions import with_suggestions
+from cudnnpy._core.layouts import TensorSpec, byte_extent, has_same_layout, packed_strides, stride_order, to_packed
+from cudnnpy._launch.array_operation import ArrayOperation
+from cudnnpy._launch.dispatch import Call, Specs
+from cudnnpy._launch.fill_executables import fill
+from cudnnpy._launch.implicit_operands import scratch_buffer, with_implicit_operands
+from cudnnpy._launch.operands import check_input, check_no_overlaps, packed_like
+from cudnnpy._launch.program import Operand, Program, with_conversion_copies
+from cudnnpy._launch.steps import Step
+from cudnnpy._layers.arguments.planned_tensors import specs_and_device
+from cudnnpy._layers.graph import Graph, Node
+from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.chooser import OtherGpu
+from cudnnpy._planning.plan import Plan
+from cudnnpy._planning.selection import plan_for
+from cudnnpy.typing import Array, ArrayT, AttentionLayout, AttentionOperation, CausalMask, ElementName, Stream
+
+if TYPE_CHECKING:
+    from cudnnpy.tuning.profiles.device_profile import DeviceProfile
+
+DTYPES: tuple[ElementName, ...] = ("float16", "bfloat16")
+LAYOUTS: tuple[AttentionLayout, ...] = get_args(AttentionLayout)
+OPERATIONS: tuple[AttentionOperation, ...] = get_args(AttentionOperation)
+MASKED = -1e30  # the score of a masked key, and the statistics of a query without keys
+LEAST = -1e29  # scores below are masked
+HEAD_SIZES = range(8, 257, 8)
+
+_OPTIONAL = ("bias", "lengths_q", "lengths_kv")
+_INPUTS = {"forward": ("q", "k", "v"), "backward": ("dout", "q", "k", "v", "out", "statistics")}
+_RESULTS = {"forward": ("out", "statistics"), "backward": ("dq", "dk", "dv", "dbias")}
+_LIKE = {
+    "out": "q",
+    "dout": "q",
+    "dq": "q",
+    "dk": "k",
+    "dv": "v",
+    "dbias": "bias",
+}  # whose stride order new arrays have
+_INT32: dict[str, Any] = {"dtype": "int32", "compute_dtype": "int32"}
+
+
+class Sizes(NamedTuple):
+    """The sizes of attention."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    head_size: int
+    value_size: int
+
+    @property
+    def scores(self) -> tuple[int, ...]:
+        """The shape of the scores."""
+        return self.batch, self.heads, self.queries, self.keys
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes (batch, heads, sequence, head size) of the tensors by name, without the bias."""
+        batch, heads, kv_heads, queries, keys, head_size, value_size = self
+        q, k, v = (
+            (batch, heads, queries, head_size),
+            (batch, kv_heads, keys, head_size),
+            (batch, kv_heads, keys, value_size),
+        )
+        out, statistics = (batch, heads, queries, value_size), (batch, heads, queries, 1)
+        gradients = {"dout": out, "dq": q, "dk": k, "dv": v}
+        return {"q": q, "k": k, "v": v, "out": out, "statistics": statistics, **gradients}
+
+
+def in_layout(axes: Sequence[int], layout: AttentionLayout) -> tuple[int, ...]:
+    """Return sizes or strides in the order BHSD in the order of a layout, or the reverse."""
+    b, h, s, d = axes
+    return (b, s, h, d) if layout == "BSHD" else (b, h, s, d)
+
+
+def sizes_of(layout: AttentionLayout, shapes: Mapping[str, Sequence[int]]) -> Sizes:
+    """Return the sizes for the shapes of q, k, v and a bias, which may be missing, in a layout.
+
+    Raises ValueError for shapes that do not fit together.
+    """
+    given, bias = {name: tuple(map(int, shapes[name])) for name in "qkv"}, shapes.get("bias")
+    for name, shape in given.items():
+        if len(shape) != 4:
+            raise ValueError(f"{name} must have the 4 axes {layout}; got shape {shape}")
+    (batch, heads, queries, size), of_k, of_v = (in_layout(shape, layout) for shape in given.values())
+    sizes = Sizes(batch, heads, of_k[1], queries, of_k[2], size, of_v[3])
+    for name in ("k", "v"):
+        if given[name] != (expected := in_layout(sizes.shapes[name], layout)):
+            raise ValueError(
+                f"{name} must have shape {expected} for q of shape {given['q']} and k of shape {given['k']}; "
+                f"got shape {given[name]}"
+            )
+    for name, number in (("q", size), ("v", sizes.value_size)):
+        if number not in HEAD_SIZES:
+            raise ValueError(f"{name} must have a head size of 8 to 256, a multiple of 8; got {number}")
+    if heads % sizes.kv_heads if sizes.kv_heads else heads:
+        raise ValueError(f"q must have a multiple of the {sizes.kv_heads} heads of k; got {heads} heads")
+    if bias is not None:
+        fits = len(bias) == 4 and all(n in (1, m) for n, m in zip(bias, sizes.scores, strict=True))
+        if not fits:
+            raise ValueError(
+                f"bias must have shape {sizes.scores}, or 1 on some of these axes; got shape {tuple(bias)}"
+            )
+    return sizes
+
+
+@with_suggestions
+@dataclass(frozen=True, kw_only=True)
+class Attention(PreferenceOptions, ArrayOperation):
+    """softmax(scale * q @ transpose(k) + bias) @ v for each head of each sequence, and its gradients.
+
+    Parameters
+    ----------
+    causal : bool or "bottom_right"
+        Whether query i has only the keys j <= i (True), or j <= i + keys - queries ("bottom_right"), so that the last query has
+        the last key. With lengths, these are the numbers of keys and queries.
+    window : tuple, optional
+        (left, right): query i has only the keys from i - left to i + right, or from i + keys - queries on for "bottom_right".
+        None in place of a number is no limit.
+    scale : float, optional
+        1 / sqrt(head size) by default.
+    layout : {"BHSD", "BSHD"}
+        The order of the axes of all arrays but `bias` and `statistics`: batch, heads, sequence, head size. Strides are free.
+    prefer, workspace_limit, deterministic, tf32, tune_seconds
+        As for `Convolution`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option is of another type, or out of range.
+
+    Notes
+    -----
+    q, k and v are float16 or bfloat16 with head sizes of 8 to 256, in steps of 8; v may have its own. q has a multiple of the
+    heads of k and v: heads in a row share one of theirs. Arrays, streams and errors are as for `Convolution`.
+
+    Scores below -1e29 are masked, such as with a bias of -infinity. A query without any key has the result 0, no gradients, and
+    the statistics -1e30. Elements of arrays beyond the lengths must be finite.
+
+    `deterministic` rejects the forms of `backward` that add in any order: a dq in a buffer, and sums for dbias. Every form but
+    that of one query needs a workspace of 256 bytes or more, so that prefer="no_workspace" finds none.
+
+    This class has been planned for GPUs, but has not run on one yet. `cudnnpy.reference` computes in float64 and rounds once.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cudnnpy import reference
+    >>> q = k = v = np.ones((2, 8, 128, 64), np.float16)
+    >>> out, statistics = reference.Attention(causal=True).forward(q, k, v, statistics=True)
+    >>> out.shape, statistics.shape
+    ((2, 8, 128, 64), (2, 8, 128, 1))
+    """
+
+    causal: CausalMask = False
+    window: tuple[int | None, int | None] | None = None
+    scale: float | None = None
+    layout: AttentionLayout = "BHSD"
+
+    def _canonical(self) -> dict[str, Any]:
+        causal: Any = self.causal
+        if not isinstance(causal, bool) and not (isinstance(causal, str) and causal == "bottom_right"):
+            kind = ValueError if isinstance(causal, str) else TypeError
+            raise kind(f"causal must be a bool or 'bottom_right'; got {error_repr(causal)}")
+        if self.window is not None and not (isinstance(self.window, tuple | list) and len(self.window) == 2):
+            raise TypeError(f"window must be (left, right) or None; got {error_repr(self.window)}")
+        expected = "two integers of 0 or more, or None for no limit"
+        window = self.window and tuple(
+            None if side is None else check_integer("window", side, 0, expected=expected) for side in self.window
+        )
+        scale = None if self.scale is None else check_number("scale", self.scale, finite=True)
+        layout = check_option("layout", self.layout, LAYOUTS)
+        return super()._canonical() | {"window": window, "scale": scale, "layout": layout}
+
+    def forward(
+        self,
+        q: ArrayT,
+        k: Array,
+        v: Array,
+        bias: Array | None = None,
+        lengths_q: Array | None = None,
+        lengths_kv: Array | None = None,
+        out: ArrayT | None = None,
+        statistics: ArrayT | bool = False,
+        stream: Stream | None = None,
+    ) -> Any:
+        """Compute softmax(scale * q @ transpose(k) + bias) @ v (cudnnBackendExecute).
+
+        Parameters
+        ----------
+        q : array
+            (batch, heads, queries, head size), in the order of `layout`.
+        k, v : array
+            (batch, heads of k, keys, head size), of q's dtype; v's head size is out's.
+        bias : array, optional
+            (batch, heads, queries, keys), or 1 on some of these axes; of q's dtype or float32.
+        lengths_q, lengths_kv : array, optional
+            The number of queries, and of keys, of each sequence: (batch,), in int32. Others are masked.
+        out : array, optional
+            The result, (batch, heads, queries, head size of v), of q's dtype.
+        statistics : bool or array
+            Whether the statistics are a result, or an array for them.
+        stream : stream, optional
+            Where the work is queued; by default the library's current stream.
+
+        Returns
+        -------
+        array or tuple of arrays
+            `out`, or a new array of q's library, dtype and order of strides. With `statistics` also the logarithm of the sum of
+            the exponentials of each query's scores, (batch, heads, queries, 1) in float32, which `backward` needs.
+        """
+        is_wanted, array = _wanted("statistics", statistics)
+        names = (*_INPUTS["forward"], *_OPTIONAL, *_RESULTS["forward"][: 1 + is_wanted])
+        inputs, outs = (q, k, v, bias, lengths_q, lengths_kv), (out, array)[: 1 + is_wanted]
+        return self._run("Attention.forward", self, type(self)._forward, names, inputs, outs, stream, is_wanted)
+
+    def backward(
+        self,
+        dout: ArrayT,
+        q: Array,
+        k: Array,
+        v: Array,
+        out: Array,
+        statistics: Array,
+        bias: Array | None = None,
+        lengths_q: Array | None = None,
+        lengths_kv: Array | None = None,
+        dq: ArrayT | None = None,
+        dk: ArrayT | None = None,
+        dv: ArrayT | None = None,
+        dbias: ArrayT | bool = False,
+        stream: Stream | None = None,
+    ) -> tuple[ArrayT, ...]:
+        """Compute the gradients with respect to q, k, v and the bias (cudnnBackendExecute).
+
+        Parameters
+        ----------
+        dout : array
+            The gradient with respect to out, of its shape and dtype.
+        q, k, v, bias, lengths_q, lengths_kv
+            The arguments of `forward`.
+        out, statistics : array
+            forward's results.
+        dq, dk, dv : array, optional
+            The results, of the shapes and the dtype of q, k and v.
+        dbias : bool or array
+            Whether the gradient with respect to the bias is a result, or an array for it, of the bias's shape and dtype. It is
+            computed in q's dtype.
+        stream : stream, optional
+            Where the work is queued.
+
+        Returns
+        -------
+        tuple of arrays
+            dq, dk, dv, and dbias if it is wanted.
+        """
+        is_wanted, array = _wanted("dbias", dbias)
+        names = (*_INPUTS["backward"], *_OPTIONAL, *_RESULTS["backward"][: 3 + is_wanted])
+        inputs = (dout, q, k, v, out, statistics, bias, lengths_q, lengths_kv)
+        outs = (dq, dk, dv, array)[: 3 + is_wanted]
+        result: tuple[ArrayT, ...] = self._run(
+            "Attention.backward", self, type(self)._backward, names, inputs, outs, stream, is_wanted
+        )
+        return result
+
+    def plan(
+        self,
+        operation: AttentionOperation,
+        q: Array | TensorSpec,
+        k: Array | TensorSpec,
+        v: Array | TensorSpec,
+        bias: Array | TensorSpec | None = None,
+        lengths_q: Array | TensorSpec | None = None,
+        lengths_kv: Array | TensorSpec | None = None,
+        out: Array | TensorSpec | None = None,
+        dout: Array | TensorSpec | None = None,
+        *,
+        dbias: bool = False,
+        device: int | DeviceProfile | None = None,
+    ) -> Plan:
+        """Choose the plan of an operation, to be executed with raw addresses. Each call plans again.
+
+        Parameters
+        ----------
+        operation : {"forward", "backward"}
+            The operation.
+        q, k, v, bias, lengths_q, lengths_kv, out, dout : array or TensorSpec
+            As for `forward` and `backward`, but aligned to 16 bytes, with strides that are multiples of 8, and 1 on the last
+            axis, since a plan makes no copies. `out` and `dout` are packed in q's order of strides by default. Statistics are
+            packed, and new results have the order of strides of q, k, v and the bias.
+        dbias : bool
+            Whether dbias is a result, which is of q's dtype.
+        device : int or DeviceProfile, optional
+            As for `Convolution.plan`.
+
+        Returns
+        -------
+        Plan
+            The plan. Its operands are q, k, v, the optional ones that are given, out and statistics; or dout, q, k, v, out,
+            statistics, the optional ones, dq, dk, dv and dbias.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, or a tensor is empty.
+        NoAlgorithmError
+            No engine can run; the message has the table of candidates.
+        """
+        given = dict(
+            zip(
+                (*_INPUTS["forward"], *_OPTIONAL, "out", "dout"),
+                (q, k, v, bias, lengths_q, lengths_kv, out, dout),
+                strict=True,
+            )
+        )
+        graph, ordinal = self._planned_graph(operation, given, dbias, device)
+        return graph.plan(ordinal)
+
+    def candidates(
+        self,
+        operation: AttentionOperation,
+        q: Array | TensorSpec,
+        k: Array | TensorSpec,
+        v: Array | TensorSpec,
+        bias: Array | TensorSpec | None = None,
+        lengths_q: Array | TensorSpec | None = None,
+        lengths_kv: Array | TensorSpec | None = None,
+        out: Array | TensorSpec | None = None,
+        dout: Array | TensorSpec | None = None,
+        *,
+        dbias: bool = False,
+        device: int | DeviceProfile | None = None,
+    ) -> list[Candidate]:
+        """Plan every candidate for an operation. `cudnnpy.candidates_table` makes a table of them.
+
+        The parameters are the same as for `plan`.
+
+        Returns
+        -------
+        list of Candidate
+            All candidates. `rejection_reason` is "" for a candidate that can be used.
+        """
+        given = dict(
+            zip(
+                (*_INPUTS["forward"], *_OPTIONAL, "out", "dout"),
+                (q, k, v, bias, lengths_q, lengths_kv, out, dout),
+                strict=True,
+            )
+        )
+        graph, ordinal = self._planned_graph(operation, given, dbias, device)
+        return graph.candidates(ordinal)
+
+    def _planned_graph(
+        self, operation: AttentionOperation, given: dict[str, Any], dbias: bool, device: int | DeviceProfile | None
+    ) -> tuple[Graph, int | DeviceProfile]:
+        """Return the graph of arrays and TensorSpecs, and the device. Raises ValueError for an empty or unsuitable tensor."""
+        check_option("operation", operation, OPERATIONS)
+        if operation == "forward" and (dbias or given["dout"] is not None):
+            raise ValueError("dout and dbias must be those of backward; got one for forward")
+        specs, ordinal = specs_and_device(given, device)
+        call = Call(Specs(specs), {}, ordinal or 0, 0, {})
+        if operation == "backward":
+            sizes, tensors = self._inputs(call)
+            for name in ("dout", "out", "statistics"):
+                if name not in specs:
+                    new = self._new(name, sizes.shapes[name], tensors)
+                    specs[name] = new if name == "statistics" else self._in_layout(new)
+        sizes, operands = self._operands(
+            call._replace(specs=Specs(specs)), operation, True if operation == "forward" else dbias
+        )
+        if 0 in (*sizes.scores, sizes.kv_heads):
+            raise ValueError(f"a planned problem must have elements; got scores of shape {sizes.scores}")
+        wanted = _for_engines(operands)
+        for operand, needed in zip(operands, wanted, strict=True):
+            if _is_copied(operand.spec, needed) and operand.name != "dbias":
+                spec = self._in_layout(operand.spec) if operand.name in sizes.shapes else operand.spec
+                raise ValueError(
+                    f"{operand.name} must have strides that are multiples of 8, 1 on the last axis, and be aligned to 16 "
+                    f"bytes, since a plan makes no copies; got strides {spec.strides} and an alignment of {spec.alignment}"
+                )
+        graph = _Composition(self, sizes, _on(operands, wanted)).graph
+        if isinstance(device, OtherGpu):
+            return graph, device
+        return graph, current_device() if ordinal is None else ordinal
+
+    # Set-up, once for each call signature
+
+    def _forward(self, call: Call, statistics: bool) -> tuple[Program, list[TensorSpec]]:
+        return self._program(call, "forward", statistics)
+
+    def _backward(self, call: Call, dbias: bool) -> tuple[Program, list[TensorSpec]]:
+        return self._program(call, "backward", dbias)
+
+    def _program(self, call: Call, operation: str, has_last: bool) -> tuple[Program, list[TensorSpec]]:
+        """Return the program of a call, and the results' specs. `has_last`: the last possible result is wanted."""
+        sizes, operands = self._operands(call, operation, has_last)
+        results = [
+            o.spec if o.name in ("statistics", "dbias") else self._in_layout(o.spec) for o in operands if o.is_result
+        ]
+        if 0 in (*sizes.scores, sizes.kv_heads):
+            steps = [
+                Step(fill(o.spec, MASKED if o.name == "statistics" else 0.0), (at,))
+                for at, o in enumerate(operands)
+                if o.is_result and byte_extent(o.spec)
+            ]
+            return Program("attention of empty tensors", call.device, operands, steps), results
+        wanted, hidden = _for_engines(operands), list[Operand]()
+        if operation == "forward" and not has_last:
+            hidden = [Operand("statistics", self._new("statistics", sizes.shapes["statistics"], {}), True)]
+        graph = _Composition(self, sizes, [*_on(operands, wanted), *hidden]).graph
+        problem, order = graph._problem(call.device)
+        scratch = [byte_extent(spec) for o, spec in zip(operands, wanted, strict=True) if _is_copied(o.spec, spec)]
+        scratch += [byte_extent(operand.spec) for operand in hidden]
+        memory_limit = call.memory_limit_with_scratch(*scratch)
+        plan = plan_for(
+            problem,
+            graph.options,
+            stream=call.stream,
+            memory_limit=memory_limit,
+            lists_candidates=False,
+            operands=order,
+        )
+        sources = [*range(len(operands)), *(scratch_buffer(operand.spec) for operand in hidden)]
+        executable = with_implicit_operands(plan.executable, sources, len(operands))
+        return with_conversion_copies(plan.name, call.device, operands, executable, wanted, plan=plan), results
+
+    def _operands(self, call: Call, operation: str, has_last: bool) -> tuple[Sizes, list[Operand]]:
+        """Check the arrays of a call; return the sizes, and the operands with the axes BHSD, the results last."""
+        sizes, tensors = self._inputs(call)
+        q = tensors["q"]
+        if has_last and operation == "backward" and "bias" not in tensors:
+            raise ValueError("dbias must be False where there is no bias; got another value")
+        results = _RESULTS[operation][: None if has_last else -1]
+        for name in dict.fromkeys((*_INPUTS[operation], *results)):
+            if name in tensors:
+                continue
+            if name == "dbias":
+                dtype, shape = tensors["bias"].dtype, tensors["bias"].shape
+                tensors[name] = (
+                    self._checked(call, name, shape, dtype) if name in call.specs else self._new(name, shape, tensors)
+                )
+            elif name not in results or name in call.specs:
+                tensors[name] = (
+                    packed_like(call, name, sizes.shapes[name], "float32")
+                    if name == "statistics"
+                    else self._checked(call, name, sizes.shapes[name], q.dtype)
+                )
+            else:
+                tensors[name] = self._new(name, sizes.shapes[name], tensors)
+        present = [name for name in _OPTIONAL if name in tensors]
+        operands = [Operand(name, tensors[name]) for name in (*_INPUTS[operation], *present)]
+        operands += [Operand(name, tensors[name], True) for name in results]
+        check_no_overlaps(call, operands)
+        return sizes, operands
+
+    def _inputs(self, call: Call) -> tuple[Sizes, dict[str, TensorSpec]]:
+        """Check q, k, v, the bias and the lengths; return the sizes and the tensors, with the axes BHSD."""
+        bias = call.specs.get("bias")
+        shapes = {name: call.specs[name].shape for name in ("q", "k", "v", *(("bias",) if bias else ()))}
+        sizes = sizes_of(self.layout, shapes)
+        q = check_input(call, "q", range(4, 5), DTYPES, empty=True)
+        tensors = {name: self._checked(call, name, sizes.shapes[name], q.dtype) for name in "qkv"}
+        if bias is not None:
+            tensors["bias"] = check_input(call, "bias", range(4, 5), (q.dtype, "float32"), empty=True)
+        for name in ("lengths_q", "lengths_kv"):
+            if name in call.specs:
+                tensors[name] = packed_like(call, name, (sizes.batch,), "int32")
+        return sizes, tensors
+
+    def _checked(self, call: Call, name: str, shape: tuple[int, ...], dtype: str) -> TensorSpec:
+        """Return an array of a call, whose shape with the axes BHSD and dtype must be these. A dbias has no layout."""
+        layout: AttentionLayout = "BHSD" if name == "dbias" else self.layout
+        if call.specs[name].shape != (expected := in_layout(shape, layout)):
+            raise ValueError(f"{name} must have shape {expected}; got shape {tuple(call.specs[name].shape)}")
+        spec = check_input(call, name, range(4, 5), (dtype,), empty=True)
+        return spec if layout == "BHSD" else self._in_layout(spec)
+
+    def _new(self, name: str, shape: tuple[int, ...], tensors: Mapping[str, TensorSpec]) -> TensorSpec:
+        """Return a new array: packed statistics, or a result in the order of strides of an input."""
+        if name == "statistics":
+            return TensorSpec(shape, "float32", packed_strides(shape))
+        like = tensors[_LIKE[name]]
+        assert like.strides is not None
+        return TensorSpec(shape, like.dtype, packed_strides(shape, stride_order(like.strides)))
+
+    def _in_layout(self, spec: TensorSpec) -> TensorSpec:
+        """Return a tensor with the axes BHSD with those of the layout, or the reverse."""
+        assert spec.strides is not None
+        return spec._replace(shape=in_layout(spec.shape, self.layout), strides=in_layout(spec.strides, self.layout))
+
+    def _band(self, sizes: Sizes) -> tuple[int | None, int | None, int]:
+        """Return the limits of the window beside the diagonal, and the key on it for query 0, of sequences of full length."""
+        left, right = self.window or (None, None)
+        return left, 0 if self.causal else right, sizes.keys - sizes.queries if self.causal == "bottom_right" else 0
+
+    def _may_lack_keys(self, sizes: Sizes, given: Mapping[str, object]) -> bool:
+        """Return whether there may be a query without keys."""
+        left, right, diagonal = self._band(sizes)
+        is_right = left is not None and sizes.queries - 1 + diagonal - left >= sizes.keys
+        is_left = right is not None and diagonal + right < 0
+        return is_left or is_right or any(name in given for name in _OPTIONAL)
+
+
+def _wanted(name: str, given: Any) -> tuple[bool, Any]:
+    """Return whether a result is wanted, and the array for it, of an argument that is a bool or an array."""
+    if given is None or isinstance(given, bool):
+        return check_flag(name, given), None
+    return True, given
+
+
+def _for_engines(operands: Sequence[Operand]) -> list[TensorSpec]:
+    """Return the tensors that engines take in place of operands: aligned, and with strides that they load well.
+
+    Engines plan for any strides, but vectors of 16 bytes are loaded at multiples of 16 bytes only. A dbias has q's dtype.
+    """
+    (dtype,) = (operand.spec.dtype for operand in operands if operand.name == "q")
+    wanted = []
+    for name, spec, *_ in operands:
+        assert spec.strides is not None
+        others = [stride for size, stride in zip(spec.shape[:-1], spec.strides, strict=False) if size > 1]
+        is_parameter = name in ("bias", "dbias", "statistics")
+        fits = spec.alignment >= 16 and (spec.strides[-1] == 1 or spec.shape[-1] == 1)
+        if spec.dtype != "int32" and not (fits and (is_parameter or all(stride % 8 == 0 for stride in others))):
+            spec = to_packed(spec)
+        wanted.append(spec._replace(dtype=dtype) if name == "dbias" else spec)
+    return wanted
+
+
+def _on(operands: Sequence[Operand], specs: Sequence[TensorSpec]) -> list[Operand]:
+    """Return operands with other specs."""
+    return [operand._replace(spec=spec) for operand, spec in zip(operands, specs, strict=True)]
+
+
+def _is_copied(spec: TensorSpec, wanted: TensorSpec) -> bool:
+    return spec.dtype != wanted.dtype or spec.alignment < wanted.alignment or not has_same_layout(spec, wanted)
+
+
+class _Composition:
+    """The graph of attention, or of its gradients if dout is an operand."""
+
+    def __init__(self, options: Attention, sizes: Sizes, operands: Sequence[Operand]) -> None:
+        self.options, self.sizes = options, sizes
+        self.scale = 1 / math.sqrt(sizes.head_size) if options.scale is None else options.scale
+        self.has_dbias = any(operand.name == "dbias" for operand in operands)
+        self.graph = graph = Graph(**options._preferences())
+        self.tensors: dict[str, Node] = {}
+        for name, spec, is_result, *_ in operands:
+            if not is_result:
+                ones = (1, 1, 1)
+                like = (
+                    spec._replace(shape=spec.shape + ones, strides=(1, *ones)) if name.startswith("lengths") else spec
+                )
+                self.tensors[name] = graph.tensor(name, like)
+        self.dtype = self.tensors["q"].spec.dtype
+        made = self.gradients() if "dout" in self.tensors else self.attention()
+        for name, spec, is_result, *_ in operands:
+            if is_result:
+                graph.output(name, made[name], spec.dtype, spec.strides)
+
+    def attention(self) -> dict[str, Node]:
+        """Add the operations of forward; return the results by name."""
+        g, (scores, counts) = self.graph, self.scores()
+        largest = g.reduction("max", scores, (3,))
+        powers = g.pointwise("exp", g.pointwise("sub", scores, largest))
+        total = g.reduction("add", powers, (3,))
+        statistics = g.pointwise("add", largest, g.pointwise("log", total))
+        weights = g.pointwise("div", powers, total, dtype=self.dtype if counts is None else None)
+        if counts is not None:
+            weights = self.selected(weights, 0.0, counts, self.dtype)
+        return {"out": g.matmul(weights, self.tensors["v"]), "statistics": statistics}
+
+    def gradients(self) -> dict[str, Node]:
+        """Add the operations of backward; return the results by name."""
+        g, tensors, (scores, counts) = self.graph, self.tensors, self.scores()
+        dout, one = tensors["dout"], self.number(1.0)
+        sums = g.pointwise("mul", g.reduction("add", g.pointwise("mul", dout, tensors["out"]), (3,)), one)
+        weights = g.pointwise("exp", g.pointwise("sub", scores, tensors["statistics"]))
+        if counts is not None:
+            weights = self.selected(weights, 0.0, counts)
+        stored = g.pointwise("mul", weights, one, dtype=self.dtype)
+        of_weights = g.matmul(dout, self.transposed(tensors["v"]))
+        of_scores = g.pointwise("mul", g.pointwise("sub", of_weights, sums), weights)
+        scaled = g.pointwise("mul", of_scores, self.number(self.scale), dtype=self.dtype)
+        return {
+            "dq": g.matmul(scaled, tensors["k"]),
+            "dk": self.of_heads(g.matmul(self.transposed(scaled), tensors["q"])),
+            "dv": self.of_heads(g.matmul(self.transposed(stored), dout)),
+            **({"dbias": self.of_bias(of_scores)} if self.has_dbias else {}),
+        }
+
+    def scores(self) -> tuple[Node, Node | None]:
+        """Add the scores; return them and flags of those that count, None if every query has a key."""
+        g, tensors = self.graph, self.tensors
+        scores = g.matmul(tensors["q"], self.transposed(tensors["k"]))
+        scores = g.pointwise("mul", scores, self.number(self.scale))
+        if "bias" in tensors:
+            scores = g.pointwise("add", scores, tensors["bias"])
+        for allowed in self.masks():
+            scores = self.selected(scores, MASKED, allowed(scores))
+        if not self.options._may_lack_keys(self.sizes, tensors):
+            return scores, None
+        # NaN is not less, so that it stays
+        counts = g.pointwise("logical_not", g.pointwise("cmp_lt", scores, self.number(LEAST)))
+        return self.selected(scores, MASKED, counts) if "bias" in tensors else scores, counts
+
+    def masks(self) -> Iterator[Callable[[Node], Node]]:
+        """Yield functions that add the flags of the keys that the window, then the lengths allow, for the scores so far.
+
+        Each has indices of its own: planning ends the process where the lengths share those of one tensor.
+        """
+        g, (left, right, diagonal) = self.graph, self.options._band(self.sizes)
+        lengths_q, lengths_kv = (self.tensors.get(name) for name in ("lengths_q", "lengths_kv"))
+        ends_at_lengths = self.options.causal == "bottom_right" and not lengths_q is lengths_kv is None
+        if ends_at_lengths:
+            diagonal = 0
+
+        def key(scores: Node) -> Node:
+            return g.pointwise("gen_index", scores, axis=3)
+
+        def query(scores: Node) -> Node:
+            return g.pointwise("gen_index", scores, axis=2)
+
+        def on_diagonal(scores: Node) -> Node:
+            """Return the queries' keys on the diagonal, less the number `diagonal`."""
+            if not ends_at_lengths:
+                return query(scores)
+            keys = g.number(self.sizes.keys, dtype="int32") if lengths_kv is None else lengths_kv
+            queries = g.number(self.sizes.queries, dtype="int32") if lengths_q is None else lengths_q
+            return g.pointwise("sub", g.pointwise("add", query(scores), keys, **_INT32), queries, **_INT32)
+
+        if right is not None:
+            yield lambda s: g.pointwise("cmp_ge", self.moved(on_diagonal(s), diagonal + right), key(s))
+        if left is not None:
+            yield lambda s: g.pointwise("cmp_ge", key(s), self.moved(on_diagonal(s), diagonal - left))
+        if lengths_q is not None:
+            yield lambda s: g.pointwise("cmp_lt", query(s), lengths_q)
+        if lengths_kv is not None:
+            yield lambda s: g.pointwise("cmp_lt", key(s), lengths_kv)
+
+    def selected(self, x: Node, other: float, flags: Node, dtype: ElementName | None = None) -> Node:
+        """Add a selection: x where a flag is true, a number elsewhere."""
+        return self.graph.pointwise("binary_select", x, self.number(other), flags, dtype=dtype)
+
+    def moved(self, indices: Node, by: int) -> Node:
+        """Add a sum of indices and a number, if that is not 0."""
+        if by == 0:
+            return indices
+        return self.graph.pointwise("add", indices, self.graph.number(by, dtype="int32"), **_INT32)
+
+    def transposed(self, x: Node) -> Node:
+        """Add a transposition of the last two axes: the same memory with other strides."""
+        b, h, s, d = x.shape
+        strides = x.spec.strides or packed_strides(x.shape)
+        strides = (*strides[:2], strides[3], strides[2])
+        return self.graph.add("reshape", x=x, shape=(b, h, d, s), strides=strides)["y"]
+
+    def of_heads(self, gradient: Node) -> Node:
+        """Add the sum of a gradient over the heads that share a head of k and v."""
+        if self.sizes.heads == self.sizes.kv_heads:
+            return gradient
+        return self.graph.add("reduction", op="add", x=gradient, axes=(1,), sizes=(self.sizes.kv_heads,))["y"]
+
+    def of_bias(self, of_scores: Node) -> Node:
+        """Add the sum of the gradient of the scores over the axes that the bias is broadcast along."""
+        shapes = zip(self.tensors["bias"].shape, self.sizes.scores, strict=True)
+        axes = [axis for axis, (size, full) in enumerate(shapes) if size < full]
+        return self.graph.reduction("add", of_scores, axes) if axes else self.graph.pointwise("identity", of_scores)
+
+    def number(self, value: float) -> Node:
+        """Add a number."""
+        return self.graph.number(value)

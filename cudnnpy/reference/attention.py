@@ -1,0 +1,149 @@
+"""Attention and its gradients."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from cudnnpy._layers import attention as device
+from cudnnpy._layers.attention import LEAST, MASKED, Sizes, in_layout, sizes_of
+from cudnnpy.reference import _arrays
+from cudnnpy.reference._arrays import Array, Float64
+from cudnnpy.reference._numpy_operation import Arrays, NotInReference, NumpyOperation
+
+_RANK = (4,)
+
+
+class Attention(NumpyOperation, device.Attention):
+    __doc__ = device.Attention.__doc__
+    plan = candidates = NotInReference()
+
+    def _forward(self, arrays: Arrays, statistics: bool) -> list[Array]:
+        sizes, given = self._checked(arrays)
+        self._check_results(arrays, {"out": sizes.shapes["out"]}, given, given["q"].dtype.name)
+        if statistics:
+            shape = sizes.shapes["statistics"]
+            _arrays.check_written("statistics", arrays["statistics"], shape, ("float32",), given)
+        values = self._in_float64(given)
+        scores, allowed = self._scores(values, sizes)
+        largest = np.max(scores, 3, keepdims=True, initial=MASKED)
+        powers = np.where(allowed, np.exp(scores - largest), 0.0)
+        total = powers.sum(3, keepdims=True)
+        weights = np.where(allowed, powers / total, 0.0)
+        out = in_layout_of(weights @ _repeated(values["v"], sizes.heads), self.layout)
+        results = [_arrays.store(out, given["q"].dtype, arrays["out"])]
+        if statistics:
+            logarithms = np.where(total == 0, MASKED, largest + np.log(total))
+            results.append(_arrays.store(logarithms, np.dtype("float32"), arrays["statistics"]))
+        return results
+
+    def _backward(self, arrays: Arrays, dbias: bool) -> list[Array]:
+        sizes, given = self._checked(arrays)
+        q, bias = given["q"], given.get("bias")
+        if dbias and bias is None:
+            raise ValueError("dbias must be False where there is no bias; got another value")
+        for name, dtype in (("dout", q.dtype.name), ("out", q.dtype.name), ("statistics", "float32")):
+            array = _arrays.check_array(name, arrays[name], (dtype,))
+            shape = sizes.shapes[name]
+            expected = shape if name == "statistics" else in_layout(shape, self.layout)
+            if array.shape != expected:
+                raise ValueError(f"{name} must have shape {expected}; got shape {array.shape}")
+            given[name] = array
+        self._check_results(arrays, {name: sizes.shapes[name] for name in ("dq", "dk", "dv")}, given, q.dtype.name)
+        values = self._in_float64(given)
+        scores, allowed = self._scores(values, sizes)
+        weights = np.where(allowed, np.exp(scores - values["statistics"]), 0.0)
+        k, v = (_repeated(values[name], sizes.heads) for name in "kv")
+        dout, out = values["dout"], values["out"]
+        of_scores = weights * (dout @ v.swapaxes(2, 3) - (dout * out).sum(3, keepdims=True))
+        scale = self._scale(sizes)
+        gradients = {
+            "dq": scale * of_scores @ k,
+            "dk": _of_heads(scale * of_scores.swapaxes(2, 3) @ values["q"], sizes),
+            "dv": _of_heads(weights.swapaxes(2, 3) @ dout, sizes),
+        }
+        results = [
+            _arrays.store(in_layout_of(gradient, self.layout), q.dtype, arrays[name])
+            for name, gradient in gradients.items()
+        ]
+        if dbias:
+            assert bias is not None
+            _arrays.check_written("dbias", arrays["dbias"], bias.shape, (bias.dtype.name,), given)
+            axes = tuple(axis for axis, size in enumerate(bias.shape) if size != sizes.scores[axis])
+            results.append(_arrays.store(of_scores.sum(axes, keepdims=True), bias.dtype, arrays["dbias"]))
+        return results
+
+    def _checked(self, arrays: Arrays) -> tuple[Sizes, dict[str, Array]]:
+        """Check the inputs that both operations have; return the sizes and the arrays."""
+        given = {name: _arrays.check_array(name, arrays[name], device.DTYPES) for name in "qkv"}
+        for name in "kv":
+            _arrays.check_same_dtype(name, given[name], "q", given["q"])
+        if arrays["bias"] is not None:
+            given["bias"] = _arrays.check_array("bias", arrays["bias"], (given["q"].dtype.name, "float32"))
+        sizes = sizes_of(self.layout, {name: array.shape for name, array in given.items()})
+        for name in ("lengths_q", "lengths_kv"):
+            if arrays[name] is not None:
+                given[name] = _arrays.check_array(name, arrays[name], ("int32",))
+                if given[name].shape != (sizes.batch,):
+                    raise ValueError(f"{name} must have shape {(sizes.batch,)}; got shape {given[name].shape}")
+        return sizes, given
+
+    def _check_results(
+        self, arrays: Arrays, shapes: dict[str, tuple[int, ...]], given: dict[str, Array], dtype: str
+    ) -> None:
+        others = dict(given)
+        for name, shape in shapes.items():
+            _arrays.check_written(name, arrays[name], in_layout(shape, self.layout), (dtype,), others)
+            if arrays[name] is not None:
+                others[name] = arrays[name]
+
+    def _in_float64(self, given: dict[str, Array]) -> dict[str, Float64]:
+        """Return the arrays in float64, with the axes BHSD."""
+        without_layout = ("bias", "statistics", "lengths_q", "lengths_kv")
+        return {
+            name: array.astype(np.float64)
+            if name in without_layout
+            else in_layout_of(array.astype(np.float64), self.layout)
+            for name, array in given.items()
+        }
+
+    def _scale(self, sizes: Sizes) -> float:
+        return 1 / math.sqrt(sizes.head_size) if self.scale is None else self.scale
+
+    def _scores(self, values: dict[str, Float64], sizes: Sizes) -> tuple[Float64, Array]:
+        """Return the scores, and whether each counts; the others are MASKED."""
+        scores = self._scale(sizes) * values["q"] @ _repeated(values["k"], sizes.heads).swapaxes(2, 3)
+        if "bias" in values:
+            scores = scores + values["bias"]
+        counts = {
+            name: np.reshape(values.get(name, np.full(sizes.batch, size)), (-1, 1, 1, 1))
+            for name, size in (("lengths_q", sizes.queries), ("lengths_kv", sizes.keys))
+        }
+        query, key = np.arange(sizes.queries)[:, None], np.arange(sizes.keys)
+        allowed = (query < counts["lengths_q"]) & (key < counts["lengths_kv"]) & ~(scores < LEAST)
+        last = counts["lengths_kv"] - counts["lengths_q"] if self.causal == "bottom_right" else 0
+        distance = key - query - last  # from the diagonal
+        left, right = self.window or (None, None)
+        if left is not None:
+            allowed &= distance >= -left
+        if self.causal or right is not None:
+            allowed &= distance <= (0 if self.causal or right is None else right)
+        return np.where(allowed, scores, MASKED), allowed
+
+
+def in_layout_of(array: Array, layout: str) -> Array:
+    """Return an array with the axes BHSD with those of a layout, or the reverse."""
+    return array.swapaxes(1, 2) if layout == "BSHD" else array
+
+
+def _repeated(array: Float64, heads: int) -> Float64:
+    """Return an array of k or v with each head repeated for the heads of q that share it."""
+    return np.repeat(array, heads // max(array.shape[1], 1), 1)
+
+
+def _of_heads(gradient: Float64, sizes: Sizes) -> Float64:
+    """Return the sum of a gradient over the heads that share a head of k and v."""
+    batch, _, *rest = gradient.shape
+    total: Float64 = gradient.reshape(batch, sizes.kv_heads, sizes.heads // max(sizes.kv_heads, 1), *rest).sum(2)
+    return total

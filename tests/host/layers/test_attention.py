@@ -1,0 +1,364 @@
+"""Attention: its graphs in NumPy against the reference, the forms for engines, calls on stand-ins, and rejected arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from attention_problems import as_operand, drawn, for_graph, graph_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from offline_profiles import needs_profiles
+from stand_in_device import OTHER, Array, StandInDevice
+
+import cudnnpy
+from cudnnpy import Attention, DeviceProfile, Engine, NoAlgorithmError, TensorSpec, reference
+from cudnnpy._core.layouts import packed_strides
+from cudnnpy._planning import candidates
+from cudnnpy.graph.attention_lowerings import parts
+from cudnnpy.graph.problem import GraphProblem
+from cudnnpy.reference.graph import _steps
+
+untyped: Any = cudnnpy
+H, BF = "float16", "bfloat16"
+Q, K = (2, 4, 32, 16), (2, 2, 48, 16)
+PACKED = {"q": Q, "k": K, "v": K}
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**32 - 1))
+def test_the_graphs_compute_what_the_reference_does(seed: int) -> None:
+    problem = drawn(seed)
+    layout, arrays = problem.options["layout"], problem.arrays
+    attention, twin = Attention(**problem.options), reference.Attention(**problem.options)
+    made = dict(zip(("out", "statistics"), twin.forward(**problem.without_dout(), statistics=True), strict=True))
+    compare(graph_of(attention, "forward", problem.without_dout()), arrays, made, layout)
+    has_bias = "bias" in arrays
+    every = {**arrays, **made}
+    gradients = twin.backward(
+        *(every[name] for name in ("dout", "q", "k", "v", "out", "statistics")), **problem.others(), dbias=has_bias
+    )
+    names = ("dq", "dk", "dv", *(("dbias",) if has_bias else ()))
+    graph = graph_of(attention, "backward", every, dbias=has_bias)
+    compare(graph, every, dict(zip(names, gradients, strict=True)), layout)
+
+
+def compare(graph: cudnnpy.Graph, arrays: dict[str, Any], expected: dict[str, Any], layout: str) -> None:
+    inputs = for_graph(graph, arrays, layout)
+    allowed = reference.tolerance(graph, inputs)
+    for name, found in reference.run(graph, inputs).items():
+        right = as_operand(name, expected[name], layout).astype(np.float64)
+        assert np.isfinite(right).all()
+        # a dbias in float32 is computed in q's type
+        more = 2.0**-7 * np.abs(right) if name == "dbias" else 0.0
+        assert (np.abs(found.astype(np.float64) - right) <= allowed[name] + more).all(), name
+
+
+@pytest.mark.parametrize("form", [0, 1])
+@pytest.mark.parametrize("seed", range(6))
+def test_the_forms_for_engines_compute_the_graph(seed: int, form: int) -> None:
+    """A transposed input is the same memory, and dq is the rounded buffer."""
+    problem = drawn(seed, H, (16, 32))
+    arrays = {**problem.arrays, "bias": np.zeros((1, 1, 1, 1), np.float16)}
+    arrays["q"], arrays["k"] = (np.repeat(arrays[name][..., :8], 4, 3) for name in "qk")  # a head size of 32
+    twin = reference.Attention(**problem.options)
+    given_ = {name: array for name, array in arrays.items() if name != "dout"}
+    arrays |= dict(zip(("out", "statistics"), twin.forward(**given_, statistics=True), strict=True))
+    graph = graph_of(Attention(**problem.options), "backward", arrays, dbias=True)
+    found, caller = graph._problem(0)
+    assert isinstance(found, GraphProblem)
+    inputs = for_graph(graph, arrays, problem.options["layout"])
+    expected, names = reference.run(graph, inputs), caller.names
+    both = parts(found.graph)
+    assert {bool(one.buffer) for one in both} == {False, True}
+    part = both[form]
+    operands = dict(zip(found.graph.in_memory, (names[at] for at in caller.order), strict=True))
+    values: dict[int, Any] = {
+        tensor.uid: np.float32(tensor.number) for tensor in part.graph.tensors if tensor.number is not None
+    }
+    specs = part.graph.specs
+    for uid in part.graph.in_memory:
+        if uid in part.views:
+            values[uid] = inputs[operands[part.views[uid]]].swapaxes(2, 3)
+        elif operands.get(uid) in inputs:
+            values[uid] = inputs[operands[uid]]
+    values = {uid: np.broadcast_to(value, specs[uid].shape) for uid, value in values.items()}
+    list(_steps(part.graph, values))
+    for uid, name in operands.items():
+        if name in expected:
+            np.testing.assert_allclose(values[uid], expected[name], rtol=2e-3, atol=1e-5)
+
+
+def test_the_form_of_less_memory_comes_first_and_odd_sizes_have_no_buffer() -> None:
+    def suffixes(queries: int, keys: int, size: int) -> list[str]:
+        q, k = np.zeros((1, 2, queries, size), H), np.zeros((1, 2, keys, size), H)
+        arrays = {"dout": q, "q": q, "k": k, "v": k, "out": q, "statistics": np.zeros((1, 2, queries, 1), np.float32)}
+        problem = graph_of(Attention(), "backward", arrays).problem()
+        return [lowering.suffix for lowering in problem.lowerings()]
+
+    assert suffixes(64, 256, 64) == [" + accumulation", ""]
+    assert suffixes(64, 64, 64) == ["", " + accumulation"]
+    assert suffixes(65, 256, 64) == suffixes(64, 256, 24) == [""]
+
+
+# Plans
+
+
+def plan(
+    operation: str, options: dict[str, Any], *, q: Any = (2, 4, 64, 32), k: Any = (2, 2, 128, 32), **others: Any
+) -> Any:
+    specs = {name: TensorSpec(shape, H) for name, shape in (("q", q), ("k", k), ("v", k))}
+    lengths = {name: TensorSpec((2,), "int32") for name in others.pop("lengths", ())}
+    made: Any = Attention(**options)
+    return made.plan(operation, **specs, **lengths, **others, device=DeviceProfile.load("h200"))
+
+
+BOTH = ("lengths_q", "lengths_kv")
+BIAS = TensorSpec((1, 4, 64, 128), H)
+PLANNED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("forward", {}, {}),
+    ("forward", {"causal": "bottom_right", "window": (7, 3)}, {"lengths": BOTH, "bias": BIAS}),
+    ("forward", {}, {"lengths": BOTH}),  # indices that two masks share end the process
+    ("backward", {}, {"lengths": BOTH}),
+    ("backward", {"causal": "bottom_right", "window": (7, None)}, {"lengths": ("lengths_kv",)}),
+    ("backward", {"causal": True}, {"bias": BIAS, "dbias": True}),
+    ("backward", {"deterministic": True}, {"q": (2, 4, 1, 24), "k": (2, 4, 9, 24)}),
+]
+
+
+@needs_profiles
+@pytest.mark.usefixtures("without_driver")
+def test_plans_without_a_gpu() -> None:
+    for operation, options, others in PLANNED:
+        made = plan(operation, options, **others)
+        assert (
+            made.operands[-1]
+            == {"forward": "statistics", "backward": "dbias" if "dbias" in others else "dv"}[operation]
+        )
+        assert made.name.startswith("engine ")
+
+
+@needs_profiles
+@pytest.mark.usefixtures("without_driver")
+def test_the_options_choose_the_form_of_the_gradient() -> None:
+    buffer, scores = 2 * 4 * 64 * 32 * 4, 2 * 4 * 64 * 128 * 2
+    heads = {"k": (2, 4, 128, 32)}
+    first = plan("backward", {}, **heads)
+    assert first.name.endswith(" + accumulation")
+    assert not first.deterministic
+    assert buffer <= first.workspace_size < scores
+    assert first.engine is not None
+    assert first.engine.accumulation
+    fixed = plan("backward", {"deterministic": True}, **heads)
+    assert fixed.deterministic
+    assert "accumulation" not in fixed.name
+    assert scores <= fixed.workspace_size
+    assert "accumulation" in plan("backward", {"workspace_limit": scores - 1}, **heads).name
+    with pytest.raises(NoAlgorithmError, match="not deterministic"):
+        plan("backward", {"deterministic": True}, bias=TensorSpec((1, 4, 64, 128), H), dbias=True)
+    with pytest.raises(NoAlgorithmError, match="the limit is"):
+        plan("backward", {"prefer": "no_workspace"})
+
+
+def test_an_engine_with_a_buffer_is_text_that_earlier_releases_wrote_without() -> None:
+    choice = candidates.Choice("engine 6 + accumulation", "heuristics", Engine(6, accumulation=True), "accumulation")
+    assert candidates.Choice.of(choice.plain()) == choice
+    plain = candidates.Choice("engine 6", "heuristics", Engine(6)).plain()
+    assert "accumulation" not in plain["engine"]
+    assert candidates.Choice.of(plain).engine == Engine(6)
+
+
+# Calls
+
+
+def arrays_of(shapes: dict[str, tuple[int, ...]] = PACKED, dtype: str = H) -> dict[str, Array]:
+    return {name: Array(*shape, dtype=dtype, pointer=(1 + at) << 24) for at, (name, shape) in enumerate(shapes.items())}
+
+
+def test_a_call_runs_on_its_arrays_and_keeps_its_plan(stand_in: StandInDevice) -> None:
+    attention, given_ = Attention(causal=True), arrays_of()
+    out: Any = untyped.Attention.forward(attention, **given_)
+    assert (out.shape, out.dtype) == (Q, H)
+    stand_in.check([*given_.values(), out], stand_in.stream, stand_in.launches)
+    (launch,) = stand_in.launches
+    assert launch.name == "cudnnBackendExecute"
+    both: Any = attention.forward(*given_.values(), statistics=True, stream=OTHER)  # type: ignore[type-var]
+    assert [(one.shape, one.dtype) for one in both] == [(Q, H), ((2, 4, 32, 1), "float32")]
+    stand_in.check([*given_.values(), *both], OTHER, stand_in.launches[1:])
+    assert len(stand_in.planned_graphs) == 2
+    attention.forward(*given_.values())  # type: ignore[type-var]
+    Attention(causal=True).forward(*given_.values())  # type: ignore[type-var]
+    assert len(stand_in.planned_graphs) == 2
+    Attention(causal=True, scale=0.5).forward(*given_.values())  # type: ignore[type-var]
+    assert len(stand_in.planned_graphs) == 3
+    assert stand_in.planned_graphs[-1] != stand_in.planned_graphs[0]
+
+
+def test_gradients_are_of_the_library_shapes_and_orders_of_the_arrays(stand_in: StandInDevice) -> None:
+    swapped = {name: (b, s, h, d) for name, (b, h, s, d) in PACKED.items()}
+    given_ = arrays_of({**swapped, "dout": swapped["q"], "out": swapped["q"], "statistics": (2, 4, 32, 1)})
+    given_["statistics"].dtype = "float32"
+    bias = Array(1, 4, 32, 48, dtype="float32", pointer=1 << 30)
+    attention: Any = Attention(layout="BSHD")
+    results = attention.backward(**given_, bias=bias, dbias=True)
+    assert [one.shape for one in results] == [swapped["q"], swapped["k"], swapped["k"], bias.shape]
+    assert [one.dtype for one in results] == [H, H, H, "float32"]
+    assert all(one.strides == packed_strides(one.shape) for one in results)
+    stand_in.check([*given_.values(), bias, *results], stand_in.stream, stand_in.launches)
+    names = [launch.name for launch in stand_in.launches]
+    assert names == ["cudnnBackendExecute", "cudnnTransformTensor"]  # dbias becomes float32
+
+
+def test_tensors_that_engines_load_badly_are_copied(stand_in: StandInDevice) -> None:
+    given_ = arrays_of()
+    given_["k"].strides = (2 * 48 * 17, 48 * 17, 17, 1)  # rows of 17 elements
+    out: Any = untyped.Attention.forward(Attention(), **given_)
+    assert [launch.name for launch in stand_in.launches] == ["cudnnTransformTensor", "cudnnBackendExecute"]
+    stand_in.check([*given_.values(), out], stand_in.stream, stand_in.launches)
+    del stand_in.launches[:]
+    given_ = arrays_of()
+    given_["v"].pointer += 2
+    untyped.Attention.forward(Attention(), **given_)
+    assert len(stand_in.launches) == 2
+    del stand_in.launches[:]
+    packed = {"strides": (32 * 3 * 64, 16, 3 * 64, 1), "dtype": H}  # q, k and v in one projection's result
+    q, k, v = (Array(2, 4, 32, 16, **packed, pointer=(1 << 24) + 128 * at) for at in range(3))  # type: ignore[arg-type]
+    untyped.Attention.forward(Attention(), q, k, v)
+    assert len(stand_in.launches) == 1
+
+
+def test_without_queries_or_keys_results_are_zeros_and_cudnn_is_not_called(stand_in: StandInDevice) -> None:
+    given_ = arrays_of({"q": Q, "k": (2, 2, 0, 16), "v": (2, 2, 0, 16)})
+    out, statistics = untyped.Attention.forward(Attention(), **given_, statistics=True)
+    assert (out.shape, statistics.shape) == (Q, (2, 4, 32, 1))
+    assert [launch.is_fill for launch in stand_in.launches] == [True, True]
+    assert stand_in.launches[1].arguments[1] == int(np.float32(-1e30).view(np.uint32))
+    del stand_in.launches[:]
+    given_ = arrays_of({"q": (2, 4, 0, 16), "k": K, "v": K})
+    given_ |= {"dout": Array(2, 4, 0, 16, dtype=H), "out": Array(2, 4, 0, 16, dtype=H), "statistics": Array(2, 4, 0, 1)}
+    results = untyped.Attention.backward(Attention(), **given_)
+    assert [one.shape for one in results] == [(2, 4, 0, 16), K, K]
+    assert [launch.is_fill for launch in stand_in.launches] == [True, True]
+    for shapes in ({"q": (0, 4, 8, 16), "k": (0, 2, 8, 16), "v": (0, 2, 8, 16)}, {"q": (2, 0, 8, 16), "k": K, "v": K}):
+        del stand_in.launches[:]
+        untyped.Attention.forward(Attention(), **arrays_of(shapes))
+        assert not stand_in.launches
+    assert not stand_in.planned_graphs
+
+
+# Rejected arguments: by both classes, in the same words
+
+OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"causal": 1}, TypeError, "causal must be a bool or 'bottom_right'; got 1"),
+    ({"causal": "top_left"}, ValueError, "causal must be a bool or 'bottom_right'; got 'top_left'"),
+    ({"window": 7}, TypeError, r"window must be \(left, right\) or None; got 7"),
+    ({"window": (-1, 0)}, ValueError, "window must be two integers of 0 or more, or None for no limit; got -1"),
+    ({"scale": float("nan")}, ValueError, "scale must be a finite number; got nan"),
+    ({"layout": "SBHD"}, ValueError, "layout must be one of 'BHSD', 'BSHD'; got 'SBHD'"),
+]
+
+
+@pytest.mark.parametrize(("options", "kind", "text"), OPTIONS)
+def test_options_out_of_range(options: dict[str, Any], kind: type[Exception], text: str) -> None:
+    for package in (cudnnpy, reference):
+        made: Any = package
+        with pytest.raises(kind, match=f"^{text}"):
+            made.Attention(**options)
+
+
+ARRAYS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"q": (2, 4, 32)}, ValueError, "q must have the 4 axes BHSD; got shape"),
+    (
+        {"q": (2, 4, 32, 12), "k": (2, 2, 48, 12), "v": K},
+        ValueError,
+        "q must have a head size of 8 to 256, a multiple of 8; got 12",
+    ),
+    ({"v": (2, 2, 48, 264)}, ValueError, "v must have a head size of 8 to 256, a multiple of 8; got 264"),
+    ({"k": (2, 2, 48, 24)}, ValueError, r"k must have shape \(2, 2, 48, 16\) for q of shape"),
+    ({"v": (2, 2, 47, 16)}, ValueError, r"v must have shape \(2, 2, 48, 16\) for q of shape"),
+    ({"k": (2, 3, 48, 16), "v": (2, 3, 48, 16)}, ValueError, "q must have a multiple of the 3 heads of k; got 4 heads"),
+    (
+        {"bias": (4, 32, 48)},
+        ValueError,
+        r"bias must have shape \(2, 4, 32, 48\), or 1 on some of these axes; got shape",
+    ),
+    (
+        {"bias": (1, 2, 32, 48)},
+        ValueError,
+        r"bias must have shape \(2, 4, 32, 48\), or 1 on some of these axes; got shape",
+    ),
+    ({"lengths_kv": (3,)}, ValueError, r"lengths_kv must have shape \(2,\); got shape \(3,\)"),
+    ({"lengths_q": ((2,), H)}, TypeError, "lengths_q must be int32; got float16"),
+    ({"q": (Q, "float32")}, TypeError, "q must be float16 or bfloat16; got float32"),
+    ({"k": (K, BF)}, TypeError, "k must be float16.*; got bfloat16"),
+    ({"bias": ((1, 1, 1, 48), BF)}, TypeError, "bias must be float16 or float32; got bfloat16"),
+    ({"out": (2, 4, 32, 24)}, ValueError, r"out must have shape \(2, 4, 32, 16\); got shape \(2, 4, 32, 24\)"),
+    ({"statistics": ((2, 4, 32), "float32")}, ValueError, r"statistics must have shape \(2, 4, 32, 1\); got shape"),
+]
+BY_DEFAULT = {"lengths_q": "int32", "lengths_kv": "int32", "statistics": "float32"}
+
+
+def with_arrays(changes: dict[str, Any], make: Callable[[tuple[int, ...], str], Any]) -> dict[str, Any]:
+    found = {}
+    for name, change in {**PACKED, **changes}.items():
+        shape, dtype = change if isinstance(change[-1], str) else (change, BY_DEFAULT.get(name, H))
+        found[name] = make(shape, dtype)
+    return found
+
+
+@pytest.mark.parametrize(("changes", "kind", "text"), ARRAYS)
+def test_arrays_that_do_not_fit(
+    stand_in: StandInDevice, changes: dict[str, Any], kind: type[Exception], text: str
+) -> None:
+    import ml_dtypes
+
+    def on_host(shape: tuple[int, ...], dtype: str) -> Any:
+        return np.ones(shape, ml_dtypes.bfloat16 if dtype == BF else dtype)
+
+    for package, make in ((cudnnpy, lambda shape, dtype: Array(*shape, dtype=dtype)), (reference, on_host)):
+        made: Any = package
+        with pytest.raises(kind, match=f"^{text}"):
+            made.Attention().forward(**with_arrays(changes, make))
+    assert not stand_in.launches
+    assert not stand_in.planned_graphs
+
+
+def test_gradients_that_do_not_fit(stand_in: StandInDevice) -> None:
+    more = {"dout": Q, "out": Q, "statistics": (2, 4, 32, 1)}
+    for changes, kind, text in (
+        ({"dout": (2, 4, 32, 24)}, ValueError, r"^dout must have shape \(2, 4, 32, 16\); got shape"),
+        ({"statistics": (2, 4, 31, 1)}, ValueError, r"^statistics must have shape \(2, 4, 32, 1\); got shape"),
+        ({"statistics": ((2, 4, 32, 1), H)}, TypeError, "^statistics must be float32; got float16"),
+        ({"dk": Q}, ValueError, r"^dk must have shape \(2, 2, 48, 16\); got shape"),
+    ):
+        for package, make in ((cudnnpy, lambda s, t: Array(*s, dtype=t)), (reference, lambda s, t: np.ones(s, t))):
+            made: Any = package
+            with pytest.raises(kind, match=text):
+                made.Attention().backward(**with_arrays({**more, **changes}, make))
+            with pytest.raises(ValueError, match=r"^dbias must be False where there is no bias"):
+                made.Attention().backward(**with_arrays(more, make), dbias=True)
+            with pytest.raises(TypeError, match=r"^dbias must be a bool; got None"):
+                made.Attention().backward(**with_arrays(more, make), dbias=None)
+    assert not stand_in.launches
+
+
+def test_plans_that_cannot_be_made() -> None:
+    given_: Any = {name: TensorSpec(shape, H) for name, shape in PACKED.items()}
+    made: Any = Attention()
+    with pytest.raises(ValueError, match=r"^operation must be one of 'forward', 'backward'; got 'train'"):
+        made.plan("train", **given_, device=0)
+    with pytest.raises(ValueError, match=r"^dout and dbias must be those of backward; got one for forward"):
+        made.plan("forward", **given_, dout=given_["q"], device=0)
+    with pytest.raises(
+        ValueError, match=r"^k must have strides that are multiples of 8, .* since a plan makes no copies; got"
+    ):
+        made.plan("forward", **{**given_, "k": TensorSpec(K, H, (2 * 48 * 17, 48 * 17, 17, 1))}, device=0)
+    with pytest.raises(ValueError, match=r"^v must have .* aligned to 16 bytes.* and an alignment of 8"):
+        made.plan("backward", **{**given_, "v": TensorSpec(K, H, alignment=8)}, device=0)
+    with pytest.raises(ValueError, match=r"^a planned problem must have elements; got scores of shape"):
+        made.plan("forward", **{**given_, "q": TensorSpec((2, 4, 0, 16), H)}, device=0)
+    with pytest.raises(TypeError, match=r"^k must be a device array; got None"):
+        made.plan("forward", given_["q"], None, given_["v"], device=0)
+    assert not hasattr(reference.Attention(), "plan")

@@ -1,0 +1,108 @@
+"""The reference's attention against loops over queries and keys, and its gradients against differences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from attention_problems import Arrays, by_loops, drawn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cudnnpy._layers import attention as device
+from cudnnpy.reference import Attention
+
+seeds = st.integers(0, 2**32 - 1)
+STEP = 1e-4
+
+
+@settings(deadline=None, max_examples=100)
+@given(seeds)
+def test_forward_is_the_softmax_of_each_query(seed: int) -> None:
+    problem = drawn(seed)
+    out, statistics = Attention(**problem.options).forward(**problem.without_dout(), statistics=True)
+    expected, logarithms = by_loops(problem.options, problem.arrays)
+    roundoff = float(np.finfo(np.float16).eps) if out.dtype == np.float16 else 2.0**-8
+    np.testing.assert_allclose(out.astype(np.float64), expected, rtol=roundoff, atol=1e-7)
+    np.testing.assert_allclose(statistics, logarithms, rtol=1e-6, atol=1e-6)
+    assert not out[np.broadcast_to(expected == 0, out.shape)].any()  # exactly, for queries without keys
+
+
+@pytest.fixture
+def in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays in float64, so that differences are exact enough."""
+    monkeypatch.setattr(device, "DTYPES", ("float64",))
+
+
+@pytest.mark.usefixtures("in_float64")
+@pytest.mark.parametrize("seed", range(40))
+def test_gradients_are_differences(seed: int) -> None:
+    problem = drawn(seed, "float64", (1, 2, 5, 7))
+    arrays = problem.arrays
+    if "bias" in arrays:
+        arrays["bias"] = arrays["bias"].astype(np.float64)
+    attention, has_bias = Attention(**problem.options), "bias" in arrays
+    out, statistics = attention.forward(**problem.without_dout(), statistics=True)
+    given = (arrays[name] for name in ("dout", "q", "k", "v"))
+    gradients = attention.backward(*given, out, statistics, **problem.others(), dbias=has_bias)
+    random = np.random.default_rng(seed)
+    for name, gradient in zip(("q", "k", "v", *(("bias",) if has_bias else ())), gradients, strict=True):
+        assert np.isfinite(gradient).all()
+        for index in random.permutation(gradient.size)[:6]:
+            expected = difference(problem.options, arrays, name, int(index))
+            np.testing.assert_allclose(gradient.flat[index], expected, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def difference(options: dict[str, Any], arrays: Arrays, name: str, index: int) -> float:
+    """The change of the sum of dout * out with one element."""
+    found = []
+    for step in (STEP, -STEP):
+        moved = arrays[name].copy()
+        moved.flat[index] += step
+        found.append(float((by_loops(options, {**arrays, name: moved})[0] * arrays["dout"]).sum()))
+    return (found[0] - found[1]) / (2 * STEP)
+
+
+def test_a_query_without_keys_gives_zeros_and_leaves_others_alone() -> None:
+    q = np.ones((1, 1, 4, 8), np.float16)
+    k = v = np.ones((1, 1, 2, 8), np.float16)
+    attention = Attention(causal="bottom_right")  # queries 0 and 1 have no key
+    out, statistics = attention.forward(q, k, v, statistics=True)
+    assert out[0, 0, :, 0].tolist() == [0, 0, 1, 1]
+    assert statistics[0, 0, :2, 0].tolist() == [np.float32(-1e30)] * 2
+    dq, _, dv = attention.backward(np.ones_like(out), q, k, v, out, statistics)
+    assert not dq[0, 0, :2].any()
+    assert dv.sum() == 2 * 8
+
+
+def test_a_bias_of_minus_infinity_masks_and_a_large_one_does_not() -> None:
+    x = np.ones((1, 1, 2, 8), np.float16)
+    v = np.stack([np.zeros((1, 1, 8)), np.ones((1, 1, 8))], 2).astype(np.float16)
+    for bias, expected in (([-np.inf, 0], 1), ([-np.inf, -np.inf], 0), ([-1e9, -1e9], 0.5), ([-3e38, -3e38], 0)):
+        out = Attention().forward(x, x, v, np.array(bias, np.float32).reshape(1, 1, 1, 2))
+        assert (out == expected).all(), bias
+
+
+def test_nan_stays() -> None:
+    q = np.ones((1, 1, 2, 8), np.float16)
+    q[0, 0, 0] = np.nan
+    bias = np.zeros((1, 1, 2, 2), np.float16)
+    out = Attention().forward(q, q, np.ones_like(q), bias)
+    assert np.isnan(out[0, 0, 0]).all()
+
+
+def test_arrays_for_the_results_are_written() -> None:
+    q, k = np.ones((1, 2, 4, 8), np.float16), np.ones((1, 1, 4, 8), np.float16)
+    out, statistics = np.empty_like(q), np.empty((1, 2, 4, 1), np.float32)
+    found = Attention().forward(q, k, k, out=out, statistics=statistics)
+    assert found[0] is out
+    assert found[1] is statistics
+    made = Attention().forward(q, k, k, statistics=True)
+    np.testing.assert_array_equal(out, made[0])
+    np.testing.assert_array_equal(statistics, made[1])
+    results = [np.empty_like(q), np.empty_like(k), np.empty_like(k)]
+    found = Attention().backward(q, q, k, k, out, statistics, None, None, None, *results)
+    assert all(one is other for one, other in zip(found, results, strict=True))
+    with pytest.raises(ValueError, match=r"^dk must not overlap k in memory"):
+        Attention().backward(q, q, k, k, out, statistics, dk=k)

@@ -1,0 +1,122 @@
+"""Drawn problems of attention, and their results by loops over the queries."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from cudnnpy import Attention, Graph, TensorSpec
+from cudnnpy._launch.dispatch import Call, Specs
+from cudnnpy._layers.attention import _Composition, _for_engines, _on
+
+Arrays = dict[str, Any]
+NUMBERS = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16), "float64": np.dtype(np.float64)}
+
+
+class Drawn(NamedTuple):
+    """A problem: options, and arrays by name, with dout."""
+
+    options: dict[str, Any]
+    arrays: Arrays
+
+    def without_dout(self) -> Arrays:
+        """Return the arguments of forward."""
+        return {name: array for name, array in self.arrays.items() if name != "dout"}
+
+    def others(self) -> Arrays:
+        """Return the optional arguments of both operations."""
+        return {name: self.arrays[name] for name in ("bias", "lengths_q", "lengths_kv") if name in self.arrays}
+
+
+def drawn(seed: int, dtype: str = "", sizes: tuple[int, ...] = (1, 2, 5, 16, 19, 33)) -> Drawn:
+    """Return a problem: masks, windows, biases with -infinity, lengths of 0, heads that share keys."""
+    random = np.random.default_rng(seed)
+    choose = random.choice
+    numbers = NUMBERS[dtype or str(choose(["float16", "bfloat16"]))]
+    batch, kv_heads, shared = (int(number) for number in random.integers(1, 4, 3))
+    heads, queries, keys = kv_heads * shared, int(choose(sizes)), int(choose(sizes))
+    size, value_size = (8 * int(number) for number in random.integers(1, 6, 2))
+    options: dict[str, Any] = {"causal": (False, True, "bottom_right")[random.integers(3)]}
+    options["layout"] = str(choose(["BHSD", "BSHD"]))
+    if random.random() < 0.4:
+        options["window"] = tuple(None if random.random() < 0.3 else int(random.integers(8)) for _ in range(2))
+    if random.random() < 0.3:
+        options["scale"] = float(random.uniform(0.05, 1))
+
+    def array(*shape: int) -> Any:
+        b, h, s, d = shape
+        shape = (b, s, h, d) if options["layout"] == "BSHD" else shape
+        return random.uniform(-1, 1, shape).astype(numbers)
+
+    arrays = {"q": array(batch, heads, queries, size), "k": array(batch, kv_heads, keys, size)}
+    arrays |= {"v": array(batch, kv_heads, keys, value_size), "dout": array(batch, heads, queries, value_size)}
+    if random.random() < 0.5:
+        shape = tuple(n if random.random() < 0.6 else 1 for n in (batch, heads, queries, keys))
+        bias = random.uniform(-1, 1, shape)
+        if random.random() < 0.5:
+            bias[random.random(shape) < 0.3] = -np.inf
+        arrays["bias"] = bias.astype(numbers if random.random() < 0.7 else np.float32)
+    for name, most in (("lengths_q", queries), ("lengths_kv", keys)):
+        if random.random() < 0.4:
+            arrays[name] = random.integers(0, most + 1, batch).astype(np.int32)
+    return Drawn(options, arrays)
+
+
+def in_order(array: Any, layout: str) -> Any:
+    """Return an array with the axes BHSD with those of a layout, or the reverse."""
+    return array.swapaxes(1, 2) if layout == "BSHD" else array
+
+
+def by_loops(options: dict[str, Any], arrays: Arrays) -> tuple[Any, Any]:
+    """Return out and the statistics in float64: for each query a softmax of the scores of its keys, one after the other."""
+    layout, causal, window = options["layout"], options["causal"], options.get("window", (None, None))
+    q, k, v = (in_order(arrays[name].astype(np.float64), layout) for name in "qkv")
+    batch, heads, queries, size = q.shape
+    keys, shared = k.shape[2], heads // k.shape[1]
+    scale = options.get("scale", 1 / math.sqrt(size))
+    out, statistics = np.zeros((*q.shape[:3], v.shape[3])), np.full((*q.shape[:3], 1), -1e30)
+    bias = np.broadcast_to(arrays.get("bias", np.zeros((1, 1, 1, 1))).astype(np.float64), (batch, heads, queries, keys))
+    for b, h, i in np.ndindex(batch, heads, queries):
+        here, there = (
+            int(arrays[n][b]) if n in arrays else m for n, m in (("lengths_q", queries), ("lengths_kv", keys))
+        )
+        diagonal = i + (there - here if causal == "bottom_right" else 0)
+        scores: dict[int, float] = {}
+        for j in range(there if i < here else 0):
+            too_late = j > diagonal if causal else window[1] is not None and j > diagonal + window[1]
+            too_early = window[0] is not None and j < diagonal - window[0]
+            if not too_late and not too_early and bias[b, h, i, j] > -np.inf:
+                scores[j] = scale * float(q[b, h, i] @ k[b, h // shared, j]) + bias[b, h, i, j]
+        if scores:
+            total = sum(math.exp(score) for score in scores.values())
+            out[b, h, i] = sum(math.exp(score) / total * v[b, h // shared, j] for j, score in scores.items())
+            statistics[b, h, i] = math.log(total)
+    return in_order(out, layout), statistics
+
+
+def graph_of(attention: Attention, operation: str, arrays: Arrays, *, dbias: bool = False) -> Graph:
+    """Return the graph that the layer builds for arrays, which are packed."""
+    specs = Specs({name: _spec(array) for name, array in arrays.items()})
+    has_last = operation == "forward" or dbias
+    sizes, operands = attention._operands(Call(specs, {}, 0, 0, {}), operation, has_last)
+    return _Composition(attention, sizes, _on(operands, _for_engines(operands))).graph
+
+
+def _spec(array: Any) -> TensorSpec:
+    strides = tuple(stride // array.itemsize for stride in np.empty(array.shape, array.dtype).strides)
+    return TensorSpec(array.shape, array.dtype.name, strides)
+
+
+def for_graph(graph: Graph, arrays: Arrays, layout: str) -> Arrays:
+    """Return arrays as the inputs of a graph."""
+    return {node.name: as_operand(node.name, arrays[node.name], layout) for node in graph.inputs}
+
+
+def as_operand(name: str, array: Any, layout: str) -> Any:
+    """Return an array as the operand of a graph, with the axes BHSD."""
+    if name.startswith("lengths"):
+        return array.reshape(-1, 1, 1, 1)
+    return array if name in ("bias", "dbias", "statistics") else in_order(array, layout)
