@@ -15,6 +15,7 @@ os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="cudnnpy-tests-")
 
 WITHOUT_TORCH = frozenset(
     {
+        "test_attention_gpu.py",
         "test_autograd.py",
         "test_choose_algorithm.py",
         "test_convolution_against_reference.py",

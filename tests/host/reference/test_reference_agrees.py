@@ -82,7 +82,7 @@ def calls_of(kind: Any) -> dict[str, Any]:
 def test_every_reference_implementation_of_a_class_is_public() -> None:
     assert {*CLASSES, *OPERATIONS} == set(reference.__all__) & set(cudnnpy.__all__)
     assert set(reference.__all__) - set(cudnnpy.__all__) == FUNCTIONS
-    assert len(OPERATIONS) == 5
+    assert len(OPERATIONS) == 6
 
 
 @pytest.mark.parametrize("name", [*CLASSES, *OPERATIONS])
@@ -121,6 +121,7 @@ def test_options_of_operations_read_the_same_on_both(name: str) -> None:
 
 # options that are wrong, for every class that has them
 BAD_OPTIONS: dict[str, tuple[Any, ...]] = {
+    "causal": ("top_left", 1, None),
     "algorithm": (5, "nonsense", type(None)),
     "coefficient": ("1", None, True, float("nan")),
     "compute_dtype": ("int8", "bfloat16", "coffee", object, 4),
@@ -134,12 +135,15 @@ BAD_OPTIONS: dict[str, tuple[Any, ...]] = {
     "padding": (-1, 1.5, True, None, b"same", (), (1, 2, 3, 4), (1, "same"), ((1, 2), (3,)), ((1, 2), (3, -4))),
     "policy": ("always", 1),
     "prefer": ("quickest", None),
+    "scale": ("1", True, float("inf")),
     "stride": (0, "2", {1, 2}, np.float32(2), np.array(2.0)),
     "tf32": (0, None),
     "tune_seconds": (0, -1, "5", float("nan")),
     "window": (0, (2, 0), (2, 2, 2, 2), "2", None),
     "workspace_limit": (-1, "1GiB", 1.5),
 }
+
+BAD_WINDOWS = (0, (2, -1), (2, 2, 2), "22", (1.5, None))  # of attention: the keys before and after
 
 
 def error_of(call: Callable[[], Any]) -> tuple[type[Exception], str]:
@@ -153,7 +157,7 @@ def test_a_wrong_option_has_the_same_error_on_both(name: str) -> None:
     options = [option for option in inspect.signature(getattr(cudnnpy, name)).parameters if option in BAD_OPTIONS]
     assert options
     for option in options:
-        for value in BAD_OPTIONS[option]:
+        for value in BAD_WINDOWS if (name, option) == ("Attention", "window") else BAD_OPTIONS[option]:
             kinds = [getattr(package, name) for package in (cudnnpy, reference)]
             ours, theirs = (error_of(partial(kind, **{option: value})) for kind in kinds)
             assert ours == theirs
