@@ -128,6 +128,15 @@ AVOIDED: tuple[Avoided, ...] = (
         f"{_CALLS}[Pooling.backward]",
     ),
     Avoided(
+        "attention-lengths",
+        "attention as a graph of products",
+        "two masks by lengths, one right after the other, with indices of the scores before both",
+        "planning ends the process, with 9.19.0 and 9.28.0 for the profile of an H200",
+        "`Graph` raises ValueError; `Attention` takes the indices from the scores that each masks",
+        "graph/broken_rules.py",
+        "tests/host/graph/test_broken_rules.py::test_masks_by_lengths_have_indices_of_their_own",
+    ),
+    Avoided(
         "attention-strides",
         "attention and its gradient as graphs of products",
         "a stride other than 1 on the axis of the head size, except for k and dq in the product for dq",

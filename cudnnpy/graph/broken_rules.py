@@ -156,7 +156,7 @@ _RULES: tuple[tuple[Callable[[OperationGraph], bool], str], ...] = (
 def check_graph(graph: OperationGraph, names: Mapping[int, str]) -> None:
     """Raise ValueError for a graph that ends the process that plans it (docs/known-issues.md). `names` are the tensors'."""
     graph, views, *_ = parts(graph)[0]
-    for rule in (_of_attention, _of_maximum_gradients):
+    for rule in (_of_attention, _of_lengths, _of_maximum_gradients):
         for uid, expected in rule(graph):
             shape, _, strides, _ = graph.specs[uid]
             name = names.get(views.get(uid, uid), "an intermediate result")
@@ -185,6 +185,29 @@ def _of_attention(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attent
             assert strides is not None
             if uid in in_memory and len(shape) == 4 and strides[axis] != 1 and shape[axis] > 1:
                 yield uid, f"stride 1 on axis {4 + axis} within attention"
+
+
+def _of_lengths(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-lengths
+    """The masks of the lengths of attention, one right after the other, must have indices of tensors of their own."""
+    maker = {uid: one for one in graph.operations for _, uid in one.results}
+    selections: list[dict[str, Any]] = [
+        one.tensors for one in graph.operations if one.option("mode") == raw.CUDNN_POINTWISE_BINARY_SELECT
+    ]
+    masks: dict[int, tuple[int, int, int]] = {}  # from the masked scores to the scores, the indexed tensor, the lengths
+    for tensors in selections:
+        flags = maker.get(tensors["t"])
+        if flags is None or flags.option("mode") != raw.CUDNN_POINTWISE_CMP_LT:
+            continue
+        compared: dict[str, Any] = flags.tensors
+        index = maker.get(compared["x"])
+        if index is not None and index.option("mode") == raw.CUDNN_POINTWISE_GEN_INDEX and compared["b"] not in maker:
+            indexed: dict[str, Any] = index.tensors
+            masks[tensors["y"]] = tensors["x"], indexed["x"], compared["b"]
+    others = {tensors["x"] for tensors in selections}
+    for masked, (scores, indexed_uid, lengths) in masks.items():
+        before = masks.get(scores)
+        if before is not None and before[:2] == (indexed_uid, indexed_uid) and masked not in others:
+            yield lengths, "indices of the scores that it masks, where lengths have masked them before"
 
 
 def _of_maximum_gradients(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # resample-gradient

@@ -178,6 +178,24 @@ def test_heads_beside_each_other_and_heads_of_one_element_are_planned() -> None:
     attention(v=beside).problem()
 
 
+@pytest.mark.parametrize("shares", [False, True])
+def test_masks_by_lengths_have_indices_of_their_own(shares: bool) -> None:
+    g = Graph()
+    q, kt, v = (heads(g, name, {}) for name in ("q", "kt", "v"))
+    rows, columns = (g.tensor(name, TensorSpec((B, 1, 1, 1), "int32")) for name in ("rows", "columns"))
+    first = scores = g.matmul(q, kt)
+    for axis, lengths in ((2, rows), (3, columns)):
+        index = g.pointwise("gen_index", first if shares else scores, axis=axis)
+        scores = g.pointwise("binary_select", scores, g.number(-1e30), g.pointwise("cmp_lt", index, lengths))
+    weights = g.pointwise("exp", g.pointwise("sub", scores, g.reduction("max", scores, (3,))))
+    g.output("o", g.matmul(g.pointwise("div", weights, g.reduction("add", weights, (3,)), dtype="float16"), v))
+    if not shares:
+        g.problem()
+        return
+    with pytest.raises(ValueError, match=r"^columns must have indices of the scores that it masks, where lengths have"):
+        g.problem()
+
+
 def test_the_gradient_of_a_maximum_channels_last_needs_the_indices() -> None:
     g = Graph()
     small, large = sample_graphs.channels_last((2, 16, 4, 4)), sample_graphs.channels_last((2, 16, 8, 8))
