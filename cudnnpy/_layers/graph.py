@@ -279,7 +279,7 @@ class Graph(PublicDir):
         """
         self._check_name(name)
         spec = like if isinstance(like, TensorSpec) else spec_of(read(like, name)[1])
-        node = Node(canonical_spec(spec, name), name, virtual=False)
+        node = Node(_in_graph_form(spec, name), name, virtual=False)
         self._set_layout(node, ragged, reordering, vector)
         self._keep(node)
         self.inputs.append(node)
@@ -338,7 +338,7 @@ class Graph(PublicDir):
             )
         kind, there = self._usual_dtype(node) if dtype is None else dtype_of(dtype).name, node.spec
         if strides is not None:
-            there = canonical_spec(TensorSpec(node.shape, kind, cast(Any, strides)), name)
+            there = _in_graph_form(TensorSpec(node.shape, kind, cast(Any, strides)), name)
             check_distinct(there, name)
         self._set_layout(node, ragged, reordering, None)
         if not has_same_layout(node.spec, there):  # otherwise the strides of axes of size 1 stay
@@ -382,7 +382,7 @@ class Graph(PublicDir):
         self,
         kind: str,
         *,
-        results: Iterable[str] = (),
+        results: Sequence[str] = (),
         dtype: Dtype | None = None,
         **arguments: Any,
     ) -> dict[str, Node]:
@@ -392,7 +392,7 @@ class Graph(PublicDir):
         ----------
         kind : str
             The kind, such as "softmax": docs/graph-kinds.md has the kinds with their operands and options.
-        results : iterable of str
+        results : sequence of str
             The optional results that are wanted.
         dtype : dtype-like, optional
             The data type of the first result.
@@ -449,9 +449,11 @@ class Graph(PublicDir):
             if isinstance(value, int | float) and not isinstance(value, bool):
                 nodes[name] = self._number_of(name, value, rank, cast(Any, row.dtypes.get(name, (None,))[-1]))
             else:
-                for one in value if isinstance(value, tuple) else (value,):
+                for one in value if "*" in row.operands[name] else (value,):
                     self._check_nodes(**{name: one})
-        wanted = list(bounded(results))
+        wanted = as_elements(results)
+        if wanted is None:
+            raise TypeError(f"results must be a sequence of names; got {error_repr(results)}")
         optional = [name for name, end in row.results.items() if end.endswith("?")]
         if unknown := [name for name in wanted if name not in optional]:
             raise ValueError(f"results of {kind} must be some of {', '.join(optional) or 'none'}; got {unknown[0]!r}")
@@ -1092,7 +1094,7 @@ class Graph(PublicDir):
             given = call.specs.get(node.name)
             if given is None:
                 continue
-            there = canonical_spec(given, node.name)
+            there = _in_graph_form(given, node.name)
             if there.dtype != node.spec.dtype or not has_same_layout(there, node.spec):
                 raise ValueError(
                     f"{node.name} must have the graph's shape, dtype and strides, {node.spec[:3]}; got {given[:3]}"
@@ -1329,8 +1331,10 @@ def _checked_how(how: Mapping[str, float] | None) -> dict[str, float]:
     return {name: check_number(f"how[{name!r}]", value) for name, value in how.items()}
 
 
-def canonical_spec(spec: TensorSpec, name: str) -> TensorSpec:
+def _in_graph_form(spec: TensorSpec, name: str) -> TensorSpec:
     """Return a spec in canonical form, with strides. Axes of size 1 get the strides that its memory format implies."""
     spec = check_spec(name, spec)
+    if not spec.shape:
+        raise ValueError(f"{name} must have 1 to {raw.CUDNN_DIM_MAX} axes; got none, shape ()")
     spec = spec._replace(strides=packed_strides(spec.shape) if spec.strides is None else spec.strides)
     return normalize_unit_strides(spec, last=suggests_channels_last(spec))[0]

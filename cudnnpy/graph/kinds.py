@@ -315,6 +315,8 @@ def _packed(shape: tuple[int, ...], dtype: ElementName) -> TensorSpec:
 
 def _gen_stats(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
     x = given["x"]
+    if len(x.shape) < 2:
+        raise ValueError(f"x must have shape (N, C, ...); got shape {x.shape}")
     return dict.fromkeys(("sum", "sq_sum"), _like((1, x.shape[1], *(1,) * (len(x.shape) - 2)), x, dtype))
 
 

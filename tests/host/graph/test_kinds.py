@@ -181,6 +181,9 @@ def test_what_the_loaded_release_lacks_is_refused_by_name(monkeypatch: pytest.Mo
         (lambda g, x: g.number(0.5, dtype="int32"), TypeError, r"value must be an integer"),
         (lambda g, x: g.number(1e6, dtype="float16"), ValueError, r"value must be a number that fits float16"),
         (lambda g, x: g.add("sdpa_fwd", q=x, k=x, v=x, seq_len_q=x), TypeError, r"seq_len_q must be int32; got float16"),
+        (lambda g, x: g.add("softmax", x=x, results=3), TypeError, r"results must be a sequence of names; got 3"),
+        (lambda g, x: g.add("matmul", a=x, b=(x, x)), TypeError, r"b must be a node of this graph; got \("),
+        (lambda g, x: g.tensor("t", spec()), ValueError, r"t must have 1 to 8 axes; got none"),
         (lambda g, x: Graph(algorithm=3), TypeError, r"algorithm must be a cudnnpy.Engine or a Plan"),
     ],
 )  # fmt: skip
