@@ -78,7 +78,7 @@ NAVIGATION = {
     ],
     "Understand": ["how-it-works", "known-issues", "benchmarks", "not-here"],
     "Port": ["porting/README"],
-    "Look up": ["api", "notation", "reference/index", "reference/c/index", "coverage"],
+    "Look up": ["api", "glossary", "notation", "reference/index", "reference/c/index", "coverage"],
     "Project": ["project/CHANGELOG", "project/CONTRIBUTING", "project/SECURITY", "dev/README"],
 }
 FOLDERS = {
