@@ -383,8 +383,9 @@ def norm_forward(options: Options, given: Given, specs: Specs) -> Made:
     variance = _mean(np.square(x - mean), axes)
     made: Made = {}
     if old[0] is not None:
-        new = mean, _unbiased(variance, x.size // max(mean.size, 1))
-        made = _running("output_running", old, new, given["exp_avg_factor"])
+        if "exp_avg_factor" in given:
+            new = mean, _unbiased(variance, x.size // max(mean.size, 1))
+            made = _running("output_running", old, new, given["exp_avg_factor"])
         if mode == raw.CUDNN_BATCH_NORM and options["phase"] == raw.CUDNN_NORM_FWD_INFERENCE:
             mean, variance = old
     inverse = 1 / np.sqrt(variance + given["epsilon"])
@@ -540,7 +541,11 @@ def paged_cache_load(options: Options, given: Given, specs: Specs) -> Made:
 
 def _paged(container: Array, table: Array, length: int) -> Array:
     places, page = np.arange(length), container.shape[2]
-    return container[table[:, 0, places // page, 0], :, places % page].transpose(0, 2, 1, 3)
+    pages = table[:, 0, places // page, 0]
+    if pages.size and not 0 <= pages.min() <= pages.max() < len(container):
+        found = f"{pages.min()} to {pages.max()}"
+        raise ValueError(f"page_table must have pages of the {len(container)} there are for the reference; got {found}")
+    return container[pages, :, places % page].transpose(0, 2, 1, 3)
 
 
 # Blocks with scales
@@ -602,6 +607,8 @@ def block_scale_dequantize(options: Options, given: Given, specs: Specs) -> Made
 def _band(options: Options, rank: int, rows: int, width: int) -> tuple[int, Array]:
     """Return the axis of the columns, and the column of the matrix for each row and each place of the band."""
     lower = options["lower_bandwidth"]
+    if options["axis"] != rank - 1:
+        raise ValueError(f"axis must be the last, {rank - 1}, for the reference; got {options['axis']}")
     columns = np.arange(rows)[:, None] - lower + np.arange(lower + options["upper_bandwidth"] + 1)
     return options["axis"] % rank, np.where((columns >= 0) & (columns < width), columns, width)
 

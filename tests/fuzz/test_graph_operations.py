@@ -1,11 +1,12 @@
 """Operations of every kind with drawn operands and options: added, or refused with an error that names what does not fit.
 
-A refusal leaves the graph as it was. Most operands have one shape and most options a plausible value, so that many draws come
-as far as the rule of the kind.
+A refusal leaves the graph as it was, and the reference computes what was added. Most operands have one shape and most options
+a plausible value, so that many draws come as far as the rule of the kind.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from enum import EnumMeta
 from random import Random
@@ -14,7 +15,9 @@ from typing import Any
 import numpy as np
 from campaign import Campaign
 
-from cudnnpy import Graph, TensorSpec
+from cudnnpy import Graph, TensorSpec, reference
+from cudnnpy._core.dtypes import numpy_dtype
+from cudnnpy._layers.graph import Node
 from cudnnpy.graph.kinds import DTYPE, FLAG, INTEGER, KINDS, NUMBER, Option
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "int8", "int32", "int64", "bool")
@@ -61,7 +64,8 @@ def draw(random: Random) -> tuple[list[tuple[tuple[int, ...], str]], str, dict[s
     """The shapes and data types of inputs, a kind, and its arguments, in which ("node", n) is an input."""
     rank = random.choice((0, 1, 2, 3, 3, 4, 4, 4, 4, 5))
     first = _shape(random, rank)
-    shapes = [first if random.random() < 0.6 else _shape(random, rank) for _ in range(random.randint(1, 6))]
+    others = [first] * 6 + [(1,) * rank] * 2 + [(*first[:1], *(1,) * (rank - 1)), (1, *first[1:2], *(1,) * (rank - 2))]
+    shapes = [random.choice([*others, _shape(random, rank), _shape(random, rank)]) for _ in range(random.randint(1, 6))]
     kind = random.choice([*KINDS])
     row, arguments = KINDS[kind], dict[str, Any]()
 
@@ -105,7 +109,30 @@ def run(case: tuple[list[tuple[tuple[int, ...], str]], str, dict[str, Any]]) -> 
         return "refused"
     assert graph.operations == [kind]
     assert set(made) <= set(KINDS[kind].results)
-    return "added"
+    return _evaluated(graph, made)
+
+
+def _evaluated(graph: Graph, made: dict[str, Node]) -> str:
+    """Compute the results in NumPy, unless they are large, and the tolerances."""
+    for name, node in made.items():
+        graph.output(f"result {name}", node)
+    nodes = [*graph.inputs, *graph.outputs]
+    if not graph.outputs or sum(math.prod(node.shape) for node in nodes) > 50_000:
+        return "added"
+    generator = np.random.default_rng(len(nodes))
+    arrays = {one.name: generator.integers(0, 3, one.shape).astype(numpy_dtype(one.spec.dtype)) for one in graph.inputs}
+    message = ""
+    try:
+        with np.errstate(all="ignore"):
+            results = reference.run(graph, arrays)
+            reference.tolerance(graph, arrays)
+    except ValueError as error:
+        message = str(error)
+    if message:
+        assert "for the reference" in message or "random bits" in message, message
+        return "not in the reference"
+    assert [array.shape for array in results.values()] == [node.shape for node in graph.outputs]
+    return "evaluated"
 
 
 CAMPAIGN = Campaign(draw, run)
@@ -113,5 +140,5 @@ CAMPAIGN = Campaign(draw, run)
 
 def test_an_operation_is_added_or_refused_by_name() -> None:
     outcomes = CAMPAIGN.carry_out(__file__, "CAMPAIGN", least=10_000)
-    assert set(outcomes) == {"refused", "added"}
-    assert outcomes["added"] > 200
+    assert set(outcomes) == {"refused", "added", "evaluated", "not in the reference"}
+    assert outcomes["evaluated"] > 200
