@@ -587,7 +587,7 @@ class Graph(PublicDir):
         self,
         mode: PointwiseMode | raw.cudnnPointwiseMode_t,
         x: Node,
-        b: Node | None = None,
+        b: Node | float | None = None,
         t: Node | None = None,
         how: Mapping[str, float] | None = None,
         *,
@@ -604,7 +604,7 @@ class Graph(PublicDir):
         x, b, t : Node
             One, two or three tensors, as the mode requires; axes of size 1 are broadcast. For a gradient ("relu_bwd", ...), x
             is the gradient with respect to the result and b the input of the forward operation. For "binary_select" t is the
-            flag: x where it is true, b elsewhere.
+            flag: x where it is true, b elsewhere. A number for b is a tensor by value, as of `number`.
         how : mapping, optional
             Numbers by name: relu_lower_clip, relu_upper_clip, relu_lower_clip_slope, elu_alpha, softplus_beta, swish_beta.
         axis : int, optional
@@ -618,8 +618,11 @@ class Graph(PublicDir):
             The result, of the shape that the operands broadcast to.
         """
         number = enumerator(raw.cudnnPointwiseMode_t, mode, "mode")
+        self._check_nodes(x=x, **({} if b is None or isinstance(b, int | float) else {"b": b}))
+        self._check_nodes(**({} if t is None else {"t": t}))
+        if isinstance(b, int | float):
+            b = self._number_of("b", b, len(x.shape))
         options = {"mode": number, **_compute_option(compute_dtype), **_checked_how(how)}
-        self._check_nodes(**{name: node for name, node in zip("xbt", (x, b, t), strict=True) if node is not None})
         if axis is not None:
             (options["axis"],) = _checked_axes((axis,), len(x.shape))
         if pointwise_name(number).endswith("_bwd"):

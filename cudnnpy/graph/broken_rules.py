@@ -103,8 +103,10 @@ def _reduces_other_axes(graph: OperationGraph) -> bool:
 
 
 def _has_uncommon_modes(graph: OperationGraph) -> bool:
-    modes, is_attention = _options(graph, "pointwise", "mode"), {"matmul", "reduction"} <= _kinds(graph)
-    return raw.CUDNN_POINTWISE_FLOOR_MOD in modes or (not is_attention and not modes.isdisjoint(_LOGICAL))
+    outputs = {uid for uid in graph.in_memory if graph.specs[uid].dtype == "bool"}
+    logical = (one for one in graph.operations if one.kind == "pointwise" and one.option("mode") in _LOGICAL)
+    has_flags = any(uid in outputs for one in logical for _, uid in one.results)
+    return has_flags or raw.CUDNN_POINTWISE_FLOOR_MOD in _options(graph, "pointwise", "mode")
 
 
 _RULES: tuple[tuple[Callable[[OperationGraph], bool], str], ...] = (
@@ -123,7 +125,7 @@ _RULES: tuple[tuple[Callable[[OperationGraph], bool], str], ...] = (
     ),
     (
         _is_attention_without_statistics,
-        "attention must have its statistics as an output, the maxima plus the logarithms of the sums, also for inference",
+        "attention must have its statistics as an output, the maxima plus the logarithms of the sums, or the kind softmax",
     ),
     (
         lambda graph: not _INTERPOLATIONS.isdisjoint(_options(graph, "resample_fwd", "mode")),
@@ -137,7 +139,10 @@ _RULES: tuple[tuple[Callable[[OperationGraph], bool], str], ...] = (
         lambda graph: _kinds(graph) == {"pointwise"} and not _ranks(graph, "pointwise") <= {3, 4, 5},
         "tensors of pointwise operations must have four axes, or five for volumes: append axes of size 1",
     ),
-    (_has_uncommon_modes, "no engine computes floor_mod, and none logical operations outside of attention"),
+    (
+        _has_uncommon_modes,
+        "no engine computes floor_mod, and none writes the result of a logical operation to memory as bool",
+    ),
     (
         _is_broadcast_otherwise,
         "an operand of pointwise operations must have all elements, one for each channel, one for each position, or one",

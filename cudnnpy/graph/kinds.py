@@ -222,10 +222,15 @@ def _pointwise(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtyp
 
 
 def _reduction(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtype: ElementName) -> Any:
-    x, axes = given["x"], options["axes"]
-    if not axes or not all(0 <= axis < len(x.shape) for axis in axes) or len(set(axes)) < len(axes):
+    x, axes, shape = given["x"], options.get("axes", ()), options.get("shape")
+    if shape is not None:  # groups of neighbours are reduced, such as the heads of grouped attention
+        if axes or len(shape) != len(x.shape) or any(n % size for n, size in zip(x.shape, shape, strict=True)):
+            raise ValueError(f"shape must have sizes that divide those of x, {x.shape}, without axes; got {shape}")
+    elif not axes or not all(0 <= axis < len(x.shape) for axis in axes) or len(set(axes)) < len(axes):
         raise ValueError(f"axes must be some of 0 to {len(x.shape) - 1}, each once; got {axes}")
-    return {"y": _like(tuple(1 if axis in axes else size for axis, size in enumerate(x.shape)), x, dtype)}
+    else:
+        shape = tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
+    return {"y": _like(shape, x, dtype)}
 
 
 def _matmul(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtype: ElementName) -> Any:
@@ -310,18 +315,23 @@ def _normalization(options: Mapping[str, Any], given: Mapping[str, TensorSpec], 
     x, scale, bias, mode = given["x"], given["scale"], given.get("bias"), options["mode"]
     _check_statistic("scale", scale, x)
     _check_single(given, "epsilon", "exp_avg_factor")
-    running = ("input_running_mean", "input_running_var")
-    _check_together(given, *running, *["exp_avg_factor"] * (options["phase"] == raw.CUDNN_NORM_FWD_TRAINING))
+    is_training, statistics_names = options["phase"] == raw.CUDNN_NORM_FWD_TRAINING, ("mean", "inv_variance")
+    _check_together(given, "input_running_mean", "input_running_var", *["exp_avg_factor"] * is_training)
+    if is_training and not given.keys().isdisjoint(statistics_names):
+        raise TypeError("mean and inv_variance must be None in training, which computes them; got a node")
+    if "epsilon" not in given and "inv_variance" not in given:
+        raise TypeError("epsilon must be a node; got none")
+    _check_together(given, *statistics_names[mode == raw.CUDNN_RMS_NORM :])
     if bias is not None and bias.shape != scale.shape:
         raise ValueError(f"bias must have shape {scale.shape}, as scale; got shape {bias.shape}")
     found = {"y": _like(x.shape, x, dtype)}
     statistic = _like(tuple(statistics(mode, x.shape, scale.shape)), x, dtype)
-    if options["phase"] == raw.CUDNN_NORM_FWD_TRAINING:
+    for name in ("input_running_mean", "input_running_var", *statistics_names):
+        if name in given:
+            _check_shape(name, given[name], statistic.shape)
+    if is_training:
         found |= {"mean": statistic} if mode != raw.CUDNN_RMS_NORM else {}
         found["inv_variance"] = statistic
-    if "input_running_mean" in given:
-        _check_shape("input_running_mean", given["input_running_mean"], statistic.shape)
-        _check_equal("input_running_mean", given, "input_running_var")
     if "input_running_mean" in given and "exp_avg_factor" in given:
         found |= dict.fromkeys(("output_running_mean", "output_running_var"), statistic)
     return found
@@ -505,9 +515,9 @@ def _softmax(options: Mapping[str, Any], given: Operands, dtype: ElementName) ->
 
 
 def _check_lengths(given: Operands, batch: int) -> None:
-    """Raise ValueError unless there is a length for each sequence, or one sum more."""
+    """Raise ValueError unless there is a length for each sequence, or one for all, or one sum more."""
     for name in _LENGTHS:
-        if name in given:
+        if name in given and (name.startswith("cu_") or math.prod(given[name].shape) != 1):
             _check_shape(name, given[name], (batch + name.startswith("cu_"), 1, 1, 1))
 
 
@@ -571,12 +581,13 @@ def _sdpa_backward(options: Mapping[str, Any], given: Operands, dtype: ElementNa
 
 
 def _moe(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
-    token, weight = given["token"], given["weight"]
+    token, weight, first = given["token"], given["weight"], given["first_token_offset"]
     if not len(token.shape) == len(weight.shape) == 3 or token.shape[0] != 1 or token.shape[2] != weight.shape[1]:
         raise ValueError(
             f"token and weight must have shapes (1, T, K) and (E, K, N); got {token.shape} and {weight.shape}"
         )
-    _check_shape("first_token_offset", given["first_token_offset"], (weight.shape[0], 1, 1))
+    experts = weight.shape[0]
+    _check_shape("first_token_offset", first, (max(first.shape[0] // experts, 1) * experts, 1, 1))  # of each batch
     gather, scatter = raw.CUDNN_MOE_GROUPED_MATMUL_MODE_GATHER, raw.CUDNN_MOE_GROUPED_MATMUL_MODE_SCATTER
     for name, modes in {"token_index": (gather, scatter), "token_ks": (scatter,)}.items():
         if options["mode"] in modes and name not in given:
@@ -727,7 +738,7 @@ KINDS: Mapping[str, Kind] = {
         {"x": "XDESC"},
         {"y": "YDESC"},
         _reduction,
-        options={"axes": Option("", is_required=True)},
+        options={"axes": Option(""), "shape": Option("", low=1)},
         nested="REDUCTION",
         nested_options={
             "op": Option("OPERATOR", raw.cudnnReduceTensorOp_t, is_required=True),
@@ -771,7 +782,9 @@ KINDS: Mapping[str, Kind] = {
             "x": "XDESC",
             "scale": "SCALE_DESC",
             "bias": "BIAS_DESC?",
-            "epsilon": "EPSILON_DESC",
+            "epsilon": "EPSILON_DESC?",
+            "mean": "MEAN_DESC?",  # of an inference
+            "inv_variance": "INV_VARIANCE_DESC?",
             "exp_avg_factor": "EXP_AVG_FACTOR_DESC?",
             "input_running_mean": "INPUT_RUNNING_MEAN_DESC?",
             "input_running_var": "INPUT_RUNNING_VAR_DESC?",
@@ -994,7 +1007,7 @@ KINDS: Mapping[str, Kind] = {
         {"y": "YDESC"},
         _diagonal_band_mask,
         options={"comparison_mode": Option("COMPARISON_MODE", raw.cudnnPointwiseMode_t)},
-        dtypes={**_LENGTH_DTYPES, "left_bound": _INT32, "shift_right_bound": _INT32},
+        dtypes={**_LENGTH_DTYPES, "left_bound": ("float32", "int32"), "shift_right_bound": _INT32},
         indices=_LENGTH_INDICES,
     ),
     "softmax": Kind(

@@ -226,12 +226,17 @@ def _mean(x: Float64, axes: Shape) -> Any:
 
 
 def reduction(options: Options, given: Given, specs: Specs) -> Made:
-    """Return y, x reduced over the axes, which remain with size 1, by the operator `op`.
+    """Return y, x reduced by the operator `op` over the axes, which remain with size 1, or over groups to `shape`.
 
     add, mul, min, max; amax: max(|x|); avg: mean; norm1: sum(|x|); norm2: sqrt(sum(x * x)); mul_no_zeros: the product of the
-    elements that are not 0, 1 if there are none.
+    elements that are not 0, 1 if there are none. A group has neighbours: element i of y is of elements i * n to i * n + n - 1.
     """
-    return {"y": _REDUCTIONS[options["op"]](np.asarray(given["x"], np.float64), options["axes"])}
+    x = np.asarray(given["x"], np.float64)
+    if "shape" not in options:
+        return {"y": _REDUCTIONS[options["op"]](x, options["axes"])}
+    shape: Shape = options["shape"]
+    groups = x.reshape([part for size, n in zip(shape, x.shape, strict=True) for part in (size, n // size)])
+    return {"y": _REDUCTIONS[options["op"]](groups, tuple(range(1, groups.ndim, 2))).reshape(shape)}
 
 
 def _repeated(x: Array, shape: Shape) -> Array:
@@ -373,7 +378,8 @@ def norm_forward(options: Options, given: Given, specs: Specs) -> Made:
     x is (N, C, D...). The mean is over N and D... (batch), D... (instance), or the axes that scale has (layer, rms, and
     adaptive layer with scale (B, 1, D) for x (B, S, D)); statistics keep these axes with size 1. rms has no mean, and the
     mean square for the variance. The running statistics become (1 - exp_avg_factor) * old + exp_avg_factor * new, of the
-    variance times n / (n - 1). The inference of a batch normalization takes the running statistics.
+    variance times n / (n - 1). An inference takes mean and inv_variance if they are given, and that of a batch normalization
+    the running statistics.
     """
     _without_peers(given)
     x, scale, mode, bias = given["x"], given["scale"], options["mode"], given.get("bias")
@@ -388,7 +394,10 @@ def norm_forward(options: Options, given: Given, specs: Specs) -> Made:
             made = _running("output_running", old, new, given["exp_avg_factor"])
         if mode == raw.CUDNN_BATCH_NORM and options["phase"] == raw.CUDNN_NORM_FWD_INFERENCE:
             mean, variance = old
-    inverse = 1 / np.sqrt(variance + given["epsilon"])
+    if "inv_variance" in given:
+        mean, inverse = given.get("mean", 0.0), given["inv_variance"]
+    else:
+        inverse = 1 / np.sqrt(variance + given["epsilon"])
     y = scale * ((x - mean) * inverse) + (0.0 if bias is None else bias)
     return {"y": y, "mean": mean, "inv_variance": inverse, **made}
 
