@@ -240,7 +240,7 @@ def test_the_page_shows_what_a_file_gives(file: Path) -> None:
 PIECES = [*"\"'[]=,#\n\\{}. ", "\r\n", "format = ", "1", "2", "é", FORWARD, BAD, "\0"]
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.data())
 def test_any_file_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Random bytes, and files with a few parts changed; those that are read are written and read again."""
