@@ -61,7 +61,7 @@ def unsupported(rows: list[tuple[str, str, str]]) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_every_description_of_a_depthwise_filter_gets_the_same_engines(
     plan: Planner, operation: str, dtype: str
