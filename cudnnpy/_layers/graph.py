@@ -27,7 +27,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, cast
 
 from cudnnpy import raw
-from cudnnpy._arrays.array_libraries import read, spec_of
+from cudnnpy._arrays.array_libraries import read_metadata, spec_of
 from cudnnpy._arrays.device_array import empty
 from cudnnpy._checks.frontend_names import missing, with_frontend_keywords
 from cudnnpy._checks.option_values import (
@@ -197,7 +197,8 @@ class Graph(PublicDir):
     if not TYPE_CHECKING:  # type checkers report unknown attributes
 
         def __getattr__(self, name):
-            raise AttributeError(missing(type(self), name), name=name, obj=self)
+            advice = f": type g.add({name!r}, ...), as docs/graph-kinds.md shows" if name in KINDS else ""
+            raise AttributeError(f"{missing(type(self), name)}{advice}", name=name, obj=self)
 
     def __init__(
         self,
@@ -258,7 +259,7 @@ class Graph(PublicDir):
         name : str
             Its name in `run` and in the operands of a plan.
         like : array or TensorSpec
-            Its shape, dtype, strides and alignment.
+            Its shape, dtype, strides and alignment. The array may be on the host, since its elements are not read.
         ragged : Node, optional
             For sequences of several lengths one after the other: their first elements' offsets, (B + 1, 1, 1, 1) in int32 or
             int64, where B is the size of axis 0 (CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC).
@@ -278,7 +279,7 @@ class Graph(PublicDir):
             The name is not a str or is taken, or cuDNN does not support such a tensor.
         """
         self._check_name(name)
-        spec = like if isinstance(like, TensorSpec) else spec_of(read(like, name)[1])
+        spec = like if isinstance(like, TensorSpec) else spec_of(read_metadata(like, name))
         node = Node(_in_graph_form(spec, name), name, virtual=False)
         self._set_layout(node, ragged, reordering, vector)
         self._keep(node)
@@ -381,7 +382,7 @@ class Graph(PublicDir):
     def add(
         self,
         kind: str,
-        *,
+        *positional: object,
         results: Sequence[str] = (),
         dtype: Dtype | None = None,
         **arguments: Any,
@@ -424,6 +425,8 @@ class Graph(PublicDir):
                 f"kind must be the name of a kind; got {error_repr(kind)}. The sum of two nodes is g.pointwise("
                 '"add", a, b)'
             )
+        if positional:
+            raise TypeError(f"operands must be given by name, such as x=; got {error_repr(positional[0])} by position")
         if kind not in KINDS:
             raise ValueError(
                 f"kind must be one of {', '.join(KINDS)}; got {error_repr(kind)}{suggest_value(kind, KINDS)}"
@@ -447,7 +450,10 @@ class Graph(PublicDir):
         rank = next((len(one.shape) for one in given if isinstance(one, Node)), 4)
         for name, value in nodes.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
-                nodes[name] = self._number_of(name, value, rank, cast(Any, row.dtypes.get(name, (None,))[-1]))
+                allowed = row.dtypes.get(name, (self.compute_dtype,))
+                is_index = isinstance(value, int) and allowed[-1].startswith("int")
+                dtype_of_number = allowed[-1] if is_index or self.compute_dtype not in allowed else self.compute_dtype
+                nodes[name] = self._number_of(name, value, rank, cast(Any, dtype_of_number))
             else:
                 for one in value if "*" in row.operands[name] else (value,):
                     self._check_nodes(**{name: one})
@@ -1145,7 +1151,11 @@ class Graph(PublicDir):
         """Raise TypeError for an argument that is not a node, ValueError for a node of another graph."""
         for name, node in given.items():
             if not isinstance(node, Node):
-                raise TypeError(f"{name} must be a node of this graph; got {error_repr(node)}")
+                is_number = isinstance(node, int | float) and not isinstance(node, bool)
+                advice = ". Type g.number(value, rank)" * is_number or ". Type g.tensor(name, array)" * hasattr(
+                    node, "shape"
+                )
+                raise TypeError(f"{name} must be a node of this graph; got {error_repr(node)}{advice}")
             if self._by_uid.get(node.uid) is not node:
                 what = f"{node.name!r}, a node" if node.name else f"a node of shape {node.shape}"
                 raise ValueError(f"{name} must be a node of this graph; got {what} of another graph")
@@ -1316,7 +1326,7 @@ def _checked_axes(axes: Iterable[SupportsIndex], rank: int) -> set[int]:
         if len(numbers) != len(given):
             raise TypeError
     except TypeError:
-        raise TypeError(f"axes must be integers, {expected}; got {error_repr(given)}") from None
+        raise TypeError(f"axes must be a tuple of integers, {expected}; got {error_repr(given)}") from None
     found = {axis % rank for axis in numbers}
     if not numbers or len(found) != len(numbers) or any(not -rank <= axis < rank for axis in numbers):
         raise ValueError(f"axes must be {expected}; got {error_repr(given)}")

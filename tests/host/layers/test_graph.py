@@ -600,7 +600,11 @@ not_a_node = "must be a node of this graph; got"
         (lambda g, x, s, v: g.pointwise("add", x, "1"), TypeError, f"b {not_a_node} '1'"),
         (lambda g, x, s, v: g.convolution(x, spec(6, 6, 3, 3)), TypeError, f"w {not_a_node} TensorSpec"),
         (lambda g, x, s, v: g.output("y", "x"), TypeError, f"node {not_a_node} 'x'"),
-        (lambda g, x, s, v: g.reduction("add", x, (1.0,)), TypeError, r"axes must be integers, one.*; got \(1\.0,\)"),
+        (
+            lambda g, x, s, v: g.reduction("add", x, (1.0,)),
+            TypeError,
+            r"axes must be a tuple of integers, one.*; got \(1\.0,\)",
+        ),
         (lambda g, x, s, v: g.reduction("add", x, 1), TypeError, r"axes must .*; got 1"),
         (lambda g, x, s, v: g.reduction("add", x, (1, -3)), ValueError, r"axes must be .*each axis.*; got \(1, -3\)"),
         (lambda g, x, s, v: g.reduction(1, x, (1,)), TypeError, "op must be a name"),
@@ -735,3 +739,8 @@ def test_a_copy_of_a_graph_knows_its_own_nodes() -> None:
     assert other.pointwise("abs", other.inputs[0]).shape == (2, 4, 6, 6)
     with pytest.raises(ValueError, match="x must be a node of this graph; got 'x0', a node of another graph"):
         other.pointwise("abs", x)
+
+
+def test_an_input_is_described_by_an_array_on_the_host() -> None:
+    x = Graph().tensor("x", np.zeros((2, 4, 6), np.float16).transpose(0, 2, 1))
+    assert x.spec == TensorSpec((2, 6, 4), "float16", (24, 1, 6))
