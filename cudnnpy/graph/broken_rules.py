@@ -64,6 +64,11 @@ def _has_matmul_of_other_axes(graph: OperationGraph) -> bool:
     return not _ranks(graph, "matmul") <= ({3, 4} if is_attention else {3})
 
 
+def _has_matmul_of_two_dtypes(graph: OperationGraph) -> bool:
+    products: list[dict[str, Any]] = [one.tensors for one in graph.operations if one.kind == "matmul"]
+    return any(graph.specs[one["a"]].dtype != graph.specs[one["b"]].dtype for one in products)
+
+
 def _is_attention_without_statistics(graph: OperationGraph) -> bool:
     products = [operation for operation in graph.operations if operation.kind == "matmul"]
     modes = _options(graph, "pointwise", "mode")
@@ -122,6 +127,10 @@ _RULES: tuple[tuple[Callable[[OperationGraph], bool], str], ...] = (
     (
         _has_matmul_of_other_axes,
         "a matmul must have three axes, (batch, M, K) by (batch, K, N), or four within attention",
+    ),
+    (
+        _has_matmul_of_two_dtypes,
+        "a matmul must have operands of one data type: the operation that makes one, such as a softmax, takes dtype=",
     ),
     (
         _is_attention_without_statistics,

@@ -35,6 +35,12 @@ def product(*shape: int) -> Callable[[Graph], Graph]:
     return made
 
 
+def product_with_float32(g: Graph) -> Graph:
+    a, b = (g.tensor(name, TensorSpec((2, 64, 64), "float16")) for name in "ab")
+    g.output("c", g.matmul(g.pointwise("exp", a), b))
+    return g
+
+
 def attention_for_inference(g: Graph) -> Graph:
     return sample_graphs.attention(g, has_statistics=False)
 
@@ -59,6 +65,7 @@ REFUSED = [
     (softmax, "no engine computes a softmax alone"),
     (product(64, 64), "a matmul must have three axes, (batch, M, K) by (batch, K, N)"),
     (product(2, 4, 64, 64), "a matmul must have three axes"),
+    (product_with_float32, "a matmul must have operands of one data type: the operation that makes one"),
     (attention_for_inference, "attention must have its statistics as an output"),
     (bilinear, "no engine resamples by bilinear"),
     (mean, "no engine reduces by another operation than add"),
