@@ -78,6 +78,8 @@ REFUSED = [
 def test_the_error_of_a_graph_that_no_engine_computes_begins_with_the_rule() -> None:
     h200 = DeviceProfile.load("h200")
     for make, begin in REFUSED:
+        if make is relu_of_a_matrix and raw.version() < 92000:
+            continue  # 9.19 computes it
         with pytest.raises(NoAlgorithmError) as caught:
             make(Graph()).plan(h200)
         rule, title, *_ = str(caught.value).splitlines()
