@@ -9,7 +9,7 @@ import pytest
 import sample_graphs
 from offline_profiles import needs_profiles
 
-from cudnnpy import DeviceProfile, Graph, TensorSpec
+from cudnnpy import DeviceProfile, Graph, TensorSpec, raw
 from cudnnpy._planning import problem_notation
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.graph.broken_rules import broken_rule
