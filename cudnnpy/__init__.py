@@ -2,13 +2,13 @@
 
 `raw` is the C API, and `Convolution` the layer. The choices are "fastest", "limited_workspace", "no_workspace", "autotune".
 
-Operations: Convolution, ConvolutionTranspose, FusedConvolution, Graph, Attention, Activation, BatchNormalization,
-    Pooling, Softmax
-Planning: plan, Plan, explain, TensorSpec, DeviceProfile, Candidate, candidates_table, Engine, NoAlgorithmError
-Arrays: to_device, to_numpy, empty, DeviceArray, set_allocator, release_workspace
-The process: trace, record, freeze, cache_info, clear_cache, set_cache_limit, set_direct_launches, Handle, log_to,
-    is_available, why_unavailable, CudnnError
-Modules: raw, backend, descriptors, errors, names, reference, store, workspace; to be imported by name: torch, typing
+- operations: Convolution, ConvolutionTranspose, FusedConvolution, Graph, Attention, Activation,
+  BatchNormalization, Pooling, Softmax
+- planning: plan, Plan, explain, TensorSpec, DeviceProfile, Candidate, candidates_table, Engine, NoAlgorithmError
+- arrays: to_device, to_numpy, empty, DeviceArray, set_allocator, release_workspace
+- the process: trace, record, freeze, cache_info, clear_cache, set_cache_limit, set_direct_launches, Handle, log_to,
+  is_available, why_unavailable, CudnnError
+- modules: raw, backend, descriptors, errors, names, reference, store, workspace; to be imported by name: torch, typing
 
 `help(cudnnpy.Convolution)` explains a name. Importing this package loads nothing: neither libcudnn, nor cuda.core, nor NumPy.
 Names are imported on first use.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -25,7 +26,7 @@ author = "The cudnnpy authors"
 copyright = author
 version = release = cudnnpy.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx_copybutton"]
 root_doc = "index"
 templates_path = [str(ROOT / "docs" / "_templates")]
 html_theme = "furo"
@@ -34,7 +35,6 @@ html_copy_source = False
 html_static_path = [str(ROOT / "docs" / "_static")]
 html_css_files = ["site.css"]
 smartquotes = False  # quotes and dashes of commands are as typed
-pygments_style = "friendly"
 
 # Pages are Markdown as code hosts show it: anchors of headings as there, and no other syntax.
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
@@ -80,7 +80,7 @@ NAVIGATION = {
     ],
     "Understand": ["how-it-works", "known-issues", "benchmarks", "not-here"],
     "Port": ["porting/README"],
-    "Look up": ["api", "notation", "reference/index", "reference/c/index", "coverage"],
+    "Look up": ["api", "glossary", "notation", "reference/index", "reference/c/index", "coverage"],
     "Project": ["project/CHANGELOG", "project/CONTRIBUTING", "project/SECURITY", "dev/README"],
 }
 FOLDERS = {
@@ -102,6 +102,26 @@ def add_navigation(app: Sphinx, page: str, source: list[str]) -> None:
         source[0] += "".join(_toctree(pages, caption) for caption, pages in NAVIGATION.items())
     elif page in FOLDERS:
         source[0] += _toctree(FOLDERS[page])
+
+
+NEEDS = {
+    "gpu": "a GPU",
+    "cpu": "no GPU",
+    "torch": "PyTorch",
+    "cupy": "CuPy",
+    "jax": "JAX",
+    "cudnn": "cudnn-frontend",
+}
+
+
+def _captioned(fence: re.Match[str]) -> str:
+    needs = " and ".join(NEEDS[word] for word in reversed(fence[1].split()))
+    return f"```{{code-block}} python\n:caption: needs {needs}\n"
+
+
+def add_captions(app: Sphinx, page: str, source: list[str]) -> None:
+    """Caption each program with the words after ```python, by which the tests decide where it runs."""
+    source[0] = re.sub(r"^```python (.+)\n", _captioned, source[0], flags=re.M)
 
 
 def _targets() -> dict[str, str]:
@@ -186,6 +206,7 @@ def setup(app: Sphinx) -> None:
     """Connect the above."""
     app.connect("autodoc-process-docstring", read_sections)
     app.connect("source-read", add_navigation)
+    app.connect("source-read", add_captions)
     app.connect("doctree-read", write_colons)
     app.connect("missing-reference", public_name)
     app.add_transform(LinkNames)

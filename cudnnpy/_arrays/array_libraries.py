@@ -20,7 +20,7 @@ from cudnnpy._arrays.driver_errors import synchronize
 from cudnnpy._checks.numpy_conversions import numpy_conversion
 from cudnnpy._core.cuda_python import can_load_driver, cuda_python, without_cuda
 from cudnnpy._core.dtypes import Dtype, dtype_of, numpy_dtype
-from cudnnpy._core.layouts import TensorSpec, has_same_layout, stride_order
+from cudnnpy._core.layouts import TensorSpec, has_same_layout, packed_strides, stride_order
 from cudnnpy._process.cuda_state import NO_DRIVER
 from cudnnpy._process.module_state import declare
 from cudnnpy.errors import LibraryNotFoundError
@@ -69,13 +69,20 @@ def read(array: Any, argument: str) -> tuple[int, ArrayMetadata]:
     return pointer, signature
 
 
+def read_metadata(array: Any, argument: str) -> ArrayMetadata:
+    """Return the metadata of an array on a device or on the host, whose elements are not read."""
+    return library_of(array, argument).read(array)[1]
+
+
 def _host_array_text(array: Any, argument: str, signature: ArrayMetadata) -> str:
     """Return the message for a host array. Without a driver it says so first, and advises no copy."""
     text = f"{argument} must be an array on a CUDA device; got a host array ({_describe(array)})"
     call = "" if type(array).__module__ == "numpy" else numpy_conversion("array", array)
     if not can_load_driver():
-        shape, _strides, dtype, _device = signature
-        spec = f"cudnnpy.TensorSpec({tuple(shape)}, {str(dtype).removeprefix('torch.')!r})"
+        like = spec_of(signature)
+        is_packed = like.strides is None or like.strides == packed_strides(like.shape)
+        strides = "" if is_packed else f", {like.strides}"
+        spec = f"cudnnpy.TensorSpec({like.shape}, {like.dtype!r}{strides})"
         return f"{NO_DRIVER}. {text}. A plan takes {spec}{f', and the reference {call}' if call else ''}"
     return (
         f"{text}. Copy it with cudnnpy.to_device(array), or use the reference implementation on the CPU, cudnnpy.reference"

@@ -33,8 +33,6 @@ _UNARY = (
 _BINARY = ("add", "add_square", "sub", "mul", "div", "max", "min", "pow", "mod")
 _COMPARISONS = ("cmp_eq", "cmp_neq", "cmp_gt", "cmp_ge", "cmp_lt", "cmp_le", "logical_and", "logical_or")
 
-_BY_ADD = ("reshape", "transpose", "slice", "moe_grouped_matmul", "block_scale_quantize", "block_scale_dequantize")
-
 _SENTENCES: dict[str, str] = {
     "conv_fprop": "type g.convolution(x, w, padding=, stride=, dilation=)",
     "conv_dgrad": "type g.convolution_backward_data(dy, w, shape, padding=, stride=, dilation=)",
@@ -48,7 +46,11 @@ _SENTENCES: dict[str, str] = {
     "leaky_relu": 'type g.pointwise("relu_fwd", x, how={"relu_lower_clip_slope": slope})',
     "bias": 'type g.pointwise("add", x, bias)',
     "scale": 'type g.pointwise("mul", x, scale)',
-    **{name: _NORMALIZATION.format(mode) for name, mode in _MODES.items()},
+    **{
+        name: _NORMALIZATION.format(mode)
+        for names in _MODES.items()
+        for name, mode in zip(names, names[1:] * 2, strict=True)
+    },
     **{f"{name}_backward": _GRADIENT.format(mode) for name, mode in _MODES.items()},
     "batchnorm_inference": "type cudnnpy.BatchNormalization(epsilon=).forward_inference(x, scale, bias, mean, variance)",
     "genstats": 'type g.add("gen_stats", x=x)',
@@ -56,7 +58,6 @@ _SENTENCES: dict[str, str] = {
     "sdpa": 'type g.add("sdpa_fwd", q=q, k=k, v=v, scale=scale, results=("stats",))',
     "sdpa_backward": 'type g.add("sdpa_bwd", do=do, q=q, k=k, v=v, o=o, stats=stats, scale=scale)',
     "rope": 'type g.add("rope_fwd", x=x, freqs=freqs)',
-    **{name: f'type g.add("{name}", ...), as docs/graph-kinds.md shows' for name in _BY_ADD},
     "tensor_like": "type g.tensor(name, array)",
     "tensor_scalar": "type g.number(value, rank)",
     **dict.fromkeys(

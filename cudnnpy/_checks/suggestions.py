@@ -22,10 +22,10 @@ _OPTIONS: dict[str, str] = {
     **dict.fromkeys(("group", "num_group", "num_groups", "feature_group_count"), "groups"),
     **dict.fromkeys(("conv_mode", "convolution_mode", "pool_type", "pooling_mode", "act_type", "norm_mode"), "mode"),
     **dict.fromkeys(("data_format", "dimension_numbers", "d_layout", "w_layout", "tensor_format"), "layout"),
-    **dict.fromkeys(("precision", "compute_type", "compute_data_type", "accumulate_dtype"), "compute_dtype"),
+    **dict.fromkeys(("compute_type", "compute_data_type", "accumulate_dtype"), "compute_dtype"),
     **dict.fromkeys(("algo", "algo_fwd", "algo_bwd_data", "algo_bwd_filter", "workmem"), "algorithm"),
     **dict.fromkeys(("cudnn_prefer", "cudnn_tune", "preference", "auto_tune", "benchmark", "heur_mode"), "prefer"),
-    **dict.fromkeys(("allow_tf32", "tensor_core"), "tf32"),
+    **dict.fromkeys(("allow_tf32", "tensor_core", "math_type", "precision"), "tf32"),
     **dict.fromkeys(("kernel", "kernel_size", "kernel_shape", "ksize", "ws", "pool_size", "window_shape"), "window"),
     **dict.fromkeys(("eps", "variance_epsilon"), "epsilon"),
     **dict.fromkeys(("alpha", "coef", "slope", "negative_slope"), "coefficient"),
@@ -56,6 +56,8 @@ _SENTENCES: dict[str, str] = {
     **dict.fromkeys(("num_features", "channels"), "The arrays' shapes have the number of channels"),
     **dict.fromkeys(("bias", "use_bias", "no_bias"), "A bias is an argument of forward"),
     "activation": "An activation is an argument of forward",
+    "lhs_dilation": "It is the stride of cudnnpy.ConvolutionTranspose",
+    **dict.fromkeys(("output_padding", "adj"), "It is an option of cudnnpy.ConvolutionTranspose"),
     **dict.fromkeys(
         ("momentum", "decay"), "Give average_factor to forward_training: 1 - momentum, or PyTorch's momentum"
     ),

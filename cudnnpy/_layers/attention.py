@@ -681,7 +681,8 @@ class _Composition:
         """Add the sum of a gradient over the heads that share a head of k and v."""
         if self.sizes.heads == self.sizes.kv_heads:
             return gradient
-        return self.graph.add("reduction", op="add", x=gradient, axes=(1,), sizes=(self.sizes.kv_heads,))["y"]
+        batch, _, *rest = gradient.shape
+        return self.graph.add("reduction", op="add", x=gradient, shape=(batch, self.sizes.kv_heads, *rest))["y"]
 
     def of_bias(self, of_scores: Node) -> Node:
         """Add the sum of the gradient of the scores over the axes that the bias is broadcast along."""

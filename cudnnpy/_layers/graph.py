@@ -27,7 +27,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, cast
 
 from cudnnpy import raw
-from cudnnpy._arrays.array_libraries import read, spec_of
+from cudnnpy._arrays.array_libraries import read_metadata, spec_of
 from cudnnpy._arrays.device_array import empty
 from cudnnpy._checks.frontend_names import missing, with_frontend_keywords
 from cudnnpy._checks.option_values import (
@@ -197,7 +197,8 @@ class Graph(PublicDir):
     if not TYPE_CHECKING:  # type checkers report unknown attributes
 
         def __getattr__(self, name):
-            raise AttributeError(missing(type(self), name), name=name, obj=self)
+            advice = f": type g.add({name!r}, ...), as docs/graph-kinds.md shows" if name in KINDS else ""
+            raise AttributeError(f"{missing(type(self), name)}{advice}", name=name, obj=self)
 
     def __init__(
         self,
@@ -258,7 +259,7 @@ class Graph(PublicDir):
         name : str
             Its name in `run` and in the operands of a plan.
         like : array or TensorSpec
-            Its shape, dtype, strides and alignment.
+            Its shape, dtype, strides and alignment. The array may be on the host, since its elements are not read.
         ragged : Node, optional
             For sequences of several lengths one after the other: their first elements' offsets, (B + 1, 1, 1, 1) in int32 or
             int64, where B is the size of axis 0 (CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC).
@@ -278,8 +279,8 @@ class Graph(PublicDir):
             The name is not a str or is taken, or cuDNN does not support such a tensor.
         """
         self._check_name(name)
-        spec = like if isinstance(like, TensorSpec) else spec_of(read(like, name)[1])
-        node = Node(canonical_spec(spec, name), name, virtual=False)
+        spec = like if isinstance(like, TensorSpec) else spec_of(read_metadata(like, name))
+        node = Node(_in_graph_form(spec, name), name, virtual=False)
         self._set_layout(node, ragged, reordering, vector)
         self._keep(node)
         self.inputs.append(node)
@@ -338,7 +339,7 @@ class Graph(PublicDir):
             )
         kind, there = self._usual_dtype(node) if dtype is None else dtype_of(dtype).name, node.spec
         if strides is not None:
-            there = canonical_spec(TensorSpec(node.shape, kind, cast(Any, strides)), name)
+            there = _in_graph_form(TensorSpec(node.shape, kind, cast(Any, strides)), name)
             check_distinct(there, name)
         self._set_layout(node, ragged, reordering, None)
         if not has_same_layout(node.spec, there):  # otherwise the strides of axes of size 1 stay
@@ -381,8 +382,8 @@ class Graph(PublicDir):
     def add(
         self,
         kind: str,
-        *,
-        results: Iterable[str] = (),
+        *positional: object,
+        results: Sequence[str] = (),
         dtype: Dtype | None = None,
         **arguments: Any,
     ) -> dict[str, Node]:
@@ -392,7 +393,7 @@ class Graph(PublicDir):
         ----------
         kind : str
             The kind, such as "softmax": docs/graph-kinds.md has the kinds with their operands and options.
-        results : iterable of str
+        results : sequence of str
             The optional results that are wanted.
         dtype : dtype-like, optional
             The data type of the first result.
@@ -424,6 +425,8 @@ class Graph(PublicDir):
                 f"kind must be the name of a kind; got {error_repr(kind)}. The sum of two nodes is g.pointwise("
                 '"add", a, b)'
             )
+        if positional:
+            raise TypeError(f"operands must be given by name, such as x=; got {error_repr(positional[0])} by position")
         if kind not in KINDS:
             raise ValueError(
                 f"kind must be one of {', '.join(KINDS)}; got {error_repr(kind)}{suggest_value(kind, KINDS)}"
@@ -447,11 +450,16 @@ class Graph(PublicDir):
         rank = next((len(one.shape) for one in given if isinstance(one, Node)), 4)
         for name, value in nodes.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
-                nodes[name] = self._number_of(name, value, rank, cast(Any, row.dtypes.get(name, (None,))[-1]))
+                allowed = row.dtypes.get(name, (self.compute_dtype,))
+                is_index = isinstance(value, int) and allowed[-1].startswith("int")
+                dtype_of_number = allowed[-1] if is_index or self.compute_dtype not in allowed else self.compute_dtype
+                nodes[name] = self._number_of(name, value, rank, cast(Any, dtype_of_number))
             else:
-                for one in value if isinstance(value, tuple) else (value,):
+                for one in value if "*" in row.operands[name] else (value,):
                     self._check_nodes(**{name: one})
-        wanted = list(bounded(results))
+        wanted = as_elements(results)
+        if wanted is None:
+            raise TypeError(f"results must be a sequence of names; got {error_repr(results)}")
         optional = [name for name, end in row.results.items() if end.endswith("?")]
         if unknown := [name for name in wanted if name not in optional]:
             raise ValueError(f"results of {kind} must be some of {', '.join(optional) or 'none'}; got {unknown[0]!r}")
@@ -585,7 +593,7 @@ class Graph(PublicDir):
         self,
         mode: PointwiseMode | raw.cudnnPointwiseMode_t,
         x: Node,
-        b: Node | None = None,
+        b: Node | float | None = None,
         t: Node | None = None,
         how: Mapping[str, float] | None = None,
         *,
@@ -602,7 +610,7 @@ class Graph(PublicDir):
         x, b, t : Node
             One, two or three tensors, as the mode requires; axes of size 1 are broadcast. For a gradient ("relu_bwd", ...), x
             is the gradient with respect to the result and b the input of the forward operation. For "binary_select" t is the
-            flag: x where it is true, b elsewhere.
+            flag: x where it is true, b elsewhere. A number for b is a tensor by value, as of `number`.
         how : mapping, optional
             Numbers by name: relu_lower_clip, relu_upper_clip, relu_lower_clip_slope, elu_alpha, softplus_beta, swish_beta.
         axis : int, optional
@@ -616,8 +624,11 @@ class Graph(PublicDir):
             The result, of the shape that the operands broadcast to.
         """
         number = enumerator(raw.cudnnPointwiseMode_t, mode, "mode")
+        self._check_nodes(x=x, **({} if b is None or isinstance(b, int | float) else {"b": b}))
+        self._check_nodes(**({} if t is None else {"t": t}))
+        if isinstance(b, int | float):
+            b = self._number_of("b", b, len(x.shape))
         options = {"mode": number, **_compute_option(compute_dtype), **_checked_how(how)}
-        self._check_nodes(**{name: node for name, node in zip("xbt", (x, b, t), strict=True) if node is not None})
         if axis is not None:
             (options["axis"],) = _checked_axes((axis,), len(x.shape))
         if pointwise_name(number).endswith("_bwd"):
@@ -1092,7 +1103,7 @@ class Graph(PublicDir):
             given = call.specs.get(node.name)
             if given is None:
                 continue
-            there = canonical_spec(given, node.name)
+            there = _in_graph_form(given, node.name)
             if there.dtype != node.spec.dtype or not has_same_layout(there, node.spec):
                 raise ValueError(
                     f"{node.name} must have the graph's shape, dtype and strides, {node.spec[:3]}; got {given[:3]}"
@@ -1140,7 +1151,11 @@ class Graph(PublicDir):
         """Raise TypeError for an argument that is not a node, ValueError for a node of another graph."""
         for name, node in given.items():
             if not isinstance(node, Node):
-                raise TypeError(f"{name} must be a node of this graph; got {error_repr(node)}")
+                is_number = isinstance(node, int | float) and not isinstance(node, bool)
+                advice = ". Type g.number(value, rank)" * is_number or ". Type g.tensor(name, array)" * hasattr(
+                    node, "shape"
+                )
+                raise TypeError(f"{name} must be a node of this graph; got {error_repr(node)}{advice}")
             if self._by_uid.get(node.uid) is not node:
                 what = f"{node.name!r}, a node" if node.name else f"a node of shape {node.shape}"
                 raise ValueError(f"{name} must be a node of this graph; got {what} of another graph")
@@ -1311,7 +1326,7 @@ def _checked_axes(axes: Iterable[SupportsIndex], rank: int) -> set[int]:
         if len(numbers) != len(given):
             raise TypeError
     except TypeError:
-        raise TypeError(f"axes must be integers, {expected}; got {error_repr(given)}") from None
+        raise TypeError(f"axes must be a tuple of integers, {expected}; got {error_repr(given)}") from None
     found = {axis % rank for axis in numbers}
     if not numbers or len(found) != len(numbers) or any(not -rank <= axis < rank for axis in numbers):
         raise ValueError(f"axes must be {expected}; got {error_repr(given)}")
@@ -1329,8 +1344,10 @@ def _checked_how(how: Mapping[str, float] | None) -> dict[str, float]:
     return {name: check_number(f"how[{name!r}]", value) for name, value in how.items()}
 
 
-def canonical_spec(spec: TensorSpec, name: str) -> TensorSpec:
+def _in_graph_form(spec: TensorSpec, name: str) -> TensorSpec:
     """Return a spec in canonical form, with strides. Axes of size 1 get the strides that its memory format implies."""
     spec = check_spec(name, spec)
+    if not spec.shape:
+        raise ValueError(f"{name} must have 1 to {raw.CUDNN_DIM_MAX} axes; got none, shape ()")
     spec = spec._replace(strides=packed_strides(spec.shape) if spec.strides is None else spec.strides)
     return normalize_unit_strides(spec, last=suggests_channels_last(spec))[0]

@@ -39,7 +39,7 @@ def parts(graph: OperationGraph) -> list[Part]:
     sums = tuple(
         uid
         for one in graph.operations
-        if one.kind == "reduction" and one.option("sizes") is None  # sums of heads go to the workspace
+        if one.kind == "reduction" and one.option("shape") is None  # sums of heads go to the workspace
         for _, uid in one.results
         if uid in outputs
     )

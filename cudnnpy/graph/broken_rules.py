@@ -65,6 +65,11 @@ def _has_matmul_of_other_axes(graph: OperationGraph) -> bool:
     return not _ranks(graph, "matmul") <= ({3, 4} if is_attention else {3})
 
 
+def _has_matmul_of_two_dtypes(graph: OperationGraph) -> bool:
+    products: list[dict[str, Any]] = [one.tensors for one in graph.operations if one.kind == "matmul"]
+    return any(graph.specs[one["a"]].dtype != graph.specs[one["b"]].dtype for one in products)
+
+
 def _is_attention_without_statistics(graph: OperationGraph) -> bool:
     products = [operation for operation in graph.operations if operation.kind == "matmul"]
     modes = _options(graph, "pointwise", "mode")
@@ -104,8 +109,10 @@ def _reduces_other_axes(graph: OperationGraph) -> bool:
 
 
 def _has_uncommon_modes(graph: OperationGraph) -> bool:
-    modes, is_attention = _options(graph, "pointwise", "mode"), {"matmul", "reduction"} <= _kinds(graph)
-    return raw.CUDNN_POINTWISE_FLOOR_MOD in modes or (not is_attention and not modes.isdisjoint(_LOGICAL))
+    outputs = {uid for uid in graph.in_memory if graph.specs[uid].dtype == "bool"}
+    logical = (one for one in graph.operations if one.kind == "pointwise" and one.option("mode") in _LOGICAL)
+    has_flags = any(uid in outputs for one in logical for _, uid in one.results)
+    return has_flags or raw.CUDNN_POINTWISE_FLOOR_MOD in _options(graph, "pointwise", "mode")
 
 
 _RULES: tuple[tuple[Callable[[OperationGraph], bool], str], ...] = (
@@ -123,8 +130,12 @@ _RULES: tuple[tuple[Callable[[OperationGraph], bool], str], ...] = (
         "a matmul must have three axes, (batch, M, K) by (batch, K, N), or four within attention",
     ),
     (
+        _has_matmul_of_two_dtypes,
+        "a matmul must have operands of one data type: the operation that makes one, such as a softmax, takes dtype=",
+    ),
+    (
         _is_attention_without_statistics,
-        "attention must have its statistics as an output, the maxima plus the logarithms of the sums, also for inference",
+        "attention must have its statistics as an output, the maxima plus the logarithms of the sums, or the kind softmax",
     ),
     (
         lambda graph: not _INTERPOLATIONS.isdisjoint(_options(graph, "resample_fwd", "mode")),
@@ -138,7 +149,10 @@ _RULES: tuple[tuple[Callable[[OperationGraph], bool], str], ...] = (
         lambda graph: _kinds(graph) == {"pointwise"} and not _ranks(graph, "pointwise") <= {3, 4, 5},
         "tensors of pointwise operations must have four axes, or five for volumes: append axes of size 1",
     ),
-    (_has_uncommon_modes, "no engine computes floor_mod, and none logical operations outside of attention"),
+    (
+        _has_uncommon_modes,
+        "no engine computes floor_mod, and none writes the result of a logical operation to memory as bool",
+    ),
     (
         _is_broadcast_otherwise,
         "an operand of pointwise operations must have all elements, one for each channel, one for each position, or one",

@@ -204,6 +204,8 @@ def _pointwise(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtyp
                 f"{argument} must be {expected if is_wanted else 'None'} for {name}; "
                 f"got {'None' if spec is None else 'a node'}"
             )
+    if others := [operand for operand in given if operand not in arguments.values()]:
+        raise TypeError(f"{others[0]} must be None for {name}; got a node")
     specs = [spec for spec in operands.values() if spec is not None]
     shapes = [spec.shape for spec in specs]
     if len(set(map(len, shapes))) > 1 or any(len({1, *sizes}) > 2 for sizes in zip(*shapes, strict=True)):
@@ -220,16 +222,15 @@ def _pointwise(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtyp
 
 
 def _reduction(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtype: ElementName) -> Any:
-    x, axes = given["x"], options["axes"]
-    if not axes or not all(0 <= axis < len(x.shape) for axis in axes) or len(set(axes)) < len(axes):
+    x, axes, shape = given["x"], options.get("axes", ()), options.get("shape")
+    if shape is not None:  # groups of neighbours are reduced, such as the heads of grouped attention
+        if axes or len(shape) != len(x.shape) or any(n % size for n, size in zip(x.shape, shape, strict=True)):
+            raise ValueError(f"shape must have sizes that divide those of x, {x.shape}, without axes; got {shape}")
+    elif not axes or not all(0 <= axis < len(x.shape) for axis in axes) or len(set(axes)) < len(axes):
         raise ValueError(f"axes must be some of 0 to {len(x.shape) - 1}, each once; got {axes}")
-    sizes = options.get("sizes", (1,) * len(axes))
-    if len(sizes) != len(axes) or any(x.shape[axis] % size for axis, size in zip(axes, sizes, strict=True)):
-        raise ValueError(
-            f"sizes must be a divisor of the size of each axis, {[x.shape[axis] for axis in axes]}; got {sizes}"
-        )
-    left = dict(zip(axes, sizes, strict=True))
-    return {"y": _like(tuple(left.get(axis, size) for axis, size in enumerate(x.shape)), x, dtype)}
+    else:
+        shape = tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
+    return {"y": _like(shape, x, dtype)}
 
 
 def _matmul(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtype: ElementName) -> Any:
@@ -249,6 +250,8 @@ def _resample(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtype
     x, window = given["x"], options["window"]
     geometry = [options[name] for name in ("pre_padding", "post_padding", "window", "stride")]
     _check_axes(options, len(x.shape) - 2, *geometry)
+    if 0 in x.shape[1:]:
+        raise ValueError(f"x must have sizes of 1 or more, except for a batch of 0; got shape {x.shape}")
     before, after, sizes, strides = (map(as_fraction, numbers) for numbers in geometry)
     spatial = [
         (n + a + b - k) // s + 1 for n, a, b, k, s in zip(x.shape[2:], before, after, sizes, strides, strict=True)
@@ -272,34 +275,13 @@ def _resample_backward(options: Mapping[str, Any], given: Operands, dtype: Eleme
     return {"dx": _like(shape, dy, dtype)}
 
 
-def _check_statistic(name: str, spec: TensorSpec, x: TensorSpec) -> None:
-    """Raise ValueError for a tensor that does not broadcast to x."""
+def _check_statistic(name: str, spec: TensorSpec, x: TensorSpec, of: str = "x") -> None:
+    """Raise ValueError for a tensor that does not broadcast to x, or to another tensor."""
     sizes = x.shape
     if len(spec.shape) != len(sizes) or any(s not in (1, n) for s, n in zip(spec.shape, sizes, strict=True)):
-        raise ValueError(f"{name} must have {len(sizes)} axes of the sizes of x, {sizes}, or 1; got shape {spec.shape}")
-
-
-def _normalization(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtype: ElementName) -> Any:
-    x, scale, bias, mode = given["x"], given["scale"], given.get("bias"), options["mode"]
-    _check_statistic("scale", scale, x)
-    if bias is not None and bias.shape != scale.shape:
-        raise ValueError(f"bias must have shape {scale.shape}, as scale; got shape {bias.shape}")
-    found = {"y": _like(x.shape, x, dtype)}
-    statistic = _like(tuple(statistics(mode, x.shape, scale.shape)), x, dtype)
-    if options["phase"] == raw.CUDNN_NORM_FWD_TRAINING:
-        found |= {"mean": statistic} if mode != raw.CUDNN_RMS_NORM else {}
-        found["inv_variance"] = statistic
-    if "input_running_mean" in given:
-        found |= dict.fromkeys(("output_running_mean", "output_running_var"), statistic)
-    return found
-
-
-def _normalization_backward(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtype: ElementName) -> Any:
-    x, scale, dy = given["x"], given["scale"], given["dy"]
-    if dy.shape != x.shape:
-        raise ValueError(f"dy must have shape {x.shape}, as x; got shape {dy.shape}")
-    _check_statistic("scale", scale, x)
-    return {"dx": _like(x.shape, x, dtype), **dict.fromkeys(("dscale", "dbias"), _like(scale.shape, scale, dtype))}
+        raise ValueError(
+            f"{name} must have {len(sizes)} axes of the sizes of {of}, {sizes}, or 1; got shape {spec.shape}"
+        )
 
 
 def _check_shape(name: str, spec: TensorSpec, shape: tuple[int, ...]) -> None:
@@ -311,22 +293,84 @@ def _check_shape(name: str, spec: TensorSpec, shape: tuple[int, ...]) -> None:
 def _check_equal(name: str, given: Operands, *others: str) -> None:
     """Raise ValueError for operands that are given and have another shape than the first."""
     for other in others:
-        if other in given:
-            _check_shape(other, given[other], given[name].shape)
+        if other in given and given[other].shape != given[name].shape:
+            raise ValueError(f"{other} must have shape {given[name].shape}, as {name}; got shape {given[other].shape}")
+
+
+def _check_single(given: Operands, *names: str) -> None:
+    """Raise ValueError for operands that are given and have several elements."""
+    for name in names:
+        if name in given and math.prod(given[name].shape) != 1:
+            raise ValueError(f"{name} must have one element; got shape {given[name].shape}")
+
+
+def _check_together(given: Operands, *names: str) -> None:
+    """Raise TypeError unless all operands of these names are given, or none."""
+    missing = [name for name in names if name not in given]
+    if 0 < len(missing) < len(names):
+        raise TypeError(f"{' and '.join(names)} must be given together; got no {missing[0]}")
+
+
+def _normalization(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtype: ElementName) -> Any:
+    x, scale, bias, mode = given["x"], given["scale"], given.get("bias"), options["mode"]
+    _check_statistic("scale", scale, x)
+    _check_single(given, "epsilon", "exp_avg_factor")
+    is_training, statistics_names = options["phase"] == raw.CUDNN_NORM_FWD_TRAINING, ("mean", "inv_variance")
+    _check_together(given, "input_running_mean", "input_running_var", *["exp_avg_factor"] * is_training)
+    if is_training and not given.keys().isdisjoint(statistics_names):
+        raise TypeError("mean and inv_variance must be None in training, which computes them; got a node")
+    if "epsilon" not in given and "inv_variance" not in given:
+        raise TypeError("epsilon must be a node; got none")
+    _check_together(given, *statistics_names[mode == raw.CUDNN_RMS_NORM :])
+    if bias is not None and bias.shape != scale.shape:
+        raise ValueError(f"bias must have shape {scale.shape}, as scale; got shape {bias.shape}")
+    found = {"y": _like(x.shape, x, dtype)}
+    statistic = _like(tuple(statistics(mode, x.shape, scale.shape)), x, dtype)
+    for name in ("input_running_mean", "input_running_var", *statistics_names):
+        if name in given:
+            _check_shape(name, given[name], statistic.shape)
+    if is_training:
+        found |= {"mean": statistic} if mode != raw.CUDNN_RMS_NORM else {}
+        found["inv_variance"] = statistic
+    if "input_running_mean" in given and "exp_avg_factor" in given:
+        found |= dict.fromkeys(("output_running_mean", "output_running_var"), statistic)
+    return found
+
+
+def _normalization_backward(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtype: ElementName) -> Any:
+    x, scale, mode = given["x"], given["scale"], options["mode"]
+    _check_equal("x", given, "dy")
+    _check_statistic("scale", scale, x)
+    _check_single(given, "epsilon")
+    if "mean" not in given and mode != raw.CUDNN_RMS_NORM:
+        raise TypeError("mean must be a node, except for rms_norm; got none")
+    _check_shape("inv_variance", given["inv_variance"], tuple(statistics(mode, x.shape, scale.shape)))
+    _check_equal("inv_variance", given, "mean")
+    return {"dx": _like(x.shape, x, dtype), **dict.fromkeys(("dscale", "dbias"), _like(scale.shape, scale, dtype))}
 
 
 def _packed(shape: tuple[int, ...], dtype: ElementName) -> TensorSpec:
     return TensorSpec(shape, dtype, packed_strides(shape))
 
 
+def _check_channels(x: TensorSpec) -> None:
+    if len(x.shape) < 2:
+        raise ValueError(f"x must have shape (N, C, ...); got shape {x.shape}")
+
+
 def _gen_stats(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
     x = given["x"]
+    _check_channels(x)
     return dict.fromkeys(("sum", "sq_sum"), _like((1, x.shape[1], *(1,) * (len(x.shape) - 2)), x, dtype))
 
 
 def _bn_finalize(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
     statistics = ("y_sq_sum", "scale", "bias", "prev_running_mean", "prev_running_var")
     _check_equal("y_sum", given, *statistics)
+    _check_single(given, "epsilon", "exp_average_factor", "accum_count")
+    _check_together(given, "prev_running_mean", "prev_running_var")
+    if "prev_running_mean" not in given and options["mode"] == raw.CUDNN_BN_FINALIZE_STATISTICS_INFERENCE:
+        raise TypeError("prev_running_mean must be a node for inference; got none")
     names = ["eq_scale", "eq_bias", "saved_mean", "saved_inv_std"]
     if "prev_running_mean" in given:
         names += ["updated_running_mean", "updated_running_var"]
@@ -334,8 +378,10 @@ def _bn_finalize(options: Mapping[str, Any], given: Operands, dtype: ElementName
 
 
 def _bn_bwd_weights(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
+    x = given["x"]
+    _check_channels(x)
     _check_equal("x", given, "dy")
-    _check_statistic("mean", given["mean"], given["x"])
+    _check_shape("mean", given["mean"], tuple(size if axis == 1 else 1 for axis, size in enumerate(x.shape)))
     _check_equal("mean", given, "invstd", "bn_scale")
     names = ("dbn_scale", "dbn_bias", "eq_dy_scale", "eq_x_scale", "eq_bias")
     return dict.fromkeys(names, _like(given["mean"].shape, given["mean"], dtype))
@@ -397,9 +443,12 @@ def _slice(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> A
 
 def _rope(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
     operand, result = ("x", "y") if "x" in given else ("dy", "dx")
-    spec, width = given[operand], options.get("rope_dim", given[operand].shape[-1])
-    if len(spec.shape) != 4 or width > spec.shape[-1]:
-        raise ValueError(f"{operand} must have shape (B, H, S, D), where D is rope_dim or more; got {spec.shape}")
+    spec = given[operand]
+    width = options.get("rope_dim", spec.shape[-1])
+    if len(spec.shape) != 4 or width > spec.shape[-1] or width % 2:
+        raise ValueError(
+            f"{operand} must have shape (B, H, S, D), where D is an even rope_dim or more; got {spec.shape}"
+        )
     _check_shape("freqs", given["freqs"], (spec.shape[2], 1, 1, width))
     return {result: spec}
 
@@ -426,20 +475,30 @@ def _block_scale_quantize(options: Mapping[str, Any], given: Operands, dtype: El
 
 
 def _block_scale_dequantize(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
-    x, scale = given["x"], given["scale"]
-    if len(scale.shape) != len(x.shape) or not 1 <= len(options["block_size"]) <= 2:
+    x, scale, sizes = given["x"].shape, given["scale"].shape, options["block_size"]
+    if len(scale) != len(x) or not 1 <= len(sizes) <= min(len(x), 2):
         raise ValueError(
-            f"scale must have {len(x.shape)} axes, as x, and block_size one or two integers; "
-            f"got shape {scale.shape} and {options['block_size']}"
+            f"scale must have {len(x)} axes, as x, and block_size one or two integers; got shape {scale} and {sizes}"
         )
-    return {"y": _like(x.shape, x, dtype)}
+    # one size is for the last axis, or for the last but one if the last has a scale for each element
+    last = len(x) - (2 if len(sizes) == 2 or (len(x) > 1 and scale[-1] >= x[-1]) else 1)
+    blocks = [sizes[axis - last] if 0 <= axis - last < len(sizes) else 1 for axis in range(len(x))]
+    if any(
+        count * block < size and (count, block) != (1, 1) for count, block, size in zip(scale, blocks, x, strict=True)
+    ):
+        raise ValueError(f"scale must have a number for each block of {sizes} in x, {x}; got shape {scale}")
+    return {"y": _like(x, given["x"], dtype)}
 
 
 def _band(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
     """Infer a matrix whose band, lower + 1 + upper elements of each row, is stored along an axis, or the reverse."""
     x, axis = given["x"], _checked_axis(options, given["x"])
+    if axis == 0:
+        raise ValueError("axis must have the rows before it, so 1 or more; got 0")
     width = options["lower_bandwidth"] + options["upper_bandwidth"] + 1
     shape = options.get("shape")
+    if shape is None and width > sum(x.shape[axis - 1 : axis + 1]):
+        raise ValueError(f"the band must be within the matrix, {x.shape[axis - 1 : axis + 1]}; got a width of {width}")
     if shape is not None and x.shape[axis] != width:
         raise ValueError(f"x must have {width} elements on axis {axis}, the width of the band; got shape {x.shape}")
     if shape is not None and (*shape[:axis], 0, *shape[axis + 1 :]) != (*x.shape[:axis], 0, *x.shape[axis + 1 :]):
@@ -450,11 +509,20 @@ def _band(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> An
 def _softmax(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
     x = given["x"]
     row = _packed((*x.shape[:-1], 1), "float32")
+    if "sink" in given:
+        _check_statistic("sink", given["sink"], row, "stats")
     return {"y": _like(x.shape, x, dtype), **dict.fromkeys(("stats", "max", "sum_exp"), row)}
 
 
-def _heads(given: Operands) -> tuple[int, int, int]:
-    """Check q, k and v of attention; return the batch, the number of heads and the length of q."""
+def _check_lengths(given: Operands, batch: int) -> None:
+    """Raise ValueError unless there is a length for each sequence, or one for all, or one sum more."""
+    for name in _LENGTHS:
+        if name in given and (name.startswith("cu_") or math.prod(given[name].shape) != 1):
+            _check_shape(name, given[name], (batch + name.startswith("cu_"), 1, 1, 1))
+
+
+def _heads(options: Mapping[str, Any], given: Operands) -> tuple[int, int, int]:
+    """Check the operands of attention; return the batch, the number of heads and the length of q."""
     q, k, v = (given[name].shape for name in "qkv")
     paged = "page_table_k" in given
     fit = len(q) == len(k) == len(v) == 4 and q[3] == k[3] and k[1:3] == v[1:3] and q[1] % max(k[1], 1) == 0
@@ -463,17 +531,33 @@ def _heads(given: Operands) -> tuple[int, int, int]:
             "q, k and v must have shapes (B, H, Sq, D), (B, Hkv, Skv, D) and (B, Hkv, Skv, Dv), where Hkv divides H; "
             f"got {q}, {k} and {v}"
         )
-    for name in ("seq_len_q", "seq_len_kv"):
-        if name in given:
-            _check_shape(name, given[name], (q[0], 1, 1, 1))
+    _check_lengths(given, q[0])
+    _check_single(given, "scale", *_QUANTIZING, *_DROPOUT)
+    if not 0 <= options.get("dropout_probability", 0.0) < 1:
+        raise ValueError(f"dropout_probability must be 0 or more, and below 1; got {options['dropout_probability']}")
     return q[0], q[1], q[2]
 
 
+def _diagonal_band_mask(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
+    x, mode = given["x"], pointwise_name(options.get("comparison_mode", raw.CUDNN_POINTWISE_CMP_GE))
+    if len(x.shape) != 4:
+        raise ValueError(f"x must have shape (B, H, Sq, Skv); got shape {x.shape}")
+    if not mode.startswith("cmp_"):
+        raise ValueError(f"comparison_mode must be a comparison, such as cmp_ge; got {mode}")
+    _check_lengths(given, x.shape[0])
+    _check_single(given, "b", "left_bound", "shift_right_bound")
+    return {"y": _like(x.shape, x, dtype)}
+
+
 def _sdpa(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
-    batch, heads, rows = _heads(given)
+    batch, heads, rows = _heads(options, given)
     q, columns = given["q"], given["k"].shape[2]
     if "page_table_k" in given:
         columns *= given["page_table_k"].shape[2]
+    if "block_mask" in given:
+        blocks, mask = (batch, heads, -(-rows // 128), -(-columns // 128)), given["block_mask"].shape
+        if mask not in (blocks, (*blocks[:3], -(-blocks[3] // 8))):
+            raise ValueError(f"block_mask must have shape {blocks}, or a bit for each of these blocks; got {mask}")
     one = _packed((1, 1, 1, 1), "float32")
     return {
         "o": _like((batch, heads, rows, given["v"].shape[3]), q, q.dtype),
@@ -485,7 +569,7 @@ def _sdpa(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> An
 
 
 def _sdpa_backward(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
-    batch, heads, rows = _heads(given)
+    batch, heads, rows = _heads(options, given)
     q, k, v = (given[name] for name in "qkv")
     for name in ("o", "do"):
         _check_shape(name, given[name], (batch, heads, rows, v.shape[3]))
@@ -497,19 +581,27 @@ def _sdpa_backward(options: Mapping[str, Any], given: Operands, dtype: ElementNa
 
 
 def _moe(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
-    token, weight = given["token"], given["weight"]
+    token, weight, first = given["token"], given["weight"], given["first_token_offset"]
     if not len(token.shape) == len(weight.shape) == 3 or token.shape[0] != 1 or token.shape[2] != weight.shape[1]:
         raise ValueError(
             f"token and weight must have shapes (1, T, K) and (E, K, N); got {token.shape} and {weight.shape}"
         )
-    _check_shape("first_token_offset", given["first_token_offset"], (weight.shape[0], 1, 1))
+    experts = weight.shape[0]
+    _check_shape("first_token_offset", first, (max(first.shape[0] // experts, 1) * experts, 1, 1))  # of each batch
+    gather, scatter = raw.CUDNN_MOE_GROUPED_MATMUL_MODE_GATHER, raw.CUDNN_MOE_GROUPED_MATMUL_MODE_SCATTER
+    for name, modes in {"token_index": (gather, scatter), "token_ks": (scatter,)}.items():
+        if options["mode"] in modes and name not in given:
+            raise TypeError(f"{name} must be a node for this mode; got none")
     rows = given["token_index"].shape[1] if "token_index" in given else token.shape[1]
     return {"output": _packed((1, rows, weight.shape[2]), token.dtype)}
 
 
 def _moe_backward(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
     doutput, token = given["doutput"], given["token"]
-    if not len(token.shape) == len(doutput.shape) == 3 or token.shape[:2] != doutput.shape[:2]:
+    if (
+        not len(token.shape) == len(doutput.shape) == 3
+        or not (1, token.shape[1]) == token.shape[:2] == doutput.shape[:2]
+    ):
         raise ValueError(
             f"doutput and token must have shapes (1, T, N) and (1, T, K); got {doutput.shape} and {token.shape}"
         )
@@ -547,6 +639,7 @@ _LENGTH_INDICES: dict[str, Callable[[Operands], tuple[int, int]]] = {
 _LENGTH_DTYPES = dict.fromkeys(_LENGTHS, _INT32)
 _DROPOUT = {"dropout_seed": "DROPOUT_SEED_DESC?", "dropout_offset": "DROPOUT_OFFSET_DESC?"}
 _DROPOUT_DTYPES = dict.fromkeys(_DROPOUT, _INDICES)
+_QUANTIZING = ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")
 _ATTENTION = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 _FORWARD = Kind(
@@ -645,8 +738,7 @@ KINDS: Mapping[str, Kind] = {
         {"x": "XDESC"},
         {"y": "YDESC"},
         _reduction,
-        # sizes: what remains of each axis, 1 by default; elements in a row become one, as heads of grouped attention do
-        options={"axes": Option("", is_required=True), "sizes": Option("", low=1)},
+        options={"axes": Option(""), "shape": Option("", low=1)},
         nested="REDUCTION",
         nested_options={
             "op": Option("OPERATOR", raw.cudnnReduceTensorOp_t, is_required=True),
@@ -690,7 +782,9 @@ KINDS: Mapping[str, Kind] = {
             "x": "XDESC",
             "scale": "SCALE_DESC",
             "bias": "BIAS_DESC?",
-            "epsilon": "EPSILON_DESC",
+            "epsilon": "EPSILON_DESC?",
+            "mean": "MEAN_DESC?",  # of an inference
+            "inv_variance": "INV_VARIANCE_DESC?",
             "exp_avg_factor": "EXP_AVG_FACTOR_DESC?",
             "input_running_mean": "INPUT_RUNNING_MEAN_DESC?",
             "input_running_var": "INPUT_RUNNING_VAR_DESC?",
@@ -739,6 +833,7 @@ KINDS: Mapping[str, Kind] = {
         _gen_stats,
         options={"mode": Option("MODE", raw.cudnnGenStatsMode_t, raw.CUDNN_GENSTATS_SUM_SQSUM), **_MATH_PREC},
         prefix="GENSTATS",
+        dtypes={"x": _FLOATS},
         terms=lambda options, given, made: share(given["x"].shape, made["sum"].shape),
     ),
     "bn_finalize": Kind(
@@ -783,6 +878,7 @@ KINDS: Mapping[str, Kind] = {
         },
         _bn_bwd_weights,
         options=_MATH_PREC,
+        dtypes=dict.fromkeys(("x", "dy", "mean", "invstd", "bn_scale"), _FLOATS),
         terms=lambda options, given, made: share(given["x"].shape, given["mean"].shape),
     ),
     "concat": Kind(
@@ -909,9 +1005,9 @@ KINDS: Mapping[str, Kind] = {
             "shift_right_bound": "SHIFT_RIGHT_BOUND_DESC?",
         },
         {"y": "YDESC"},
-        lambda options, given, dtype: {"y": _like(given["x"].shape, given["x"], dtype)},
+        _diagonal_band_mask,
         options={"comparison_mode": Option("COMPARISON_MODE", raw.cudnnPointwiseMode_t)},
-        dtypes={**_LENGTH_DTYPES, "left_bound": _INT32, "shift_right_bound": _INT32},
+        dtypes={**_LENGTH_DTYPES, "left_bound": ("float32", "int32"), "shift_right_bound": _INT32},
         indices=_LENGTH_INDICES,
     ),
     "softmax": Kind(
@@ -920,6 +1016,7 @@ KINDS: Mapping[str, Kind] = {
         {"y": "YDESC", "stats": "STATS_DESC?", "max": "MAX_DESC?", "sum_exp": "SUM_EXP_DESC?"},
         _softmax,
         options={"stats_log2": Option("STATS_LOG2", FLAG)},
+        dtypes={"x": _FLOATS, "sink": _FLOATS},
         terms=lambda options, given, made: given["x"].shape[-1],
     ),
     "rope_fwd": _ROPE,
@@ -940,8 +1037,7 @@ KINDS: Mapping[str, Kind] = {
             "page_table_v": "PAGE_TABLE_VDESC?",
             **_LENGTHS,
             **_DROPOUT,
-            **{name: f"{name.upper()}DESC?" for name in ("descale_q", "descale_k", "descale_v", "descale_s")},
-            **{name: f"{name.upper()}DESC?" for name in ("scale_s", "scale_o")},
+            **{name: f"{name.upper()}DESC?" for name in _QUANTIZING},
         },
         {
             "o": "ODESC",

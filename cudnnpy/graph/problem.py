@@ -154,7 +154,7 @@ class GraphProblem:
         def in_rows(operation: Operation) -> bool:
             """Whether it is a sum within attention, in one order: of a row, or of the heads that share one."""
             is_virtual = outputs.isdisjoint(uid for _, uid in operation.results)
-            return is_attention and (is_virtual or operation.option("sizes") is not None)
+            return is_attention and (is_virtual or operation.option("shape") is not None)
 
         convolutions = []
         for operation in graph.operations:
@@ -275,12 +275,11 @@ def _names(graph: OperationGraph) -> tuple[str, ...]:
     names: dict[int, str] = {}
     taken: Counter[str] = Counter()
     in_memory = dict.fromkeys(graph.in_memory)
-    for operation in graph.operations:
-        for name, uids in operation.tensors.items():
-            for uid in each_uid(uids):
-                if uid not in names and uid in in_memory:
-                    taken[name] += 1
-                    names[uid] = name if taken[name] == 1 else f"{name}{taken[name]}"
+    named = [(name, uid) for one in graph.operations for name, uids in one.tensors.items() for uid in each_uid(uids)]
+    for name, uid in (*named, *(("ragged", tensor.ragged) for tensor in graph.tensors)):
+        if uid not in names and uid in in_memory:
+            taken[name] += 1
+            names[uid] = name if taken[name] == 1 else f"{name}{taken[name]}"
     return tuple(names[uid] for uid in in_memory)
 
 

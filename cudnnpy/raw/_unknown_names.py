@@ -34,5 +34,7 @@ def missing(name: str) -> str:
 
 def _nearest(name: str) -> str | None:
     known = {*(n for n in vars(_api) if n.lower().startswith("cudnn")), *_api.FUNCTIONS, *REMOVED}
+    if (ours := f"cudnn{name[:1].upper()}{name[1:]}") in known:  # as cupy.cuda.cudnn has them
+        return ours
     similar = sorted(n for n in known if abs(len(n) - len(name)) <= _LONGER_OR_SHORTER)
     return next(iter(get_close_matches(name, similar, 1, 0.8)), None)

@@ -226,20 +226,17 @@ def _mean(x: Float64, axes: Shape) -> Any:
 
 
 def reduction(options: Options, given: Given, specs: Specs) -> Made:
-    """Return y, x reduced over the axes, which remain with size 1 or `sizes`, by the operator `op`.
-
-    Of a size of n, each element is reduced from 1 / n of the axis, in a row.
+    """Return y, x reduced by the operator `op` over the axes, which remain with size 1, or over groups to `shape`.
 
     add, mul, min, max; amax: max(|x|); avg: mean; norm1: sum(|x|); norm2: sqrt(sum(x * x)); mul_no_zeros: the product of the
-    elements that are not 0, 1 if there are none.
+    elements that are not 0, 1 if there are none. A group has neighbours: element i of y is of elements i * n to i * n + n - 1.
     """
-    x, axes = np.asarray(given["x"], np.float64), options["axes"]
-    if "sizes" not in options:
-        return {"y": _REDUCTIONS[options["op"]](x, axes)}
-    left = dict(zip(axes, options["sizes"], strict=True))
-    split = [part for axis, size in enumerate(x.shape) for part in (left.get(axis, size), size // left.get(axis, size))]
-    y = _REDUCTIONS[options["op"]](x.reshape(split), tuple(2 * axis + 1 for axis in axes))
-    return {"y": y.reshape(split[::2])}
+    x = np.asarray(given["x"], np.float64)
+    if "shape" not in options:
+        return {"y": _REDUCTIONS[options["op"]](x, options["axes"])}
+    shape: Shape = options["shape"]
+    groups = x.reshape([part for size, n in zip(shape, x.shape, strict=True) for part in (size, n // size)])
+    return {"y": _REDUCTIONS[options["op"]](groups, tuple(range(1, groups.ndim, 2))).reshape(shape)}
 
 
 def _repeated(x: Array, shape: Shape) -> Array:
@@ -381,7 +378,8 @@ def norm_forward(options: Options, given: Given, specs: Specs) -> Made:
     x is (N, C, D...). The mean is over N and D... (batch), D... (instance), or the axes that scale has (layer, rms, and
     adaptive layer with scale (B, 1, D) for x (B, S, D)); statistics keep these axes with size 1. rms has no mean, and the
     mean square for the variance. The running statistics become (1 - exp_avg_factor) * old + exp_avg_factor * new, of the
-    variance times n / (n - 1). The inference of a batch normalization takes the running statistics.
+    variance times n / (n - 1). An inference takes mean and inv_variance if they are given, and that of a batch normalization
+    the running statistics.
     """
     _without_peers(given)
     x, scale, mode, bias = given["x"], given["scale"], options["mode"], given.get("bias")
@@ -391,11 +389,15 @@ def norm_forward(options: Options, given: Given, specs: Specs) -> Made:
     variance = _mean(np.square(x - mean), axes)
     made: Made = {}
     if old[0] is not None:
-        new = mean, _unbiased(variance, x.size // max(mean.size, 1))
-        made = _running("output_running", old, new, given["exp_avg_factor"])
+        if "exp_avg_factor" in given:
+            new = mean, _unbiased(variance, x.size // max(mean.size, 1))
+            made = _running("output_running", old, new, given["exp_avg_factor"])
         if mode == raw.CUDNN_BATCH_NORM and options["phase"] == raw.CUDNN_NORM_FWD_INFERENCE:
             mean, variance = old
-    inverse = 1 / np.sqrt(variance + given["epsilon"])
+    if "inv_variance" in given:
+        mean, inverse = given.get("mean", 0.0), given["inv_variance"]
+    else:
+        inverse = 1 / np.sqrt(variance + given["epsilon"])
     y = scale * ((x - mean) * inverse) + (0.0 if bias is None else bias)
     return {"y": y, "mean": mean, "inv_variance": inverse, **made}
 
@@ -548,7 +550,11 @@ def paged_cache_load(options: Options, given: Given, specs: Specs) -> Made:
 
 def _paged(container: Array, table: Array, length: int) -> Array:
     places, page = np.arange(length), container.shape[2]
-    return container[table[:, 0, places // page, 0], :, places % page].transpose(0, 2, 1, 3)
+    pages = table[:, 0, places // page, 0]
+    if pages.size and not 0 <= pages.min() <= pages.max() < len(container):
+        found = f"{pages.min()} to {pages.max()}"
+        raise ValueError(f"page_table must have pages of the {len(container)} there are for the reference; got {found}")
+    return container[pages, :, places % page].transpose(0, 2, 1, 3)
 
 
 # Blocks with scales
@@ -610,6 +616,8 @@ def block_scale_dequantize(options: Options, given: Given, specs: Specs) -> Made
 def _band(options: Options, rank: int, rows: int, width: int) -> tuple[int, Array]:
     """Return the axis of the columns, and the column of the matrix for each row and each place of the band."""
     lower = options["lower_bandwidth"]
+    if options["axis"] != rank - 1:
+        raise ValueError(f"axis must be the last, {rank - 1}, for the reference; got {options['axis']}")
     columns = np.arange(rows)[:, None] - lower + np.arange(lower + options["upper_bandwidth"] + 1)
     return options["axis"] % rank, np.where((columns >= 0) & (columns < width), columns, width)
 

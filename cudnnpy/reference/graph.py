@@ -93,7 +93,7 @@ def tolerance(graph: Graph, arrays: Mapping[str, Array], notes: Collection[str] 
     Raises
     ------
     TypeError, ValueError
-        As for `run`.
+        As for `run`; also for notes that are a str.
 
     Examples
     --------
@@ -107,6 +107,8 @@ def tolerance(graph: Graph, arrays: Mapping[str, Array], notes: Collection[str] 
     >>> 0.06 < allowed.item() < 0.07  # of 64, in float16
     True
     """
+    if isinstance(notes, str):
+        raise TypeError(f"notes must be a collection of notes; got {notes!r}. Type ({notes!r},)")
     return evaluate(graph, arrays, notes)[1]
 
 

@@ -6,12 +6,11 @@ import warnings
 from contextlib import AbstractContextManager
 from typing import Any
 
-from cudnnpy import availability
 from cudnnpy._checks.preferences import TUNE_SECONDS, PreferenceOptions
 from cudnnpy._core.caller_warning import warn
 from cudnnpy._core.cuda_python import not_installed
 from cudnnpy._core.process_setting import ProcessSetting
-from cudnnpy._process.cuda_state import has_driver
+from cudnnpy._process.cuda_state import NO_DRIVER, has_driver
 from cudnnpy._process.module_state import declare
 from cudnnpy.torch.settings import ACTIVE, Settings
 from cudnnpy.tuning.recording import Recording
@@ -164,7 +163,7 @@ def _registered() -> Any:
 
     # Only a missing driver is looked for: other reasons cannot be known without the use of CUDA, which no child could then use
     if not has_driver() and not Recording.is_open():
-        warn(f"PyTorch's own kernels compute all convolutions, without cudnnpy.torch: {availability.why_unavailable()}")
+        warn(f"PyTorch's own kernels compute all convolutions, without cudnnpy.torch: {NO_DRIVER}")
     library = Library("aten", "IMPL")
     try:
         with warnings.catch_warnings():

@@ -48,7 +48,7 @@ def attention(e, scores, dropout=None, v=None, lengths=None):
         weights = g.pointwise("div", powers, total, dtype="float16")
     else:
         weights = g.pointwise("mul", g.pointwise("div", powers, total), dropout)
-        weights = g.pointwise("mul", weights, g.number(1 / 0.9), dtype="float16")
+        weights = g.pointwise("mul", weights, 1 / 0.9, dtype="float16")
     g.output("o", g.matmul(weights, v or e.tensor("v", 2, 4, 128, 64), **(lengths or {})))
 
 
@@ -70,8 +70,8 @@ def convolution_backward_filter(e):
 def pointwise(e):
     """The gradient of a relu, of numbers above a limit alone."""
     g, x, dy = e.graph, e.image("x", 4, 32, 8, 8), e.image("dy", 4, 32, 8, 8)
-    large = g.pointwise("cmp_gt", x, g.number(0.5))
-    g.output("dx", g.pointwise("binary_select", g.pointwise("relu_bwd", dy, x), g.number(0.0), large))
+    large = g.pointwise("cmp_gt", x, 0.5)
+    g.output("dx", g.pointwise("binary_select", g.pointwise("relu_bwd", dy, x), 0.0, large))
 
 
 def reduction(e):
@@ -168,14 +168,14 @@ def reshape(e):
     kt, vt = (e.tensor(name, 2, 4, 64, 128, fastest=2) for name in ("k transposed", "v transposed"))
     stats = e.tensor("stats", 2, 4, 128, 1, dtype="float32", values=5.0)
     total = g.reduction("add", g.pointwise("mul", do, o), (3,))
-    total = g.output("total", g.pointwise("mul", total, g.number(1.0)), "float32")
-    scores = g.pointwise("mul", g.matmul(q, kt), g.number(0.125))
+    total = g.output("total", g.pointwise("mul", total, 1.0), "float32")
+    scores = g.pointwise("mul", g.matmul(q, kt), 0.125)
     weights = g.pointwise("exp", g.pointwise("sub", scores, stats))
-    stored = g.pointwise("mul", weights, g.number(1.0), dtype="float16")
+    stored = g.pointwise("mul", weights, 1.0, dtype="float16")
     turned = {"shape": (2, 4, 128, 128), "strides": (4 * square, square, 1, 128)}
     g.output("dv", g.matmul(g.add("reshape", x=stored, **turned)["y"], do))
     slopes = g.pointwise("mul", g.pointwise("sub", g.matmul(do, vt), total), weights)
-    slopes = g.pointwise("mul", slopes, g.number(0.125), dtype="float16")
+    slopes = g.pointwise("mul", slopes, 0.125, dtype="float16")
     g.output("dq", g.matmul(slopes, k))
     g.output("dk", g.matmul(g.add("reshape", x=slopes, **turned)["y"], q))
 
@@ -204,7 +204,7 @@ def rng(e):
     bits = g.add("rng", shape=(2, 4, 128, 128), seed=seed, offset=offset, distribution="bernoulli", probability=0.9)
     mask = g.output("mask", bits["y"], "float32")
     e.arrays["mask"] = e.random.binomial(1, 0.9, mask.shape).astype(np.float32)  # on a GPU they are cuDNN's own bits
-    attention(e, g.pointwise("mul", g.matmul(q, k), g.number(0.125)), mask)
+    attention(e, g.pointwise("mul", g.matmul(q, k), 0.125), mask)
 
 
 def paged_cache_load(e):
@@ -219,9 +219,9 @@ def paged_cache_load(e):
         g.add("paged_cache_load", container=pages, **given, **turned),
         g.add("paged_cache_load", container=values, **given),
     )
-    scores = g.pointwise("mul", g.matmul(q, k["y"], m=rows, n=columns), g.number(0.125))
+    scores = g.pointwise("mul", g.matmul(q, k["y"], m=rows, n=columns), 0.125)
     inside = g.pointwise("cmp_lt", g.pointwise("gen_index", scores, axis=3), columns)
-    scores = g.pointwise("binary_select", scores, g.number(-1e30), inside)
+    scores = g.pointwise("binary_select", scores, -1e30, inside)
     attention(e, scores, v=v["y"], lengths={"m": rows, "k": columns})
 
 
@@ -255,7 +255,7 @@ def contract_band_matrix(e):
 def diagonal_band_mask(e):
     """Attention with a causal mask."""
     g, q, k = e.graph, e.tensor("q", 2, 4, 128, 64), e.tensor("k", 2, 4, 64, 128, fastest=2)
-    scores = g.pointwise("mul", g.matmul(q, k), g.number(0.125))
+    scores = g.pointwise("mul", g.matmul(q, k), 0.125)
     attention(e, g.add("diagonal_band_mask", x=scores, b=-np.inf, comparison_mode="cmp_ge")["y"])
 
 

@@ -21,10 +21,11 @@ __all__ = ["cuda_driver", "graphs", "libcudnn", "stand_in"]
 
 if find_spec("cudnnpy.tuning") is not None:  # a copy of the core has none (test_core_alone.py)
     from made_up_engines import cudnn
-    from offline_profiles import profile_file, without_driver
+    from offline_profiles import own_planner, planner_of_the_file, profile_file, without_driver
     from planning import plan, planning_environment
 
-    __all__ += ["cudnn", "plan", "planning_environment", "profile_file", "without_driver"]
+    __all__ += ["cudnn", "plan", "planning_environment"]
+    __all__ += ["own_planner", "planner_of_the_file", "profile_file", "without_driver"]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -78,7 +78,7 @@ cudnnpy.Activation("relu").backward(X, X, X)
 cudnnpy.Pooling("max", (2, 2)).forward(X)
 cudnnpy.Softmax().forward(X)
 cudnnpy.BatchNormalization().forward_inference(X, C, C, C, C)
-graph(X).run()
+graph().run(x=X)
 """  # TypeError: a host array
 
 NO_GPU = """

@@ -18,15 +18,28 @@ needs_profiles = pytest.mark.skipif(
 )
 
 
-@pytest.fixture
-def without_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As on a machine without a driver, with no store and no ranking model, and with a planner of its own."""
+@pytest.fixture(scope="module")
+def planner_of_the_file() -> Iterator[None]:
+    """Let the tests of a file share the planner that the first one starts: its environment is that of this test."""
     planner_process.end_process()
+    yield
+    planner_process.end_process()
+
+
+@pytest.fixture
+def own_planner() -> Iterator[None]:
+    """Let a test start a planner, which ends with it."""
+    planner_process.end_process()
+    yield
+    planner_process.end_process()
+
+
+@pytest.fixture
+def without_driver(planner_of_the_file: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine without a driver, with no store and no ranking model."""
     monkeypatch.setattr(stub_driver, "has_driver", lambda: False)
     monkeypatch.setenv("CUDNNPY_MODELS", "")
     monkeypatch.setenv("CUDNNPY_STORE", "")
-    yield
-    planner_process.end_process()
 
 
 def properties() -> dict[str, Any]:

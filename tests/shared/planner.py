@@ -201,11 +201,12 @@ def measure(is_measured: bool = True) -> None:
 
 
 def choose(request: dict[str, Any]) -> Any:
-    """The choice; with "times" (milliseconds by name) autotune measures."""
+    """The choice; with "times" (milliseconds by name) autotune measures, for a target that has built nothing."""
     options, problem = problem_of(request)
-    TARGET._shared.clear()
     BUILT.clear()
     before, times = request.get("before"), request.get("times")
+    if times is not None:
+        TARGET._shared.clear()
     Bench.times, Bench.seen, Bench.scarce = times or {}, [], request.get("scarce", "")
     measure(times is not None)
     limit = request.get("memory_limit")

@@ -126,7 +126,7 @@ def answers(request: Message, gpu: str, behaviour: str) -> Iterator[Message]:
     if behaviour == "faulty" and "engine 9" not in request.get("left_out", ()):
         yield {"begin": "engine 9", "seconds": 30, "choice": Choice("engine 9", "engines", Engine(9)).plain()}
         os.kill(os.getpid(), signal.SIGABRT)
-    yield {"begin": "", "seconds": 2.0 if request["text"].startswith("hang") else 30.0}
+    yield {"begin": "", "seconds": 0.5 if request["text"].startswith("hang") else 30.0}
     if behaviour == "scarce":
         yield answer(tuned(request["text"], device, 1.0), was_memory_limited=True)
         return

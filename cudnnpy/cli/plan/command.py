@@ -37,9 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DEVICE",
         help="the device profile: a name, such as h200, or a file; with --time the ordinal of a GPU of this machine",
     )
-    parser.add_argument(
-        "-o", "--output", "--save", metavar="PLANS.jsonl", help="the file to write, if there is no --compare"
-    )
+    parser.add_argument("-o", "--output", "--save", metavar="PLANS.jsonl", help="the file to write")
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     parser.add_argument(
         "--time", action="store_true", help="run each choice on the GPU, time it and compare its result with float64"
@@ -97,8 +95,6 @@ def run(options: argparse.Namespace, backend: TuningBackend | None = None) -> in
 def _check_arguments(options: argparse.Namespace) -> None:
     if options.output == "-":
         raise UsageError("-: plans must be written to a file; got standard output")
-    if options.output is None and options.compare is None:
-        raise UsageError("a file must be named: one to write with -o, or one to compare with by --compare; got neither")
     for option, limit in (("--workspace-growth", options.workspace_growth), ("--slowdown", options.slowdown)):
         if limit is not None and options.compare is None:
             raise UsageError(f"{option} must be with --compare; got it without")
@@ -247,6 +243,9 @@ def _print_comparison(
         for (request, entry), key in zip(planned, keys, strict=True)
     ]
     text_table.show(comparison.table(comparisons, text_table.terminal_width()))
+    if others := former.keys() - {key[:2] for key in keys}:
+        count = f"{len(others)} problem{'s' * (len(others) != 1)}"
+        print(printed(f"not compared: {count} of {options.compare}, not in {options.problems}"))
     worse = [(one.text, one.why_worse(options.workspace_growth, options.slowdown)) for one in comparisons]
     worse = [(text, reason) for text, reason in worse if reason]
     for text, reason in worse:

@@ -17,8 +17,8 @@ __all__ = ["LIBRARY", "content", "has_driver", "open_file"]
 
 LIBRARY = "libcuda.so.1"
 _ARCHITECTURE = "x86_64"
-#: The functions by effect: "text" is the error's text, "handle" a success with a handle as the first result. cuDNN links some
-#: and looks the others up; it calls few of them to plan.
+#: The functions by effect: "text" is the error's text, "handle" a success with a handle as the first result, and
+#: "version" and "zero" one with a number. cuDNN links some and looks the others up; it calls few of them to plan.
 _FUNCTIONS = {
     "text": ("cuGetErrorName", "cuGetErrorString"),
     "handle": (
@@ -29,6 +29,8 @@ _FUNCTIONS = {
         "cuModuleGetFunction",
         "cuModuleLoadData",
     ),
+    "version": ("cuDriverGetVersion",),  # some engines ask CUDA's runtime, which must find a driver, but no device
+    "zero": ("cuDeviceGetCount",),
     "success": ("cuKernelSetAttribute", "cuLibraryUnload", "cuModuleUnload"),
     "failure": (
         "cuCtxGetCurrent",
@@ -36,8 +38,7 @@ _FUNCTIONS = {
         "cuCtxPopCurrent",
         "cuCtxPushCurrent",
         "cuDeviceGet",
-        "cuDeviceGetCount",
-        "cuDriverGetVersion",
+        "cuGetExportTable",
         "cuKernelGetAttribute",
         "cuLaunchCooperativeKernel",
         "cuLaunchKernel",
@@ -54,6 +55,7 @@ _FUNCTIONS = {
 }
 _ERROR_TEXT = b"this is no driver\0"
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+_VERSION = 99_990  # of the driver, which must not be older than the runtime: CUDA 99.99
 _PAGE = 0x1000  # in bytes; also the handle of everything
 _HEADER, _PROGRAM_HEADER, _SYMBOL, _DYNAMIC_ENTRY = 64, 56, 24, 16  # bytes
 _PT_LOAD, _PT_DYNAMIC, _PT_GNU_STACK = 1, 2, 0x6474E551
@@ -141,6 +143,8 @@ def _code(text_distance: int) -> tuple[bytes, dict[str, int]]:
         # lea rax, [rip + text]; mov [rsi], rax; xor eax, eax; ret
         "text": b"\x48\x8d\x05" + pack("<i", text_distance - 7) + b"\x48\x89\x06\x31\xc0\xc3",
         "handle": b"\x48\xc7\x07" + pack("<i", _PAGE) + b"\x31\xc0\xc3",  # mov qword [rdi], _PAGE; xor eax, eax; ret
+        "version": b"\xc7\x07" + pack("<i", _VERSION) + b"\x31\xc0\xc3",  # mov dword [rdi], _VERSION; xor eax, eax; ret
+        "zero": b"\xc7\x07" + pack("<i", 0) + b"\x31\xc0\xc3",
         "success": b"\x31\xc0\xc3",  # xor eax, eax; ret
         "failure": b"\xb8" + pack("<i", _NO_DEVICE) + b"\xc3",  # mov eax, _NO_DEVICE; ret
     }

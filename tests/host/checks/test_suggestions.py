@@ -84,6 +84,12 @@ def parameters(name: str) -> set[str]:
 
 
 def test_a_misspelled_option() -> None:
+    for option, advice in {
+        "lhs_dilation": "It is the stride of cudnnpy.ConvolutionTranspose",
+        "output_padding": "It is an option of cudnnpy.ConvolutionTranspose",
+        "precision": "Did you mean tf32=?",
+    }.items():
+        assert refusal(cudnnpy.Convolution, **{option: 1}).endswith(f"; got {option!r}. {advice}")
     assert refusal(reference.Convolution, paddng=1).endswith("; got 'paddng'. Did you mean padding=?")
     assert refusal(reference.Convolution, zzz=1).endswith("; got 'zzz'")
 

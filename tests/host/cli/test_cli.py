@@ -129,9 +129,7 @@ PRINTING = [
     (["info"], ""),
     (["info"], "1"),
     (["--help"], ""),
-    (["--help"], "1"),
     ([], ""),
-    (["edges", "--help"], ""),
     (["edges", "-o", "{folder}/x.png", "--device", "cpu"], ""),
 ]
 

@@ -271,7 +271,7 @@ def test_a_scheduler_without_workers_or_cudnnpy_is_refused(
 def test_a_scheduler_that_does_not_answer_is_one_line(
     address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(dask_cluster, "_CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr(dask_cluster, "_CONNECT_SECONDS", 0.3)
     (tmp_path / "problems.txt").write_text(PROBLEMS[0])
     assert command.main(["tune", str(tmp_path / "problems.txt"), "--dask", address]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -280,7 +280,7 @@ def test_a_scheduler_that_does_not_answer_is_one_line(
 
 
 def test_a_server_of_another_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dask_cluster, "_CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr(dask_cluster, "_CONNECT_SECONDS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
         assert tells(refusal(address), f"--dask must be ...; got {address!r}: ...")

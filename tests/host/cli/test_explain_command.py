@@ -47,12 +47,20 @@ TEXT = "backward_data 128x64x56x56 64x64x3x3 pad=1 float16 channels_last"  # no 
 offline = [needs_profiles, pytest.mark.usefixtures("without_driver")]
 
 
+@pytest.fixture(scope="module")
+def h200(tmp_path_factory):
+    """The file of a profile, which is the same for all tests, so that one planner serves them."""
+    file = tmp_path_factory.mktemp("profile") / "gpu.json"
+    file.write_text(profile().read_text())
+    return file
+
+
 @pytest.fixture
-def explain(profile_file, capsys):
+def explain(h200, capsys):
     """Run the command for a profile, and return its status, output and errors."""
 
     def run(*arguments, status=0):
-        found = command.main(["explain", *arguments, "--device", str(profile_file())])
+        found = command.main(["explain", *arguments, "--device", str(h200)])
         printed = capsys.readouterr()
         assert found == status, printed.err
         return printed.err if status else printed.out
@@ -171,16 +179,16 @@ class TestForAProfile:
         monkeypatch.setattr(sys, "stdin", io.StringIO(f"epoch 1\n{first}\n{line}\n{line}\n"))
         assert json.loads(explain("-", "--json"))["problem"] == TEXT
 
-    def test_a_problem_that_no_engine_can_run_is_status_2_and_a_report(self, profile_file, capsys, monkeypatch):
+    def test_a_problem_that_no_engine_can_run_is_status_2_and_a_report(self, h200, capsys, monkeypatch):
         graph = text_of(sample_graphs.GRAPHS["product_in_float64"](Graph()).problem(0))
         monkeypatch.setattr(sys, "stdin", io.StringIO(graph))
-        assert command.main(["explain", "-", "--device", str(profile_file())]) == 2
+        assert command.main(["explain", "-", "--device", str(h200)]) == 2
         text = capsys.readouterr().out
         assert "other candidates that can be used, in ranking order: none\n\nrejected: " in text
         assert re.search(r"^choice +none$", text, re.M)
         assert re.search(r"^because +no candidate can be used: see the rejection reasons$", text, re.M)
 
-    def test_a_predicted_time_is_marked_as_one(self, explain, monkeypatch, tmp_path):
+    def test_a_predicted_time_is_marked_as_one(self, own_planner, explain, monkeypatch, tmp_path):
         forward = "forward 128x64x56x56 64x64x3x3 pad=1 float16 channels_last"  # a kind that FEATURES are of
         usable = [one for one in json.loads(explain(forward, "--json"))["candidates"] if not one["rejection_reason"]]
         fast = next(one for one in usable if one["source"] == "engines" and not one["engine"]["knobs"])
@@ -238,12 +246,9 @@ class TestTheStore:
         assert re.search(r"^time +0\.113 ms, measured on 2026-11-22, spread 2\.1%$", text, re.M)
         assert re.search(r"^agreement +differs from another candidate by 0\.04 of the tolerance at most$", text, re.M)
 
-    def test_a_candidate_that_was_measured_but_not_compiled_now_can_be_used(
-        self, explain, monkeypatch, tmp_path, profile_file
-    ):
+    def test_a_candidate_that_was_measured_but_not_compiled_now_can_be_used(self, explain, monkeypatch, tmp_path, h200):
         text = text_of(sample_graphs.GRAPHS["scaled"](Graph()).problem(0))
-        with PlannerProcess(DeviceProfile.load(profile_file())) as planner:
-            entry = planner.plan(text)
+        entry = cudnnpy.plan(text, device=DeviceProfile.load(h200)).entry
         measured = [one._replace(milliseconds=0.5, workspace_size=64, rejection_reason="") for one in entry.candidates]
         exports.write(tmp_path / "stored.jsonl", [entry._replace(candidates=tuple(measured))])
         monkeypatch.setenv("CUDNNPY_STORE_LAYERS", str(tmp_path / "stored.jsonl"))
@@ -314,9 +319,9 @@ class TestTheStore:
         )
         assert found["choice"]["milliseconds"] is None
 
-    def test_a_store_that_is_a_folder_is_one_line(self, profile_file, monkeypatch, capsys, tmp_path):
+    def test_a_store_that_is_a_folder_is_one_line(self, h200, monkeypatch, capsys, tmp_path):
         monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path))
-        assert command.main(["explain", TEXT, "--device", str(profile_file())]) == 2
+        assert command.main(["explain", TEXT, "--device", str(h200)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("cudnnpy explain: CUDNNPY_STORE must name a store; got ")
         assert str(tmp_path) in line

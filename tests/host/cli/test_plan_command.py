@@ -93,6 +93,11 @@ class TestForAProfile:
         assert all(re.search(r"\d+ of \d+$", row) for row in rows)
         assert rows[2].startswith("  line 4: graph of ")
 
+    def test_without_a_file_the_choices_are_printed_alone(self, problems, profile_file, tmp_path, capsys):
+        assert command.main(["plan", str(problems(CONVOLUTION)), "--device", str(profile_file())]) == 0
+        assert len(capsys.readouterr().out.splitlines()) == 2
+        assert sorted(one.name for one in tmp_path.iterdir()) == ["PROBLEMS.txt", "gpu.json"]
+
     def test_a_store_imports_them(self, plan, tmp_path):
         *_, file = plan(CONVOLUTION, FILTER)
         with Store(tmp_path / "store.sqlite") as store:
@@ -307,6 +312,19 @@ def with_choice(entry, text, **fields):
 @needs_profiles
 @pytest.mark.usefixtures("without_driver")
 class TestComparison:
+    def test_problems_of_the_earlier_run_alone_are_counted(self, compare):
+        other = CONVOLUTION.replace("8x64", "16x64")
+        status, lines, _ = compare(CONVOLUTION, change=lambda entry: entry, also=[other])
+        assert status == 0
+        assert not any("not compared" in line for line in lines)
+
+        def renamed(entry):
+            return entry._replace(key=entry.key._replace(problem="another problem"))
+
+        status, lines, _ = compare(CONVOLUTION, change=renamed)
+        assert lines[-2].startswith("not compared: 1 problem of ")
+        assert lines[-1].endswith("1 problem: 1 planned only now")
+
     def test_equal_runs_have_the_same_choices(self, compare):
         status, (title, *rows, last), err = compare(CONVOLUTION, FUSED)
         assert (status, err) == (0, "")
@@ -440,10 +458,6 @@ def test_times_on_a_gpu_are_written_and_compared(problems, tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            ["--device", "h200"],
-            "a file must be named: one to write with -o, or one to compare with by --compare; got neither",
-        ),
         (
             ["--device", "h200", "-o", "p", "--time"],
             "--device must be the ordinal of a GPU, such as 0, with --time; got h200",

@@ -82,7 +82,6 @@ def test_rejecting_every_problem_fails(run: Callable[[str, Fault], None]) -> Non
     ("operation", "option", "faulty", "elements"),
     [
         ("forward", "padding", lambda pairs: tuple(pair[::-1] for pair in pairs), 4),  # 1 of x, 1 of w, 2 of y
-        ("backward_data", "padding", lambda pairs: tuple(pair[::-1] for pair in pairs), 4),
         ("backward_filter", "dilation", lambda dilation: 1, 8),
         ("backward_filter", "stride", lambda stride: 1, 4),
         ("backward_bias", "beta", lambda beta: 0.0, 2),

@@ -18,7 +18,6 @@ import pytest
 from stand_in_device import OTHER, STREAM, Array, StandInDevice, calls_of_c
 
 from cudnnpy import Convolution, ConvolutionTranspose, Engine, Graph, Plan, TensorSpec
-from cudnnpy._arrays import workspace
 from cudnnpy._convolution.options import ConvolutionOptions
 from cudnnpy._core.layouts import packed_strides
 from cudnnpy._launch import plan_cache
@@ -452,49 +451,6 @@ def test_a_misaligned_call_in_a_capture_is_refused_unless_warm(stand_in: StandIn
     stand_in.capturing = {STREAM}
     conv.forward(odd, w)
     assert len(stand_in.choices) == 2
-
-
-# Memory that runs out
-
-
-def test_a_stream_with_less_memory_than_the_first_gets_another_plan(
-    stand_in: StandInDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    conv, x, w = Convolution(), Array(*X), Array(*W)
-    stand_in.workspace_size = 4096
-    conv.forward(x, w)
-    stand_in.stream, stand_in.workspace_size = OTHER, 100
-    given = workspace.allocate
-
-    def take(size: int, device: int, stream: int, capturing: bool = False) -> Any:
-        if size > 1000:
-            raise MemoryError("no more")
-        return given(size, device, stream, capturing)
-
-    monkeypatch.setattr(workspace, "allocate", take)
-    conv.forward(x, w)
-    assert len(stand_in.choices) == 2
-    assert [size for size, *_ in stand_in.allocated] == [4096, 100]
-    conv.forward(x, w)
-    assert len(stand_in.choices) == 2
-
-
-def test_memory_that_runs_out_in_a_capture_is_told_as_that(
-    stand_in: StandInDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing is planned there, and a warm-up would not help."""
-    conv, x, w = Convolution(), Array(*X), Array(*W)
-    stand_in.workspace_size = 4096
-    conv.forward(x, w)
-    stand_in.capturing = {STREAM}
-
-    def take(*_: Any) -> Any:
-        raise MemoryError("no more")
-
-    monkeypatch.setattr(workspace, "allocate", take)
-    with pytest.raises(MemoryError, match="no more"):
-        conv.forward(x, w)
-    assert len(stand_in.choices) == 1
 
 
 # Policies, saved plans

@@ -92,7 +92,6 @@ class FakeDriver:
         self.capturing: set[int] = set()
         self.device, self.devices = 0, 1
         self.why_not = ""  # no direct launch can be made
-        self.refuses = False
 
     def cuStreamIsCapturing(self, stream: int, state: Any) -> int:
         state._obj.value = int(stream in self.capturing)
@@ -120,8 +119,6 @@ class FakeDirect:
         self.other_pointers = 0
 
     def launch(self, addresses: Addresses, stream: int) -> bool:
-        if self.driver.refuses:
-            return False
         self.addresses = addresses
         self.driver.log.append(("direct", addresses, stream))
         return True
@@ -193,42 +190,6 @@ def test_bound_launches_end_with_the_handle_and_with_a_direct_launch(log: Log) -
         run(launcher)
 
 
-def test_the_third_launch_is_direct_and_so_are_all_after_it(log: Log) -> None:
-    launcher = Launcher(FakePlan(log, is_relocatable=True))
-    run(launcher, 2)
-    assert log.take()[-2:] == [("launch", HERE, STREAM), "make"]
-    for addresses, stream in (((16, 48, 0), STREAM), ((16, 64, 0), OTHER), (HERE, 0)):
-        run(launcher, 1, addresses, stream)
-        assert log.take() == [("check", addresses), ("direct", addresses, stream)]
-    run(launcher, 2)  # the same addresses need no other check, on any stream
-    assert log.take() == [("direct", HERE, STREAM)] * 2
-    run(launcher, 1, (16, 48, 0))
-    assert log.take() == [("check", (16, 48, 0)), ("direct", (16, 48, 0), STREAM)]
-
-
-@pytest.mark.parametrize("is_relocatable", [True, False])
-def test_there_is_one_attempt_and_none_for_a_plan_that_is_not_relocatable(
-    log: Log, driver: FakeDriver, is_relocatable: bool
-) -> None:
-    driver.why_not = "no stream"
-    launcher = Launcher(FakePlan(log, is_relocatable=is_relocatable))
-    run(launcher, 50)
-    assert log.count("make") == is_relocatable
-    assert sum(event[0] == "launch" for event in log) == 50
-
-
-def test_launches_that_the_direct_launch_refuses_go_through_cudnn(log: Log, driver: FakeDriver) -> None:
-    launcher = Launcher(FakePlan(log, is_relocatable=True))
-    run(launcher, 3)
-    driver.refuses = True
-    log.clear()
-    run(launcher, 2, (16, 48, 0))
-    assert [event[0] for event in log.take()] == ["check", "bind", "launch", "check", "launch"]
-    driver.refuses = False
-    run(launcher)
-    assert log.take() == [("direct", HERE, STREAM)]
-
-
 def test_nothing_is_made_during_a_capture_or_for_a_less_aligned_workspace_but_after_it(
     log: Log, driver: FakeDriver
 ) -> None:
@@ -240,15 +201,6 @@ def test_nothing_is_made_during_a_capture_or_for_a_less_aligned_workspace_but_af
     assert "make" not in log.take()
     run(launcher, 2, (16, 32, 256))
     assert log.take()[-3:] == ["make", ("check", (16, 32, 256)), ("direct", (16, 32, 256), STREAM)]
-
-
-def test_a_stream_that_is_being_captured_takes_direct_launches(log: Log, driver: FakeDriver) -> None:
-    launcher = Launcher(FakePlan(log, is_relocatable=True))
-    run(launcher, 3)
-    driver.capturing = {OTHER}
-    log.clear()
-    run(launcher, stream=OTHER)
-    assert log == [("direct", HERE, OTHER)]
 
 
 def test_the_switch_turns_direct_launches_off_and_on(log: Log) -> None:

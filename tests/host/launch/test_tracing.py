@@ -278,16 +278,17 @@ def test_a_call_that_fails_has_no_line(stand_in: StandInDevice, file: Lines, mon
 
 
 @pytest.mark.parametrize(
-    ("value", "level", "warning"),
+    ("value", "level", "warning", "first"),
     [
-        ("1", 1, ""),
-        ("2", 2, ""),
-        ("0", 0, ""),
-        ("", 0, ""),
-        ("yes", 0, "CUDNNPY_VERBOSE must be 0, 1 or 2; got 'yes'"),
+        ("1", 1, "", "_planning.plan"),
+        ("2", 2, "", "_launch.launcher"),
+        ("2", 2, "", "_layers.graph"),
+        ("2", 2, "", "_layers.convolution"),
+        ("0", 0, "", "_launch.launcher"),
+        ("", 0, "", "_launch.launcher"),
+        ("yes", 0, "CUDNNPY_VERBOSE must be 0, 1 or 2; got 'yes'", "_launch.launcher"),
     ],
 )
-@pytest.mark.parametrize("first", ["_planning.plan", "_launch.launcher", "_layers.graph", "_layers.convolution"])
 def test_the_environment_variable(value: str, level: int, warning: str, first: str) -> None:
     """Whichever module is imported first."""
     program = f"import cudnnpy.{first}; from cudnnpy._launch import tracing; print(tracing._active, *tracing._untraced)"

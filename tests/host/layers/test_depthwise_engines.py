@@ -23,18 +23,15 @@ UNSUPPORTED = "NOT_SUPPORTED (3000)"
 # The filter (C, 1, 3, 3), channels last in memory:
 FILTERS = {
     "contiguous": [9, 9, 3, 1],  # PyTorch, CuPy and JAX
-    "to(memory_format=torch.channels_last)": [9, 1, 3, 1],
-    "transposed from (C, 3, 3, 1)": [9, 1, 3, 1],
+    "to(memory_format=torch.channels_last), or transposed from (C, 3, 3, 1)": [9, 1, 3, 1],
     "newaxis": [9, 0, 3, 1],  # NumPy and CuPy: w[:, None]
     "a slice of one channel of 64": [9, 4096, 3, 1],
 }
 # Batches of one image, channels last in memory:
 IMAGES = {
-    "to(memory_format=torch.channels_last)": [C * H * W, 1, C * W, C],
-    "x[:1]": [C * H * W, 1, C * W, C],
+    "to(memory_format=torch.channels_last), x[:1], or transposed from (1, H, W, C)": [C * H * W, 1, C * W, C],
     "unsqueeze(0)": [C, 1, C * W, C],  # PyTorch's: the stride of the next axis times its size
     "newaxis": [0, 1, C * W, C],  # NumPy and CuPy: x[None]
-    "transposed from (1, H, W, C)": [C * H * W, 1, C * W, C],
 }
 
 
@@ -64,7 +61,7 @@ def unsupported(rows: list[tuple[str, str, str]]) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_every_description_of_a_depthwise_filter_gets_the_same_engines(
     plan: Planner, operation: str, dtype: str

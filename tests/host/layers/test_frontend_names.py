@@ -11,13 +11,14 @@ import pytest
 
 import cudnnpy
 from cudnnpy._checks.frontend_names import _SENTENCES
+from cudnnpy.graph.kinds import KINDS
 
 OF_TENSORS = {name for name in _SENTENCES if name.startswith("set_") or name == "get_dim"}
 ELSEWHERE = {  # names on the page that are no methods of a graph or a tensor, or that cudnnpy has no sentence for
     "pygraph", "create_handle", "destroy_handle", "set_stream", "get_stream", "get_last_error_string", "backend_version",
     "create_kernel_cache", "create_device_properties", "select_plan", "build_plan_at_index", "execute_plan_at_index",
     "deselect_engines", "populate_cuda_graph", "set_uid", "reshape", "transpose", "slice", "concatenate", "rope",
-    "moe_grouped_matmul", "block_scale_quantize", "adalayernorm",
+    "moe_grouped_matmul", "block_scale_quantize", "adalayernorm", "concat",
 }  # fmt: skip
 
 
@@ -34,6 +35,12 @@ def test_a_name_says_what_to_type(graph: tuple[cudnnpy.Graph, Any], name: str) -
     with pytest.raises(AttributeError) as caught:
         getattr(of, name)
     assert str(caught.value) == f"{type(of).__name__!r} object has no attribute {name!r}: {_SENTENCES[name]}"
+
+
+@pytest.mark.parametrize("name", sorted(set(KINDS) - set(dir(cudnnpy.Graph)) - set(_SENTENCES)))
+def test_a_kind_says_that_add_has_it(graph: tuple[cudnnpy.Graph, Any], name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"type g\.add\('{name}', \.\.\.\), as docs/graph-kinds\.md shows$"):
+        getattr(graph[0], name)
 
 
 @pytest.mark.parametrize("sentence", dict.fromkeys(_SENTENCES.values()))

@@ -12,16 +12,19 @@ from pathlib import Path
 
 import pytest
 from offline_profiles import needs_profiles
+from planning import profile
 from process_groups import has_ended, members_of
 
 from cudnnpy import DeviceProfile
 from cudnnpy.errors import CudnnError, PlanningError
+from cudnnpy.tuning.profiles import stub_driver
 from cudnnpy.tuning.profiles.planner_process import PlannerProcess
 from cudnnpy.tuning.ranking import model as ranking
 
 ROOT = Path(__file__).resolve().parents[3]
-TEXT = "forward 8x64x28x28 64x64x3x3 pad=1 float16 channels_last"
-OTHER = "forward 8x32x28x28 64x32x3x3 pad=1 float16 channels_last"
+TEXT = "backward_data 8x64x28x28 64x64x3x3 pad=1 float16 channels_last"  # no engine for it is compiled at run time
+OTHER = "backward_data 8x32x28x28 64x32x3x3 pad=1 float16 channels_last"
+COMPILED = "forward 8x64x28x28 64x64x3x3 pad=1 float16 channels_last"
 
 pytestmark = [needs_profiles, pytest.mark.usefixtures("without_driver")]
 
@@ -62,9 +65,20 @@ def planned(file):
         return planner.plan(TEXT)
 
 
-def test_a_plan_is_an_entry_that_was_not_measured(profile_file):
-    with opened(profile_file()) as planner:
-        entry = planner.plan(TEXT)
+@pytest.fixture(scope="module")
+def planner(tmp_path_factory):
+    file = tmp_path_factory.mktemp("profile") / "gpu.json"
+    file.write_text(profile().read_text())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stub_driver, "has_driver", lambda: False)
+        patch.setenv("CUDNNPY_MODELS", "")
+        made = opened(file)
+    with made:
+        yield made
+
+
+def test_a_plan_is_an_entry_that_was_not_measured(planner):
+    entry = planner.plan(TEXT)
     assert (entry.choice.milliseconds, entry.choice.error, entry.choice.spread, entry.complete) == (
         None,
         None,
@@ -83,18 +97,16 @@ def test_a_plan_is_an_entry_that_was_not_measured(profile_file):
     assert all(one.rejection_reason or one.workspace_size is not None for one in entry.candidates)
 
 
-def test_the_survey_has_the_same_candidates_and_compiles_more(profile_file):
-    with opened(profile_file()) as planner:
-        entry, rows = planner.plan(TEXT), planner.survey(TEXT)
+def test_the_survey_has_the_same_candidates_and_compiles_more(planner):
+    entry, rows = planner.plan(COMPILED), planner.survey(COMPILED)
     assert [row.name for row in rows] == [one.name for one in entry.candidates]
     for row, one in zip(rows, entry.candidates, strict=True):
         assert row.rejection_reason == one.rejection_reason or one.rejection_reason.startswith("not compiled")
 
 
-def test_a_preference_becomes_the_limit_of_the_key(profile_file):
-    with opened(profile_file()) as planner:
-        entry = planner.plan(f"{TEXT} prefer=no_workspace")
-        other = planner.plan(f"{TEXT} workspace_limit=0")
+def test_a_preference_becomes_the_limit_of_the_key(planner):
+    entry = planner.plan(f"{COMPILED} prefer=no_workspace")
+    other = planner.plan(f"{COMPILED} workspace_limit=0")
     assert entry.choice.workspace_size == 0
     assert entry.key == other.key
 
@@ -117,9 +129,8 @@ def test_a_damaged_model_is_a_warning_of_the_caller(profile_file, tmp_path, monk
     planned(profile_file())  # a second warning is an error in the tests
 
 
-def test_a_candidate_that_ends_the_process_costs_only_itself(profile_file, in_child):
-    with opened(profile_file()) as planner:
-        usable = [row.name for row in planner.survey(TEXT) if not row.rejection_reason]
+def test_a_candidate_that_ends_the_process_costs_only_itself(profile_file, planner, in_child):
+    usable = [row.name for row in planner.survey(TEXT) if not row.rejection_reason]
     bad = [usable[0], usable[3]]
     in_child(
         f"""
@@ -208,8 +219,7 @@ def test_nothing_is_left_of_a_command_that_is_stopped(profile_file, in_child, tm
     assert {*tmp_path.iterdir()} == before
 
 
-def test_a_text_that_is_no_problem_is_an_error_of_that_problem(profile_file):
-    with opened(profile_file()) as planner:
-        with pytest.raises(PlanningError, match="column 1: operation must be one of"):
-            planner.plan("backwards 8x64x28x28 64x64x3x3")
-        planner.plan(TEXT)
+def test_a_text_that_is_no_problem_is_an_error_of_that_problem(planner):
+    with pytest.raises(PlanningError, match="column 1: operation must be one of"):
+        planner.plan("backwards 8x64x28x28 64x64x3x3")
+    planner.plan(TEXT)

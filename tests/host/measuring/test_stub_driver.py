@@ -25,10 +25,12 @@ LOAD = """
 import ctypes, os, sys
 ctypes.CDLL(sys.argv[1], os.RTLD_NOW)
 library, text = ctypes.CDLL("libcuda.so.1"), ctypes.c_char_p()
-handle = ctypes.c_void_p()
+handle, version, count = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int(7)
 print(library.cuGetErrorString(100, ctypes.byref(text)), text.value.decode())
 print(library.cuLibraryLoadData(ctypes.byref(handle), None), handle.value is not None)
-print(library.cuLibraryUnload(handle), library.cuDeviceGetCount(None), library.cuLaunchKernel(None))
+print(library.cuDriverGetVersion(ctypes.byref(version)), version.value > 13000)
+print(library.cuDeviceGetCount(ctypes.byref(count)), count.value)
+print(library.cuLibraryUnload(handle), library.cuDeviceGet(None), library.cuLaunchKernel(None))
 """
 
 
@@ -39,7 +41,7 @@ def test_it_is_the_driver_of_who_loads_it_and_has_no_device():
         done = subprocess.run(command, pass_fds=[file], capture_output=True, text=True, check=True)
     finally:
         os.close(file)
-    assert done.stdout == "0 this is no driver\n0 True\n0 100 100\n"  # no device
+    assert done.stdout == "0 this is no driver\n0 True\n0 True\n0 0\n0 100 100\n"  # no device
     assert done.stderr == ""
 
 

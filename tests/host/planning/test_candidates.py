@@ -16,12 +16,11 @@ from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._layers.lowerings.convolution_lowerings import ConvolutionLowering
 from cudnnpy._planning import candidates
-from cudnnpy._planning.candidates import _ranges
 from cudnnpy._planning.chooser import Chooser, Request
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.selection import choose, limit_of, survey
-from cudnnpy.errors import NoAlgorithmError, StatusError
+from cudnnpy.errors import NoAlgorithmError
 
 X, W, Y = (2, 8, 5, 5), (6, 8, 3, 3), (2, 6, 3, 3)
 ON_A_GPU = Target(handle=object())  # type: ignore[arg-type]
@@ -87,26 +86,6 @@ def test_an_engine_that_compiles_at_run_time_runs_only_where_the_heuristics_prop
     assert [name for name, row in rows.items() if row.rejection_reason] == ["engine 4"]
     assert rows["engine 5"].compiled_at_run_time
     assert choose(on_a_gpu(asked, options)).candidate.name == "engine 5"
-
-
-@pytest.mark.parametrize(
-    ("numbers", "text"),
-    [([3], "3"), ([3, 4], "3-4"), ([1, 2, 3, 7], "1-3, 7"), ([0, 2, 4, 5], "0, 2, 4-5"), ([], "")],
-)
-def test_numbers_for_people(numbers: list[int], text: str) -> None:
-    assert _ranges(numbers) == text
-
-
-def test_an_error_that_is_raised_again_keeps_nothing_of_the_calls_before() -> None:
-    def make() -> None:
-        raise StatusError("cudnnBackendFinalize", 3000, "CUDNN_STATUS_NOT_SUPPORTED")
-
-    target, depths = Target(), set()
-    for _ in range(5):
-        with pytest.raises(StatusError) as caught:
-            target.memoize("engine", 1, make=make)
-        depths.add(len(caught.traceback))
-    assert len(depths) == 1
 
 
 def test_a_plan_that_a_child_compiled_is_not_compiled_again(cudnn: Any) -> None:

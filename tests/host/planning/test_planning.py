@@ -79,6 +79,9 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "a filter with gaps": {**problem(), "second": [[64, 64, 3, 3], [64 * 18, 18, 6, 2]]},
 }
 every_problem = pytest.mark.parametrize("name", PROBLEMS)
+# Of each way in which candidates are built and rejected
+ONE_OF_EACH_KIND = ["forward float32", "backward_data float16 channels last", "float64", "one axis", "depthwise"]
+ONE_OF_EACH_KIND += ["asymmetric", "bias and relu", "beta", "a filter with gaps"]
 FREE = 1 << 37
 
 
@@ -106,7 +109,7 @@ def test_the_librarys_reason_is_in_the_exception(plan: Planner) -> None:
 # Candidates
 
 
-@every_problem
+@pytest.mark.parametrize("name", ONE_OF_EACH_KIND)
 def test_planning_leaves_no_traceback(plan: Planner, name: str) -> None:
     """Its frames would keep the arrays of the callers until garbage collection."""
     assert plan("tracebacks", **PROBLEMS[name]) == 0
@@ -310,7 +313,7 @@ def test_autotune_measures_every_usable_candidate_and_takes_the_fastest(plan: Pl
     request = with_options(PROBLEMS[name], prefer="autotune")
     rows = usable(plan("survey", **request))
     names = [row["name"] for row in rows if not row["compiled_at_run_time"]]  # the others, as long as they gain
-    for fastest in (names[0], names[-1], names[len(names) // 2]):
+    for fastest in (names[-1], names[len(names) // 2]):
         chosen = plan("choose", **request, times={name: 1.0 + (name != fastest) for name in names})
         assert chosen["name"] == fastest
         assert chosen["milliseconds"] == 1.0
@@ -594,7 +597,7 @@ def test_a_bias_and_an_activation_are_fused_where_cudnn_can(plan: Planner) -> No
 @pytest.mark.parametrize("activation", ["relu", "sigmoid", "tanh", "elu", "swish"])
 @pytest.mark.parametrize("bias", [None, [64]])
 def test_every_activation_has_a_plan_fused_or_after_it(plan: Planner, activation: str, bias: Any) -> None:
-    for dtype, last in (("float32", False), ("float16", True), ("float64", False)):
+    for dtype, last in (("float16", True), ("float64", False)) if bias else (("float32", False),):
         rows = usable(plan("survey", **problem(dtype=dtype, last=last, bias=bias, activation=activation)))
         after = [row for row in rows if row["name"].endswith(" + epilogue")]
         assert after

@@ -16,8 +16,8 @@ from cudnnpy import _LAZY
 
 ABSENT = [path_of(name) for name in ROOMS["the extras"]]
 
-# raw, descriptors, Convolution on the stand-in device, and the reference
-TESTS = ("raw", "choosing", "workspace", "lowering", "device_operation")
+# raw, descriptors, and Convolution on the stand-in device
+TESTS = ("raw", "choosing", "device_operation")
 
 IMPORT_ALL = """
 import importlib, pathlib

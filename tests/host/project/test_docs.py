@@ -8,11 +8,7 @@ from pathlib import Path
 import pages
 import pytest
 
-from cudnnpy import errors, raw
-from cudnnpy._checks.preferences import PREFERENCES
-from cudnnpy._convolution import specification
-from cudnnpy._convolution.options import POLICIES
-from cudnnpy._convolution.v7_algorithm_names import algorithm_named, algorithm_names
+from cudnnpy import raw
 from cudnnpy.tuning.profiles.device_profile import FIRST_RELEASE
 
 DOCS = pages.ROOT / "docs"
@@ -59,27 +55,3 @@ def test_links_within_the_pages_lead_to_headings(page):
             re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.+)", text, re.M)
         ]
         assert heading in titles, f"{target}#{heading}"
-
-
-def test_every_exception_is_in_the_tree():
-    page = (pages.ROOT / "docs" / "errors.md").read_text()
-    kinds = [name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)]
-    assert len(kinds) > 15
-    assert [name for name in kinds if f" {name}`" not in page and f"`{name}`" not in page] == []
-
-
-def test_every_preference_policy_and_algorithm_is_listed():
-    text = (pages.ROOT / "docs" / "choosing-algorithms.md").read_text()
-    assert re.findall(r'^\| `"(\w+)"`', text, re.M) == list(PREFERENCES)
-    assert all(f'policy="{policy}"' in text for policy in POLICIES)
-    for operation in specification.OPERATIONS:
-        names, theano = re.findall(rf"^\| {operation} \| ([\w, ]+) \| ([\w, ]+) \|$", text, re.M)[0]
-        assert tuple(names.split(", ")) == algorithm_names(operation)
-        for name in theano.split(", "):
-            assert algorithm_named(operation, name) in algorithm_names(operation)
-
-
-# How the programs are found
-
-
-# What choosing-algorithms.md says of cuDNN 9.28.0 on an H200

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
-import pty
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,33 +73,10 @@ def test_the_parsers_accept_a_pages_commands(
         problem_notation.parse(" ".join(options.problem))
 
 
-@pytest.mark.parametrize("page", FILES)
-def test_a_pages_edges_do_not_overwrite_each_other(page: str) -> None:
-    """Nor the image of `make edges`, which README has first: an existing file is an error without --force."""
-    text = FILES[page].read_text()
-    lines = [line for line in commands(text) if line.startswith("cudnnpy edges")]
-    outputs = ["edges.png"] * (page == "README.md")
-    for line in [*lines, *re.findall(r"`(cudnnpy edges [^`]*-o [^`]*)`", text)]:
-        given = arguments(line)
-        output = given[given.index("-o") + 1] if "-o" in given else "edges.png"
-        if "--force" not in given and output != "-":
-            outputs.append(output)
-    assert len(set(outputs)) == len(outputs), outputs
-
-
 def test_pages_import_examples_as_a_copy_beside_the_program_has_them() -> None:
     """An installed package has no folder `docs`."""
     for page, file in FILES.items():
         assert not re.search(r"^(?:from|import) docs\b", file.read_text(), re.M), page
-
-
-def test_pip_shows_what_it_downloads_on_a_terminal_alone() -> None:
-    code = "from tools import environment; print('-q' in environment.INSTALL)"
-    command = [sys.executable, "-c", code]
-    leader, terminal = pty.openpty()
-    subprocess.run(command, cwd=pages.ROOT, stdout=terminal, check=True)
-    assert os.read(leader, 100).split() == [b"False"]
-    assert subprocess.run(command, cwd=pages.ROOT, capture_output=True, check=True).stdout.split() == [b"True"]
 
 
 @pytest.mark.parametrize(

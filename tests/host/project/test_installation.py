@@ -1,6 +1,6 @@
 """What a package file installs: the wheel and the sdist are built, and each is installed where nothing else is.
 
-No package index is asked: numpy, cuda-pathfinder and platformdirs, the package's only requirements, are copied from the
+No package index is asked: numpy, cuda-pathfinder and platformdirs, the package's only requirements, are links to the
 environment that the tests run in, and hatchling is one of the tests' own requirements.
 """
 
@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -69,7 +68,7 @@ def bare(files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tu
             source = Path(str(found.locate_file(file)))
             if ".." not in file.parts and source.is_file() and source.suffix != ".pyc":
                 (packages / file).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(source, packages / file)
+                (packages / file).symlink_to(source)
     python = folder / "bin" / "python"
     run(*PIP, "--python", python, "install", *OFFLINE, wheel)
     run(*PIP, "--python", python, "check")  # these three are all that it asks for

@@ -1,4 +1,4 @@
-"""The pages on porting: the names of their tables exist, and all removed names are listed. Their programs: test_docs.py."""
+"""The pages on porting: the names of their tables exist. Their programs: test_docs.py."""
 
 from __future__ import annotations
 
@@ -54,17 +54,6 @@ def test_the_cs_names_exist_or_are_listed_as_removed() -> None:
     names = set(re.findall(r"\b(?:cudnn[A-Z]|CUDNN_)\w+", text.replace("cudnnXxx", "").replace("cudnnDestroy...", "")))
     assert len(names) > 100
     assert [name for name in names if name not in REMOVED and not hasattr(raw, name)] == []
-
-
-def test_everything_that_was_removed_is_listed_with_what_to_do() -> None:
-    text = (FOLDER / "from-c.md").read_text()
-    listed = {}
-    for names, instead in (row for row in rows("from-c.md") if len(row) == 2):
-        for name in re.findall(r"`(\w+)`", names):
-            if name in REMOVED:
-                listed[name] = instead
-    assert listed == REMOVED
-    assert text.index("## What cuDNN 9 removed") < text.index(f"| `{next(iter(REMOVED))}`")
 
 
 def test_theanos_algorithm_names_are_what_the_page_says() -> None:

@@ -1,9 +1,8 @@
-"""A room of the package imports only from the rooms above it, and CONTRIBUTING.md shows the same rooms."""
+"""A room of the package imports only from the rooms above it."""
 
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,16 +70,3 @@ def test_an_import_from_below_is_found_wherever_it_is() -> None:
         "handle.py:2, in the binding, imports tuning of the extras",
         "new.py has no room",
     ]
-
-
-def test_the_page_shows_the_rooms() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text().partition("## The rooms\n")[2].partition("\n## ")[0]
-    shown = {room: re.findall(r"^    (\w+)(?:/|\.py)? ", part, re.M) for room, part in blocks(text)}
-    assert shown == {room: [name for name in names if name != "__main__"] for room, names in ROOMS.items()}
-
-
-def blocks(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the name and the lines of each room in the tree."""
-    for part in text.partition("cudnnpy/\n")[2].partition("\n```")[0].split("\n  # ")[0:]:
-        name, _, rest = part.removeprefix("  # ").partition("\n")
-        yield name.split(":")[0], rest

@@ -104,6 +104,7 @@ def test_a_name_that_the_headers_have_not_is_an_attribute_error() -> None:
     [
         ("cudnnCreat", "cudnnCreate"),
         ("cudnncreate", "cudnnCreate"),
+        ("createTensorDescriptor", "cudnnCreateTensorDescriptor"),
         ("cudnnSetStreem", "cudnnSetStream"),
         ("CUDNN_DATA_FLAOT", "CUDNN_DATA_FLOAT"),
         ("cudnnBackendDescriptorType", "cudnnBackendDescriptorType_t"),

@@ -142,30 +142,6 @@ def test_agrees_with_the_sigmoid_and_a_convolutions_activations() -> None:
         assert_same(Activation(name).forward(x), ACTIVATIONS[name](x))
 
 
-def test_options() -> None:
-    assert Activation() == Activation("relu", 1.0) == Activation(coefficient=1, mode="relu")
-    assert hash(Activation("elu", 2)) == hash(Activation("elu", 2.0)) != hash(Activation("elu"))
-    assert repr(Activation("elu", 2)) == "Activation(mode='elu', coefficient=2.0)"
-    with pytest.raises(AttributeError):
-        Activation().mode = "elu"  # type: ignore[misc]
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"mode": "gelu"}, ValueError, "mode must be one of 'sigmoid', 'relu', 'tanh', 'clipped_relu'...; got 'gelu'"),
-        ({"mode": None}, TypeError, "mode must ...; got None"),
-        ({"mode": 1}, TypeError, "mode must ...; got 1"),
-        ({"coefficient": "1"}, TypeError, "coefficient must be a number; got '1'"),
-        ({"coefficient": None}, TypeError, "coefficient must be a number; got None"),
-        ({"coefficient": True}, TypeError, "coefficient must be a number; got True"),
-        ({"coefficient": NAN}, ValueError, "coefficient must be a number...; got nan"),
-    ],
-)
-def test_bad_option(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    assert_refused(lambda: Activation(**options), error, message)
-
-
 X = np.ones((2, 3, 5, 5), np.float32)
 
 

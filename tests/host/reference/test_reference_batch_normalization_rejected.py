@@ -293,11 +293,3 @@ def test_nothing_is_written_when_backward_is_refused() -> None:
         for name, array in given.items():
             assert_same(array, kept[name])
     assert (shared == 7).all()
-
-
-def test_options_are_the_object() -> None:
-    assert BatchNormalization() == BatchNormalization("spatial", 1e-5, layout="NCHW")
-    assert hash(BatchNormalization(epsilon=1)) == hash(BatchNormalization(epsilon=1.0))
-    assert BatchNormalization(epsilon=1e-3) != BatchNormalization()
-    with pytest.raises(AttributeError):
-        BatchNormalization().epsilon = 1

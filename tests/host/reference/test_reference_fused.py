@@ -216,29 +216,6 @@ def test_options_are_the_convolutions() -> None:
 # What is refused
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"padding": -1}, ValueError, "padding must be an integer of 0 or more...; got -1"),
-        ({"padding": "SAME"}, ValueError, "padding must be one of 'valid', 'same', 'half'...; got 'SAME'"),
-        ({"stride": 0}, ValueError, "stride must be an integer of 1 or more...; got 0"),
-        ({"dilation": 1.0}, TypeError, "dilation must be an int...; got 1.0"),
-        ({"groups": (1,)}, TypeError, "groups must be an int...; got (1,)"),
-        ({"mode": "correlation"}, ValueError, "mode must be one of 'cross_correlation'...; got 'correlation'"),
-        ({"layout": "CHWN"}, ValueError, "layout must be one of...; got 'CHWN'"),
-        ({"prefer": "best"}, ValueError, "prefer must be one of...; got 'best'"),
-        ({"workspace_limit": -1}, ValueError, "workspace_limit must be a number of bytes, 0 or more, or None; got -1"),
-        ({"deterministic": 1}, TypeError, "deterministic must be a bool...; got 1"),
-        ({"tf32": None}, TypeError, "tf32 must be a bool...; got None"),
-        ({"tune_seconds": 0}, ValueError, "tune_seconds must be a number above 0...; got 0"),
-        ({"compute_dtype": "float32"}, TypeError, "compute_dtype"),
-        ({"policy": "once"}, TypeError, "policy"),
-    ],
-)
-def test_bad_option(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    assert_refused(lambda: FusedConvolution(**options), error, message)
-
-
 X, W = np.ones((2, 4, 8, 8), np.float32), np.ones((6, 4, 3, 3), np.float32)
 K, Y = np.ones(6, np.float32), np.ones((2, 6, 6, 6), np.float32)
 HALF = np.float16

@@ -227,40 +227,9 @@ def test_options() -> None:
     assert Pooling(window=3, padding=2, stride=2, layout="NHWC").output_shape([1, 4, 5, 7]) == (1, 3, 4, 7)
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"mode": "median"}, ValueError, "mode must be one of 'max', 'max_deterministic'...; got 'median'"),
-        ({"mode": None}, TypeError, "mode must ...; got None"),
-        ({"window": 0}, ValueError, "window must be an integer of 1 or more...; got 0"),
-        ({"window": (2, 0)}, ValueError, "window must be an integer of 1 or more...; got 0"),
-        ({"window": 2.0}, TypeError, "window must be an int...; got 2.0"),
-        ({"window": (2, 2, 2, 2)}, ValueError, "window must be an integer of 1 or more...; got (2, 2, 2, 2)"),
-        ({"window": ()}, ValueError, "window must be an integer of 1 or more...; got ()"),
-        ({"padding": -1}, ValueError, "padding must be an integer of 0 or more...; got -1"),
-        ({"padding": "same"}, TypeError, "padding must be an int...; got 'same'"),
-        ({"padding": ((0, 1), (0, 1))}, TypeError, "padding must be an integer of 0 or more...; got (0, 1)"),
-        ({"padding": 2}, ValueError, "padding must be less than the window, (2,); got (2,)"),
-        ({"window": (3, 2), "padding": 2}, ValueError, "padding must be less than the window, (3, 2); got (2, 2)"),
-        (
-            {"window": 2, "padding": (1, 1, 5)},
-            ValueError,
-            "padding must be less than the window, (2, 2, 2); got (1, 1, 5)",
-        ),
-        ({"window": (2, 2), "stride": (1, 1, 1)}, ValueError, "stride must be an integer...; got (1, 1, 1)"),
-        ({"stride": 0}, ValueError, "stride must be an integer of 1 or more...; got 0"),
-        ({"stride": True}, TypeError, "stride must be an int...; got True"),
-        ({"layout": "CHWN"}, ValueError, "layout must be one of 'NCW', 'NCHW', 'NCDHW', 'NWC', 'NHWC'...; got 'CHWN'"),
-        ({"layout": None}, TypeError, "layout must be one of 'NCW', 'NCHW', 'NCDHW', 'NWC', 'NHWC', 'NDHWC'; got None"),
-        (
-            {"ceil_mode": True},
-            TypeError,
-            "an option of Pooling must be one of ...; got 'ceil_mode'. Sizes are rounded down. To round up, pad x ...",
-        ),
-    ],
-)
-def test_bad_option(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    assert_refused(lambda: Pooling(**options), error, message)
+def test_there_is_no_rounding_up() -> None:
+    message = "an option of Pooling must be one of ...; got 'ceil_mode'. Sizes are rounded down. To round up, pad x ..."
+    assert_refused(lambda: Pooling(ceil_mode=True), TypeError, message)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

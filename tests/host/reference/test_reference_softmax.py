@@ -140,28 +140,6 @@ def test_one_element(mode: str) -> None:
         assert_same(Softmax(mode=mode).backward(x, np.ones_like(x)), np.zeros_like(x))
 
 
-def test_options() -> None:
-    assert Softmax() == Softmax("accurate", "channel", layout="NCHW")
-    assert hash(Softmax("log")) == hash(Softmax(algorithm="log")) != hash(Softmax())
-    with pytest.raises(AttributeError):
-        Softmax().mode = "instance"  # type: ignore[misc]
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"algorithm": "exact"}, ValueError, "algorithm must be one of 'fast', 'accurate'...; got 'exact'"),
-        ({"algorithm": None}, TypeError, "algorithm must be one of 'fast', 'accurate', 'log'; got None"),
-        ({"mode": "spatial"}, ValueError, "mode must be one of 'channel'...; got 'spatial'"),
-        ({"mode": 1}, TypeError, "mode must ...; got 1"),
-        ({"layout": "CHWN"}, ValueError, "layout must be one of...; got 'CHWN'"),
-        ({"layout": ["NCHW"]}, TypeError, "layout must be one of 'NCW', 'NCHW', 'NCDHW', 'NWC'...; got ['NCHW']"),
-    ],
-)
-def test_bad_option(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    assert_refused(lambda: Softmax(**options), error, message)
-
-
 X = np.ones((2, 3, 5, 5), np.float32)
 
 

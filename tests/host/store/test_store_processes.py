@@ -23,7 +23,7 @@ from cudnnpy.tuning.store import contents
 from cudnnpy.tuning.store import entry as entry_module
 
 ROUNDS = int(os.environ.get("CUDNNPY_STORE_ROUNDS", "1"))
-PROCESSES, KILLED, ENTRIES = 32, 10, 500
+PROCESSES, KILLED, ENTRIES = 32, 10, 200
 
 
 def started(path: Path, acknowledged: Path, seed: int) -> subprocess.Popen[str]:
@@ -39,7 +39,7 @@ def integrity(path: Path) -> list[tuple[str]]:
 
 @pytest.mark.parametrize("round_", range(ROUNDS))
 def test_what_was_put_stands_though_processes_are_killed(tmp_path: Path, round_: int) -> None:
-    """32 processes put the same 500 entries, each with a text of its own, and ten of them are killed at random moments."""
+    """32 processes put the same 200 entries, each with a text of its own, and ten of them are killed at random moments."""
     path, drawn = tmp_path / "store.sqlite", random.Random(os.urandom(8))
     logs = [tmp_path / f"{number}.log" for number in range(PROCESSES)]
     processes = [started(path, log, number) for number, log in enumerate(logs)]

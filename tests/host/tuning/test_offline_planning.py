@@ -288,7 +288,7 @@ def test_arrays_have_a_device_of_their_own(h200: DeviceProfile, stand_in: Any) -
 
 
 def test_one_process_serves_all_calls_until_another_profile(
-    h200: DeviceProfile, monkeypatch: pytest.MonkeyPatch, profile_file: Any
+    own_planner: None, h200: DeviceProfile, monkeypatch: pytest.MonkeyPatch, profile_file: Any
 ) -> None:
     started: list[Any] = []
     make = child_process.WorkerProcess
