@@ -329,13 +329,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         NoAlgorithmError
             No engine can run; the message has the table of candidates.
         """
-        given = dict(
-            zip(
-                (*_INPUTS["forward"], *_OPTIONAL, "out", "dout"),
-                (q, k, v, bias, lengths_q, lengths_kv, out, dout),
-                strict=True,
-            )
-        )
+        given = q, k, v, bias, lengths_q, lengths_kv, out, dout
         graph, ordinal = self._planned_graph(operation, given, dbias, device)
         return graph.plan(ordinal)
 
@@ -363,30 +357,25 @@ class Attention(PreferenceOptions, ArrayOperation):
         list of Candidate
             All candidates. `rejection_reason` is "" for a candidate that can be used.
         """
-        given = dict(
-            zip(
-                (*_INPUTS["forward"], *_OPTIONAL, "out", "dout"),
-                (q, k, v, bias, lengths_q, lengths_kv, out, dout),
-                strict=True,
-            )
-        )
+        given = q, k, v, bias, lengths_q, lengths_kv, out, dout
         graph, ordinal = self._planned_graph(operation, given, dbias, device)
         return graph.candidates(ordinal)
 
     def _planned_graph(
-        self, operation: AttentionOperation, given: dict[str, Any], dbias: bool, device: int | DeviceProfile | None
+        self, operation: AttentionOperation, tensors: Sequence[Any], dbias: bool, device: int | DeviceProfile | None
     ) -> tuple[Graph, int | DeviceProfile]:
         """Return the graph of arrays and TensorSpecs, and the device. Raises ValueError for an empty or unsuitable tensor."""
         check_option("operation", operation, OPERATIONS)
+        given = dict(zip((*_INPUTS["forward"], *_OPTIONAL, "out", "dout"), tensors, strict=True))
         if operation == "forward" and (dbias or given["dout"] is not None):
             raise ValueError("dout and dbias must be those of backward; got one for forward")
         specs, ordinal = specs_and_device(given, device)
         call = Call(Specs(specs), {}, ordinal or 0, 0, {})
         if operation == "backward":
-            sizes, tensors = self._inputs(call)
+            sizes, inputs = self._inputs(call)
             for name in ("dout", "out", "statistics"):
                 if name not in specs:
-                    new = self._new(name, sizes.shapes[name], tensors)
+                    new = self._new(name, sizes.shapes[name], inputs)
                     specs[name] = new if name == "statistics" else self._in_layout(new)
         sizes, operands = self._operands(
             call._replace(specs=Specs(specs)), operation, True if operation == "forward" else dbias
