@@ -999,7 +999,7 @@ KINDS: Mapping[str, Kind] = {
         "DIAGONAL_BAND_MASK",
         {
             "x": "XDESC",
-            "b": "BDESC?",
+            "b": "BDESC",
             **_LENGTHS,
             "left_bound": "LEFT_BOUND_DESC?",
             "shift_right_bound": "SHIFT_RIGHT_BOUND_DESC?",

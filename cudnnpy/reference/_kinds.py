@@ -665,7 +665,7 @@ def _lengths(given: Given, side: str) -> Any:
 
 
 def diagonal_band_mask(options: Options, given: Given, specs: Specs) -> Made:
-    """Return y (B, H, S_q, S_kv) = x where the comparison holds, else b (-infinity by default).
+    """Return y (B, H, S_q, S_kv) = x where the comparison holds, else b.
 
     It compares row + S_kv - S_q + shift_right_bound with column, or with left_bound, column + left_bound - S_kv + S_q with
     row, by comparison_mode; lengths that are not given count as 0, as in cudnn-frontend's composition of this node.
@@ -678,7 +678,7 @@ def diagonal_band_mask(options: Options, given: Given, specs: Specs) -> Made:
         inside = compare(column + given["left_bound"] - shift, row)
     else:
         inside = compare(row + shift + given.get("shift_right_bound", 0), column)
-    return {"y": np.where(inside, x, given.get("b", -np.inf))}
+    return {"y": np.where(inside, x, given["b"])}
 
 
 def _none_as_0(values: Any) -> Any:

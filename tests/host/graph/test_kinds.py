@@ -183,7 +183,7 @@ def test_what_the_loaded_release_lacks_is_refused_by_name(monkeypatch: pytest.Mo
         (lambda g, x: g.number(1e6, dtype="float16"), ValueError, r"value must be a number that fits float16"),
         (lambda g, x: g.add("sdpa_fwd", q=x, k=x, v=x, seq_len_q=x), TypeError, r"seq_len_q must be int32; got float16"),
         (lambda g, x: g.add("pointwise", mode="exp", x=x, dy=x), TypeError, r"dy must be None for exp; got a node"),
-        (lambda g, x: g.add("diagonal_band_mask", x=x, comparison_mode="sin"), ValueError, r"comparison_mode must be a"),
+        (lambda g, x: g.add("diagonal_band_mask", x=x, b=0.0, comparison_mode="sin"), ValueError, r"comparison_mode must be a"),
         (lambda g, x: g.add("bn_bwd_weights", x=x, dy=x, mean=x, invstd=x, bn_scale=x), ValueError, r"mean must have s"),
         (lambda g, x: g.add("sdpa_fwd", q=x, k=x, v=x, scale=x), ValueError, r"scale must have one element; got shape"),
         (lambda g, x: g.add("softmax", x=x, results=3), TypeError, r"results must be a sequence of names; got 3"),

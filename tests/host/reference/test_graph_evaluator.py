@@ -548,7 +548,9 @@ def test_experts_multiply_their_tokens() -> None:
 def test_band_masks_are_their_composition() -> None:
     x = normal_numbers(0, (2, 3, 5, 7))
     row, column = np.arange(5)[:, None], np.arange(7)
-    causal = operation("diagonal_band_mask", {"comparison_mode": raw.CUDNN_POINTWISE_CMP_GE}, {"x": x}, y=x.shape)["y"]
+    outside = np.full((1, 1, 1, 1), -np.inf)
+    at_least = {"comparison_mode": raw.CUDNN_POINTWISE_CMP_GE}
+    causal = operation("diagonal_band_mask", at_least, {"x": x, "b": outside}, y=x.shape)["y"]
     np.testing.assert_array_equal(causal, np.where(row >= column, x, -np.inf))
     lengths = {
         "seq_len_q": np.array([5, 3]).reshape(2, 1, 1, 1),
