@@ -46,11 +46,8 @@ _SENTENCES: dict[str, str] = {
     "leaky_relu": 'type g.pointwise("relu_fwd", x, how={"relu_lower_clip_slope": slope})',
     "bias": 'type g.pointwise("add", x, bias)',
     "scale": 'type g.pointwise("mul", x, scale)',
-    **{
-        name: _NORMALIZATION.format(mode)
-        for names in _MODES.items()
-        for name, mode in zip(names, names[1:] * 2, strict=True)
-    },
+    **{name: _NORMALIZATION.format(mode) for name, mode in _MODES.items()},
+    **{mode: _NORMALIZATION.format(mode) for mode in _MODES.values()},
     **{f"{name}_backward": _GRADIENT.format(mode) for name, mode in _MODES.items()},
     "batchnorm_inference": "type cudnnpy.BatchNormalization(epsilon=).forward_inference(x, scale, bias, mean, variance)",
     "genstats": 'type g.add("gen_stats", x=x)',

@@ -117,6 +117,11 @@ def check_overlaps(operands: Sequence[Operand], addresses: Sequence[int]) -> Non
                 raise ValueError(f"{operand.name} must not overlap {other.name} in memory; got overlapping arrays")
 
 
+def is_converted(spec: TensorSpec, wanted: TensorSpec) -> bool:
+    """Return whether `with_conversion_copies` copies an operand, since the executable needs it otherwise."""
+    return spec.dtype != wanted.dtype or spec.alignment < wanted.alignment or not has_same_layout(spec, wanted)
+
+
 def with_conversion_copies(
     name: str,
     device: int,
@@ -136,7 +141,7 @@ def with_conversion_copies(
     scratch: list[int] = []
     for at, (operand, want) in enumerate(zip(operands, wanted, strict=True)):
         spec = operand.spec
-        if spec.dtype == want.dtype and has_same_layout(spec, want) and spec.alignment >= want.alignment:
+        if not is_converted(spec, want):
             indices.append(at)
             continue
         indices.append(len(operands) + len(scratch))

@@ -20,13 +20,13 @@ from cudnnpy._arrays.device_array import current_device
 from cudnnpy._checks.option_values import check_flag, check_integer, check_number, check_option, error_repr
 from cudnnpy._checks.preferences import PreferenceOptions
 from cudnnpy._checks.suggestions import with_suggestions
-from cudnnpy._core.layouts import TensorSpec, byte_extent, has_same_layout, packed_strides, stride_order, to_packed
+from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides, stride_order, to_packed
 from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.fill_executables import fill
 from cudnnpy._launch.implicit_operands import scratch_buffer, with_implicit_operands
 from cudnnpy._launch.operands import check_input, check_no_overlaps, packed_like
-from cudnnpy._launch.program import Operand, Program, with_conversion_copies
+from cudnnpy._launch.program import Operand, Program, is_converted, with_conversion_copies
 from cudnnpy._launch.steps import Step
 from cudnnpy._layers.arguments.planned_tensors import specs_and_device
 from cudnnpy._layers.graph import Graph, Node
@@ -160,8 +160,8 @@ class Attention(PreferenceOptions, ArrayOperation):
     Scores below -1e29 are masked, such as with a bias of -infinity. A query without any key has the result 0, no gradients, and
     the statistics -1e30. Elements of arrays beyond the lengths must be finite.
 
-    `deterministic` rejects the forms of `backward` that add in any order: a dq in a buffer, and sums for dbias. Every form but
-    that of one query needs a workspace of 256 bytes or more, so that prefer="no_workspace" finds none.
+    `deterministic` rejects the forms of `backward` that add in any order: a dq in a buffer, and sums for dbias. A
+    workspace of 256 bytes or more is needed, except by forward with one query, so that prefer="no_workspace" finds none.
 
     This class has been planned for GPUs, but has not run on one yet. `cudnnpy.reference` computes in float64 and rounds once.
 
@@ -384,7 +384,7 @@ class Attention(PreferenceOptions, ArrayOperation):
             raise ValueError(f"a planned problem must have elements; got scores of shape {sizes.scores}")
         wanted = _for_engines(operands)
         for operand, needed in zip(operands, wanted, strict=True):
-            if _is_copied(operand.spec, needed) and operand.name != "dbias":
+            if is_converted(operand.spec, needed) and operand.name != "dbias":
                 spec = self._in_layout(operand.spec) if operand.name in sizes.shapes else operand.spec
                 raise ValueError(
                     f"{operand.name} must have strides that are multiples of 8, 1 on the last axis, and be aligned to 16 "
@@ -421,7 +421,7 @@ class Attention(PreferenceOptions, ArrayOperation):
             hidden = [Operand("statistics", self._new("statistics", sizes.shapes["statistics"], {}), True)]
         graph = _Composition(self, sizes, [*_on(operands, wanted), *hidden]).graph
         problem, order = graph._problem(call.device)
-        scratch = [byte_extent(spec) for o, spec in zip(operands, wanted, strict=True) if _is_copied(o.spec, spec)]
+        scratch = [byte_extent(spec) for o, spec in zip(operands, wanted, strict=True) if is_converted(o.spec, spec)]
         scratch += [byte_extent(operand.spec) for operand in hidden]
         memory_limit = call.memory_limit_with_scratch(*scratch)
         plan = plan_for(
@@ -496,7 +496,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         return TensorSpec(shape, like.dtype, packed_strides(shape, stride_order(like.strides)))
 
     def _in_layout(self, spec: TensorSpec) -> TensorSpec:
-        """Return a tensor with the axes BHSD with those of the layout, or the reverse."""
+        """Return a BHSD tensor in the axis order of the layout, or the reverse."""
         assert spec.strides is not None
         return spec._replace(shape=in_layout(spec.shape, self.layout), strides=in_layout(spec.strides, self.layout))
 
@@ -541,10 +541,6 @@ def _for_engines(operands: Sequence[Operand]) -> list[TensorSpec]:
 def _on(operands: Sequence[Operand], specs: Sequence[TensorSpec]) -> list[Operand]:
     """Return operands with other specs."""
     return [operand._replace(spec=spec) for operand, spec in zip(operands, specs, strict=True)]
-
-
-def _is_copied(spec: TensorSpec, wanted: TensorSpec) -> bool:
-    return spec.dtype != wanted.dtype or spec.alignment < wanted.alignment or not has_same_layout(spec, wanted)
 
 
 class _Composition:
@@ -618,7 +614,7 @@ class _Composition:
     def masks(self) -> Iterator[Callable[[Node], Node]]:
         """Yield functions that add the flags of the keys that the window, then the lengths allow, for the scores so far.
 
-        Each has indices of its own: planning ends the process where the lengths share those of one tensor.
+        Each mask generates its own indices: planning ends the process where two masks by lengths share the indices of a tensor.
         """
         g, (left, right, diagonal) = self.graph, self.options._band(self.sizes)
         lengths_q, lengths_kv = (self.tensors.get(name) for name in ("lengths_q", "lengths_kv"))

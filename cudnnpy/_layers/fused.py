@@ -17,14 +17,13 @@ from cudnnpy._core.layouts import (
     at_least_4d,
     byte_extent,
     channels_last_strides,
-    has_same_layout,
     per_channel,
     result_strides,
 )
 from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.operands import check_input, check_no_overlaps, logical, logical_like, logical_result, packed_like
-from cudnnpy._launch.program import Operand, Program, with_conversion_copies
+from cudnnpy._launch.program import Operand, Program, is_converted, with_conversion_copies
 from cudnnpy._layers.arguments.planned_tensors import specs_and_device
 from cudnnpy._layers.graph import Graph
 from cudnnpy._layers.lowerings.zero_channels import program_on_zeros, zeros_for
@@ -168,7 +167,7 @@ class FusedConvolution(FusedOptions, ArrayOperation):
             raise ValueError(f"a planned problem must have elements; got none in {', '.join(empty)}")
         wanted = _specs_of_engines(operands)
         for operand, spec in zip(operands, wanted, strict=True):
-            if _is_copied(operand, spec):
+            if is_converted(operand.spec, spec):
                 assert operand.spec.strides is not None
                 raise ValueError(
                     f"{operand.name} must be channels last and aligned to 16 bytes, since a plan makes no copies; got strides "
@@ -195,7 +194,7 @@ class FusedConvolution(FusedOptions, ArrayOperation):
             operands = [Operand("x", x), Operand("w", w), *operands[2:]]
         wanted = _specs_of_engines(operands)
         graph = self._graph(operands, wanted, spatial, activation)
-        copies = [byte_extent(spec) for o, spec in zip(operands, wanted, strict=True) if _is_copied(o, spec)]
+        copies = [byte_extent(spec) for o, spec in zip(operands, wanted, strict=True) if is_converted(o.spec, spec)]
         zeros = () if has_channels else (byte_extent(x), byte_extent(w))
         memory_limit = call.memory_limit_with_scratch(*copies, *zeros)
         problem, order = graph._problem(call.device)
@@ -275,8 +274,3 @@ def _specs_of_engines(operands: Sequence[Operand]) -> list[TensorSpec]:
 def _last(spec: TensorSpec) -> TensorSpec:
     """Return the tensor channels last and aligned, as the engines require it."""
     return spec._replace(strides=channels_last_strides(spec.shape), alignment=max(spec.alignment, 16))
-
-
-def _is_copied(operand: Operand, wanted: TensorSpec) -> bool:
-    """Return whether the engines need a copy of an operand."""
-    return not has_same_layout(operand.spec, wanted) or operand.spec.alignment < wanted.alignment

@@ -624,10 +624,13 @@ class Graph(PublicDir):
             The result, of the shape that the operands broadcast to.
         """
         number = enumerator(raw.cudnnPointwiseMode_t, mode, "mode")
-        self._check_nodes(x=x, **({} if b is None or isinstance(b, int | float) else {"b": b}))
-        self._check_nodes(**({} if t is None else {"t": t}))
+        self._check_nodes(x=x)
         if isinstance(b, int | float):
             b = self._number_of("b", b, len(x.shape))
+        elif b is not None:
+            self._check_nodes(b=b)
+        if t is not None:
+            self._check_nodes(t=t)
         options = {"mode": number, **_compute_option(compute_dtype), **_checked_how(how)}
         if axis is not None:
             (options["axis"],) = _checked_axes((axis,), len(x.shape))
@@ -1151,10 +1154,11 @@ class Graph(PublicDir):
         """Raise TypeError for an argument that is not a node, ValueError for a node of another graph."""
         for name, node in given.items():
             if not isinstance(node, Node):
-                is_number = isinstance(node, int | float) and not isinstance(node, bool)
-                advice = ". Type g.number(value, rank)" * is_number or ". Type g.tensor(name, array)" * hasattr(
-                    node, "shape"
-                )
+                advice = ""
+                if isinstance(node, int | float) and not isinstance(node, bool):
+                    advice = ". Type g.number(value, rank)"
+                elif hasattr(node, "shape"):
+                    advice = ". Type g.tensor(name, array)"
                 raise TypeError(f"{name} must be a node of this graph; got {error_repr(node)}{advice}")
             if self._by_uid.get(node.uid) is not node:
                 what = f"{node.name!r}, a node" if node.name else f"a node of shape {node.shape}"

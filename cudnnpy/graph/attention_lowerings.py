@@ -17,7 +17,7 @@ from cudnnpy.graph.operation_graph import Operation, OperationGraph, Tensor, eac
 
 # The buffer is in blocks of 16 x 16 elements. Other sizes were not tried on a GPU.
 _BLOCK = 16
-_PRODUCTS_OF_GRADIENT = 5
+PRODUCTS_OF_GRADIENT = 5
 
 
 class Part(NamedTuple):
@@ -30,12 +30,12 @@ class Part(NamedTuple):
 
 
 def parts(graph: OperationGraph) -> list[Part]:
-    """Return the graph for engines, and for the gradient of attention the form with a buffer; that of less memory first."""
-    with_views, views = _with_views(graph)
-    products = [one for one in with_views.operations if one.kind == "matmul"]
-    if len(products) < _PRODUCTS_OF_GRADIENT:
-        return [Part(with_views, views)]
-    outputs = set(with_views.outputs)
+    """Return the graph for engines, and for the gradient of attention also the form with a buffer, the smaller one first."""
+    viewed, views = with_views(graph)
+    products = [one for one in viewed.operations if one.kind == "matmul"]
+    if len(products) < PRODUCTS_OF_GRADIENT:
+        return [Part(viewed, views)]
+    outputs = set(viewed.outputs)
     sums = tuple(
         uid
         for one in graph.operations
@@ -43,21 +43,21 @@ def parts(graph: OperationGraph) -> list[Part]:
         for _, uid in one.results
         if uid in outputs
     )
-    found, specs = [Part(with_views, views, 0, sums)], with_views.specs
-    maker = {uid: one.kind for one in with_views.operations for _, uid in one.results}
+    found, specs = [Part(viewed, views, 0, sums)], viewed.specs
+    maker = {uid: one.kind for one in viewed.operations for _, uid in one.results}
     for product in products:
         tensors: dict[str, Any] = product.tensors
         a, spec = tensors["a"], specs[tensors["c"]]
         is_of_dq = tensors["c"] in outputs and tensors["b"] not in maker and maker.get(a) == "pointwise"
         fits = len(spec.shape) == 4 and not any(size % _BLOCK for size in spec.shape[2:])
         if is_of_dq and fits and spec.dtype in ("float16", "bfloat16"):
-            summed = Part(*_with_buffer(with_views, product, views, sums))
+            summed = _with_buffer(found[0], product)
             is_smaller = 4 * math.prod(spec.shape) <= 2 * math.prod(specs[a].shape)
             return [summed, *found] if is_smaller else [*found, summed]
     return found
 
 
-def _with_views(graph: OperationGraph) -> tuple[OperationGraph, dict[int, int]]:
+def with_views(graph: OperationGraph) -> tuple[OperationGraph, dict[int, int]]:
     """Return the graph with tensors in memory for transposed inputs, and these inputs by the tensors' unique ids."""
     inputs, specs = set(graph.in_memory) - set(graph.outputs), graph.specs
     virtual = {tensor.uid for tensor in graph.tensors if tensor.is_virtual}
@@ -89,9 +89,9 @@ def _axes(spec: TensorSpec) -> list[tuple[int, int]]:
     return sorted((t, n) for n, t in zip(spec.shape, spec.strides or packed_strides(spec.shape), strict=True) if n > 1)
 
 
-def _with_buffer(graph: OperationGraph, product: Operation, views: dict[int, int], sums: tuple[int, ...]) -> Any:
-    """Return the fields of the Part in which a product goes to a buffer, which is then rounded to the product's tensor."""
-    ((_, c),) = product.results
+def _with_buffer(part: Part, product: Operation) -> Part:
+    """Return the part in which a product goes to a buffer, which is then rounded to the product's tensor."""
+    graph, ((_, c),) = part.graph, product.results
     buffer, shape = 1 + max(tensor.uid for tensor in graph.tensors), graph.specs[c].shape
     summed = Tensor(buffer, TensorSpec(shape, "float32", packed_strides(shape)), reordering="f16x16")
     options = KINDS["pointwise"].complete({"mode": raw.CUDNN_POINTWISE_IDENTITY, "compute_dtype": "float32"})
@@ -102,4 +102,4 @@ def _with_buffer(graph: OperationGraph, product: Operation, views: dict[int, int
         for new in ((one._replace(results=(("c", buffer),)), rounding) if one is product else (one,))
     ]
     changed = graph._replace(tensors=(*graph.tensors, summed), operations=tuple(operations))
-    return changed, views, buffer, sums
+    return part._replace(graph=changed, buffer=buffer)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from cudnnpy import raw
-from cudnnpy.graph.attention_lowerings import parts
+from cudnnpy.graph.attention_lowerings import PRODUCTS_OF_GRADIENT, with_views
 from cudnnpy.graph.operation_graph import OperationGraph, each_uid
 
 _NOT_ALONE = {"concat", "reshape", "rng", "slice", "transpose"}
@@ -169,7 +169,7 @@ _RULES: tuple[tuple[Callable[[OperationGraph], bool], str], ...] = (
 
 def check_graph(graph: OperationGraph, names: Mapping[int, str]) -> None:
     """Raise ValueError for a graph that ends the process that plans it (docs/known-issues.md). `names` are the tensors'."""
-    graph, views, *_ = parts(graph)[0]
+    graph, views = with_views(graph)
     for rule in (_of_attention, _of_lengths, _of_maximum_gradients):
         for uid, expected in rule(graph):
             shape, _, strides, _ = graph.specs[uid]
@@ -182,7 +182,7 @@ def check_graph(graph: OperationGraph, names: Mapping[int, str]) -> None:
 def _of_attention(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-strides
     """The axis of the head size must be contiguous in all tensors of the products but k and dq of the product for dq."""
     products: list[dict[str, Any]] = [one.tensors for one in graph.operations if one.kind == "matmul"]
-    is_gradient = len(products) >= 5
+    is_gradient = len(products) >= PRODUCTS_OF_GRADIENT
     if not is_gradient and (len(products) != 2 or _kinds(graph).isdisjoint(("reduction", "softmax"))):
         return
     in_memory, maker = graph.in_memory, {uid: one.kind for one in graph.operations for _, uid in one.results}

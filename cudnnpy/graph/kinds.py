@@ -312,7 +312,7 @@ def _check_together(given: Operands, *names: str) -> None:
 
 
 def _normalization(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtype: ElementName) -> Any:
-    x, scale, bias, mode = given["x"], given["scale"], given.get("bias"), options["mode"]
+    x, scale, mode = given["x"], given["scale"], options["mode"]
     _check_statistic("scale", scale, x)
     _check_single(given, "epsilon", "exp_avg_factor")
     is_training, statistics_names = options["phase"] == raw.CUDNN_NORM_FWD_TRAINING, ("mean", "inv_variance")
@@ -322,8 +322,7 @@ def _normalization(options: Mapping[str, Any], given: Mapping[str, TensorSpec], 
     if "epsilon" not in given and "inv_variance" not in given:
         raise TypeError("epsilon must be a node; got none")
     _check_together(given, *statistics_names[mode == raw.CUDNN_RMS_NORM :])
-    if bias is not None and bias.shape != scale.shape:
-        raise ValueError(f"bias must have shape {scale.shape}, as scale; got shape {bias.shape}")
+    _check_equal("scale", given, "bias")
     found = {"y": _like(x.shape, x, dtype)}
     statistic = _like(tuple(statistics(mode, x.shape, scale.shape)), x, dtype)
     for name in ("input_running_mean", "input_running_var", *statistics_names):

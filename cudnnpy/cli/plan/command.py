@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     comparison.add_argument(
         "--compare",
         metavar="BEFORE.jsonl",
-        help="print what has changed since this file was written; exit status 1 if a problem is refused now",
+        help="print the changes since this file was written; exit status 1 if a problem is refused now",
     )
     comparison.add_argument(
         "--workspace-growth", type=size, metavar="SIZE", help="exit status 1 if a workspace grows by more than this"
@@ -231,7 +231,7 @@ def _check_gpu(options: argparse.Namespace, before: Sequence[Entry], keys: Seque
 def _print_comparison(
     options: argparse.Namespace, before: Sequence[Entry], planned: Planned, keys: Sequence[Key]
 ) -> bool:
-    """Print what has changed since an earlier run. Return whether something is worse by the limits."""
+    """Print the changes since an earlier run. Return whether a choice is worse, by the limits of the options."""
     from cudnnpy import raw
     from cudnnpy.cli import text_table
     from cudnnpy.cli.plan import comparison

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from statistics import geometric_mean
 from typing import NamedTuple
 
 from cudnnpy import raw
@@ -28,9 +28,10 @@ class Comparison(NamedTuple):
     @property
     def change(self) -> str:
         """The difference of the choices."""
-        if self.before is None or self.now is None:
-            was_refused, is_refused = self.before is None, self.now is None
-            return "refused both times" if was_refused and is_refused else _CHANGES[3 if was_refused else 0]
+        if self.now is None:
+            return "refused both times" if self.before is None else "refused now"
+        if self.before is None:
+            return "planned only now"
         before, now = self.before.choice, self.now.choice
         if before.name == now.name:
             return "the same choice"
@@ -39,8 +40,8 @@ class Comparison(NamedTuple):
     @property
     def slowdown(self) -> float | None:
         """The time now over the time before; None unless both were measured."""
-        times = [entry.choice.milliseconds for entry in (self.before, self.now) if entry is not None]
-        return times[1] / times[0] if len(times) == 2 and times[0] and times[1] else None
+        before, now = (entry and entry.choice.milliseconds for entry in (self.before, self.now))
+        return now / before if before and now else None
 
     def why_worse(self, workspace_growth: int | None = None, slowdown: float | None = None) -> str:
         """Return why the choice is worse than before by these limits; "" if it is not. None is no limit."""
@@ -93,7 +94,6 @@ def summary(comparisons: Sequence[Comparison], before: int, now: int) -> str:
     counts = Counter(one.change for one in comparisons)
     changes = ", ".join(f"{counts[change]} {change}" for change in _CHANGES if counts[change])
     ratios = [one.slowdown for one in comparisons if one.slowdown]
-    mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else 0.0
-    times = f"; time now over before: {mean:.3f} in the geometric mean" if ratios else ""
+    times = f"; time now over before: {geometric_mean(ratios):.3f} in the geometric mean" if ratios else ""
     problems = f"{len(comparisons)} problem{'s' * (len(comparisons) != 1)}"
     return f"cuDNN {raw.version_text(before)} and {raw.version_text(now)}: {problems}: {changes or 'none'}{times}"

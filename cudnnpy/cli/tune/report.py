@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Callable, Iterator, Sequence
+from statistics import geometric_mean
 from typing import NamedTuple
 
 from cudnnpy import raw
@@ -107,7 +107,7 @@ def summary(rows: Sequence[ReportRow]) -> str:
     count += f", {planned} planned without measuring" if planned else ""
     if not ratios:
         return count
-    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    mean = geometric_mean(ratios)
     times = [
         (row.entry.choice.milliseconds or 0.0, row.default.milliseconds or 0.0)
         for row in rows
