@@ -287,6 +287,7 @@ _CURVED: Mapping[str, str] = {
 }
 # functions whose errors do not vanish with the result
 _ABSOLUTE = ("log", "sin", "cos", "tan", "atan2", "pow", "mod", "floor_mod")
+_REMAINDERS = ("mod", "floor_mod")
 _EXACT = ("identity", "abs", "neg", "max", "min", "ceil", "floor", "gen_index", "binary_select", "relu_fwd", "relu_bwd")
 _TRANSFORM, _UNNOTED = 64.0, 16.0  # of Winograd and FFT algorithms, as in docs/test-your-convolution.md
 
@@ -359,6 +360,9 @@ class _Bounds(NamedTuple):
                 operand: step.given[operand] + s * errors[operand] for operand, s in zip(uncertain, signs, strict=True)
             }
             error = np.maximum(error, _difference(step.again(moved)[name], y))
+            if mode in _REMAINDERS:  # where the quotient may pass a whole number, any remainder is right
+                passes = np.trunc(_quotient(step, moved)) != np.trunc(_quotient(step, step.given))
+                error = np.where(passes, np.inf, error)
         if mode in _EXACT or mode.startswith(("cmp", "logical")):
             return error
         curve = mode.removesuffix("_fwd").removesuffix("_bwd")
@@ -366,6 +370,11 @@ class _Bounds(NamedTuple):
             factors = {"x": step.given["x"], "y": y, "1": np.ones_like(y)}
             error = error + _FAST * _size(step.given.get("dy", factors[_CURVED[curve]]))
         return error + _FUNCTION * roundoff * (_size(y) + (curve in _ABSOLUTE or curve in _CURVED))
+
+
+def _quotient(step: _Step, given: Given) -> Array:
+    """Return the quotient whose whole part the remainder of a step depends on."""
+    return FUNCTIONS["pointwise"]({**step.options, "mode": raw.CUDNN_POINTWISE_DIV}, {**step.given, **given}, {})["y"]
 
 
 def _arrays_of(given: Given) -> Iterator[Array]:

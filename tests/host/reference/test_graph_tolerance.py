@@ -259,3 +259,18 @@ def test_single_operations(
     allowed, right = reference.tolerance(g, arrays)[result], reference.run(g, arrays)[result]
     with np.errstate(invalid="ignore"):
         assert (np.abs(wrong.astype(np.float64) - right) > allowed).all()
+
+
+def test_a_remainder_whose_quotient_may_pass_a_whole_number_may_have_any_value() -> None:
+    """A divisor with an error is in x many times, and the ends of the errors may give nearly the same remainder."""
+    g = Graph()
+    x = g.tensor("x", TensorSpec((1, 1, 4), "float32"))
+    divisor = g.pointwise("sigmoid_fwd", g.tensor("b", TensorSpec((1, 1, 4), "float32")))
+    g.output("y", g.pointwise("mod", x, divisor))
+    arrays = {
+        "x": np.array([[[-3.0, 2.0, 0.3, 1.25]]], np.float32),
+        "b": np.array([[[-3.0, -4.0, 0.0, 0.0]]], np.float32),
+    }
+    allowed = reference.tolerance(g, arrays)["y"].ravel()
+    assert np.isinf(allowed[:2]).all()  # 63 and 111 times the divisor
+    assert (allowed[2:] < 0.01).all()
