@@ -84,6 +84,16 @@ def test_variances_of_normalizations_are_positive() -> None:
     assert [name for name, values in found.items() if values == POSITIVE] == ["inv_variance"]
 
 
+def test_scales_of_blocks_are_positive() -> None:
+    """cuDNN's engines lose the sign of a scale in float32."""
+    g = Graph()
+    x, scale = g.tensor("x", TensorSpec((1, 64, 128), "float8_e4m3fn")), g.tensor("scale", TensorSpec((1, 64, 4)))
+    w = g.tensor("w", TensorSpec((1, 128, 64), "float32"))
+    g.output("y", g.matmul(g.add("block_scale_dequantize", x=x, scale=scale, block_size=(32,))["y"], w))
+    found = dict(zip(g.problem(0).operands, g.problem(0).value_ranges, strict=True))
+    assert [name for name, values in found.items() if values == POSITIVE] == ["scale"]
+
+
 def test_whole_numbers_are_drawn_for_integers() -> None:
     assert ranges(lambda g, x: g.pointwise("identity", x), 1, X._replace(dtype="int8")) == [WHOLE]
 
