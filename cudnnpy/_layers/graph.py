@@ -779,7 +779,7 @@ class Graph(PublicDir):
         shape : tuple of ints
             The shape of x.
         x, y : Node, optional
-            The input and the result of a maximum.
+            The input and the result: of a maximum, and in every mode of tensors that are not channels last.
         index : Node, optional
             The indices of the maxima, in place of x and y.
 

@@ -1,8 +1,8 @@
 """Rules of cuDNN's engines, and rejected graphs.
 
 A graph that no engine computes breaks one of the rules; the error begins with it. Such a rule explains an error, and rejects no
-graph. A few graphs are rejected before cuDNN sees them, since it ends the process that plans them. Both were tried with cuDNN
-9.19 and 9.28 for the profile of an H200.
+graph. A few graphs are rejected before cuDNN sees them, since it ends the process that plans them, or plans what it then cannot
+run. They were tried with cuDNN 9.19 and 9.28 for the profile of an H200, and on one with 9.19.
 """
 
 from __future__ import annotations
@@ -168,14 +168,17 @@ _RULES: tuple[tuple[Callable[[OperationGraph], bool], str], ...] = (
 
 
 def check_graph(graph: OperationGraph, names: Mapping[int, str]) -> None:
-    """Raise ValueError for a graph that ends the process that plans it (docs/known-issues.md). `names` are the tensors'."""
+    """Raise ValueError for a graph that ends the process that plans it (docs/known-issues.md) or cannot run once planned.
+
+    `names` are the tensors'.
+    """
     graph, views = with_views(graph)
-    for rule in (_of_attention, _of_lengths, _of_maximum_gradients):
+    for rule, effect in _REJECTIONS:
         for uid, expected in rule(graph):
             shape, _, strides, _ = graph.specs[uid]
             name = names.get(views.get(uid, uid), "an intermediate result")
             raise ValueError(
-                f"{name} must have {expected}; got shape {shape} and strides {strides}, for which cuDNN ends the process"
+                f"{name} must have {expected}; got shape {shape} and strides {strides}, for which cuDNN {effect}"
             )
 
 
@@ -233,3 +236,22 @@ def _of_maximum_gradients(graph: OperationGraph) -> Iterator[tuple[int, str]]:  
             assert strides is not None
             if strides[1] == 1 and shape[1] > 1:
                 yield tensors["dy"], "packed strides for the gradient of maxpool without `index`"
+
+
+def _of_first_gradients(graph: OperationGraph) -> Iterator[tuple[int, str]]:
+    """The gradient of tensors that are not channels last takes x and y, in every mode (cuDNN's header)."""
+    for one in graph.operations:
+        tensors: dict[str, Any] = one.tensors
+        if one.kind == "resample_bwd" and not {"x", "y"} <= tensors.keys():
+            shape, _, strides, _ = graph.specs[tensors["dy"]]
+            assert strides is not None
+            if strides[1] != 1 and shape[1] > 1:
+                yield tensors["dy"], "channels-last strides for a gradient of resampling without x and y"
+
+
+_REJECTIONS: tuple[tuple[Callable[[OperationGraph], Iterator[tuple[int, str]]], str], ...] = (
+    (_of_attention, "ends the process"),
+    (_of_lengths, "ends the process"),
+    (_of_maximum_gradients, "ends the process"),
+    (_of_first_gradients, "has no engine"),
+)

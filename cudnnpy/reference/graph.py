@@ -372,7 +372,7 @@ class _Bounds(NamedTuple):
         return error + _FUNCTION * roundoff * (_size(y) + (curve in _ABSOLUTE or curve in _CURVED))
 
 
-def _quotient(step: _Step, given: Given) -> Array:
+def _quotient(step: _Step, given: Given) -> Any:
     """Return the quotient whose whole part the remainder of a step depends on."""
     return FUNCTIONS["pointwise"]({**step.options, "mode": raw.CUDNN_POINTWISE_DIV}, {**step.given, **given}, {})["y"]
 

@@ -33,7 +33,7 @@ def run(case: Case) -> str:
     except NoAlgorithmError as error:
         candidates = error.candidates
     except ValueError as error:
-        if "cuDNN ends the process" in str(error):
+        if "for which cuDNN" in str(error):
             return "rejected"
         raise
     except PlanningError as error:

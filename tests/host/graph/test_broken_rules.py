@@ -10,6 +10,7 @@ import sample_graphs
 from offline_profiles import needs_profiles
 
 from cudnnpy import DeviceProfile, Graph, TensorSpec, raw
+from cudnnpy._core.layouts import channels_last_strides, packed_strides
 from cudnnpy._planning import problem_notation
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.graph.broken_rules import broken_rule
@@ -218,3 +219,26 @@ def test_the_gradient_of_a_maximum_channels_last_needs_the_indices() -> None:
     dy, index = with_index.tensor("dy", small), with_index.tensor("index", small._replace(dtype="int8"))
     with_index.output("dx", with_index.resample_backward("maxpool", dy, large.shape, 2, index=index))
     with_index.problem()
+
+
+@pytest.mark.parametrize("given", ["", "x", "y"])
+def test_a_gradient_of_resampling_channels_first_needs_x_and_y(given: str) -> None:
+    """cuDNN plans it, and cudnnBackendExecute then returns CUDNN_STATUS_BAD_PARAM."""
+
+    def made(names: str, strides: Callable[..., Any]) -> Graph:
+        g = Graph()
+        shapes = {"dy": (2, 16, 4, 4), "x": (2, 16, 8, 8), "y": (2, 16, 4, 4)}
+        nodes = {
+            name: g.tensor(name, TensorSpec(shape, "float16", strides(shape)))
+            for name, shape in shapes.items()
+            if name in ("dy", *names)
+        }
+        g.output("dx", g.resample_backward("avgpool_include_padding", nodes.pop("dy"), shapes["x"], 2, **nodes))
+        return g
+
+    with pytest.raises(
+        ValueError, match=r"^dy must have channels-last strides for a gradient of .* without x and y; got"
+    ):
+        made(given, packed_strides).problem()
+    made("xy", packed_strides).problem()
+    made(given, channels_last_strides).problem()
