@@ -40,7 +40,7 @@ _POSITIVE = {
     "norm_backward": ("inv_variance",),
     "bn_finalize": ("y_sq_sum", "prev_running_var"),
     "bn_bwd_weights": ("invstd",),
-    "block_scale_dequantize": ("scale",),  # engines take the absolute values of scales in float32
+    "block_scale_dequantize": ("scale",),  # engine 7 takes absolute values
 }
 _FLAGS = {
     **dict.fromkeys(("logical_and", "logical_or", "logical_not"), ("x", "b")),

@@ -600,7 +600,7 @@ def block_scale_dequantize(options: Options, given: Given, specs: Specs) -> Made
 
     A block has block_size elements on the last axis, or on the last but one if the last axis has a scale for each element, as
     in the right matrix of a product; two sizes are for the last two axes. A larger scale tensor, as its 128x4 order
-    needs, is cut. Scales are positive: cuDNN's engines lose the sign of one in float32 (measured with 9.19 on an H200). With
+    needs, is cut. Scales are positive: some of cuDNN's engines lose the sign of one (measured with 9.19 on an H200). With
     negative_scale y = -x * scale; not confirmed on a GPU.
     """
     x, scale, sizes = given["x"], given["scale"], options["block_size"]

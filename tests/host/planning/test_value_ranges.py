@@ -85,7 +85,7 @@ def test_variances_of_normalizations_are_positive() -> None:
 
 
 def test_scales_of_blocks_are_positive() -> None:
-    """cuDNN's engines lose the sign of a scale in float32."""
+    """Engine 7 loses the sign of a scale."""
     g = Graph()
     x, scale = g.tensor("x", TensorSpec((1, 64, 128), "float8_e4m3fn")), g.tensor("scale", TensorSpec((1, 64, 4)))
     w = g.tensor("w", TensorSpec((1, 128, 64), "float32"))
