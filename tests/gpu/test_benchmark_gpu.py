@@ -26,7 +26,7 @@ def run(*words: str) -> str:
 
 def test_the_host_cost_is_measured(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
-    printed = run("tools.benchmark", "host", "--seconds", "25", "-o", str(file))
+    printed = run("tools.benchmark", "host", "--seconds", "50", "-o", str(file))
     rows = Rows(file).rows
     assert rows.keys() == {"host | float16", "host | float32"}, printed
     assert [row["error"] for row in rows.values() if row["error"]] == []
