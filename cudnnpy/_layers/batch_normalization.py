@@ -489,11 +489,9 @@ class Normalized(NamedTuple):
 
     def descriptor(self) -> TensorDescriptor:
         """The parameters' descriptor."""
-        if self.spatial:
-            rank = max(len(self.x.shape), 4)
-            return TensorDescriptor((1, self.x.shape[1], *(1,) * (rank - 2)), statistics_dtype(self.x.dtype))
-        shape = (1, *self.x.shape[1:])
-        return tensor_descriptor(TensorSpec(shape, statistics_dtype(self.x.dtype), packed_strides(shape)))
+        _, channels, *spatial = self.x.shape
+        shape = (1, channels, *(1 if self.spatial else size for size in spatial))
+        return tensor_descriptor(TensorSpec(shape, self.flat.dtype, packed_strides(shape)))
 
     def logical(self, parameter: TensorSpec) -> TensorSpec:
         """A parameter for per_activation with its axes as (1, C, spatial...): the functions take these packed only."""
