@@ -42,7 +42,6 @@ from cudnnpy._layers.graph import Graph, Node
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.chooser import OtherGpu
 from cudnnpy._planning.plan import Plan
-from cudnnpy._planning.selection import plan_for
 from cudnnpy.errors import FunctionNotAvailableError
 from cudnnpy.typing import Array, ArrayT, AttentionLayout, AttentionOperation, CausalMask, ElementName, Stream
 
@@ -442,18 +441,8 @@ class Attention(PreferenceOptions, ArrayOperation):
         if operation == "forward" and not has_last:
             hidden = [Operand("statistics", self._new("statistics", sizes.shapes["statistics"], {}), True)]
         graph = _Composition(self, sizes, [*_on(operands, wanted), *hidden]).graph
-        problem, order = graph._problem(call.device)
         scratch = [byte_extent(spec) for o, spec in zip(operands, wanted, strict=True) if is_converted(o.spec, spec)]
-        scratch += [byte_extent(operand.spec) for operand in hidden]
-        memory_limit = call.memory_limit_with_scratch(*scratch)
-        plan = plan_for(
-            problem,
-            graph.options,
-            stream=call.stream,
-            memory_limit=memory_limit,
-            lists_candidates=False,
-            operands=order,
-        )
+        plan = graph._plan_in(call, *scratch, *(byte_extent(operand.spec) for operand in hidden))
         sources = [*range(len(operands)), *(scratch_buffer(operand.spec) for operand in hidden)]
         executable = with_implicit_operands(plan.executable, sources, len(operands))
         return with_conversion_copies(plan.name, call.device, operands, executable, wanted, plan=plan), results

@@ -40,6 +40,13 @@ def test_tuning_is_summarized(tmp_path: Path) -> None:
     assert Rows(file).rows
 
 
+def test_attention_is_summarized(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    printed = run("tools.benchmark.attention", "-o", str(file), "--seconds", "40", "--shapes", "8")
+    assert "forward over the best road, all: " in printed
+    assert [row["error"] for row in Rows(file).rows.values() if row["error"]] == []
+
+
 def test_a_survey_has_rows_that_are_judged(tmp_path: Path) -> None:
     file = tmp_path / "s.jsonl"
     assert "candidates" in run("tools.ranking.survey", "-o", str(file), "--seconds", "20", "--processes", "2")
