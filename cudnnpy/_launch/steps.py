@@ -27,8 +27,6 @@ class Executable(Protocol):
     An optional attribute `is_relocatable` is true if the same kernels serve all addresses that the plan was made for.
 
     All that a bound launch depends on is fixed when the plan is made, except for the addresses: a launch may be called again.
-    An executable with numbers that a call may change has a true attribute `has_call_scalars`. A launch that copies the
-    parameters of its kernels would keep their values, and no two captures tell them apart.
     """
 
     workspace_size: int
@@ -38,8 +36,8 @@ class Executable(Protocol):
 
 
 def is_relocatable(executable: Executable) -> bool:
-    """Return whether the kernels of an executable serve all addresses that its plan was made for, and all of its calls."""
-    return bool(getattr(executable, "is_relocatable", False)) and not getattr(executable, "has_call_scalars", False)
+    """Return whether the kernels of an executable serve all addresses that its plan was made for."""
+    return bool(getattr(executable, "is_relocatable", False))
 
 
 # Calls of C functions
@@ -119,11 +117,6 @@ class OffsetExecutable:
     def __init__(self, executable: Executable, offsets: tuple[int, ...]) -> None:
         self.executable, self.offsets, self.workspace_size = executable, offsets, executable.workspace_size
 
-    @property
-    def is_relocatable(self) -> bool:
-        """Whether the same kernels serve all addresses."""
-        return is_relocatable(self.executable)
-
     def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> BoundLaunch:
         """Return the launch on these addresses."""
         parts = tuple(address + offset for address, offset in zip(addresses, self.offsets, strict=True))
@@ -138,7 +131,7 @@ class Step(NamedTuple):
 
 
 class StepSequence:
-    """Executables in sequence, as one. Indices refer to the operands, the parts of scratch memory, and the constants.
+    """Executables in sequence, as one. Indices refer to the operands, then to the parts of scratch memory.
 
     Parameters
     ----------
@@ -146,12 +139,10 @@ class StepSequence:
         The executables, in order.
     scratch : sequence of int
         The sizes of the parts of scratch memory in bytes. They come first in the workspace; the steps share the rest.
-    constants : sequence
-        Owners of device memory, each with an `address`, which the sequence holds.
     """
 
-    def __init__(self, steps: Sequence[Step], scratch: Sequence[int] = (), constants: Sequence[Any] = ()) -> None:
-        self.steps, self.scratch, self._constants = steps, scratch, constants
+    def __init__(self, steps: Sequence[Step], scratch: Sequence[int] = ()) -> None:
+        self.steps, self.scratch = steps, scratch
         self._parts = [aligned_size(size) for size in scratch]
         shared = max((step.executable.workspace_size for step in steps), default=0)
         self.workspace_size = sum(self._parts) + shared
@@ -167,12 +158,9 @@ class StepSequence:
         for size in self._parts:
             known.append(workspace)
             workspace += size
-        known += [constant.address for constant in self._constants]
         at = known.__getitem__
         launches = [executable.bind(handle, tuple(map(at, indices)), workspace) for executable, indices in self.steps]
-        return (
-            launches[0] if len(launches) == 1 and not self._constants else sequential_launch(launches, (self, handle))
-        )
+        return launches[0] if len(launches) == 1 else sequential_launch(launches, (self, handle))
 
 
 def in_parts(make: Callable[..., FunctionCall], *specs: TensorSpec, whole: int = 0) -> Executable:

@@ -1,25 +1,34 @@
 """Attention and its gradients: graphs of two and of five products, which one engine computes without storing all scores.
 
-The graphs are in the form that engines take (tests/host/layers/test_attention_plans.py plans them). Three decisions:
+The graphs are in the form that engines take (tests/host/layers/test_attention.py plans them), and compute right
+(tests/gpu/test_attention_gpu.py). cuDNN 9.19 ignores or misreads others without an error:
 
-- A masked score is -1e30, which is finite: in a row of masked scores, -infinity would give NaN. Such a row would get the mean
-  of v. Where there may be one, the weights of masked scores are therefore set to 0 once more after the softmax, in the place
-  of a dropout, in forward and in backward.
-- Engines need the statistics in memory. Without `statistics`, forward has them in scratch memory.
-- Engines for backward take k and v twice, as they are and transposed: cudnnpy/graph/attention_lowerings.py.
+- A mask is a selection of its own right before the softmax; engines know a window by its form. They ignore a conjunction of
+  flags, and a selection after the softmax.
+- Tensors that are broadcast along the queries are read right in the first row alone. The lengths and the bias are therefore
+  described as tensors with all queries, whose stride is 0.
+- Masked scores are -infinity, which the engines of forward take for what it is. In backward, the masks follow the difference to
+  the statistics, where -infinity would be subtracted from -infinity.
+- dk and dv of heads that share keys are sums of numbers of q's type.
+- dbias is a reduction, also of all scores to themselves.
+
+Engines need the statistics in memory. Without `statistics`, forward has them in scratch memory. Engines for backward take k and
+v twice, as they are and transposed: cudnnpy/graph/attention_lowerings.py.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
+from cudnnpy import raw
 from cudnnpy._arrays.device_array import current_device
 from cudnnpy._checks.option_values import check_flag, check_integer, check_number, check_option, error_repr
 from cudnnpy._checks.preferences import PreferenceOptions
 from cudnnpy._checks.suggestions import with_suggestions
+from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides, stride_order, to_packed
 from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.dispatch import Call, Specs
@@ -33,7 +42,7 @@ from cudnnpy._layers.graph import Graph, Node
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.chooser import OtherGpu
 from cudnnpy._planning.plan import Plan
-from cudnnpy._planning.selection import plan_for
+from cudnnpy.errors import FunctionNotAvailableError
 from cudnnpy.typing import Array, ArrayT, AttentionLayout, AttentionOperation, CausalMask, ElementName, Stream
 
 if TYPE_CHECKING:
@@ -42,9 +51,9 @@ if TYPE_CHECKING:
 DTYPES: tuple[ElementName, ...] = ("float16", "bfloat16")
 LAYOUTS: tuple[AttentionLayout, ...] = get_args(AttentionLayout)
 OPERATIONS: tuple[AttentionOperation, ...] = get_args(AttentionOperation)
-MASKED = -1e30  # the score of a masked key, and the statistics of a query without keys
-LEAST = -1e29  # scores below are masked
 HEAD_SIZES = range(8, 257, 8)
+_MASKS = 91000  # the first release whose engines take a score of -infinity for a mask
+LOWEST = -(2.0**100)  # a difference whose exponential is 0
 
 _OPTIONAL = ("bias", "lengths_q", "lengths_kv")
 _INPUTS = {"forward": ("q", "k", "v"), "backward": ("dout", "q", "k", "v", "out", "statistics")}
@@ -127,6 +136,17 @@ def sizes_of(layout: AttentionLayout, shapes: Mapping[str, Sequence[int]]) -> Si
     return sizes
 
 
+def check_dbias(sizes: Sizes, bias: tuple[int, ...] | None) -> None:
+    """Raise ValueError if no engine computes the gradient of a bias of this shape."""
+    if bias is None:
+        raise ValueError("dbias must be False where there is no bias; got another value")
+    if bias[2:] != sizes.scores[2:]:
+        raise ValueError(
+            f"bias must have all queries and keys, shape (..., {sizes.queries}, {sizes.keys}), where dbias is wanted; "
+            f"got shape {bias}"
+        )
+
+
 @with_suggestions
 @dataclass(frozen=True, kw_only=True)
 class Attention(PreferenceOptions, ArrayOperation):
@@ -157,13 +177,13 @@ class Attention(PreferenceOptions, ArrayOperation):
     q, k and v are float16 or bfloat16 with head sizes of 8 to 256, in steps of 8; v may have its own. q has a multiple of the
     heads of k and v: heads in a row share one of theirs. Arrays, streams and errors are as for `Convolution`.
 
-    Scores below -1e29 are masked, such as with a bias of -infinity. A query without any key has the result 0, no gradients, and
-    the statistics -1e30. Elements of arrays beyond the lengths must be finite.
+    A bias of -infinity masks. A query without any key has the result 0, no gradients, and the statistics -infinity. Elements of
+    arrays beyond the lengths must be finite.
 
     `deterministic` rejects the forms of `backward` that add in any order: a dq in a buffer, and sums for dbias. A
     workspace of 256 bytes or more is needed, except by forward with one query, so that prefer="no_workspace" finds none.
 
-    This class has been planned for GPUs, but has not run on one yet. `cudnnpy.reference` computes in float64 and rounds once.
+    Masks need cuDNN 9.10 or later. `cudnnpy.reference` computes in float64 and rounds once.
 
     Examples
     --------
@@ -267,8 +287,8 @@ class Attention(PreferenceOptions, ArrayOperation):
         dq, dk, dv : array, optional
             The results, of the shapes and the dtype of q, k and v.
         dbias : bool or array
-            Whether the gradient with respect to the bias is a result, or an array for it, of the bias's shape and dtype. It is
-            computed in q's dtype.
+            Whether the gradient with respect to the bias is a result, or an array for it, of the bias's shape and dtype. The
+            bias must have all queries and keys. The gradient is computed in q's dtype.
         stream : stream, optional
             Where the work is queued.
 
@@ -308,9 +328,10 @@ class Attention(PreferenceOptions, ArrayOperation):
         operation : {"forward", "backward"}
             The operation.
         q, k, v, bias, lengths_q, lengths_kv, out, dout : array or TensorSpec
-            As for `forward` and `backward`, but aligned to 16 bytes, with strides that are multiples of 8, and 1 on the last
-            axis, since a plan makes no copies. `out` and `dout` are packed in q's order of strides by default. Statistics are
-            packed, and new results have the order of strides of q, k, v and the bias.
+            As for `forward` and `backward`, but aligned to 16 bytes, with strides that are multiples of 16 bytes, and 1 on the
+            last axis, since a plan makes no copies. `out` and `dout` are packed in q's order of strides by default.
+            Statistics are packed, and new results have the order of strides of q, k, v and the bias; rows of a dbias start at
+            multiples of 16 bytes.
         dbias : bool
             Whether dbias is a result, which is of q's dtype.
         device : int or DeviceProfile, optional
@@ -384,11 +405,11 @@ class Attention(PreferenceOptions, ArrayOperation):
             raise ValueError(f"a planned problem must have elements; got scores of shape {sizes.scores}")
         wanted = _for_engines(operands)
         for operand, needed in zip(operands, wanted, strict=True):
-            if is_converted(operand.spec, needed) and operand.name != "dbias":
+            if is_converted(operand.spec, needed) and operand.name in specs:
                 spec = self._in_layout(operand.spec) if operand.name in sizes.shapes else operand.spec
                 raise ValueError(
-                    f"{operand.name} must have strides that are multiples of 8, 1 on the last axis, and be aligned to 16 "
-                    f"bytes, since a plan makes no copies; got strides {spec.strides} and an alignment of {spec.alignment}"
+                    f"{operand.name} must have strides that are multiples of 16 bytes, 1 on the last axis, and be aligned to "
+                    f"16 bytes, since a plan makes no copies; got strides {spec.strides} and an alignment of {spec.alignment}"
                 )
         graph = _Composition(self, sizes, _on(operands, wanted)).graph
         if isinstance(device, OtherGpu):
@@ -411,7 +432,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         ]
         if 0 in (*sizes.scores, sizes.kv_heads):
             steps = [
-                Step(fill(o.spec, MASKED if o.name == "statistics" else 0.0), (at,))
+                Step(fill(o.spec, -math.inf if o.name == "statistics" else 0.0), (at,))
                 for at, o in enumerate(operands)
                 if o.is_result and byte_extent(o.spec)
             ]
@@ -420,18 +441,8 @@ class Attention(PreferenceOptions, ArrayOperation):
         if operation == "forward" and not has_last:
             hidden = [Operand("statistics", self._new("statistics", sizes.shapes["statistics"], {}), True)]
         graph = _Composition(self, sizes, [*_on(operands, wanted), *hidden]).graph
-        problem, order = graph._problem(call.device)
         scratch = [byte_extent(spec) for o, spec in zip(operands, wanted, strict=True) if is_converted(o.spec, spec)]
-        scratch += [byte_extent(operand.spec) for operand in hidden]
-        memory_limit = call.memory_limit_with_scratch(*scratch)
-        plan = plan_for(
-            problem,
-            graph.options,
-            stream=call.stream,
-            memory_limit=memory_limit,
-            lists_candidates=False,
-            operands=order,
-        )
+        plan = graph._plan_in(call, *scratch, *(byte_extent(operand.spec) for operand in hidden))
         sources = [*range(len(operands)), *(scratch_buffer(operand.spec) for operand in hidden)]
         executable = with_implicit_operands(plan.executable, sources, len(operands))
         return with_conversion_copies(plan.name, call.device, operands, executable, wanted, plan=plan), results
@@ -439,9 +450,14 @@ class Attention(PreferenceOptions, ArrayOperation):
     def _operands(self, call: Call, operation: str, has_last: bool) -> tuple[Sizes, list[Operand]]:
         """Check the arrays of a call; return the sizes, and the operands with the axes BHSD, the results last."""
         sizes, tensors = self._inputs(call)
+        if raw.version() < _MASKS and (self.causal or self.window or any(name in tensors for name in _OPTIONAL)):
+            raise FunctionNotAvailableError(
+                f"masks and a bias of Attention need cuDNN {raw.version_text(_MASKS)} or later; "
+                f"the loaded release is {raw.version_text(raw.version())}"
+            )
         q = tensors["q"]
-        if has_last and operation == "backward" and "bias" not in tensors:
-            raise ValueError("dbias must be False where there is no bias; got another value")
+        if has_last and operation == "backward":
+            check_dbias(sizes, tensors["bias"].shape if "bias" in tensors else None)
         results = _RESULTS[operation][: None if has_last else -1]
         for name in dict.fromkeys((*_INPUTS[operation], *results)):
             if name in tensors:
@@ -528,14 +544,30 @@ def _for_engines(operands: Sequence[Operand]) -> list[TensorSpec]:
     (dtype,) = (operand.spec.dtype for operand in operands if operand.name == "q")
     wanted = []
     for name, spec, *_ in operands:
-        assert spec.strides is not None
-        others = [stride for size, stride in zip(spec.shape[:-1], spec.strides, strict=False) if size > 1]
-        is_parameter = name in ("bias", "dbias", "statistics")
-        fits = spec.alignment >= 16 and (spec.strides[-1] == 1 or spec.shape[-1] == 1)
-        if spec.dtype != "int32" and not (fits and (is_parameter or all(stride % 8 == 0 for stride in others))):
-            spec = to_packed(spec)
-        wanted.append(spec._replace(dtype=dtype) if name == "dbias" else spec)
+        if name in ("bias", "dbias"):
+            spec = _in_rows_of_16_bytes(spec if name == "bias" else spec._replace(dtype=dtype))
+        elif name == "statistics":
+            spec = to_packed(spec) if spec.alignment < 16 else spec
+        elif spec.dtype != "int32":
+            assert spec.strides is not None
+            others = [stride for size, stride in zip(spec.shape[:-1], spec.strides, strict=False) if size > 1]
+            fits = spec.alignment >= 16 and spec.strides[-1] == 1 and all(stride % 8 == 0 for stride in others)
+            spec = spec if fits else to_packed(spec)
+        wanted.append(spec)
     return wanted
+
+
+def _in_rows_of_16_bytes(spec: TensorSpec) -> TensorSpec:
+    """Return a tensor whose rows start at multiples of 16 bytes, where they have several elements."""
+    strides, per_row = spec.strides, 16 // dtype_of(spec.dtype).itemsize
+    assert strides is not None
+    others = [stride for size, stride in zip(spec.shape[:-1], strides, strict=False) if size > 1]
+    fits = spec.shape[-1] == 1 or (strides[-1] == 1 and all(stride % per_row == 0 for stride in others))
+    if spec.alignment >= 16 and fits:
+        return spec
+    *rest, columns = spec.shape
+    columns = columns if columns == 1 else -(-columns // per_row) * per_row
+    return to_packed(spec)._replace(strides=packed_strides((*rest, columns)))
 
 
 def _on(operands: Sequence[Operand], specs: Sequence[TensorSpec]) -> list[Operand]:
@@ -553,101 +585,98 @@ class _Composition:
         self.graph = graph = Graph(**options._preferences())
         self.tensors: dict[str, Node] = {}
         for name, spec, is_result, *_ in operands:
+            if name == "bias":
+                self.bias_shape = spec.shape
             if not is_result:
-                ones = (1, 1, 1)
-                like = (
-                    spec._replace(shape=spec.shape + ones, strides=(1, *ones)) if name.startswith("lengths") else spec
-                )
-                self.tensors[name] = graph.tensor(name, like)
+                self.tensors[name] = graph.tensor(name, self.along_queries(name, spec))
         self.dtype = self.tensors["q"].spec.dtype
         made = self.gradients() if "dout" in self.tensors else self.attention()
         for name, spec, is_result, *_ in operands:
             if is_result:
                 graph.output(name, made[name], spec.dtype, spec.strides)
 
+    def along_queries(self, name: str, spec: TensorSpec) -> TensorSpec:
+        """Return lengths, or a bias that is broadcast along the queries, as a tensor with all queries, with stride 0."""
+        if name.startswith("lengths"):
+            return spec._replace(shape=(self.sizes.batch, 1, self.sizes.queries, 1), strides=(1, 1, 0, 1))
+        if name == "bias" and spec.shape[2] == 1:
+            assert spec.strides is not None
+            (b, h, _, k), (*outer, _, key) = spec.shape, spec.strides
+            return spec._replace(shape=(b, h, self.sizes.queries, k), strides=(*outer, 0, key))
+        return spec
+
     def attention(self) -> dict[str, Node]:
         """Add the operations of forward; return the results by name."""
-        g, (scores, counts) = self.graph, self.scores()
+        g, scores = self.graph, self.scores()
         largest = g.reduction("max", scores, (3,))
         powers = g.pointwise("exp", g.pointwise("sub", scores, largest))
         total = g.reduction("add", powers, (3,))
         statistics = g.pointwise("add", largest, g.pointwise("log", total))
-        weights = g.pointwise("div", powers, total, dtype=self.dtype if counts is None else None)
-        if counts is not None:
-            weights = self.selected(weights, 0.0, counts, self.dtype)
+        weights = g.pointwise("div", powers, total, dtype=self.dtype)
         return {"out": g.matmul(weights, self.tensors["v"]), "statistics": statistics}
 
     def gradients(self) -> dict[str, Node]:
         """Add the operations of backward; return the results by name."""
-        g, tensors, (scores, counts) = self.graph, self.tensors, self.scores()
+        g, tensors = self.graph, self.tensors
         dout, one = tensors["dout"], self.number(1.0)
         sums = g.pointwise("mul", g.reduction("add", g.pointwise("mul", dout, tensors["out"]), (3,)), one)
-        weights = g.pointwise("exp", g.pointwise("sub", scores, tensors["statistics"]))
-        if counts is not None:
-            weights = self.selected(weights, 0.0, counts)
+        differences = g.pointwise("sub", self.scores(), tensors["statistics"])
+        if self.options._may_lack_keys(self.sizes, tensors):  # -infinity less -infinity is NaN
+            is_number = g.pointwise("cmp_ge", differences, self.number(LOWEST))
+            differences = g.pointwise("binary_select", differences, self.number(LOWEST), is_number)
+        weights = g.pointwise("exp", differences)
         stored = g.pointwise("mul", weights, one, dtype=self.dtype)
         of_weights = g.matmul(dout, self.transposed(tensors["v"]))
         of_scores = g.pointwise("mul", g.pointwise("sub", of_weights, sums), weights)
         scaled = g.pointwise("mul", of_scores, self.number(self.scale), dtype=self.dtype)
         return {
             "dq": g.matmul(scaled, tensors["k"]),
-            "dk": self.of_heads(g.matmul(self.transposed(scaled), tensors["q"])),
-            "dv": self.of_heads(g.matmul(self.transposed(stored), dout)),
+            "dk": self.of_heads(self.transposed(scaled), tensors["q"]),
+            "dv": self.of_heads(self.transposed(stored), dout),
             **({"dbias": self.of_bias(of_scores)} if self.has_dbias else {}),
         }
 
-    def scores(self) -> tuple[Node, Node | None]:
-        """Add the scores; return them and flags of those that count, None if every query has a key."""
+    def scores(self) -> Node:
+        """Add the scores with the bias and the masks. Each mask generates its own indices of the tensor that it masks."""
         g, tensors = self.graph, self.tensors
-        scores = g.matmul(tensors["q"], self.transposed(tensors["k"]))
-        scores = g.pointwise("mul", scores, self.number(self.scale))
+        x = g.pointwise("mul", g.matmul(tensors["q"], self.transposed(tensors["k"])), self.number(self.scale))
         if "bias" in tensors:
-            scores = g.pointwise("add", scores, tensors["bias"])
-        for allowed in self.masks():
-            scores = self.selected(scores, MASKED, allowed(scores))
-        if not self.options._may_lack_keys(self.sizes, tensors):
-            return scores, None
-        # NaN is not less, so that it stays
-        counts = g.pointwise("logical_not", g.pointwise("cmp_lt", scores, self.number(LEAST)))
-        return self.selected(scores, MASKED, counts) if "bias" in tensors else scores, counts
+            x = g.pointwise("add", x, tensors["bias"])
+        left, right, diagonal = self.options._band(self.sizes)
+        lengths_q, lengths_kv = (tensors.get(name) for name in ("lengths_q", "lengths_kv"))
 
-    def masks(self) -> Iterator[Callable[[Node], Node]]:
-        """Yield functions that add the flags of the keys that the window, then the lengths allow, for the scores so far.
+        def query(x: Node) -> Node:
+            return g.pointwise("gen_index", x, axis=2)
 
-        Each mask generates its own indices: planning ends the process where two masks by lengths share the indices of a tensor.
-        """
-        g, (left, right, diagonal) = self.graph, self.options._band(self.sizes)
-        lengths_q, lengths_kv = (self.tensors.get(name) for name in ("lengths_q", "lengths_kv"))
-        ends_at_lengths = self.options.causal == "bottom_right" and not lengths_q is lengths_kv is None
-        if ends_at_lengths:
-            diagonal = 0
+        def key(x: Node) -> Node:
+            return g.pointwise("gen_index", x, axis=3)
 
-        def key(scores: Node) -> Node:
-            return g.pointwise("gen_index", scores, axis=3)
+        def selected(x: Node, allowed: Node) -> Node:
+            return g.pointwise("binary_select", x, self.number(-math.inf), allowed)
 
-        def query(scores: Node) -> Node:
-            return g.pointwise("gen_index", scores, axis=2)
-
-        def on_diagonal(scores: Node) -> Node:
-            """Return the queries' keys on the diagonal, less the number `diagonal`."""
-            if not ends_at_lengths:
-                return query(scores)
+        if lengths_q is not None:
+            x = selected(x, g.pointwise("cmp_lt", query(x), lengths_q))
+        if lengths_kv is not None:
+            x = selected(x, g.pointwise("cmp_lt", key(x), lengths_kv))
+        if self.options.causal == "bottom_right" and not lengths_q is lengths_kv is None:
             keys = g.number(self.sizes.keys, dtype="int32") if lengths_kv is None else lengths_kv
             queries = g.number(self.sizes.queries, dtype="int32") if lengths_q is None else lengths_q
-            return g.pointwise("sub", g.pointwise("add", query(scores), keys, **_INT32), queries, **_INT32)
 
+            def row(x: Node) -> Node:
+                """Return the keys on the diagonal."""
+                return g.pointwise("sub", g.pointwise("add", query(x), keys, **_INT32), queries, **_INT32)
+
+            if right is not None:
+                x = selected(x, g.pointwise("cmp_ge", self.moved(row(x), right), key(x)))
+            if left is not None:
+                x = selected(x, g.pointwise("cmp_gt", self.moved(key(x), left + 1), row(x)))
+            return x
         if right is not None:
-            yield lambda s: g.pointwise("cmp_ge", self.moved(on_diagonal(s), diagonal + right), key(s))
+            x = selected(x, g.pointwise("cmp_ge", self.moved(query(x), diagonal + right), key(x)))
         if left is not None:
-            yield lambda s: g.pointwise("cmp_ge", key(s), self.moved(on_diagonal(s), diagonal - left))
-        if lengths_q is not None:
-            yield lambda s: g.pointwise("cmp_lt", query(s), lengths_q)
-        if lengths_kv is not None:
-            yield lambda s: g.pointwise("cmp_lt", key(s), lengths_kv)
-
-    def selected(self, x: Node, other: float, flags: Node, dtype: ElementName | None = None) -> Node:
-        """Add a selection: x where a flag is true, a number elsewhere."""
-        return self.graph.pointwise("binary_select", x, self.number(other), flags, dtype=dtype)
+            column = g.pointwise("add", key(x), self.number(float(left + 1 - diagonal)))
+            x = selected(x, g.pointwise("cmp_gt", column, query(x)))
+        return x
 
     def moved(self, indices: Node, by: int) -> Node:
         """Add a sum of indices and a number, if that is not 0."""
@@ -662,18 +691,17 @@ class _Composition:
         strides = (*strides[:2], strides[3], strides[2])
         return self.graph.add("reshape", x=x, shape=(b, h, d, s), strides=strides)["y"]
 
-    def of_heads(self, gradient: Node) -> Node:
-        """Add the sum of a gradient over the heads that share a head of k and v."""
+    def of_heads(self, a: Node, b: Node) -> Node:
+        """Add a product, and its sum over the heads that share a head of k and v. Engines sum numbers of q's type alone."""
         if self.sizes.heads == self.sizes.kv_heads:
-            return gradient
+            return self.graph.matmul(a, b)
+        gradient = self.graph.matmul(a, b, dtype=self.dtype)
         batch, _, *rest = gradient.shape
         return self.graph.add("reduction", op="add", x=gradient, shape=(batch, self.sizes.kv_heads, *rest))["y"]
 
     def of_bias(self, of_scores: Node) -> Node:
         """Add the sum of the gradient of the scores over the axes that the bias is broadcast along."""
-        shapes = zip(self.tensors["bias"].shape, self.sizes.scores, strict=True)
-        axes = [axis for axis, (size, full) in enumerate(shapes) if size < full]
-        return self.graph.reduction("add", of_scores, axes) if axes else self.graph.pointwise("identity", of_scores)
+        return self.graph.add("reduction", op="add", x=of_scores, shape=self.bias_shape)["y"]
 
     def number(self, value: float) -> Node:
         """Add a number."""

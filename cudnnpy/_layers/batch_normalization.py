@@ -14,10 +14,11 @@ used.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from ctypes import c_double
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, NamedTuple, get_args
+from itertools import compress
+from typing import Any, NamedTuple, TypeAlias, cast, get_args
 
 from cudnnpy import raw
 from cudnnpy._arrays.array_libraries import check_writable
@@ -37,7 +38,6 @@ from cudnnpy._core.layouts import (
 from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.fill_executables import fill
-from cudnnpy._launch.implicit_operands import ConstantBuffer, OperandSources, scratch_buffer, with_implicit_operands
 from cudnnpy._launch.operands import (
     check_no_overlaps,
     logical,
@@ -47,6 +47,7 @@ from cudnnpy._launch.operands import (
     resolve_output,
 )
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
+from cudnnpy._launch.step_builder import StepBuilder
 from cudnnpy._launch.steps import (
     Executable,
     FunctionCall,
@@ -57,24 +58,16 @@ from cudnnpy._launch.steps import (
     scaling_arguments,
     tensor_descriptor,
 )
-from cudnnpy._layers.arguments.normalization import (
-    GRADIENTS,
-    check_both_or_neither,
-    check_channels,
-    check_epsilon,
-    parameter_dtypes,
-    statistics_dtype,
-    unpack_gradients,
-)
 from cudnnpy._layers.graph import Graph
+from cudnnpy._planning.plan import Plan
 from cudnnpy.descriptors import ActivationDescriptor, TensorDescriptor
 from cudnnpy.typing import Array, ArrayT, ElementName, Layout, NormalizationActivation, NormalizationMode, Stream
 
 _RANKS = range(2, 6)
-_NAN = float("nan")
 _DEFAULT_PARAMETERS = {"scale": 1.0, "bias": 0.0}
 RUNNING = ("running_mean", "running_variance")
 SAVED = ("saved_mean", "saved_inverse_variance")
+GRADIENTS = ("out_scale", "out_bias")
 
 # Channels first, graphs are faster for few long channels: the maximum of channels, and the minimum of elements in each.
 _MAX_FEW_CHANNELS, _MIN_LONG_CHANNEL = 128, 1 << 16
@@ -137,7 +130,7 @@ class BatchNormalization(ArrayOperation):
     def _canonical(self) -> dict[str, Any]:
         check_option("mode", self.mode, NORMALIZATION_MODES)
         check_layout(self.layout)
-        return {"epsilon": check_epsilon(self.epsilon)}
+        return {"epsilon": check_number("epsilon", self.epsilon, 0.0, finite=True)}
 
     def forward_training(
         self,
@@ -284,10 +277,13 @@ class BatchNormalization(ArrayOperation):
         dbias : array or None
             Of scale's dtype, or without a scale of out_bias's or x's; None if it is not computed.
         """
-        computed = scale is not None, should_compute_bias(bias, scale)
-        results = {"out": out, "out_scale": out_scale, "out_bias": out_bias}
-        if computed != (True, True):
-            results = _computed_results(results, computed)
+        results: dict[str, Any] = {"out": out}
+        outs = ("out_scale", out_scale, scale is not None), ("out_bias", out_bias, should_compute_bias(bias, scale))
+        for name, array, is_computed in outs:
+            if is_computed:
+                results[name] = array
+            elif array is not None:
+                raise ValueError(f"{name} must be None where there is no {name[4:]}; got an array")
         found = self._run(
             "BatchNormalization.backward",
             self,
@@ -300,9 +296,10 @@ class BatchNormalization(ArrayOperation):
             beta,
             parameter_alpha,
             parameter_beta,
-            computed[1],
+            "out_bias" in results,
         )
-        return unpack_gradients(found, *computed)
+        made = dict(zip(results, found if len(results) > 1 else (found,), strict=True))
+        return made["out"], made.get("out_scale"), made.get("out_bias")
 
     # Set-up, once for each call signature
 
@@ -311,16 +308,17 @@ class BatchNormalization(ArrayOperation):
     ) -> tuple[Program, list[TensorSpec]]:
         x = self._logical(call, "x")
         check_number("average_factor", factor, finite=True)
-        scaling_arguments(alpha, beta, x.dtype)
+        a, b = scaling_arguments(alpha, beta, x.dtype)
         if activation is not None:
             check_option("activation", activation, ("relu",))
             if (alpha, beta) != (1.0, 0.0):
                 raise ValueError(f"alpha and beta must be 1 and 0 with an activation; got {alpha} and {beta}")
         normalized = self._normalized(x)
         parameters = _parameters(call, normalized, "scale", "bias")
-        if check_both_or_neither(call.specs, *RUNNING):
-            parameters |= _parameters(call, normalized, *RUNNING)
-            for name in RUNNING:
+        running = RUNNING if check_both_or_neither(call.specs, *RUNNING) else ()
+        if running:
+            parameters |= _parameters(call, normalized, *running)
+            for name in running:
                 check_writable(name, call.arrays[name])
         y = logical_result(call, "out", x.shape, x, self.layout, beta)
         operands = [Operand("x", x)]
@@ -331,11 +329,42 @@ class BatchNormalization(ArrayOperation):
         operands += [Operand(name, normalized.logical(normalized.statistics), True) for name in SAVED]
         check_no_overlaps(call, operands)
         results = [in_layout(y, normalized.channels_last), normalized.statistics, normalized.statistics]
+        prepared = _Prepared("batch normalization", call, normalized, operands)
         if 0 in x.shape:
-            steps = _fill_steps(operands, {"saved_mean": 0.0, "saved_inverse_variance": _NAN})
-            return Program("batch normalization", call.device, operands, steps), results
-        prepared = _Training(call, self.epsilon, normalized, y, parameters, operands, factor, activation)
-        return prepared.program(alpha, beta), results
+            return prepared.without_elements({"saved_mean": 0.0, "saved_inverse_variance": math.nan}), results
+        names = ("x", "scale", "bias", *running, "out", *SAVED)
+        if (alpha, beta) == (1.0, 0.0):
+            graphs = (
+                (data, _training_graph(self.epsilon, data(x), data(y), factor, activation, bool(running)))
+                for data in normalized.faster_formats(y)
+            )
+            if (program := prepared.by_graph((*names, *running), graphs)) is not None:
+                return program, results
+        data = normalized.format_of_function(call)
+        one, two = tensor_descriptor(data(x)), tensor_descriptor(data(y))
+        # running-variance-of-one-value in docs/known-issues.md
+        is_single = bool(running) and math.prod(x.shape) == math.prod(normalized.shape)
+        at = {name: OperandAddress(place) for place, name in enumerate(names)}
+        in_place = [at[name] for name in running] if running and not is_single else [None, None]
+        function = FunctionCall(
+            "cudnnBatchNormalizationForwardTraining", normalized.kind, a, b, one, at["x"], two, at["out"],
+            normalized.descriptor(), at["scale"], at["bias"], c_double(factor).value, *in_place, self.epsilon,
+            at["saved_mean"], at["saved_inverse_variance"],
+        )  # fmt: skip
+        steps: list[_NamedStep] = [(function, names)]
+        if activation == "relu":
+            relu, zero = ActivationDescriptor("relu", propagate_nan=True), scaling_arguments(0.0, 0.0, x.dtype)[0]
+            here = OperandAddress(0)
+            steps.append((FunctionCall("cudnnActivationForward", relu, a, two, here, zero, two, here), ("out",)))
+        if is_single:  # the only value is the mean, and its variance is 0
+            flat = normalized.flat
+            share = scaling_arguments(1 - factor, 0.0, flat.dtype)[0]
+            scaled = FunctionCall("cudnnScaleTensor", tensor_descriptor(flat), OperandAddress(0), share)
+            steps += [
+                (copy(flat, flat, factor, 1 - factor), ("saved_mean", "running_mean")),
+                (scaled, ("running_variance",)),
+            ]
+        return prepared.program(steps, data, beta), results
 
     def _forward_inference(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
         x = self._logical(call, "x")
@@ -347,10 +376,10 @@ class BatchNormalization(ArrayOperation):
         operands = [Operand("x", x), *(Operand(name, normalized.logical(spec)) for name, spec in parameters.items())]
         operands.append(Operand("out", y, True))
         check_no_overlaps(call, operands)
-        title, results = "batch normalization", [in_layout(y, normalized.channels_last)]
+        results = [in_layout(y, normalized.channels_last)]
+        prepared = _Prepared("batch normalization", call, normalized, operands)
         if 0 in x.shape:
-            return Program(title, call.device, operands, []), results
-        sources = _operand_sources(call, ("x", "out", *names), operands, normalized.flat)
+            return prepared.without_elements({}), results
 
         def function(x: TensorSpec, y: TensorSpec) -> FunctionCall:
             one, two = tensor_descriptor(x), tensor_descriptor(y)
@@ -361,52 +390,48 @@ class BatchNormalization(ArrayOperation):
             )  # fmt: skip
 
         executable = in_parts(function, *map(normalized.in_either_format, (x, y)), whole=len(names))
-        specs = normalized.required_specs(operands, normalized.in_either_format)
-        return _program(title, call, operands, executable, sources, specs, beta), results
+        return prepared.program([(executable, ("x", "out", *names))], normalized.in_either_format, beta), results
 
     def _backward(
         self, call: Call, alpha: float, beta: float, parameter_alpha: float, parameter_beta: float, with_bias: bool
     ) -> tuple[Program, list[TensorSpec]]:
         """`with_bias`: dbias is a result; dscale is one if there is a scale."""
-        data, parameter = (alpha, beta), (parameter_alpha, parameter_beta)
+        factors = (alpha, beta), (parameter_alpha, parameter_beta)
         dy = self._logical(call, "dy")
         x = logical_like(call, "x", self.layout, dy.shape, dy.dtype)
         normalized = self._normalized(x)
         parameters = _parameters(call, normalized, "scale")
         saved = _saved(call, normalized)
         dx = logical_result(call, "out", x.shape, dy, self.layout, beta)
-        a, b = scaling_arguments(*data, x.dtype)
-        c, d = scaling_arguments(*parameter, x.dtype)
+        (a, b), (c, d) = (scaling_arguments(*pair, x.dtype) for pair in factors)
         dtypes = (parameters["scale"].dtype,) if parameters else (x.dtype, *parameter_dtypes(x.dtype))
-        outs = [f"out_{name[1:]}" for name in GRADIENTS["scale" in call.specs, with_bias]]
+        outs = compress(GRADIENTS, ("scale" in call.specs, with_bias))
         gradients = {name: _gradient(call, name, normalized.shape, dtypes, parameter_beta) for name in outs}
         operands = [Operand("dy", dy), Operand("x", x)]
         operands += [Operand(name, normalized.logical(spec)) for name, spec in (parameters | saved).items()]
         operands.append(Operand("out", dx, True))
         operands += [Operand(name, normalized.logical(spec), True) for name, spec in gradients.items()]
         check_no_overlaps(call, operands)
-        title, results = "batch normalization gradient", [in_layout(dx, normalized.channels_last), *gradients.values()]
+        results = [in_layout(dx, normalized.channels_last), *gradients.values()]
+        prepared = _Prepared("batch normalization gradient", call, normalized, operands)
         if 0 in x.shape:
-            return Program(title, call.device, operands, _scaled(operands, d)), results
-        names = ("dy", "x", "scale", *saved, "out", "out_scale", "out_bias")
-        sources = _operand_sources(call, names, operands, normalized.flat)
-        for memory_format in normalized.faster_formats(dy, dx) if saved and data == parameter == (1.0, 0.0) else ():
-            planned = backward_graph(call.device, *map(memory_format, (dy, x, dx)))
-            if planned is not None:
-                specs = normalized.required_specs(operands, memory_format)
-                program = _program(title, call, operands, planned, sources, specs)
-                if call.allows(program.workspace_size):
-                    return program, results
+            return prepared.without_elements(dict.fromkeys(GRADIENTS, 0.0), d), results
+        names = ("dy", "x", "scale", *saved, "out", *GRADIENTS)
+        if saved and factors == ((1.0, 0.0), (1.0, 0.0)):
+            graphs = (
+                (data, _backward_graph(data(dy), data(x), data(dx))) for data in normalized.faster_formats(dy, dx)
+            )
+            if (program := prepared.by_graph(names, graphs)) is not None:
+                return program, results
         at = {name: OperandAddress(place) for place, name in enumerate(names)}
         statistics = [at[name] for name in SAVED] if saved else [None, None]
-        memory_format = normalized.format_of_function(call)
-        tx, tdy, tdx = (tensor_descriptor(memory_format(spec)) for spec in (x, dy, dx))
+        data = normalized.format_of_function(call)
+        tx, tdy, tdx = (tensor_descriptor(data(spec)) for spec in (x, dy, dx))
         function = FunctionCall(
             "cudnnBatchNormalizationBackward", normalized.kind, a, b, c, d, tx, at["x"], tdy, at["dy"], tdx, at["out"],
             normalized.descriptor(), at["scale"], at["out_scale"], at["out_bias"], self.epsilon, *statistics,
         )  # fmt: skip
-        specs = normalized.required_specs(operands, memory_format)
-        return _program(title, call, operands, function, sources, specs, beta or parameter_beta), results
+        return prepared.program([(function, names)], data, beta or parameter_beta), results
 
     def _logical(self, call: Call, name: str) -> TensorSpec:
         """Check x or dy; its axes as (N, C, spatial...)."""
@@ -464,11 +489,9 @@ class Normalized(NamedTuple):
 
     def descriptor(self) -> TensorDescriptor:
         """The parameters' descriptor."""
-        if self.spatial:
-            rank = max(len(self.x.shape), 4)
-            return TensorDescriptor((1, self.x.shape[1], *(1,) * (rank - 2)), statistics_dtype(self.x.dtype))
-        shape = (1, *self.x.shape[1:])
-        return tensor_descriptor(TensorSpec(shape, statistics_dtype(self.x.dtype), packed_strides(shape)))
+        _, channels, *spatial = self.x.shape
+        shape = (1, channels, *(1 if self.spatial else size for size in spatial))
+        return tensor_descriptor(TensorSpec(shape, self.flat.dtype, packed_strides(shape)))
 
     def logical(self, parameter: TensorSpec) -> TensorSpec:
         """A parameter for per_activation with its axes as (1, C, spatial...): the functions take these packed only."""
@@ -488,18 +511,6 @@ class Normalized(NamedTuple):
         Channels first is the faster one. Without memory for copies, tensors that are channels last stay so.
         """
         return as_channels_first if call.memory_limit is None else self.in_either_format
-
-    def required_specs(self, operands: Sequence[Operand], data: Callable[[TensorSpec], TensorSpec]) -> list[TensorSpec]:
-        """Return the required specs of the operands: x, y and gradients converted by `data`, and packed parameters.
-
-        The parameters have the dtype of the statistics.
-        """
-        return [
-            data(operand.spec)
-            if operand.name in ("dy", "x", "out")
-            else to_packed(operand.spec, statistics_dtype(self.x.dtype))
-            for operand in operands
-        ]
 
     def faster_formats(self, *others: TensorSpec) -> list[Callable[[TensorSpec], TensorSpec]]:
         """The memory formats in which the node of a graph is faster than the function, the fastest first.
@@ -521,56 +532,94 @@ class Normalized(NamedTuple):
         ]
 
 
-# Checked arguments, and implicit operands for missing ones
+_NamedStep: TypeAlias = tuple[Executable, tuple[str, ...]]  # an executable and the names of its operands
 
 
-def _scale_and_bias(call: Call, x: TensorSpec, shape: tuple[int, ...], names: Sequence[str]) -> dict[str, TensorSpec]:
-    """Return the scale and bias of a call, checked, by name. Raises TypeError if their dtypes differ."""
-    parameters = {
-        name: packed_like(call, name, shape, *parameter_dtypes(x.dtype)) for name in names if name in call.specs
-    }
-    if len({spec.dtype for spec in parameters.values()}) > 1:
-        raise TypeError(f"bias must be {parameters['scale'].dtype}, as scale; got {parameters['bias'].dtype}")
-    return parameters
+class _Prepared(NamedTuple):
+    """A call whose arguments are checked, with its operands."""
+
+    title: str
+    call: Call
+    normalized: Normalized
+    operands: list[Operand]
+
+    def program(
+        self,
+        steps: Sequence[_NamedStep],
+        data: Callable[[TensorSpec], TensorSpec],
+        beta: float = 0.0,
+        plan: Plan | None = None,
+    ) -> Program:
+        """Return the program of steps on x, y and gradients in a memory format, and on packed parameters.
+
+        The parameters have the dtype of the statistics. A missing scale is 1, a missing bias 0, and a missing result is
+        dropped: they are in scratch memory.
+        """
+        flat = self.normalized.flat
+        wanted = [
+            data(operand.spec) if operand.name in ("dy", "x", "out") else to_packed(operand.spec, flat.dtype)
+            for operand in self.operands
+        ]
+        builder = StepBuilder({operand.name: spec for operand, spec in zip(self.operands, wanted, strict=True)})
+        tensors = dict(builder.operands)
+        for executable, names in steps:
+            for name in names:
+                if name not in tensors:
+                    tensors[name] = builder.scratch(flat)
+                    if name in _DEFAULT_PARAMETERS:
+                        builder.add(fill(flat, _DEFAULT_PARAMETERS[name]), tensors[name])
+            builder.add(executable, *map(tensors.__getitem__, names))
+        return with_conversion_copies(
+            self.title, self.call.device, self.operands, builder.sequence(), wanted, beta, plan
+        )
+
+    def by_graph(
+        self, names: tuple[str, ...], graphs: Iterable[tuple[Callable[[TensorSpec], TensorSpec], Graph]]
+    ) -> Program | None:
+        """Return the program of the first graph that an engine runs within the memory of the call; None if there is none.
+
+        `graphs` are in the memory formats beside them. `names` are the operands of their inputs, then of their outputs.
+        """
+        for data, graph in graphs:
+            plan = graph._plan_if_supported(self.call)
+            if plan is not None:
+                program = self.program([(plan.executable, names)], data, plan=plan)
+                if self.call.allows(program.workspace_size):
+                    return program
+        return None
+
+    def without_elements(self, values: dict[str, float], factor: Any = None) -> Program:
+        """Return the program for an empty x: the operands named in `values` become these, or themselves times a factor."""
+
+        def step(spec: TensorSpec, value: float) -> Executable:
+            if factor:
+                return FunctionCall("cudnnScaleTensor", tensor_descriptor(spec), OperandAddress(0), factor)
+            return fill(spec, value)
+
+        steps = [
+            Step(step(operand.spec, values[operand.name]), (at,))
+            for at, operand in enumerate(self.operands)
+            if operand.name in values and 0 not in operand.spec.shape
+        ]
+        return Program(self.title, self.call.device, self.operands, steps)
 
 
-def _operand_sources(
-    call: Call, names: Sequence[str], operands: Sequence[Operand], parameter: TensorSpec
-) -> OperandSources:
-    """Return for each name the index of its operand, or the buffer of a missing one.
-
-    A missing scale or bias is a constant buffer, and a missing result a scratch buffer.
-
-    `parameter` is the spec of the missing ones.
-    """
-    places = {operand.name: place for place, operand in enumerate(operands)}
-    return [
-        places[name]
-        if name in places
-        else ConstantBuffer(parameter, _DEFAULT_PARAMETERS[name], call)
-        if name in _DEFAULT_PARAMETERS
-        else scratch_buffer(parameter)
-        for name in names
-    ]
-
-
-def _fill_steps(operands: Sequence[Operand], values: dict[str, float]) -> list[Step]:
-    """Return steps that fill the operands named in `values`, each with its value. Empty operands are omitted."""
-    return [
-        Step(fill(operand.spec, values[operand.name]), (place,))
-        for place, operand in enumerate(operands)
-        if operand.name in values and 0 not in operand.spec.shape
-    ]
+# Checked arguments
 
 
 def _parameters(call: Call, normalized: Normalized, *names: str) -> dict[str, TensorSpec]:
     """Check parameters of a call and return them by name. A missing scale or bias is omitted."""
     x, shape = normalized.x, normalized.shape
-    found = _scale_and_bias(call, x, shape, [name for name in names if name in _DEFAULT_PARAMETERS])
+    found = {
+        name: packed_like(call, name, shape, *parameter_dtypes(x.dtype))
+        for name in names
+        if name in call.specs or name not in _DEFAULT_PARAMETERS
+    }
+    if len({spec.dtype for name, spec in found.items() if name in _DEFAULT_PARAMETERS}) > 1:
+        raise TypeError(f"bias must be {found['scale'].dtype}, as scale; got {found['bias'].dtype}")
     if normalized.spatial or len(x.shape) == 1:
         check_channels(call.specs, shape[0])
-    others = [name for name in names if name not in _DEFAULT_PARAMETERS]
-    return found | {name: packed_like(call, name, shape, *parameter_dtypes(x.dtype)) for name in others}
+    return found
 
 
 def _saved(call: Call, normalized: Normalized) -> dict[str, TensorSpec]:
@@ -589,135 +638,41 @@ def _gradient(
     return resolve_output(call, name, shape, dtypes[0], None, beta)
 
 
-def _scaled(operands: Sequence[Operand], beta: Any) -> list[Step]:
-    """The gradients with respect to parameters for an empty batch: beta times the outs, or 0, unread, if beta is 0."""
-    if not beta.value:
-        return _fill_steps(operands, {"out_scale": 0.0, "out_bias": 0.0})
-    return [
-        Step(FunctionCall("cudnnScaleTensor", tensor_descriptor(operand.spec), OperandAddress(0), beta), (place,))
-        for place, operand in enumerate(operands)
-        if operand.name in ("out_scale", "out_bias") and 0 not in operand.spec.shape
-    ]
+def statistics_dtype(dtype: str) -> ElementName:
+    """Return the dtype of the statistics of an x of this dtype: float64 for float64, else float32."""
+    return "float64" if dtype == "float64" else "float32"
 
 
-def _program(
-    name: str,
-    call: Call,
-    operands: Sequence[Operand],
-    executable: Executable,
-    sources: OperandSources,
-    specs: Sequence[TensorSpec],
-    beta: float = 0.0,
-) -> Program:
-    """Return the program of an executable on addresses from `sources`, whose operands need the memory formats of `specs`."""
-    return with_conversion_copies(
-        name, call.device, operands, with_implicit_operands(executable, sources, len(operands)), specs, beta
-    )
+def parameter_dtypes(dtype: str) -> tuple[ElementName, ...]:
+    """Return the dtypes allowed for scale and bias of an x of this dtype: the same, and float32 for 16 bits."""
+    own = cast(ElementName, dtype)
+    return (own,) if own in ("float32", "float64") else ("float32", own)
 
 
-# forward_training
+def check_both_or_neither(given: Container[str], first: str, second: str) -> bool:
+    """Return whether two arrays that belong together are among the given names; ValueError for one without the other."""
+    if (first in given) != (second in given):
+        present, missing = (first, second) if first in given else (second, first)
+        raise ValueError(f"{present} and {missing} must be passed together; got None for {missing}")
+    return first in given
 
 
-class _Training(NamedTuple):
-    """A call of forward_training, whose arguments are checked."""
-
-    call: Call
-    epsilon: float
-    normalized: Normalized
-    y: TensorSpec
-    parameters: dict[str, TensorSpec]
-    operands: list[Operand]
-    factor: float
-    activation: str | None
-
-    @property
-    def running(self) -> tuple[str, ...]:
-        """The names of the running statistics; () if they are not given."""
-        return RUNNING if RUNNING[0] in self.parameters else ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The operands' names in the order of the graph's and the function's addresses, with missing parameters."""
-        return ("x", "scale", "bias", *self.running, "out", *SAVED)
-
-    def program(self, alpha: float, beta: float) -> Program:
-        """Return the fastest program within the memory of the call."""
-        sources = _operand_sources(self.call, self.names, self.operands, self.normalized.flat)
-        for memory_format in self.normalized.faster_formats(self.y) if (alpha, beta) == (1.0, 0.0) else ():
-            program = self._by_graph(sources, memory_format)
-            if program is not None and self.call.allows(program.workspace_size):
-                return program
-        return self._by_function(sources, alpha, beta)
-
-    def _by_graph(self, sources: OperandSources, memory_format: Callable[[TensorSpec], TensorSpec]) -> Program | None:
-        """The graph in a memory format; None where cuDNN has no engine for it."""
-        x, y, running, device = (
-            memory_format(self.normalized.x),
-            memory_format(self.y),
-            bool(self.running),
-            self.call.device,
-        )
-        planned = training_graph(device, self.epsilon, x, y, self.factor, self.activation, running)
-        if planned is None:
-            return None
-        updated = [sources[self.names.index(name)] for name in self.running]  # in place
-        specs = self.normalized.required_specs(self.operands, memory_format)
-        return _program("batch normalization", self.call, self.operands, planned, [*sources, *updated], specs)
-
-    def _by_function(self, sources: OperandSources, alpha: float, beta: float) -> Program:
-        """cudnnBatchNormalizationForwardTraining, then the activation, and running statistics that it does not update."""
-        x, y = self.normalized.x, self.y
-        at = {name: OperandAddress(place) for place, name in enumerate(self.names)}
-        # running-variance-of-one-value in docs/known-issues.md
-        single = bool(self.running) and math.prod(x.shape) == math.prod(self.normalized.shape)
-        running = (None, None) if single or not self.running else (at["running_mean"], at["running_variance"])
-        a, b = scaling_arguments(alpha, beta, x.dtype)
-        memory_format = self.normalized.format_of_function(self.call)
-        one, two = (tensor_descriptor(memory_format(spec)) for spec in (x, y))
-        function = FunctionCall(
-            "cudnnBatchNormalizationForwardTraining", self.normalized.kind, a, b, one, at["x"], two, at["out"],
-            self.normalized.descriptor(), at["scale"], at["bias"], c_double(self.factor).value, *running, self.epsilon,
-            at["saved_mean"], at["saved_inverse_variance"],
-        )  # fmt: skip
-        specs = self.normalized.required_specs(self.operands, memory_format)
-        program = _program("batch normalization", self.call, self.operands, function, sources, specs, beta)
-        steps = [*program.steps]
-        if self.activation == "relu":
-            relu, d = ActivationDescriptor("relu", propagate_nan=True), tensor_descriptor(y)
-            zero = scaling_arguments(0.0, 0.0, x.dtype)[0]
-            activated = FunctionCall(
-                "cudnnActivationForward", relu, a, d, OperandAddress(0), zero, d, OperandAddress(0)
-            )
-            steps.append(Step(activated, (self._place("out"),)))
-        if single:
-            steps += self._updates_of_one_value()
-        return Program(program.name, self.call.device, self.operands, steps, program.scratch)
-
-    def _updates_of_one_value(self) -> list[Step]:
-        """The updates of the running statistics by one value for each mean, whose variance is 0."""
-        statistics, factor = self.normalized.statistics, self.factor
-        mean, variance = (self.parameters[name] for name in RUNNING)
-        share = scaling_arguments(1 - factor, 0.0, statistics.dtype)[0]
-        new_mean = copy(statistics, mean, factor, 1 - factor)
-        new_variance = FunctionCall("cudnnScaleTensor", tensor_descriptor(variance), OperandAddress(0), share)
-        return [
-            Step(new_mean, (self._place("saved_mean"), self._place("running_mean"))),
-            Step(new_variance, (self._place("running_variance"),)),
-        ]
-
-    def _place(self, name: str) -> int:
-        return [operand.name for operand in self.operands].index(name)
+def check_channels(given: Container[str], count: int) -> None:
+    """Raise ValueError for a scale or bias where x has 0 channels, as PyTorch does."""
+    for name in ("scale", "bias"):
+        if not count and name in given:
+            raise ValueError(f"{name} must be None for an x of 0 channels; got an array")
 
 
 # Operation graphs
 #
 # The operands of a graph are its inputs, then its results, each in the order of the arguments of cuDNN's function; updated
-# running statistics come last. The functions return None if cuDNN has no engine for the graph.
+# running statistics come last.
 
 
-def training_graph(
-    device: int, epsilon: float, x: TensorSpec, y: TensorSpec, factor: float, activation: str | None, running: bool
-) -> Executable | None:
+def _training_graph(
+    epsilon: float, x: TensorSpec, y: TensorSpec, factor: float, activation: str | None, running: bool
+) -> Graph:
     """Inputs: x, scale, bias, and the running statistics if `running`. Results: y, the saved and the updated statistics."""
     graph = Graph()
     one, scale, bias = graph.tensor("x", x), graph.tensor("scale", per_channel(x)), graph.tensor("bias", per_channel(x))
@@ -729,10 +684,10 @@ def training_graph(
     names = [*SAVED, *(("new_mean", "new_variance") if running else ())]
     for name, node in zip(names, made[1:], strict=True):
         graph.output(name, node, "float32", per_channel(x).strides)
-    return graph.executable(device)
+    return graph
 
 
-def backward_graph(device: int, dy: TensorSpec, x: TensorSpec, dx: TensorSpec) -> Executable | None:
+def _backward_graph(dy: TensorSpec, x: TensorSpec, dx: TensorSpec) -> Graph:
     """Inputs: dy, x, scale and the saved statistics. Results: dx, dscale and dbias."""
     graph = Graph()
     one, two, scale = graph.tensor("dy", dy), graph.tensor("x", x), graph.tensor("scale", per_channel(x))
@@ -741,15 +696,4 @@ def backward_graph(device: int, dy: TensorSpec, x: TensorSpec, dx: TensorSpec) -
     graph.output("out", made[0], None, dx.strides)
     for name, node in zip(("dscale", "dbias"), made[1:], strict=True):
         graph.output(name, node, "float32", per_channel(x).strides)
-    return graph.executable(device)
-
-
-def _computed_results(results: dict[str, Any], computed: tuple[bool, bool]) -> dict[str, Any]:
-    """Return the results of a gradient that are computed; ValueError for an array for another one."""
-    names = ["out"]
-    for name, is_computed in zip(("out_scale", "out_bias"), computed, strict=True):
-        if is_computed:
-            names.append(name)
-        elif results[name] is not None:
-            raise ValueError(f"{name} must be None where there is no {name[4:]}; got an array")
-    return {name: results[name] for name in names}
+    return graph

@@ -252,8 +252,8 @@ class Convolution(ConvolutionOptions, ArrayOperation):
     ) -> ArrayT:
         """Compute alpha * db + beta * out, with db the sum of dy over all axes except the channels.
 
-        This is a reduction (cudnnBackendExecute or cudnnReduceTensor): of the options, only `layout` and `deterministic`
-        apply.
+        This is a reduction (cudnnBackendExecute or cudnnReduceTensor): of the options, only `layout`, `deterministic` and
+        `prefer="autotune"` with `tune_seconds` apply.
 
         Parameters
         ----------
@@ -451,7 +451,7 @@ class Convolution(ConvolutionOptions, ArrayOperation):
             problem,
             self._planning,
             stream=stream,
-            previous_engine=self._first.get(kind) if self.policy == "once" else None,
+            preferred_engine=self._first.get(kind) if self.policy == "once" else None,
             memory_limit=memory_limit,
             lists_candidates=lists_candidates,
         )

@@ -29,7 +29,6 @@ from cudnnpy._layers.graph import Graph
 from cudnnpy._layers.lowerings.zero_channels import program_on_zeros, zeros_for
 from cudnnpy._planning.chooser import OtherGpu
 from cudnnpy._planning.plan import Plan
-from cudnnpy._planning.selection import plan_for
 from cudnnpy.names import enumerator
 from cudnnpy.typing import Array, ArrayT, FusedActivation, Shape, Stream
 
@@ -196,16 +195,7 @@ class FusedConvolution(FusedOptions, ArrayOperation):
         graph = self._graph(operands, wanted, spatial, activation)
         copies = [byte_extent(spec) for o, spec in zip(operands, wanted, strict=True) if is_converted(o.spec, spec)]
         zeros = () if has_channels else (byte_extent(x), byte_extent(w))
-        memory_limit = call.memory_limit_with_scratch(*copies, *zeros)
-        problem, order = graph._problem(call.device)
-        plan = plan_for(
-            problem,
-            graph.options,
-            stream=call.stream,
-            memory_limit=memory_limit,
-            lists_candidates=False,
-            operands=order,
-        )
+        plan = graph._plan_in(call, *copies, *zeros)
         program = with_conversion_copies(plan.name, call.device, operands, plan.executable, wanted, plan=plan)
         if has_channels:
             return program, results

@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import islice
 from operator import index
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, cast
@@ -58,24 +57,22 @@ from cudnnpy._core.layouts import (
     with_channels_last_strides,
 )
 from cudnnpy._launch import dispatch
-from cudnnpy._launch.implicit_operands import with_implicit_operands
 from cudnnpy._launch.program import Operand, Program
-from cudnnpy._launch.steps import Executable
 from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
-from cudnnpy._planning import engines
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.choice import Engine
-from cudnnpy._planning.chooser import Chooser, OtherGpu, Request, check_device, chooser_of
+from cudnnpy._planning.chooser import OtherGpu, check_device, chooser_of
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.plan import Plan, executable_of
+from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import CallerOperands
 from cudnnpy._planning.selection import candidates_elsewhere, plan_elsewhere, plan_for, request_for, survey
+from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.graph.broken_rules import check_graph
 from cudnnpy.graph.convolutions import as_convolution
 from cudnnpy.graph.kinds import GRAPH_OPTIONS, KINDS, pointwise_name
 from cudnnpy.graph.operation_graph import Operation, OperationGraph, Tensor, canonical_graph, number_of
 from cudnnpy.graph.problem import GraphProblem
-from cudnnpy.handle import Handle, on_device
+from cudnnpy.handle import on_device
 from cudnnpy.names import enumerator, short_name
 from cudnnpy.typing import (
     Array,
@@ -989,20 +986,6 @@ class Graph(PublicDir):
         check_device(device)
         return self._problem(0 if isinstance(device, OtherGpu) else device)
 
-    def executable(self, device: int, pick: int = 0) -> Executable | None:
-        """Return the executable of the first candidate that can be planned, or None if there is none.
-
-        `pick` is the number of candidates to skip, if enough of them can be planned. The options are ignored. The executable
-        takes the addresses of the inputs, then of the outputs.
-        """
-        problem, caller = self._problem(device)
-        chooser = Chooser(Request(problem, PlanningOptions(), engines.Target(Handle.default(device)), 0))
-        usable = (one for one in chooser.order() if one.prepare() is not None)
-        found = list(islice(usable, pick + 1))
-        if not found:
-            return None
-        return with_implicit_operands(executable_of(found[-1]), list(caller.order), len(caller.names))
-
     def run(self, stream: Stream | None = None, **arrays: ArrayT) -> ArrayT | tuple[ArrayT, ...]:
         """Run the graph on arrays (cudnnBackendExecute). The first call with a signature plans; later calls launch.
 
@@ -1117,16 +1100,33 @@ class Graph(PublicDir):
                 )
         if self._empty():
             return self._without_elements(call), [node.spec for node in self.outputs]
-        problem, operands = self._problem(call.device, call.specs)
-        plan = plan_for(
+        return self._plan_in(call, specs=call.specs), [node.spec for node in self.outputs]
+
+    def _plan_in(
+        self,
+        call: dispatch.Call,
+        *scratch: int,
+        specs: Mapping[str, TensorSpec] = MappingProxyType({}),
+        preferred_engine: Engine | None = None,
+    ) -> Plan:
+        """Return the plan of a call of a layer, beside scratch memory of these sizes in bytes. Raises NoAlgorithmError."""
+        problem, operands = self._problem(call.device, specs)
+        return plan_for(
             problem,
             self.options,
             stream=call.stream,
-            memory_limit=call.memory_limit,
+            preferred_engine=preferred_engine,
+            memory_limit=call.memory_limit_with_scratch(*scratch),
             lists_candidates=False,
             operands=operands,
         )
-        return plan, [node.spec for node in self.outputs]
+
+    def _plan_if_supported(self, call: dispatch.Call, preferred_engine: Engine | None = None) -> Plan | None:
+        """Return the plan of a call of a layer; None if no engine can run the graph."""
+        try:
+            return self._plan_in(call, preferred_engine=preferred_engine)
+        except NoAlgorithmError:
+            return None
 
     def _without_elements(self, call: dispatch.Call) -> Program:
         """Return the program of a graph of empty tensors. Raises ValueError for an output that is not empty."""

@@ -234,7 +234,7 @@ class Pooling(ArrayOperation):
             return Program("pooling", call.device, operands, []), results
         count = math.prod(x.shape[2:])
         if self._averages_whole_images(x) and count > _MIN_SUM_POSITIONS and byte_extent(x) >= _MIN_SUM_BYTES:
-            sums = None if is_too_large(x) else sum_by_graphs(call.device, x, y, alpha / count, beta)
+            sums = None if is_too_large(x) else sum_by_graphs(call, x, y, alpha / count, beta)
             if sums is not None and call.allows(sums.workspace_size):
                 return Program("pooling", call.device, operands, sums.steps, sums.scratch), results
         how = self._descriptor(len(x.shape))

@@ -19,6 +19,7 @@ from cudnnpy._launch.address_validation import AddressCheck, address_check
 from cudnnpy._launch.implicit_operands import with_implicit_operands
 from cudnnpy._launch.launcher import Launcher
 from cudnnpy._launch.plan_cache import DEFAULT_LIMIT
+from cudnnpy._launch.program import Operand, check_overlaps
 from cudnnpy._launch.steps import BoundLaunch, Executable, is_relocatable
 from cudnnpy._planning.candidates import Candidate, recorded
 from cudnnpy._planning.choice import Choice, Engine, NamedOperand, SerializedPlan, deserialize, invalid_text
@@ -83,13 +84,8 @@ def check_pointers(
                 f"{name} must be aligned to {spec.alignment} bytes; got address {pointer:#x}. Plan with "
                 "TensorSpec(..., alignment=...) for less"
             )
-    for result, spec, start in named[-results:]:
-        end = start + byte_extent(spec)
-        for name, other, pointer in named:
-            if name == result:
-                continue
-            if pointer < end and start < pointer + byte_extent(other):
-                raise ValueError(f"{result} must not overlap {name} in memory; got overlapping arrays")
+    first = len(named) - results
+    check_overlaps([Operand(name, spec, at >= first) for at, (name, spec, _) in enumerate(named)], pointers)
     if not size:
         return
     if not space:

@@ -78,7 +78,7 @@ def planned_candidates(
 def choose(chooser: Chooser) -> Chosen:
     """Choose a candidate: the forced one, or the first of these that can be used.
 
-    1. the engine of an earlier shape (policy "once");
+    1. the preferred engine, such as that of an earlier shape (policy "once");
     2. a stored choice, or with prefer="autotune" a measured one;
     3. the first candidate in the chooser's order that it does not reject;
     4. the first one whose rejection is not final, such as one with a stored fault.
@@ -100,10 +100,12 @@ def choose(chooser: Chooser) -> Chosen:
     if request.options.algorithm is not None:
         choice = first(forced(request.options.algorithm))
     else:
-        previous = request.previous_engine
-        again = None if previous is None else first(forced(previous), chooser.rejections())
+        preferred = request.preferred_engine
         choice = (
-            again or chooser.known() or first(chooser.order(), chooser.rejections()) or first(_with_faults(chooser))
+            (None if preferred is None else first(forced(preferred), chooser.rejections()))
+            or chooser.known()
+            or first(chooser.order(), chooser.rejections())
+            or first(_with_faults(chooser))
         )
     if choice is None:
         raise no_algorithm(request, considered)
@@ -122,7 +124,7 @@ def plan_for(
     options: PlanningOptions,
     *,
     stream: int = 0,
-    previous_engine: Engine | None = None,
+    preferred_engine: Engine | None = None,
     memory_limit: int | None = None,
     lists_candidates: bool = True,
     operands: CallerOperands | None = None,
@@ -130,7 +132,7 @@ def plan_for(
     """Return the plan of a problem that the options choose.
 
     Its `candidates` are all that were considered; with `lists_candidates=False` none, for a cache of thousands of plans.
-    `stream` is the caller's, for whose work a measurement waits. `previous_engine` is the engine of an earlier shape (policy
+    `stream` is the caller's, for whose work a measurement waits. `preferred_engine` is the engine of an earlier shape (policy
     "once"), which is chosen if it can run this problem, too. `memory_limit` is a further limit of the workspace, after the
     device ran out of memory: then nothing is measured. `operands` are the caller's names and order, if they are not the
     problem's. Raises NoAlgorithmError, and ValueError if `options.algorithm` is the plan of another problem.
@@ -141,7 +143,7 @@ def plan_for(
         return given
     begin = time.perf_counter()
     request = request_for(problem, options, memory_limit, may_run=memory_limit is None)
-    chooser = chooser_of(request._replace(stream=stream, previous_engine=previous_engine))
+    chooser = chooser_of(request._replace(stream=stream, preferred_engine=preferred_engine))
     chosen = choose(chooser)
     return Plan(
         problem,

@@ -2,7 +2,8 @@
 
 The gradient needs k and v as they are and transposed. Engines take no transposition of an input, but the same memory as two
 tensors. For dq they have two forms: they write the gradients of all scores to the workspace, b * h * sq * skv * 2 bytes, or
-they add parts of dq in any order to a buffer in float32, which is cleared before, b * h * sq * d * 4 bytes.
+they add parts of dq in any order to a buffer in float32, which engines before 9.6 do not clear, b * h * sq * d * 4 bytes. With the
+buffer they leave sums for a bias unwritten (cuDNN 9.19), so that it is not used then.
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ from cudnnpy._core.layouts import TensorSpec, packed_strides
 from cudnnpy.graph.kinds import KINDS
 from cudnnpy.graph.operation_graph import Operation, OperationGraph, Tensor, each_uid
 
-# The buffer is in blocks of 16 x 16 elements. Other sizes were not tried on a GPU.
-_BLOCK = 16
 PRODUCTS_OF_GRADIENT = 5
 
 
@@ -36,21 +35,20 @@ def parts(graph: OperationGraph) -> list[Part]:
     if len(products) < PRODUCTS_OF_GRADIENT:
         return [Part(viewed, views)]
     outputs = set(viewed.outputs)
+    maker: dict[Any, str] = {uid: one.kind for one in viewed.operations for _, uid in one.results}
     sums = tuple(
         uid
-        for one in graph.operations
-        if one.kind == "reduction" and one.option("shape") is None  # sums of heads go to the workspace
+        for one in viewed.operations
+        if one.kind == "reduction" and maker.get(one.operands[0][1]) != "matmul"  # sums of heads go to the workspace
         for _, uid in one.results
         if uid in outputs
     )
     found, specs = [Part(viewed, views, 0, sums)], viewed.specs
-    maker = {uid: one.kind for one in viewed.operations for _, uid in one.results}
     for product in products:
         tensors: dict[str, Any] = product.tensors
         a, spec = tensors["a"], specs[tensors["c"]]
-        is_of_dq = tensors["c"] in outputs and tensors["b"] not in maker and maker.get(a) == "pointwise"
-        fits = len(spec.shape) == 4 and not any(size % _BLOCK for size in spec.shape[2:])
-        if is_of_dq and fits and spec.dtype in ("float16", "bfloat16"):
+        is_of_dq = not sums and tensors["c"] in outputs and tensors["b"] not in maker and maker.get(a) == "pointwise"
+        if is_of_dq and len(spec.shape) == 4 and spec.dtype in ("float16", "bfloat16"):
             summed = _with_buffer(found[0], product)
             is_smaller = 4 * math.prod(spec.shape) <= 2 * math.prod(specs[a].shape)
             return [summed, *found] if is_smaller else [*found, summed]

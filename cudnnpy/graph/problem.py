@@ -52,6 +52,7 @@ _SAME_SIGN = {
     "convolution_forward": ("x", "w"),
     "matmul": ("a", "b"),
 }
+_CLEARED = 90600  # the first release whose engines clear the buffer of dq
 # Kinds of matrix products, also within attention.
 _PRODUCTS = {"matmul", "moe_grouped_matmul", "moe_grouped_matmul_bwd", "paged_cache_load", "sdpa_bwd", "sdpa_fwd"}
 
@@ -344,7 +345,7 @@ class GraphLowering:
             return planned
         indices = {uid: index for index, uid in enumerate((*operands, buffer))}
         sources = tuple(indices[views.get(uid, uid)] for uid in graph.in_memory)
-        cleared = [uid for uid in (*sums, buffer) if uid]
+        cleared = [*sums, *([buffer] if buffer and raw.version() < _CLEARED else [])]
         clear = [Step(fill(graph.specs[uid], 0.0), (indices[uid],)) for uid in cleared]
         return StepSequence([*clear, Step(planned, sources)], [byte_extent(graph.specs[buffer])] if buffer else [])
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from cudnnpy._layers import attention as device
-from cudnnpy._layers.attention import LEAST, MASKED, Sizes, in_layout, sizes_of
+from cudnnpy._layers.attention import Sizes, in_layout, sizes_of
 from cudnnpy.reference import _arrays
 from cudnnpy.reference._arrays import Array, Float64
 from cudnnpy.reference._numpy_operation import Arrays, NotInReference, NumpyOperation
@@ -26,23 +26,23 @@ class Attention(NumpyOperation, device.Attention):
             shape = sizes.shapes["statistics"]
             _arrays.check_written("statistics", arrays["statistics"], shape, ("float32",), given)
         values = self._in_float64(given)
-        scores, allowed = self._scores(values, sizes)
-        largest = np.max(scores, 3, keepdims=True, initial=MASKED)
-        powers = np.where(allowed, np.exp(scores - largest), 0.0)
+        scores = self._scores(values, sizes)
+        largest = np.max(scores, 3, keepdims=True, initial=-np.inf)
+        largest = np.where(np.isneginf(largest), 0.0, largest)  # of a query without any key
+        powers = np.exp(scores - largest)
         total = powers.sum(3, keepdims=True)
-        weights = np.where(allowed, powers / total, 0.0)
+        weights = np.where(total == 0, 0.0, powers / total)
         out = in_layout_of(weights @ _repeated(values["v"], sizes.heads), self.layout)
         results = [_arrays.store(out, given["q"].dtype, arrays["out"])]
         if statistics:
-            logarithms = np.where(total == 0, MASKED, largest + np.log(total))
-            results.append(_arrays.store(logarithms, np.dtype("float32"), arrays["statistics"]))
+            results.append(_arrays.store(largest + np.log(total), np.dtype("float32"), arrays["statistics"]))
         return results
 
     def _backward(self, arrays: Arrays, dbias: bool) -> list[Array]:
         sizes, given = self._checked(arrays)
         q, bias = given["q"], given.get("bias")
-        if dbias and bias is None:
-            raise ValueError("dbias must be False where there is no bias; got another value")
+        if dbias:
+            device.check_dbias(sizes, None if bias is None else bias.shape)
         for name, dtype in (("dout", q.dtype.name), ("out", q.dtype.name), ("statistics", "float32")):
             array = _arrays.check_array(name, arrays[name], (dtype,))
             shape = sizes.shapes[name]
@@ -52,8 +52,8 @@ class Attention(NumpyOperation, device.Attention):
             given[name] = array
         self._check_results(arrays, {name: sizes.shapes[name] for name in ("dq", "dk", "dv")}, given, q.dtype.name)
         values = self._in_float64(given)
-        scores, allowed = self._scores(values, sizes)
-        weights = np.where(allowed, np.exp(scores - values["statistics"]), 0.0)
+        scores = self._scores(values, sizes)
+        weights = np.where(np.isneginf(scores), 0.0, np.exp(scores - values["statistics"]))
         k, v = (_repeated(values[name], sizes.heads) for name in "kv")
         dout, out = values["dout"], values["out"]
         of_scores = weights * (dout @ v.swapaxes(2, 3) - (dout * out).sum(3, keepdims=True))
@@ -111,8 +111,8 @@ class Attention(NumpyOperation, device.Attention):
     def _scale(self, sizes: Sizes) -> float:
         return 1 / math.sqrt(sizes.head_size) if self.scale is None else self.scale
 
-    def _scores(self, values: dict[str, Float64], sizes: Sizes) -> tuple[Float64, Array]:
-        """Return the scores, and whether each counts; the others are MASKED."""
+    def _scores(self, values: dict[str, Float64], sizes: Sizes) -> Float64:
+        """Return the scores; masked ones are -infinity."""
         scores = self._scale(sizes) * values["q"] @ _repeated(values["k"], sizes.heads).swapaxes(2, 3)
         if "bias" in values:
             scores = scores + values["bias"]
@@ -121,7 +121,7 @@ class Attention(NumpyOperation, device.Attention):
             for name, size in (("lengths_q", sizes.queries), ("lengths_kv", sizes.keys))
         }
         query, key = np.arange(sizes.queries)[:, None], np.arange(sizes.keys)
-        allowed = (query < counts["lengths_q"]) & (key < counts["lengths_kv"]) & ~(scores < LEAST)
+        allowed = (query < counts["lengths_q"]) & (key < counts["lengths_kv"])
         last = counts["lengths_kv"] - counts["lengths_q"] if self.causal == "bottom_right" else 0
         distance = key - query - last  # from the diagonal
         left, right = self.window or (None, None)
@@ -129,7 +129,7 @@ class Attention(NumpyOperation, device.Attention):
             allowed &= distance >= -left
         if self.causal or right is not None:
             allowed &= distance <= (0 if self.causal or right is None else right)
-        return np.where(allowed, scores, MASKED), allowed
+        return np.where(allowed, scores, -np.inf)
 
 
 def in_layout_of(array: Array, layout: str) -> Array:

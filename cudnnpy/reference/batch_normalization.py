@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import compress
+
 import numpy as np
 
 from cudnnpy._checks.call_arguments import check_activation, check_scales
 from cudnnpy._checks.option_values import check_number
 from cudnnpy._layers import batch_normalization as device
-from cudnnpy._layers.arguments.normalization import (
+from cudnnpy._layers.batch_normalization import (
     GRADIENTS,
+    RUNNING,
+    SAVED,
     check_both_or_neither,
     check_channels,
     parameter_dtypes,
     statistics_dtype,
 )
-from cudnnpy._layers.batch_normalization import RUNNING, SAVED
 from cudnnpy.reference import _arrays, _geometry
 from cudnnpy.reference._arrays import Array, Float64, Shape
 from cudnnpy.reference._moments import check_dtypes_of_parameters, check_parameter, check_results, gradient, moments
@@ -78,8 +81,7 @@ class BatchNormalization(NumpyOperation, device.BatchNormalization):
         for name in SAVED if is_saved else ():
             check_parameter(name, arrays[name], shape, (statistics_dtype(x.dtype.name),), self._meaning)
         alpha, beta = check_scales(alpha, beta, out=out)
-        names = [f"out_{name[1:]}" for name in GRADIENTS[scale is not None, with_bias]]
-        outs = {name: arrays[name] for name in names}
+        outs = {name: arrays[name] for name in compress(GRADIENTS, (scale is not None, with_bias))}
         factors = check_scales(parameter_alpha, parameter_beta, prefix="parameter_", **outs)
         dtype = x.dtype if scale is None else scale.dtype
         if scale is None and "out_bias" in arrays:
@@ -88,7 +90,7 @@ class BatchNormalization(NumpyOperation, device.BatchNormalization):
         results = [("out", out, x.shape, x.dtype.name), *((n, a, shape, dtype.name) for n, a in outs.items())]
         check_results(results, {name: arrays[name] for name in ("dy", "x", "scale", *SAVED)})
         dx, *gradients = self._gradients(dy, x, shape, arrays)
-        found = dict(zip(("out_scale", "out_bias"), gradients, strict=True))
+        found = dict(zip(GRADIENTS, gradients, strict=True))
         made = [_arrays.store_scaled(found[name], dtype, array, *factors) for name, array in outs.items()]
         return [_arrays.store_scaled(dx, x.dtype, out, alpha, beta), *made]
 

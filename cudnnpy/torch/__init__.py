@@ -7,8 +7,9 @@
         loss.backward()
 
 `enable` replaces two kernels of PyTorch for CUDA tensors, ``aten::_convolution`` and ``aten::convolution_backward``, which
-every convolution and transposed convolution goes through. Calls that cudnnpy does not handle fall back to PyTorch's kernels,
-and `stats` counts them by reason. Importing this module does not import PyTorch; `enable` does.
+every convolution and transposed convolution goes through, and with ``attention=True`` those of fused attention. Calls that
+cudnnpy does not handle fall back to PyTorch's kernels, and `stats` counts them by reason. Importing this module does not import
+PyTorch; `enable` does.
 """
 
 from cudnnpy.torch.fallback_stats import Stats, reset_stats, stats

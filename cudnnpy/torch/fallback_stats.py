@@ -15,6 +15,10 @@ LARGE = "2**31 elements or more"
 DATA_TYPE = "data type"
 ARGUMENTS = "invalid arguments"
 DEPTHWISE = "PyTorch's own depthwise kernel is faster"
+ATTENTION = "PyTorch's own attention is faster"
+DROPOUT = "dropout in attention"
+HEAD_SIZE = "head size of attention"
+BIAS_GRADIENT = "gradient of attention's bias"
 CAPTURE = "a CUDA graph is being captured, and the call was not planned before"
 MEMORY = "out of memory"
 NO_ALGORITHM = "no algorithm"
@@ -22,7 +26,8 @@ FAILED = "cuDNN failed"
 TURNED_OFF = "turned off by another thread"
 
 # In an interpreter with the GIL no other thread runs within `HANDLED[name] += 1`.
-HANDLED = dict.fromkeys(("forward", "backward_data", "backward_filter"), 0)
+CONVOLUTIONS = dict.fromkeys(("forward", "backward_data", "backward_filter"), 0)
+HANDLED = Counter(CONVOLUTIONS)
 FALLBACKS: Counter[str] = Counter()
 
 declare(__name__, "HANDLED", "FALLBACKS")
@@ -35,7 +40,8 @@ class Stats(NamedTuple):
     ----------
     handled : dict of str to int
         The number of operations that ran on cudnnpy: "forward", "backward_data" (gradients with respect to the input) and
-        "backward_filter" (gradients with respect to the filter), of convolutions and of transposed convolutions.
+        "backward_filter" (gradients with respect to the filter), of convolutions and of transposed convolutions. After calls
+        of attention also "attention" and "attention_backward".
     fallbacks : dict of str to int
         The number of calls that PyTorch's own kernels ran, in whole or in part, by reason.
 
@@ -80,5 +86,6 @@ def reset_stats() -> None:
     >>> cudnnpy.torch.stats()
     Stats(handled={'forward': 0, 'backward_data': 0, 'backward_filter': 0}, fallbacks={})
     """
-    HANDLED.update(dict.fromkeys(HANDLED, 0))
+    HANDLED.clear()
+    HANDLED.update(CONVOLUTIONS)
     FALLBACKS.clear()

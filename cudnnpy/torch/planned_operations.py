@@ -19,7 +19,8 @@ class WorkspaceError(MemoryError):
 class PlannedOperation(NamedTuple):
     """One operation with its plan, in the thread that planned it.
 
-    `make_result` and `make_workspace` allocate tensors on the device, whose current stream `stream_of` returns.
+    `make_result` and `make_workspace` allocate tensors on the device, whose current stream `stream_of` returns. Attention has
+    a tuple of results.
     """
 
     name: str
@@ -29,26 +30,28 @@ class PlannedOperation(NamedTuple):
     stream_of: Callable[[int], int]
 
     def run(self, first: int, second: int, bias: int = 0) -> Any:
-        """Launch the plan for inputs at addresses on the current stream, and return the result, a new tensor.
+        """Launch the plan for inputs at addresses, and return the result, a new tensor. `bias` is 0 if the plan adds none."""
+        result = self.make_result()
+        at_result = result.data_ptr()
+        # new memory overlaps nothing, the key has the alignments, and inputs are null only if their storage was freed
+        self.launch((first, second, bias, at_result) if bias else (first, second, at_result), first and second)
+        return result
 
-        `bias` is 0 if the plan adds none. The workspace is freed at once, because PyTorch's allocator reuses it in stream
-        order. Raises WorkspaceError if it cannot be allocated.
+    def launch(self, addresses: tuple[int, ...], are_valid: object) -> None:
+        """Launch the plan on the addresses of its operands and on the current stream; `are_valid` as for a launcher.
+
+        The workspace is freed at once, because PyTorch's allocator reuses it in stream order. Raises WorkspaceError if it
+        cannot be allocated.
         """
-        result, workspace_address = self.make_result(), 0
+        workspace_address = 0
         if self.make_workspace is not None:
             try:
                 workspace = self.make_workspace()
             except OutOfMemoryError as error:
                 raise WorkspaceError(str(error)) from None
             workspace_address = workspace.data_ptr()
-        if bias:
-            addresses: tuple[int, ...] = first, second, bias, result.data_ptr(), workspace_address
-        else:
-            addresses = first, second, result.data_ptr(), workspace_address
-        # new memory overlaps nothing, the key has the alignments, and inputs are null only if their storage was freed
-        self.launcher.run(addresses, self.stream_of(self.launcher.device), first and second)
+        self.launcher.run((*addresses, workspace_address), self.stream_of(self.launcher.device), are_valid)
         HANDLED[self.name] += 1
-        return result
 
 
 class Forward(NamedTuple):

@@ -147,7 +147,7 @@ class Planner:
         """
         if self._is_known_slower(name, x_shape, w_shape):
             raise FallbackError(fallback_stats.DEPTHWISE)
-        layer, library = self._layer, library_of(inputs[0])
+        layer = self._layer
         if isinstance(layer, ConvolutionTranspose):
             operation = {"forward": "backward_data", "backward_data": "forward"}.get(name, name)
             convolution, names = layer._transposed(w_shape), INPUT_NAMES[operation]
@@ -169,20 +169,8 @@ class Planner:
             problem = problem_of_call(convolution, OperationRequest(call, operation, names, shape=given))
             recording.note(problem, convolution._planning)
             raise FallbackError("nothing is computed on the meta device")  # never counted
-        stream = library.current_stream(device)
-        check_not_capturing(name, stream)
         arguments = (None, 1.0, 0.0) if name == "forward" else (1.0, 0.0, *shape)
-        with on_device(device):
-            planned, _ = getattr(layer, f"_{name}")(call._replace(stream=stream), *arguments)
-            launcher = Launcher(planned)
-        size = planned.workspace_size
-        return PlannedOperation(
-            name,
-            launcher,
-            library.maker(shape, strides, dtype_of(out.dtype), device),
-            library.maker((size,), (1,), dtype_of("uint8"), device) if size else None,
-            library.current_stream,
-        )
+        return planned_operation(name, call, lambda call: getattr(layer, f"_{name}")(call, *arguments), inputs[0], out)
 
     def _is_known_slower(self, name: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> bool:
         """Return whether PyTorch's own depthwise kernel is known to be faster; large filters are measured with "autotune"."""
@@ -194,10 +182,40 @@ class Planner:
     def check_speed(self, x: Any, name: str, planned: Callable[[], object], kernel: Callable[[], object]) -> None:
         """Raise FallbackError if PyTorch's own depthwise kernel is faster than a plan. With "autotune", both are timed."""
         if self._compares:
-            is_slower = pytorch_kernels.is_faster(kernel, planned, x)
-            HANDLED[name] -= pytorch_kernels.COMPARISON_RUNS
-            if is_slower:
-                raise FallbackError(fallback_stats.DEPTHWISE)
+            check_speed(x, name, planned, kernel, fallback_stats.DEPTHWISE)
+
+
+def planned_operation(
+    name: str, call: Call, set_up: Callable[[Call], Any], tensor: Any, made: TensorSpec | tuple[TensorSpec, ...]
+) -> PlannedOperation:
+    """Plan a call by a layer's function, on the current stream of a tensor's device; `made` are the new results."""
+    library, device = library_of(tensor), call.device
+    stream = library.current_stream(device)
+    check_not_capturing(name, stream)
+    with on_device(device):
+        planned, _ = set_up(call._replace(stream=stream))
+        launcher = Launcher(planned)
+
+    def maker(spec: TensorSpec) -> Callable[[], Any]:
+        assert spec.strides is not None
+        return library.maker(spec.shape, spec.strides, dtype_of(spec.dtype), device)
+
+    size = planned.workspace_size
+    make_workspace = maker(TensorSpec((size,), "uint8", (1,))) if size else None
+    if isinstance(made, TensorSpec):
+        return PlannedOperation(name, launcher, maker(made), make_workspace, library.current_stream)
+    makers = [maker(spec) for spec in made]
+    return PlannedOperation(
+        name, launcher, lambda: tuple([make() for make in makers]), make_workspace, library.current_stream
+    )
+
+
+def check_speed(x: Any, name: str, planned: Callable[[], object], kernel: Callable[[], object], reason: str) -> None:
+    """Time a plan and PyTorch's own kernel. Raises FallbackError with a reason if the kernel is faster."""
+    is_slower = pytorch_kernels.is_faster(kernel, planned, x)
+    HANDLED[name] -= pytorch_kernels.COMPARISON_RUNS
+    if is_slower:
+        raise FallbackError(reason)
 
 
 def _read(tensor: Any, argument: str) -> tuple[int, ArrayMetadata]:
@@ -207,7 +225,7 @@ def _read(tensor: Any, argument: str) -> tuple[int, ArrayMetadata]:
     return read(tensor, argument)
 
 
-def _check(enabled: bool, *tensors: Any) -> None:
+def check(enabled: bool, *tensors: Any) -> None:
     """Raise FallbackError unless cuDNN is enabled, and the tensors are not empty, on one device and of one supported type."""
     if not enabled:
         raise FallbackError(fallback_stats.CUDNN_OFF)
@@ -232,7 +250,7 @@ def plan_forward(settings: Settings, tensors: tuple[Any, Any, Any], given: Seque
     """Plan aten::_convolution for x, w and bias. `given` are the arguments after them up to the flags."""
     x, w, bias = tensors
     benchmark, deterministic, enabled, tf32 = now
-    _check(enabled, x, w, *(() if bias is None else (bias,)))
+    check(enabled, x, w, *(() if bias is None else (bias,)))
     memory_format = format_of(x, w, bias, given)
     formats = memory_format.conversion(x), memory_format.conversion(w, is_filter=True)
     geometry = ConvolutionArguments.of(given, w.dim() - 2)
@@ -271,7 +289,7 @@ def plan_backward(
     """
     dy, x, w = tensors
     benchmark, deterministic, enabled, tf32 = now
-    _check(enabled, dy, x, w)
+    check(enabled, dy, x, w)
     memory_format = format_of(x, w, None, given)
     formats = memory_format.conversion(dy), memory_format.conversion(x), memory_format.conversion(w, is_filter=True)
     dy, x, w = _copies(tensors, formats)

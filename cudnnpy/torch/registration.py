@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from cudnnpy._checks.option_values import check_flag
 from cudnnpy._checks.preferences import TUNE_SECONDS, PreferenceOptions
 from cudnnpy._core.caller_warning import warn
 from cudnnpy._core.cuda_python import not_installed
@@ -19,6 +21,7 @@ from cudnnpy.typing import Preference
 DISPATCH_KEY = "CUDA"
 
 _library: Any = None  # holds the registrations
+_attention_library: Any = None  # and those of attention
 
 
 def enable(
@@ -28,6 +31,7 @@ def enable(
     deterministic: bool | None = None,
     tf32: bool | None = None,
     tune_seconds: float = TUNE_SECONDS,
+    attention: bool = False,
 ) -> AbstractContextManager[None]:
     """Run the convolutions of PyTorch programs on cudnnpy, in every thread of the process.
 
@@ -49,6 +53,8 @@ def enable(
         ``torch.backends.cudnn.allow_tf32``, or ``torch.backends.cudnn.conv.fp32_precision``.
     tune_seconds : float
         The time limit of "autotune" for one problem.
+    attention : bool
+        Whether ``torch.nn.functional.scaled_dot_product_attention`` runs on cudnnpy, too. It needs PyTorch 2.9 or newer.
 
     Returns
     -------
@@ -76,6 +82,7 @@ def enable(
     - depthwise convolutions for which a kernel of PyTorch's own is faster: large ones with three spatial axes, and with two if
       the filter is large. With "autotune", unless results must be deterministic, PyTorch's kernel and the plan are timed on the
       tensors of the first call
+    - attention with dropout, with float32, with head sizes that are no multiples of 8, and the gradient of a bias
 
     If a recording is open (`cudnnpy.record`, ``cudnnpy tune --record``), the convolutions of tensors on the CPU and on the
     meta device are recorded, too, as if they were on a GPU. PyTorch's own kernels compute them.
@@ -96,7 +103,8 @@ def enable(
     flags: dict[str, Any] = {"prefer": prefer, "deterministic": deterministic, "tf32": tf32}
     given = {name: value for name, value in flags.items() if value is not None}
     planning = PreferenceOptions(workspace_limit=workspace_limit, tune_seconds=tune_seconds, **given)
-    return _setting.set(Settings(planning, frozenset(flags.keys() - given.keys())))
+    following = frozenset(flags.keys() - given.keys())
+    return _setting.set(Settings(planning, following, check_flag("attention", attention)))
 
 
 def disable() -> AbstractContextManager[None]:
@@ -136,47 +144,63 @@ def is_enabled() -> bool:
 
 def _register(settings: Settings | None) -> None:
     """Make settings active: register or remove the kernels."""
-    global _library
+    global _library, _attention_library
+    has_attention = settings is not None and settings.attention
+    if has_attention and _attention_library is None:  # first, since PyTorch may be too old
+        _attention_library = _registered(_add_attention)
     if settings is not None and _library is None:
-        _library = _registered()
+        _library = _registered(_add_convolutions)
     ACTIVE.settings, ACTIVE.identity = settings, None if settings is None else settings.token
     if settings is None and _library is not None:
         _library._destroy()
         _library = None
+    if not has_attention and _attention_library is not None:
+        _attention_library._destroy()
+        _attention_library = None
 
 
 _setting: ProcessSetting[Settings | None] = ProcessSetting(None, _register)
 
 declare(__name__, "_setting")
-declare(__name__, "_library", resets=False)  # the setting sets it
+declare(__name__, "_library", "_attention_library", resets=False)  # the setting sets them
 
 
-def _registered() -> Any:
-    """Register the kernels, and return the torch.library.Library that owns the registrations."""
+def _registered(add: Callable[[Any], None]) -> Any:
+    """Register kernels, and return the torch.library.Library that owns the registrations."""
     try:
         from torch.library import Library
     except ModuleNotFoundError as error:
         raise not_installed(
             "cudnnpy.torch needs PyTorch, which is not installed", error, "pip install torch"
         ) from error
-    from cudnnpy.torch import host_recording, kernels
-
-    # Only a missing driver is looked for: other reasons cannot be known without the use of CUDA, which no child could then use
-    if not has_driver() and not Recording.is_open():
-        warn(f"PyTorch's own kernels compute all convolutions, without cudnnpy.torch: {NO_DRIVER}")
     library = Library("aten", "IMPL")
     try:
         with warnings.catch_warnings():
             # PyTorch warns once for each process that a kernel is replaced, which is intended here.
             warnings.filterwarnings("ignore", "(?s).*overrid", UserWarning)
-            library.impl("_convolution", kernels.convolution, DISPATCH_KEY)
-            library.impl("convolution_backward", kernels.convolution_backward, DISPATCH_KEY)
-            for key in host_recording.KEYS if Recording.is_open() else {"CPU"} - {DISPATCH_KEY}:
-                # Library.impl may reject the key Meta, for which PyTorch has kernels in Python. The table of kernels takes
-                # another one, and has PyTorch's again when the library is destroyed.
-                library.m.impl("convolution", key, host_recording.convolution)
-                library.m.impl("convolution_backward", key, host_recording.convolution_backward)
+            add(library)
     except BaseException:
         library._destroy()  # the traceback may keep the library alive, and with it the kernels registered so far
         raise
     return library
+
+
+def _add_convolutions(library: Any) -> None:
+    from cudnnpy.torch import host_recording, kernels
+
+    # Only a missing driver is looked for: other reasons cannot be known without the use of CUDA, which no child could then use
+    if not has_driver() and not Recording.is_open():
+        warn(f"PyTorch's own kernels compute all convolutions, without cudnnpy.torch: {NO_DRIVER}")
+    library.impl("_convolution", kernels.convolution, DISPATCH_KEY)
+    library.impl("convolution_backward", kernels.convolution_backward, DISPATCH_KEY)
+    for key in host_recording.KEYS if Recording.is_open() else {"CPU"} - {DISPATCH_KEY}:
+        # Library.impl may reject the key Meta, for which PyTorch has kernels in Python. The table of kernels takes
+        # another one, and has PyTorch's again when the library is destroyed.
+        library.m.impl("convolution", key, host_recording.convolution)
+        library.m.impl("convolution_backward", key, host_recording.convolution_backward)
+
+
+def _add_attention(library: Any) -> None:
+    from cudnnpy.torch import attention
+
+    attention.register(library, DISPATCH_KEY)

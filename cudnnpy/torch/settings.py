@@ -13,10 +13,11 @@ from cudnnpy._process.module_state import declare
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of `enable`, and the names of those that follow PyTorch's own flags at each call."""
+    """The options of `enable`, the names of those that follow PyTorch's own flags, and whether attention is run, too."""
 
     planning: PreferenceOptions = field(default_factory=PreferenceOptions)
     following: frozenset[str] = frozenset({"prefer", "deterministic", "tf32"})
+    attention: bool = False
 
     @cached_property
     def token(self) -> CacheToken:

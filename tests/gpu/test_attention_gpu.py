@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_problems import NUMBERS, Arrays, Drawn, as_operand, drawn, for_graph, graph_of
+from attention_problems import NUMBERS, Arrays, Drawn, as_operand, drawn, for_graph, graph_of, has_dbias
 
 import cudnnpy
 from cudnnpy import Attention, NoAlgorithmError, reference
@@ -43,22 +43,28 @@ def expected_results(problem: Drawn) -> tuple[Arrays, Arrays]:
     twin, arrays = reference.Attention(**problem.options), problem.arrays
     made = dict(zip(("out", "statistics"), twin.forward(**problem.without_dout(), statistics=True), strict=True))
     given = (arrays["dout"], *(arrays[name] for name in "qkv"), made["out"], made["statistics"])
-    has_bias = "bias" in arrays
-    gradients = twin.backward(*given, **problem.others(), dbias=has_bias)
-    return made, dict(zip(("dq", "dk", "dv", *(("dbias",) if has_bias else ())), gradients, strict=True))
+    has_sum = has_dbias(problem)
+    gradients = twin.backward(*given, **problem.others(), dbias=has_sum)
+    return made, dict(zip(("dq", "dk", "dv", *(("dbias",) if has_sum else ())), gradients, strict=True))
 
 
 def compare(operation: str, problem: Drawn, given: Arrays, found: Arrays, expected: Arrays) -> None:
+    made = {**given, **expected}
     layout = problem.options["layout"]
     graph = graph_of(Attention(**problem.options), operation, given, dbias="dbias" in expected)
     allowed = reference.tolerance(graph, for_graph(graph, given, layout))
     for name, right in expected.items():
         values = as_operand(name, cudnnpy.to_numpy(found[name]).astype(np.float64), layout)
         right = as_operand(name, right.astype(np.float64), layout)
-        assert np.isfinite(values).all(), f"{operation} {name}: NaN or infinite"
+        has_keys = (
+            np.broadcast_to(np.isfinite(made["statistics"]), right.shape) if operation == "forward" else right == right
+        )
+        assert (values[~has_keys] == right[~has_keys]).all(), f"{operation} {name}: queries without keys"
+        assert np.isfinite(values[has_keys]).all(), f"{operation} {name}: NaN or infinite"
         # a dbias is added in its own type by some engines, in any order
         more = 2.0**-6 * np.abs(right).max(initial=0.0) if name == "dbias" else 0.0
-        worst = np.max(np.abs(values - right) / (allowed[name] + more + 1e-30), initial=0.0)
+        ratios = np.abs(values[has_keys] - right[has_keys]) / (allowed[name] + more + 1e-30)[has_keys]
+        worst = np.max(ratios, initial=0.0)
         assert worst <= 1, f"{operation} {name}: {worst:.3g} of the tolerance"
 
 
@@ -74,18 +80,21 @@ def check(problem: Drawn, **options: Any) -> None:
     alone = poison(made["out"].shape, made["out"].dtype)
     attention.forward(**inputs, out=alone)
     assert cudnnpy.to_numpy(alone).tobytes() == cudnnpy.to_numpy(results["out"]).tobytes()
-    if "bias" in arrays and options.get("deterministic") and arrays["bias"].shape != scores_of(problem):
-        return  # no engine is known to add it in one order
+    lengths = [name for name in ("lengths_q", "lengths_kv") if name in arrays]
+    is_left = problem.options.get("window", (None,))[0] is not None
+    queries = made["statistics"].shape[2]
+    if queries > 1 and problem.options["causal"] == "bottom_right" and (len(lengths) == 2 or (lengths and is_left)):
+        with pytest.raises(NoAlgorithmError):  # no engine's mask depends on so many lengths
+            attention.plan(
+                "backward", *(on_gpu[name] for name in "qkv"), **{name: on_gpu[name] for name in problem.others()}
+            )
+        return
+    if "dbias" in gradients and options.get("deterministic"):
+        del gradients["dbias"]  # no engine is known to add it in one order
     results = {name: poison(array.shape, array.dtype) for name, array in gradients.items()}
     given = {name: on_gpu[name] for name in ("dout", "q", "k", "v", "out", "statistics", *problem.others())}
     attention.backward(**given, **results)
     compare("backward", problem, {**arrays, **made}, results, gradients)
-
-
-def scores_of(problem: Drawn) -> tuple[int, ...]:
-    q, k = (problem.arrays[name].shape for name in "qk")
-    at, to = (1, 2) if problem.options["layout"] == "BHSD" else (2, 1)
-    return q[0], q[at], q[to], k[to]
 
 
 @pytest.mark.parametrize("seed", range(EXAMPLES))
@@ -128,19 +137,18 @@ def test_deterministic_gradients_have_the_same_bits_in_two_runs() -> None:
 
 
 def test_queries_without_keys_give_zeros_exactly() -> None:
-    problem = large(0, (2, 2, 2, 96, 64, 64, 64), "float16", causal="bottom_right")
+    problem = large(0, (2, 2, 2, 96, 64, 64, 64), "float16", causal=True)
     lengths = {"lengths_q": np.array([96, 50], np.int32), "lengths_kv": np.array([0, 30], np.int32)}
     problem = problem._replace(arrays={**problem.arrays, **lengths})
     check(problem)
     on_gpu = {name: cudnnpy.to_device(array) for name, array in problem.arrays.items()}
-    dout, attention = on_gpu.pop("dout"), Attention(causal="bottom_right")
+    dout, attention = on_gpu.pop("dout"), Attention(causal=True)
     out, statistics = attention.forward(**on_gpu, statistics=True)
     dq, _, _ = attention.backward(dout, **on_gpu, out=out, statistics=statistics)
     for array in (cudnnpy.to_numpy(out), cudnnpy.to_numpy(dq)):
         assert not array[0].any()
-        assert not array[1, :, :20].any()
         assert not array[1, :, 50:].any()
-        assert array[1, :, 20:50].any()
+        assert array[1, :, :50].any()
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

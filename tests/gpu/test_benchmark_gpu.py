@@ -26,7 +26,7 @@ def run(*words: str) -> str:
 
 def test_the_host_cost_is_measured(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
-    printed = run("tools.benchmark", "host", "--seconds", "25", "-o", str(file))
+    printed = run("tools.benchmark", "host", "--seconds", "50", "-o", str(file))
     rows = Rows(file).rows
     assert rows.keys() == {"host | float16", "host | float32"}, printed
     assert [row["error"] for row in rows.values() if row["error"]] == []
@@ -38,6 +38,13 @@ def test_tuning_is_summarized(tmp_path: Path) -> None:
     assert "contexts lost: 0" in printed
     assert "processes that ended or did not return: 0" in printed
     assert Rows(file).rows
+
+
+def test_attention_is_summarized(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    printed = run("tools.benchmark.attention", "-o", str(file), "--seconds", "40", "--shapes", "8")
+    assert "forward over the best road, all: " in printed
+    assert [row["error"] for row in Rows(file).rows.values() if row["error"]] == []
 
 
 def test_a_survey_has_rows_that_are_judged(tmp_path: Path) -> None:

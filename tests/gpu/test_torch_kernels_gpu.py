@@ -112,7 +112,7 @@ def test_pytorchs_samples(samples: list[Sample], name: str, dtype: str) -> None:
     chosen = [sample for sample in samples if (sample.name, sample.dtype) == (name, dtype)]
     with cudnnpy.torch.enable(tf32=False):
         assert opinfo.failures(Functions, chosen, lambda tensor: tensor.cuda(), to_float64, LOOSE) == ""
-    assert cudnnpy.torch.stats().fallbacks == {}
+    assert cudnnpy.torch.stats().fallbacks.keys() <= {"tensors on the CPU"}  # for the expected results
     assert min(cudnnpy.torch.stats().handled.values()) >= len(chosen)
 
 
@@ -388,7 +388,9 @@ def test_threads() -> None:
         for thread in threads:
             thread.join()
     assert failures == []
-    assert cudnnpy.torch.stats() == ({"forward": 120, "backward_data": 0, "backward_filter": 120}, {})
+    handled, fallbacks = cudnnpy.torch.stats()
+    assert handled == {"forward": 120, "backward_data": 0, "backward_filter": 120}
+    assert fallbacks == {"tensors on the CPU": 6}  # the expected results
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")

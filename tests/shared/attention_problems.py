@@ -65,6 +65,13 @@ def drawn(seed: int, dtype: str = "", sizes: tuple[int, ...] = (1, 2, 5, 16, 19,
     return Drawn(options, arrays)
 
 
+def has_dbias(problem: Drawn) -> bool:
+    """Return whether the bias of a problem has a gradient."""
+    at = 1 if problem.options["layout"] == "BSHD" else 2
+    lengths = tuple(problem.arrays[name].shape[at] for name in "qk")
+    return "bias" in problem.arrays and problem.arrays["bias"].shape[2:] == lengths
+
+
 def in_order(array: Any, layout: str) -> Any:
     """Return an array with the axes BHSD with those of a layout, or the reverse."""
     return array.swapaxes(1, 2) if layout == "BSHD" else array
@@ -77,7 +84,7 @@ def by_loops(options: dict[str, Any], arrays: Arrays) -> tuple[Any, Any]:
     batch, heads, queries, size = q.shape
     keys, shared = k.shape[2], heads // k.shape[1]
     scale = options.get("scale", 1 / math.sqrt(size))
-    out, statistics = np.zeros((*q.shape[:3], v.shape[3])), np.full((*q.shape[:3], 1), -1e30)
+    out, statistics = np.zeros((*q.shape[:3], v.shape[3])), np.full((*q.shape[:3], 1), -np.inf)
     bias = np.broadcast_to(arrays.get("bias", np.zeros((1, 1, 1, 1))).astype(np.float64), (batch, heads, queries, keys))
     for b, h, i in np.ndindex(batch, heads, queries):
         here, there = (
@@ -112,7 +119,8 @@ def _spec(array: Any) -> TensorSpec:
 
 def for_graph(graph: Graph, arrays: Arrays, layout: str) -> Arrays:
     """Return arrays as the inputs of a graph."""
-    return {node.name: as_operand(node.name, arrays[node.name], layout) for node in graph.inputs}
+    found = {node.name: as_operand(node.name, arrays[node.name], layout) for node in graph.inputs}
+    return {node.name: np.broadcast_to(found[node.name], node.shape) for node in graph.inputs}  # along the queries
 
 
 def as_operand(name: str, array: Any, layout: str) -> Any:

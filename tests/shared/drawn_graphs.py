@@ -683,7 +683,10 @@ def attention(d: Drawing) -> None:
 def attention_gradient(d: Drawing) -> None:
     g, heads = d.g, Heads(d)
     heads.columns = heads.rows if d.chance(0.8) else heads.columns
-    q, k, keys, values = heads.q(), heads.k(), heads.transposed(), heads.transposed()
+    q, k, values = heads.q(), heads.k(), heads.transposed()
+    _, _, columns, size = k.shape
+    (*outer, row, element) = k.spec.strides or packed_strides(k.shape)
+    keys = g.add("reshape", x=k, shape=(*k.shape[:2], size, columns), strides=(*outer, element, row))["y"]
     o, do, statistics = heads.q(), heads.q(), d.tensor((*heads.scores[:3], 1), "float32")
     one, scale = g.number(1.0), g.number(0.125)
     sums = g.pointwise("mul", g.reduction("add", g.pointwise("mul", do, o), (3,)), one)

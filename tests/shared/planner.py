@@ -216,7 +216,7 @@ def choose(request: dict[str, Any]) -> Any:
         request.get("free", 1 << 37),
         memory_limit=limit,
         may_run=limit is None,
-        previous_engine=before and Engine(**{**before, "knobs": before["knobs"] and dict(before["knobs"])}),
+        preferred_engine=before and Engine(**{**before, "knobs": before["knobs"] and dict(before["knobs"])}),
     )
     found = selection.choose(made).candidate
     return {**described(found), "seen": Bench.seen, "graphs": BUILT}
@@ -393,12 +393,6 @@ def own_built(request: dict[str, Any]) -> Any:
     return engines_of.engine_count(next(iter(own_graph(request).problem().lowerings())).build_graph(TARGET))
 
 
-def own_executable(request: dict[str, Any]) -> Any:
-    """What Graph.executable picks: its text, None where there is no engine."""
-    found = own_graph(request).executable(0, request.get("pick", 0))
-    return found and (cudnn_text(found) if isinstance(found, engines_of.GraphExecutable) else type(found).__name__)
-
-
 REQUESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     function.__name__: function
     for function in (
@@ -417,7 +411,6 @@ REQUESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
         own_text,
         own_candidates,
         own_plan,
-        own_executable,
     )
 }
 

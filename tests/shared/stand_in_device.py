@@ -25,7 +25,7 @@ from cudnnpy._arrays import workspace
 from cudnnpy._arrays.array_libraries import ArrayLibrary
 from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides
 from cudnnpy._core.owned import Owned
-from cudnnpy._launch import dispatch, implicit_operands, launcher
+from cudnnpy._launch import dispatch, launcher
 from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.direct import direct_launch
 from cudnnpy._layers import convolution, graph
@@ -180,7 +180,7 @@ class StandInDevice:
         if isinstance(problem, GraphProblem):
             found = next(self.guesses(problem))
         else:
-            self.choices.append((problem, chooser.request.options, chooser.request.previous_engine))
+            self.choices.append((problem, chooser.request.options, chooser.request.preferred_engine))
             executable = self.executable(tuple(range(len(problem.operands))), problem.operands)
             found = made_up("made up", make=lambda: executable, engine=Engine(7, {1: 2}))
         assert found.prepare() is not None
@@ -376,8 +376,6 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, cuda_driver: DriverFixture) -> Sta
     monkeypatch.setattr(direct_launch, "make_direct_launch", stand_in.direct)
     launcher.set_direct_launches(True)
     monkeypatch.setattr(selection, "choose", stand_in.choose)
-    monkeypatch.setattr(Chooser, "order", lambda chooser: stand_in.guesses(chooser.request.problem))
-    monkeypatch.setattr(implicit_operands, "synchronize", lambda stream, device: None)
     monkeypatch.setattr(workspace, "free_bytes", lambda device: 1 << 30)
     monkeypatch.setattr(workspace, "allocate_from_pool", allocate)
     real_take = workspace.allocate

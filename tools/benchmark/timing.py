@@ -93,13 +93,14 @@ def host_timer(call: Callable[[], object], synchronize: Callable[[], object]) ->
     return timed
 
 
-def device_timer(torch: Any, calls: list[Callable[[], object]], count: int) -> Callable[[], float]:
+def device_timer(torch: Any, calls: list[Callable[[], object]], count: int, host_us: int = 30) -> Callable[[], float]:
     """Milliseconds of the GPU for one call, by events around `count` calls that take turns through `calls`.
 
-    The GPU spins first for as long as the host needs to queue the calls, so that the host is never measured.
+    The GPU spins first for as long as the host needs to queue the calls, `host_us` for each, so that the host is never
+    measured.
     """
     start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    cycles = 100_000 + 60_000 * count  # at 2 GHz: 50 us, and 30 us for each call
+    cycles = 100_000 + 2_000 * host_us * count  # at 2 GHz: 50 us, and the time for each call
 
     def timed() -> float:
         torch.cuda._sleep(cycles)

@@ -65,7 +65,8 @@ def bias_gradient(
     if not byte_extent(spec):
         return program_for_empty_input(name, call.device, operands, beta), results
     alpha, beta = float(alpha), float(beta)
-    steps = None if options.deterministic else sum_by_graphs(call.device, spec, sums, alpha, beta)
+    seconds = options.tune_seconds if options.prefer == "autotune" else None
+    steps = None if options.deterministic else sum_by_graphs(call, spec, sums, alpha, beta, seconds)
     if steps is None or not call.allows(steps.workspace_size):
         steps = _sum_by_function(call.device, spec, sums, alpha, beta)
     return Program(name, call.device, operands, steps.steps, steps.scratch), results

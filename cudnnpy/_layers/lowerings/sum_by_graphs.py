@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 
+from cudnnpy import raw
 from cudnnpy._core.layouts import (
     TensorSpec,
     byte_extent,
@@ -19,24 +20,28 @@ from cudnnpy._core.layouts import (
     packed_strides_like,
     stride_order,
 )
+from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.step_builder import StepBuilder
-from cudnnpy._launch.steps import Executable, StepSequence
+from cudnnpy._launch.steps import StepSequence
 from cudnnpy._layers.graph import Graph
+from cudnnpy._planning.choice import Engine
+from cudnnpy._planning.plan import Plan
 from cudnnpy.typing import ElementName
 
 _MIN_BYTES = 1 << 13  # of x, for which a graph is worth compiling
 _MAX_ROW_ELEMENTS = 32_768  # of a row that is summed in one step: graphs of much longer rows take minutes to compile
 _PART = 4096  # maximum of elements of a part of a longer row
-_MANY_ROWS = (
-    1024  # rows of float32 from which on the heuristics' third proposal takes 0.3 to 0.6 of the time of the first
-)
+# The heuristics' third proposal for columns: from so many rows of float32 on it takes 0.3 to 0.6 of the time of the first.
+_ENGINE_OF_COLUMNS, _MANY_ROWS = Engine(1, {int(raw.CUDNN_KNOB_TYPE_KERNEL_CFG): 2}), 1024
 
 
-def sum_by_graphs(device: int, x: TensorSpec, y: TensorSpec, alpha: float, beta: float) -> StepSequence | None:
+def sum_by_graphs(
+    call: Call, x: TensorSpec, y: TensorSpec, alpha: float, beta: float, tune_seconds: float | None = None
+) -> StepSequence | None:
     """Return the steps of y = alpha * (the sum of x over the axes on which y has size 1) + beta * y.
 
     None if no engine supports a graph, if x is small, or if there is nothing to add up. Graphs sum dense tensors of 16 or 32
-    bits at multiples of 16 bytes.
+    bits at multiples of 16 bytes. With `tune_seconds` autotune chooses the engines.
     """
     if x.dtype == "float64" or x.alignment < 16 or not is_dense(x) or byte_extent(x) < _MIN_BYTES or x.shape == y.shape:
         return None
@@ -62,15 +67,15 @@ def sum_by_graphs(device: int, x: TensorSpec, y: TensorSpec, alpha: float, beta:
             source, outer, inner = moved, outer * inner, 1
         del axes[at]
         if direct and not any(is_reduced for _, is_reduced in axes):
-            planned = _node(device, outer, size, inner, source.spec.dtype, y.dtype)
-            if planned is not None:
-                builder.add(planned, source, target)
+            plan = _plan(call, outer, size, inner, source.spec.dtype, y.dtype, tune_seconds)
+            if plan is not None:
+                builder.add(plan.executable, source, target)
                 return builder.sequence()
-        planned = _node(device, outer, size, inner, source.spec.dtype, "float32")
-        if planned is None:
+        plan = _plan(call, outer, size, inner, source.spec.dtype, "float32", tune_seconds)
+        if plan is None:
             return None
         partial = builder.scratch(TensorSpec((outer * inner,), "float32", (1,)))
-        builder.add(planned, source, partial)
+        builder.add(plan.executable, source, partial)
         source = partial
     builder.copy(source._replace(spec=sums), target, alpha, beta)
     return builder.sequence()
@@ -94,15 +99,23 @@ def _coalesced_axes(x: TensorSpec, shape: tuple[int, ...]) -> list[tuple[int, bo
     return found
 
 
-def _node(device: int, outer: int, size: int, inner: int, dtype: ElementName, result: ElementName) -> Executable | None:
-    """Return the executable that sums (outer, size, inner) over size; outer or inner is 1. None if no engine supports it.
+def _plan(
+    call: Call,
+    outer: int,
+    size: int,
+    inner: int,
+    dtype: ElementName,
+    result: ElementName,
+    tune_seconds: float | None,
+) -> Plan | None:
+    """Return the plan that sums (outer, size, inner) over size; outer or inner is 1. None if no engine supports it.
 
     No engine takes a reduction whose dimension 1 does not have stride 1. So dimension 1 is the fastest axis: size, or inner.
     """
     rows, columns = (outer, size) if inner == 1 else (size, inner)
     strides = (1, 1, 1, 1) if inner == 1 else (columns, 1, columns, columns)
-    graph = Graph()
+    graph = Graph() if tune_seconds is None else Graph(prefer="autotune", tune_seconds=tune_seconds)
     x = graph.tensor("x", TensorSpec((rows, columns, 1, 1), dtype, (columns, 1, columns, columns)))
     graph.output("y", graph.reduction("add", x, (1,) if inner == 1 else (0,)), result, strides)
-    pick = 2 if inner > 1 and dtype == "float32" and rows > _MANY_ROWS and columns % 8 == 0 else 0
-    return graph.executable(device, pick)
+    is_slow = inner > 1 and dtype == "float32" and rows > _MANY_ROWS and columns % 8 == 0
+    return graph._plan_if_supported(call, _ENGINE_OF_COLUMNS if is_slow and tune_seconds is None else None)

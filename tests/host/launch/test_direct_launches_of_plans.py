@@ -20,7 +20,7 @@ from cudnnpy._launch.direct.direct_launch import MAX_NODES
 from cudnnpy._launch.implicit_operands import ScratchBuffer, with_implicit_operands
 from cudnnpy._launch.launcher import Launcher
 from cudnnpy._launch.program import Operand, Program
-from cudnnpy._launch.steps import OffsetExecutable, Step, StepSequence, is_relocatable
+from cudnnpy._launch.steps import Step, StepSequence, is_relocatable
 from cudnnpy.errors import StatusError
 
 STREAM, OTHER = 0x5000, 0x6000
@@ -102,8 +102,8 @@ def test_a_launch_of_many_kernels_is_left_to_cudnn(graphs: StandInGraphs) -> Non
 def test_executables_are_relocatable_if_all_of_their_parts_are(certain: bool) -> None:
     part, other = (SimpleNamespace(workspace_size=0, is_relocatable=one) for one in (certain, True))
     steps = StepSequence([Step(part, (0,)), Step(other, (0,))])
-    wholes = (part, steps, OffsetExecutable(steps, (0,)), with_implicit_operands(part, [0, ScratchBuffer(4)], 1))
-    assert [is_relocatable(whole) for whole in wholes] == [certain] * 4
+    wholes = (part, steps, with_implicit_operands(part, [0, ScratchBuffer(4)], 1))
+    assert [is_relocatable(whole) for whole in wholes] == [certain] * 3
     function = SimpleNamespace(workspace_size=0)  # a C function chooses its kernels in each call
     never = (function, StepSequence([Step(function, (0,)), Step(other, (0,))]))
     assert [is_relocatable(one) for one in never] == [False] * 2
@@ -111,20 +111,6 @@ def test_executables_are_relocatable_if_all_of_their_parts_are(certain: bool) ->
         operands = [Operand("y", TensorSpec((1,), strides=(1,), alignment=alignment), True)]
         program = Program("a program", 0, operands, [Step(steps, (0,))])
         assert program.is_relocatable is (certain and alignment == 16)
-
-
-def test_an_executable_with_numbers_that_a_call_may_change_is_not_launched_directly(graphs: StandInGraphs) -> None:
-    """Its kernels serve all addresses, and their parameters are copies of the numbers of the captured calls."""
-    for has_call_scalars in (False, True):
-        planned = Planned(graphs)
-        kernels: Any = SimpleNamespace(
-            workspace_size=0, bind=planned.bind, is_relocatable=True, has_call_scalars=has_call_scalars
-        )
-        operands = [Operand(name, TensorSpec((1,), strides=(1,), alignment=16), name == "y") for name in "xy"]
-        launcher = Launcher(Program("a program", 0, operands, [Step(OffsetExecutable(kernels, (0, 0)), (0, 1))]))
-        for number in range(UNTIL):
-            launcher.run(tuples(number), STREAM)
-        assert (launcher.direct is None) is has_call_scalars
 
 
 def test_one_launch_serves_every_stream(graphs: StandInGraphs) -> None:

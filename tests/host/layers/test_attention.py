@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_problems import as_operand, drawn, for_graph, graph_of
+from attention_problems import as_operand, drawn, for_graph, graph_of, has_dbias
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from offline_profiles import needs_profiles
@@ -35,7 +35,7 @@ def test_the_graphs_compute_what_the_reference_does(seed: int) -> None:
     attention, twin = Attention(**problem.options), reference.Attention(**problem.options)
     made = dict(zip(("out", "statistics"), twin.forward(**problem.without_dout(), statistics=True), strict=True))
     compare(graph_of(attention, "forward", problem.without_dout()), arrays, made, layout)
-    has_bias = "bias" in arrays
+    has_bias = has_dbias(problem)
     every = {**arrays, **made}
     gradients = twin.backward(
         *(every[name] for name in ("dout", "q", "k", "v", "out", "statistics")), **problem.others(), dbias=has_bias
@@ -50,6 +50,9 @@ def compare(graph: cudnnpy.Graph, arrays: dict[str, Any], expected: dict[str, An
     allowed = reference.tolerance(graph, inputs)
     for name, found in reference.run(graph, inputs).items():
         right = as_operand(name, expected[name], layout).astype(np.float64)
+        if name in ("out", "statistics"):  # queries without keys are NaN in the graph, which engines compute as 0
+            has_keys = np.isfinite(expected["statistics"][..., 0])
+            found, right, allowed[name] = found[has_keys], right[has_keys], allowed[name][has_keys]
         assert np.isfinite(right).all()
         # a dbias in float32 is computed in q's type
         more = 2.0**-7 * np.abs(right) if name == "dbias" else 0.0
@@ -61,12 +64,12 @@ def compare(graph: cudnnpy.Graph, arrays: dict[str, Any], expected: dict[str, An
 def test_the_forms_for_engines_compute_the_graph(seed: int, form: int) -> None:
     """A transposed input is the same memory, and dq is the rounded buffer."""
     problem = drawn(seed, H, (16, 32))
-    arrays = {**problem.arrays, "bias": np.zeros((1, 1, 1, 1), np.float16)}
+    arrays = {name: array for name, array in problem.arrays.items() if name != "bias"}
     arrays["q"], arrays["k"] = (np.repeat(arrays[name][..., :8], 4, 3) for name in "qk")  # a head size of 32
     twin = reference.Attention(**problem.options)
     given_ = {name: array for name, array in arrays.items() if name != "dout"}
     arrays |= dict(zip(("out", "statistics"), twin.forward(**given_, statistics=True), strict=True))
-    graph = graph_of(Attention(**problem.options), "backward", arrays, dbias=True)
+    graph = graph_of(Attention(**problem.options), "backward", arrays)
     found, caller = graph._problem(0)
     assert isinstance(found, GraphProblem)
     inputs = for_graph(graph, arrays, problem.options["layout"])
@@ -85,13 +88,14 @@ def test_the_forms_for_engines_compute_the_graph(seed: int, form: int) -> None:
         elif operands.get(uid) in inputs:
             values[uid] = inputs[operands[uid]]
     values = {uid: np.broadcast_to(value, specs[uid].shape) for uid, value in values.items()}
-    list(_steps(part.graph, values))
+    with np.errstate(invalid="ignore"):  # of queries without keys
+        list(_steps(part.graph, values))
     for uid, name in operands.items():
         if name in expected:
             np.testing.assert_allclose(values[uid], expected[name], rtol=2e-3, atol=1e-5)
 
 
-def test_the_form_of_less_memory_comes_first_and_odd_sizes_have_no_buffer() -> None:
+def test_the_form_of_less_memory_comes_first() -> None:
     def suffixes(queries: int, keys: int, size: int) -> list[str]:
         q, k = np.zeros((1, 2, queries, size), H), np.zeros((1, 2, keys, size), H)
         arrays = {"dout": q, "q": q, "k": k, "v": k, "out": q, "statistics": np.zeros((1, 2, queries, 1), np.float32)}
@@ -100,7 +104,7 @@ def test_the_form_of_less_memory_comes_first_and_odd_sizes_have_no_buffer() -> N
 
     assert suffixes(64, 256, 64) == [" + accumulation", ""]
     assert suffixes(64, 64, 64) == ["", " + accumulation"]
-    assert suffixes(65, 256, 64) == suffixes(64, 256, 24) == [""]
+    assert suffixes(65, 256, 72) == [" + accumulation", ""]
 
 
 # Plans
@@ -122,7 +126,8 @@ PLANNED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("forward", {"causal": "bottom_right", "window": (7, 3)}, {"lengths": BOTH, "bias": BIAS}),
     ("forward", {}, {"lengths": BOTH}),  # indices that two masks share end the process
     ("backward", {}, {"lengths": BOTH}),
-    ("backward", {"causal": "bottom_right", "window": (7, None)}, {"lengths": ("lengths_kv",)}),
+    ("backward", {"causal": "bottom_right"}, {"lengths": ("lengths_kv",)}),
+    ("backward", {"causal": "bottom_right", "window": (7, 3)}, {}),
     ("backward", {"causal": True}, {"bias": BIAS, "dbias": True}),
     ("backward", {"deterministic": True}, {"q": (2, 4, 1, 24), "k": (2, 4, 9, 24)}),
 ]
@@ -234,7 +239,7 @@ def test_without_queries_or_keys_results_are_zeros_and_cudnn_is_not_called(stand
     out, statistics = untyped.Attention.forward(Attention(), **given_, statistics=True)
     assert (out.shape, statistics.shape) == (Q, (2, 4, 32, 1))
     assert [launch.is_fill for launch in stand_in.launches] == [True, True]
-    assert stand_in.launches[1].arguments[1] == int(np.float32(-1e30).view(np.uint32))
+    assert stand_in.launches[1].arguments[1] == int(np.float32(-np.inf).view(np.uint32))
     del stand_in.launches[:]
     given_ = arrays_of({"q": (2, 4, 0, 16), "k": K, "v": K})
     given_ |= {"dout": Array(2, 4, 0, 16, dtype=H), "out": Array(2, 4, 0, 16, dtype=H), "statistics": Array(2, 4, 0, 1)}
@@ -352,7 +357,7 @@ def test_plans_that_cannot_be_made() -> None:
     with pytest.raises(ValueError, match=r"^dout and dbias must be those of backward; got one for forward"):
         made.plan("forward", **given_, dout=given_["q"], device=0)
     with pytest.raises(
-        ValueError, match=r"^k must have strides that are multiples of 8, .* since a plan makes no copies; got"
+        ValueError, match=r"^k must have strides that are multiples of 16 bytes, .* since a plan makes no copies; got"
     ):
         made.plan("forward", **{**given_, "k": TensorSpec(K, H, (2 * 48 * 17, 48 * 17, 17, 1))}, device=0)
     with pytest.raises(ValueError, match=r"^v must have .* aligned to 16 bytes.* and an alignment of 8"):

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from stand_in_device import Array, StandInDevice
 
+import cudnnpy
 from cudnnpy import Convolution
 from cudnnpy._launch import plan_cache
+from cudnnpy._planning.problem_notation import parse_plannable
 
 LARGE = (8, 64, 40, 40)
 LAST = (64 * 1600, 1, 64 * 40, 64)
@@ -32,6 +34,16 @@ def test_large_tensors_are_reduced_by_graphs(stand_in: StandInDevice, dtype: str
     assert stand_in.planned_graphs[0].specs[0].shape == (12800, 64, 1, 1)
     again = launched(stand_in, Array(*LARGE, dtype=dtype, strides=LAST, pointer=1 << 20), alpha=2.0)
     assert again == [GRAPH, COPY]
+
+
+@pytest.mark.parametrize("prefer", ["fastest", "no_workspace", "autotune"])
+def test_of_the_preferences_autotune_alone_applies(stand_in: StandInDevice, prefer: Any) -> None:
+    with cudnnpy.record() as recording:
+        Convolution(prefer=prefer, tf32=False).backward_bias(Array(*LARGE, pointer=1 << 20))
+    assert len(recording.problems) == 2
+    options = [parse_plannable(text)[1] for text in recording.problems]
+    expected = "autotune" if prefer == "autotune" else "fastest"
+    assert [(one.prefer, one.tf32) for one in options] == [(expected, True)] * 2
 
 
 def test_what_is_to_have_the_same_bits_every_time_is_left_to_c(stand_in: StandInDevice) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
@@ -9,8 +10,12 @@ from stand_in_device import Array, StandInDevice
 
 import cudnnpy
 from cudnnpy._launch import plan_cache
+from cudnnpy._planning import selection
+from cudnnpy._planning.chooser import Chooser
+from cudnnpy._planning.selection import choose
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
+LAST = (64 * 1600, 1, 64 * 40, 64)
 FILLS = {"float64": "cudnnSetTensor"}
 
 
@@ -68,6 +73,33 @@ def test_batches_of_no_channels(stand_in: StandInDevice, shape: Any) -> None:
     assert launched(stand_in) == []
 
 
+# Large tensors that are channels last
+
+
+def test_the_node_is_planned_as_a_graph_is(stand_in: StandInDevice) -> None:
+    """So that it is recorded for `cudnnpy tune`, and lines of a trace name its engine."""
+    x, row = Array(8, 64, 40, 40, strides=LAST, pointer=1 << 20), Array(64, pointer=1 << 30)
+    lines = io.StringIO()
+    with cudnnpy.record() as recording, cudnnpy.trace(file=lines):
+        _, *saved = cudnnpy.BatchNormalization().forward_training(x, row, row)
+        cudnnpy.BatchNormalization().backward(x, x, row, *saved)
+    assert launched(stand_in) == ["cudnnBackendExecute"] * 2
+    assert [problem.title for problem in stand_in.planned_graphs] == ["graph of norm_forward", "graph of norm_backward"]
+    assert [text.partition(" ")[0] for text in recording.problems] == ["graph"] * 2
+    for line, text in zip(lines.getvalue().splitlines(), recording.problems, strict=True):
+        assert line.startswith(f"{text} # made up")
+
+
+def test_without_an_engine_the_functions_are_called(stand_in: StandInDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Chooser, "order", lambda chooser: iter(()))
+    monkeypatch.setattr(selection, "choose", choose)
+    x, row = Array(8, 64, 40, 40, strides=LAST, pointer=1 << 20), Array(64, pointer=1 << 30)
+    _, *saved = cudnnpy.BatchNormalization().forward_training(x, row, row)
+    cudnnpy.BatchNormalization().backward(x, x, row, *saved)
+    names = [name for name in launched(stand_in) if "BatchNormalization" in name]
+    assert names == ["cudnnBatchNormalizationForwardTraining", "cudnnBatchNormalizationBackward"]
+
+
 # Axes and parameters
 
 
@@ -84,12 +116,13 @@ def test_gradients_are_there_where_parameters_are(stand_in: StandInDevice, dtype
         assert batch.backward(x, x, out_bias=out, bias=True)[2] is out
 
 
-def test_parameters_that_are_not_there_are_constants_of_the_plan(stand_in: StandInDevice) -> None:
-    """Filled when the call is planned, and launched by no call."""
+def test_parameters_that_are_not_there_are_in_scratch_memory(stand_in: StandInDevice) -> None:
+    """A scale of 1, and a bias of 0."""
     x = Array(2, 4, 6, dtype="float16")
     batch = cudnnpy.BatchNormalization()
-    batch.forward_training(x)
-    assert launched(stand_in) == ["cuMemsetD32Async"] * 2 + ["cudnnBatchNormalizationForwardTraining"]
-    batch.forward_training(x)
-    assert launched(stand_in) == ["cudnnBatchNormalizationForwardTraining"]
+    for _ in range(2):
+        batch.forward_training(x)
+        patterns = [launch.arguments[1] for launch in stand_in.launches[:2]]
+        assert patterns == [0x3F800000, 0]
+        assert launched(stand_in) == ["cuMemsetD32Async"] * 2 + ["cudnnBatchNormalizationForwardTraining"]
     assert plan_cache.cache_info().misses == 1

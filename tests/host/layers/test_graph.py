@@ -6,7 +6,7 @@ import copy
 import gc
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from ctypes import c_float
 from types import SimpleNamespace
 from typing import Any
@@ -23,10 +23,10 @@ from cudnnpy import Graph, TensorSpec, raw
 from cudnnpy._arrays import workspace
 from cudnnpy._core.layouts import packed_strides
 from cudnnpy._launch import plan_cache
-from cudnnpy._planning import candidates, engines
+from cudnnpy._planning import candidates, engines, selection
 from cudnnpy._planning import plan as plan_module
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.chooser import Chooser, Request
+from cudnnpy._planning.chooser import Chooser, Chosen, Request
 from cudnnpy._planning.engines import GraphExecutable
 from cudnnpy.graph import descriptors
 from cudnnpy.graph.operation_graph import Tensor
@@ -340,7 +340,6 @@ def test_what_cudnn_does_not_take_is_no_algorithm_with_its_reason(plan: Planner)
         plan("own_plan", name="nothing_that_cudnn_takes")
     assert caught.value.kind == "NoAlgorithmError"
     assert caught.value.candidates == [row]
-    assert plan("own_executable", name="nothing_that_cudnn_takes") is None
 
 
 @pytest.mark.parametrize("name", PLANNED)
@@ -389,15 +388,15 @@ def test_executables_that_nobody_uses_are_bounded(
 ) -> None:
     """A CUDA graph may launch the kernels that were compiled last."""
 
-    def planned(chooser: Chooser) -> Iterator[Candidate]:
-        for candidate in stand_in.guesses(chooser.request.problem):
-            candidate.compiled_at_run_time = compiled
-            yield candidate
+    def chosen(chooser: Chooser) -> Chosen:
+        found = stand_in.choose(chooser)
+        found.candidate.compiled_at_run_time = compiled
+        return found
 
-    monkeypatch.setattr(Chooser, "order", planned)
+    monkeypatch.setattr(selection, "choose", chosen)
     monkeypatch.setattr(plan_module, "_compiled", deque(plan_module._compiled, maxlen=3))
     g = GRAPHS["scaled_convolution"](Graph())
-    made = [weakref.ref(g.executable(0)) for _ in range(10)]
+    made = [weakref.ref(g.plan().candidates[0].executable) for _ in range(10)]
     gc.collect()
     assert [one() is not None for one in made] == [False] * (10 - left) + [True] * left
 
@@ -435,8 +434,6 @@ def test_preferences_are_convolutions(plan: Planner, name: str) -> None:
     limited = plan("own_plan", name=name, options={"prefer": "limited_workspace", "workspace_limit": 100})
     assert limited["workspace_size"] <= 100
     assert plan("own_plan", name=name, options={"deterministic": True})["deterministic"]
-    assert plan("own_executable", name=name) is not None
-    assert plan("own_executable", name=name, pick=1) != plan("own_executable", name=name)
 
 
 def test_without_tf32_the_others_are_left(plan: Planner) -> None:

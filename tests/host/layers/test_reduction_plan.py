@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy_machine import PlannedSum, run_steps, tensor_in
+from numpy_machine import planned_sum, run_steps, tensor_in
 
 from cudnnpy import Graph, TensorSpec
 from cudnnpy._core.layouts import channels_last_strides, packed_strides
+from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.steps import StepSequence
 from cudnnpy._layers.lowerings import sum_by_graphs as reductions
 from cudnnpy._layers.lowerings.sum_by_graphs import sum_by_graphs
+
+CALL = Call(Specs(), {}, 0, 0, {})
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -25,12 +28,12 @@ def short_rows() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"_MAX_ROW_ELEMENTS": 32, "_PART": 32, "_MIN_BYTES": 0}.items():
             patch.setattr(reductions, name, value)
-        patch.setattr(Graph, "executable", lambda self, device, pick=0: PlannedSum(self, pick))
+        patch.setattr(Graph, "_plan_if_supported", planned_sum)
         yield
 
 
 def planned(x: TensorSpec, y: TensorSpec, alpha: float = 1.0, beta: float = 0.0) -> StepSequence | None:
-    return sum_by_graphs(0, x, y, alpha, beta)
+    return sum_by_graphs(CALL, x, y, alpha, beta)
 
 
 def summed(shape: tuple[int, ...], kept: tuple[int, ...], dtype: Any = "float32", last: bool = False) -> Any:
@@ -97,19 +100,33 @@ def test_long_rows_are_summed_in_parts(length: int, parts: list[int] | None) -> 
 
 
 @pytest.mark.parametrize(
-    ("dtype", "rows", "columns", "pick"),
-    [("float32", 1500, 8, 2), ("float32", 1500, 3, 0), ("float32", 1000, 8, 0), ("float16", 1500, 8, 0)],
+    ("dtype", "rows", "columns", "is_preferred"),
+    [("float32", 1500, 8, True), ("float32", 1500, 3, False), ("float32", 1000, 8, False), ("float16", 1500, 8, False)],
 )
-def test_the_proposal_for_columns(dtype: Any, rows: int, columns: int, pick: int) -> None:
+def test_the_engine_for_columns(dtype: Any, rows: int, columns: int, is_preferred: bool) -> None:
     (step,) = summed((rows, columns), (1, columns), dtype).steps
-    assert (step.executable.graph.inputs[0].shape, step.executable.pick) == ((rows, columns, 1, 1), pick)
+    assert step.executable.graph.inputs[0].shape == (rows, columns, 1, 1)
+    assert (step.executable.preferred is not None) == is_preferred
+
+
+def test_autotune_chooses_the_engine_for_columns() -> None:
+    """For the time that it is given; other preferences measure nothing."""
+    x, y = TensorSpec((1500, 8), "float32", (8, 1)), TensorSpec((1, 8), "float32", (8, 1))
+    found = []
+    for seconds in (None, 0.5):
+        steps = sum_by_graphs(CALL, x, y, 1.0, 0.0, seconds)
+        assert steps is not None
+        found.append(steps.steps[0].executable)
+    assert [one.graph.options.prefer for one in found] == ["fastest", "autotune"]
+    assert [one.preferred is None for one in found] == [False, True]
+    assert found[1].graph.options.tune_seconds == 0.5
 
 
 def test_a_result_that_no_engine_writes_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    def in_float32(graph: Graph, device: int, pick: int = 0) -> PlannedSum | None:
-        return PlannedSum(graph) if graph.outputs[0].spec.dtype == "float32" else None
+    def in_float32(graph: Graph, *given: Any) -> Any:
+        return planned_sum(graph, *given) if graph.outputs[0].spec.dtype == "float32" else None
 
-    monkeypatch.setattr(Graph, "executable", in_float32)
+    monkeypatch.setattr(Graph, "_plan_if_supported", in_float32)
     x, y = TensorSpec((40, 3), "float16", (3, 1)), TensorSpec((1, 3), "float16", (3, 1))
     steps = planned(x, y)
     assert steps is not None
@@ -129,7 +146,7 @@ def test_what_graphs_do_not_sum(change: dict[str, Any]) -> None:
 
 
 def test_without_an_engine_there_is_no_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Graph, "executable", lambda self, device, pick=0: None)
+    monkeypatch.setattr(Graph, "_plan_if_supported", lambda *_: None)
     assert summed((40, 3), (1, 3)) is None
 
 

@@ -437,8 +437,8 @@ def test_an_engine_is_forced_with_its_knobs_and_in_its_lowering(cudnn: Cudnn) ->
     engine = Engine(2, {SPLIT: 5}, space_to_depth=True)
     found = chosen(PlanningOptions(algorithm=engine))
     assert (found.engine, found.name.endswith(" + blocks")) == (engine, True)
-    assert chosen(previous_engine=Engine(2, {SPLIT: 5})).engine == Engine(2, {SPLIT: 5})
-    assert chosen(previous_engine=Engine(9)).name == "engine 1"  # which does not take it
+    assert chosen(preferred_engine=Engine(2, {SPLIT: 5})).engine == Engine(2, {SPLIT: 5})
+    assert chosen(preferred_engine=Engine(9)).name == "engine 1"  # which does not take it
     with pytest.raises(NoAlgorithmError, match="not supported here"):
         chosen(PlanningOptions(algorithm=Engine(9)))
 

@@ -31,7 +31,7 @@ LAYERS = {
         *("activation", "attention", "batch_normalization", "pooling", "softmax"),
     )
 }
-LAYERS |= {"_convolution.options", "_layers.arguments.normalization"}
+LAYERS |= {"_convolution.options"}
 # The evaluator of graphs reads graphs as data, and has no formula in common with the reference of the layers.
 EVALUATOR = {"reference.graph", "reference._kinds"}
 AS_DATA = {"raw", "graph.kinds", "graph.operation_graph", "_core.dtypes", "_core.layouts", "_layers.graph"}

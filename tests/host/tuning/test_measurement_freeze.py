@@ -30,7 +30,7 @@ def engines(cudnn: Cudnn) -> Cudnn:
 
 def planned(name: str = "sums", before: Engine | None = None, **options: Any) -> Plan:
     asked = PlanningOptions(prefer="autotune")._replace(**options)
-    return selection.plan_for(MadeUp(name), asked, previous_engine=before)
+    return selection.plan_for(MadeUp(name), asked, preferred_engine=before)
 
 
 def test_nothing_is_measured_in_a_freeze(engines: Cudnn) -> None:
@@ -121,8 +121,8 @@ def test_the_engine_of_a_guess_is_not_that_of_later_shapes(engines: Cudnn, monke
     """With policy="once" the engine of the first shape serves the later ones."""
     given: list[Engine | None] = []
 
-    def made_up(problem: Any, options: Any, *, previous_engine: Engine | None, **_: Any) -> Plan:
-        given.append(previous_engine)
+    def made_up(problem: Any, options: Any, *, preferred_engine: Engine | None, **_: Any) -> Plan:
+        given.append(preferred_engine)
         return planned()
 
     monkeypatch.setattr(convolution, "plan_for", made_up)

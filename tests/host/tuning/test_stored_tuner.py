@@ -53,7 +53,7 @@ def planned(
     problem: MadeUp = SUMS, memory_limit: int | None = None, before: Engine | None = None, **options: Any
 ) -> Plan:
     asked = PlanningOptions(prefer="autotune")._replace(**options)
-    return selection.plan_for(problem, asked, previous_engine=before, memory_limit=memory_limit)
+    return selection.plan_for(problem, asked, preferred_engine=before, memory_limit=memory_limit)
 
 
 def standing(problem: MadeUp = SUMS, **options: Any) -> Entry:
