@@ -12,6 +12,7 @@ from reference_checks import normal_numbers
 
 from cudnnpy import Graph, TensorSpec, reference
 from cudnnpy._planning.options import PlanningOptions
+from cudnnpy.reference.graph import compare
 
 Arrays = dict[str, np.ndarray]
 
@@ -274,3 +275,16 @@ def test_a_remainder_whose_quotient_may_pass_a_whole_number_may_have_any_value()
     allowed = reference.tolerance(g, arrays)["y"].ravel()
     assert np.isinf(allowed[:2]).all()  # 63 and 111 times the divisor
     assert (allowed[2:] < 0.01).all()
+
+
+def test_an_output_in_an_order_that_is_not_documented_is_unchecked() -> None:
+    g, arrays = product("float16", 8, {})
+    (c,) = g.outputs
+    added = g.output("added", g.pointwise("identity", c), "float32", reordering="f16x16")
+    allowed = reference.tolerance(g, arrays)
+    assert np.isinf(allowed["added"]).all()
+    assert np.isfinite(allowed["c"]).all()
+    wrong = np.full(added.shape, np.nan, np.float32)
+    found = compare(wrong, reference.run(g, arrays)["added"], allowed["added"])
+    assert found.is_right
+    assert found.unchecked == wrong.size
