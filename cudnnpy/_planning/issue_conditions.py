@@ -23,7 +23,8 @@ class ProblemTraits(NamedTuple):
     """The properties of a problem that an issue may depend on, from Problem.traits or Graph.traits.
 
     `convolutions` are the (x, w, y) of each convolution, also for a gradient. `fused` names the operations that the same
-    plan applies to the result ("bias", "tanh"). `is_aligned` means that every address is a multiple of 16.
+    plan applies to the result ("bias", "tanh"). `is_aligned` means that every address is a multiple of 16. `facts` are other
+    properties of a graph, by their names in cudnnpy/graph/graph_facts.py.
     """
 
     operation: str
@@ -34,6 +35,7 @@ class ProblemTraits(NamedTuple):
     pads_evenly: bool = True
     alpha: float = 1.0
     beta: float = 0.0
+    facts: frozenset[str] = frozenset()
 
 
 def always(traits: ProblemTraits) -> bool:
@@ -154,3 +156,67 @@ def fuses_bias_channels_first(traits: ProblemTraits) -> bool:
         x.dtype == "float32" and w.shape[2:] == (3, 3) and not are_channels_last(x, y)
         for x, w, y in traits.convolutions
     )
+
+
+# Graphs
+
+
+def sums_channels_first(traits: ProblemTraits) -> bool:
+    """a convolution with x, w or y that is not channels last"""
+    return not all(are_channels_last(*tensors) for tensors in traits.convolutions)
+
+
+def has_index(traits: ProblemTraits) -> bool:
+    """gen_index"""
+    return "gen_index" in traits.fused
+
+
+def broadcasts_beside_convolution(traits: ProblemTraits) -> bool:
+    """beside a convolution, a pointwise operand that has neither all elements, nor one for each channel, for each position \
+(of each image), or in all"""
+    return "broadcasts beside a convolution" in traits.facts
+
+
+def compares_narrow(traits: ProblemTraits) -> bool:
+    """a comparison with a result that other pointwise operations broadcast"""
+    return "compares narrow tensors" in traits.facts
+
+
+def has_two_formats(traits: ProblemTraits) -> bool:
+    """images in memory of which some are channels last and others are not; no matrix product"""
+    return "has two formats" in traits.facts
+
+
+def has_gradient_of_result(traits: ProblemTraits) -> bool:
+    """the gradient of an activation whose x is a result that is not in memory, with a convolution"""
+    return "has a gradient of a result" in traits.facts
+
+
+def resamples_result(traits: ProblemTraits) -> bool:
+    """resampling, or its gradient, of a result that is not in memory"""
+    return "resamples a result" in traits.facts
+
+
+def only_reduces_uneven_channels(traits: ProblemTraits) -> bool:
+    """reductions as the only outputs after resampling or its gradient, and channels that do not fill a multiple of 16 bytes"""
+    return "only reduces uneven channels" in traits.facts
+
+
+def indexes_rows_of_batches(traits: ProblemTraits) -> bool:
+    """gen_index of another axis than the last beside a matrix product with three axes and several batches"""
+    return "indexes rows of batches" in traits.facts
+
+
+def scales_float8_otherwise(traits: ProblemTraits) -> bool:
+    """a matrix product of float8 with a number by value, or with a result of another type than float8"""
+    return "scales float8 otherwise" in traits.facts
+
+
+def converts_uneven_int8(traits: ProblemTraits) -> bool:
+    """operations before a matrix product, and an int8 input with rows or an address that are no multiples of 16 bytes"""
+    return "converts uneven int8" in traits.facts
+
+
+def has_signed_block_scales(traits: ProblemTraits) -> bool:
+    """scales of blocks in a type with a sign, any but float8_e8m0fnu"""
+    return "has signed block scales" in traits.facts

@@ -25,6 +25,7 @@ from cudnnpy.backend import Descriptor
 from cudnnpy.graph.attention_lowerings import Part, parts
 from cudnnpy.graph.broken_rules import broken_rule, check_graph
 from cudnnpy.graph.descriptors import build_graph
+from cudnnpy.graph.graph_facts import facts
 from cudnnpy.graph.graph_json import graph_from_json, graph_to_json
 from cudnnpy.graph.kinds import KINDS, pointwise_name
 from cudnnpy.graph.operation_graph import Operation, OperationGraph, Uids, c_number, each_uid
@@ -176,6 +177,7 @@ class GraphProblem:
                 short_name(one.option("op")) for one in graph.operations if one.kind == "reduction" and not in_rows(one)
             ),
             is_aligned=all(spec.alignment >= 16 for spec in self.specs),
+            facts=facts(graph),
         )
 
     @property

@@ -1,6 +1,6 @@
 """A child process that runs engines on problems that they are known to get wrong, without the table that rejects them.
 
-    python tests/gpu/known_issue_problems.py weight-gradient-nan
+    PYTHONPATH=.:tests/shared python tests/gpu/known_issue_problems.py weight-gradient-nan
 
 A line of JSON for each run says what is about to run, and the last one what was found: {"fault": ...} at the first wrong
 result or failure of the device, else {"ran": how many}. Some of these engines end the CUDA context, so each issue has a
@@ -21,6 +21,7 @@ from typing import Any
 
 import ml_dtypes  # noqa: F401  (NumPy's bfloat16)
 import numpy as np
+from issue_graphs import WRONG, Make, random_arrays
 
 import cudnnpy
 from cudnnpy import Graph, TensorSpec, raw, reference
@@ -33,9 +34,10 @@ from cudnnpy._planning.known_issues import ISSUES, Issue
 from cudnnpy.errors import StatusError
 from cudnnpy.graph.convolutions import convolution_graph, uids
 from cudnnpy.graph.descriptors import build_graph
-from cudnnpy.graph.operation_graph import canonical_graph
+from cudnnpy.graph.operation_graph import c_number, canonical_graph
 from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.handle import Handle, on_device
+from cudnnpy.reference.graph import compare, evaluate
 from cudnnpy.tuning.measuring.guarded_memory import GuardedMemory
 
 UNWRITTEN = 0xFF  # in every byte that nothing was written to: NaN in a type that has one
@@ -109,7 +111,21 @@ class Summed:
         return g
 
 
-Trial = Convolved | Summed
+@dataclass(frozen=True)
+class Evaluated:
+    """A graph of random numbers, which NumPy evaluates."""
+
+    make: Make
+
+    @property
+    def graph(self) -> Graph:
+        """The graph."""
+        g = Graph()
+        self.make(g)
+        return g
+
+
+Trial = Convolved | Summed | Evaluated
 
 TEXTURE, TILE = int(raw.CUDNN_KNOB_TYPE_USE_TEX), int(raw.CUDNN_KNOB_TYPE_TILE_SIZE)
 MULTIPLY = {int(raw.CUDNN_KNOB_TYPE_MULTIPLY): 1}
@@ -297,6 +313,7 @@ TRIALS: dict[str, list[Trial]] = {
         )
         for last in ("xwy", "")
     ],
+    **{name: [Evaluated(make) for make in graphs] for name, graphs in WRONG.items()},
     # reported with x of 3.7 GB, of which NumPy's result would take minutes
     "three-axes-half": [
         Convolved("forward", (1, 16, depth, size + 2, size + 2), (16, 16, 1, 3, 3), dtype)
@@ -481,8 +498,36 @@ def summed(trial: Summed, found: EngineConfiguration, handle: Handle) -> str | N
     return f"{len(seen)} different results in {RUNS} runs" if len(seen) > 1 else ""
 
 
+def evaluated(trial: Evaluated, found: EngineConfiguration, handle: Handle) -> str | None:
+    """What is wrong with the outputs of a graph, "" if nothing is; None where the engine cannot run it."""
+    g = trial.graph
+    data, canonical = canonical_graph(g._operation_graph({}))
+    numbers = tuple((uid, c_number(number, dtype)) for uid, number, dtype in data.numbers)
+    try:
+        executable = GraphExecutable(found.finalize(), data.in_memory, numbers)
+    except StatusError:
+        return None
+    buffers = {canonical[node.uid]: Buffer(node.spec) for node in (*g.inputs, *g.outputs)}
+    arrays = random_arrays(g)
+    for node in g.inputs:
+        buffers[canonical[node.uid]].values[...] = arrays[node.name]
+    if failed := launched(executable, [buffers[uid].send() for uid in data.in_memory], handle):
+        return failed
+    expected, allowed = evaluate(g, arrays, found.notes)
+    for node in g.outputs:
+        buffer = buffers[canonical[node.uid]]
+        buffer.fetch()
+        check = compare(buffer.values, expected[node.name], allowed[node.name])
+        if not check.is_right:
+            return f"{node.name}: {check}"
+    return ""
+
+
 def tell(**what: Any) -> None:
     print(json.dumps(what), flush=True)
+
+
+RUNNERS: dict[type, Any] = {Convolved: convolved, Summed: summed, Evaluated: evaluated}
 
 
 def main(name: str) -> None:
@@ -492,17 +537,15 @@ def main(name: str) -> None:
     ran = 0
     for trial in TRIALS[name]:
         try:
-            if isinstance(trial, Summed):
-                built = next(as_graph(trial.graph).lowerings()).build_graph(target)
-            else:
+            if isinstance(trial, Convolved):
                 built = build_graph(convolution_graph(trial.problem), target)
+            else:
+                built = next(as_graph(trial.graph).lowerings()).build_graph(target)
         except StatusError as error:
             tell(running=str(trial), nothing=str(error))
             continue
-        run: Callable[[Any, EngineConfiguration, Handle], str | None] = (
-            summed if isinstance(trial, Summed) else convolved
-        )
-        for found in offered(built, target, issue, {} if isinstance(trial, Summed) else trial.knobs):
+        run: Callable[[Any, EngineConfiguration, Handle], str | None] = RUNNERS[type(trial)]
+        for found in offered(built, target, issue, trial.knobs if isinstance(trial, Convolved) else {}):
             tell(running=f"{found.name}: {trial}")
             wrong = run(trial, found, handle)
             ran += wrong is not None

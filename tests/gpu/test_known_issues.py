@@ -38,7 +38,8 @@ def device_name() -> str:
 def observed(issue: Issue) -> tuple[str, int, list[str]]:
     """What a child process found: the fault, "" for none; how many runs there were; and what was run."""
     command = [sys.executable, str(HERE / "known_issue_problems.py"), issue.id]
-    environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1])}
+    paths = str(HERE.parents[1]), str(HERE.parent / "shared")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     seconds = LIMITS.get(issue.id, SECONDS)
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)

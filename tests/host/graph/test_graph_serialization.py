@@ -69,11 +69,11 @@ class Planned:
 
 
 def plan_of(g: Graph, **facts: Any) -> Plan:
-    """A plan that no cuDNN made, of engine 7 with a knob."""
+    """A plan that no cuDNN made, of engine 61 with a knob."""
     found, operands = g._problem(0)
     problem = found if isinstance(found, GraphProblem) else as_graph(g)
-    how: dict[str, Any] = {"engine": Engine(7, {1: 2}), "lowering": next(problem.lowerings()), **facts}
-    made = made_up("engine 7 (swizzle=2)", "knobs", executable=Planned(), **how)
+    how: dict[str, Any] = {"engine": Engine(61, {1: 2}), "lowering": next(problem.lowerings()), **facts}
+    made = made_up("engine 61 (swizzle=2)", "knobs", executable=Planned(), **how)
     return Plan(problem, made, operands=operands if problem is found else None)
 
 
@@ -110,7 +110,7 @@ def test_a_graph_comes_back_with_every_tensor_and_operation(name: str, cudnn: li
     (graph, index, knobs), *_ = cudnn
     problem: Any = plan.problem
     assert graph == problem.graph == again.problem.graph  # type: ignore[attr-defined]
-    assert (index, knobs) == (7, {1: 2})
+    assert (index, knobs) == (61, {1: 2})
     for fact in ("name", "source", "operation", "operands", "deterministic", "engine"):
         assert getattr(again, fact) == getattr(plan, fact)
     assert again.to_json() == plan.to_json()
@@ -210,7 +210,7 @@ def test_an_engine_that_does_not_take_the_graph_is_cudnns_error(monkeypatch: pyt
 def test_a_known_issue_of_the_engine_is_applied(cudnn: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have been planned before the issue was known."""
     monkeypatch.setattr(candidates.known_issues, "rejection_by_issues", lambda *_: "has a known issue")
-    with pytest.raises(ValueError, match=r"got invalid text: engine 7 \(swizzle=2\) has a known issue"):
+    with pytest.raises(ValueError, match=r"got invalid text: engine 61 \(swizzle=2\) has a known issue"):
         Plan.from_json(plan_of(pooled(Graph())).to_json())
 
 

@@ -7,7 +7,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from issue_graphs import RIGHT, WRONG, Make, random_arrays
 from planning import Planner
 from sample_graphs import GRAPHS, as_graph
 from test_rows import ROOT
@@ -23,6 +25,7 @@ from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.known_issues import ISSUES, Issue
 from cudnnpy.graph.problem import GraphLowering, GraphProblem
+from cudnnpy.reference import tolerance
 from tools import known_issues as page
 
 X, W, Y = (2, 8, 5, 5), (6, 8, 3, 3), (2, 6, 3, 3)
@@ -81,6 +84,17 @@ def reduced(op: str) -> GraphProblem:
     g = Graph()
     g.output("y", g.reduction(op, g.tensor("x", TensorSpec(X, "float16", channels_last_strides(X))), (2, 3)))
     return as_graph(g)
+
+
+def of_graph(make: Make) -> GraphProblem:
+    g = Graph()
+    make(g)
+    return as_graph(g)
+
+
+def of_graphs(name: str, engine: int, *notes: str) -> tuple[int, tuple[str, ...], list[Asked], list[Asked]]:
+    """The sides of an issue of graphs."""
+    return engine, notes, [of_graph(make) for make in WRONG[name]], [of_graph(make) for make in RIGHT[name]]
 
 
 # id: (an engine that has it, its notes, problems that it gets wrong, the nearest that it is trusted with)
@@ -180,6 +194,18 @@ SIDES: dict[str, tuple[int, tuple[str, ...], list[Asked], list[Asked]]] = {
     "graph-sums": (1, (COMPILED,), [reduced("add"), reduced("norm2")], [reduced("max"), reduced("amax"), convolved()]),
     "forward-not-proposed": (72, (), [problem()], [problem("backward_data")]),
     "fused-bias-tf32": (26, (), [problem(bias=True)], [problem(), problem(bias=True, dtype="float16")]),
+    "graph-broadcast": of_graphs("graph-broadcast", 4, COMPILED),
+    "graph-first": of_graphs("graph-first", 7),
+    "graph-formats": of_graphs("graph-formats", 1),
+    "graph-activation-gradient": of_graphs("graph-activation-gradient", 8),
+    "graph-comparison": of_graphs("graph-comparison", 1, COMPILED),
+    "graph-resampled-result": of_graphs("graph-resampled-result", 1, COMPILED),
+    "graph-resampled-sums": of_graphs("graph-resampled-sums", 1, COMPILED),
+    "graph-index-rows": of_graphs("graph-index-rows", 7, COMPILED),
+    "graph-index-columns": of_graphs("graph-index-columns", 2),
+    "graph-float8-number": of_graphs("graph-float8-number", 0),
+    "graph-int8-rows": of_graphs("graph-int8-rows", 7, COMPILED),
+    "graph-block-scales": of_graphs("graph-block-scales", 7),
     "three-axes-half": (
         41,
         ("tensor_core",),
@@ -285,6 +311,17 @@ def test_an_engine_of_another_kind_is_trusted(issue: Issue, offer: Any) -> None:
     assert other != notes
     for asked in wrong:
         assert not any(candidate.rejection_reason for candidate in offer(asked, engine, *other))
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_graphs_of_an_issue_are_evaluated(name: str) -> None:
+    """tests/gpu/known_issue_problems.py compares an engine with NumPy's results."""
+    for make in (*WRONG[name], *RIGHT[name]):
+        g = Graph()
+        make(g)
+        g.problem()
+        allowed = tolerance(g, random_arrays(g))
+        assert all(np.isfinite(one).mean() > 0.9 for one in allowed.values())
 
 
 def test_graphs_that_add_are_not_called_deterministic_only_if_they_are_compiled(offer: Any) -> None:

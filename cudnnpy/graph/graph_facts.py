@@ -1,0 +1,151 @@
+"""Properties of graphs, by name, that known issues of engines depend on (cudnnpy/_planning/issue_conditions.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._core.layouts import TensorSpec, are_channels_last, is_format_ambiguous
+from cudnnpy.graph.kinds import pointwise_name
+from cudnnpy.graph.operation_graph import Operation, OperationGraph, each_uid
+
+EIGHTS = ("float8_e4m3fn", "float8_e5m2")
+HALVES = ("float16", "bfloat16")
+VECTOR = 16  # the bytes that engines load at once
+
+
+def facts(graph: OperationGraph) -> frozenset[str]:
+    """Return the names of the properties that a graph has."""
+    return frozenset(name for name, has in _FACTS.items() if has(graph))
+
+
+def sizes(graph: OperationGraph) -> Iterator[tuple[str, set[int], set[int]]]:
+    """Yield the kind, and the axes of more than one element of the smaller and of the larger tensor, for each operand."""
+    specs = graph.specs
+    for one in graph.operations:
+        result = next(uid for _, uid in one.results)
+        for _, uids in one.operands:
+            for uid in each_uid(uids):
+                small, large = sorted((long_axes(specs[at]) for at in (uid, result)), key=len)
+                yield one.kind, small, large
+
+
+def long_axes(spec: TensorSpec) -> set[int]:
+    """Return the axes of more than one element."""
+    return {axis for axis, size in enumerate(spec.shape) if size > 1}
+
+
+def broadcasts_otherwise(graph: OperationGraph) -> bool:
+    """Return whether a pointwise operand has neither all elements, nor one for each channel, for each position, or in all."""
+    return any(
+        kind == "pointwise" and small not in (set(), {1} & large, large - {1}, large)
+        for kind, small, large in sizes(graph)
+    )
+
+
+def rows_are_aligned(spec: TensorSpec, inner: int = -1) -> bool:
+    """Return whether each row along an axis starts at a multiple of 16 bytes."""
+    assert spec.strides is not None
+    others = long_axes(spec) - {range(len(spec.shape))[inner]}
+    return all(spec.strides[axis] * dtype_of(spec.dtype).itemsize % VECTOR == 0 for axis in others)
+
+
+def _of(graph: OperationGraph, kind: str) -> list[Operation]:
+    """Return the operations whose kind begins so."""
+    return [one for one in graph.operations if one.kind.startswith(kind)]
+
+
+def _modes(graph: OperationGraph, begin: str = "", end: str = "") -> Iterator[tuple[Operation, dict[str, Any]]]:
+    """Yield the pointwise operations whose mode begins and ends so, with their tensors."""
+    for one in _of(graph, "pointwise"):
+        name = pointwise_name(one.option("mode"))
+        if name.startswith(begin) and name.endswith(end):
+            yield one, one.tensors
+
+
+def _virtual(graph: OperationGraph) -> set[int]:
+    return {tensor.uid for tensor in graph.tensors if tensor.is_virtual}
+
+
+def _broadcasts_beside_convolution(graph: OperationGraph) -> bool:
+    return bool(_of(graph, "convolution")) and broadcasts_otherwise(graph)
+
+
+def _compares_narrow(graph: OperationGraph) -> bool:
+    results = [long_axes(graph.specs[uid]) for one, _ in _modes(graph) for _, uid in one.results]
+    return any(
+        long_axes(graph.specs[tensors["y"]]) < other for _, tensors in _modes(graph, "cmp_") for other in results
+    )
+
+
+def _has_two_formats(graph: OperationGraph) -> bool:
+    images = (graph.specs[uid] for uid in graph.in_memory if len(graph.specs[uid].shape) > 3)
+    formats = {are_channels_last(spec) for spec in images if not is_format_ambiguous(spec)}
+    return not _of(graph, "matmul") and not _of(graph, "sdpa") and len(formats) > 1
+
+
+def _has_gradient_of_result(graph: OperationGraph) -> bool:
+    virtual = _virtual(graph)
+    return bool(_of(graph, "convolution")) and any(t["x"] in virtual for _, t in _modes(graph, end="_bwd"))
+
+
+def _resampled(graph: OperationGraph) -> list[int]:
+    """Return the unique ids of what is resampled, or of the gradients of results of it."""
+    found: list[dict[str, Any]] = [one.tensors for one in _of(graph, "resample")]
+    return [tensors["dy"] if "dy" in tensors else tensors["x"] for tensors in found]
+
+
+def _resamples_result(graph: OperationGraph) -> bool:
+    return not _virtual(graph).isdisjoint(_resampled(graph))
+
+
+def _only_reduces_uneven_channels(graph: OperationGraph) -> bool:
+    given = [graph.specs[uid] for uid in _resampled(graph)]
+    reduced = {uid for one in _of(graph, "reduction") for _, uid in one.results}
+    is_uneven = any(spec.shape[1] * dtype_of(spec.dtype).itemsize % VECTOR for spec in given)
+    return is_uneven and reduced.issuperset(graph.outputs)
+
+
+def _indexes_rows_of_batches(graph: OperationGraph) -> bool:
+    indices = ((graph.specs[t["y"]].shape, one.option("axis")) for one, t in _modes(graph, "gen_index"))
+    return bool(_of(graph, "matmul")) and any(len(s) == 3 and s[0] > 1 and axis not in (2, -1) for s, axis in indices)
+
+
+def _scales_float8_otherwise(graph: OperationGraph) -> bool:
+    specs, products = graph.specs, [one.tensors for one in _of(graph, "matmul")]
+    factors = {specs[one[name]].dtype for one in products for name in "ab"}  # type: ignore[index]
+    results = {specs[uid].dtype for uid in graph.outputs if long_axes(specs[uid])}
+    return not factors.isdisjoint(EIGHTS) and (bool(graph.numbers) or not results <= set(EIGHTS))
+
+
+def _converts_uneven_int8(graph: OperationGraph) -> bool:
+    specs, products = graph.specs, [one.tensors for one in _of(graph, "matmul")]
+    is_converted = not _virtual(graph).isdisjoint(one[name] for one in products for name in "ab")
+    inputs = [specs[uid] for uid in graph.in_memory if specs[uid].dtype == "int8" and uid not in graph.outputs]
+    return is_converted and not all(_is_even(spec) for spec in inputs)
+
+
+def _is_even(spec: TensorSpec) -> bool:
+    assert spec.strides is not None
+    inner = min(long_axes(spec), key=lambda axis: spec.strides[axis], default=-1)  # type: ignore[index]
+    return spec.alignment >= VECTOR and rows_are_aligned(spec, inner)
+
+
+def _has_signed_block_scales(graph: OperationGraph) -> bool:
+    found: list[dict[str, Any]] = [one.tensors for one in _of(graph, "block_scale_dequantize")]
+    return any(graph.specs[tensors["scale"]].dtype != "float8_e8m0fnu" for tensors in found)
+
+
+_FACTS: dict[str, Callable[[OperationGraph], bool]] = {
+    "broadcasts beside a convolution": _broadcasts_beside_convolution,
+    "compares narrow tensors": _compares_narrow,
+    "has two formats": _has_two_formats,
+    "has a gradient of a result": _has_gradient_of_result,
+    "resamples a result": _resamples_result,
+    "only reduces uneven channels": _only_reduces_uneven_channels,
+    "indexes rows of batches": _indexes_rows_of_batches,
+    "scales float8 otherwise": _scales_float8_otherwise,
+    "converts uneven int8": _converts_uneven_int8,
+    "has signed block scales": _has_signed_block_scales,
+}

@@ -1,0 +1,219 @@
+"""Graphs that known issues of engines are about, and the nearest that the engines are right for, by the issue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import ml_dtypes  # noqa: F401  (NumPy's bfloat16 and float8)
+import numpy as np
+
+from cudnnpy import Graph, TensorSpec
+from cudnnpy._core.layouts import channels_last_strides, packed_strides
+from cudnnpy._layers.graph import Node
+
+Shape = tuple[int, ...]
+Make = Callable[[Graph], None]
+N, C, K, H, W = 3, 24, 32, 8, 5
+Y = (N, K, H, W)
+
+
+def image(g: Graph, name: str, shape: Shape, dtype: Any = "float16", last: bool = True) -> Node:
+    strides = channels_last_strides(shape) if last else packed_strides(shape)
+    return g.tensor(name, TensorSpec(shape, dtype, strides))
+
+
+def convolved(g: Graph, tap: int = 3, last: bool = True) -> Node:
+    """A convolution, with the result Y."""
+    x, w = image(g, "x", (N, C, H, W), last=last), image(g, "w", (K, C, tap, tap), last=last)
+    return g.convolution(x, w, padding=tap // 2)
+
+
+def ended(g: Graph, y: Node, dtype: Any = "float16", last: bool = True) -> None:
+    g.output("y", y, dtype, channels_last_strides(y.shape) if last else packed_strides(y.shape))
+
+
+def with_operand(g: Graph, shape: Shape, kind: str = "forward") -> None:
+    if kind == "forward":
+        y = convolved(g)
+    else:
+        y = g.convolution_backward_data(image(g, "dy", Y), image(g, "w", (K, K, 3, 3)), Y, padding=1)
+    ended(g, g.pointwise("mul", y, image(g, "b", shape)))
+
+
+def summed(g: Graph, tap: int, last: bool) -> None:
+    y = convolved(g, tap, last)
+    ended(g, y, last=last)
+    g.output("sums", g.reduction("add", y, (0, 2, 3)), "float32")
+
+
+def in_formats(g: Graph, operand: bool, output: bool) -> None:
+    """Whether the operand and the output are channels last."""
+    y = g.pointwise("gelu_bwd", convolved(g), image(g, "b", Y, last=operand))
+    ended(g, y, last=output)
+
+
+def statistics(g: Graph, last: bool) -> None:
+    """The gradient of batch normalization before a relu and a convolution; whether x is channels last."""
+    n, c, size = 2, 8, 8
+    shape = (n, c, size, size)
+    x = image(g, "x", shape, last=last)
+    mean, invstd, scale, bias = (
+        image(g, name, (1, c, 1, 1), "float32") for name in ("mean", "invstd", "scale", "bias")
+    )
+    dx = g.convolution_backward_data(
+        image(g, "dy", (n, 16, size, size)), image(g, "w", (16, c, 3, 3)), shape, padding=1
+    )
+    normalized = g.pointwise("mul", g.pointwise("sub", x, mean), invstd)
+    activated = g.pointwise("add", g.pointwise("mul", normalized, scale), bias)
+    dx = g.output("dx", g.pointwise("relu_bwd", dx, activated), "float16")
+    made = g.add("bn_bwd_weights", x=x, dy=dx, mean=mean, invstd=invstd, bn_scale=scale)
+    for name, one in made.items():
+        g.output(name, one, "float32")
+
+
+def activation_gradient(g: Graph, mode: str, of_result: bool) -> None:
+    y, other = convolved(g), image(g, "b", Y)
+    ended(g, g.pointwise(mode, *((other, y) if of_result else (y, other))))
+
+
+def compared(g: Graph, shape: Shape, operand: Shape, is_factor: bool) -> None:
+    x, flag = image(g, "x", shape), g.pointwise("cmp_ge", image(g, "b", operand), g.number(0.0))
+    ended(g, g.pointwise("mul", x, flag) if is_factor else g.pointwise("binary_select", x, g.number(0.0), flag))
+
+
+def resampled(g: Graph, before: str = "", mode: str = "maxpool") -> None:
+    x = image(g, "x", (2, 16, 8, 8))
+    ended(g, g.resample(mode, g.pointwise(before, x) if before else x, 2))
+
+
+def reduced(g: Graph, channels: int, dtype: str, is_gradient: bool, written: bool = False) -> None:
+    """A reduction after resampling."""
+    shape, half = (2, channels, 8, 8), (2, channels, 4, 4)
+    if is_gradient:
+        y = g.resample_backward("avgpool_include_padding", image(g, "dy", half, dtype), shape, 2)
+    else:
+        y = g.resample("maxpool", image(g, "x", shape, dtype), 2)
+    if written:
+        ended(g, y, dtype)
+    g.output("r", g.reduction("amax", y, (0, 2, 3)), "float32")
+
+
+def product(g: Graph, batch: int = 3, dtype: str = "float16") -> Node:
+    a, b = (g.tensor(n, TensorSpec((batch, *s), dtype)) for n, s in (("a", (31, 16)), ("b", (16, 96))))
+    return g.matmul(a, b)
+
+
+def indexed(g: Graph, axis: int, batch: int = 3) -> None:
+    c = product(g, batch)
+    g.output("y", g.pointwise("add", c, g.pointwise("gen_index", c, axis=axis)), "float32")
+
+
+def channels(g: Graph, has_index: bool) -> None:
+    c = convolved(g)
+    ended(g, g.pointwise("add", c, g.pointwise("gen_index", c, axis=1) if has_index else g.number(1.0)), "float32")
+
+
+def eighths(g: Graph, by_value: bool, dtype: str = "float8_e4m3fn") -> None:
+    kind = "float8_e4m3fn"
+    a = g.tensor("a", TensorSpec((2, 64, 64), kind))
+    y = g.matmul(a, g.tensor("b", TensorSpec((2, 64, 64), kind, (4096, 1, 64))))
+    for name in ("scale_a", "scale_b"):
+        y = g.pointwise("mul", y, g.tensor(name, TensorSpec((1, 1, 1), "float32")))
+    g.output("amax", g.reduction("amax", y, (0, 1, 2)), "float32")
+    factor = g.number(0.25, 3) if by_value else g.tensor("factor", TensorSpec((1, 1, 1), "float32"))
+    g.output("y", g.pointwise("mul", y, factor), dtype)
+
+
+def converted(g: Graph, columns: int, is_relu: bool = False, dtype: str = "int8", alignment: int = 16) -> None:
+    a = g.tensor("a", TensorSpec((4, 32, 64), "float16"))
+    b = g.tensor("b", TensorSpec((4, 64, columns), dtype, alignment=alignment))
+    a = g.pointwise("relu_fwd", a, dtype="float16") if is_relu else a
+    g.output("y", g.matmul(a, g.pointwise("identity", b, dtype="float16")), "float16")
+
+
+def scaled_blocks(g: Graph, scale: str, size: int) -> None:
+    rows, columns, k, kind = 64, 64, 128, "float8_e4m3fn"
+    blocks = k // size
+    a, b = g.tensor("a", TensorSpec((1, rows, k), kind)), g.tensor("b", TensorSpec((1, k, columns), kind, (8192, 1, k)))
+    sa = g.tensor("scale_a", TensorSpec((1, rows, blocks), scale))
+    sb = g.tensor("scale_b", TensorSpec((1, blocks, columns), scale, (columns * blocks, 1, blocks)))
+    x = g.add("block_scale_dequantize", x=a, scale=sa, block_size=(1, size))["y"]
+    y = g.add("block_scale_dequantize", x=b, scale=sb, block_size=(size, 1))["y"]
+    g.output("c", g.matmul(x, y), "float32")
+
+
+def random_arrays(g: Graph) -> dict[str, Any]:
+    """Random numbers for the inputs, by name."""
+    random = np.random.default_rng(1)
+    return {node.name: (2 * random.standard_normal(node.shape)).astype(np.dtype(node.spec.dtype)) for node in g.inputs}
+
+
+def _plain_product(g: Graph) -> None:
+    c = product(g)
+    g.output("y", g.pointwise("mul", c, g.tensor("row", TensorSpec((1, 31, 1), "float16"))))
+
+
+BROADCAST = (
+    (N, 1, 1, 1),
+    (1, 1, H, 1),
+    (1, 1, 1, W),
+    (N, K, 1, 1),
+    (1, 1, H, W),
+    (1, K, H, W),
+    (1, K, H, 1),
+    (N, K, H, 1),
+)
+MODES = ("relu", "tanh", "sigmoid", "elu", "gelu", "softplus", "swish", "gelu_approx_tanh")
+POOLINGS = ("maxpool", "avgpool_include_padding", "avgpool_exclude_padding")
+
+WRONG: dict[str, list[Make]] = {
+    "graph-broadcast": [partial(with_operand, shape=s, kind=kind) for kind in ("forward", "data") for s in BROADCAST],
+    "graph-first": [partial(summed, tap=tap, last=False) for tap in (1, 3)],
+    "graph-formats": [
+        *(partial(in_formats, operand=a, output=b) for a, b in ((False, True), (True, False))),
+        partial(statistics, last=False),
+    ],
+    "graph-activation-gradient": [partial(activation_gradient, mode=f"{mode}_bwd", of_result=True) for mode in MODES],
+    "graph-comparison": [
+        partial(compared, shape=shape, operand=operand, is_factor=is_factor)
+        for shape, operand in (((64, 32, 1, 1), (64, 1, 1, 1)), ((1, 32, 64, 1), (1, 1, 64, 1)))
+        for is_factor in (False, True)
+    ],
+    "graph-resampled-result": [partial(resampled, before="abs", mode=mode) for mode in POOLINGS],
+    "graph-resampled-sums": [
+        partial(reduced, channels=c, dtype=dtype, is_gradient=is_gradient)
+        for c, dtype in ((12, "float16"), (20, "bfloat16"), (6, "float32"), (3, "float16"))
+        for is_gradient in (False, True)
+    ],
+    "graph-index-rows": [partial(indexed, axis=axis) for axis in (0, 1)],
+    "graph-index-columns": [partial(indexed, axis=2), partial(channels, has_index=True)],
+    "graph-float8-number": [partial(eighths, by_value=True), partial(eighths, by_value=False, dtype="float16")],
+    "graph-int8-rows": [
+        partial(converted, columns=n, is_relu=is_relu) for n in (7, 15, 31) for is_relu in (False, True)
+    ],
+    "graph-block-scales": [partial(scaled_blocks, scale="float32", size=size) for size in (32, 128)],
+}
+RIGHT: dict[str, list[Make]] = {
+    "graph-broadcast": [
+        *(partial(with_operand, shape=s) for s in (Y, (1, K, 1, 1), (N, 1, H, W), (1, 1, 1, 1))),
+        _plain_product,
+    ],
+    "graph-first": [partial(summed, tap=tap, last=True) for tap in (1, 3)],
+    "graph-formats": [partial(in_formats, operand=True, output=True), partial(statistics, last=True)],
+    "graph-activation-gradient": [partial(activation_gradient, mode=f"{mode}_bwd", of_result=False) for mode in MODES],
+    "graph-comparison": [
+        partial(compared, shape=s, operand=s, is_factor=False) for s in ((64, 32, 1, 1), (1, 32, 64, 1))
+    ],
+    "graph-resampled-result": [partial(resampled, mode=mode) for mode in POOLINGS],
+    "graph-resampled-sums": [
+        *(partial(reduced, channels=c, dtype=t, is_gradient=True) for c, t in ((24, "float16"), (4, "float32"))),
+        partial(reduced, channels=3, dtype="float16", is_gradient=False, written=True),
+    ],
+    "graph-index-rows": [partial(indexed, axis=2), *(partial(indexed, axis=axis, batch=1) for axis in (0, 1))],
+    "graph-index-columns": [partial(channels, has_index=False), _plain_product],
+    "graph-float8-number": [partial(eighths, by_value=False)],
+    "graph-int8-rows": [partial(converted, columns=16), partial(converted, columns=31, dtype="float16")],
+    "graph-block-scales": [partial(scaled_blocks, scale="float8_e8m0fnu", size=32)],
+}
