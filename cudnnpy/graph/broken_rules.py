@@ -1,8 +1,9 @@
 """Rules of cuDNN's engines, and rejected graphs.
 
 A graph that no engine computes breaks one of the rules; the error begins with it. Such a rule explains an error, and rejects no
-graph. A few graphs are rejected before cuDNN sees them, since it ends the process that plans them, or plans what it then cannot
-run. They were tried with cuDNN 9.19 and 9.28 for the profile of an H200, and on one with 9.19.
+graph. Some graphs are rejected before cuDNN sees them, since it ends the process that plans them, plans what it then cannot
+run, or computes something else with every engine. They were tried with cuDNN 9.19 and 9.28 for the profile of an H200, and on
+one with 9.19.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from cudnnpy import raw
+from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._core.layouts import are_channels_last
 from cudnnpy.graph.attention_lowerings import PRODUCTS_OF_GRADIENT, with_views
+from cudnnpy.graph.graph_facts import HALVES, VECTOR, broadcasts_otherwise, long_axes, rows_are_aligned, sizes
 from cudnnpy.graph.operation_graph import OperationGraph, each_uid
 
 _NOT_ALONE = {"concat", "reshape", "rng", "slice", "transpose"}
@@ -81,30 +85,13 @@ def _is_of_images(graph: OperationGraph) -> bool:
     return _kinds(graph) <= {"pointwise", "reduction"} and _ranks(graph, "pointwise") <= {4, 5}
 
 
-def _sizes(graph: OperationGraph) -> Iterator[tuple[str, set[int], set[int]]]:
-    """Yield the kind, and the axes of more than one element of the smaller and of the larger tensor, for each operand."""
-    for one in graph.operations:
-        results = dict(one.results)
-        ((_, result), *_) = results.items()
-        for _, uids in one.operands:
-            for uid in each_uid(uids):
-                small, large = sorted(
-                    ({axis for axis, size in enumerate(graph.specs[at].shape) if size > 1} for at in (uid, result)),
-                    key=len,
-                )
-                yield one.kind, small, large
-
-
 def _is_broadcast_otherwise(graph: OperationGraph) -> bool:
-    return _is_of_images(graph) and any(
-        kind == "pointwise" and small not in (set(), {1} & large, large - {1}, large)
-        for kind, small, large in _sizes(graph)
-    )
+    return _is_of_images(graph) and broadcasts_otherwise(graph)
 
 
 def _reduces_other_axes(graph: OperationGraph) -> bool:
     return _is_of_images(graph) and any(
-        kind == "reduction" and small not in (set(), {1} & large, large - {1}) for kind, small, large in _sizes(graph)
+        kind == "reduction" and small not in (set(), {1} & large, large - {1}) for kind, small, large in sizes(graph)
     )
 
 
@@ -168,11 +155,12 @@ _RULES: tuple[tuple[Callable[[OperationGraph], bool], str], ...] = (
 
 
 def check_graph(graph: OperationGraph, names: Mapping[int, str]) -> None:
-    """Raise ValueError for a graph that ends the process that plans it (docs/known-issues.md) or cannot run once planned.
+    """Raise ValueError for a graph that ends the process that plans it (docs/known-issues.md), that cannot run once planned,
+    or that engines compute otherwise.
 
     `names` are the tensors'.
     """
-    graph, views = with_views(graph)
+    _, views = with_views(graph)
     for rule, effect in _REJECTIONS:
         for uid, expected in rule(graph):
             shape, _, strides, _ = graph.specs[uid]
@@ -182,12 +170,24 @@ def check_graph(graph: OperationGraph, names: Mapping[int, str]) -> None:
             )
 
 
+def _is_attention(graph: OperationGraph) -> bool:
+    """Return whether a graph has the two products of attention with a softmax between them, or those of its gradient."""
+    products = sum(one.kind == "matmul" for one in graph.operations)
+    has_softmax = not _kinds(graph).isdisjoint(("reduction", "softmax"))
+    return _is_gradient(graph) or (products == 2 and has_softmax)
+
+
+def _is_gradient(graph: OperationGraph) -> bool:
+    return sum(one.kind == "matmul" for one in graph.operations) >= PRODUCTS_OF_GRADIENT
+
+
 def _of_attention(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-strides
     """The axis of the head size must be contiguous in all tensors of the products but k and dq of the product for dq."""
+    graph, _ = with_views(graph)
     products: list[dict[str, Any]] = [one.tensors for one in graph.operations if one.kind == "matmul"]
-    is_gradient = len(products) >= PRODUCTS_OF_GRADIENT
-    if not is_gradient and (len(products) != 2 or _kinds(graph).isdisjoint(("reduction", "softmax"))):
+    if not _is_attention(graph):
         return
+    is_gradient = _is_gradient(graph)
     in_memory, maker = graph.in_memory, {uid: one.kind for one in graph.operations for _, uid in one.results}
     for product in products:
         a, b, c = (product[name] for name in "abc")
@@ -249,9 +249,142 @@ def _of_first_gradients(graph: OperationGraph) -> Iterator[tuple[int, str]]:
                 yield tensors["dy"], "channels-last strides for a gradient of resampling without x and y"
 
 
+def _of_first_indices(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # resample-index
+    """The places of maxima are written for tensors that are channels last alone."""
+    for one in graph.operations:
+        tensors: dict[str, Any] = one.tensors
+        if one.kind == "resample_fwd" and "index" in tensors and not are_channels_last(graph.specs[tensors["x"]]):
+            yield tensors["x"], "channels-last strides where `index` is a result"
+
+
+def _of_overrides(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # product-sizes
+    """Numbers of valid rows are read within attention alone (cuDNN's header)."""
+    if _is_attention(graph):
+        return
+    for one in graph.operations:
+        tensors: dict[str, Any] = one.tensors
+        for name in ("m_override", "n_override", "k_override"):
+            if one.kind == "matmul" and name in tensors:
+                yield tensors[name], "a product within attention; zeros in the operands take its place elsewhere"
+
+
+def _of_rows(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-rows
+    """Within attention, rows of 16 bytes are loaded at multiples of 16 bytes. k transposed is its memory."""
+    viewed, _ = with_views(graph)
+    if not _is_attention(viewed) and _kinds(viewed).isdisjoint(("sdpa_fwd", "sdpa_bwd")):
+        return
+    transposed = set(_transposed(viewed))
+    loaded = {
+        uid
+        for one in viewed.operations
+        if one.kind == "paged_cache_load"
+        for _, uids in one.operands
+        for uid in each_uid(uids)
+    }
+    outputs = set(viewed.outputs)
+    for uid in viewed.in_memory:
+        spec = viewed.specs[uid]
+        is_loaded = spec.dtype in HALVES or (spec.dtype == "float32" and uid not in outputs)
+        if len(spec.shape) != 4 or not is_loaded:
+            continue
+        assert spec.strides is not None
+        inner = 2 if uid in transposed else 3
+        if spec.alignment < VECTOR:
+            yield uid, f"an alignment of {VECTOR} bytes within attention, not of {spec.alignment}"
+        if spec.shape[inner] == 1 or uid in loaded:
+            continue
+        if spec.strides[inner] != 1:
+            yield uid, f"stride 1 on axis {inner} within attention"
+        if not rows_are_aligned(spec, inner):
+            each = VECTOR // dtype_of(spec.dtype).itemsize
+            yield (
+                uid,
+                f"rows that start at multiples of {VECTOR} bytes within attention, strides that are multiples of {each}",
+            )
+
+
+def _transposed(graph: OperationGraph) -> Iterator[int]:
+    """Yield the tensors (batch, heads, head size, keys) in memory of products with another tensor in memory."""
+    in_memory = graph.in_memory
+    for one in graph.operations:
+        if one.kind == "matmul" and {one.tensors["a"], one.tensors["b"]} <= {*in_memory}:
+            yield one.tensors["b"]  # type: ignore[misc]
+
+
+def _of_two_keys(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-keys
+    """Engine 6 reads k transposed, for both products."""
+    viewed, views = with_views(graph)
+    if not _is_gradient(viewed):
+        return
+    maker = {uid: one.kind for one in viewed.operations for _, uid in one.results}
+    for one in viewed.operations:
+        tensors: dict[str, Any] = one.tensors
+        is_of_dq = one.kind == "matmul" and maker.get(tensors["a"]) == "pointwise" and tensors["b"] not in maker
+        if is_of_dq and tensors["b"] not in views.values():
+            yield (
+                tensors["b"],
+                "its transpose from a reshape of itself, not from another input, within attention's gradient",
+            )
+
+
+def _of_sums_of_heads(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-heads
+    """Products whose heads are summed are read as numbers of 16 bits."""
+    if not _is_gradient(graph):
+        return
+    products = {uid for one in graph.operations if one.kind == "matmul" for _, uid in one.results}
+    for one in graph.operations:
+        x: Any = one.tensors.get("x")
+        if one.kind == "reduction" and one.option("shape") and x in products and graph.specs[x].dtype not in HALVES:
+            yield x, "the dtype float16 or bfloat16 where heads of attention's gradient are summed"
+
+
+def _of_selections(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-masks
+    """Masks are selections from the scores, each by one comparison."""
+    if not _is_attention(graph):
+        return
+    reduced = {uid for one in graph.operations if one.kind == "reduction" for _, uid in one.results}
+    weights: set[int] = set()
+    for one in graph.operations:
+        tensors, mode = one.tensors, one.option("mode")
+        (_, result), *_ = one.results
+        if one.kind == "softmax":
+            weights.add(tensors["y"])  # type: ignore[arg-type]
+        if one.kind != "pointwise":
+            continue
+        is_of_weights = not weights.isdisjoint(uid for _, uids in one.operands for uid in each_uid(uids))
+        if mode in (raw.CUDNN_POINTWISE_LOGICAL_AND, raw.CUDNN_POINTWISE_LOGICAL_OR):
+            yield result, "no conjunction within attention, but a selection for each of the flags"
+        if mode == raw.CUDNN_POINTWISE_BINARY_SELECT and is_of_weights:
+            yield result, "its selection before the softmax within attention"
+        if is_of_weights or (mode == raw.CUDNN_POINTWISE_DIV and tensors.get("b") in reduced):
+            weights.add(result)
+
+
+def _of_queries(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-queries
+    """Operands that are broadcast along the queries are read right in the first row alone."""
+    if not _is_attention(graph):
+        return
+    specs, in_memory = graph.specs, graph.in_memory
+    for one in graph.operations:
+        (_, result), *_ = one.results
+        queries = specs[result].shape[2:3]
+        for uid in (uid for _, uids in one.operands for uid in each_uid(uids)):
+            is_factor = one.option("mode") == raw.CUDNN_POINTWISE_MUL and not long_axes(specs[uid])
+            is_broadcast = one.kind == "pointwise" and uid in in_memory and specs[uid].shape[2:3] == (1,) != queries
+            if is_broadcast and not is_factor:
+                yield uid, f"size {queries[0]} on axis 2 within attention, by stride 0 where all queries share it"
+
+
 _REJECTIONS: tuple[tuple[Callable[[OperationGraph], Iterator[tuple[int, str]]], str], ...] = (
     (_of_attention, "ends the process"),
     (_of_lengths, "ends the process"),
     (_of_maximum_gradients, "ends the process"),
     (_of_first_gradients, "has no engine"),
+    (_of_first_indices, "leaves the indices unwritten"),
+    (_of_overrides, "computes all rows"),
+    (_of_rows, "misreads it"),
+    (_of_two_keys, "reads one of them for both"),
+    (_of_sums_of_heads, "reads other numbers"),
+    (_of_selections, "ignores it"),
+    (_of_queries, "reads only the first row right"),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -93,8 +94,8 @@ def test_the_error_of_a_graph_that_no_engine_computes_begins_with_the_rule() -> 
 @pytest.mark.usefixtures("without_driver")
 def test_attention_that_no_engine_computes_is_not_told_about_channels_last() -> None:
     g = Graph()
-    q, k, v = (g.tensor(name, TensorSpec((1, 2, 64, 36), "float16")) for name in "qkv")  # 36 is no multiple of 8
-    g.output("o", g.add("sdpa_fwd", q=q, k=k, v=v, scale=0.125)["o"])
+    q, k, v = (g.tensor(name, TensorSpec((1, 2, 64, 36), "float16", (5120, 2560, 40, 1))) for name in "qkv")
+    g.output("o", g.add("sdpa_fwd", q=q, k=k, v=v, scale=0.125)["o"], strides=q.spec.strides)
     with pytest.raises(NoAlgorithmError) as caught:
         g.plan(DeviceProfile.load("h200"))
     assert "channels last" not in str(caught.value)
@@ -123,13 +124,15 @@ ROW, COLUMN = (
     (H * S * D, S * D, D, 1),
     (H * S * D, S * D, 1, S),
 )  # strides of (B, H, S, D); the second one is transposed
+LENGTHS = TensorSpec((B, 1, S, 1), "int32", (1, 1, 0, 1))
 SHAPES = {**dict.fromkeys(("q", "k", "v", "o", "do"), (B, H, S, D)), **dict.fromkeys(("kt", "vt"), (B, H, D, S))}
 
 
-def attention(**strides: tuple[int, ...]) -> Graph:
+def attention(change: Callable[[Graph, Any], Any] = lambda g, x: x, **strides: tuple[int, ...]) -> Graph:
+    """`change` adds operations to the scores."""
     g = Graph()
     q, kt, v = (heads(g, name, strides) for name in ("q", "kt", "v"))
-    scores = g.matmul(q, kt)
+    scores = change(g, g.matmul(q, kt))
     largest = g.reduction("max", scores, (3,))
     weights = g.pointwise("exp", g.pointwise("sub", scores, largest))
     total = g.reduction("add", weights, (3,))
@@ -138,16 +141,25 @@ def attention(**strides: tuple[int, ...]) -> Graph:
     return g
 
 
-def attention_gradient(**strides: tuple[int, ...]) -> Graph:
+def attention_gradient(
+    change: Callable[[Graph, Any], Any] = lambda g, x: x, summed: Any = None, **strides: tuple[int, ...]
+) -> Graph:
+    """The heads of dk are summed if `summed`, the dtype of them, is given."""
     g = Graph()
-    q, k, kt, vt, o, do = (heads(g, name, strides) for name in ("q", "k", "kt", "vt", "o", "do"))
+    q, k, vt, o, do = (heads(g, name, strides) for name in ("q", "k", "vt", "o", "do"))
+    *outer, row, element = k.spec.strides
+    turn = {"shape": (B, H, D, S), "strides": (*outer, element, row)}
+    kt = heads(g, "kt", strides) if "kt" in strides else g.add("reshape", x=k, **turn)["y"]
     stats, one = g.tensor("stats", TensorSpec((B, H, S, 1), "float32")), g.number(1.0)
     sums = g.output("sums", g.pointwise("mul", g.reduction("add", g.pointwise("mul", do, o), (3,)), one))
-    p = g.pointwise("exp", g.pointwise("sub", g.matmul(q, kt), stats))
+    p = g.pointwise("exp", g.pointwise("sub", change(g, g.matmul(q, kt)), stats))
     ds = g.pointwise("mul", g.pointwise("mul", g.pointwise("sub", g.matmul(do, vt), sums), p), one, dtype="float16")
     p = g.pointwise("mul", p, one, dtype="float16")
     turned, pt = (g.add("reshape", x=x, shape=(B, H, S, S), strides=(H * S * S, S * S, 1, S))["y"] for x in (ds, p))
-    for name, result in (("dv", g.matmul(pt, do)), ("dq", g.matmul(ds, k)), ("dk", g.matmul(turned, q))):
+    dk = g.matmul(turned, q, dtype=summed)
+    if summed:
+        dk = g.add("reduction", op="add", x=dk, shape=(B, 1, S, D))["y"]
+    for name, result in (("dv", g.matmul(pt, do)), ("dq", g.matmul(ds, k)), ("dk", dk)):
         g.output(name, result, "float16", strides.get(name))
     return g
 
@@ -163,7 +175,8 @@ def heads(g: Graph, name: str, strides: dict[str, tuple[int, ...]]) -> Any:
         *((attention, name, COLUMN, 3) for name in ("q", "v", "o")),
         (attention, "kt", (H * S * D, S * D, S, 1), 2),
         *((attention_gradient, name, COLUMN, 3) for name in ("q", "do", "dk", "dv")),
-        *((attention_gradient, name, (2 * H * S * D, 2 * S * D, 2, 2 * D), 2) for name in ("kt", "vt")),
+        (attention_gradient, "k", COLUMN, 2),  # as it is transposed
+        (attention_gradient, "vt", (2 * H * S * D, 2 * S * D, 2, 2 * D), 2),
     ],
 )
 def test_attention_of_heads_that_are_not_contiguous_is_rejected_by_name(
@@ -177,14 +190,16 @@ def test_attention_of_heads_that_are_not_contiguous_is_rejected_by_name(
         problem_notation.parse(problem_notation.text_of(problem))
 
 
-@pytest.mark.parametrize("name", ["k", "o", "dq"])
-def test_other_tensors_of_attentions_gradient_may_have_any_strides(name: str) -> None:
-    attention_gradient(**{name: COLUMN}).problem()
+@pytest.mark.parametrize("name", ["o", "dq"])
+def test_other_tensors_of_attentions_gradient_must_have_the_head_size_last(name: str) -> None:
+    """cuDNN plans them, and reads other elements."""
+    with pytest.raises(ValueError, match=f"^{name} must have stride 1 on axis 3 within attention; got .* misreads it$"):
+        attention_gradient(**{name: COLUMN}).problem()
 
 
 def test_heads_beside_each_other_and_heads_of_one_element_are_planned() -> None:
     beside = (S * H * D, D, H * D, 1)
-    attention_gradient(q=beside, k=beside, do=beside, kt=(S * H * D, D, 1, H * D)).problem()
+    attention_gradient(q=beside, k=beside, do=beside).problem()
     attention(v=beside).problem()
 
 
@@ -192,7 +207,7 @@ def test_heads_beside_each_other_and_heads_of_one_element_are_planned() -> None:
 def test_masks_by_lengths_have_indices_of_their_own(shares: bool) -> None:
     g = Graph()
     q, kt, v = (heads(g, name, {}) for name in ("q", "kt", "v"))
-    rows, columns = (g.tensor(name, TensorSpec((B, 1, 1, 1), "int32")) for name in ("rows", "columns"))
+    rows, columns = (g.tensor(name, LENGTHS) for name in ("rows", "columns"))
     first = scores = g.matmul(q, kt)
     for axis, lengths in ((2, rows), (3, columns)):
         index = g.pointwise("gen_index", first if shares else scores, axis=axis)
@@ -204,6 +219,134 @@ def test_masks_by_lengths_have_indices_of_their_own(shares: bool) -> None:
         return
     with pytest.raises(ValueError, match=r"^columns must have indices of the scores that it masks, where lengths have"):
         g.problem()
+
+
+def rejected(g: Graph, name: str, expected: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(name)} must have {re.escape(expected)}.*; got shape"):
+        g.problem()
+
+
+def biased(spec: TensorSpec) -> Callable[[Graph, Any], Any]:
+    return lambda g, scores: g.pointwise("add", scores, g.tensor("bias", spec))
+
+
+@pytest.mark.parametrize("make", [attention, attention_gradient])
+def test_rows_of_attention_start_at_multiples_of_16_bytes(make: Callable[..., Graph]) -> None:
+    uneven = (H * S * (D + 1), S * (D + 1), D + 1, 1)
+    rejected(
+        make(q=uneven),
+        "q",
+        "rows that start at multiples of 16 bytes within attention, strides that are multiples of 8",
+    )
+    make(q=(H * S * (D + 8), S * (D + 8), D + 8, 1)).problem()
+    for dtype, each, even in (("float16", 8, 136), ("float32", 4, 132)):
+        for row in (S + 1, even - each // 2):
+            rejected(
+                make(biased(TensorSpec((1, 1, S, S), dtype, (S * row, S * row, row, 1)))), "bias", "rows that start at"
+            )
+        make(biased(TensorSpec((1, 1, S, S), dtype, (S * even, S * even, even, 1)))).problem()
+        spec = TensorSpec((1, 1, S, S), dtype, None, 8)
+        rejected(make(biased(spec)), "bias", "an alignment of 16 bytes within attention, not of 8")
+    make(biased(TensorSpec((1, 1, S, 1), "float16"))).problem()
+
+
+@pytest.mark.parametrize("make", [attention, attention_gradient])
+def test_operands_of_attentions_scores_have_all_queries(make: Callable[..., Graph]) -> None:
+    expected = f"size {S} on axis 2 within attention, by stride 0 where all queries share it"
+    rejected(make(biased(TensorSpec((1, 1, 1, S), "float16"))), "bias", expected)
+    make(biased(TensorSpec((1, 1, S, S), "float16", (S, S, 0, 1)))).problem()
+
+    def masked(lengths: TensorSpec) -> Callable[[Graph, Any], Any]:
+        def change(g: Graph, scores: Any) -> Any:
+            flags = g.pointwise("cmp_lt", g.pointwise("gen_index", scores, axis=3), g.tensor("lengths", lengths))
+            return g.pointwise("binary_select", scores, g.number(-1e30), flags)
+
+        return change
+
+    rejected(make(masked(TensorSpec((B, 1, 1, 1), "int32"))), "lengths", expected)
+    make(masked(LENGTHS)).problem()
+    scale = TensorSpec((1, 1, 1, 1), "float32")
+    make(lambda g, scores: g.pointwise("mul", scores, g.tensor("scale", scale))).problem()
+
+
+@pytest.mark.parametrize("make", [attention, attention_gradient])
+@pytest.mark.parametrize("mode", ["logical_and", "logical_or"])
+def test_flags_of_attention_are_not_combined(make: Callable[..., Graph], mode: str) -> None:
+    def change(g: Graph, scores: Any) -> Any:
+        rows, columns = (g.pointwise("gen_index", scores, axis=axis) for axis in (2, 3))
+        flags = (g.pointwise("cmp_ge", rows, columns), g.pointwise("cmp_gt", columns, g.number(5.0)))
+        return g.pointwise("binary_select", scores, g.number(-1e30), g.pointwise(mode, *flags))
+
+    rejected(make(change), "an intermediate result", "no conjunction within attention")
+
+
+@pytest.mark.parametrize("is_composed", [False, True])
+def test_the_weights_of_attention_are_not_selected(is_composed: bool) -> None:
+    g = Graph()
+    q, kt, v = (heads(g, name, {}) for name in ("q", "kt", "v"))
+    scores = g.pointwise("div", g.matmul(q, kt), g.number(8.0))
+    flags = g.pointwise("cmp_gt", scores, g.number(0.0))
+    scores = g.pointwise("binary_select", scores, g.number(-1e30), flags)
+    if is_composed:
+        e = g.pointwise("exp", g.pointwise("sub", scores, g.reduction("max", scores, (3,))))
+        weights = g.pointwise("div", e, g.reduction("add", e, (3,)))
+    else:
+        weights = g.add("softmax", x=scores)["y"]
+    weights = g.pointwise("mul", weights, g.number(2.0))
+    g.output("o", g.matmul(g.pointwise("binary_select", weights, g.number(0.0), flags, dtype="float16"), v))
+    rejected(g, "an intermediate result", "its selection before the softmax within attention")
+
+
+def test_the_gradient_of_attention_reads_k_once() -> None:
+    turned = attention_gradient(kt=(H * S * D, S * D, 1, D))
+    rejected(turned, "k", "its transpose from a reshape of itself, not from another input")
+    attention_gradient().problem()
+
+
+@pytest.mark.parametrize(("dtype", "is_right"), [("float16", True), ("bfloat16", True), ("float32", False)])
+def test_heads_of_attentions_gradient_are_summed_in_16_bits(dtype: Any, is_right: bool) -> None:
+    g = attention_gradient(summed=dtype)
+    if is_right:
+        g.problem()
+    else:
+        rejected(
+            g, "an intermediate result", "the dtype float16 or bfloat16 where heads of attention's gradient are summed"
+        )
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v", "o"])
+def test_attention_in_one_operation_has_the_head_size_last(name: str) -> None:
+    def made(strides: Any) -> Graph:
+        g = Graph()
+        q, k, v = (g.tensor(n, TensorSpec((B, H, S, D), "float16", strides if n == name else None)) for n in "qkv")
+        o = g.add("sdpa_fwd", q=q, k=k, v=v, scale=0.125)["o"]
+        g.output("o", o, strides=strides if name == "o" else None)
+        return g
+
+    rejected(made(COLUMN), name, "stride 1 on axis 3 within attention")
+    made((S * H * D, D, H * D, 1)).problem()
+
+
+@pytest.mark.parametrize("name", ["m", "n", "k"])
+def test_numbers_of_valid_rows_are_for_attention_alone(name: str) -> None:
+    g = Graph()
+    a, b = (g.tensor(one, TensorSpec((2, 64, 64), "float16")) for one in "ab")
+    g.output("c", g.matmul(a, b, **{name: g.tensor("rows", TensorSpec((2, 1, 1), "int32"))}))
+    rejected(g, "rows", "a product within attention")
+
+
+def test_the_places_of_maxima_are_for_tensors_that_are_channels_last() -> None:
+    def made(strides: Callable[..., Any]) -> Graph:
+        g, shape = Graph(), (2, 16, 8, 8)
+        options: dict[str, Any] = {"mode": "maxpool", "spatial_dims": 2, "padding_mode": "neg_inf_pad"}
+        options |= dict.fromkeys(("pre_padding", "post_padding"), (0, 0)) | dict.fromkeys(("stride", "window"), (2, 2))
+        x = g.tensor("x", TensorSpec(shape, "float16", strides(shape)))
+        for name, node in g.add("resample_fwd", x=x, results=("index",), **options).items():
+            g.output(name, node)
+        return g
+
+    rejected(made(packed_strides), "x", "channels-last strides where `index` is a result")
+    made(channels_last_strides).problem()
 
 
 def test_the_gradient_of_a_maximum_channels_last_needs_the_indices() -> None:
