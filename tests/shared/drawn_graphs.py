@@ -17,8 +17,9 @@ import numpy as np
 from cudnnpy import Graph, TensorSpec
 from cudnnpy._core.layouts import channels_last_strides, packed_strides
 from cudnnpy._layers.graph import Node
-from cudnnpy.graph.operation_graph import canonical_graph
+from cudnnpy.graph.operation_graph import Operation, canonical_graph
 from cudnnpy.graph.problem import GraphProblem
+from cudnnpy.reference.graph import run
 from cudnnpy.tuning.measuring.random_operands import numbers
 
 SEED = 20261128
@@ -45,14 +46,29 @@ def draw(random: Random) -> tuple[str, Graph]:
 
 
 def operands_of(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
-    """Arrays for the inputs by name: random numbers, with valid lengths, indices and flags."""
+    """Arrays for the inputs by name: random numbers, with valid lengths, indices, flags and maxima."""
     canonical, uids = canonical_graph(graph._operation_graph({}))
     problem = GraphProblem(canonical, 0)
     ranges = dict(zip(canonical.in_memory, problem.value_ranges, strict=True))
-    return {
+    arrays = {
         node.name: np.resize(numbers(node.spec.dtype, seed + node.uid, ranges[uids[node.uid]]), node.shape)
         for node in graph.inputs
     }
+    names = {node.uid: node.name for node in graph.inputs}
+    for one in graph._operations:
+        if one.kind == "resample_bwd" and {"x", "y"} <= one.tensors.keys():  # y is the result for x
+            x, y = (names[one.tensors[name]] for name in "xy")
+            arrays[y] = resampled(one, arrays[x]).astype(arrays[y].dtype)
+    return arrays
+
+
+def resampled(gradient: Operation, x: np.ndarray) -> np.ndarray:
+    """The result of resampling whose gradient is given."""
+    g = Graph()
+    options = {name: value for name, value in gradient.options if name != "shape"}
+    made = g.add("resample_fwd", x=g.tensor("x", TensorSpec(x.shape, x.dtype.name)), **options)
+    g.output("y", made["y"])
+    return run(g, {"x": x})["y"]
 
 
 class Drawing:
@@ -343,7 +359,7 @@ def product(d: Drawing) -> None:
     b, m, k, n = d.one_of((1, 2, 3, 4, 7)), d.rows(), d.rows(), d.rows()
     a, w = _factors(d, b, m, k, n)
     compute = {"compute_dtype": "int32", "dtype": "int32"} if a.spec.dtype == "int8" and d.chance(0.5) else {}
-    if not compute and d.chance(0.1):
+    if not compute and d.chance(0.02):  # rejected
         batch = max(a.shape[0], w.shape[0])
         compute = {name: d.tensor((batch, 1, 1), "int32") for name in "mnk" if d.chance(0.5)}
     y = d.g.matmul(_cast(d, a, w), _cast(d, w, a), **compute)
@@ -467,7 +483,7 @@ def resampling(d: Drawing) -> None:
     x = d.image((n, c, *space), d.one_of((None, "int8"), (12, 1)))
     mode = d.one_of(("maxpool", "avgpool_include_padding", "avgpool_exclude_padding"))
     options = {"padding": d.one_of((0, 1)), "stride": d.one_of((1, 2, None))}
-    before = d.chain(x, 1) if d.chance(0.3) else x
+    before = d.chain(x, 1) if d.chance(0.05) else x  # no engine is right after another operation
     d.end(d.g.resample(mode, before, window, **options), 2)
 
 
@@ -599,7 +615,7 @@ class Heads:
     """The sizes of attention, with its tensors. Heads of grouped attention share keys and values."""
 
     def __init__(self, d: Drawing, is_grouped: bool = False) -> None:
-        d.dtype, self.d = d.one_of(HALVES), d
+        d.dtype, d.alignment, self.d = d.one_of(HALVES), 16, d
         self.batch, self.heads = d.one_of((1, 2)), d.one_of((1, 2, 3, 4))
         self.shared = self.heads // (self.random_divisor() if is_grouped else 1)
         self.rows = d.one_of((64, 128, 32, 61), (4, 4, 1, 1))
@@ -616,18 +632,15 @@ class Heads:
         return self._sequence(self.columns, self.shared)
 
     def _sequence(self, length: int, h: int) -> Node:
-        """A tensor (B, H, S, D): packed, with the heads after the positions in memory, or seldom in another order."""
+        """A tensor (B, H, S, D): packed, or with the heads after the positions in memory."""
         size = self.size
         orders = (h * length * size, length * size, size, 1), (length * h * size, size, h * size, 1)
-        turned = (h * length * size, length * size, 1, length)
-        strides = turned if self.d.chance(0.03) else self.d.one_of(orders)
-        return self.d.tensor((self.batch, h, length, size), None, strides)
+        return self.d.tensor((self.batch, h, length, size), None, self.d.one_of(orders))
 
     def transposed(self) -> Node:
-        """The keys or values as (B, H, D, S), seldom packed so."""
+        """The keys or values as (B, H, D, S)."""
         h, size, columns = self.shared, self.size, self.columns
-        strides = None if self.d.chance(0.05) else (h * columns * size, columns * size, 1, size)
-        return self.d.tensor((self.batch, h, size, columns), None, strides)
+        return self.d.tensor((self.batch, h, size, columns), None, (h * columns * size, columns * size, 1, size))
 
     @property
     def scores(self) -> Shape:
@@ -638,7 +651,9 @@ class Heads:
         d, g = self.d, self.d.g
         outside = g.number(d.one_of((-math.inf, -1e9)))
         if d.chance(0.2):
-            s = g.pointwise("add", s, d.tensor((1, d.one_of((1, self.heads)), self.rows, self.columns)))
+            h, m, n = d.one_of((1, self.heads)), self.rows, self.columns
+            row = -(-n // 8) * 8  # rows start at multiples of 16 bytes
+            s = g.pointwise("add", s, d.tensor((1, h, m, n), None, (h * m * row, m * row, row, 1)))
         way = d.one_of(("none", "indices", "band", "lengths"), (3, 2, 2, 1))
         if way == "indices":
             rows, columns = (g.pointwise("gen_index", s, axis=axis) for axis in (2, 3))
@@ -647,7 +662,8 @@ class Heads:
             s = g.add("diagonal_band_mask", x=s, b=outside, comparison_mode="cmp_ge")["y"]
         elif way == "lengths":
             columns = g.pointwise("gen_index", s, axis=3)
-            flag = g.pointwise("cmp_lt", columns, d.tensor((self.batch, 1, 1, 1), "int32"))
+            lengths = d.tensor((self.batch, 1, self.rows, 1), "int32", (1, 1, 0, 1))  # each for all queries
+            flag = g.pointwise("cmp_lt", columns, lengths)
             s = g.pointwise("binary_select", s, outside, flag)
         return s
 
