@@ -178,8 +178,8 @@ class Attention(PreferenceOptions, ArrayOperation):
     q, k and v are float16 or bfloat16 with head sizes of 8 to 256, in steps of 8; v may have its own. q has a multiple of the
     heads of k and v: heads in a row share one of theirs. Arrays, streams and errors are as for `Convolution`.
 
-    Scores below -2**30 with a bias are masked, such as with -infinity. A query without any key has the result 0, no gradients, and
-    the statistics -infinity. Elements of arrays beyond the lengths must be finite.
+    Scores below -2**30 with a bias are masked, such as with -infinity. A query without any key has the result 0, no gradients,
+    and the statistics -infinity. Elements of arrays beyond the lengths must be finite.
 
     `deterministic` rejects the forms of `backward` that add in any order: a dq in a buffer, and sums for dbias. A
     workspace of 256 bytes or more is needed, except by forward with one query, so that prefer="no_workspace" finds none.
