@@ -53,6 +53,7 @@ LAYOUTS: tuple[AttentionLayout, ...] = get_args(AttentionLayout)
 OPERATIONS: tuple[AttentionOperation, ...] = get_args(AttentionOperation)
 HEAD_SIZES = range(8, 257, 8)
 _MASKS = 91000  # the first release whose engines take a score of -infinity for a mask
+LEAST = -(2.0**30)  # scores with a bias below are masked: engines give NaN for the softmax of many such numbers
 LOWEST = -(2.0**100)  # a difference whose exponential is 0
 
 _OPTIONAL = ("bias", "lengths_q", "lengths_kv")
@@ -177,8 +178,8 @@ class Attention(PreferenceOptions, ArrayOperation):
     q, k and v are float16 or bfloat16 with head sizes of 8 to 256, in steps of 8; v may have its own. q has a multiple of the
     heads of k and v: heads in a row share one of theirs. Arrays, streams and errors are as for `Convolution`.
 
-    A bias of -infinity masks. A query without any key has the result 0, no gradients, and the statistics -infinity. Elements of
-    arrays beyond the lengths must be finite.
+    Scores below -2**30 with a bias are masked, such as with -infinity. A query without any key has the result 0, no gradients,
+    and the statistics -infinity. Elements of arrays beyond the lengths must be finite.
 
     `deterministic` rejects the forms of `backward` that add in any order: a dq in a buffer, and sums for dbias. A
     workspace of 256 bytes or more is needed, except by forward with one query, so that prefer="no_workspace" finds none.
@@ -639,9 +640,6 @@ class _Composition:
     def scores(self) -> Node:
         """Add the scores with the bias and the masks. Each mask generates its own indices of the tensor that it masks."""
         g, tensors = self.graph, self.tensors
-        x = g.pointwise("mul", g.matmul(tensors["q"], self.transposed(tensors["k"])), self.number(self.scale))
-        if "bias" in tensors:
-            x = g.pointwise("add", x, tensors["bias"])
         left, right, diagonal = self.options._band(self.sizes)
         lengths_q, lengths_kv = (tensors.get(name) for name in ("lengths_q", "lengths_kv"))
 
@@ -654,6 +652,10 @@ class _Composition:
         def selected(x: Node, allowed: Node) -> Node:
             return g.pointwise("binary_select", x, self.number(-math.inf), allowed)
 
+        x = g.pointwise("mul", g.matmul(tensors["q"], self.transposed(tensors["k"])), self.number(self.scale))
+        if "bias" in tensors:
+            x = g.pointwise("add", x, tensors["bias"])
+            x = selected(x, g.pointwise("logical_not", g.pointwise("cmp_lt", x, self.number(LEAST))))  # NaN stays
         if lengths_q is not None:
             x = selected(x, g.pointwise("cmp_lt", query(x), lengths_q))
         if lengths_kv is not None:

@@ -2,8 +2,8 @@
 
 The gradient needs k and v as they are and transposed. Engines take no transposition of an input, but the same memory as two
 tensors. For dq they have two forms: they write the gradients of all scores to the workspace, b * h * sq * skv * 2 bytes, or
-they add parts of dq in any order to a buffer in float32, which engines before 9.6 do not clear, b * h * sq * d * 4 bytes. With the
-buffer they leave sums for a bias unwritten (cuDNN 9.19), so that it is not used then.
+they add parts of dq in any order to a buffer in float32, b * h * sq * d * 4 bytes, which engines before 9.6 do not clear. With
+the buffer they leave sums for a bias unwritten (cuDNN 9.19), so that it is not used then.
 """
 
 from __future__ import annotations

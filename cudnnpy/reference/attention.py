@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from cudnnpy._layers import attention as device
-from cudnnpy._layers.attention import Sizes, in_layout, sizes_of
+from cudnnpy._layers.attention import LEAST, Sizes, in_layout, sizes_of
 from cudnnpy.reference import _arrays
 from cudnnpy.reference._arrays import Array, Float64
 from cudnnpy.reference._numpy_operation import Arrays, NotInReference, NumpyOperation
@@ -116,6 +116,7 @@ class Attention(NumpyOperation, device.Attention):
         scores = self._scale(sizes) * values["q"] @ _repeated(values["k"], sizes.heads).swapaxes(2, 3)
         if "bias" in values:
             scores = scores + values["bias"]
+            scores = np.where(scores < LEAST, -np.inf, scores)
         counts = {
             name: np.reshape(values.get(name, np.full(sizes.batch, size)), (-1, 1, 1, 1))
             for name, size in (("lengths_q", sizes.queries), ("lengths_kv", sizes.keys))

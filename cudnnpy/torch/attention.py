@@ -147,7 +147,9 @@ def plan_attention(
         name, made, has_last = "_forward", {"out": q}, given.has_statistics
     else:
         name, made, has_last = "_backward", {"dq": q, "dk": k, "dv": v}, False
-    results = {result: TensorSpec(tuple(like.shape), dtype, _strides(given.road, like)) for result, like in made.items()}
+    results = {
+        result: TensorSpec(tuple(like.shape), dtype, _strides(given.road, like)) for result, like in made.items()
+    }
     operands = {argument: read(array, argument) for argument, array in arrays.items()}
     device = operands["q"][1][3]
     specs = specs_of(operands, device, "q")

@@ -65,9 +65,16 @@ class Cell(NamedTuple):
         """Return the arguments of cudnnpy.Attention.plan."""
         return {
             **{name: TensorSpec(*self._of_sequence(name)) for name in "qkv"},
-            **({"bias": TensorSpec(self.bias, self.dtype)} if self.bias else {}),  # type: ignore[arg-type]
+            **({"bias": self._bias()} if self.bias else {}),
             **{name: TensorSpec((self.batch,), "int32") for name in self._lengths()},
         }
+
+    def _bias(self) -> TensorSpec:
+        """Return the bias, whose rows start at multiples of 16 bytes."""
+        assert self.bias is not None
+        _, h, queries, keys = self.bias
+        row = -(-keys // 8) * 8
+        return TensorSpec(self.bias, self.dtype, (h * queries * row, queries * row, row, 1))  # type: ignore[arg-type]
 
     def _of_sequence(self, name: str) -> Any:
         heads, length = (self.heads, self.queries) if name == "q" else (self.kv_heads, self.keys)
@@ -145,8 +152,9 @@ def operands(torch: Any, cell: Cell, device: str = "cuda") -> tuple[dict[str, An
     generator = torch.Generator(device).manual_seed(zlib.crc32(cell.text.encode()))
 
     def random_like(spec: TensorSpec) -> Any:
-        made = torch.empty_strided(spec.shape, spec.strides or _packed(spec.shape), device=device)
-        return made.normal_(generator=generator).to(getattr(torch, spec.dtype))
+        dtype = getattr(torch, spec.dtype)
+        made = torch.empty_strided(spec.shape, spec.strides or _packed(spec.shape), dtype=dtype, device=device)
+        return made.normal_(generator=generator)
 
     specs = cell.specs()
     given = {name: random_like(spec) for name, spec in specs.items() if not name.startswith("lengths")}

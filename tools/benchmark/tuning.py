@@ -1,6 +1,6 @@
 """`python -m tools.benchmark.tuning -o FILE`: tunes convolutions that cudnnpy was not developed on, and runs each choice.
 
-networks/left_out.txt has the convolutions, in all kinds of arithmetic and directions, in an order drawn by the seed.
+networks/left_out.txt (or --list) has the convolutions, in all kinds of arithmetic and directions, in the order of a seed.
 Each is tuned with an empty store; the chosen plan runs 100 times at varied addresses, its results are compared, and it is
 timed beside torch and the choice of "fastest". Rows are lines of FILE: the same command continues an earlier run. A problem
 whose process ends or hangs is a failed row, and another process continues.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 import sys
 import warnings
 from collections import Counter
@@ -127,7 +128,8 @@ def wrong(runs: Mapping[str, Any]) -> str:
 
 def tasks(torch: Any, given: argparse.Namespace) -> Iterator[Task]:
     """Yield the problems in the seed's order."""
-    for cell in in_order(catalogue.read(LIST), given.seed)[: given.count]:
+    cells = [cell for cell in in_order(catalogue.read(given.list), given.seed) if re.search(given.only, cell.name)]
+    for cell in cells[: given.count]:
 
         def measured(row: dict[str, Any], cell: Cell = cell) -> None:
             with torch.no_grad():
@@ -187,6 +189,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", "--rows", type=Path, required=True, metavar="FILE", help="rows are appended to it")
     parser.add_argument("--seconds", type=float, default=540.0, help="after which no problem begins (540)")
     parser.add_argument("--seed", type=int, default=1, help="draws the order of the problems (1)")
+    parser.add_argument("--list", type=Path, default=LIST, metavar="FILE", help=f"a list of networks ({LIST.name})")
+    only = "problems whose names match: a layer, batch, kind and operation"
+    parser.add_argument("--only", default="", metavar="EXPRESSION", help=only)
     parser.add_argument("--count", type=int, default=TUNINGS, help=f"the first so many of the order ({TUNINGS})")
     parser.add_argument("--tune-seconds", type=float, default=TUNE_SECONDS, help="autotune's limit (its default, 2)")
     timing = "of timing beside torch for each problem; 0 leaves it out (0.2)"

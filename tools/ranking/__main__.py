@@ -4,6 +4,7 @@ python -m tools.ranking.survey --seconds 300 -o survey.jsonl                on G
 python -m tools.ranking --pack survey.jsonl -o tools/ranking/rows/nvidia-h100.jsonl.gz
 python -m tools.ranking                                                     the table, in some minutes on a GPU
 python -m tools.ranking --write 9.0 9.19 -o cudnnpy/tuning/ranking/models        a model for a compute capability and a release
+python -m tools.ranking --judge MODEL ROWS                                  a model by rows that it did not see, without PyTorch
 
 The orders are cuDNN's heuristics, and ranking models that are trained on the problems of other networks (PyTorch is not a
 dependency of any extra). The numbers are times over the fastest candidate's: of the first candidate, and of the fastest of the
@@ -14,13 +15,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
 import numpy as np
 
-from cudnnpy.tuning.ranking.model import Model, file_name
+from cudnnpy.tuning.ranking.model import OPERATIONS, Model, file_name
 from tools.ranking import rows
 from tools.ranking.dataset import Described, arrays, describe, is_ranked, vocabulary
 from tools.ranking.drawing import OF_NO_NETWORK
@@ -62,9 +63,17 @@ def model_scores(given: Sequence[Described], folds: int, epochs: int, only: int 
     return scores
 
 
-def line(name: str, given: Sequence[Described], scores: Sequence[np.ndarray | None]) -> str:
-    """Return a line of the table for an order, judged by the problems with times of all candidates."""
-    others = set(vocabulary(given).others)
+def line(
+    name: str,
+    given: Sequence[Described],
+    scores: Sequence[np.ndarray | None],
+    others: Collection[tuple[int, int]] | None = None,
+) -> str:
+    """Return a line of the table for an order, judged by the problems with times of all candidates.
+
+    `others` are the engines that planning ranks beside the proposals: those of the problems' own vocabulary.
+    """
+    others = set(vocabulary(given).others if others is None else others)
     found: dict[int, list[float]] = {count: [] for count in _FIRST}
     for one, of_problem in zip(given, scores, strict=True):
         if of_problem is None or not one.is_complete:
@@ -80,6 +89,22 @@ def line(name: str, given: Sequence[Described], scores: Sequence[np.ndarray | No
     return f"| {name} | {len(found[1]):,} | {means} | {slow} | {max(found[1]):.1f} |"
 
 
+def judge(file: Path, given: Sequence[Described]) -> Iterator[str]:
+    """Yield the lines of the table for the heuristics and a model's file: of all problems, and of each operation."""
+    with np.load(file, allow_pickle=False) as arrays:
+        model = Model(arrays, tuple(map(str, arrays["key"])))  # type: ignore[arg-type]
+    others = {(one.kind, engine) for one in given for engine in model.others(one.kind)}
+    parts = {
+        "": given,
+        **{f", {name}": [one for one in given if OPERATIONS[one.kind // 3] == name] for name in OPERATIONS},
+    }
+    for name, part in parts.items():
+        if any(one.is_complete for one in part):
+            yield line(f"heuristics{name}", part, [heuristic_scores(one) for one in part], others)
+            scores = [np.array(model.logarithms(one.features, one.configurations)) for one in part]
+            yield line(f"model{name}", part, scores, others)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return the exit status."""
     parser = argparse.ArgumentParser(
@@ -88,6 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("files", type=Path, nargs="*", help="compressed rows (those beside the tool)")
     parser.add_argument("--pack", type=Path, nargs="+", metavar="SURVEY", help="write the rows of surveys, and end")
     parser.add_argument("--write", nargs=2, metavar=("CAPABILITY", "RELEASE"), help="write a model, and end")
+    parser.add_argument("--judge", type=Path, metavar="MODEL", help="judge a model's file by the rows, and end")
     parser.add_argument("-o", "--output", type=Path, help="the file that --pack writes, or the folder of --write")
     parser.add_argument("--folds", type=int, default=5, help="into which the networks are divided (5)")
     parser.add_argument("--fold", type=int, help="judge only this one, from 0 on")
@@ -104,8 +130,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         np.savez_compressed(file, **trained(problems, tuple(given.write), given.epochs))  # type: ignore[arg-type]
         print(f"wrote {file}, {file.stat().st_size:,} bytes, of {len(problems):,} problems")
         return 0
-    columns = [*(f"best of {count}" for count in _FIRST), *(f"first above {limit}" for limit in _SLOW)]
-    print(f"| order | problems | {' | '.join(columns)} | worst |\n|{'---|' * (len(columns) + 3)}")
+    columns = ["problems", *(f"best of {count}" for count in _FIRST), *(f"first above {limit}" for limit in _SLOW)]
+    print(f"| order | {' | '.join(columns)} | worst |\n|{'---|' * (len(columns) + 2)}")
+    if given.judge:
+        print("\n".join(judge(given.judge, problems)))
+        return 0
     print(line("heuristics", problems, [heuristic_scores(problem) for problem in problems]), flush=True)
     if given.epochs:
         scores = model_scores(problems, given.folds, given.epochs, given.fold)

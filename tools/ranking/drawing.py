@@ -1,10 +1,12 @@
-"""The problems of a survey: convolutions of the benchmark's networks, others around them, and ones of no network."""
+"""The problems of a survey: convolutions of the benchmark's networks, others around them, ones of no network, or a list's."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
@@ -12,7 +14,7 @@ from cudnnpy._core.layouts import byte_extent
 from cudnnpy._planning.problem_notation import text_of
 from tools.benchmark.networks import catalogue
 from tools.benchmark.networks.catalogue import Layer, Network
-from tools.benchmark.networks.cells import KINDS, OPERATIONS, Cell
+from tools.benchmark.networks.cells import KINDS, OPERATIONS, Cell, in_order
 from tools.ranking.problems import problem_of
 
 LEFT_OUT = catalogue.FILE.with_name("left_out.txt")
@@ -22,6 +24,14 @@ _FACTORS = (0.5, 0.75, 1.0, 1.0, 1.25, 1.5, 2.0)
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _KERNELS = (1, 2, 3, 3, 3, 3, 4, 5, 5, 6, 7, 9, 11, 15, 21, 31, 41)
 _GROUPS = (2, 3, 4, 6, 8, 12, 16, 32, 64)
+_MOST_GROUPS, _MOST_IN_GROUP, _MOST_CHANNELS = (
+    128,
+    128,
+    4096,
+)  # of grouped convolutions: groups, channels of one, of all
+_GROUPED_KERNELS = {(1, 1): 35, (3, 3): 40, (5, 5): 9, (7, 7): 6, (2, 2): 2, (4, 4): 1, (6, 6): 1, (1, 3): 3, (5, 1): 3}
+_GROUPED_SIZES = (5, 7, 7, 8, 10, 12, 14, 14, 16, 20, 24, 28, 28, 32, 40, 48, 56, 56, 64, 75, 96, 112, 128, 160)
+_GROUPED_BATCHES = (1, 1, 2, 4, 8, 16, 32, 64)
 _MAX_BYTES, _MAX_MACS = 2 << 30, 1 << 39  # larger problems take seconds each
 
 
@@ -38,20 +48,24 @@ def _networks() -> list[Network]:
     return [*catalogue.read(), *catalogue.read(LEFT_OUT)]
 
 
-def draw(seed: int, number: int, around: float = AROUND, free: float = 0.0) -> Drawn:
+def draw(seed: int, number: int, around: float = AROUND, free: float = 0.0, grouped: float = 0.0) -> Drawn:
     """Return the problem of a number, the same one for the same seed and shares.
 
-    `around` is the share of problems around layers, of those of networks; `free` is the share of problems of no network.
+    `around` is the share of problems around layers, of those of networks; `free` is the share of problems of no network, and
+    `grouped` the share of grouped convolutions of no network.
     """
     random = Random(f"{seed} {number}")
     networks = _networks()
-    is_free = free > 0 and random.random() < free
+    is_grouped = grouped > 0 and random.random() < grouped
+    is_free = not is_grouped and free > 0 and random.random() < free
     while True:
         network = random.choice(networks)
-        name = OF_NO_NETWORK if is_free else network.name
+        name = OF_NO_NETWORK if is_free or is_grouped else network.name
         layer, batch = random.choice(network.layers), random.choice((1, network.batch, network.batch))
         try:
-            if is_free:
+            if is_grouped:
+                layer, batch = _grouped(random), random.choice(_GROUPED_BATCHES)
+            elif is_free:
                 layer, batch = _free(random), random.choice(_BATCHES)
             elif random.random() < around:
                 layer, batch = _around(random, layer), random.choice(_BATCHES)
@@ -62,6 +76,57 @@ def draw(seed: int, number: int, around: float = AROUND, free: float = 0.0) -> D
         macs = math.prod(problem.specs[-1].shape) * problem.reduction_length
         if sum(map(byte_extent, problem.specs)) <= _MAX_BYTES and macs <= _MAX_MACS:
             return Drawn(number, text_of(problem, options), name)
+
+
+def listed(file: Path, seed: int, only: str = "") -> list[Cell]:
+    """Return the cells of a list of networks in the seed's order: those whose names have a match of the expression `only`."""
+    return [cell for cell in in_order(catalogue.read(file), seed) if re.search(only, cell.name)]
+
+
+def of_cell(number: int, cell: Cell) -> Drawn:
+    """Return the problem of a cell of a list."""
+    return Drawn(number, text_of(*problem_of(cell)), cell.networks[0])
+
+
+def _grouped(random: Random) -> Layer:
+    """Return a grouped convolution of no network. Raises ValueError if it would be depthwise, empty or very wide."""
+    groups = _logarithmic(random, _MOST_GROUPS, 2)
+    channels = filters = _logarithmic(random, _MOST_IN_GROUP)
+    if random.random() < 0.5:
+        filters = _logarithmic(random, _MOST_IN_GROUP)
+    kernel = random.choices([*_GROUPED_KERNELS], [*_GROUPED_KERNELS.values()])[0]
+    stride = random.choices((1, 2, 4), (0.7, 0.27, 0.03))[0]
+    dilation = random.choices((1, 2), (0.95, 0.05))[0]
+    most = 2048 // math.isqrt(groups * max(channels, filters))  # networks have more channels in smaller images
+    sizes = [size for size in _GROUPED_SIZES if size <= most]
+    size = (random.choice(sizes),) * 2
+    if random.random() < 0.15:
+        size = random.choice(sizes), _count(random, 100)
+    padding = tuple(dilation * (length - 1) // 2 for length in kernel)
+    if random.random() < 0.1:
+        padding = (0, 0)
+    layer = Layer(
+        groups * channels,
+        size,
+        groups * filters,
+        kernel,
+        (stride,) * 2,
+        padding,
+        (dilation,) * 2,
+        (0, 0),
+        groups,
+        False,
+        random.random() < 0.15,
+    )
+    if min(layer.y_shape(1)) < 1 or max(layer.channels, layer.filters) > _MOST_CHANNELS or channels == filters == 1:
+        raise ValueError("the result is empty, or the convolution is depthwise or too wide")
+    return layer
+
+
+def _logarithmic(random: Random, most: int, least: int = 1) -> int:
+    """Return a number from `least` to `most`, evenly drawn on a logarithmic scale, and in two of three cases a power of two."""
+    count = math.exp(random.uniform(math.log(least), math.log(most)))
+    return 2 ** round(math.log2(count)) if random.random() < 2 / 3 else round(count)
 
 
 def _free(random: Random) -> Layer:

@@ -1,7 +1,8 @@
 """`python -m tools.ranking.survey -o FILE`: measures every candidate of drawn problems, on all visible GPUs.
 
 FILE has a line for each problem: its text, its network, and the rows of its candidates (child.py). The same command
-continues an earlier run. Rows of several files can be joined.
+continues an earlier run. Rows of several files can be joined. With --list the problems are the cells of a list of networks, in
+an order drawn by the seed, and the survey ends after the last one.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
 from cudnnpy.tuning.measuring.child_process import Ended, Message, WorkerProcess
 from cudnnpy.tuning.measuring.gpu_worker import symptom_of
 from cudnnpy.tuning.measuring.gpus import uuid_of
-from tools.ranking.drawing import AROUND, draw
+from tools.ranking.drawing import AROUND, Drawn, draw, listed, of_cell
 from tools.rows import FileError, Writer, read
 from tools.threads import run_side_by_side
 
@@ -31,14 +33,13 @@ _PROBLEM_SECONDS = 60.0
 class Survey:
     """The problems that are left, and the file. Threads share it."""
 
-    def __init__(self, file: Path, header: dict[str, Any], first: int, most: int = 0) -> None:
+    def __init__(self, file: Path, header: dict[str, Any], problems: Iterator[Drawn], most: int = 0) -> None:
         rows = read(file)
         if rows and rows[0] != header:
             raise FileError(f"{file} must be of a survey with {header}; got {rows[0]}: name a new one with -o")
         done = {row["number"] for row in rows[1:]}
-        self._numbers = (number for number in count(first) if number not in done)
+        self._problems = (one for one in problems if one.number not in done)
         self._writer, self._lock, self._most = Writer(file), threading.Lock(), most
-        self._draw = partial(draw, header["seed"], around=header["around"], free=header["free"])
         if not rows:
             self._writer.add(header)
 
@@ -47,8 +48,9 @@ class Survey:
         child = _start(uuid)
         while time.monotonic() < end:
             with self._lock:
-                number = next(self._numbers)
-            drawn = self._draw(number)
+                drawn = next(self._problems, None)
+            if drawn is None:
+                break
             rows: dict[str, list[Any]] = {}
             left_out: dict[str, str] = {}
             begin = time.monotonic()
@@ -81,6 +83,22 @@ class Survey:
         child.end()
 
 
+def chosen(given: argparse.Namespace) -> dict[str, Any]:
+    """Return what chooses the problems of a survey."""
+    if given.list:
+        return {"seed": given.seed, "list": given.list.name, "only": given.only}
+    return {"seed": given.seed, "around": given.around, "free": given.free, "grouped": given.grouped}
+
+
+def problems(given: argparse.Namespace) -> Iterator[Drawn]:
+    """Yield the problems of a survey: those that the seed draws, without end, or the cells of a list."""
+    if given.list:
+        cells = enumerate(listed(given.list, given.seed, given.only))
+        return (of_cell(number, cell) for number, cell in islice(cells, given.first, None))
+    shares = {name: value for name, value in chosen(given).items() if name != "seed"}
+    return (draw(given.seed, number, **shares) for number in count(given.first))
+
+
 def _noted(rows: dict[str, list[Any]]) -> Any:
     def note(message: Message) -> None:
         if "row" in message:
@@ -103,6 +121,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="the number of the first problem (0)")
     parser.add_argument("--around", type=float, default=AROUND, help=f"the share of layers around networks' ({AROUND})")
     parser.add_argument("--free", type=float, default=0.0, help="the share of layers of no network (0)")
+    grouped = "the share of grouped convolutions of no network (0)"
+    parser.add_argument("--grouped", type=float, default=0.0, help=grouped)
+    parser.add_argument("--list", type=Path, metavar="FILE", help="measure the cells of a list of networks instead")
+    only = "of a list, those whose names match: a layer, batch, kind and operation"
+    parser.add_argument("--only", default="", metavar="EXPRESSION", help=only)
     parser.add_argument("--processes", type=int, default=4, help="children of each GPU, which plan side by side (4)")
     parser.add_argument(
         "--most", type=int, default=0, help="candidates of a problem, by the ranking and drawn (0: all)"
@@ -114,9 +137,8 @@ def main(arguments: list[str] | None = None) -> int:
     from cudnnpy import raw
 
     gpus = [uuid_of(device.device_id) for device in Device.get_all_devices()]
-    drawn = {"seed": given.seed, "around": given.around, "free": given.free}
-    header = {"survey": 2, **drawn, "cudnn": raw.version_text(raw.version()), "gpu": str(Device(0).name)}
-    survey, end = Survey(given.output, header, given.first, given.most), time.monotonic() + given.seconds
+    header = {"survey": 2, **chosen(given), "cudnn": raw.version_text(raw.version()), "gpu": str(Device(0).name)}
+    survey, end = Survey(given.output, header, problems(given), given.most), time.monotonic() + given.seconds
     os.environ["CUDNNPY_STORE"] = ""
     run_side_by_side([partial(survey.run, uuid, end) for uuid in gpus] * given.processes)
     rows = read(given.output)[1:]

@@ -15,6 +15,7 @@ _LENGTHS, _DEPTHS = (16, 32, 64, 128, 256), (32, 64)  # of tiles
 _TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (256, 128), (128, 256))
 _MULTIPROCESSORS = 132  # of the GPUs that were measured
 _MAX_TWOS = 7
+_CHANNELS, _PACKED = (8, 16, 32, 64), (32, 64)  # of tiles: for one group, and for several groups side by side
 
 
 def features(problem: ConvolutionSpec, strict: bool) -> list[float] | None:
@@ -37,7 +38,7 @@ def features(problem: ConvolutionSpec, strict: bool) -> list[float] | None:
     )
     if not is_known:
         return None
-    return [*_kind(problem, strict), *_sizes(problem), *_windows(problem), *_tiles(problem)]
+    return [*_kind(problem, strict), *_sizes(problem), *_windows(problem), *_tiles(problem), *_groups(problem)]
 
 
 def _orders(spec: TensorSpec) -> set[str]:
@@ -85,11 +86,28 @@ def _tiles(problem: ConvolutionSpec) -> Iterator[float]:
         "backward_filter": (channels * taps, filters, math.prod(y) // y[1]),
     }[problem.operation]
     yield from map(math.log2, (m, n, k))
-    yield from (size / (math.ceil(size / tile) * tile) for size in (m, n) for tile in _LENGTHS)
-    yield from (k / (math.ceil(k / tile) * tile) for tile in _DEPTHS)
+    yield from (_filled(size, tile) for size in (m, n) for tile in _LENGTHS)
+    yield from (_filled(k, tile) for tile in _DEPTHS)
     for rows, columns in _TILES:
         waves = math.ceil(m / rows) * math.ceil(n / columns) * groups / _MULTIPROCESSORS
         yield from (math.log2(waves), waves / math.ceil(waves))
+
+
+def _groups(problem: ConvolutionSpec) -> Iterator[float]:
+    """Yield how well the channels and filters of a group fit tiles, and groups that are side by side in one tile."""
+    channels, filters, groups = problem.x.shape[1], problem.y.shape[1], problem.groups
+    each = channels // groups, filters // groups
+    yield from map(_twos, (groups, channels, filters))
+    yield from (channels == filters, math.log2(filters / channels))
+    yield from (_filled(count, tile) for count in each for tile in _CHANNELS)
+    for tile in _PACKED:
+        packed = max(1, min(groups, tile // max(each)))
+        yield from (math.log2(packed), _filled(groups, packed), _filled(packed * max(each), tile))
+
+
+def _filled(size: int, tile: int) -> float:
+    """Return the share of tiles that a size fills."""
+    return size / (math.ceil(size / tile) * tile)
 
 
 def _padded(sizes: tuple[int, ...]) -> tuple[int, ...]:

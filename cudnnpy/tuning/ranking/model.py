@@ -43,7 +43,7 @@ from cudnnpy._planning.gpu_kind import gpu_kind
 from cudnnpy.errors import StatusError
 from cudnnpy.typing import ConvolutionOperation
 
-FORMAT = 2
+FORMAT = 3
 SOURCE = "ranking"  #: the source of candidates with a predicted time
 VARIABLE = "CUDNNPY_MODELS"
 WEIGHT_BITS, VALUE_BITS = 10, 8  # of the fractions of weights, and of intermediate results
@@ -54,7 +54,7 @@ NUMBERS = 14  #: the length of a candidate's numbers
 OPERATIONS: tuple[str, ...] = get_args(ConvolutionOperation)
 ENGINES = 1000  # more than a kind of graph has
 LAYERS = ("problem", "candidate", "second", "third", "last")
-FEATURES = 75  #: of a convolution (convolution/ranking_features.py)
+FEATURES = 94  #: of a convolution (convolution_features.py)
 # The shapes of the arrays of a model. Sizes of one name are equal.
 _SHAPES: dict[str, tuple[str | int, ...]] = {
     "tokens": ("tokens", 4),

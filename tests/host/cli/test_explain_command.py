@@ -41,7 +41,7 @@ from cudnnpy.tuning.stored_choice import choice_text, environment_of
 from tests.shared import made_up_models
 
 ROOT = Path(__file__).resolve().parents[3]
-FEATURES = 75 + 1 + 5  # of a convolution, and of proposals without engines of their own
+FEATURES = model.FEATURES + 1 + 5  # of a convolution, and of proposals without engines of their own
 TEXT = "backward_data 128x64x56x56 64x64x3x3 pad=1 float16 channels_last"  # no engine for it is compiled at run time
 
 offline = [needs_profiles, pytest.mark.usefixtures("without_driver")]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_problems import Arrays, by_loops, drawn
+from attention_problems import Arrays, by_loops, drawn, has_dbias
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -42,7 +42,7 @@ def test_gradients_are_differences(seed: int) -> None:
     arrays = problem.arrays
     if "bias" in arrays:
         arrays["bias"] = arrays["bias"].astype(np.float64)
-    attention, has_bias = Attention(**problem.options), "bias" in arrays
+    attention, has_bias = Attention(**problem.options), has_dbias(problem)
     out, statistics = attention.forward(**problem.without_dout(), statistics=True)
     given = (arrays[name] for name in ("dout", "q", "k", "v"))
     gradients = attention.backward(*given, out, statistics, **problem.others(), dbias=has_bias)
@@ -70,7 +70,7 @@ def test_a_query_without_keys_gives_zeros_and_leaves_others_alone() -> None:
     attention = Attention(causal="bottom_right")  # queries 0 and 1 have no key
     out, statistics = attention.forward(q, k, v, statistics=True)
     assert out[0, 0, :, 0].tolist() == [0, 0, 1, 1]
-    assert statistics[0, 0, :2, 0].tolist() == [np.float32(-1e30)] * 2
+    assert statistics[0, 0, :2, 0].tolist() == [-np.inf] * 2
     dq, _, dv = attention.backward(np.ones_like(out), q, k, v, out, statistics)
     assert not dq[0, 0, :2].any()
     assert dv.sum() == 2 * 8
