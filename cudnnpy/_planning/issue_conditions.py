@@ -167,8 +167,8 @@ def sums_channels_first(traits: ProblemTraits) -> bool:
 
 
 def has_index(traits: ProblemTraits) -> bool:
-    """gen_index"""
-    return "gen_index" in traits.fused
+    """gen_index without two products, as attention has them"""
+    return "indexes outside attention" in traits.facts
 
 
 def broadcasts_beside_convolution(traits: ProblemTraits) -> bool:

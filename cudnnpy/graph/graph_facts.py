@@ -112,6 +112,10 @@ def _indexes_rows_of_batches(graph: OperationGraph) -> bool:
     return bool(_of(graph, "matmul")) and any(len(s) == 3 and s[0] > 1 and axis not in (2, -1) for s, axis in indices)
 
 
+def _indexes_outside_attention(graph: OperationGraph) -> bool:
+    return len(_of(graph, "matmul")) < 2 and any(_modes(graph, "gen_index"))
+
+
 def _scales_float8_otherwise(graph: OperationGraph) -> bool:
     specs, products = graph.specs, [one.tensors for one in _of(graph, "matmul")]
     factors = {specs[one[name]].dtype for one in products for name in "ab"}  # type: ignore[index]
@@ -145,6 +149,7 @@ _FACTS: dict[str, Callable[[OperationGraph], bool]] = {
     "resamples a result": _resamples_result,
     "only reduces uneven channels": _only_reduces_uneven_channels,
     "indexes rows of batches": _indexes_rows_of_batches,
+    "indexes outside attention": _indexes_outside_attention,
     "scales float8 otherwise": _scales_float8_otherwise,
     "converts uneven int8": _converts_uneven_int8,
     "has signed block scales": _has_signed_block_scales,

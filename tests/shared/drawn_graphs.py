@@ -401,8 +401,8 @@ def product_of_blocks(d: Drawing) -> None:
     """Factors with scales of blocks; at times the result is quantized."""
     g, kind = d.g, d.one_of(EIGHTS, (3, 1))
     b, m, n, k = d.one_of((1, 2)), d.one_of((128, 64)), d.one_of((128, 64)), 128
-    is_wide = d.chance(0.5)
-    size, scale = (128, "float32") if is_wide else (32, d.one_of(("float8_e8m0fnu", "float32")))
+    is_wide = d.chance(0.3)
+    size, scale = (128, "float32") if is_wide else (32, d.one_of(("float8_e8m0fnu", "float32"), (6, 1)))
     a, w = d.tensor((b, m, k), kind), d.tensor((b, k, n), kind, (k * n, 1, k))
     scale_a = d.tensor((b, m, k // size), scale)
     if is_wide and d.chance(0.5):

@@ -110,6 +110,19 @@ def indexed(g: Graph, axis: int, batch: int = 3) -> None:
     g.output("y", g.pointwise("add", c, g.pointwise("gen_index", c, axis=axis)), "float32")
 
 
+def attention(g: Graph) -> None:
+    """With a causal mask, whose indices engine 2 generates right."""
+    q, v = (g.tensor(name, TensorSpec((2, 4, 64, 32), "float16")) for name in "qv")
+    scores = g.matmul(q, g.tensor("k", TensorSpec((2, 4, 32, 64), "float16", (8192, 2048, 1, 32))))
+    rows, columns = (g.pointwise("gen_index", scores, axis=axis) for axis in (2, 3))
+    scores = g.pointwise("binary_select", scores, g.number(-1e9), g.pointwise("cmp_ge", rows, columns))
+    most = g.reduction("max", scores, (3,))
+    e = g.pointwise("exp", g.pointwise("sub", scores, most))
+    total = g.reduction("add", e, (3,))
+    g.output("statistics", g.pointwise("add", most, g.pointwise("log", total)), "float32")
+    g.output("o", g.matmul(g.pointwise("div", e, total, dtype="float16"), v), "float16")
+
+
 def channels(g: Graph, has_index: bool) -> None:
     c = convolved(g)
     ended(g, g.pointwise("add", c, g.pointwise("gen_index", c, axis=1) if has_index else g.number(1.0)), "float32")
@@ -212,7 +225,7 @@ RIGHT: dict[str, list[Make]] = {
         partial(reduced, channels=3, dtype="float16", is_gradient=False, written=True),
     ],
     "graph-index-rows": [partial(indexed, axis=2), *(partial(indexed, axis=axis, batch=1) for axis in (0, 1))],
-    "graph-index-columns": [partial(channels, has_index=False), _plain_product],
+    "graph-index-columns": [partial(channels, has_index=False), _plain_product, attention],
     "graph-float8-number": [partial(eighths, by_value=False)],
     "graph-int8-rows": [partial(converted, columns=16), partial(converted, columns=31, dtype="float16")],
     "graph-block-scales": [partial(scaled_blocks, scale="float8_e8m0fnu", size=32)],
