@@ -36,7 +36,7 @@ EXPECTED = frozenset({"right", "no algorithm", "rejected", "not in this release"
 
 
 class Outcome(NamedTuple):
-    """What came of a graph: one of EXPECTED, "wrong", "error", or how the process ended; and the outputs that are wrong."""
+    """What came of a graph: one of EXPECTED, "wrong", "error", or how the process ended; and what is wrong, or the kinds."""
 
     number: int
     family: str
@@ -68,6 +68,8 @@ class Checks:
             families[one.family][one.outcome] += 1
         rows = [f"{len(self.outcomes)} graphs: {_counts(self.counts())}"]
         rows += [f"    {family}: {_counts(found)}" for family, found in sorted(families.items())]
+        kinds = Counter(kind for one in self.outcomes if one.outcome == "right" for kind in one.text.split())
+        rows.append(f"    kinds in right graphs: {_counts(kinds)}")
         return "\n".join(rows)
 
 
@@ -186,7 +188,8 @@ def outcome_of(number: int, seed: str, how: str) -> Outcome:
         text = "\n".join(f"{name}: {one}" for name, one in wrong.items())
         plan = graph.plan().name if how == "gpu" else how
         return Outcome(number, family, "wrong", f"{plan}\n{text}\n{text_of(graph)}", unchecked)
-    return Outcome(number, family, "right", "", unchecked)
+    kinds = sorted({operation.kind for operation in graph._operation_graph({}).operations})
+    return Outcome(number, family, "right", " ".join(kinds), unchecked)
 
 
 def planted(graph: Graph, arrays: dict[str, Any], number: int) -> dict[str, Any]:
