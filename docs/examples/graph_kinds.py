@@ -22,7 +22,7 @@ class Example:
     def tensor(self, name, *shape, dtype="float16", values=None, fastest=-1):
         """Add an input of random numbers, or of given ones; `fastest` is the axis of neighbours in memory."""
         drawn = self.random.uniform(-1, 1, shape) if values is None else np.broadcast_to(values, shape)
-        array = np.ascontiguousarray(drawn, ml_dtypes.float8_e4m3fn if dtype.startswith("float8") else dtype)
+        array = np.ascontiguousarray(drawn, getattr(ml_dtypes, dtype, dtype))
         array = np.moveaxis(np.ascontiguousarray(np.moveaxis(array, fastest, -1)), -1, fastest)
         self.arrays[name] = array
         strides = tuple(stride // array.itemsize for stride in array.strides)
@@ -165,7 +165,8 @@ def reshape(e):
     """The gradients of attention: strides that are swapped transpose a matrix."""
     g, square = e.graph, 128 * 128
     q, k, o, do = (e.tensor(name, 2, 4, 128, 64) for name in ("q", "k", "o", "do"))
-    kt, vt = (e.tensor(name, 2, 4, 64, 128, fastest=2) for name in ("k transposed", "v transposed"))
+    kt = g.add("reshape", x=k, shape=(2, 4, 64, 128), strides=(4 * 8192, 8192, 1, 64))["y"]
+    vt = e.tensor("v transposed", 2, 4, 64, 128, fastest=2)
     stats = e.tensor("stats", 2, 4, 128, 1, dtype="float32", values=5.0)
     total = g.reduction("add", g.pointwise("mul", do, o), (3,))
     total = g.output("total", g.pointwise("mul", total, 1.0), "float32")
@@ -220,7 +221,8 @@ def paged_cache_load(e):
         g.add("paged_cache_load", container=values, **given),
     )
     scores = g.pointwise("mul", g.matmul(q, k["y"], m=rows, n=columns), 0.125)
-    inside = g.pointwise("cmp_lt", g.pointwise("gen_index", scores, axis=3), columns)
+    limits = e.tensor("limits", 2, 1, 128, 1, dtype="int32", values=100)  # the columns of each query
+    inside = g.pointwise("cmp_lt", g.pointwise("gen_index", scores, axis=3), limits)
     scores = g.pointwise("binary_select", scores, -1e30, inside)
     attention(e, scores, v=v["y"], lengths={"m": rows, "k": columns})
 
@@ -234,8 +236,8 @@ def block_scale_dequantize(e):
     """A product of float8 matrices with a scale for 32 elements."""
     g = e.graph
     a, b = e.tensor("a", 1, 128, 128, dtype="float8_e4m3fn"), e.tensor("b", 1, 128, 128, dtype="float8_e4m3fn")
-    a_scale = e.tensor("a_scale", 1, 128, 4, dtype="float32", values=0.5)
-    b_scale = e.tensor("b_scale", 1, 4, 128, dtype="float32", values=2.0)
+    a_scale = e.tensor("a_scale", 1, 128, 4, dtype="float8_e8m0fnu", values=0.5)
+    b_scale = e.tensor("b_scale", 1, 4, 128, dtype="float8_e8m0fnu", values=2.0)
     left = g.add("block_scale_dequantize", x=a, scale=a_scale, block_size=(32,))
     right = g.add("block_scale_dequantize", x=b, scale=b_scale, block_size=(32,))
     g.output("c", g.matmul(left["y"], right["y"]), "float16")
