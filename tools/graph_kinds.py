@@ -40,7 +40,8 @@ PLANNED: dict[str, set[str]] = {
 # the kinds that ran on a GPU and were compared with float64
 RUN = {
     *("convolution_forward", "convolution_backward_data", "convolution_backward_filter", "pointwise", "reduction"),
-    *("matmul", "resample_fwd", "norm_forward", "norm_backward"),
+    *("matmul", "resample_fwd", "resample_bwd", "norm_forward", "norm_backward", "gen_stats", "bn_finalize"),
+    *("bn_bwd_weights", "reshape", "rng", "block_scale_dequantize", "sdpa_fwd", "moe_grouped_matmul"),
 }
 # kind -> the method of Graph, if there is one
 _METHODS = {

@@ -178,7 +178,7 @@ def broadcasts_beside_convolution(traits: ProblemTraits) -> bool:
 
 
 def compares_narrow(traits: ProblemTraits) -> bool:
-    """a comparison with a result that other pointwise operations broadcast"""
+    """a comparison with a result that other pointwise operations broadcast, outside attention"""
     return "compares narrow tensors" in traits.facts
 
 

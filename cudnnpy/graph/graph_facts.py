@@ -74,7 +74,7 @@ def _broadcasts_beside_convolution(graph: OperationGraph) -> bool:
 
 def _compares_narrow(graph: OperationGraph) -> bool:
     results = [long_axes(graph.specs[uid]) for one, _ in _modes(graph) for _, uid in one.results]
-    return any(
+    return len(_of(graph, "matmul")) < 2 and any(
         long_axes(graph.specs[tensors["y"]]) < other for _, tensors in _modes(graph, "cmp_") for other in results
     )
 

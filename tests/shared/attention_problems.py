@@ -65,6 +65,11 @@ def drawn(seed: int, dtype: str = "", sizes: tuple[int, ...] = (1, 2, 5, 16, 19,
     return Drawn(options, arrays)
 
 
+def keys_of(problem: Drawn) -> int:
+    """Return the number of keys."""
+    return int(problem.arrays["k"].shape[1 if problem.options["layout"] == "BSHD" else 2])
+
+
 def has_dbias(problem: Drawn) -> bool:
     """Return whether the bias of a problem has a gradient."""
     at = 1 if problem.options["layout"] == "BSHD" else 2
