@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 from cudnnpy._core.atomic_file import replace_file
@@ -24,23 +23,6 @@ def check_writable(path: str | os.PathLike[str], *, overwrite: bool = False) -> 
             raise UsageError(f"{path}: the file exists; --force overwrites it")
         if not target.parent.is_dir():
             raise UsageError(f"{path}: there is no folder {target.parent} to write it in")
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {_reason(error)}") from None
-    _check_folder_access(path, target.parent)
-
-
-def check_folder(path: str | os.PathLike[str], names: Iterable[str], *, overwrite: bool = False) -> None:
-    """Raise UsageError if files cannot be written to a folder that exists, or that `write` is to make."""
-    target = Path(os.path.realpath(path))
-    try:
-        if target.is_dir():
-            for name in names:
-                check_writable(Path(path, name), overwrite=overwrite)
-            return
-        if target.exists():
-            raise UsageError(f"{path}: is a file, not a folder to write to")
-        if not target.parent.is_dir():
-            raise UsageError(f"{path}: there is no folder {target.parent} to make it in")
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {_reason(error)}") from None
     _check_folder_access(path, target.parent)

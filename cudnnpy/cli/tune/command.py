@@ -50,7 +50,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="measure all candidates within the time limit, not only until several in a row gain nothing",
     )
-    parser.add_argument("-o", "--output", metavar="FOLDER", help="write table.txt and table.csv there")
     parser.add_argument("--html", metavar="FILE.html", help="write the report as a page of HTML")
     parser.add_argument("--force", action="store_true", help="overwrite existing files")
     parser.add_argument(

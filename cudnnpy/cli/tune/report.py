@@ -1,10 +1,8 @@
-"""The report of `cudnnpy tune`: a row for each entry of the store, as a table and as CSV."""
+"""The report of `cudnnpy tune`: a table with a row for each entry of the store."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import geometric_mean
 from typing import NamedTuple
 
@@ -21,7 +19,6 @@ class ReportRow(NamedTuple):
 
     entry: Entry
     default: Choice | None  #: the first verified candidate of the ranking, which prefer="fastest" takes
-    heuristics: Choice | None  #: the first verified proposal of cuDNN's heuristics
 
     @property
     def text(self) -> str:
@@ -32,11 +29,6 @@ class ReportRow(NamedTuple):
     def name(self) -> str:
         """The name of the choice."""
         return self.entry.choice.name
-
-    @property
-    def over_heuristics(self) -> float | None:
-        """The time of the choice, relative to the time of the heuristics' first choice."""
-        return _ratio(self.entry.choice.milliseconds, self.heuristics)
 
     @property
     def over_default(self) -> float | None:
@@ -52,8 +44,7 @@ class ReportRow(NamedTuple):
 def row_of(entry: Entry) -> ReportRow:
     """Return the row of an entry."""
     verified = [one for one in entry.candidates if one.milliseconds is not None and not one.rejection_reason]
-    heuristics = next((candidate for candidate in verified if candidate.source == "heuristics"), None)
-    return ReportRow(entry, next(iter(verified), None), heuristics)
+    return ReportRow(entry, next(iter(verified), None))
 
 
 def _ratio(milliseconds: float | None, other: Choice | None) -> float | None:
@@ -117,33 +108,3 @@ def summary(rows: Sequence[ReportRow]) -> str:
     return (
         f"{count}; over the default choice: {mean:.3f} in the geometric mean, {chosen:.4g} ms of {first:.4g} ms in all"
     )
-
-
-# The columns of the CSV
-_FIELDS: dict[str, Callable[[ReportRow], object]] = {
-    "problem": lambda row: row.text,
-    "gpu": lambda row: row.entry.key.gpu,
-    "capability": lambda row: row.entry.key.capability,
-    "multiprocessors": lambda row: row.entry.key.multiprocessors,
-    "cudnn": lambda row: raw.version_text(row.entry.key.cudnn),
-    "choice": lambda row: row.name,
-    "milliseconds": lambda row: row.entry.choice.milliseconds,
-    "over_heuristics": lambda row: row.over_heuristics,
-    "over_first_guess": lambda row: row.over_default,
-    "workspace_bytes": lambda row: row.entry.choice.workspace_size,
-    "spread": lambda row: row.entry.choice.spread,
-    "error": lambda row: row.entry.choice.error,
-    "measured": lambda row: len(row.measured),
-    "complete": lambda row: row.entry.complete,
-    "tune_seconds": lambda row: row.entry.tune_seconds,
-    "made_at": lambda row: row.entry.made_at,
-}
-
-
-def comma_separated(rows: Sequence[ReportRow]) -> str:
-    """Return the rows as CSV with a line of titles; an absent value is empty."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_FIELDS)
-    writer.writerows([field(row) for field in _FIELDS.values()] for row in rows)
-    return text.getvalue()

@@ -33,8 +33,6 @@ from cudnnpy.tuning.store.database import Store, why_in_memory
 from cudnnpy.tuning.store.entry import Entry
 from cudnnpy.tuning.store.levels import VARIABLE, Layers
 
-_FILES = ("table.txt", "table.csv")
-
 
 class TuningBackend(NamedTuple):
     """Dependencies of a tuning run; tests replace them. `worker` returns the worker of a GPU's UUID."""
@@ -121,8 +119,6 @@ def _check_arguments(options: argparse.Namespace) -> None:
 
 def _check_outputs(options: argparse.Namespace) -> None:
     """Raise an error before the search for output files that cannot be written."""
-    if options.output is not None:
-        output_files.check_folder(options.output, _FILES, overwrite=options.force)
     if options.html is not None:
         text_table.check_rich("--html")
     for path in (options.html, options.save):
@@ -276,16 +272,10 @@ def _report(options: argparse.Namespace, entries: Sequence[Entry], failed: Seque
         print(line.text)
     for line in not_tuned:
         _say(line.text)
-    table, files = list(report.table(rows)), dict[Path, str]()
-    if options.output is not None:
-        text = "".join(f"{line.text}\n" for line in (*table, Line(""), *explained))
-        for name, content in zip(_FILES, (text, report.comma_separated(rows)), strict=True):
-            files[Path(options.output, name)] = content
     if options.html is not None:
-        files[Path(options.html)] = text_table.html([*table, Line(""), *explained, *not_tuned])
-    for path, content in files.items():
-        output_files.write(path, content, overwrite=options.force)
-        _say(f"{path} is written")
+        page = text_table.html([*report.table(rows), Line(""), *explained, *not_tuned])
+        output_files.write(options.html, page, overwrite=options.force)
+        _say(f"{options.html} is written")
 
 
 def _say(text: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import html
 import os
 import re
@@ -252,20 +251,6 @@ def test_what_was_planned_without_a_gpu_is_measured() -> None:
     assert stored()[PROBLEMS[0]].choice.milliseconds is not None
 
 
-def test_files_are_written_into_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tune("problems.txt", "-o", "out") == 0
-    assert capsys.readouterr().err.splitlines()[-2:] == [
-        f"cudnnpy tune: out/{name} is written" for name in ("table.txt", "table.csv")
-    ]
-    assert sorted(path.name for path in Path("out").iterdir()) == ["table.csv", "table.txt"]
-    assert Path("out/table.txt").read_text().splitlines()[1].startswith(PROBLEMS[0])
-    rows = list(csv.DictReader(Path("out/table.csv").read_text().splitlines()))
-    assert [row["problem"] for row in rows] == [*PROBLEMS]
-    assert {(row["milliseconds"], row["over_heuristics"], row["workspace_bytes"]) for row in rows} == {
-        ("0.25", "0.5", "1048576")
-    }
-
-
 def test_the_page_has_the_report_as_it_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     graph = 'graph {"calls":[["<script>", "&"]]}'
     with stores.open("mine.sqlite") as store:
@@ -281,20 +266,13 @@ def test_the_page_has_the_report_as_it_is_printed(capsys: pytest.CaptureFixture[
 
 
 def test_nothing_is_overwritten_without_force(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("out").mkdir()
-    for file in ("out/table.csv", "page.html"):
-        Path(file).write_text("mine")
+    Path("page.html").write_text("mine")
     never = NEVER._replace(gpus=partial(pytest.fail, "the GPUs were asked for"))
-    assert tune("problems.txt", "-o", "out", machine=never) == 2
     assert tune("problems.txt", "--html", "page.html", machine=never) == 2
-    assert capsys.readouterr().err.splitlines() == [
-        "cudnnpy tune: out/table.csv: the file exists; --force overwrites it",
-        "cudnnpy tune: page.html: the file exists; --force overwrites it",
-    ]
-    assert Path("page.html").read_text() == Path("out/table.csv").read_text() == "mine"
-    assert tune("problems.txt", "-o", "out", "--html", "page.html", "--force") == 0
+    assert capsys.readouterr().err == "cudnnpy tune: page.html: the file exists; --force overwrites it\n"
+    assert Path("page.html").read_text() == "mine"
+    assert tune("problems.txt", "--html", "page.html", "--force") == 0
     assert Path("page.html").read_text().lstrip().startswith("<!DOCTYPE html>")
-    assert Path("out/table.csv").read_text().startswith("problem,")
 
 
 def test_a_report_is_made_from_a_store_without_measuring(capsys: pytest.CaptureFixture[str]) -> None:
@@ -336,7 +314,7 @@ def test_a_report_of_a_file_has_the_order_of_the_file(capsys: pytest.CaptureFixt
 
 def test_a_store_of_nothing_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     stores.open("empty.sqlite").export("empty.jsonl")
-    assert tune("--report-only", "--store", "empty.jsonl", "-o", "out", machine=NEVER) == 0
+    assert tune("--report-only", "--store", "empty.jsonl", machine=NEVER) == 0
     printed = capsys.readouterr()
     assert printed.out == "0 problems\n"
 
@@ -355,8 +333,7 @@ def test_a_store_of_nothing_is_reported(capsys: pytest.CaptureFixture[str]) -> N
         (["old.toml"], "old.toml, line 1: the file must have one problem a line; got TOML, as earlier versions read: "),
         (["."], "path must be a file of problems; got a folder"),
         (["problems.txt", "--gpus", "1"], "--gpus must be of GPUs that are here, 0 to 0; got 1"),
-        (["problems.txt", "-o", "nowhere/out"], "nowhere/out: there is no folder "),
-        (["problems.txt", "-o", "text.txt"], "text.txt: is a file, not a folder"),
+        (["problems.txt", "--html", "nowhere/out"], "nowhere/out: there is no folder "),
         (["problems.txt", "--html", "nowhere/page.html"], "nowhere/page.html: there is no folder "),
         (["problems.txt", "--html", "."], ".: is a folder, not a file"),
         (["problems.txt", "--html", "n" * 300], "File name too long"),
@@ -509,8 +486,6 @@ def test_a_store_that_may_not_be_written_is_found_before_measuring(
     assert "--store must be a file that may be written" in capsys.readouterr().err
     assert tune("problems.txt", "--html", "page.html", machine=NEVER) == 2
     assert "cannot be written to" in capsys.readouterr().err
-    assert tune("problems.txt", "-o", "out", machine=NEVER) == 2
-    assert "cannot be written to" in capsys.readouterr().err
 
 
 def test_without_rich_one_line_names_the_extra(
@@ -519,7 +494,7 @@ def test_without_rich_one_line_names_the_extra(
     monkeypatch.setitem(sys.modules, "rich.console", None)
     assert tune("problems.txt", "--html", "page.html", machine=NEVER) == 2
     assert re.fullmatch(r"cudnnpy tune: --html needs rich: pip install \S*.*\[cli\].*\n", capsys.readouterr().err)
-    assert tune("problems.txt", "-o", "out") == 0
+    assert tune("problems.txt") == 0
 
 
 # Recorded programs
