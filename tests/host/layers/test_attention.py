@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,15 +16,26 @@ from stand_in_device import OTHER, Array, StandInDevice
 import cudnnpy
 from cudnnpy import Attention, DeviceProfile, Engine, NoAlgorithmError, TensorSpec, reference
 from cudnnpy._core.layouts import packed_strides
+from cudnnpy._layers import attention as attention_layer
 from cudnnpy._planning import candidates
+from cudnnpy.errors import FunctionNotAvailableError
 from cudnnpy.graph.attention_lowerings import parts
 from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.reference.graph import _steps
 
 untyped: Any = cudnnpy
+FIRST_WITH_MASKS = attention_layer._MASKS
 H, BF = "float16", "bfloat16"
 Q, K = (2, 4, 32, 16), (2, 2, 48, 16)
 PACKED = {"q": Q, "k": K, "v": K}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _masks() -> Iterator[None]:
+    """Graphs are made with every release; which one has engines for masks is a test of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention_layer, "_MASKS", 0)
+        yield
 
 
 @settings(deadline=None, max_examples=60)
@@ -349,6 +360,18 @@ def test_gradients_that_do_not_fit(stand_in: StandInDevice) -> None:
             with pytest.raises(TypeError, match=r"^dbias must be a bool; got None"):
                 made.Attention().backward(**with_arrays(more, make), dbias=None)
     assert not stand_in.launches
+
+
+def test_masks_and_a_bias_need_a_release_that_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_layer, "_MASKS", FIRST_WITH_MASKS)
+    monkeypatch.setattr(cudnnpy.raw, "version", lambda: 90000)
+    given_ = {name: TensorSpec(shape, H) for name, shape in PACKED.items()}
+    text = "masks and a bias of Attention need cuDNN 9.10.0 or later; the loaded release is 9.0.0"
+    bias = TensorSpec((1, 1, 32, 48), H)
+    for options, others in (({"causal": True}, {}), ({"window": (3, None)}, {}), ({}, {"bias": bias})):
+        made: Any = Attention(**options)  # type: ignore[arg-type]
+        with pytest.raises(FunctionNotAvailableError, match=f"^{text}$"):
+            made.plan("forward", **given_, **others, device=0)
 
 
 def test_plans_that_cannot_be_made() -> None:
