@@ -7,8 +7,8 @@ The graphs are in the form that engines take (tests/host/layers/test_attention.p
   flags, and a selection after the softmax.
 - Tensors that are broadcast along the queries are read right in the first row alone. The lengths and the bias are therefore
   described as tensors with all queries, whose stride is 0.
-- Masked scores are -infinity, which the engines of forward take for what it is. In backward, the masks follow the difference to
-  the statistics, where -infinity would be subtracted from -infinity.
+- Masked scores are -infinity, which the engines of forward take for what it is. In backward, the difference of -infinity to the
+  statistics of a query without any key, NaN, is selected away.
 - dk and dv of heads that share keys are sums of numbers of q's type.
 - dbias is a reduction, also of all scores to themselves.
 
@@ -43,6 +43,7 @@ from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.chooser import OtherGpu
 from cudnnpy._planning.plan import Plan
 from cudnnpy.errors import FunctionNotAvailableError
+from cudnnpy.graph.graph_facts import VECTOR, rows_are_aligned
 from cudnnpy.typing import Array, ArrayT, AttentionLayout, AttentionOperation, CausalMask, ElementName, Stream
 
 if TYPE_CHECKING:
@@ -547,28 +548,22 @@ def _for_engines(operands: Sequence[Operand]) -> list[TensorSpec]:
     (dtype,) = (operand.spec.dtype for operand in operands if operand.name == "q")
     wanted = []
     for name, spec, *_ in operands:
-        if name in ("bias", "dbias"):
-            spec = _in_rows_of_16_bytes(spec if name == "bias" else spec._replace(dtype=dtype))
-        elif name == "statistics":
-            spec = to_packed(spec) if spec.alignment < 16 else spec
-        elif spec.dtype != "int32":
-            assert spec.strides is not None
-            others = [stride for size, stride in zip(spec.shape[:-1], spec.strides, strict=False) if size > 1]
-            fits = spec.alignment >= 16 and spec.strides[-1] == 1 and all(stride % 8 == 0 for stride in others)
-            spec = spec if fits else to_packed(spec)
+        if name == "dbias":
+            spec = spec._replace(dtype=dtype)
+        if spec.dtype != "int32":
+            spec = _in_rows_of_16_bytes(spec)
         wanted.append(spec)
     return wanted
 
 
 def _in_rows_of_16_bytes(spec: TensorSpec) -> TensorSpec:
     """Return a tensor whose rows start at multiples of 16 bytes, where they have several elements."""
-    strides, per_row = spec.strides, 16 // dtype_of(spec.dtype).itemsize
-    assert strides is not None
-    others = [stride for size, stride in zip(spec.shape[:-1], strides, strict=False) if size > 1]
-    fits = spec.shape[-1] == 1 or (strides[-1] == 1 and all(stride % per_row == 0 for stride in others))
-    if spec.alignment >= 16 and fits:
+    assert spec.strides is not None
+    fits = spec.shape[-1] == 1 or (spec.strides[-1] == 1 and rows_are_aligned(spec))
+    if spec.alignment >= VECTOR and fits:
         return spec
     *rest, columns = spec.shape
+    per_row = VECTOR // dtype_of(spec.dtype).itemsize
     columns = columns if columns == 1 else -(-columns // per_row) * per_row
     return to_packed(spec)._replace(strides=packed_strides((*rest, columns)))
 

@@ -34,9 +34,7 @@ class Request(NamedTuple):
     #: whether candidates may be run to measure them or to confirm a choice; False for reports, and after the device ran out of
     #: memory
     may_run: bool = True
-    preferred_engine: Engine | None = (
-        None  #: chosen if it can run the problem: that of an earlier shape (policy "once")
-    )
+    preferred_engine: Engine | None = None  #: tried first, such as that of an earlier shape (policy "once")
 
 
 class Rejection(NamedTuple):
