@@ -11,6 +11,8 @@ The graphs are in the form that engines take (tests/host/layers/test_attention.p
   statistics of a query without any key, NaN, is selected away.
 - dk and dv of heads that share keys are sums of numbers of q's type.
 - dbias is a reduction, also of all scores to themselves.
+- Pages are loaded by an operation before each product. Engines take it only beside the valid sizes of both products, one number
+  for each sequence, in the memory of the lengths. Missing lengths_q are written to scratch memory.
 
 Engines need the statistics in memory. Without `statistics`, forward has them in scratch memory. Engines for backward take k and
 v twice, as they are and transposed: cudnnpy/graph/attention_lowerings.py.
@@ -33,7 +35,7 @@ from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides, strid
 from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.fill_executables import fill
-from cudnnpy._launch.implicit_operands import scratch_buffer, with_implicit_operands
+from cudnnpy._launch.implicit_operands import ScratchBuffer, with_implicit_operands
 from cudnnpy._launch.operands import check_input, check_no_overlaps, packed_like
 from cudnnpy._launch.program import Operand, Program, is_converted, with_conversion_copies
 from cudnnpy._launch.steps import Step
@@ -58,6 +60,7 @@ LEAST = -(2.0**30)  # scores with a bias below are masked: engines give NaN for 
 LOWEST = -(2.0**100)  # a difference whose exponential is 0
 
 _OPTIONAL = ("bias", "lengths_q", "lengths_kv")
+_PAGED = (*_OPTIONAL, "page_table")
 _INPUTS = {"forward": ("q", "k", "v"), "backward": ("dout", "q", "k", "v", "out", "statistics")}
 _RESULTS = {"forward": ("out", "statistics"), "backward": ("dq", "dk", "dv", "dbias")}
 _LIKE = {
@@ -81,6 +84,7 @@ class Sizes(NamedTuple):
     keys: int
     head_size: int
     value_size: int
+    pages: tuple[int, int] | None = None  #: the number of pages, and the keys of a page, where k and v are pages
 
     @property
     def scores(self) -> tuple[int, ...]:
@@ -90,11 +94,12 @@ class Sizes(NamedTuple):
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes (batch, heads, sequence, head size) of the tensors by name, without the bias."""
-        batch, heads, kv_heads, queries, keys, head_size, value_size = self
+        batch, heads, kv_heads, queries, keys, head_size, value_size, pages = self
+        blocks, rows = pages or (batch, keys)
         q, k, v = (
             (batch, heads, queries, head_size),
-            (batch, kv_heads, keys, head_size),
-            (batch, kv_heads, keys, value_size),
+            (blocks, kv_heads, rows, head_size),
+            (blocks, kv_heads, rows, value_size),
         )
         out, statistics = (batch, heads, queries, value_size), (batch, heads, queries, 1)
         gradients = {"dout": out, "dq": q, "dk": k, "dv": v}
@@ -108,16 +113,32 @@ def in_layout(axes: Sequence[int], layout: AttentionLayout) -> tuple[int, ...]:
 
 
 def sizes_of(layout: AttentionLayout, shapes: Mapping[str, Sequence[int]]) -> Sizes:
-    """Return the sizes for the shapes of q, k, v and a bias, which may be missing, in a layout.
+    """Return the sizes for the shapes of q, k, v, a bias and a page table, which may be missing, in a layout.
 
     Raises ValueError for shapes that do not fit together.
     """
-    given, bias = {name: tuple(map(int, shapes[name])) for name in "qkv"}, shapes.get("bias")
+    given, bias, table = (
+        {name: tuple(map(int, shapes[name])) for name in "qkv"},
+        shapes.get("bias"),
+        shapes.get("page_table"),
+    )
     for name, shape in given.items():
         if len(shape) != 4:
             raise ValueError(f"{name} must have the 4 axes {layout}; got shape {shape}")
     (batch, heads, queries, size), of_k, of_v = (in_layout(shape, layout) for shape in given.values())
     sizes = Sizes(batch, heads, of_k[1], queries, of_k[2], size, of_v[3])
+    if table is not None:
+        blocks, _, rows, _ = of_k
+        if len(table) != 4 or (*table[:2], table[3]) != (batch, 1, 1):
+            raise ValueError(
+                f"page_table must have shape ({batch}, 1, pages of a sequence, 1); got shape {tuple(table)}"
+            )
+        if not blocks or rows.bit_count() != 1:
+            raise ValueError(
+                "k must have one page or more, of a power of two of keys each, where page_table is given; "
+                f"got {blocks} pages of {rows} keys"
+            )
+        sizes = sizes._replace(keys=rows * table[2], pages=(blocks, rows))
     for name in ("k", "v"):
         if given[name] != (expected := in_layout(sizes.shapes[name], layout)):
             raise ValueError(
@@ -136,6 +157,12 @@ def sizes_of(layout: AttentionLayout, shapes: Mapping[str, Sequence[int]]) -> Si
                 f"bias must have shape {sizes.scores}, or 1 on some of these axes; got shape {tuple(bias)}"
             )
     return sizes
+
+
+def check_lengths_of_pages(given: Mapping[str, object]) -> None:
+    """Raise TypeError for pages without lengths. `given` has the names of the arrays of a call."""
+    if "page_table" in given and "lengths_kv" not in given:
+        raise TypeError("lengths_kv must be an array where page_table is given; got None")
 
 
 def check_dbias(sizes: Sizes, bias: tuple[int, ...] | None) -> None:
@@ -225,6 +252,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         bias: Array | None = None,
         lengths_q: Array | None = None,
         lengths_kv: Array | None = None,
+        page_table: Array | None = None,
         out: ArrayT | None = None,
         statistics: ArrayT | bool = False,
         stream: Stream | None = None,
@@ -236,11 +264,15 @@ class Attention(PreferenceOptions, ArrayOperation):
         q : array
             (batch, heads, queries, head size), in the order of `layout`.
         k, v : array
-            (batch, heads of k, keys, head size), of q's dtype; v's head size is out's.
+            (batch, heads of k, keys, head size), of q's dtype; v's head size is out's. With a `page_table` pages of keys:
+            (pages, heads of k, keys of a page, head size), where the keys of a page are a power of two.
         bias : array, optional
             (batch, heads, queries, keys), or 1 on some of these axes; of q's dtype or float32.
         lengths_q, lengths_kv : array, optional
             The number of queries, and of keys, of each sequence: (batch,), in int32. Others are masked.
+        page_table : array, optional
+            (batch, 1, pages of a sequence, 1), in int32: which pages have the keys of each sequence, in order. Each number is a
+            page's, also beyond the length; the GPU alone reads them. `lengths_kv` must be given.
         out : array, optional
             The result, (batch, heads, queries, head size of v), of q's dtype.
         statistics : bool or array
@@ -255,8 +287,8 @@ class Attention(PreferenceOptions, ArrayOperation):
             the exponentials of each query's scores, (batch, heads, queries, 1) in float32, which `backward` needs.
         """
         is_wanted, array = _wanted("statistics", statistics)
-        names = (*_INPUTS["forward"], *_OPTIONAL, *_RESULTS["forward"][: 1 + is_wanted])
-        inputs, outs = (q, k, v, bias, lengths_q, lengths_kv), (out, array)[: 1 + is_wanted]
+        names = (*_INPUTS["forward"], *_PAGED, *_RESULTS["forward"][: 1 + is_wanted])
+        inputs, outs = (q, k, v, bias, lengths_q, lengths_kv, page_table), (out, array)[: 1 + is_wanted]
         return self._run("Attention.forward", self, type(self)._forward, names, inputs, outs, stream, is_wanted)
 
     def backward(
@@ -317,6 +349,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         bias: Array | TensorSpec | None = None,
         lengths_q: Array | TensorSpec | None = None,
         lengths_kv: Array | TensorSpec | None = None,
+        page_table: Array | TensorSpec | None = None,
         out: Array | TensorSpec | None = None,
         dout: Array | TensorSpec | None = None,
         *,
@@ -329,7 +362,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         ----------
         operation : {"forward", "backward"}
             The operation.
-        q, k, v, bias, lengths_q, lengths_kv, out, dout : array or TensorSpec
+        q, k, v, bias, lengths_q, lengths_kv, page_table, out, dout : array or TensorSpec
             As for `forward` and `backward`, but aligned to 16 bytes, with strides that are multiples of 16 bytes, and 1 on the
             last axis, since a plan makes no copies. `out` and `dout` are packed in q's order of strides by default.
             Statistics are packed, and new results have the order of strides of q, k, v and the bias; rows of a dbias start at
@@ -343,7 +376,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         -------
         Plan
             The plan. Its operands are q, k, v, the optional ones that are given, out and statistics; or dout, q, k, v, out,
-            statistics, the optional ones, dq, dk, dv and dbias.
+            statistics, the optional ones, dq, dk, dv and dbias. With `page_table` lengths_q is always one of them.
 
         Raises
         ------
@@ -352,7 +385,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         NoAlgorithmError
             No engine can run; the message has the table of candidates.
         """
-        given = q, k, v, bias, lengths_q, lengths_kv, out, dout
+        given = q, k, v, bias, lengths_q, lengths_kv, page_table, out, dout
         graph, ordinal = self._planned_graph(operation, given, dbias, device)
         return graph.plan(ordinal)
 
@@ -365,6 +398,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         bias: Array | TensorSpec | None = None,
         lengths_q: Array | TensorSpec | None = None,
         lengths_kv: Array | TensorSpec | None = None,
+        page_table: Array | TensorSpec | None = None,
         out: Array | TensorSpec | None = None,
         dout: Array | TensorSpec | None = None,
         *,
@@ -380,7 +414,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         list of Candidate
             All candidates. `rejection_reason` is "" for a candidate that can be used.
         """
-        given = q, k, v, bias, lengths_q, lengths_kv, out, dout
+        given = q, k, v, bias, lengths_q, lengths_kv, page_table, out, dout
         graph, ordinal = self._planned_graph(operation, given, dbias, device)
         return graph.candidates(ordinal)
 
@@ -389,11 +423,15 @@ class Attention(PreferenceOptions, ArrayOperation):
     ) -> tuple[Graph, int | DeviceProfile]:
         """Return the graph of arrays and TensorSpecs, and the device. Raises ValueError for an empty or unsuitable tensor."""
         check_option("operation", operation, OPERATIONS)
-        given = dict(zip((*_INPUTS["forward"], *_OPTIONAL, "out", "dout"), tensors, strict=True))
+        given = dict(zip((*_INPUTS["forward"], *_PAGED, "out", "dout"), tensors, strict=True))
         if operation == "forward" and (dbias or given["dout"] is not None):
             raise ValueError("dout and dbias must be those of backward; got one for forward")
         specs, ordinal = specs_and_device(given, device)
         call = Call(Specs(specs), {}, ordinal or 0, 0, {})
+        if operation == "backward" and "page_table" in specs:
+            raise ValueError("page_table must be None for backward, which no engine computes of pages; got one")
+        if "page_table" in specs:
+            specs.setdefault("lengths_q", TensorSpec(call.specs["q"].shape[:1], "int32"))
         if operation == "backward":
             sizes, inputs = self._inputs(call)
             for name in ("dout", "out", "statistics"):
@@ -439,13 +477,20 @@ class Attention(PreferenceOptions, ArrayOperation):
                 if o.is_result and byte_extent(o.spec)
             ]
             return Program("attention of empty tensors", call.device, operands, steps), results
-        wanted, hidden = _for_engines(operands), list[Operand]()
+        wanted, hidden = _for_engines(operands), dict[Operand, ScratchBuffer]()
         if operation == "forward" and not has_last:
-            hidden = [Operand("statistics", self._new("statistics", sizes.shapes["statistics"], {}), True)]
+            made = Operand("statistics", self._new("statistics", sizes.shapes["statistics"], {}), True)
+            hidden[made] = ScratchBuffer(byte_extent(made.spec))
+        if sizes.pages and "lengths_q" not in call.specs:
+            made = Operand("lengths_q", TensorSpec((sizes.batch,), "int32", (1,)))
+            hidden[made] = ScratchBuffer(byte_extent(made.spec), fill(made.spec, sizes.queries))
         graph = _Composition(self, sizes, [*_on(operands, wanted), *hidden]).graph
         scratch = [byte_extent(spec) for o, spec in zip(operands, wanted, strict=True) if is_converted(o.spec, spec)]
-        plan = graph._plan_in(call, *scratch, *(byte_extent(operand.spec) for operand in hidden))
-        sources = [*range(len(operands)), *(scratch_buffer(operand.spec) for operand in hidden)]
+        plan = graph._plan_in(call, *scratch, *(one.size for one in hidden.values()))
+        every: dict[Operand, int | ScratchBuffer] = {operand: at for at, operand in enumerate(operands)} | hidden
+        sources = [
+            every[one] for one in sorted(every, key=lambda one: one.is_result)
+        ]  # the inputs of the graph come first
         executable = with_implicit_operands(plan.executable, sources, len(operands))
         return with_conversion_copies(plan.name, call.device, operands, executable, wanted, plan=plan), results
 
@@ -479,7 +524,7 @@ class Attention(PreferenceOptions, ArrayOperation):
                 )
             else:
                 tensors[name] = self._new(name, sizes.shapes[name], tensors)
-        present = [name for name in _OPTIONAL if name in tensors]
+        present = [name for name in _PAGED if name in tensors]
         operands = [Operand(name, tensors[name]) for name in (*_INPUTS[operation], *present)]
         operands += [Operand(name, tensors[name], True) for name in results]
         check_no_overlaps(call, operands)
@@ -488,15 +533,20 @@ class Attention(PreferenceOptions, ArrayOperation):
     def _inputs(self, call: Call) -> tuple[Sizes, dict[str, TensorSpec]]:
         """Check q, k, v, the bias and the lengths; return the sizes and the tensors, with the axes BHSD."""
         bias = call.specs.get("bias")
-        shapes = {name: call.specs[name].shape for name in ("q", "k", "v", *(("bias",) if bias else ()))}
+        shapes = {name: call.specs[name].shape for name in "qkv"}
+        shapes |= {name: call.specs[name].shape for name in ("bias", "page_table") if name in call.specs}
         sizes = sizes_of(self.layout, shapes)
         q = check_input(call, "q", range(4, 5), DTYPES, empty=True)
+        check_lengths_of_pages(call.specs)
         tensors = {name: self._checked(call, name, sizes.shapes[name], q.dtype) for name in "qkv"}
         if bias is not None:
             tensors["bias"] = check_input(call, "bias", range(4, 5), (q.dtype, "float32"), empty=True)
         for name in ("lengths_q", "lengths_kv"):
             if name in call.specs:
                 tensors[name] = packed_like(call, name, (sizes.batch,), "int32")
+        if "page_table" in call.specs:
+            table = call.specs["page_table"].shape
+            tensors["page_table"] = packed_like(call, "page_table", table, "int32")
         return sizes, tensors
 
     def _checked(self, call: Call, name: str, shape: tuple[int, ...], dtype: str) -> TensorSpec:
@@ -588,6 +638,7 @@ class _Composition:
             if not is_result:
                 self.tensors[name] = graph.tensor(name, self.along_queries(name, spec))
         self.dtype = self.tensors["q"].spec.dtype
+        self.each = self.valid()
         made = self.gradients() if "dout" in self.tensors else self.attention()
         for name, spec, is_result, *_ in operands:
             if is_result:
@@ -611,7 +662,8 @@ class _Composition:
         total = g.reduction("add", powers, (3,))
         statistics = g.pointwise("add", largest, g.pointwise("log", total))
         weights = g.pointwise("div", powers, total, dtype=self.dtype)
-        return {"out": g.matmul(weights, self.tensors["v"]), "statistics": statistics}
+        valid = {"m": self.each.get("lengths_q"), "k": self.each.get("lengths_kv")}
+        return {"out": g.matmul(weights, self.loaded("v"), **valid), "statistics": statistics}
 
     def gradients(self) -> dict[str, Node]:
         """Add the operations of backward; return the results by name."""
@@ -649,7 +701,10 @@ class _Composition:
         def selected(x: Node, allowed: Node) -> Node:
             return g.pointwise("binary_select", x, self.number(-math.inf), allowed)
 
-        x = g.pointwise("mul", g.matmul(tensors["q"], self.transposed(tensors["k"])), self.number(self.scale))
+        valid = {"m": self.each.get("lengths_q"), "n": self.each.get("lengths_kv")}
+        x = g.pointwise(
+            "mul", g.matmul(tensors["q"], self.loaded("k", is_transposed=True), **valid), self.number(self.scale)
+        )
         if "bias" in tensors:
             x = g.pointwise("add", x, tensors["bias"])
             x = selected(x, g.pointwise("logical_not", g.pointwise("cmp_lt", x, self.number(LEAST))))  # NaN stays
@@ -682,6 +737,23 @@ class _Composition:
         if by == 0:
             return indices
         return self.graph.pointwise("add", indices, self.graph.number(by, dtype="int32"), **_INT32)
+
+    def valid(self) -> dict[str, Node]:
+        """Add the lengths as one number for each sequence, which pages need: the memory of those of all queries."""
+        part = {"start": (0, 0, 0, 0), "limit": (self.sizes.batch, 1, 1, 1), "stride": (1, 1, 1, 1)}
+        names = ("lengths_q", "lengths_kv") if self.sizes.pages else ()
+        return {name: self.graph.add("slice", x=self.tensors[name], **part)["y"] for name in names}
+
+    def loaded(self, name: str, is_transposed: bool = False) -> Node:
+        """Return k or v, or its transpose, where they are pages as what is loaded from them."""
+        tensor, (batch, _, heads, _, keys, *_) = self.tensors[name], self.sizes
+        if not self.sizes.pages:
+            return self.transposed(tensor) if is_transposed else tensor
+        shape = batch, heads, keys, tensor.shape[3]
+        axes = (0, 1, 3, 2) if is_transposed else range(4)
+        there = {"shape": [shape[axis] for axis in axes], "strides": [packed_strides(shape)[axis] for axis in axes]}
+        operands = {"sequence": self.each["lengths_kv"], "page_table": self.tensors["page_table"]}
+        return self.graph.add("paged_cache_load", container=tensor, **operands, **there)["y"]
 
     def transposed(self, x: Node) -> Node:
         """Add a transposition of the last two axes: the same memory with other strides."""

@@ -56,17 +56,26 @@ def parts(graph: OperationGraph) -> list[Part]:
 
 
 def with_views(graph: OperationGraph) -> tuple[OperationGraph, dict[int, int]]:
-    """Return the graph with tensors in memory for transposed inputs, and these inputs by the tensors' unique ids."""
+    """Return the graph with tensors in memory for transposed inputs, and these inputs by the tensors' unique ids.
+
+    An element of an axis that an input is broadcast along, a slice, is also the input's memory.
+    """
     inputs, specs = set(graph.in_memory) - set(graph.outputs), graph.specs
     virtual = {tensor.uid for tensor in graph.tensors if tensor.is_virtual}
     views: dict[int, int] = {}
     for one in graph.operations:
         x, y = one.tensors.get("x"), one.tensors.get("y")
-        if one.kind != "reshape" or one.option("mode") is not None or x not in inputs or y not in virtual:
+        if (
+            one.kind not in ("reshape", "slice")
+            or one.option("mode") is not None
+            or x not in inputs
+            or y not in virtual
+        ):
             continue
         assert isinstance(x, int)
         assert isinstance(y, int)
-        if _axes(specs[x]) == _axes(specs[y]):
+        axes = [(t, n) for t, n in _axes(specs[x]) if t or one.kind == "reshape"]
+        if axes == _axes(specs[y]):
             views[y] = x
     if not views:
         return graph, {}

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from cudnnpy._layers import attention as device
-from cudnnpy._layers.attention import LEAST, Sizes, in_layout, sizes_of
+from cudnnpy._layers.attention import LEAST, Sizes, check_lengths_of_pages, in_layout, sizes_of
 from cudnnpy.reference import _arrays
 from cudnnpy.reference._arrays import Array, Float64
 from cudnnpy.reference._numpy_operation import Arrays, NotInReference, NumpyOperation
@@ -81,6 +81,9 @@ class Attention(NumpyOperation, device.Attention):
             _arrays.check_same_dtype(name, given[name], "q", given["q"])
         if arrays["bias"] is not None:
             given["bias"] = _arrays.check_array("bias", arrays["bias"], (given["q"].dtype.name, "float32"))
+        if arrays["page_table"] is not None:
+            given["page_table"] = _arrays.check_array("page_table", arrays["page_table"], ("int32",))
+        check_lengths_of_pages(arrays)
         sizes = sizes_of(self.layout, {name: array.shape for name, array in given.items()})
         for name in ("lengths_q", "lengths_kv"):
             if arrays[name] is not None:
@@ -101,12 +104,17 @@ class Attention(NumpyOperation, device.Attention):
     def _in_float64(self, given: dict[str, Array]) -> dict[str, Float64]:
         """Return the arrays in float64, with the axes BHSD."""
         without_layout = ("bias", "statistics", "lengths_q", "lengths_kv")
-        return {
+        table = given.get("page_table")
+        values = {
             name: array.astype(np.float64)
             if name in without_layout
             else in_layout_of(array.astype(np.float64), self.layout)
             for name, array in given.items()
+            if name != "page_table"
         }
+        if table is not None:
+            values |= {name: _out_of_pages(values[name], table) for name in "kv"}
+        return values
 
     def _scale(self, sizes: Sizes) -> float:
         return 1 / math.sqrt(sizes.head_size) if self.scale is None else self.scale
@@ -136,6 +144,17 @@ class Attention(NumpyOperation, device.Attention):
 def in_layout_of(array: Array, layout: str) -> Array:
     """Return an array with the axes BHSD with those of a layout, or the reverse."""
     return array.swapaxes(1, 2) if layout == "BSHD" else array
+
+
+def _out_of_pages(container: Float64, table: Array) -> Float64:
+    """Return the keys (batch, heads, keys, size) of pages (pages, heads, keys of a page, size) that a table names."""
+    pages = table[:, 0, :, 0]
+    if pages.size and not 0 <= pages.min() <= pages.max() < len(container):
+        raise ValueError(
+            f"page_table must have numbers of the {len(container)} pages; got {pages.min()} to {pages.max()}"
+        )
+    _, heads, _, size = container.shape
+    return container[pages].swapaxes(1, 2).reshape(len(pages), heads, -1, size)
 
 
 def _repeated(array: Float64, heads: int) -> Float64:

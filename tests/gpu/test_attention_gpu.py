@@ -10,7 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_problems import NUMBERS, Arrays, Drawn, as_operand, drawn, for_graph, graph_of, has_dbias, keys_of
+from attention_problems import (
+    NUMBERS,
+    Arrays,
+    Drawn,
+    as_operand,
+    drawn,
+    for_graph,
+    graph_of,
+    has_dbias,
+    in_pages,
+    keys_of,
+)
 
 import cudnnpy
 from cudnnpy import Attention, NoAlgorithmError, reference
@@ -129,6 +140,39 @@ def large(seed: int, sizes: tuple[int, ...], dtype: str, **options: Any) -> Draw
 @pytest.mark.parametrize("at", range(len(LARGE)))
 def test_large_problems(at: int, causal: Any, deterministic: bool) -> None:
     check(large(at, LARGE[at], ("float16", "bfloat16")[at % 2], causal=causal), deterministic=deterministic)
+
+
+def check_pages(problem: Drawn) -> None:
+    """Forward of pages is the reference's, with and without the lengths of queries if these are all."""
+    made = reference.Attention(**problem.options).forward(**problem.arrays, statistics=True)
+    expected: Arrays = dict(zip(("out", "statistics"), made, strict=True))
+    attention: Any = Attention(**problem.options)
+    on_gpu = {name: cudnnpy.to_device(array) for name, array in problem.arrays.items()}
+    every = problem.arrays["q"].shape[1 if problem.options["layout"] == "BSHD" else 2]
+    for is_given in (True, False):
+        if not is_given and (problem.arrays["lengths_q"] != every).any():
+            continue
+        given = {name: array for name, array in on_gpu.items() if is_given or name != "lengths_q"}
+        results = {name: poison(array.shape, array.dtype) for name, array in expected.items()}
+        attention.forward(**given, **results)
+        compare("forward", problem, problem.arrays, results, expected)
+        alone = poison(expected["out"].shape, expected["out"].dtype)
+        attention.forward(**given, out=alone)
+        assert cudnnpy.to_numpy(alone).tobytes() == cudnnpy.to_numpy(results["out"]).tobytes()
+
+
+@pytest.mark.parametrize("seed", range(EXAMPLES))
+def test_drawn_pages(seed: int) -> None:
+    check_pages(in_pages(drawn(seed, sizes=(1, 2, 5, 16, 33, 64, 80, 130)), seed))
+
+
+@pytest.mark.parametrize("causal", [False, True, "bottom_right"])
+@pytest.mark.parametrize("at", range(len(LARGE)))
+def test_large_problems_in_pages(at: int, causal: Any) -> None:
+    problem = in_pages(large(at, LARGE[at], ("float16", "bfloat16")[at % 2], causal=causal), at)
+    check_pages(problem)
+    lengths = np.random.default_rng(at).integers(0, problem.arrays["lengths_kv"][0] + 1, LARGE[at][0])
+    check_pages(problem._replace(arrays={**problem.arrays, "lengths_kv": lengths.astype(np.int32)}))
 
 
 def test_deterministic_gradients_have_the_same_bits_in_two_runs() -> None:

@@ -65,6 +65,36 @@ def drawn(seed: int, dtype: str = "", sizes: tuple[int, ...] = (1, 2, 5, 16, 19,
     return Drawn(options, arrays)
 
 
+def in_pages(problem: Drawn, seed: int) -> Drawn:
+    """Return forward's problem with the keys in pages in any order. Pages that the table does not name are NaN."""
+    random, layout, arrays = np.random.default_rng(seed), problem.options["layout"], problem.without_dout()
+    q, k, v = (in_order(arrays[name], layout) for name in "qkv")
+    batch, keys, page = len(q), k.shape[2], int(random.choice([1, 2, 4, 8, 16, 64]))
+    count = -(-keys // page)
+    table = random.permutation(batch * count + 3)[: batch * count].astype(np.int32).reshape(batch, 1, count, 1)
+    for name, dense in (("k", k), ("v", v)):
+        container = np.full((batch * count + 3, dense.shape[1], page, dense.shape[3]), np.nan, dense.dtype)
+        container[table.ravel()] = 0.5  # beyond the lengths
+        for b, j in np.ndindex(batch, keys):
+            container[table[b, 0, j // page, 0], :, j % page] = dense[b, :, j]
+        arrays[name] = np.ascontiguousarray(in_order(container, layout))
+    if "bias" in arrays and arrays["bias"].shape[3] > 1:
+        arrays["bias"] = np.pad(arrays["bias"], [(0, 0)] * 3 + [(0, count * page - keys)])
+    arrays.setdefault("lengths_kv", np.full(batch, keys, np.int32))
+    arrays.setdefault("lengths_q", np.full(batch, q.shape[2], np.int32))
+    return problem._replace(arrays={**arrays, "page_table": table})
+
+
+def out_of_pages(arrays: Arrays, layout: str) -> Arrays:
+    """Return the problem with dense keys, a page after the other."""
+    table, made = arrays["page_table"], {name: array for name, array in arrays.items() if name != "page_table"}
+    for name in "kv":
+        container = in_order(arrays[name], layout)
+        rows = [np.concatenate([container[page] for page in pages[0, :, 0]], axis=1) for pages in table]
+        made[name] = in_order(np.stack(rows), layout)
+    return made
+
+
 def keys_of(problem: Drawn) -> int:
     """Return the number of keys."""
     return int(problem.arrays["k"].shape[1 if problem.options["layout"] == "BSHD" else 2])
@@ -132,4 +162,4 @@ def as_operand(name: str, array: Any, layout: str) -> Any:
     """Return an array as the operand of a graph, with the axes BHSD."""
     if name.startswith("lengths"):
         return array.reshape(-1, 1, 1, 1)
-    return array if name in ("bias", "dbias", "statistics") else in_order(array, layout)
+    return array if name in ("bias", "dbias", "statistics", "page_table") else in_order(array, layout)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_problems import as_operand, drawn, for_graph, graph_of, has_dbias, keys_of
+from attention_problems import as_operand, drawn, for_graph, graph_of, has_dbias, in_pages, keys_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from offline_profiles import needs_profiles
@@ -56,6 +56,16 @@ def test_the_graphs_compute_what_the_reference_does(seed: int) -> None:
     names = ("dq", "dk", "dv", *(("dbias",) if has_bias else ()))
     graph = graph_of(attention, "backward", every, dbias=has_bias)
     compare(graph, every, dict(zip(names, gradients, strict=True)), layout)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 2**32 - 1))
+def test_the_graphs_of_pages_compute_what_the_reference_does(seed: int) -> None:
+    problem = in_pages(drawn(seed), seed)
+    results = reference.Attention(**problem.options).forward(**problem.arrays, statistics=True)
+    graph = graph_of(Attention(**problem.options), "forward", problem.arrays)
+    made = dict(zip(("out", "statistics"), results, strict=True))
+    compare(graph, problem.arrays, made, problem.options["layout"])
 
 
 def compare(graph: cudnnpy.Graph, arrays: dict[str, Any], expected: dict[str, Any], layout: str) -> None:
@@ -133,11 +143,16 @@ def plan(
 
 
 BOTH = ("lengths_q", "lengths_kv")
+PAGES: dict[str, Any] = {"k": (9, 2, 16, 32), "page_table": TensorSpec((2, 1, 8, 1), "int32")}
 BIAS = TensorSpec((1, 4, 64, 128), H)
 PLANNED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("forward", {}, {}),
     ("forward", {"causal": "bottom_right", "window": (7, 3)}, {"lengths": BOTH, "bias": BIAS}),
     ("forward", {}, {"lengths": BOTH}),  # indices that two masks share end the process
+    ("forward", {}, {"lengths": ("lengths_kv",), **PAGES}),
+    ("forward", {}, {"lengths": BOTH, **PAGES, "q": (2, 4, 1, 32)}),
+    ("forward", {"causal": "bottom_right", "window": (7, 3)}, {"lengths": BOTH, "bias": BIAS, **PAGES}),
+    ("forward", {}, {"lengths": BOTH, **PAGES, "q": (2, 4, 64, 256), "k": (9, 2, 1, 256)}),
     ("backward", {}, {"lengths": BOTH}),
     ("backward", {"causal": "bottom_right"}, {"lengths": ("lengths_kv",)}),
     ("backward", {"causal": "bottom_right", "window": (7, 3)}, {}),
@@ -212,6 +227,32 @@ def test_a_call_runs_on_its_arrays_and_keeps_its_plan(stand_in: StandInDevice) -
     Attention(causal=True, scale=0.5).forward(*given_.values())  # type: ignore[type-var]
     assert len(stand_in.planned_graphs) == 3
     assert stand_in.planned_graphs[-1] != stand_in.planned_graphs[0]
+
+
+def test_pages_need_lengths_of_queries_which_a_call_writes(stand_in: StandInDevice) -> None:
+    given_ = arrays_of(
+        {"q": Q, "k": (9, 2, 16, 16), "v": (9, 2, 16, 16), "lengths_kv": (2,), "page_table": (2, 1, 3, 1)}
+    )
+    for name in ("lengths_kv", "page_table"):
+        given_[name].dtype = "int32"
+    out, statistics = untyped.Attention.forward(Attention(), **given_, statistics=True)
+    memset, launch = stand_in.launches
+    assert memset.is_fill
+    assert memset.arguments[1:3] == (32, 2)
+    stand_in.check([*given_.values(), out, statistics], stand_in.stream, stand_in.launches)
+    del stand_in.launches[:]
+    given_["lengths_q"] = Array(2, dtype="int32", pointer=1 << 31)
+    untyped.Attention.forward(Attention(), **given_)
+    assert len(stand_in.launches) == 1
+    assert launch.name == "cudnnBackendExecute"
+    given_ = arrays_of(
+        {"q": Q, "k": (9, 2, 16, 16), "v": (9, 2, 16, 16), "lengths_kv": (2,), "page_table": (2, 1, 0, 1)}
+    )
+    for name in ("lengths_kv", "page_table"):
+        given_[name].dtype = "int32"
+    del stand_in.launches[:]
+    untyped.Attention.forward(Attention(), **given_)
+    assert [launch.is_fill for launch in stand_in.launches] == [True]
 
 
 def test_gradients_are_of_the_library_shapes_and_orders_of_the_arrays(stand_in: StandInDevice) -> None:
@@ -315,7 +356,38 @@ ARRAYS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"out": (2, 4, 32, 24)}, ValueError, r"out must have shape \(2, 4, 32, 16\); got shape \(2, 4, 32, 24\)"),
     ({"statistics": ((2, 4, 32), "float32")}, ValueError, r"statistics must have shape \(2, 4, 32, 1\); got shape"),
 ]
-BY_DEFAULT = {"lengths_q": "int32", "lengths_kv": "int32", "statistics": "float32"}
+IN_PAGES: dict[str, Any] = {"k": (9, 2, 16, 16), "v": (9, 2, 16, 16), "lengths_kv": (2,), "page_table": (2, 1, 3, 1)}
+TWELVE: dict[str, Any] = {"k": (9, 2, 12, 16), "v": (9, 2, 12, 16)}
+ARRAYS += [
+    (
+        {**IN_PAGES, "page_table": (2, 3)},
+        ValueError,
+        r"page_table must have shape \(2, 1, pages of a sequence, 1\); got shape \(2, 3\)",
+    ),
+    (
+        {**IN_PAGES, "page_table": (3, 1, 3, 1)},
+        ValueError,
+        r"page_table must have shape \(2, 1, pages of a sequence, 1\)",
+    ),
+    ({**IN_PAGES, "page_table": ((2, 1, 3, 1), "int64")}, TypeError, "page_table must be int32; got int64"),
+    (
+        {**IN_PAGES, **TWELVE},
+        ValueError,
+        "k must have one page or more, of a power of two of keys each,.* 9 pages of 12",
+    ),
+    (
+        {**IN_PAGES, "k": (0, 2, 16, 16), "v": (0, 2, 16, 16)},
+        ValueError,
+        "k must have one page or more, .*; got 0 pages",
+    ),
+    ({**IN_PAGES, "v": (8, 2, 16, 16)}, ValueError, r"v must have shape \(9, 2, 16, 16\) for q of shape"),
+    (
+        {"k": IN_PAGES["k"], "v": IN_PAGES["v"], "page_table": (2, 1, 3, 1)},
+        TypeError,
+        "lengths_kv must be an array where page_table is given; got None",
+    ),
+]
+BY_DEFAULT = {"lengths_q": "int32", "lengths_kv": "int32", "page_table": "int32", "statistics": "float32"}
 
 
 def with_arrays(changes: dict[str, Any], make: Callable[[tuple[int, ...], str], Any]) -> dict[str, Any]:
@@ -396,6 +468,9 @@ def test_plans_that_cannot_be_made() -> None:
         made.plan("backward", **{**given_, "v": TensorSpec(K, H, alignment=8)}, device=0)
     with pytest.raises(ValueError, match=r"^a planned problem must have elements; got scores of shape"):
         made.plan("forward", **{**given_, "q": TensorSpec((2, 4, 0, 16), H)}, device=0)
+    table = TensorSpec((2, 1, 3, 1), "int32")
+    with pytest.raises(ValueError, match=r"^page_table must be None for backward, .*; got one"):
+        made.plan("backward", **given_, page_table=table, device=0)
     with pytest.raises(TypeError, match=r"^k must be a device array; got None"):
         made.plan("forward", given_["q"], None, given_["v"], device=0)
     assert not hasattr(reference.Attention(), "plan")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_problems import Arrays, by_loops, drawn, has_dbias
+from attention_problems import Arrays, by_loops, drawn, has_dbias, in_pages, out_of_pages
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +27,26 @@ def test_forward_is_the_softmax_of_each_query(seed: int) -> None:
     np.testing.assert_allclose(out.astype(np.float64), expected, rtol=roundoff, atol=1e-7)
     np.testing.assert_allclose(statistics, logarithms, rtol=1e-6, atol=1e-6)
     assert not out[np.broadcast_to(expected == 0, out.shape)].any()  # exactly, for queries without keys
+
+
+@settings(deadline=None, max_examples=60)
+@given(seeds)
+def test_pages_are_the_keys_in_the_order_of_the_table(seed: int) -> None:
+    problem = in_pages(drawn(seed), seed)
+    out, statistics = Attention(**problem.options).forward(**problem.arrays, statistics=True)
+    expected, logarithms = by_loops(problem.options, out_of_pages(problem.arrays, problem.options["layout"]))
+    roundoff = float(np.finfo(np.float16).eps) if out.dtype == np.float16 else 2.0**-8
+    np.testing.assert_allclose(out.astype(np.float64), expected, rtol=roundoff, atol=1e-7)
+    np.testing.assert_allclose(statistics, logarithms, rtol=1e-6, atol=1e-6)
+
+
+def test_numbers_that_are_no_pages_are_named() -> None:
+    q = k = np.ones((1, 1, 4, 8), np.float16)
+    lengths = np.ones(1, np.int32)
+    for number in (-1, 1):
+        table = np.full((1, 1, 1, 1), number, np.int32)
+        with pytest.raises(ValueError, match=f"^page_table must have numbers of the 1 pages; got {number} to {number}"):
+            Attention().forward(q, k, k, lengths_kv=lengths, page_table=table)
 
 
 @pytest.fixture
