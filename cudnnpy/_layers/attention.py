@@ -56,10 +56,12 @@ LAYOUTS: tuple[AttentionLayout, ...] = get_args(AttentionLayout)
 OPERATIONS: tuple[AttentionOperation, ...] = get_args(AttentionOperation)
 HEAD_SIZES = range(8, 257, 8)
 _MASKS = 91000  # the first release whose engines take a score of -infinity for a mask
+_DROPOUT = 91400  # releases from 9.11 on drop other weights in backward than in forward (pytorch #163903)
 LEAST = -(2.0**30)  # scores with a bias below are masked: engines give NaN for the softmax of many such numbers
 LOWEST = -(2.0**100)  # a difference whose exponential is 0
 
-_OPTIONAL = ("bias", "lengths_q", "lengths_kv")
+_MASKING = ("bias", "lengths_q", "lengths_kv")
+_OPTIONAL = (*_MASKING, "seed", "offset", "mask")
 _PAGED = (*_OPTIONAL, "page_table")
 _INPUTS = {"forward": ("q", "k", "v"), "backward": ("dout", "q", "k", "v", "out", "statistics")}
 _RESULTS = {"forward": ("out", "statistics"), "backward": ("dq", "dk", "dv", "dbias")}
@@ -165,6 +167,25 @@ def check_lengths_of_pages(given: Mapping[str, object]) -> None:
         raise TypeError("lengths_kv must be an array where page_table is given; got None")
 
 
+def check_dropout(dropout: float, given: Mapping[str, object]) -> None:
+    """Raise TypeError or ValueError unless a dropout has its mask, or the numbers that it is drawn from, and no other has."""
+    drawn, mask = [name for name in ("seed", "offset") if name in given], "mask" in given
+    if not dropout and (drawn or mask):
+        raise ValueError(f"{(*drawn, 'mask')[0]} must be None where dropout is 0; got an array")
+    if mask and drawn:
+        raise ValueError(f"mask must be None where {drawn[0]} is given; got an array")
+    if dropout and not mask and len(drawn) < 2:
+        raise TypeError("seed and offset, or mask, must be arrays where dropout is not 0; got None")
+    if dropout and "page_table" in given:
+        raise ValueError(f"dropout must be 0 where page_table is given; got {dropout}")
+
+
+def check_mask(sizes: Sizes, mask: tuple[int, ...]) -> None:
+    """Raise ValueError for a mask of a dropout of another shape."""
+    if tuple(mask) != sizes.scores:
+        raise ValueError(f"mask must have shape {sizes.scores}; got shape {tuple(mask)}")
+
+
 def check_dbias(sizes: Sizes, bias: tuple[int, ...] | None) -> None:
     """Raise ValueError if no engine computes the gradient of a bias of this shape."""
     if bias is None:
@@ -191,6 +212,8 @@ class Attention(PreferenceOptions, ArrayOperation):
         None in place of a number is no limit.
     scale : float, optional
         1 / sqrt(head size) by default.
+    dropout : float
+        The probability with which a weight of the softmax is dropped; others are divided by 1 - dropout.
     layout : {"BHSD", "BSHD"}
         The order of the axes of all arrays but `bias` and `statistics`: batch, heads, sequence, head size. Strides are free.
     prefer, workspace_limit, deterministic, tf32, tune_seconds
@@ -227,6 +250,7 @@ class Attention(PreferenceOptions, ArrayOperation):
     causal: CausalMask = False
     window: tuple[int | None, int | None] | None = None
     scale: float | None = None
+    dropout: float = 0.0
     layout: AttentionLayout = "BHSD"
 
     def _canonical(self) -> dict[str, Any]:
@@ -241,8 +265,11 @@ class Attention(PreferenceOptions, ArrayOperation):
             None if side is None else check_integer("window", side, 0, expected=expected) for side in self.window
         )
         scale = None if self.scale is None else check_number("scale", self.scale, finite=True)
+        dropout = check_number("dropout", self.dropout, finite=True)
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be a probability of 0 or more, and less than 1; got {dropout}")
         layout = check_option("layout", self.layout, LAYOUTS)
-        return super()._canonical() | {"window": window, "scale": scale, "layout": layout}
+        return super()._canonical() | {"window": window, "scale": scale, "dropout": dropout, "layout": layout}
 
     def forward(
         self,
@@ -253,6 +280,9 @@ class Attention(PreferenceOptions, ArrayOperation):
         lengths_q: Array | None = None,
         lengths_kv: Array | None = None,
         page_table: Array | None = None,
+        seed: Array | None = None,
+        offset: Array | None = None,
+        mask: Array | None = None,
         out: ArrayT | None = None,
         statistics: ArrayT | bool = False,
         stream: Stream | None = None,
@@ -273,6 +303,11 @@ class Attention(PreferenceOptions, ArrayOperation):
         page_table : array, optional
             (batch, 1, pages of a sequence, 1), in int32: which pages have the keys of each sequence, in order. Each number is a
             page's, also beyond the length; the GPU alone reads them. `lengths_kv` must be given.
+        seed, offset : array, optional
+            What the weights that a dropout keeps are drawn from: (1,), in int64. The same numbers keep the same weights.
+        mask : array, optional
+            In place of them 1 for each weight that a dropout keeps, and 0: (batch, heads, queries, keys), of q's dtype or
+            float32. The reference needs it, since cuDNN does not document what it draws.
         out : array, optional
             The result, (batch, heads, queries, head size of v), of q's dtype.
         statistics : bool or array
@@ -288,7 +323,8 @@ class Attention(PreferenceOptions, ArrayOperation):
         """
         is_wanted, array = _wanted("statistics", statistics)
         names = (*_INPUTS["forward"], *_PAGED, *_RESULTS["forward"][: 1 + is_wanted])
-        inputs, outs = (q, k, v, bias, lengths_q, lengths_kv, page_table), (out, array)[: 1 + is_wanted]
+        inputs = (q, k, v, bias, lengths_q, lengths_kv, seed, offset, mask, page_table)
+        outs = (out, array)[: 1 + is_wanted]
         return self._run("Attention.forward", self, type(self)._forward, names, inputs, outs, stream, is_wanted)
 
     def backward(
@@ -302,6 +338,9 @@ class Attention(PreferenceOptions, ArrayOperation):
         bias: Array | None = None,
         lengths_q: Array | None = None,
         lengths_kv: Array | None = None,
+        seed: Array | None = None,
+        offset: Array | None = None,
+        mask: Array | None = None,
         dq: ArrayT | None = None,
         dk: ArrayT | None = None,
         dv: ArrayT | None = None,
@@ -314,7 +353,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         ----------
         dout : array
             The gradient with respect to out, of its shape and dtype.
-        q, k, v, bias, lengths_q, lengths_kv
+        q, k, v, bias, lengths_q, lengths_kv, seed, offset, mask
             The arguments of `forward`.
         out, statistics : array
             forward's results.
@@ -333,7 +372,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         """
         is_wanted, array = _wanted("dbias", dbias)
         names = (*_INPUTS["backward"], *_OPTIONAL, *_RESULTS["backward"][: 3 + is_wanted])
-        inputs = (dout, q, k, v, out, statistics, bias, lengths_q, lengths_kv)
+        inputs = (dout, q, k, v, out, statistics, bias, lengths_q, lengths_kv, seed, offset, mask)
         outs = (dq, dk, dv, array)[: 3 + is_wanted]
         result: tuple[ArrayT, ...] = self._run(
             "Attention.backward", self, type(self)._backward, names, inputs, outs, stream, is_wanted
@@ -349,6 +388,9 @@ class Attention(PreferenceOptions, ArrayOperation):
         bias: Array | TensorSpec | None = None,
         lengths_q: Array | TensorSpec | None = None,
         lengths_kv: Array | TensorSpec | None = None,
+        seed: Array | TensorSpec | None = None,
+        offset: Array | TensorSpec | None = None,
+        mask: Array | TensorSpec | None = None,
         page_table: Array | TensorSpec | None = None,
         out: Array | TensorSpec | None = None,
         dout: Array | TensorSpec | None = None,
@@ -362,7 +404,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         ----------
         operation : {"forward", "backward"}
             The operation.
-        q, k, v, bias, lengths_q, lengths_kv, page_table, out, dout : array or TensorSpec
+        q, k, v, bias, lengths_q, lengths_kv, seed, offset, mask, page_table, out, dout : array or TensorSpec
             As for `forward` and `backward`, but aligned to 16 bytes, with strides that are multiples of 16 bytes, and 1 on the
             last axis, since a plan makes no copies. `out` and `dout` are packed in q's order of strides by default.
             Statistics are packed, and new results have the order of strides of q, k, v and the bias; rows of a dbias start at
@@ -385,7 +427,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         NoAlgorithmError
             No engine can run; the message has the table of candidates.
         """
-        given = q, k, v, bias, lengths_q, lengths_kv, page_table, out, dout
+        given = q, k, v, bias, lengths_q, lengths_kv, seed, offset, mask, page_table, out, dout
         graph, ordinal = self._planned_graph(operation, given, dbias, device)
         return graph.plan(ordinal)
 
@@ -398,6 +440,9 @@ class Attention(PreferenceOptions, ArrayOperation):
         bias: Array | TensorSpec | None = None,
         lengths_q: Array | TensorSpec | None = None,
         lengths_kv: Array | TensorSpec | None = None,
+        seed: Array | TensorSpec | None = None,
+        offset: Array | TensorSpec | None = None,
+        mask: Array | TensorSpec | None = None,
         page_table: Array | TensorSpec | None = None,
         out: Array | TensorSpec | None = None,
         dout: Array | TensorSpec | None = None,
@@ -414,7 +459,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         list of Candidate
             All candidates. `rejection_reason` is "" for a candidate that can be used.
         """
-        given = q, k, v, bias, lengths_q, lengths_kv, page_table, out, dout
+        given = q, k, v, bias, lengths_q, lengths_kv, seed, offset, mask, page_table, out, dout
         graph, ordinal = self._planned_graph(operation, given, dbias, device)
         return graph.candidates(ordinal)
 
@@ -497,11 +542,14 @@ class Attention(PreferenceOptions, ArrayOperation):
     def _operands(self, call: Call, operation: str, has_last: bool) -> tuple[Sizes, list[Operand]]:
         """Check the arrays of a call; return the sizes, and the operands with the axes BHSD, the results last."""
         sizes, tensors = self._inputs(call)
-        if raw.version() < _MASKS and (self.causal or self.window or any(name in tensors for name in _OPTIONAL)):
-            raise FunctionNotAvailableError(
-                f"masks and a bias of Attention need cuDNN {raw.version_text(_MASKS)} or later; "
-                f"the loaded release is {raw.version_text(raw.version())}"
-            )
+        is_masked = self.causal or self.window or any(name in tensors for name in _MASKING)
+        parts = ("masks and a bias", is_masked, _MASKS), ("dropouts", self.dropout, _DROPOUT)
+        for what, needed, since in parts:
+            if needed and raw.version() < since:
+                raise FunctionNotAvailableError(
+                    f"{what} of Attention need cuDNN {raw.version_text(since)} or later; "
+                    f"the loaded release is {raw.version_text(raw.version())}"
+                )
         q = tensors["q"]
         if operation == "backward" and "bias" in tensors and sizes.keys == 1:
             raise ValueError("bias must be None in backward of one key, whose dq cuDNN computes wrongly; got a bias")
@@ -538,12 +586,19 @@ class Attention(PreferenceOptions, ArrayOperation):
         sizes = sizes_of(self.layout, shapes)
         q = check_input(call, "q", range(4, 5), DTYPES, empty=True)
         check_lengths_of_pages(call.specs)
+        check_dropout(self.dropout, call.specs)
         tensors = {name: self._checked(call, name, sizes.shapes[name], q.dtype) for name in "qkv"}
         if bias is not None:
             tensors["bias"] = check_input(call, "bias", range(4, 5), (q.dtype, "float32"), empty=True)
         for name in ("lengths_q", "lengths_kv"):
             if name in call.specs:
                 tensors[name] = packed_like(call, name, (sizes.batch,), "int32")
+        for name in ("seed", "offset"):
+            if name in call.specs:
+                tensors[name] = packed_like(call, name, (1,), "int64")
+        if "mask" in call.specs:
+            tensors["mask"] = check_input(call, "mask", range(4, 5), (q.dtype, "float32"), empty=True)
+            check_mask(sizes, tensors["mask"].shape)
         if "page_table" in call.specs:
             table = call.specs["page_table"].shape
             tensors["page_table"] = packed_like(call, "page_table", table, "int32")
@@ -580,7 +635,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         left, right, diagonal = self._band(sizes)
         is_right = left is not None and sizes.queries - 1 + diagonal - left >= sizes.keys
         is_left = right is not None and diagonal + right < 0
-        return is_left or is_right or any(name in given for name in _OPTIONAL)
+        return is_left or is_right or any(name in given for name in _MASKING)
 
 
 def _wanted(name: str, given: Any) -> tuple[bool, Any]:
@@ -600,7 +655,7 @@ def _for_engines(operands: Sequence[Operand]) -> list[TensorSpec]:
     for name, spec, *_ in operands:
         if name == "dbias":
             spec = spec._replace(dtype=dtype)
-        if spec.dtype != "int32":
+        if not spec.dtype.startswith("int"):
             spec = _in_rows_of_16_bytes(spec)
         wanted.append(spec)
     return wanted
@@ -645,7 +700,12 @@ class _Composition:
                 graph.output(name, made[name], spec.dtype, spec.strides)
 
     def along_queries(self, name: str, spec: TensorSpec) -> TensorSpec:
-        """Return lengths, or a bias that is broadcast along the queries, as a tensor with all queries, with stride 0."""
+        """Return lengths, or a bias that is broadcast along the queries, as a tensor with all queries, with stride 0.
+
+        Numbers get four axes.
+        """
+        if name in ("seed", "offset"):
+            return spec._replace(shape=(1, 1, 1, 1), strides=(1, 1, 1, 1))
         if name.startswith("lengths"):
             return spec._replace(shape=(self.sizes.batch, 1, self.sizes.queries, 1), strides=(1, 1, 0, 1))
         if name == "bias" and spec.shape[2] == 1:
@@ -661,23 +721,30 @@ class _Composition:
         powers = g.pointwise("exp", g.pointwise("sub", scores, largest))
         total = g.reduction("add", powers, (3,))
         statistics = g.pointwise("add", largest, g.pointwise("log", total))
-        weights = g.pointwise("div", powers, total, dtype=self.dtype)
+        dropout = self.options.dropout
+        weights = g.pointwise("div", powers, total, dtype=None if dropout else self.dtype)
+        if dropout:
+            weights = g.pointwise("mul", self.kept(weights), self.number(1 / (1 - dropout)), dtype=self.dtype)
         valid = {"m": self.each.get("lengths_q"), "k": self.each.get("lengths_kv")}
         return {"out": g.matmul(weights, self.loaded("v"), **valid), "statistics": statistics}
 
     def gradients(self) -> dict[str, Node]:
         """Add the operations of backward; return the results by name."""
         g, tensors = self.graph, self.tensors
-        dout, one = tensors["dout"], self.number(1.0)
-        sums = g.pointwise("mul", g.reduction("add", g.pointwise("mul", dout, tensors["out"]), (3,)), one)
+        dout, dropout = tensors["dout"], self.options.dropout
+        share = self.number(1 - dropout)  # kept weights are divided by it; so are the gradients of scores, at the end
+        factor = self.number(1 / (1 - dropout)) if dropout else share
+        sums = g.pointwise("mul", g.reduction("add", g.pointwise("mul", dout, tensors["out"]), (3,)), share)
         differences = g.pointwise("sub", self.scores(), tensors["statistics"])
         if self.options._may_lack_keys(self.sizes, tensors):  # -infinity less -infinity is NaN
             is_number = g.pointwise("cmp_ge", differences, self.number(LOWEST))
             differences = g.pointwise("binary_select", differences, self.number(LOWEST), is_number)
         weights = g.pointwise("exp", differences)
-        stored = g.pointwise("mul", weights, one, dtype=self.dtype)
-        of_weights = g.matmul(dout, self.transposed(tensors["v"]))
+        stored = g.pointwise("mul", self.kept(weights), factor, dtype=self.dtype)
+        of_weights = self.kept(g.matmul(dout, self.transposed(tensors["v"])))
         of_scores = g.pointwise("mul", g.pointwise("sub", of_weights, sums), weights)
+        if dropout:
+            of_scores = g.pointwise("mul", of_scores, factor)
         scaled = g.pointwise("mul", of_scores, self.number(self.scale), dtype=self.dtype)
         return {
             "dq": g.matmul(scaled, tensors["k"]),
@@ -685,6 +752,16 @@ class _Composition:
             "dv": self.of_heads(self.transposed(stored), dout),
             **({"dbias": self.of_bias(of_scores)} if self.has_dbias else {}),
         }
+
+    def kept(self, weights: Node) -> Node:
+        """Add what a dropout keeps of weights or of their gradients: a product with the mask, drawn or given."""
+        if not self.options.dropout:
+            return weights
+        if "mask" not in self.tensors:
+            numbers = {name: self.tensors[name] for name in ("seed", "offset")}
+            how = {"distribution": "bernoulli", "probability": 1 - self.options.dropout}
+            self.tensors["mask"] = self.graph.add("rng", shape=self.sizes.scores, **numbers, **how)["y"]
+        return self.graph.pointwise("mul", weights, self.tensors["mask"])
 
     def scores(self) -> Node:
         """Add the scores with the bias and the masks. Each mask generates its own indices of the tensor that it masks."""

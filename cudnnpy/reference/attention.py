@@ -7,7 +7,15 @@ import math
 import numpy as np
 
 from cudnnpy._layers import attention as device
-from cudnnpy._layers.attention import LEAST, Sizes, check_lengths_of_pages, in_layout, sizes_of
+from cudnnpy._layers.attention import (
+    LEAST,
+    Sizes,
+    check_dropout,
+    check_lengths_of_pages,
+    check_mask,
+    in_layout,
+    sizes_of,
+)
 from cudnnpy.reference import _arrays
 from cudnnpy.reference._arrays import Array, Float64
 from cudnnpy.reference._numpy_operation import Arrays, NotInReference, NumpyOperation
@@ -32,7 +40,7 @@ class Attention(NumpyOperation, device.Attention):
         powers = np.exp(scores - largest)
         total = powers.sum(3, keepdims=True)
         weights = np.where(total == 0, 0.0, powers / total)
-        out = in_layout_of(weights @ _repeated(values["v"], sizes.heads), self.layout)
+        out = in_layout_of(self._kept(weights, values) @ _repeated(values["v"], sizes.heads), self.layout)
         results = [_arrays.store(out, given["q"].dtype, arrays["out"])]
         if statistics:
             results.append(_arrays.store(largest + np.log(total), np.dtype("float32"), arrays["statistics"]))
@@ -56,12 +64,13 @@ class Attention(NumpyOperation, device.Attention):
         weights = np.where(np.isneginf(scores), 0.0, np.exp(scores - values["statistics"]))
         k, v = (_repeated(values[name], sizes.heads) for name in "kv")
         dout, out = values["dout"], values["out"]
-        of_scores = weights * (dout @ v.swapaxes(2, 3) - (dout * out).sum(3, keepdims=True))
+        of_weights = self._kept(dout @ v.swapaxes(2, 3), values)
+        of_scores = weights * (of_weights - (dout * out).sum(3, keepdims=True))
         scale = self._scale(sizes)
         gradients = {
             "dq": scale * of_scores @ k,
             "dk": _of_heads(scale * of_scores.swapaxes(2, 3) @ values["q"], sizes),
-            "dv": _of_heads(weights.swapaxes(2, 3) @ dout, sizes),
+            "dv": _of_heads(self._kept(weights, values).swapaxes(2, 3) @ dout, sizes),
         }
         results = [
             _arrays.store(in_layout_of(gradient, self.layout), q.dtype, arrays[name])
@@ -84,12 +93,20 @@ class Attention(NumpyOperation, device.Attention):
         if arrays["page_table"] is not None:
             given["page_table"] = _arrays.check_array("page_table", arrays["page_table"], ("int32",))
         check_lengths_of_pages(arrays)
+        check_dropout(self.dropout, arrays)
+        if self.dropout and arrays["mask"] is None:
+            raise ValueError(
+                "mask must be an array for the reference, since cuDNN does not document what it draws from a seed; got None"
+            )
         sizes = sizes_of(self.layout, {name: array.shape for name, array in given.items()})
         for name in ("lengths_q", "lengths_kv"):
             if arrays[name] is not None:
                 given[name] = _arrays.check_array(name, arrays[name], ("int32",))
                 if given[name].shape != (sizes.batch,):
                     raise ValueError(f"{name} must have shape {(sizes.batch,)}; got shape {given[name].shape}")
+        if arrays["mask"] is not None:
+            given["mask"] = _arrays.check_array("mask", arrays["mask"], (given["q"].dtype.name, "float32"))
+            check_mask(sizes, given["mask"].shape)
         return sizes, given
 
     def _check_results(
@@ -103,7 +120,7 @@ class Attention(NumpyOperation, device.Attention):
 
     def _in_float64(self, given: dict[str, Array]) -> dict[str, Float64]:
         """Return the arrays in float64, with the axes BHSD."""
-        without_layout = ("bias", "statistics", "lengths_q", "lengths_kv")
+        without_layout = ("bias", "statistics", "lengths_q", "lengths_kv", "mask")
         table = given.get("page_table")
         values = {
             name: array.astype(np.float64)
@@ -115,6 +132,10 @@ class Attention(NumpyOperation, device.Attention):
         if table is not None:
             values |= {name: _out_of_pages(values[name], table) for name in "kv"}
         return values
+
+    def _kept(self, weights: Float64, values: dict[str, Float64]) -> Float64:
+        """Return what the dropout keeps of weights, or of their gradients."""
+        return weights * values["mask"] / (1 - self.dropout) if self.dropout else weights
 
     def _scale(self, sizes: Sizes) -> float:
         return 1 / math.sqrt(sizes.head_size) if self.scale is None else self.scale

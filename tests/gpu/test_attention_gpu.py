@@ -21,6 +21,7 @@ from attention_problems import (
     has_dbias,
     in_pages,
     keys_of,
+    with_dropout,
 )
 
 import cudnnpy
@@ -173,6 +174,49 @@ def test_large_problems_in_pages(at: int, causal: Any) -> None:
     check_pages(problem)
     lengths = np.random.default_rng(at).integers(0, problem.arrays["lengths_kv"][0] + 1, LARGE[at][0])
     check_pages(problem._replace(arrays={**problem.arrays, "lengths_kv": lengths.astype(np.int32)}))
+
+
+@pytest.mark.parametrize("seed", range(EXAMPLES))
+def test_drawn_masks_of_a_dropout(seed: int) -> None:
+    problem = with_dropout(drawn(seed, sizes=(1, 2, 5, 16, 33, 64, 80, 130)), seed)
+    check(problem, deterministic=seed % 2 == 1)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize(
+    "sizes", [(2, 4, 4, 128, 128, 64), (1, 8, 2, 200, 64, 128), (2, 2, 1, 64, 256, 96), (3, 2, 2, 1, 128, 64)]
+)
+def test_what_a_dropout_draws_from_a_seed(sizes: tuple[int, ...], deterministic: bool) -> None:
+    """With the values 1 at one key and 0 at others, the result has the weights that are kept, in both operations."""
+    dtype, dropout, keys = ("float16", "bfloat16")[sizes[0] % 2], 0.25, sizes[4]
+    problem = large(sizes[3], (*sizes, keys), dtype, dropout=dropout)
+    attention: Any = Attention(**problem.options, deterministic=deterministic)
+    identity = np.broadcast_to(np.eye(keys), (sizes[0], sizes[2], keys, keys)).astype(NUMBERS[dtype])
+    q, k, v, dout = (cudnnpy.to_device(problem.arrays[name]) for name in ("q", "k", "v", "dout"))
+
+    def numbers(seed: int, offset: int) -> Arrays:
+        given = {"seed": seed, "offset": offset}
+        return {name: cudnnpy.to_device(np.array([number], np.int64)) for name, number in given.items()}
+
+    def kept(seed: int, offset: int) -> Any:
+        out = attention.forward(q, k, cudnnpy.to_device(identity), **numbers(seed, offset))
+        return (cudnnpy.to_numpy(out).astype(np.float32) != 0).astype(np.float32)
+
+    mask = kept(2**40 + 1, 3)
+    assert abs(mask.mean() - (1 - dropout)) < 4 * (dropout * (1 - dropout) / mask.size) ** 0.5
+    assert (mask == kept(2**40 + 1, 3)).all()
+    for seed, offset in ((2**40 + 2, 3), (1, 3), (2**40 + 1, 4)):
+        share = (mask == kept(seed, offset)).mean()
+        assert abs(share - (1 - 2 * dropout * (1 - dropout))) < 6 * mask.size**-0.5, f"{seed}, {offset}: {share}"
+    problem = problem._replace(arrays={**problem.arrays, "mask": mask})
+    made, gradients = expected_results(problem)
+    results = {name: poison(array.shape, array.dtype) for name, array in made.items()}
+    attention.forward(q, k, v, **numbers(2**40 + 1, 3), **results)
+    compare("forward", problem, problem.without_dout(), results, made)
+    of_forward = [cudnnpy.to_device(made[name]) for name in ("out", "statistics")]
+    results = {name: poison(array.shape, array.dtype) for name, array in gradients.items()}
+    attention.backward(dout, q, k, v, *of_forward, **numbers(2**40 + 1, 3), **results)
+    compare("backward", problem, {**problem.arrays, **made}, results, gradients)
 
 
 def test_deterministic_gradients_have_the_same_bits_in_two_runs() -> None:

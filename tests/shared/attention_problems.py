@@ -28,7 +28,7 @@ class Drawn(NamedTuple):
 
     def others(self) -> Arrays:
         """Return the optional arguments of both operations."""
-        return {name: self.arrays[name] for name in ("bias", "lengths_q", "lengths_kv") if name in self.arrays}
+        return {name: self.arrays[name] for name in ("bias", "lengths_q", "lengths_kv", "mask") if name in self.arrays}
 
 
 def drawn(seed: int, dtype: str = "", sizes: tuple[int, ...] = (1, 2, 5, 16, 19, 33)) -> Drawn:
@@ -63,6 +63,16 @@ def drawn(seed: int, dtype: str = "", sizes: tuple[int, ...] = (1, 2, 5, 16, 19,
         if random.random() < 0.4:
             arrays[name] = random.integers(0, most + 1, batch).astype(np.int32)
     return Drawn(options, arrays)
+
+
+def with_dropout(problem: Drawn, seed: int) -> Drawn:
+    """Return the problem with a dropout and its mask."""
+    random, dropout = np.random.default_rng(seed), float(np.random.default_rng(seed).choice([0.1, 0.5, 0.75]))
+    b, h, queries, _ = in_order(problem.arrays["q"], problem.options["layout"]).shape
+    mask = (random.random((b, h, queries, keys_of(problem))) >= dropout).astype(random.choice(["float32", "float16"]))
+    if problem.arrays["q"].dtype != np.float16:
+        mask = mask.astype(np.float32)
+    return Drawn({**problem.options, "dropout": dropout}, {**problem.arrays, "mask": mask})
 
 
 def in_pages(problem: Drawn, seed: int) -> Drawn:
@@ -134,7 +144,12 @@ def by_loops(options: dict[str, Any], arrays: Arrays) -> tuple[Any, Any]:
                 scores[j] = scale * float(q[b, h, i] @ k[b, h // shared, j]) + bias[b, h, i, j]
         if scores:
             total = sum(math.exp(score) for score in scores.values())
-            out[b, h, i] = sum(math.exp(score) / total * v[b, h // shared, j] for j, score in scores.items())
+            kept = {
+                j: float(arrays["mask"][b, h, i, j]) / (1 - options["dropout"]) if "mask" in arrays else 1.0
+                for j in scores
+            }
+            terms = ((math.exp(score) / total * kept[j], v[b, h // shared, j]) for j, score in scores.items())
+            out[b, h, i] = sum(weight * row for weight, row in terms)
             statistics[b, h, i] = math.log(total)
     return in_order(out, layout), statistics
 
@@ -162,4 +177,4 @@ def as_operand(name: str, array: Any, layout: str) -> Any:
     """Return an array as the operand of a graph, with the axes BHSD."""
     if name.startswith("lengths"):
         return array.reshape(-1, 1, 1, 1)
-    return array if name in ("bias", "dbias", "statistics", "page_table") else in_order(array, layout)
+    return array if name in ("bias", "dbias", "statistics", "page_table", "mask") else in_order(array, layout)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_problems import as_operand, drawn, for_graph, graph_of, has_dbias, in_pages, keys_of
+from attention_problems import as_operand, drawn, for_graph, graph_of, has_dbias, in_pages, keys_of, with_dropout
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from offline_profiles import needs_profiles
@@ -38,10 +38,10 @@ def _masks() -> Iterator[None]:
         yield
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.integers(0, 2**32 - 1))
-def test_the_graphs_compute_what_the_reference_does(seed: int) -> None:
-    problem = drawn(seed)
+@settings(deadline=None, max_examples=100)
+@given(st.integers(0, 2**32 - 1), st.booleans())
+def test_the_graphs_compute_what_the_reference_does(seed: int, has_dropout: bool) -> None:
+    problem = with_dropout(drawn(seed), seed) if has_dropout else drawn(seed)
     layout, arrays = problem.options["layout"], problem.arrays
     attention, twin = Attention(**problem.options), reference.Attention(**problem.options)
     made = dict(zip(("out", "statistics"), twin.forward(**problem.without_dout(), statistics=True), strict=True))
@@ -143,12 +143,18 @@ def plan(
 
 
 BOTH = ("lengths_q", "lengths_kv")
+NUMBERS: dict[str, Any] = dict.fromkeys(("seed", "offset"), TensorSpec((1,), "int64"))
 PAGES: dict[str, Any] = {"k": (9, 2, 16, 32), "page_table": TensorSpec((2, 1, 8, 1), "int32")}
 BIAS = TensorSpec((1, 4, 64, 128), H)
 PLANNED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("forward", {}, {}),
     ("forward", {"causal": "bottom_right", "window": (7, 3)}, {"lengths": BOTH, "bias": BIAS}),
     ("forward", {}, {"lengths": BOTH}),  # indices that two masks share end the process
+    ("forward", {"dropout": 0.1}, {**NUMBERS}),
+    ("forward", {"dropout": 0.1, "causal": True}, {**NUMBERS, "lengths": BOTH, "bias": BIAS}),
+    ("backward", {"dropout": 0.5, "causal": True}, {**NUMBERS, "lengths": BOTH}),
+    ("backward", {"dropout": 0.5, "deterministic": True}, {"mask": TensorSpec((2, 4, 64, 128), H)}),
+    ("backward", {"dropout": 0.5}, {**NUMBERS, "bias": BIAS, "dbias": True}),
     ("forward", {}, {"lengths": ("lengths_kv",), **PAGES}),
     ("forward", {}, {"lengths": BOTH, **PAGES, "q": (2, 4, 1, 32)}),
     ("forward", {"causal": "bottom_right", "window": (7, 3)}, {"lengths": BOTH, "bias": BIAS, **PAGES}),
@@ -315,6 +321,8 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"window": 7}, TypeError, r"window must be \(left, right\) or None; got 7"),
     ({"window": (-1, 0)}, ValueError, "window must be two integers of 0 or more, or None for no limit; got -1"),
     ({"scale": float("nan")}, ValueError, "scale must be a finite number; got nan"),
+    ({"dropout": 1}, ValueError, "dropout must be a probability of 0 or more, and less than 1; got 1"),
+    ({"dropout": "0.1"}, TypeError, "dropout must be a finite number; got '0.1'"),
     ({"layout": "SBHD"}, ValueError, "layout must be one of 'BHSD', 'BSHD'; got 'SBHD'"),
 ]
 
@@ -388,6 +396,7 @@ ARRAYS += [
     ),
 ]
 BY_DEFAULT = {"lengths_q": "int32", "lengths_kv": "int32", "page_table": "int32", "statistics": "float32"}
+BY_DEFAULT |= {"seed": "int64", "offset": "int64"}
 
 
 def with_arrays(changes: dict[str, Any], make: Callable[[tuple[int, ...], str], Any]) -> dict[str, Any]:
@@ -413,6 +422,63 @@ def test_arrays_that_do_not_fit(
             made.Attention().forward(**with_arrays(changes, make))
     assert not stand_in.launches
     assert not stand_in.planned_graphs
+
+
+DROPOUTS: list[tuple[float, dict[str, Any], type[Exception], str]] = [
+    (0.0, {"mask": (2, 4, 32, 48)}, ValueError, "mask must be None where dropout is 0; got an array"),
+    (0.0, {"offset": (1,)}, ValueError, "offset must be None where dropout is 0; got an array"),
+    (0.1, {}, TypeError, "seed and offset, or mask, must be arrays where dropout is not 0; got None"),
+    (0.1, {"seed": (1,)}, TypeError, "seed and offset, or mask, must be arrays where dropout is not 0; got None"),
+    (0.1, {"seed": (1,), "mask": (2, 4, 32, 48)}, ValueError, "mask must be None where seed is given; got an array"),
+    (0.1, {"mask": (1, 4, 32, 48)}, ValueError, r"mask must have shape \(2, 4, 32, 48\); got shape \(1, 4, 32, 48\)"),
+    (0.1, {"mask": ((2, 4, 32, 48), "int32")}, TypeError, "mask must be float16 or float32; got int32"),
+    (0.1, {**IN_PAGES, "mask": (2, 4, 32, 48)}, ValueError, "dropout must be 0 where page_table is given; got 0.1"),
+]
+
+
+@pytest.mark.parametrize(("dropout", "changes", "kind", "text"), DROPOUTS)
+def test_dropouts_that_do_not_fit(
+    stand_in: StandInDevice, dropout: float, changes: dict[str, Any], kind: type[Exception], text: str
+) -> None:
+    for package, make in ((cudnnpy, lambda s, t: Array(*s, dtype=t)), (reference, lambda s, t: np.ones(s, t))):
+        made: Any = package
+        with pytest.raises(kind, match=f"^{text}"):
+            made.Attention(dropout=dropout).forward(**with_arrays(changes, make))
+    assert not stand_in.launches
+
+
+def test_seeds_that_do_not_fit(stand_in: StandInDevice) -> None:
+    made: Any = Attention(dropout=0.1)
+    for changes, kind, text in (
+        ({"seed": ((1,), "float32"), "offset": (1,)}, TypeError, "^seed must be int64; got float32"),
+        ({"seed": (1,), "offset": (2,)}, ValueError, r"^offset must have shape \(1,\); got shape \(2,\)"),
+    ):
+        given_ = with_arrays(changes, lambda s, t: Array(*s, dtype=t))
+        with pytest.raises(kind, match=text):
+            made.forward(**given_)
+    with pytest.raises(TypeError, match=r"^seed must be a device array.*; got 7"):
+        made.forward(**{**given_, "seed": 7})
+    twin: Any = reference.Attention(dropout=0.1)
+    with pytest.raises(ValueError, match=r"^mask must be an array for the reference, .*; got None"):
+        twin.forward(**with_arrays({"seed": (1,), "offset": (1,)}, lambda s, t: np.ones(s, t)))
+    assert not stand_in.launches
+
+
+def test_numbers_of_a_dropout_are_read_in_each_call(stand_in: StandInDevice) -> None:
+    """They are in memory, and one plan serves all of them; another probability is another plan."""
+    given_: Any = with_arrays({"seed": (1,), "offset": (1,)}, lambda s, t: Array(*s, dtype=t))
+    for at, array in enumerate(given_.values()):
+        array.pointer = (1 + at) << 24
+    made: Any = Attention(dropout=0.1)
+    for pointer in (1 << 30, 1 << 31):
+        given_["seed"].pointer = pointer
+        del stand_in.launches[:]
+        out = made.forward(**given_)
+        stand_in.check([*given_.values(), out], stand_in.stream, stand_in.launches)
+    assert len(stand_in.planned_graphs) == 1
+    untyped.Attention(dropout=0.2).forward(**given_)
+    assert len(stand_in.planned_graphs) == 2
+    assert stand_in.planned_graphs[1] != stand_in.planned_graphs[0]
 
 
 def test_gradients_that_do_not_fit(stand_in: StandInDevice) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_problems import Arrays, by_loops, drawn, has_dbias, in_pages, out_of_pages
+from attention_problems import Arrays, by_loops, drawn, has_dbias, in_pages, out_of_pages, with_dropout
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +20,7 @@ STEP = 1e-4
 @settings(deadline=None, max_examples=100)
 @given(seeds)
 def test_forward_is_the_softmax_of_each_query(seed: int) -> None:
-    problem = drawn(seed)
+    problem = with_dropout(drawn(seed), seed) if seed % 2 else drawn(seed)
     out, statistics = Attention(**problem.options).forward(**problem.without_dout(), statistics=True)
     expected, logarithms = by_loops(problem.options, problem.arrays)
     roundoff = float(np.finfo(np.float16).eps) if out.dtype == np.float16 else 2.0**-8
@@ -59,6 +59,7 @@ def in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_gradients_are_differences(seed: int) -> None:
     problem = drawn(seed, "float64", (1, 2, 5, 7))
+    problem = with_dropout(problem, seed) if seed % 2 else problem
     arrays = problem.arrays
     if "bias" in arrays:
         arrays["bias"] = arrays["bias"].astype(np.float64)
@@ -122,7 +123,7 @@ def test_arrays_for_the_results_are_written() -> None:
     np.testing.assert_array_equal(out, made[0])
     np.testing.assert_array_equal(statistics, made[1])
     results = [np.empty_like(q), np.empty_like(k), np.empty_like(k)]
-    found = Attention().backward(q, q, k, k, out, statistics, None, None, None, *results)
+    found = Attention().backward(q, q, k, k, out, statistics, *[None] * 6, *results)
     assert all(one is other for one, other in zip(found, results, strict=True))
     with pytest.raises(ValueError, match=r"^dk must not overlap k in memory"):
         Attention().backward(q, q, k, k, out, statistics, dk=k)
