@@ -65,6 +65,11 @@ _OPTIONAL = (*_MASKING, "seed", "offset", "mask")
 _PAGED = (*_OPTIONAL, "page_table")
 _INPUTS = {"forward": ("q", "k", "v"), "backward": ("dout", "q", "k", "v", "out", "statistics")}
 _RESULTS = {"forward": ("out", "statistics"), "backward": ("dq", "dk", "dv", "dbias")}
+_NAMES = {  # of the arguments of an operation, with the last of its results or without
+    (operation, has_last): (*_INPUTS[operation], *optional, *(results if has_last else results[:-1]))
+    for (operation, results), optional in zip(_RESULTS.items(), (_PAGED, _OPTIONAL), strict=True)
+    for has_last in (False, True)
+}
 _LIKE = {
     "out": "q",
     "dout": "q",
@@ -322,7 +327,7 @@ class Attention(PreferenceOptions, ArrayOperation):
             the exponentials of each query's scores, (batch, heads, queries, 1) in float32, which `backward` needs.
         """
         is_wanted, array = _wanted("statistics", statistics)
-        names = (*_INPUTS["forward"], *_PAGED, *_RESULTS["forward"][: 1 + is_wanted])
+        names = _NAMES["forward", is_wanted]
         inputs = (q, k, v, bias, lengths_q, lengths_kv, seed, offset, mask, page_table)
         outs = (out, array)[: 1 + is_wanted]
         return self._run("Attention.forward", self, type(self)._forward, names, inputs, outs, stream, is_wanted)
@@ -371,7 +376,7 @@ class Attention(PreferenceOptions, ArrayOperation):
             dq, dk, dv, and dbias if it is wanted.
         """
         is_wanted, array = _wanted("dbias", dbias)
-        names = (*_INPUTS["backward"], *_OPTIONAL, *_RESULTS["backward"][: 3 + is_wanted])
+        names = _NAMES["backward", is_wanted]
         inputs = (dout, q, k, v, out, statistics, bias, lengths_q, lengths_kv, seed, offset, mask)
         outs = (dq, dk, dv, array)[: 3 + is_wanted]
         result: tuple[ArrayT, ...] = self._run(
