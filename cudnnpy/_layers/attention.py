@@ -240,7 +240,7 @@ class Attention(PreferenceOptions, ArrayOperation):
     `deterministic` rejects the forms of `backward` that add in any order: a dq in a buffer, and sums for dbias. A
     workspace of 256 bytes or more is needed, except by forward with one query, so that prefer="no_workspace" finds none.
 
-    Masks need cuDNN 9.10 or later. `cudnnpy.reference` computes in float64 and rounds once.
+    Masks need cuDNN 9.10 or later, and a dropout 9.14. `cudnnpy.reference` computes in float64 and rounds once.
 
     Examples
     --------
@@ -730,8 +730,8 @@ class _Composition:
         weights = g.pointwise("div", powers, total, dtype=None if dropout else self.dtype)
         if dropout:
             weights = g.pointwise("mul", self.kept(weights), self.number(1 / (1 - dropout)), dtype=self.dtype)
-        valid = {"m": self.each.get("lengths_q"), "k": self.each.get("lengths_kv")}
-        return {"out": g.matmul(weights, self.loaded("v"), **valid), "statistics": statistics}
+        queries, keys = self.each.get("lengths_q"), self.each.get("lengths_kv")
+        return {"out": g.matmul(weights, self.loaded("v"), m=queries, k=keys), "statistics": statistics}
 
     def gradients(self) -> dict[str, Node]:
         """Add the operations of backward; return the results by name."""
@@ -763,8 +763,8 @@ class _Composition:
         if not self.options.dropout:
             return weights
         if "mask" not in self.tensors:
-            numbers = {name: self.tensors[name] for name in ("seed", "offset")}
-            how = {"distribution": "bernoulli", "probability": 1 - self.options.dropout}
+            numbers: dict[str, Any] = {name: self.tensors[name] for name in ("seed", "offset")}
+            how: dict[str, Any] = {"distribution": "bernoulli", "probability": 1 - self.options.dropout}
             self.tensors["mask"] = self.graph.add("rng", shape=self.sizes.scores, **numbers, **how)["y"]
         return self.graph.pointwise("mul", weights, self.tensors["mask"])
 
@@ -783,10 +783,9 @@ class _Composition:
         def selected(x: Node, allowed: Node) -> Node:
             return g.pointwise("binary_select", x, self.number(-math.inf), allowed)
 
-        valid = {"m": self.each.get("lengths_q"), "n": self.each.get("lengths_kv")}
-        x = g.pointwise(
-            "mul", g.matmul(tensors["q"], self.loaded("k", is_transposed=True), **valid), self.number(self.scale)
-        )
+        valid_q, valid_kv = (self.each.get(name) for name in ("lengths_q", "lengths_kv"))
+        products = g.matmul(tensors["q"], self.loaded("k", is_transposed=True), m=valid_q, n=valid_kv)
+        x = g.pointwise("mul", products, self.number(self.scale))
         if "bias" in tensors:
             x = g.pointwise("add", x, tensors["bias"])
             x = selected(x, g.pointwise("logical_not", g.pointwise("cmp_lt", x, self.number(LEAST))))  # NaN stays
@@ -822,7 +821,7 @@ class _Composition:
 
     def valid(self) -> dict[str, Node]:
         """Add the lengths as one number for each sequence, which pages need: the memory of those of all queries."""
-        part = {"start": (0, 0, 0, 0), "limit": (self.sizes.batch, 1, 1, 1), "stride": (1, 1, 1, 1)}
+        part: dict[str, Any] = {"start": (0, 0, 0, 0), "limit": (self.sizes.batch, 1, 1, 1), "stride": (1, 1, 1, 1)}
         names = ("lengths_q", "lengths_kv") if self.sizes.pages else ()
         return {name: self.graph.add("slice", x=self.tensors[name], **part)["y"] for name in names}
 
@@ -833,8 +832,11 @@ class _Composition:
             return self.transposed(tensor) if is_transposed else tensor
         shape = batch, heads, keys, tensor.shape[3]
         axes = (0, 1, 3, 2) if is_transposed else range(4)
-        there = {"shape": [shape[axis] for axis in axes], "strides": [packed_strides(shape)[axis] for axis in axes]}
-        operands = {"sequence": self.each["lengths_kv"], "page_table": self.tensors["page_table"]}
+        there: dict[str, Any] = {
+            "shape": [shape[axis] for axis in axes],
+            "strides": [packed_strides(shape)[axis] for axis in axes],
+        }
+        operands: dict[str, Any] = {"sequence": self.each["lengths_kv"], "page_table": self.tensors["page_table"]}
         return self.graph.add("paged_cache_load", container=tensor, **operands, **there)["y"]
 
     def transposed(self, x: Node) -> Node:

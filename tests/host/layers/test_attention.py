@@ -118,6 +118,21 @@ def test_the_forms_for_engines_compute_the_graph(seed: int, form: int) -> None:
             np.testing.assert_allclose(values[uid], expected[name], rtol=2e-3, atol=1e-5)
 
 
+def test_an_element_of_a_broadcast_axis_is_the_memory_of_all() -> None:
+    """Lengths have stride 0 along the queries; other slices are operations."""
+    for strides, is_view in (((1, 1, 0, 1), True), ((16, 16, 1, 1), False)):
+        g = cudnnpy.Graph()
+        lengths = g.tensor("lengths", TensorSpec((2, 1, 16, 1), "float32", strides))
+        part = {"start": (0, 0, 0, 0), "limit": (2, 1, 1, 1), "stride": (1, 1, 1, 1)}
+        g.output("y", g.pointwise("exp", g.add("slice", x=lengths, **part)["y"]))
+        problem: Any = g.problem()
+        (one,) = parts(problem.graph)
+        assert [bool(one.views), len(one.graph.operations)] == [is_view, 1 if is_view else 2]
+        if is_view:
+            ((view, _),) = one.views.items()
+            assert one.graph.specs[view].shape == (2, 1, 1, 1)
+
+
 def test_the_form_of_less_memory_comes_first() -> None:
     def suffixes(queries: int, keys: int, size: int) -> list[str]:
         q, k = np.zeros((1, 2, queries, size), H), np.zeros((1, 2, keys, size), H)
@@ -510,6 +525,13 @@ def test_masks_and_a_bias_need_a_release_that_has_them(monkeypatch: pytest.Monke
         made: Any = Attention(**options)  # type: ignore[arg-type]
         with pytest.raises(FunctionNotAvailableError, match=f"^{text}$"):
             made.plan("forward", **given_, **others, device=0)
+
+
+def test_a_dropout_needs_a_release_whose_gradients_drop_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cudnnpy.raw, "version", lambda: 91300)
+    text = "dropouts of Attention need cuDNN 9.14.0 or later; the loaded release is 9.13.0"
+    with pytest.raises(FunctionNotAvailableError, match=f"^{text}$"):
+        plan("backward", {"dropout": 0.1}, **NUMBERS)
 
 
 def test_plans_that_cannot_be_made() -> None:
