@@ -56,7 +56,7 @@ LAYOUTS: tuple[AttentionLayout, ...] = get_args(AttentionLayout)
 OPERATIONS: tuple[AttentionOperation, ...] = get_args(AttentionOperation)
 HEAD_SIZES = range(8, 257, 8)
 _MASKS = 91000  # the first release whose engines take a score of -infinity for a mask
-_DROPOUT = 91400  # releases from 9.11 on drop other weights in backward than in forward (pytorch #163903)
+_DROPOUT = 91400  # the heuristics of releases from 9.11 on fail for a dropout (pytorch #163903)
 LEAST = -(2.0**30)  # scores with a bias below are masked: engines give NaN for the softmax of many such numbers
 LOWEST = -(2.0**100)  # a difference whose exponential is 0
 

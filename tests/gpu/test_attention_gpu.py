@@ -176,6 +176,27 @@ def test_large_problems_in_pages(at: int, causal: Any) -> None:
     check_pages(problem._replace(arrays={**problem.arrays, "lengths_kv": lengths.astype(np.int32)}))
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize(
+    "options", [{"causal": True}, {"causal": "bottom_right"}, {"window": (40, 0)}, {"window": (5, 5)}]
+)
+@pytest.mark.parametrize("length", [64, 192, 320])
+def test_lengths_of_64_modulo_128_with_a_mask(length: int, options: dict[str, Any], deterministic: bool) -> None:
+    """PyTorch's issue #196678 has NaN in their gradients."""
+    problem = large(length, (2, 4, 2, length, length, 128, 128), "bfloat16", **options)
+    check(problem, deterministic=deterministic)
+    lengths = {name: np.array([length, length - 64], np.int32) for name in ("lengths_q", "lengths_kv")}
+    check(problem._replace(arrays={**problem.arrays, **lengths}), deterministic=deterministic)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("keys", [1, 64, 100, 1024])
+def test_one_query(keys: int, deterministic: bool) -> None:
+    """cudnn-frontend's issue #1072 has NaN in its gradients."""
+    for kv_heads in (1, 4):
+        check(large(keys, (3, 4, kv_heads, 1, keys, 64, 64), "float16"), deterministic=deterministic)
+
+
 @pytest.mark.parametrize("seed", range(EXAMPLES))
 def test_drawn_masks_of_a_dropout(seed: int) -> None:
     problem = with_dropout(drawn(seed, sizes=(1, 2, 5, 16, 33, 64, 80, 130)), seed)

@@ -527,7 +527,7 @@ def test_masks_and_a_bias_need_a_release_that_has_them(monkeypatch: pytest.Monke
             made.plan("forward", **given_, **others, device=0)
 
 
-def test_a_dropout_needs_a_release_whose_gradients_drop_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dropout_needs_a_release_whose_heuristics_propose_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cudnnpy.raw, "version", lambda: 91300)
     text = "dropouts of Attention need cuDNN 9.14.0 or later; the loaded release is 9.13.0"
     with pytest.raises(FunctionNotAvailableError, match=f"^{text}$"):
