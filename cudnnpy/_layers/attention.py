@@ -556,8 +556,11 @@ class Attention(PreferenceOptions, ArrayOperation):
                     f"the loaded release is {raw.version_text(raw.version())}"
                 )
         q = tensors["q"]
-        if operation == "backward" and "bias" in tensors and sizes.keys == 1:
-            raise ValueError("bias must be None in backward of one key, whose dq cuDNN computes wrongly; got a bias")
+        wide = next((name for name in ("bias", "mask") if name in tensors), None)
+        if operation == "backward" and wide and sizes.keys == 1:
+            raise ValueError(
+                f"{wide} must be None in backward of one key, whose dq cuDNN computes wrongly or not at all; got a {wide}"
+            )
         if has_last and operation == "backward":
             check_dbias(sizes, tensors["bias"].shape if "bias" in tensors else None)
         results = _RESULTS[operation][: None if has_last else -1]

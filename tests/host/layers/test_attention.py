@@ -46,7 +46,7 @@ def test_the_graphs_compute_what_the_reference_does(seed: int, has_dropout: bool
     attention, twin = Attention(**problem.options), reference.Attention(**problem.options)
     made = dict(zip(("out", "statistics"), twin.forward(**problem.without_dout(), statistics=True), strict=True))
     compare(graph_of(attention, "forward", problem.without_dout()), arrays, made, layout)
-    if "bias" in arrays and keys_of(problem) == 1:
+    if not {"bias", "mask"}.isdisjoint(arrays) and keys_of(problem) == 1:
         return  # backward is refused
     has_bias = has_dbias(problem)
     every = {**arrays, **made}
@@ -548,6 +548,9 @@ def test_plans_that_cannot_be_made() -> None:
     one_key, bias = TensorSpec((2, 2, 1, 16), H), TensorSpec((1, 4, 32, 1), H)
     with pytest.raises(ValueError, match=r"^bias must be None in backward of one key, .*; got a bias"):
         made.plan("backward", given_["q"], one_key, one_key, bias, device=0)
+    with pytest.raises(ValueError, match=r"^mask must be None in backward of one key, .*; got a mask"):
+        mask = TensorSpec((2, 4, 32, 1), H)
+        untyped.Attention(dropout=0.1).plan("backward", given_["q"], one_key, one_key, mask=mask, device=0)
     with pytest.raises(
         ValueError, match=r"^bias must have all queries and keys, .* where dbias is wanted; got shape \(1, 4, 32, 1\)"
     ):
