@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tools.benchmark.__main__ import usable_torch
+from tools.benchmark.command import usable_torch
 from tools.benchmark.networks.cells import Cell
 from tools.benchmark.networks.tensors import operands, torch_call
 from tools.benchmark.timing import Budget, times_in_turns
