@@ -181,3 +181,35 @@ def test_what_no_engine_does_is_an_error() -> None:
     q = cudnnpy.to_device(np.ones((1, 2, 64, 64), np.float16))
     with pytest.raises(NoAlgorithmError, match="the limit is 0 bytes"):
         Attention(prefer="no_workspace").backward(q, q, q, q, q, cudnnpy.to_device(np.zeros((1, 2, 64, 1), np.float32)))
+
+
+REPORTED: dict[str, tuple[tuple[int, ...], dict[str, Any], str]] = {
+    "pytorch 196678: NaN in dq, lengths of 64 modulo 128 with a mask": ((2, 4, 4, 192, 192, 64, 64), {}, "bias"),
+    "pytorch 196678, causal": ((1, 2, 2, 320, 320, 128, 128), {"causal": True}, "bias"),
+    "cudnn-frontend 1072: NaN in dk and dv of one query": ((2, 4, 2, 1, 256, 64, 64), {}, ""),
+    "cudnn-frontend 1072, bottom right": ((1, 2, 2, 1, 130, 128, 128), {"causal": "bottom_right"}, ""),
+    "cudnn-frontend 160: NaN in gradients": ((2, 2, 2, 257, 257, 64, 64), {"causal": True}, ""),
+    "cudnn-frontend 160, with lengths": ((2, 2, 2, 200, 200, 96, 96), {"causal": True}, "lengths"),
+}
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("report", REPORTED)
+def test_faults_that_others_report_are_not_here(report: str, deterministic: bool) -> None:
+    sizes, options, what = REPORTED[report]
+    problem, random = large(1, sizes, "bfloat16", **options), np.random.default_rng(2)
+    batch, heads, _, queries, keys = sizes[:5]
+    others: Arrays = {}
+    if what == "bias":
+        others["bias"] = np.where(random.random((batch, heads, queries, keys)) < 0.5, -np.inf, 0.0).astype(np.float32)
+    elif what == "lengths":
+        others = {name: np.array([64, 129], np.int32) for name in ("lengths_q", "lengths_kv")}
+    check(problem._replace(arrays={**problem.arrays, **others}), deterministic=deterministic)
+
+
+def test_calls_that_differ_in_scale_or_strides_alone_have_their_own_results() -> None:
+    for scale in (0.1, 0.5, None):
+        check(large(3, (2, 2, 2, 64, 96, 64, 64), "float16", **({} if scale is None else {"scale": scale})))
+    problem = large(3, (2, 2, 2, 64, 96, 64, 64), "float16")
+    swapped = {name: np.ascontiguousarray(array.swapaxes(1, 2)) for name, array in problem.arrays.items()}
+    check(problem._replace(options={**problem.options, "layout": "BSHD"}, arrays=swapped))
