@@ -84,23 +84,6 @@ def test_the_gradient_after_a_forward_in_place(mode: str, c: float, shape: Any, 
     assert_same(act.backward(dy, y, y, out=dy), expected)
 
 
-@pytest.mark.parametrize("mode", TEXTBOOK)
-def test_the_array_that_a_gradient_does_not_read(mode: str) -> None:
-    dy, read, unread = normal_numbers(0, (4,)), normal_numbers(1, (4,)), np.full(4, NAN)
-    x, y = (unread, read) if mode in ("sigmoid", "tanh") else (read, unread)
-    assert np.isfinite(Activation(mode).backward(dy, x, y)).all()
-
-
-def test_at_the_corners() -> None:
-    x, dy = np.array([-1.0, -0.0, 0.0, 1.0, 2.0, 2.5]), np.arange(1.0, 7.0)
-    np.testing.assert_array_equal(Activation("relu").backward(dy, x, x), [0, 0, 0, 4, 5, 6])
-    np.testing.assert_array_equal(Activation("clipped_relu", 2).backward(dy, x, x), [0, 0, 0, 4, 0, 0])
-    np.testing.assert_array_equal(Activation("clipped_relu", 2).forward(x), [0, 0, 0, 1, 2, 2])
-    np.testing.assert_array_equal(Activation("clipped_relu", -2).forward(x), [-2] * 6)
-    np.testing.assert_array_equal(Activation("clipped_relu", INF).forward(x), Activation("relu").forward(x))
-    np.testing.assert_array_equal(Activation("elu", 0.5).backward(dy, x, x)[1:], [1, 1.5, 4, 5, 6])
-
-
 @pytest.mark.parametrize(
     ("mode", "y", "dx"),
     [

@@ -318,15 +318,3 @@ def test_a_mean_far_above_the_deviation() -> None:
     assert mean == 1e8 + 3.5
     assert inverse == pytest.approx(5.25**-0.5, rel=1e-14)
     np.testing.assert_allclose(y[:, 0], (np.arange(8) - 3.5) / 5.25**0.5, rtol=1e-13)
-
-
-def test_one_value_for_each_mean() -> None:
-    """Its variance is 0, so y is the bias; and the running variance takes the 0 as it is."""
-    x = normal_numbers(0, (1, 3))
-    running = [np.ones(3), np.ones(3)]
-    y, mean, inverse = BatchNormalization(epsilon=0.25).forward_training(x, np.ones(3), np.arange(3.0), *running)
-    np.testing.assert_array_equal(y, [[0, 1, 2]])
-    np.testing.assert_array_equal(mean, x[0])
-    np.testing.assert_array_equal(inverse, [2, 2, 2])
-    assert_close(running[0], 0.9 + 0.1 * x[0])
-    assert_close(running[1], np.full(3, 0.9))

@@ -27,7 +27,6 @@ from cudnnpy.tuning.measuring.gpu_lock import gpu_lock
 from cudnnpy.tuning.store import sqlite, sqlite_file
 from cudnnpy.tuning.store.sqlite import FileUnavailableError
 
-NOT_UTF8 = os.fsdecode(b"caf\xe9")
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n"
 
 
@@ -338,28 +337,6 @@ def test_a_file_that_was_removed_is_made_again(tmp_path: Path) -> None:
     assert store.get(key(0)) is None
     assert store.put(entry(1)) == entry(1)
     assert [*Store(tmp_path / "folder" / "store.sqlite")] == [entry(1)]
-
-
-@pytest.mark.parametrize(
-    "name", ["with space", "per%20cent", "question?mark=ro", "hash#mark", "Größe", "quote'\"", NOT_UTF8]
-)
-def test_a_path_may_have_any_name(tmp_path: Path, name: str) -> None:
-    store = Store(tmp_path / name)
-    store.put(entry())
-    assert [*Store(tmp_path / name, read_only=True)] == [entry()]
-    assert (tmp_path / name).is_file()
-
-
-def test_a_file_with_a_log_gets_a_journal(tmp_path: Path) -> None:
-    """The log of a change may be lost without the file, and a network's file system does not share its memory."""
-    store = Store(tmp_path / "store.sqlite")
-    store.put(entry(0))
-    with connected(Path(store.path)) as connection:
-        connection.execute("PRAGMA journal_mode = WAL")
-    assert store.get(key(0)) == entry(0)
-    store.put(entry(1))
-    with connected(Path(store.path)) as connection:
-        assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
 
 
 @pytest.mark.parametrize("definition", ["CREATE TABLE of_a_newer_release (x)", sqlite.DEFINITION])

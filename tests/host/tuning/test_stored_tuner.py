@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping
@@ -132,21 +131,6 @@ def test_the_plan_that_the_child_compiled_is_loaded_or_else_compiled_here(
 # A problem is measured once
 
 
-def test_a_second_process_measures_nothing_and_plans_the_same(cudnn: Cudnn, new_process: Callable[[], None]) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 64, notes=("tensor_core",)), Made(3))
-    first = planned()
-    assert (first.name, first.store_layer) == ("engine 2", "")
-    new_process()
-    cudnn.measured.clear()
-    cudnn.proposed.clear()  # the heuristics are not asked
-    again = planned()
-    facts = ("name", "source", "engine", "workspace_size", "milliseconds", "notes", "deterministic")
-    assert [getattr(again, fact) for fact in facts] == [getattr(first, fact) for fact in facts]
-    assert again.store_layer == "user"
-    assert again.to_json() == first.to_json()
-    assert (cudnn.measured, cudnn.confirmed) == ([], [])
-
-
 def test_the_heuristics_and_the_engines_are_not_asked_for_a_stored_choice(
     cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,25 +197,6 @@ def test_a_c_function_is_not_kept(cudnn: Cudnn) -> None:
     cudnn.add(Made(1, size=lambda knobs: LOTS + 1))
     assert planned().name == "plain"
     assert len(levels.current().user) == 0
-
-
-def test_what_an_entry_says(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 64))
-    plan = planned(tune_seconds=3.0)
-    entry = standing()
-    assert Plan.from_json(entry.plan).name == plan.name == "engine 2"
-    assert (entry.choice.milliseconds, entry.choice.workspace_size, entry.tune_seconds, entry.complete) == (
-        1.0,
-        64,
-        3.0,
-        True,
-    )
-    assert (entry.made_with["driver"], entry.text) == (
-        "13.0",
-        "made_up problem_sums",
-    )  # no `prefer` and no `tune_seconds`
-    assert {one.name: one.milliseconds for one in entry.candidates}["engine 1"] == 10.0
-    assert Plan.from_json(entry.plan).to_json() == plan.to_json()
 
 
 # More time, less memory
@@ -325,21 +290,6 @@ def test_a_choice_for_want_of_memory_is_not_kept(cudnn: Cudnn, monkeypatch: pyte
     cudnn.scarce = lambda candidate: False
     assert planned().name == "engine 2"
     assert standing().complete
-
-
-def test_a_choice_that_little_was_missing_for_is_kept(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 3.0), Made(3, lambda knobs: 1.0))
-    cudnn.scarce = lambda candidate: candidate.name.startswith("engine 3")
-    assert planned().name == "engine 2"
-    assert (standing().complete, standing().choice.milliseconds) == (False, 3.0)
-
-
-def test_what_is_too_large_to_be_measured_is_not_missing(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1), *(Made(number, lambda knobs: 1.0, lambda knobs: 500) for number in (2, 3)))
-    cudnn.memory = 1999
-    assert planned().name == "engine 1"
-    assert standing().complete
-    assert "workspace_limit= admits it" in candidates_table(planned().candidates)
 
 
 # Without an entry
@@ -822,29 +772,4 @@ def test_threads_that_need_one_choice_measure_it_once(cudnn: Cudnn) -> None:
     assert len(cudnn.measured) == len(set(cudnn.measured))
 
 
-def _choose(number: int, path: str, start: Any, answers: Any) -> None:
-    levels.use(path)
-    start.wait()
-    answers.put((number, planned().name, selection.plan_for(MadeUp("others"), AUTOTUNE).name))
-
-
 AUTOTUNE = PlanningOptions(prefer="autotune")
-
-
-def test_processes_with_one_store_choose_alike(cudnn: Cudnn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of the eight measures other times, and would choose another engine."""
-    cudnn.add(*(Made(number) for number in range(8)))
-    fork = multiprocessing.get_context("fork")
-    start, answers = fork.Barrier(8), fork.SimpleQueue()
-    processes = []
-    for number in range(8):
-        for index, made in cudnn.engines.items():
-            made.time = lambda knobs, is_best=index == number: 1.0 if is_best else 10.0  # type: ignore[misc]
-        path = str(tmp_path / "store.sqlite")
-        processes.append(fork.Process(target=_choose, args=(number, path, start, answers)))
-        processes[-1].start()
-    found = [answers.get() for _ in processes]
-    for process in processes:
-        process.join()
-    assert sorted(number for number, *_ in found) == list(range(8))
-    assert len({names for _, *names in map(tuple, found) for names in [tuple(names)]}) == 1
