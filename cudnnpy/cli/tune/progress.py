@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any, Self, TextIO
 
 from cudnnpy.cli.text_table import has_rich, printed
-from cudnnpy.cli.tune.report import row_of
+from cudnnpy.cli.tune.report import over_default
 from cudnnpy.cli.tune.tune_problem import LostPlace, Result
 from cudnnpy.tuning.store.entry import Entry
 
@@ -79,7 +79,7 @@ def text_of(report: Result | LostPlace) -> str:
 
 
 def _choice(entry: Entry) -> str:
-    ratio = row_of(entry).over_default
+    ratio = over_default(entry)
     gain = "" if ratio is None else f" ({ratio:.3f} of the default choice)"
     return "not measured" if entry.choice.milliseconds is None else f"{entry.choice.milliseconds:.4f} ms{gain}"
 
