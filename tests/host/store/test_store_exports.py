@@ -60,7 +60,6 @@ def test_an_export_is_opened_for_reading_alone(export: Path) -> None:
         lambda: store.put(entry(1)),
         lambda: store.forget(key(1), "why"),
         lambda: store.load(export),
-        store.prune,
     ):
         with pytest.raises(
             ValueError, match=says("store must be open for writing to be changed; got <Store ...read only>")

@@ -728,7 +728,6 @@ def test_a_wrong_choice_of_an_application_is_not_taken_again(cudnn: Cudnn, tmp_p
         patch.setattr("cudnnpy.tuning.chooser.current", lambda **_: shipped)
         assert planned().store_layer == f"application {application}"
         cudnn.wrong, cudnn.engines[2].time = {"engine 2"}, lambda knobs: 99.0
-        user.prune(stale=False)
         other = levels.Layers(Store(tmp_path / "other.sqlite"), [Store(application, read_only=True)])
         patch.setattr("cudnnpy.tuning.chooser.current", lambda **_: other)
         assert (planned().name, planned().store_layer) == ("engine 1", "user")
