@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from stand_in_device import OTHER, STREAM, Array, StandInDevice, calls_of_c
 from cudnnpy import Convolution, ConvolutionTranspose, Engine, Graph, Plan, TensorSpec
 from cudnnpy._launch import plan_cache
 from cudnnpy.errors import CaptureError
+from cudnnpy.handle import Handle
 
 X, W, BIAS, Y = (2, 4, 8, 8), (6, 4, 3, 3), (6,), (2, 6, 6, 6)
 OPERATIONS: dict[str, Callable[[Convolution], Any]] = {
@@ -97,6 +99,19 @@ def test_each_array_reaches_the_operand_that_it_is_for(
         assert (launch.name, launch.stream) == ("cudnnBackendExecute", stand_in.stream)
     assert stand_in.direct_launches == 1
     assert len(stand_in.choices) == plan_cache.cache_info().misses == 1
+
+
+def test_alternating_shapes_are_set_up_once_each(stand_in: StandInDevice) -> None:
+    conv = Convolution()
+    for _ in range(4):
+        for batch in (1, 2, 3):
+            for call in ("forward", "backward"):
+                if call == "forward":
+                    conv.forward(Array(batch, *X[1:]), Array(*W))
+                else:
+                    conv.backward_data(Array(batch, *Y[1:]), Array(*W), (batch, *X[1:]))
+    assert len(stand_in.choices) == 6
+    assert (plan_cache.cache_info().size, plan_cache.cache_info().misses) == (6, 6)
 
 
 # The key
@@ -477,6 +492,37 @@ def test_wrong_addresses_of_a_plan_are_named(stand_in: StandInDevice, count: int
         plan.execute(*range(1 << 20, (1 << 20) + count), **dict.fromkeys(names, 1 << 30))
     assert stand_in.c_calls == {}
     assert stand_in.launches == []
+
+
+def test_threads_plan_and_launch_by_themselves(stand_in: StandInDevice) -> None:
+    stand_in.workspace_size = 512
+    conv = Convolution()
+    x, w = Array(*X), Array(*W)
+    start = threading.Barrier(3, timeout=10)
+    failures: list[BaseException] = []
+    handles: list[Any] = []
+
+    def work() -> None:
+        try:
+            start.wait()
+            for _ in range(50):
+                assert conv.forward(x, w).shape == Y
+            assert (plan_cache.cache_info().size, plan_cache.cache_info().misses) == (1, 1)
+            handles.append(Handle.default(0))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert failures == []
+    assert len(stand_in.choices) == 3
+    assert len(stand_in.allocated) == 3  # a workspace for each thread
+    assert len({id(handle) for handle in handles}) == 3
+    assert stand_in.c_calls["cudnnBackendExecute"] == 150
+    assert plan_cache.cache_info().size == 0
 
 
 # Threads

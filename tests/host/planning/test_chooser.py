@@ -143,21 +143,6 @@ def test_planning_counts_as_tuning(cudnn: Cudnn) -> None:
     assert cudnn.measured == ["engine 1", "engine 2"]
 
 
-def test_what_may_run_for_long_is_measured_after_the_search_of_knobs(cudnn: Cudnn, monkeypatch: Any) -> None:
-    """Of the first few, which the heuristics rank best, each is measured in its turn."""
-    monkeypatch.setitem(globals(), "ASKED", MadeUp(reduction_length=10**10))  # 0.8 s of the slowest kind
-    monkeypatch.setattr(search, "_PROMISING", 2)
-    slow = ("strict_nan_prop",)
-    cudnn.add(Made(1, notes=("tensor_core",)), Made(5, notes=slow))
-    cudnn.add(Made(6, notes=slow, runs_for=0.7), Made(2, bowl, ranges=RANGES, default=START, notes=("tensor_core",)))
-    best = tuned(tune_seconds=2.0)
-    assert best.source == "knobs"
-    names = [name for name in cudnn.measured if "blocks" not in name]
-    assert names[:2] == ["engine 1", "engine 5"]
-    assert names[-1] == "engine 6"
-    assert len(names) > 10
-
-
 @pytest.mark.parametrize("fast", ["tensor_core", "winograd", "fft"])
 def test_what_may_run_for_long_is_measured_last_and_the_longest_at_the_end(
     cudnn: Cudnn, monkeypatch: Any, fast: str
@@ -168,14 +153,6 @@ def test_what_may_run_for_long_is_measured_last_and_the_longest_at_the_end(
     tuned(tune_seconds=100.0)
     names = [name for name in cudnn.measured if "blocks" not in name]
     assert names == ["engine 1", "engine 8", "engine 7", "engine 6"]
-
-
-def test_a_slow_guess_is_measured_first_however_many_are_rejected_before_it(cudnn: Cudnn, monkeypatch: Any) -> None:
-    monkeypatch.setitem(globals(), "ASKED", MadeUp(reduction_length=10**10))
-    cudnn.add(*(Made(number, size=lambda knobs: LOTS + 1) for number in range(20, 40)))
-    cudnn.add(Made(6, lambda knobs: 3.0, notes=("strict_nan_prop",)), Made(7, notes=("tensor_core",)))
-    assert chosen().name == "engine 6"
-    assert tuned(tune_seconds=0.7).name == cudnn.measured[0] == "engine 6"
 
 
 def test_what_may_run_longer_than_there_is_time_is_not_measured(cudnn: Cudnn, monkeypatch: Any) -> None:
@@ -229,14 +206,6 @@ def test_a_guess_may_need_what_others_may_not(cudnn: Cudnn) -> None:
     cudnn.memory = 4000
     assert tuned().name == chosen().name == cudnn.measured[0] == "engine 1"
     assert not [name for name in cudnn.measured if name.startswith("engine 2")]
-
-
-def test_knobs_that_need_a_large_part_of_the_memory_are_not_tried(cudnn: Cudnn) -> None:
-    cudnn.add(Made(2, bowl, size=lambda knobs: 100 * knobs.get(SPLIT, 0), ranges=RANGES, default=START))
-    cudnn.memory = 4 * 450
-    best = tuned()
-    assert best.engine is not None
-    assert dict(best.engine.knobs) == {SPLIT: 4, TILE: 3}
 
 
 def test_the_guess_is_kept_where_there_is_no_memory_to_measure_it(cudnn: Cudnn) -> None:

@@ -7,7 +7,6 @@ environment that the tests run in, and hatchling is one of the tests' own requir
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -317,34 +316,3 @@ def test_a_package_that_nobody_installed(monkeypatch, tmp_path):
     monkeypatch.setattr(installation, "__file__", str(tmp_path / "cudnnpy" / "_process" / "installation.py"))
     monkeypatch.setattr(metadata, "distribution", missing)
     assert installation.with_extra.__wrapped__("cu12") == "'cudnnpy[cu12]'"
-
-
-CIRCLE = {
-    "gate.py": "from threading import Event\nfirst, second = Event(), Event()\n",
-    "cuda/one.py": "import gate, time\ngate.first.set()\ngate.second.wait(1)\ntime.sleep(0.2)\nDevice = 1\n"
-    "from cuda import two\nStream = two.Stream\n",
-    "cuda/two.py": "import gate\ngate.second.set()\nfrom cuda import one\nStream = one.Device\n",
-    "program.py": """
-import gate
-from concurrent.futures import ThreadPoolExecutor
-from cudnnpy._core.cuda_python import cuda_python
-
-with ThreadPoolExecutor() as threads:
-    one = threads.submit(cuda_python, "one")
-    gate.first.wait()
-    two = threads.submit(cuda_python, "two")
-    print(one.result().Stream, two.result().Stream)
-""",
-}
-
-
-def test_threads_that_load_cuda_python_first_get_whole_modules(tmp_path: Path) -> None:
-    """Its modules import one another: two threads that begin with different ones would each wait for the other."""
-    for name, source in CIRCLE.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(source)
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).resolve().parents[3]}"}
-    (tmp_path / "cuda/__init__.py").touch()
-    command = [sys.executable, str(tmp_path / "program.py")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
-    assert done.stdout == "1 1\n", done.stderr

@@ -206,14 +206,3 @@ def test_no_channels(shape: tuple[int, ...]) -> None:
     for pair, name in (((none, none), "scale"), ((None, none), "bias")):
         message = f"{name} must be None for an x of 0 channels; got an array"
         assert_refused(lambda pair=pair: OP.forward_training(x, *pair), ValueError, message)
-
-
-@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0, 3, 4), (2, 3, 0)], ids=str)
-def test_no_elements_per_activation(shape: tuple[int, ...]) -> None:
-    op, x, ones = BatchNormalization("per_activation"), np.ones(shape), np.ones(shape[1:])
-    y, mean, inverse = op.forward_training(x, ones, ones, ones.copy(), ones.copy())
-    assert_same(y, x)
-    assert_same(mean, np.zeros_like(ones))
-    assert_same(inverse, np.full_like(ones, NAN))
-    for gradient in op.backward(x, x, ones)[1:]:
-        assert_same(gradient, np.zeros_like(ones))

@@ -167,6 +167,19 @@ def test_float32_is_the_float64_result_rounded(problem: Problem) -> None:
     np.testing.assert_array_less(np.abs(y - expected), 0.5001 * np.spacing(np.abs(y)) + 1e-12)
 
 
+@settings(deadline=None, max_examples=300)
+@given(problems())
+def test_gradients_are_adjoints(problem: Problem) -> None:
+    op = problem.operation()
+    x, w = problem.arrays()
+    y = op.forward(x, w)
+    dy = np.random.default_rng(problem.seed + 1).standard_normal(y.shape)
+    product = np.vdot(y, dy)
+    scale = 1e-12 * np.linalg.norm(y) * np.linalg.norm(dy) + 1e-12
+    assert abs(product - np.vdot(x, op.backward_data(dy, w, x.shape))) <= scale
+    assert abs(product - np.vdot(w, op.backward_filter(dy, x, w.shape))) <= scale
+
+
 @settings(deadline=None, max_examples=60)
 @given(problems().filter(lambda p: np.prod(p.x_shape) + np.prod(p.w_shape) <= 100))
 def test_gradients_are_differences(problem: Problem) -> None:
@@ -201,6 +214,17 @@ def test_layouts_and_modes_agree(problem: Problem) -> None:
     close(first.operation(mode=other).forward(x, flipped), expected)
 
 
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("mode", ["cross_correlation", "convolution"])
+@pytest.mark.parametrize("padding", ["valid", "full", "same"])
+def test_single_channel_matches_scipy(rank: int, mode: str, padding: str) -> None:
+    rng = np.random.default_rng(rank)
+    x, w = rng.standard_normal((9, 8, 7)[:rank]), rng.standard_normal((3, 5, 1)[:rank])
+    function = scipy.signal.correlate if mode == "cross_correlation" else scipy.signal.convolve
+    y = Convolution(padding=padding, mode=mode).forward(x[None, None], w[None, None])
+    close(y[0, 0], function(x, w, mode=padding, method="direct"))
+
+
 @pytest.mark.parametrize("size", range(1, 12))
 @pytest.mark.parametrize("kernel", range(1, 5))
 @pytest.mark.parametrize("dilation", [1, 2])
@@ -224,13 +248,6 @@ def test_named_paddings(size: int, kernel: int, dilation: int) -> None:
     spread = np.arange(span) % dilation == 0
     centred = scipy.ndimage.correlate1d(x[0].sum(0), spread, mode="constant", origin=span % 2 - 1)  # more zeros behind
     close(forward("same", 1)[0, 0], centred)
-
-
-@pytest.mark.parametrize("kernel", range(1, 6))
-@pytest.mark.parametrize("stride", range(1, 5))
-def test_transposed_same_undoes_the_stride(kernel: int, stride: int) -> None:
-    shape = ConvolutionTranspose(padding="same", stride=stride).output_shape((1, 1, 7), (1, 1, kernel))
-    assert shape == (1, 1, 7 * stride if kernel >= stride else 6 * stride + kernel)
 
 
 def test_transpose_is_the_data_gradient_of_the_convolution() -> None:
@@ -280,18 +297,6 @@ def test_depthwise_filters_each_channel_alone() -> None:
     y = Convolution(groups=5).forward(x, w)
     for n, k in np.ndindex(2, 10):
         close(y[n, k], scipy.signal.correlate(x[n, k // 2], w[k, 0], mode="valid", method="direct"))
-
-
-def test_strided_inputs_are_read_as_they_lie() -> None:
-    rng = np.random.default_rng(0)
-    x, w = rng.standard_normal((4, 6, 10, 12)), rng.standard_normal((6, 6, 3, 5))
-    x, w = x[::2, ::-2, 1:, ::3], w.transpose(0, 1, 3, 2)[::-1, ::2]
-    conv = Convolution(padding=2)
-    y = conv.forward(x, w)
-    np.testing.assert_array_equal(y, conv.forward(x.copy(), w.copy()))
-    assert y.flags.c_contiguous
-    np.testing.assert_array_equal(conv.backward_data(y, w, x.shape), conv.backward_data(y, w.copy(), x.shape))
-    np.testing.assert_array_equal(conv.backward_filter(y, x, w.shape), conv.backward_filter(y, x.copy(), w.shape))
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward_data", "backward_filter"])

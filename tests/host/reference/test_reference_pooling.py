@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -113,18 +112,6 @@ def test_scales_dtypes_and_out(problem: Problem, dtype: Any, alpha: float, beta:
     y = problem.dy(dtype) * 2
     check_scales(pool.forward, [x], alpha, beta, problem.memory)
     check_scales(pool.backward, [dy, x, y], alpha, beta, problem.memory)
-
-
-@settings(deadline=None, max_examples=100)
-@given(problems().filter(lambda p: p.mode.startswith("average") and prod(p.x_shape) <= 100))
-def test_the_gradient_of_an_average_is_a_difference(problem: Problem) -> None:
-    """An average is linear, so that a difference of any width is a derivative."""
-    pool, x, dy = problem.operation(), problem.x(), problem.dy()
-    dx = pool.backward(dy, np.full_like(x, NAN), np.full_like(dy, NAN))  # neither is read
-    for index in np.ndindex(x.shape):
-        step = np.zeros_like(x)
-        step[index] = 0.5
-        assert dx[index] == pytest.approx(np.vdot(pool.forward(x + step) - pool.forward(x - step), dy), abs=1e-10)
 
 
 @settings(deadline=None, max_examples=100)

@@ -229,26 +229,6 @@ def test_a_lock_that_passes_from_process_to_process_is_waited_for(
     assert store.info().memory_reason == ""
 
 
-def test_a_file_that_could_not_be_written_is_not_waited_for_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor is there a second warning when it cannot be read either. Its entries are in memory."""
-    store = Store(tmp_path / "store.sqlite")
-    store.put(entry(0))
-    monkeypatch.setattr(sqlite_file, "PATIENCE_SECONDS", 0.5)
-    with locked(tmp_path / "store.sqlite"), one_warning("it stays locked"):
-        store.put(entry(1))
-        before = time.monotonic()
-        for number in range(2, 4):
-            assert store.put(entry(number)) == entry(number)
-        assert time.monotonic() - before < 0.5
-    assert [*store] == [entry(number) for number in range(4)]
-    (tmp_path / "store.sqlite").write_text("hello\n" * 1000)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert (store.get(key(0)), store.get(key(1))) == (entry(0), entry(1))
-
-
 def test_a_warning_that_is_made_an_error_leaves_a_store_that_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -383,17 +363,3 @@ def test_a_file_that_comes_to_be_another_is_not_touched(tmp_path: Path) -> None:
         assert store.get(key(0)) is None
         assert store.put(entry(1)) == store.get(key(1)) == entry(1)
     assert path.read_text() == "hello\n" * 1000
-
-
-def test_a_folder_that_cannot_be_listed_has_no_damaged_files_to_show(readable: Path) -> None:
-    path = readable / "folder" / "store.sqlite"
-    Store(path).put(entry())
-    path.parent.chmod(0o311)
-    program = f"""
-info = Store({str(path)!r}).info()
-assert (info.size > 0, info.entries, info.set_aside) == (is_seen, is_seen, ())
-"""
-    assert as_nobody(f"is_seen = True{program}") == ""
-    readable.chmod(0o700)
-    assert as_nobody(f"is_seen = False{program}") == ""
-    path.parent.chmod(0o755)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -479,18 +477,6 @@ def test_a_forced_engine_and_that_of_the_first_shape_come_before_the_store(
     assert planned(algorithm=Engine(1)).name == "engine 1"  # in spite of its fault
 
 
-@pytest.mark.parametrize("prefer", ["fastest", "autotune"])
-def test_an_absent_store_is_not_made_by_a_look_up(
-    cudnn: Cudnn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefer: Any
-) -> None:
-    cudnn.add(Made(1))
-    levels.use(str(tmp_path / "folder" / "store.sqlite"))
-    if prefer == "fastest":  # which needs not even the key
-        monkeypatch.setattr(stored_choice, "key_of", lambda *_: pytest.fail("a key was made"))
-    assert measured(Child(), prefer=prefer).name == "engine 1"
-    assert [*tmp_path.iterdir()] == []
-
-
 @pytest.mark.filterwarnings("error")
 def test_the_faults_and_choices_of_a_read_only_store_count_and_new_ones_stay_in_memory(
     cudnn: Cudnn, tmp_path: Path
@@ -506,21 +492,6 @@ def test_the_faults_and_choices_of_a_read_only_store_count_and_new_ones_stay_in_
     assert measured(Child(Measurement(None, faults=(found,))), MadeUp("others")).name == "engine 3"
     assert planned(MadeUp("others"), prefer="fastest").name == "engine 3"
     assert (tmp_path / "store.sqlite").read_bytes() == before
-
-
-@pytest.mark.parametrize("prefer", ["fastest", "autotune"])
-def test_a_store_that_stays_locked_costs_one_warning_and_its_choices(
-    cudnn: Cudnn, tmp_path: Path, prefer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
-    levels.use(str(tmp_path / "store.sqlite"))
-    planned()
-    monkeypatch.setattr("cudnnpy.tuning.store.sqlite_file.PATIENCE_SECONDS", 0.1)
-    with closing(sqlite3.connect(tmp_path / "store.sqlite", isolation_level=None)) as locked:
-        locked.execute("BEGIN EXCLUSIVE")
-        with pytest.warns(RuntimeWarning, match="it stays locked") as caught:
-            names = [measured(Child(), prefer=prefer).name for _ in range(2)]
-    assert (names, len(caught)) == (["engine 1"] * 2, 1)
 
 
 @pytest.mark.parametrize("variable", ["CUDNNPY_STORE", "CUDNNPY_STORE_LAYERS"])
