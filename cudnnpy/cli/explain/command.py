@@ -38,8 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run the candidates on the GPU, time them and compare them with each other and with float64",
     )
-    # Accepted and ignored: the stub driver is always used if there is no driver.
-    parser.add_argument("--stub-driver", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
         "--all", action="store_true", help="list every candidate, and every rejected one below its reason"
     )

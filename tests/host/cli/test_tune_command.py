@@ -95,7 +95,6 @@ def test_problems_are_tuned_kept_and_reported(capsys: pytest.CaptureFixture[str]
     noted = printed.err.splitlines()
     assert [line.partition("]")[0] for line in noted] == ["[1/3", "[2/3", "[3/3"]
     assert all("0.2500 ms (0.500 of the default choice), GPU 0, " in line for line in noted)
-    assert [" left" in line for line in noted] == [True, True, False]
     assert set(stored()) == set(PROBLEMS)
     assert sorted(path.name for path in Path().iterdir() if "sqlite" not in path.name) == ["problems.txt"]
 
@@ -232,14 +231,14 @@ def test_faults_of_a_problem_that_fails_are_stored(
     there.measure = lambda *_, **options: Measurement(None, "ended", faults=() if options["left_out"] else (fault,))
     monkeypatch.setattr(stored_choice, "driver", lambda: "13.0")
     assert tune("problems.txt", machine=ONE_GPU._replace(worker=lambda uuid: there)) == 1
-    assert "not tuned: set aside after 3 tries: ended; 1 candidate left out for faults; " in capsys.readouterr().err
+    assert "not tuned: set aside after 3 tries: ended; 1 candidate left out for faults\n" in capsys.readouterr().err
     with stores.open("user.sqlite") as store:
         assert len(store.faults()) == 3
 
 
 def test_a_choice_for_want_of_memory_is_not_stored(capsys: pytest.CaptureFixture[str]) -> None:
     assert tune("problems.txt", machine=ONE_GPU._replace(worker=worker("scarce"))) == 1
-    assert "the GPU has too little free memory to measure in; " in capsys.readouterr().err
+    assert "the GPU has too little free memory to measure in\n" in capsys.readouterr().err
     assert not Path("user.sqlite").exists()
 
 
