@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -58,19 +57,6 @@ def test_packed_strides_are_numpys(shape: list[int]) -> None:
     expected = tuple(stride // 4 for stride in np.empty(shape, np.float32).strides)
     real = [(a, b) for a, b, size in zip(packed_strides(shape), expected, shape, strict=True) if size > 1]
     assert all(a == b for a, b in real)
-
-
-@given(
-    st.lists(st.integers(1, 5), min_size=1, max_size=5).flatmap(
-        lambda s: st.tuples(st.just(s), st.permutations(range(len(s))))
-    )
-)
-def test_packed_strides_in_any_order_of_the_axes(drawn: Any) -> None:
-    shape, order = drawn
-    strides = packed_strides(shape, order)
-    inner = np.empty([shape[axis] for axis in order], np.int8).transpose(np.argsort(order))
-    assert inner.shape == tuple(shape)
-    assert all(a == b for a, b, size in zip(strides, inner.strides, shape, strict=True) if size > 1)
 
 
 @given(

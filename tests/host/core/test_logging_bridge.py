@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -199,25 +198,6 @@ print("end")
 
 
 # Threads, handlers that do more or fail, and exit
-
-
-def test_messages_of_many_threads(kept: LogRecords) -> None:
-    def work() -> None:
-        made = raw.cudnnTensorDescriptor_t()
-        raw.call("cudnnCreateTensorDescriptor", ctypes.byref(made))
-        for _ in range(50):
-            assert raw.cudnnSetTensor4dDescriptor(made, *BAD) == raw.CUDNN_STATUS_BAD_PARAM
-        raw.call("cudnnDestroyTensorDescriptor", made)
-
-    threads = [threading.Thread(target=work, name=f"worker {number}") for number in range(8)]
-    with cudnnpy.log_to("cudnnpy", level="ERROR"):
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    found = [(record.threadName, record.thread) for record in kept.records]
-    assert len(found) == 400
-    assert set(found) == {(thread.name, thread.ident) for thread in threads}
 
 
 def test_a_handler_may_call_cudnn_and_log_to(tensor: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import struct
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -241,30 +240,3 @@ def test_a_launch_that_interrupts_captures_does_not_let_them_run(graphs: StandIn
     assert others
     assert set(others) <= {tuples(50_000 + number) for number in range(10)}
     assert launcher.direct
-
-
-def test_threads_have_their_own(graphs: StandInGraphs) -> None:
-    planned = Planned(graphs)
-    failures: list[BaseException] = []
-    lock = threading.Lock()  # the stand-in has one capture at a time
-
-    def work(first: int) -> None:
-        try:
-            launcher = Launcher(planned)
-            for number in range(300):
-                with lock:
-                    launcher.run(tuples(first + number), STREAM + first)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(first,)) for first in (10_000, 20_000, 30_000)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert failures == []
-    assert sorted(launched(graphs)) == sorted(
-        (tuples(first + number), STREAM + first) for first in (10_000, 20_000, 30_000) for number in range(300)
-    )
-    gc.collect()
-    assert cudnnpy.cache_info().direct_launches == 0  # with the threads

@@ -193,19 +193,6 @@ def test_the_functions_of_a_call_are_replaced_only_while_calls_are_traced(file: 
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_blocks_within_each_other(file: Lines) -> None:
-    inner = Lines()
-    with cudnnpy.trace(file=file):
-        with cudnnpy.trace(file=inner):
-            convolve()
-        with cudnnpy.trace(0):
-            convolve()
-        convolve(2)
-    convolve()
-    assert (len(file.lines), len(inner.lines)) == (2, 1)
-
-
-@pytest.mark.usefixtures("stand_in")
 def test_calls_of_every_thread_are_traced(file: Lines) -> None:
     with cudnnpy.trace(file=file):
         threads = [threading.Thread(target=convolve, args=[3]) for _ in range(3)]

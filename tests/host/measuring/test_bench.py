@@ -323,17 +323,6 @@ def test_the_fastest_and_the_default_are_timed_again_in_alternation() -> None:
     assert slow.milliseconds == 1.3
 
 
-def test_a_final_comparison_that_fails_leaves_the_times_from_before() -> None:
-    class Scarce(Sketch):
-        def _timed_launches(self, candidate: Candidate) -> Any:
-            raise MemoryError("no more")
-
-    bench = Scarce({})
-    default, first = timed("default", 1.05, bench), timed("first", 1.0, bench)
-    assert bench.finalists([default, first], default) == [first, default]
-    assert (default.milliseconds, first.milliseconds) == (1.05, 1.0)
-
-
 def test_a_finalist_that_is_slower_in_every_round_is_left_out_of_the_next() -> None:
     bench = Sketch({}, {"first": 1.0, "second": 1.05})
     first, second = timed("first", 1.0, bench), timed("second", 1.05, bench)

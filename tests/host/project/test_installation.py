@@ -195,22 +195,6 @@ def test_commands_for_a_gpu_say_first_that_there_is_no_driver(
         assert "pip install" not in done.stderr
 
 
-def test_planning_says_that_it_needs_cudnn_and_a_profile_that_it_needs_the_gpu(
-    bare: tuple[Path, Path], libraries: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "problems.txt").write_text("forward 1x3x8x8 4x3x3x3")
-    program = bare[0].with_name("cudnnpy")
-    for command in ("plan problems.txt -o plans.jsonl", "explain forward 1x3x8x8 4x3x3x3"):
-        done = run(program, *command.split(), "--device", "h200", cwd=tmp_path, check=False, libraries=libraries)
-        start = f"cudnnpy {command.split()[0]}: planning for a device profile needs cuDNN, and no driver: libcudnn"
-        assert (done.returncode, done.stderr.startswith(start)) == (2, True), done.stderr
-        assert install_line(bare) in done.stderr
-    done = run(program, "device-profile", "-o", "gpu.json", cwd=tmp_path, check=False, libraries=libraries)
-    assert done.returncode == 2
-    if not has_driver(libraries):
-        assert done.stderr == f"cudnnpy device-profile: {without_python_advice(NO_DRIVER)}\n"
-
-
 # What the files hold
 
 

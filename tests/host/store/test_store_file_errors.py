@@ -279,21 +279,6 @@ def test_a_store_with_a_trigger_and_a_database_of_another_program_are_refused(tm
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
-def test_a_forgotten_plan_is_forgotten_through_a_link_too(tmp_path: Path) -> None:
-    """SQLite's journal lies beside the file that the link names."""
-    path, link = tmp_path / "folder" / "store.sqlite", tmp_path / "link"
-    link.symlink_to(path)
-    linked = Store(link)
-    linked.put(entry(0))
-    assert path.is_file()
-    assert linked.path == str(link)
-    with connected(path) as other:
-        other.execute("SELECT count(*) FROM cudnnpy_rows").fetchone()
-        Store(path).forget(key(0), "it failed")
-        assert (linked.get(key(0)), [*linked]) == (None, [])
-    assert linked.info().size == path.stat().st_size
-
-
 def test_folders_are_made_for_their_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody else can replace the store, or the lock of a GPU. Folders that exist stay as they are."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))

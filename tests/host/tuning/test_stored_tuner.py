@@ -323,19 +323,6 @@ def test_without_a_measurer_a_stored_choice_is_taken_and_nothing_else_happens(cu
     assert cudnn.confirmed == []
 
 
-def test_the_process_of_the_caller_runs_no_candidate(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
-    planned()
-    entry = levels.current().user.get(standing().key)
-    cudnn.measured.clear()
-    levels.use("")
-    child = Child(Measurement(entry))
-    plan = measured(child)
-    assert (plan.name, plan.milliseconds, plan.store_layer, standing().plan) == ("engine 2", 1.0, "", entry.plan)  # type: ignore[union-attr]
-    assert [one.name for one in plan.candidates] == [one.name for one in entry.candidates]  # type: ignore[union-attr]
-    assert (cudnn.measured, cudnn.confirmed, child.confirmed) == ([], [], [])
-
-
 def test_an_entry_for_another_problem_is_neither_used_nor_stored(cudnn: Cudnn) -> None:
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
     planned(MadeUp("others"))
