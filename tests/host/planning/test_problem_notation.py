@@ -400,7 +400,15 @@ def test_any_text_is_a_problem_or_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["z" * 10**6, "forward " * 10**5, "word " * 10**5, "{" * 10**6, "graph " + "{}" * 10**5, '{"' + "\\" * 10**6],
+    [
+        "z" * 10**6,
+        "z" * ((1 << 20) + 1),
+        "forward " * 10**5,
+        "word " * 10**5,
+        "{" * 10**6,
+        "graph " + "{}" * 10**5,
+        '{"' + "\\" * 10**6,
+    ],
 )
 def test_a_long_text_is_refused_as_well(text: str) -> None:
     with pytest.raises(ProblemTextError):
