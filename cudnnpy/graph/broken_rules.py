@@ -164,7 +164,8 @@ def check_graph(graph: OperationGraph, names: Mapping[int, str]) -> None:
     for rule, effect in _REJECTIONS:
         for uid, expected in rule(graph):
             shape, _, strides, _ = graph.specs[uid]
-            name = names.get(views.get(uid, uid), "an intermediate result")
+            view = f"{names.get(views[uid])} transposed" if uid in views else "an intermediate result"
+            name = names.get(uid, view)
             raise ValueError(
                 f"{name} must have {expected}; got shape {shape} and strides {strides}, for which cuDNN {effect}"
             )
