@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import wraps
-from inspect import CO_VARKEYWORDS, isfunction
-from typing import Any, NoReturn, TypeVar
+from inspect import CO_VARKEYWORDS, Signature, isfunction, signature
+from typing import Any, NoReturn, TypeVar, cast
 
 _ClassT = TypeVar("_ClassT", bound=type)
+_FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
 
 _SHOWN = 60  # characters of a name that are compared
 _CUTOFF = 0.75  # of difflib's ratio, for names that are meant
@@ -171,7 +172,7 @@ def _check_arguments(options_class: type, given: tuple[Any, ...], options: dict[
     if len(given) > len(positional):
         remedy = f". {_FILTER}" if "dilation" in {option.name for option in known} else ""
         limit = f"named after {', '.join(positional)}" if positional else "named"
-        shown = ", ".join(repr(one) if isinstance(one, int | float) else type(one).__name__ for one in given)
+        shown = ", ".join(map(_shown, given))
         raise TypeError(f"the options of {name} must be {limit}; got ({shown:.80}){remedy}") from None
     for option in options:
         if option not in (names := [one.name for one in known]):
@@ -181,37 +182,62 @@ def _check_arguments(options_class: type, given: tuple[Any, ...], options: dict[
 
 
 def explain_keywords(kind: type, suggest: Callable[[object, str, tuple[str, ...]], str]) -> None:
-    """Make the public methods that a class defines explain unknown keywords, except those that take any keyword.
+    """Make the public methods that a class defines explain calls that do not fit, except those that take any keyword.
 
     `suggest` returns the end of the error from the object, the unknown keyword and the names of the arguments.
     """
     for name, method in list(vars(kind).items()):
         is_public = name == "__init__" or not name.startswith("_")
         if is_public and isfunction(method) and not method.__code__.co_flags & CO_VARKEYWORDS:
-            setattr(kind, name, _explaining(method, suggest))
+            setattr(kind, name, explained(method, suggest))
 
 
-def _explaining(
-    method: Callable[..., Any], suggest: Callable[[object, str, tuple[str, ...]], str]
-) -> Callable[..., Any]:
-    code = method.__code__
-    known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-    called = method.__qualname__.removesuffix(".__init__")
+def explained(
+    function: _FunctionT,
+    suggest: Callable[[Any, str, tuple[str, ...]], str] = lambda _object, unknown, known: did_you_mean(
+        near(unknown, known)
+    ),
+) -> _FunctionT:
+    """Make a function or method explain unknown keywords, and arguments that are missing or too many."""
 
-    @wraps(method)
+    @wraps(function)
     def call(*given: Any, **named: Any) -> Any:
         try:
-            return method(*given, **named)
+            return function(*given, **named)
         except TypeError:
-            unknown = next((name for name in named if name not in known), None)
-            if unknown is None or not given:
-                raise
-            raise TypeError(
-                f"an argument of {called} must be one of {', '.join(known)}; got {unknown!r:.80}"
-                f"{suggest(given[0], unknown, known)}"
-            ) from None
+            _check_call(function, given, named, suggest)
+            raise
 
-    return call
+    return cast(_FunctionT, call)
+
+
+def _check_call(function: Any, given: tuple[Any, ...], named: dict[str, Any], suggest: Callable[..., str]) -> None:
+    """Raise TypeError for arguments that the signature of a function does not take."""
+    accepted, called = signature(function), function.__qualname__
+    is_method = next(iter(accepted.parameters), "") == "self" and bool(given)
+    if called.endswith(".__init__") and is_method:
+        called = type(given[0]).__name__
+    parameters = list(accepted.parameters.values())[is_method:]
+    known = tuple(one.name for one in parameters)
+    if unknown := next((name for name in named if name not in known), ""):
+        raise TypeError(
+            f"an argument of {called} must be one of {', '.join(known)}; got {unknown!r:.80}"
+            f"{suggest(given[0] if given else None, unknown, known)}"
+        ) from None
+    try:
+        accepted.bind(*given, **named)
+    except TypeError as error:
+        bare = [one.replace(annotation=one.empty) for one in parameters]
+        by_name = [one.name for one in parameters if one.kind == one.KEYWORD_ONLY]
+        advice = f". The arguments after * have names, as {by_name[0]}=" if by_name and "too many" in str(error) else ""
+        shown = ", ".join((*map(_shown, given[is_method:]), *(f"{name}={_shown(one)}" for name, one in named.items())))
+        raise TypeError(
+            f"the arguments of {called} must be {Signature(bare)}; got ({shown:.200}): {error}{advice}"
+        ) from None
+
+
+def _shown(argument: object) -> str:
+    return repr(argument) if isinstance(argument, int | float | str | None) else type(argument).__name__
 
 
 def suggest_argument(operation: object, unknown: str, known: tuple[str, ...]) -> str:

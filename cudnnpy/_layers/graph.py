@@ -925,7 +925,9 @@ class Graph(PublicDir):
         order = graph.in_memory if found is None else found[1]
         names = [uids[node.uid] for node in nodes]
         caller = CallerOperands(tuple(node.name for node in nodes), tuple(map(names.index, order)))
-        return GraphProblem(graph, device) if found is None else ConvolutionProblem(*found[0]), caller
+        if found is None:
+            return GraphProblem(graph, device, names=caller.names_in_order), caller
+        return ConvolutionProblem(*found[0]), caller
 
     def plan(self, device: int | DeviceProfile = 0) -> Plan:
         """Choose the plan of the graph, to be executed with raw addresses.

@@ -127,7 +127,11 @@ def parse(text: str, device: int = 0) -> tuple[Problem, PlanningOptions]:
     a str.
     """
     if not isinstance(text, str):
-        raise TypeError(f"text must be a str; got {type(text).__name__}")
+        advice = ". It has plan() and candidates() itself" if hasattr(text, "candidates") else ""
+        raise TypeError(
+            "problem must be a str in the notation, such as 'forward 8x64x28x28 64x64x3x3 pad=1'; "
+            f"got a {type(text).__name__}{advice}"
+        )
     if len(text) > MAX_PROBLEM_CHARACTERS:
         raise ProblemTextError(f"text must have {MAX_PROBLEM_CHARACTERS} characters at most; got {len(text)}", 1)
     words = list(_split(text))

@@ -311,6 +311,11 @@ def _check_together(given: Operands, *names: str) -> None:
         raise TypeError(f"{' and '.join(names)} must be given together; got no {missing[0]}")
 
 
+def _dtype_of_statistics(x: TensorSpec) -> ElementName:
+    """Return the data type of a mean or an inverse variance, which would overflow in float16."""
+    return "float64" if x.dtype == "float64" else "float32"
+
+
 def _normalization(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtype: ElementName) -> Any:
     x, scale, mode = given["x"], given["scale"], options["mode"]
     _check_statistic("scale", scale, x)
@@ -324,7 +329,7 @@ def _normalization(options: Mapping[str, Any], given: Mapping[str, TensorSpec], 
     _check_together(given, *statistics_names[mode == raw.CUDNN_RMS_NORM :])
     _check_equal("scale", given, "bias")
     found = {"y": _like(x.shape, x, dtype)}
-    statistic = _like(tuple(statistics(mode, x.shape, scale.shape)), x, dtype)
+    statistic = _like(tuple(statistics(mode, x.shape, scale.shape)), x, _dtype_of_statistics(x))
     for name in ("input_running_mean", "input_running_var", *statistics_names):
         if name in given:
             _check_shape(name, given[name], statistic.shape)
@@ -332,7 +337,8 @@ def _normalization(options: Mapping[str, Any], given: Mapping[str, TensorSpec], 
         found |= {"mean": statistic} if mode != raw.CUDNN_RMS_NORM else {}
         found["inv_variance"] = statistic
     if "input_running_mean" in given and "exp_avg_factor" in given:
-        found |= dict.fromkeys(("output_running_mean", "output_running_var"), statistic)
+        running = statistic._replace(dtype=given["input_running_mean"].dtype)
+        found |= dict.fromkeys(("output_running_mean", "output_running_var"), running)
     return found
 
 
@@ -345,7 +351,8 @@ def _normalization_backward(options: Mapping[str, Any], given: Mapping[str, Tens
         raise TypeError("mean must be a node, except for rms_norm; got none")
     _check_shape("inv_variance", given["inv_variance"], tuple(statistics(mode, x.shape, scale.shape)))
     _check_equal("inv_variance", given, "mean")
-    return {"dx": _like(x.shape, x, dtype), **dict.fromkeys(("dscale", "dbias"), _like(scale.shape, scale, dtype))}
+    gradient = _like(scale.shape, scale, scale.dtype)  # engines write no other data type
+    return {"dx": _like(x.shape, x, dtype), **dict.fromkeys(("dscale", "dbias"), gradient)}
 
 
 def _packed(shape: tuple[int, ...], dtype: ElementName) -> TensorSpec:

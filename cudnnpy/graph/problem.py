@@ -72,6 +72,8 @@ class GraphProblem:
     beta: float = 0.0
     kind: str = "graph"
     has_finite_results: bool = False  # operations such as a division give infinities
+    #: the caller's names of the tensors for texts, in the order of `operands`; the same graph is the same problem without them
+    names: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -108,7 +110,8 @@ class GraphProblem:
 
     def __str__(self) -> str:
         tensors = ", ".join(
-            f"{name} {spec.dtype}{list(spec.shape)}" for name, spec in zip(self.operands, self.specs, strict=True)
+            f"{name} {spec.dtype}{list(spec.shape)}"
+            for name, spec in zip(self.names or self.operands, self.specs, strict=True)
         )
         return f"{self.title}: {tensors}"
 
@@ -194,7 +197,7 @@ class GraphProblem:
         kinds = {operation.kind for operation in self.graph.operations}
         others = {
             name: channels_last_strides(spec.shape)
-            for name, spec in zip(self.operands, self.specs, strict=True)
+            for name, spec in zip(self.names or self.operands, self.specs, strict=True)
             if len(spec.shape) > 3 and not are_channels_last(spec)
         }
         if not others or not kinds.isdisjoint(_PRODUCTS):

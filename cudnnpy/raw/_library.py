@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Never, NoReturn
+from typing import Any, Never
 
 from cudnnpy._process.installation import to_install
 from cudnnpy._process.module_state import declare, fork_safe_lock, process_cache, reset
@@ -397,14 +397,8 @@ def unchecked(name: str) -> Callable[..., int]:
 @process_cache
 def checked(name: str) -> Callable[..., Any]:
     """Return the function with checks that reject arguments that would end the process."""
-    return refusing(name, bound(name), bound)
-
-
-def refuse_keywords(name: str, named: Mapping[str, object]) -> NoReturn:
-    """Raise TypeError for arguments of a C function that are passed by name."""
-    raise TypeError(
-        f"{name}: arguments must be positional, as in C; got {next(iter(named))}=. The function is {prototype(name)}"
-    )
+    function_info(name)  # raises for a name that the headers do not have
+    return refusing(name, bound)
 
 
 def call(name: str, *arguments: object, **named: Never) -> None:
@@ -439,10 +433,8 @@ def call(name: str, *arguments: object, **named: Never) -> None:
     >>> raw.call("cudnnCreateTensorDescriptor", byref(tensor))
     >>> raw.call("cudnnDestroyTensorDescriptor", tensor)
     """
-    if named:
-        refuse_keywords(name, named)
     try:
-        status = checked(name)(*arguments)
+        status = checked(name)(*arguments, **named)
     except ctypes.ArgumentError as error:
         for argument in arguments:
             getattr(argument, "_as_parameter_", None)  # raises the exception of a closed object, which ctypes dropped

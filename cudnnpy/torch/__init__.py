@@ -12,6 +12,7 @@ cudnnpy does not handle fall back to PyTorch's kernels, and `stats` counts them 
 PyTorch; `enable` does.
 """
 
+from cudnnpy._checks.suggestions import explained
 from cudnnpy.torch.fallback_stats import Stats, reset_stats, stats
 from cudnnpy.torch.registration import disable, enable, is_enabled
 
@@ -19,6 +20,7 @@ __all__ = ["Stats", "disable", "enable", "is_enabled", "reset_stats", "stats"]
 
 for _name in __all__:  # users find them in cudnnpy.torch
     globals()[_name].__module__ = __name__
+enable = explained(enable)
 
 
 def __dir__() -> list[str]:

@@ -55,7 +55,7 @@ def test_numbers_of_channels_are_the_shape_of_w(module: Any, name: str) -> None:
 
 def test_too_many_positional_options() -> None:
     text = refusal(cudnnpy.Pooling, "max", 2, 2)
-    assert text == "the options of Pooling must be named after mode, window; got (str, 2, 2)"
+    assert text == "the options of Pooling must be named after mode, window; got ('max', 2, 2)"
     text = refusal(reference.Convolution, np.ones((1000, 1000)), np.ones(3))
     assert "; got (ndarray, ndarray). The numbers of channels" in text
 
@@ -129,7 +129,9 @@ def test_an_option_or_another_name_in_a_call_is_told_where_it_belongs(module: An
     assert refusal(conv.forward, x=1, zzz=2).endswith("; got 'zzz'")
     momentum = refusal(module.BatchNormalization().forward_training, 1, 2, 3, momentum=0.1)
     assert momentum.endswith(f". {_SENTENCES['momentum']}")
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'w'"):
+    with pytest.raises(
+        TypeError, match=r"Convolution.forward must be \(x, w, .* got \(1\): missing a required argument: 'w'"
+    ):
         conv.forward(1)
 
 

@@ -314,7 +314,7 @@ def test_a_text_that_is_no_problem_is_refused_in_one_line(text: str, column: int
 
 @pytest.mark.parametrize("text", [None, b"forward", 7, ["forward"]])
 def test_what_is_no_text_is_a_type_error(text: object) -> None:
-    with pytest.raises(TypeError, match=f"text must be a str; got {type(text).__name__}"):
+    with pytest.raises(TypeError, match=f"problem must be a str in the notation, .*; got a {type(text).__name__}"):
         parse(text)
 
 

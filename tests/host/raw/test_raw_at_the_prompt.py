@@ -99,8 +99,8 @@ def test_check_names_the_function_that_returned_the_status() -> None:
 
 
 def test_an_unknown_status_is_an_int_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_functions, "checked", lambda _name: lambda *_: 7777)
-    status = _functions.function("cudnnCreate")(None)
+    monkeypatch.setattr(_functions, "bound", lambda _name: lambda *_: 7777)
+    status = _functions.function("cudnnCreate")(byref(raw.cudnnHandle_t()))
     assert (status, str(status), repr(status)) == (7777, "unknown_7777", "<cudnnStatus_t.unknown_7777: 7777>")
     assert pickle.loads(pickle.dumps(status)) == 7777
     with pytest.raises(errors.StatusError, match=r"^cudnnCreate returned an unknown status \(7777\)"):
