@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import wraps
@@ -40,20 +40,8 @@ _FILTER = "The numbers of channels and the size of the filter are the shape of w
 _TARGET = "For each axis, output_padding = target - ((size - 1) * stride - 2 * padding + dilation * (kernel - 1) + 1)"
 # Options that have no counterpart of their own -> a sentence.
 _SENTENCES: dict[str, str] = {
-    **dict.fromkeys(
-        (
-            "in_channels",
-            "out_channels",
-            "num_filter",
-            "filters",
-            "kernel",
-            "kernel_size",
-            "kernel_shape",
-            "weight",
-            "w",
-        ),
-        _FILTER,
-    ),
+    **dict.fromkeys(("in_channels", "out_channels", "num_filter", "filters", "kernel", "kernel_size"), _FILTER),
+    **dict.fromkeys(("kernel_shape", "weight", "w"), _FILTER),
     **dict.fromkeys(("num_features", "channels"), "The arrays' shapes have the number of channels"),
     **dict.fromkeys(("bias", "use_bias", "no_bias"), "A bias is an argument of forward"),
     "activation": "An activation is an argument of forward",
@@ -80,6 +68,11 @@ _SENTENCES: dict[str, str] = {
     "count_include_pad": 'Give mode="average_include_padding" or "average_exclude_padding"',
     "inplace": "Give out=x to the call",
     **dict.fromkeys(("device", "dtype"), "The arrays of a call have them"),
+    "layout": "The axes are (N, C, spatial...); strides= of (H * W * C, 1, W * C, C) are channels last",
+    **dict.fromkeys(("dropout", "dropout_p"), "Attention with dropout is a kind of cudnnpy.Graph: docs/not-here.md"),
+    **dict.fromkeys(
+        ("attn_mask", "mask"), "Give bias=, -infinity where nothing is attended; or causal=True, window=, lengths_q="
+    ),
 }
 
 _AVERAGES = "Did you mean 'average_include_padding' or 'average_exclude_padding'?"
@@ -97,7 +90,7 @@ _VALUES: dict[str, dict[str, str]] = {
         "add": "Did you mean 'add'?",
     },
     "off": {"fastest": "MXNet's off is prefer='fastest'"},
-    "heur_mode_a": {"fastest": "cudnn-frontend's heur_mode.A is prefer='fastest'"},
+    **{name: {"fastest": "cudnn-frontend's heur_mode.A is prefer='fastest'"} for name in ("heur_mode_a", "a")},
     "channels_last": {
         "NHWC": "Axes (N, H, W, C) are 'NHWC'; axes (N, C, H, W) that are channels last in memory need no option"
     },
@@ -150,35 +143,8 @@ def with_suggestions(options_class: _ClassT) -> _ClassT:
 
     `__init__` stays the constructor of the dataclass for help, signatures and type checkers.
     """
-    construct: Callable[..., None] = options_class.__init__  # type: ignore[misc]
-
-    @wraps(construct)
-    def __init__(self: Any, *given: Any, **options: Any) -> None:
-        try:
-            construct(self, *given, **options)
-        except TypeError:
-            _check_arguments(type(self), given, options)
-            raise
-
-    options_class.__init__ = __init__  # type: ignore[misc]
+    options_class.__init__ = explained(options_class.__init__)  # type: ignore[misc]
     return options_class
-
-
-def _check_arguments(options_class: type, given: tuple[Any, ...], options: dict[str, Any]) -> None:
-    """Raise TypeError for more positional arguments than options that may be positional, and for unknown options."""
-    known = [option for option in fields(options_class) if option.init]
-    positional = [option.name for option in known if not option.kw_only]
-    name = options_class.__name__
-    if len(given) > len(positional):
-        remedy = f". {_FILTER}" if "dilation" in {option.name for option in known} else ""
-        limit = f"named after {', '.join(positional)}" if positional else "named"
-        shown = ", ".join(map(_shown, given))
-        raise TypeError(f"the options of {name} must be {limit}; got ({shown:.80}){remedy}") from None
-    for option in options:
-        if option not in (names := [one.name for one in known]):
-            raise TypeError(
-                f"an option of {name} must be one of {', '.join(names)}; got {option!r:.80}{_suggest_option(option, names)}"
-            ) from None
 
 
 def explain_keywords(kind: type, suggest: Callable[[object, str, tuple[str, ...]], str]) -> None:
@@ -194,8 +160,8 @@ def explain_keywords(kind: type, suggest: Callable[[object, str, tuple[str, ...]
 
 def explained(
     function: _FunctionT,
-    suggest: Callable[[Any, str, tuple[str, ...]], str] = lambda _object, unknown, known: did_you_mean(
-        near(unknown, known)
+    suggest: Callable[[Any, str, tuple[str, ...]], str] = lambda _object, unknown, known: suggest_option(
+        unknown, known
     ),
 ) -> _FunctionT:
     """Make a function or method explain unknown keywords, and arguments that are missing or too many."""
@@ -214,9 +180,9 @@ def explained(
 def _check_call(function: Any, given: tuple[Any, ...], named: dict[str, Any], suggest: Callable[..., str]) -> None:
     """Raise TypeError for arguments that the signature of a function does not take."""
     accepted, called = signature(function), function.__qualname__
-    is_method = next(iter(accepted.parameters), "") == "self" and bool(given)
-    if called.endswith(".__init__") and is_method:
-        called = type(given[0]).__name__
+    is_method = next(iter(accepted.parameters), "") in ("self", "cls") and bool(given)
+    if called.endswith((".__init__", ".__new__")) and is_method:
+        called = (given[0] if isinstance(given[0], type) else type(given[0])).__name__
     parameters = list(accepted.parameters.values())[is_method:]
     known = tuple(one.name for one in parameters)
     if unknown := next((name for name in named if name not in known), ""):
@@ -229,7 +195,11 @@ def _check_call(function: Any, given: tuple[Any, ...], named: dict[str, Any], su
     except TypeError as error:
         bare = [one.replace(annotation=one.empty) for one in parameters]
         by_name = [one.name for one in parameters if one.kind == one.KEYWORD_ONLY]
-        advice = f". The arguments after * have names, as {by_name[0]}=" if by_name and "too many" in str(error) else ""
+        advice = ""
+        if by_name and "too many" in str(error):
+            advice = (
+                f". {_FILTER}" if "dilation" in by_name else f". The arguments after * have names, as {by_name[0]}="
+            )
         shown = ", ".join((*map(_shown, given[is_method:]), *(f"{name}={_shown(one)}" for name, one in named.items())))
         raise TypeError(
             f"the arguments of {called} must be {Signature(bare)}; got ({shown:.200}): {error}{advice}"
@@ -256,7 +226,8 @@ def our_option(option: str) -> str:
     return _OPTIONS.get(option, "")
 
 
-def _suggest_option(option: str, names: list[str]) -> str:
+def suggest_option(option: str, names: Collection[str]) -> str:
+    """Return the end of the error for an unknown option, which may be another library's, or ""."""
     ours = our_option(option)
     if ours in names:
         unit = ", in bytes" if ours == "workspace_limit" else ""
@@ -269,21 +240,8 @@ def _suggest_option(option: str, names: list[str]) -> str:
 def refuse_call(operation: object, *arguments: object, **options: object) -> NoReturn:
     """Raise the TypeError of a call of an operation itself, which layers of frameworks permit: it names the methods."""
     kind = type(operation)
-    raise TypeError(f"a call of {kind.__name__} must name a method ({_methods(kind)}); got a call of the object itself")
-
-
-def refuse_attribute(operation: object, name: str) -> NoReturn:
-    """Raise the AttributeError of an attribute that an operation lacks: it names the methods."""
-    kind, advice = type(operation), ""
-    if "workspace" in name and hasattr(kind, "plan"):
-        advice = ': type plan("forward", x, w).workspace_size'
-    elif not name.startswith("_"):
-        advice = f". Its methods are {_methods(kind, 'plan', 'candidates', 'output_shape')}"
-    raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}{advice}", name=name, obj=operation)
-
-
-def _methods(kind: type, *others: str) -> str:
-    """Return the names of the methods that compute, and of `others` that the operation has, as text."""
     methods = [name for name in dir(kind) if name.startswith(("forward", "backward"))]
     methods.sort(key=lambda name: not name.startswith("forward"))
-    return ", ".join([*methods, *(name for name in others if hasattr(kind, name))])
+    raise TypeError(
+        f"a call of {kind.__name__} must name a method ({', '.join(methods)}); got a call of the object itself"
+    )

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._core.layouts import TensorSpec, are_channels_last
+from cudnnpy._core.layouts import are_channels_last, stride_order
 from cudnnpy.graph.attention_lowerings import PRODUCTS_OF_GRADIENT, with_views
 from cudnnpy.graph.graph_facts import HALVES, VECTOR, broadcasts_otherwise, long_axes, rows_are_aligned, sizes
 from cudnnpy.graph.operation_graph import OperationGraph, each_uid
@@ -28,7 +28,6 @@ _REDUCTIONS = {
 _SOFTMAX_REDUCTIONS = {raw.CUDNN_REDUCE_TENSOR_ADD, raw.CUDNN_REDUCE_TENSOR_MAX}
 _LOGICAL = {raw.CUDNN_POINTWISE_LOGICAL_AND, raw.CUDNN_POINTWISE_LOGICAL_OR, raw.CUDNN_POINTWISE_LOGICAL_NOT}
 _OF_ROWS = {raw.CUDNN_LAYER_NORM, raw.CUDNN_RMS_NORM}
-_OF_CHANNELS = {raw.CUDNN_BATCH_NORM, raw.CUDNN_INSTANCE_NORM}
 _INTERPOLATIONS = {raw.CUDNN_RESAMPLE_BILINEAR, raw.CUDNN_RESAMPLE_NEAREST}
 
 
@@ -104,35 +103,17 @@ def _has_uncommon_modes(graph: OperationGraph) -> bool:
     return has_flags or raw.CUDNN_POINTWISE_FLOOR_MOD in _options(graph, "pointwise", "mode")
 
 
-def _normalized(graph: OperationGraph, modes: set[int]) -> Iterator[tuple[TensorSpec, TensorSpec]]:
-    """Yield x and scale of the normalizations of some modes."""
-    for one in graph.operations:
-        if one.kind in ("norm_forward", "norm_backward") and one.option("mode") in modes:
-            tensors: dict[str, Any] = one.tensors
-            yield graph.specs[tensors["x"]], graph.specs[tensors["scale"]]
-
-
 def _normalizes_other_axes(graph: OperationGraph) -> bool:
-    """Return whether a layer_norm or rms_norm normalizes other axes than the innermost ones in the memory of x and scale."""
-    for x, scale in _normalized(graph, _OF_ROWS):
-        axes = sorted((a for a, n in enumerate(x.shape) if n > 1), key=lambda axis: -cast(Any, x.strides)[axis])
-        normalized = [axis for axis in axes if scale.shape[axis] > 1]
-        in_scale = sorted(normalized, key=lambda axis: -cast(Any, scale.strides)[axis])
-        is_innermost = normalized == axes[len(axes) - len(normalized) :] and (normalized or not axes)
-        if not is_innermost or in_scale != normalized or 0 in normalized:
-            return True
+    """Return whether a layer_norm or rms_norm has a scale of other axes than the innermost ones in memory."""
+    for one in graph.operations:
+        if one.kind in ("norm_forward", "norm_backward") and one.option("mode") in _OF_ROWS:
+            tensors: dict[str, Any] = one.tensors
+            x, scale = (graph.specs[tensors[name]] for name in ("x", "scale"))
+            order = [axis for axis in stride_order(cast(Any, x.strides)) if x.shape[axis] > 1]
+            normalized = [axis for axis in stride_order(cast(Any, scale.strides)) if scale.shape[axis] > 1]
+            if not normalized or 0 in normalized or normalized != order[-len(normalized) :]:
+                return True
     return False
-
-
-def _is_batch_norm_of_other_axes(graph: OperationGraph) -> bool:
-    is_inference = raw.CUDNN_NORM_FWD_INFERENCE in _options(graph, "norm_forward", "phase")
-    is_batch_norm = raw.CUDNN_BATCH_NORM in _options(graph, "norm_forward", "mode")
-    return is_batch_norm and (is_inference or not _ranks(graph, "norm_forward") & {4, 5})
-
-
-def _has_scale_of_other_axes(graph: OperationGraph) -> bool:
-    specs = [(x.shape, scale.shape) for x, scale in _normalized(graph, _OF_CHANNELS)]
-    return any(scale != (1, *x[1:2], *(1 for _ in x[2:])) for x, scale in specs)
 
 
 _RULES: tuple[tuple[Callable[[OperationGraph], bool], str], ...] = (
@@ -155,21 +136,7 @@ _RULES: tuple[tuple[Callable[[OperationGraph], bool], str], ...] = (
     ),
     (
         _normalizes_other_axes,
-        "a layer_norm or rms_norm must have a scale of the memory format of x, with its sizes on the innermost axes in memory "
-        "and 1 on the others: (1, 1, C) for a packed x of three axes, (1, C, 1, 1) for images that are channels last",
-    ),
-    (
-        _has_scale_of_other_axes,
-        "a batch_norm or instance_norm must have a scale of the shape (1, C, 1, ...), where x has C channels on axis 1",
-    ),
-    (
-        lambda graph: raw.CUDNN_GROUP_NORM in _options(graph, "norm_forward", "mode"),
-        "no engine computes a group_norm: an instance_norm of x as (N, groups, C / groups * H * W) has its statistics",
-    ),
-    (
-        _is_batch_norm_of_other_axes,
-        "a batch_norm must be of training, with four axes, or five for volumes: append axes of size 1. "
-        "cudnnpy.BatchNormalization takes others, and has forward_inference",
+        "a layer_norm or rms_norm must have a scale of the sizes of the last axes in memory: (1, C, 1, 1) for (N, C, 1, 1)",
     ),
     (
         _is_attention_without_statistics,

@@ -155,7 +155,9 @@ def _like(shape: tuple[int, ...], like: TensorSpec, dtype: ElementName) -> Tenso
 def _convolution(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtype: ElementName) -> Any:
     x, w = given["x"], given["w"]
     if len(x.shape) - 2 not in (2, 3) or len(w.shape) != len(x.shape):
-        raise ValueError(f"x and w must both have 2 or 3 spatial axes; got shapes {x.shape} and {w.shape}")
+        raise ValueError(
+            f"x and w must both have 2 or 3 spatial axes; got shapes {x.shape} and {w.shape}. Append an axis of size 1 for one"
+        )
     if 0 in (*x.shape[1:], *w.shape):
         raise ValueError(
             f"x and w must have sizes of 1 or more, except for a batch of 0; got shapes {x.shape} and {w.shape}"
@@ -311,11 +313,6 @@ def _check_together(given: Operands, *names: str) -> None:
         raise TypeError(f"{' and '.join(names)} must be given together; got no {missing[0]}")
 
 
-def _dtype_of_statistics(x: TensorSpec) -> ElementName:
-    """Return the data type of a mean or an inverse variance, which would overflow in float16."""
-    return "float64" if x.dtype == "float64" else "float32"
-
-
 def _normalization(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtype: ElementName) -> Any:
     x, scale, mode = given["x"], given["scale"], options["mode"]
     _check_statistic("scale", scale, x)
@@ -329,7 +326,10 @@ def _normalization(options: Mapping[str, Any], given: Mapping[str, TensorSpec], 
     _check_together(given, *statistics_names[mode == raw.CUDNN_RMS_NORM :])
     _check_equal("scale", given, "bias")
     found = {"y": _like(x.shape, x, dtype)}
-    statistic = _like(tuple(statistics(mode, x.shape, scale.shape)), x, _dtype_of_statistics(x))
+    kind: ElementName = "float64" if x.dtype == "float64" else "float32"  # an inverse variance may overflow in float16
+    statistic = _like(tuple(statistics(mode, x.shape, scale.shape)), x, kind)
+    if mode in (raw.CUDNN_BATCH_NORM, raw.CUDNN_INSTANCE_NORM):
+        _check_shape("scale", scale, tuple(size if axis == 1 else 1 for axis, size in enumerate(x.shape)))
     for name in ("input_running_mean", "input_running_var", *statistics_names):
         if name in given:
             _check_shape(name, given[name], statistic.shape)

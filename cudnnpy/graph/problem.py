@@ -192,7 +192,7 @@ class GraphProblem:
     def format_advice(self) -> str:
         """The line about tensors that are not channels last, which the engines of most graphs need.
 
-        It is "" if all are, and for matrix products, whose tensors have no channels.
+        If all are, and for matrix products, whose tensors have no channels, it names the page with the requirements.
         """
         kinds = {operation.kind for operation in self.graph.operations}
         others = {
@@ -201,7 +201,7 @@ class GraphProblem:
             if len(spec.shape) > 3 and not are_channels_last(spec)
         }
         if not others or not kinds.isdisjoint(_PRODUCTS):
-            return ""
+            return "\n  docs/graphs.md lists what engines require"
         name, strides = next(iter(others.items()))
         return (
             f"\n  Engines for most graphs need tensors that are channels last in memory; {', '.join(others)} "

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
+from cudnnpy._checks.option_values import error_repr
 from cudnnpy.raw import _api
 from cudnnpy.raw._types import Enumeration, EnumerationType
 
@@ -35,10 +36,10 @@ class Status(int):
 def refusing(name: str, bind: Callable[[str], Callable[..., Any]]) -> Callable[..., Any]:
     """Return a C function that first checks the number of its arguments, and rejects NULL and unset descriptors.
 
-    The first call binds it by `bind`, which loads the library. It raises TypeError for a wrong number of arguments (ctypes would
-    pass additional ones on), for keywords, for None, and for an enumerator of another enum, whose number has another meaning
-    there. It raises ValueError for a NULL pointer or an unset descriptor. The messages name the parameter. The message of
-    ctypes.ArgumentError has the C prototype. A status is CUDNN_STATUS_SUCCESS or a Status.
+    The first call binds it by `bind`, which loads the library. It raises TypeError for a wrong number of arguments (ctypes
+    would pass additional ones on), for keywords, for None, and for an enumerator of another enum, whose number has another
+    meaning there. It raises ValueError for a NULL pointer or an unset descriptor. The messages name the parameter. The message
+    of ctypes.ArgumentError has the C prototype. A status is CUDNN_STATUS_SUCCESS or a Status.
     """
     returns, parameters, *_ = _api.FUNCTIONS[name]
     places, count = _api.NOT_NULL.get(name, ()), len(parameters)
@@ -47,21 +48,18 @@ def refusing(name: str, bind: Callable[[str], Callable[..., Any]]) -> Callable[.
     divides, is_status, success = _DIVIDES.get(name), returns == "cudnnStatus_t", _api.cudnnStatus_t(0)
     function: Any = None
 
+    def refuse(text: str) -> NoReturn:
+        raise TypeError(f"{name}: {text}. The function is {function.__doc__}")
+
     # One function with all checks, since each call of another would take a tenth of the time of a short C function.
     def checked(*arguments: Any, **named: Any) -> Any:
         nonlocal function
         if function is None:
             function = bind(name)
         if named:
-            raise TypeError(
-                f"{name}: arguments must be positional, as in C; got {next(iter(named))}=. The function is "
-                f"{function.__doc__}"
-            )
+            refuse(f"arguments must be positional, as in C; got {next(iter(named))}=")
         if len(arguments) != count:
-            raise TypeError(
-                f"{name}: the number of arguments must be {count}; got {len(arguments)}. "
-                f"The function is {function.__doc__}"
-            )
+            refuse(f"the number of arguments must be {count}; got {len(arguments)}")
         for at in places:
             try:
                 is_null = not arguments[at]  # also true: an empty array
@@ -72,17 +70,18 @@ def refusing(name: str, bind: Callable[[str], Callable[..., Any]]) -> Callable[.
         for at, enum in enums:
             value = arguments[at]
             if value.__class__ is not enum and isinstance(value, Enumeration):
-                raise TypeError(
-                    f"{name}: {parameters[at][0]} must be a {enum.__name__}; got {value!s}, a {type(value).__name__}. "
-                    f"The function is {function.__doc__}"
-                )
+                refuse(f"{parameters[at][0]} must be a {enum.__name__}; got {value!s}, a {type(value).__name__}")
         if divides is not None:
             _refuse_unset(name, divides, arguments[divides], bind("cudnnGetConvolutionNdDescriptor"))
         try:
             result = function(*arguments)
         except ctypes.ArgumentError as error:
             advice = _advice_on_pointers(name, function, arguments)
-            raise ctypes.ArgumentError(f"{name}: {error}. The function is {function.__doc__}{advice}") from None
+            at = int(str(error).split()[1].rstrip(":")) - 1  # "argument 2: TypeError: wrong type"
+            given = f"{parameters[at][0]} got {error_repr(arguments[at]):.80}"
+            raise ctypes.ArgumentError(
+                f"{name}: {error}; {given}. The function is {function.__doc__}{advice}"
+            ) from None
         if not is_status:
             return result
         if not result:

@@ -242,6 +242,8 @@ def function_info(name: str) -> tuple[str, tuple[tuple[str, str, str], ...], str
 
     Raises AttributeError, with advice, for a name that the headers do not have.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"name must be the C name of a function, such as 'cudnnCreate'; got {name!r:.200}")
     found = _api.FUNCTIONS.get(name)
     if found is None:
         raise AttributeError(missing(name))
@@ -331,7 +333,7 @@ def check(status: int, function: str = "") -> None:
     Traceback (most recent call last):
     cudnnpy.errors.BadParameterError: ...
     """
-    if status:
+    if status or not isinstance(status, int):
         raise error_of(status, function)
 
 
@@ -344,6 +346,8 @@ def error_of(status: int, function: str = "") -> CudnnError:
     >>> raw.error_of(raw.CUDNN_STATUS_BAD_PARAM, "cudnnCreate").name
     'CUDNN_STATUS_BAD_PARAM'
     """
+    if not isinstance(status, int):
+        raise TypeError(f"status must be a status that a function returned; got {status!r:.200}")
     number, function = int(status), function or getattr(status, "function", "")
     try:
         name = _api.cudnnStatus_t(number).name
