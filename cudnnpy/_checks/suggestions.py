@@ -110,6 +110,7 @@ _VALUES: dict[str, dict[str, str]] = {
         "cudnnpy.Graph().pointwise('relu_fwd', x, how={'relu_lower_clip_slope': slope})"
     },
     **{name: {"int8x4": f"The memory format is format={name!r}, or strides="} for name in ("nhwc", "nchw")},
+    "float": {"float64": "float in C is 'float32', and in NumPy 'float64'"},
     "silu": {"swish": "Did you mean 'swish'?", "swish_fwd": "Did you mean 'swish_fwd'?"},
     "mean": {"avg": "Did you mean 'avg'?"},
 }
@@ -200,13 +201,14 @@ def _check_call(function: Any, given: tuple[Any, ...], named: dict[str, Any], su
             advice = (
                 f". {_FILTER}" if "dilation" in by_name else f". The arguments after * have names, as {by_name[0]}="
             )
-        shown = ", ".join((*map(_shown, given[is_method:]), *(f"{name}={_shown(one)}" for name, one in named.items())))
+        shown = ", ".join((*map(shown, given[is_method:]), *(f"{name}={shown(one)}" for name, one in named.items())))
         raise TypeError(
             f"the arguments of {called} must be {Signature(bare)}; got ({shown:.200}): {error}{advice}"
         ) from None
 
 
-def _shown(argument: object) -> str:
+def shown(argument: object) -> str:
+    """Return an argument as an error about a call shows it: a number or text by its value, any other by its type."""
     return repr(argument) if isinstance(argument, int | float | str | None) else type(argument).__name__
 
 

@@ -123,7 +123,7 @@ class Owned(PublicDir, Generic[PointerT]):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "__init__" in vars(cls):
-            cls.__init__ = explained(cls.__init__)  # type: ignore[misc]
+            cls.__init__ = explained(cls.__init__)  # type: ignore[method-assign]
 
     @contextmanager
     def _created(self, *arguments: Any) -> Iterator[None]:

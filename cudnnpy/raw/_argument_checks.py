@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from cudnnpy._checks.option_values import error_repr
+from cudnnpy._checks.suggestions import shown
 from cudnnpy.raw import _api
 from cudnnpy.raw._types import Enumeration, EnumerationType
 
@@ -78,7 +78,7 @@ def refusing(name: str, bind: Callable[[str], Callable[..., Any]]) -> Callable[.
         except ctypes.ArgumentError as error:
             advice = _advice_on_pointers(name, function, arguments)
             at = int(str(error).split()[1].rstrip(":")) - 1  # "argument 2: TypeError: wrong type"
-            given = f"{parameters[at][0]} got {error_repr(arguments[at]):.80}"
+            given = f"{parameters[at][0]} got {shown(arguments[at]):.80}"
             raise ctypes.ArgumentError(
                 f"{name}: {error}; {given}. The function is {function.__doc__}{advice}"
             ) from None
