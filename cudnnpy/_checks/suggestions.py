@@ -7,10 +7,11 @@ from dataclasses import fields
 from difflib import get_close_matches
 from functools import wraps
 from inspect import CO_VARKEYWORDS, Signature, isfunction, signature
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, TypeAlias, TypeVar, cast
 
 _ClassT = TypeVar("_ClassT", bound=type)
 _FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
+_Suggest: TypeAlias = Callable[[Any, str, tuple[str, ...]], str]
 
 _SHOWN = 60  # characters of a name that are compared
 _CUTOFF = 0.75  # of difflib's ratio, for names that are meant
@@ -139,6 +140,17 @@ def did_you_mean(names: list[str]) -> str:
     return f". Did you mean {' or '.join(map(repr, names[:2]))}?" if names else ""
 
 
+def suggest_option(_object: object, option: str, names: Collection[str]) -> str:
+    """Return the end of the error for an unknown option, which may be another library's, or ""."""
+    ours = our_option(option)
+    if ours in names:
+        unit = ", in bytes" if ours == "workspace_limit" else ""
+        return f". Did you mean {ours}={unit}?"
+    if option in _SENTENCES:
+        return f". {_SENTENCES[option]}"
+    return "".join(f". Did you mean {name}=?" for name in near(option, names))
+
+
 def with_suggestions(options_class: _ClassT) -> _ClassT:
     """Make the constructor of a dataclass explain unknown arguments: other libraries' names, and numbers of channels.
 
@@ -148,7 +160,7 @@ def with_suggestions(options_class: _ClassT) -> _ClassT:
     return options_class
 
 
-def explain_keywords(kind: type, suggest: Callable[[object, str, tuple[str, ...]], str]) -> None:
+def explain_keywords(kind: type, suggest: _Suggest) -> None:
     """Make the public methods that a class defines explain calls that do not fit, except those that take any keyword.
 
     `suggest` returns the end of the error from the object, the unknown keyword and the names of the arguments.
@@ -159,12 +171,7 @@ def explain_keywords(kind: type, suggest: Callable[[object, str, tuple[str, ...]
             setattr(kind, name, explained(method, suggest))
 
 
-def explained(
-    function: _FunctionT,
-    suggest: Callable[[Any, str, tuple[str, ...]], str] = lambda _object, unknown, known: suggest_option(
-        unknown, known
-    ),
-) -> _FunctionT:
+def explained(function: _FunctionT, suggest: _Suggest = suggest_option) -> _FunctionT:
     """Make a function or method explain unknown keywords, and arguments that are missing or too many."""
 
     @wraps(function)
@@ -178,7 +185,7 @@ def explained(
     return cast(_FunctionT, call)
 
 
-def _check_call(function: Any, given: tuple[Any, ...], named: dict[str, Any], suggest: Callable[..., str]) -> None:
+def _check_call(function: Any, given: tuple[Any, ...], named: dict[str, Any], suggest: _Suggest) -> None:
     """Raise TypeError for arguments that the signature of a function does not take."""
     accepted, called = signature(function), function.__qualname__
     is_method = next(iter(accepted.parameters), "") in ("self", "cls") and bool(given)
@@ -195,15 +202,13 @@ def _check_call(function: Any, given: tuple[Any, ...], named: dict[str, Any], su
         accepted.bind(*given, **named)
     except TypeError as error:
         bare = [one.replace(annotation=one.empty) for one in parameters]
-        by_name = [one.name for one in parameters if one.kind == one.KEYWORD_ONLY]
-        advice = ""
-        if by_name and "too many" in str(error):
-            advice = (
-                f". {_FILTER}" if "dilation" in by_name else f". The arguments after * have names, as {by_name[0]}="
-            )
-        shown = ", ".join((*map(shown, given[is_method:]), *(f"{name}={shown(one)}" for name, one in named.items())))
+        named_only = next((one.name for one in parameters if one.kind == one.KEYWORD_ONLY), "")
+        advice = f". The arguments after * have names, as {named_only}="
+        advice = f". {_FILTER}" if "dilation" in known else advice
+        texts = ", ".join((*map(shown, given[is_method:]), *(f"{name}={shown(one)}" for name, one in named.items())))
         raise TypeError(
-            f"the arguments of {called} must be {Signature(bare)}; got ({shown:.200}): {error}{advice}"
+            f"the arguments of {called} must be {Signature(bare)}; got ({texts:.200}): {error}"
+            f"{advice if named_only and 'too many' in str(error) else ''}"
         ) from None
 
 
@@ -226,17 +231,6 @@ def suggest_argument(operation: object, unknown: str, known: tuple[str, ...]) ->
 def our_option(option: str) -> str:
     """Return our name of another library's option, or ""."""
     return _OPTIONS.get(option, "")
-
-
-def suggest_option(option: str, names: Collection[str]) -> str:
-    """Return the end of the error for an unknown option, which may be another library's, or ""."""
-    ours = our_option(option)
-    if ours in names:
-        unit = ", in bytes" if ours == "workspace_limit" else ""
-        return f". Did you mean {ours}={unit}?"
-    if option in _SENTENCES:
-        return f". {_SENTENCES[option]}"
-    return "".join(f". Did you mean {name}=?" for name in near(option, names))
 
 
 def refuse_call(operation: object, *arguments: object, **options: object) -> NoReturn:

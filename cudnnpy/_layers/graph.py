@@ -932,14 +932,13 @@ class Graph(PublicDir):
                 f"the inputs of a graph must be taken by operations that an output depends on; got {', '.join(unused)}, "
                 "which none takes"
             )
-        check_graph(graph, {uids[node.uid]: node.name for node in nodes})
-        found = as_convolution(graph, device)
-        order = graph.in_memory if found is None else found[1]
-        names = [uids[node.uid] for node in nodes]
-        caller = CallerOperands(tuple(node.name for node in nodes), tuple(map(names.index, order)))
+        names = {uids[node.uid]: node.name for node in nodes}
+        check_graph(graph, names)
+        found, order = as_convolution(graph, device) or (None, graph.in_memory)
+        caller = CallerOperands(tuple(names.values()), tuple(map([*names].index, order)))
         if found is None:
-            return GraphProblem(graph, device, names=caller.names_in_order), caller
-        return ConvolutionProblem(*found[0]), caller
+            return GraphProblem(graph, device, names=tuple(map(names.__getitem__, order))), caller
+        return ConvolutionProblem(*found), caller
 
     def plan(self, device: int | DeviceProfile = 0) -> Plan:
         """Choose the plan of the graph, to be executed with raw addresses.

@@ -175,7 +175,7 @@ class Plan(PublicDir):
         executable, names = executable_of(candidate), problem.operands
         self._caller = caller = operands or CallerOperands(names, tuple(range(len(names))))
         if operands is not None and problem.kind == "graph":  # of a text, which has them beside the graph
-            self.problem = replace(cast(Any, problem), names=operands.names_in_order)
+            self.problem = replace(cast(Any, problem), names=tuple(map(operands.names.__getitem__, operands.order)))
         self.executable = executable = with_implicit_operands(executable, list(caller.order), len(names))
         self.operation, self.operands = problem.operation, caller.names
         problem_specs = problem.specs

@@ -136,11 +136,6 @@ class CallerOperands(NamedTuple):
     order: tuple[int, ...]  #: for each operand of the problem, its index among the names
 
     @property
-    def names_in_order(self) -> tuple[str, ...]:
-        """The name of each operand of the problem."""
-        return tuple(map(self.names.__getitem__, self.order))
-
-    @property
     def positions(self) -> tuple[int, ...]:
         """For each name, the index of its operand of the problem."""
         return tuple(map(self.order.index, range(len(self.order))))

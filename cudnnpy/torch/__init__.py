@@ -27,10 +27,8 @@ enable = explained(enable)
 if not TYPE_CHECKING:  # type checkers report unknown names
 
     def __getattr__(name):
-        advice = (
-            "" if name.startswith("_") else f". It has {', '.join(__all__)}: within enable(), torch.nn runs on cudnnpy"
-        )
-        raise AttributeError(f"module 'cudnnpy.torch' has no attribute {name!r}{advice}")
+        advice = f"It has {', '.join(__all__)}: within enable(), torch.nn runs on cudnnpy"
+        raise AttributeError(f"module 'cudnnpy.torch' has no attribute {name!r}. {advice}")
 
 
 def __dir__() -> list[str]:
