@@ -105,6 +105,7 @@ _VALUES: dict[str, dict[str, str]] = {
         )
         for name in names
     },
+    "relu6": {"clipped_relu": "It is 'clipped_relu' with coefficient=6"},
     "gelu": {"swish": "A gelu is an operation of graphs: cudnnpy.Graph().pointwise('gelu_fwd', x)"},
     "leaky_relu": {
         "swish": "A leaky relu is an operation of graphs: "
@@ -179,7 +180,7 @@ def explained(function: _FunctionT, suggest: _Suggest = suggest_option) -> _Func
         try:
             return function(*given, **named)
         except TypeError:
-            _check_call(function, given, named, suggest)
+            _check_call(call, given, named, suggest)
             raise
 
     return cast(_FunctionT, call)

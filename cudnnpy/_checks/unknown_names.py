@@ -145,8 +145,8 @@ _NAMES: dict[str, str] = {
         CudnnConvHandle CudnnConvHandles InitCudnnConvHandles SetupConv SetupRecorder Recorder
         CuDNNConvolutionOp CuDNNDeconvolutionOp CuDNNBatchNormOp
     """,
-    _REFERENCE: "ConvHandle ConvHandles InitCpuHandle CpuConvForward CpuConvBackwardx CpuConvBackwardW CpuConvBackwardb",
-    f"there are no primitives of MKL-DNN: {_REFERENCE}": """
+    _REFERENCE: """
+        ConvHandle ConvHandles InitCpuHandle CpuConvForward CpuConvBackwardx CpuConvBackwardW CpuConvBackwardb
         MKLDNNConvForward MKLDNNConvBackward MKLDNNConvSignature MKLDNNDeconvForward MKLDNNBNForward GetConvFwd GetConvBwd
     """,
     "no key is needed: plans are cached by options, shapes, data types and device; cudnnpy.cache_info() counts them": """

@@ -9,11 +9,11 @@ one with 9.19.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._core.layouts import are_channels_last, stride_order
+from cudnnpy._core.layouts import are_channels_last
 from cudnnpy.graph.attention_lowerings import PRODUCTS_OF_GRADIENT, with_views
 from cudnnpy.graph.graph_facts import HALVES, VECTOR, broadcasts_otherwise, long_axes, rows_are_aligned, sizes
 from cudnnpy.graph.operation_graph import OperationGraph, each_uid
@@ -27,7 +27,6 @@ _REDUCTIONS = {
 }
 _SOFTMAX_REDUCTIONS = {raw.CUDNN_REDUCE_TENSOR_ADD, raw.CUDNN_REDUCE_TENSOR_MAX}
 _LOGICAL = {raw.CUDNN_POINTWISE_LOGICAL_AND, raw.CUDNN_POINTWISE_LOGICAL_OR, raw.CUDNN_POINTWISE_LOGICAL_NOT}
-_OF_ROWS = {raw.CUDNN_LAYER_NORM, raw.CUDNN_RMS_NORM}
 _INTERPOLATIONS = {raw.CUDNN_RESAMPLE_BILINEAR, raw.CUDNN_RESAMPLE_NEAREST}
 
 
@@ -103,19 +102,6 @@ def _has_uncommon_modes(graph: OperationGraph) -> bool:
     return has_flags or raw.CUDNN_POINTWISE_FLOOR_MOD in _options(graph, "pointwise", "mode")
 
 
-def _normalizes_other_axes(graph: OperationGraph) -> bool:
-    """Return whether a layer_norm or rms_norm has a scale of other axes than the innermost ones in memory."""
-    for one in graph.operations:
-        if one.kind in ("norm_forward", "norm_backward") and one.option("mode") in _OF_ROWS:
-            tensors: dict[str, Any] = one.tensors
-            x, scale = (graph.specs[tensors[name]] for name in ("x", "scale"))
-            order = [axis for axis in stride_order(cast(Any, x.strides)) if x.shape[axis] > 1]
-            normalized = [axis for axis in stride_order(cast(Any, scale.strides)) if scale.shape[axis] > 1]
-            if not normalized or 0 in normalized or normalized != order[-len(normalized) :]:
-                return True
-    return False
-
-
 _RULES: tuple[tuple[Callable[[OperationGraph], bool], str], ...] = (
     (_is_fused_float64, "no engine takes float64, except for convolutions, alone or with a bias and a relu"),
     (
@@ -133,10 +119,6 @@ _RULES: tuple[tuple[Callable[[OperationGraph], bool], str], ...] = (
     (
         _has_matmul_of_two_dtypes,
         "a matmul must have operands of one data type: the operation that makes one, such as a softmax, takes dtype=",
-    ),
-    (
-        _normalizes_other_axes,
-        "a layer_norm or rms_norm must have a scale of the sizes of the last axes in memory: (1, C, 1, 1) for (N, C, 1, 1)",
     ),
     (
         _is_attention_without_statistics,
