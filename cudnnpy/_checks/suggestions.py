@@ -204,8 +204,7 @@ def _check_call(function: Any, given: tuple[Any, ...], named: dict[str, Any], su
     except TypeError as error:
         bare = [one.replace(annotation=one.empty) for one in parameters]
         named_only = next((one.name for one in parameters if one.kind == one.KEYWORD_ONLY), "")
-        advice = f". The arguments after * have names, as {named_only}="
-        advice = f". {_FILTER}" if "dilation" in known else advice
+        advice = f". {_FILTER if 'dilation' in known else f'The arguments after * have names, as {named_only}='}"
         texts = ", ".join((*map(shown, given[is_method:]), *(f"{name}={shown(one)}" for name, one in named.items())))
         raise TypeError(
             f"the arguments of {called} must be {Signature(bare)}; got ({texts:.200}): {error}"
