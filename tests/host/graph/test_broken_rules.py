@@ -391,3 +391,51 @@ def test_a_gradient_of_resampling_channels_first_needs_x_and_y(given: str) -> No
         made(given, packed_strides).problem()
     made("xy", packed_strides).problem()
     made(given, channels_last_strides).problem()
+
+
+@needs_profiles
+@pytest.mark.usefixtures("without_driver")
+def test_a_layer_norm_of_three_axes_and_its_gradient_are_planned_under_the_callers_names() -> None:
+    h200, tokens = DeviceProfile.load("h200"), TensorSpec((8, 128, 768), "float16")
+    for rows in ((1, 1, 768), (1, 128, 768)):
+        g = Graph()
+        x, scale, bias = (
+            g.tensor("tokens", tokens),
+            g.tensor("weight", TensorSpec(rows)),
+            g.tensor("shift", TensorSpec(rows)),
+        )
+        for name, node in zip(
+            ("y", "mean", "inverse"), g.normalization("layer_norm", x, scale, bias, 1e-5), strict=True
+        ):
+            g.output(name, node)
+        statistics = "(8, 128, 1)" if rows[1] == 1 else "(8, 1, 1)"
+        assert [(node.spec.dtype, str(node.shape)) for node in g.outputs[1:]] == [("float32", statistics)] * 2
+        assert "tokens float16[8, 128, 768], weight float32" in repr(g.plan(h200))
+        gradient = Graph()
+        nodes = [gradient.tensor(name, tokens) for name in ("dy", "tokens")]
+        nodes.append(gradient.tensor("weight", TensorSpec(rows)))
+        nodes += [gradient.tensor(node.name, node.spec) for node in g.outputs[1:]]
+        for name, node in zip(("dx", "dw", "db"), gradient.normalization_backward("layer_norm", *nodes), strict=True):
+            gradient.output(name, node)
+        assert [node.spec.dtype for node in gradient.outputs] == ["float16", "float32", "float32"]  # as weight
+        assert "inverse float32" in repr(gradient.plan(h200))
+
+
+@needs_profiles
+@pytest.mark.usefixtures("without_driver")
+def test_a_graph_without_an_engine_or_a_known_rule_names_the_page() -> None:
+    g = Graph()
+    g.output("c", g.matmul(*(g.tensor(name, TensorSpec((8, 64, 64), "int8")) for name in ("left", "right"))))
+    with pytest.raises(NoAlgorithmError, match=r"(?s)left int8.*docs/graphs.md lists what engines require$"):
+        g.plan(DeviceProfile.load("h200"))
+
+
+def test_a_graph_prints_its_tensors_and_a_node_has_no_operators() -> None:
+    g = Graph()
+    x = g.tensor("x", TensorSpec((1, 2, 3, 3)))
+    assert repr(g) == "<Graph of no operation: x float32[1, 2, 3, 3]>"
+    for operate in (lambda: x + x, lambda: 2 * x, lambda: x @ x):
+        with pytest.raises(TypeError, match=r'Type g.pointwise\("add", a, b\)'):
+            operate()
+    with pytest.raises(ValueError, match=r"scale must have shape \(1, 2, 1, 1\)"):
+        g.normalization("instance_norm", x, x, None, 1e-5)

@@ -241,6 +241,7 @@ def test_what_is_not_chosen_for_is_not_in_a_text() -> None:
         (f"{PLAIN} packed channels_last", 35, "memory format must be given once; got 'channels_last' as well"),
         (f"{PLAIN} NHWC", 28, r"NHWC must be written as channels_last, with shapes .*\(N, C, spatial...\); got 'NHWC'"),
         (f"{PLAIN} same", 28, "same must be written as pad=same; got 'same'"),
+        (f"{PLAIN} float", 28, "float must be 'float32' as in C, or 'float64' as in NumPy; got 'float'"),
         (f"{PLAIN} algorithm=gemm", 28, "algorithm must be left out, .*; got 'algorithm=gemm'"),
         (f"{PLAIN} policy=once", 28, "policy must be left out, .*; got 'policy=once'"),
         (f"{PLAIN} device=1", 28, "device must be left out, .*; got 'device=1'"),
@@ -314,7 +315,7 @@ def test_a_text_that_is_no_problem_is_refused_in_one_line(text: str, column: int
 
 @pytest.mark.parametrize("text", [None, b"forward", 7, ["forward"]])
 def test_what_is_no_text_is_a_type_error(text: object) -> None:
-    with pytest.raises(TypeError, match=f"text must be a str; got {type(text).__name__}"):
+    with pytest.raises(TypeError, match=f"problem must be a str in the notation, .*; got a {type(text).__name__}"):
         parse(text)
 
 

@@ -120,7 +120,7 @@ def test_training_and_gradients_match_the_textbook(
     ]
 
     given_ = scale if with_scale else None, bias if with_bias else None
-    y, mean, inverse = op.forward_training(x, *given_, running_mean, running_variance, factor)
+    y, mean, inverse = op.forward_training(x, *given_, running_mean, running_variance, average_factor=factor)
     assert_close(y, problem.in_layout(expected))
     assert_close(mean, batch_mean)
     assert_close(inverse, 1 / np.sqrt(variance + problem.epsilon))
@@ -194,9 +194,9 @@ def test_statistics_are_rounded_once(problem: Problem, dtype: Any, factor: float
     scale, bias, running_mean, running_variance = problem.parameters(4, wide)
     batch = [np.zeros(problem.parameter_shape) for _ in range(2)]
     parameters64 = [array.astype(np.float64) for array in (scale, bias)]
-    _, exact_mean, exact_inverse = op.forward_training(x.astype(np.float64), *parameters64, *batch, 1.0)
+    _, exact_mean, exact_inverse = op.forward_training(x.astype(np.float64), *parameters64, *batch, average_factor=1.0)
     running = [in_memory_order(running_mean, memory), in_memory_order(running_variance, memory)]
-    y, mean, inverse = op.forward_training(x, scale, bias, *running, factor)
+    y, mean, inverse = op.forward_training(x, scale, bias, *running, average_factor=factor)
     assert y.dtype == dtype
     assert_same(mean, rounded(exact_mean, wide))
     assert_same(inverse, rounded(exact_inverse, wide))

@@ -120,8 +120,8 @@ def test_parameters_of_xs_own_type(dtype: Any) -> None:
     )
     assert_same(OP.forward_inference(x, scale, bias, mean, variance),
          rounded(OP.forward_inference(x64, scale64, bias64, mean64, variance64), dtype))  # fmt: skip
-    found = OP.forward_training(x, scale, bias, mean, variance, 0.5)
-    exact = OP.forward_training(x64, scale64, bias64, mean64, variance64, 0.5)
+    found = OP.forward_training(x, scale, bias, mean, variance, average_factor=0.5)
+    exact = OP.forward_training(x64, scale64, bias64, mean64, variance64, average_factor=0.5)
     for a, b, kind in zip(found, exact, (dtype, np.float32, np.float32), strict=True):
         assert_same(a, rounded(b, np.dtype(kind)))
     assert_same(mean, rounded(mean64, dtype))

@@ -173,7 +173,9 @@ def test_options() -> None:
 
 
 def test_there_is_no_rounding_up() -> None:
-    message = "an option of Pooling must be one of ...; got 'ceil_mode'. Sizes are rounded down. To round up, pad x ..."
+    message = (
+        "an argument of Pooling must be one of ...; got 'ceil_mode'. Sizes are rounded down. To round up, pad x ..."
+    )
     assert_refused(lambda: Pooling(ceil_mode=True), TypeError, message)  # type: ignore[call-arg]
 
 
