@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_double, c_float
 from functools import cached_property, partial
+from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
 from cudnnpy import raw
@@ -144,6 +145,7 @@ class StepSequence:
     def __init__(self, steps: Sequence[Step], scratch: Sequence[int] = ()) -> None:
         self.steps, self.scratch = steps, scratch
         self._parts = [aligned_size(size) for size in scratch]
+        self._flat: tuple[list[tuple[Executable, tuple[int, ...], int]], list[int]] | None = None
         shared = max((step.executable.workspace_size for step in steps), default=0)
         self.workspace_size = sum(self._parts) + shared
 
@@ -154,13 +156,28 @@ class StepSequence:
 
     def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> BoundLaunch:
         """Return the launch on these addresses. It stops at the first step that fails, and returns its status."""
-        known = list(addresses)
-        for size in self._parts:
-            known.append(workspace)
-            workspace += size
-        at = known.__getitem__
-        launches = [executable.bind(handle, tuple(map(at, indices)), workspace) for executable, indices in self.steps]
+        steps, parts = self._flat or self._flatten(len(addresses))
+        at = [*addresses, *[workspace + offset for offset in parts]].__getitem__
+        launches = [one.bind(handle, tuple(map(at, indices)), workspace + offset) for one, indices, offset in steps]
         return launches[0] if len(launches) == 1 else sequential_launch(launches, (self, handle))
+
+    def _flatten(self, count: int) -> tuple[list[tuple[Executable, tuple[int, ...], int]], list[int]]:
+        """Return the steps for `count` operands, and the offsets of their workspace and of all scratch memory.
+
+        The steps of a sequence among the steps take its place: each call at new addresses binds them.
+        """
+        *parts, own = accumulate(self._parts, initial=0)
+        steps: list[tuple[Executable, tuple[int, ...], int]] = []
+        for executable, indices in self.steps:
+            if not isinstance(executable, StepSequence):
+                steps.append((executable, indices, own))
+                continue
+            inner, more = executable._flatten(len(indices))
+            known = *indices, *range(count + len(parts), count + len(parts) + len(more))
+            steps += [(one, tuple(map(known.__getitem__, places)), own + offset) for one, places, offset in inner]
+            parts += [own + offset for offset in more]
+        self._flat = steps, parts
+        return self._flat
 
 
 def in_parts(make: Callable[..., FunctionCall], *specs: TensorSpec, whole: int = 0) -> Executable:

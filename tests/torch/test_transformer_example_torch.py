@@ -1,0 +1,31 @@
+"""docs/examples/transformer.py on the host: the reference's attention trains and decodes as PyTorch's does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformer
+
+
+def test_it_trains_and_decodes_as_pytorch_does(capsys: pytest.CaptureFixture[str]) -> None:
+    losses, right = transformer.main(["--device", "cpu", "--steps", "12", "--tokens", "14"])
+    assert losses[-1] < 0.5 * losses[0]
+    assert right > 1.5 / transformer.NUMBERS
+    assert "14 tokens decoded as by PyTorch" in capsys.readouterr().out
+
+
+def test_other_results_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache that forgets a token, and NaN."""
+    torch.manual_seed(0)
+    network, tokens = transformer.Transformer(), transformer.progressions(6, "cpu")
+
+    class Forgetful(transformer.Cache):  # type: ignore[misc]
+        def __call__(self, q: Any, k: Any, v: Any) -> Any:
+            return super().__call__(q, k, 10 * v if self.length == 2 else v)
+
+    with pytest.raises(AssertionError, match=r"^token 2 must be PyTorch's within"):
+        transformer.decode(network, tokens, 1, Forgetful, is_checked=True)
+    with pytest.raises(AssertionError, match=r"^x must be PyTorch's within .*; got a difference of nan"):
+        transformer.check("x", torch.tensor([float("nan")]), torch.ones(1))
