@@ -434,8 +434,7 @@ def test_a_graph_prints_its_tensors_and_a_node_has_no_operators() -> None:
     g = Graph()
     x = g.tensor("x", TensorSpec((1, 2, 3, 3)))
     assert repr(g) == "<Graph of no operation: x float32[1, 2, 3, 3]>"
-    for operate in (lambda: x + x, lambda: 2 * x, lambda: x @ x):
-        with pytest.raises(TypeError, match=r'Type g.pointwise\("add", a, b\)'):
-            operate()
+    with pytest.raises(TypeError, match=r'Type g.pointwise\("add", a, b\)'):
+        2 * x
     with pytest.raises(ValueError, match=r"scale must have shape \(1, 2, 1, 1\)"):
         g.normalization("instance_norm", x, x, None, 1e-5)

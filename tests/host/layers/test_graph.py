@@ -256,8 +256,8 @@ def test_run_plans_a_signature_once_and_returns_the_outputs_by_order(stand_in: S
 @pytest.mark.parametrize(
     ("change", "kind", "text"),
     [
-        ({"b": None}, TypeError, r"arrays must be .*; got no \['b'\]"),
-        ({"z": 1}, TypeError, r"arrays must be .*; got unknown \['z'\]"),
+        ({"b": None}, TypeError, r"arrays must be .*; got no b$"),
+        ({"z": 1}, TypeError, r"arrays must be .*; got unknown z$"),
         ({"b": Array(1, 5, 1, 1)}, ValueError, r"b must .*; got \(\(1, 5, 1, 1\), 'float32', \(5, 1, 1, 1\)\)"),
         (
             {"x": Array(2, 4, 6, 6, dtype="float16")},

@@ -256,7 +256,7 @@ def test_what_is_not_chosen_for_is_not_in_a_text() -> None:
         (f"{PLAIN} groups=two", 28, "groups must be an integer of 1 or more; got 'two'"),
         ("forward 1x128x8x8 63x64x3x3 groups=2", 29, "groups must divide the 63 output channels of w; got 2"),
         (f"{PLAIN} mode=flipped", 28, "mode must be one of .*; got 'flipped'"),
-        (f"{PLAIN} dtype=float33", 28, "dtype must be one of .*; got 'float33'"),
+        (f"{PLAIN} dtype=float33", 28, "dtype must be one of .*; got 'float33'. Did you mean 'float32'?"),
         (f"{PLAIN} int32", 9, "x must be of a floating-point type, or int8; got int32"),
         (f"{PLAIN} y.dtype=float16", 28, "out must be float32 for float32 inputs; got float16"),
         (f"{PLAIN} compute_dtype=float64", 28, "compute_dtype must be 'float32' for float32; got 'float64'"),
