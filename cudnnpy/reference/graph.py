@@ -74,7 +74,8 @@ def tolerance(graph: Graph, arrays: Mapping[str, Array], notes: Collection[str] 
     with S the sum of the absolute values of the terms (Higham, *Accuracy and Stability of Numerical Algorithms*, section
     3.1), with tf32 if the graph allows it, and chosen multiples of the unit roundoff u for functions. The errors of operands
     pass through an operation: through sums as absolute values, through elementwise operations by evaluating them at both
-    ends of every operand's error, through normalizations and attention by random errors, four times their largest effect, in normalizations also by equal ones.
+    ends of every operand's error, through normalizations and attention by random errors, four times their largest effect,
+    through normalizations also by equal ones.
     Each stored value adds its rounding. An element where a comparison may go either way gets an infinite or a large
     tolerance, an integer that may be rounded either way 1. An output with a `reordering`, whose elements cuDNN has in an order
     that it does not document, has an infinite tolerance.
