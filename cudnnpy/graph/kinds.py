@@ -467,9 +467,10 @@ def _paged_cache_load(options: Mapping[str, Any], given: Operands, dtype: Elemen
     _check_shape("sequence", lengths, (batch, 1, 1, 1))
     _check_shape("page_table", table, (batch, 1, pages, 1))
     heads, page, size = container.shape[1:]
-    shape = options.get("shape", (batch, heads, pages * page, size))
-    if (shape[0], shape[1], math.prod(shape)) != (batch, heads, batch * heads * size * max(shape[2:], default=0)):
-        whole = (batch, heads, pages * page, size)
+    whole = (batch, heads, pages * page, size)
+    shape = options.get("shape", whole)
+    fits = len(shape) == 4 and shape[:2] == (batch, heads) and size in shape[2:]
+    if not fits or math.prod(shape[2:]) > size * pages * page:
         raise ValueError(f"shape must be {whole}, with fewer rows at most, or its transpose; got {shape}")
     return {"y": TensorSpec(tuple(shape), container.dtype, _checked_strides(options, shape))}
 
