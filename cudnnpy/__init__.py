@@ -17,6 +17,7 @@ Names are imported on first use.
 from __future__ import annotations
 
 from importlib import import_module
+from types import FunctionType
 
 from cudnnpy._version import __version__
 
@@ -85,6 +86,11 @@ def __getattr__(name: str) -> object:
             raise
         raise ImportError(f"cudnnpy.{name} needs {error.name}, which this copy of the package lacks") from None
     value = getattr(module, there or name) if home else module
+    if isinstance(value, FunctionType):
+        from cudnnpy._checks.suggestions import explained
+
+        value = explained(value)
+        value.__module__, value.__qualname__ = __name__, name  # where pickle finds it
     globals()[name] = value
     return value
 

@@ -95,8 +95,9 @@ class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
     _destroy = "cudnnBackendDestroyDescriptor"
 
     def __init__(self, kind: int, attributes: Mapping[int, Value | None] | None = None) -> None:
-        if isinstance(kind, IntEnum) and not isinstance(kind, raw.cudnnBackendDescriptorType_t):
-            raise TypeError(f"kind must be a cudnnBackendDescriptorType_t; got {error_repr(kind)}")
+        if isinstance(kind, IntEnum | str) and not isinstance(kind, raw.cudnnBackendDescriptorType_t):
+            text = "kind must be a cudnnBackendDescriptorType_t, such as raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR; got "
+            raise TypeError(text + error_repr(kind))
         if not (attributes is None or isinstance(attributes, Mapping)):
             raise TypeError(
                 f"attributes must be None or a mapping of attributes to values; got {error_repr(attributes)}"

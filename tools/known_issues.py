@@ -164,6 +164,15 @@ AVOIDED: tuple[Avoided, ...] = (
         "tests/host/graph/test_broken_rules.py::test_operands_of_attentions_scores_have_all_queries",
     ),
     Avoided(
+        "attention-bias",
+        "attention and its gradient as graphs of products",
+        "a sum of the scores with a tensor of size 1 on the axis of the keys",
+        "the results of one query, and the gradient of q, are wrong",
+        "`Graph` and `Attention` raise ValueError",
+        "graph/broken_rules.py",
+        "tests/host/graph/test_broken_rules.py::test_operands_of_attentions_scores_have_all_keys",
+    ),
+    Avoided(
         "attention-masks",
         "attention and its gradient as graphs of products",
         "`logical_and` or `logical_or`, or a selection after the softmax",

@@ -10,6 +10,7 @@ ELEMENT_NAMES: tuple[str, ...] = get_args(ElementName)
 # Of other libraries. The word "float" is none: it is float64 in NumPy, and float32 in C and PyTorch.
 ALIASES: dict[str, ElementName] = {
     "double": "float64",
+    "single": "float32",
     "half": "float16",
     "fp64": "float64",
     "fp32": "float32",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from cudnnpy._checks.public_dir import no_attribute
 from cudnnpy._checks.suggestions import explain_keywords, near, our_option
 
 _ClassT = TypeVar("_ClassT", bound=type)
@@ -74,7 +75,8 @@ _SENTENCES: dict[str, str] = {
     "sdpa_fp8": 'type g.add("sdpa_fwd", q=, k=, v=, descale_q=, ...)',
     # of its tensors
     **dict.fromkeys(("set_output", "set_data_type", "set_dim", "set_stride", "set_name"), _OUTPUT),
-    "get_dim": "type node.shape",
+    **dict.fromkeys(("get_dim", "dim"), "type node.shape"),
+    **dict.fromkeys(("dtype", "stride", "strides"), "type node.spec"),
 }
 
 # Keywords of pygraph, its tensors and operations -> our arguments, if the method has them.
@@ -130,7 +132,7 @@ def _suggest(unknown: str, known: tuple[str, ...]) -> str:
     return "".join(f". Did you mean {name}=?" for name in (ours or near(unknown, known))[:1])
 
 
-def missing(kind: type, name: str) -> str:
-    """Return the message for an attribute that an object of a class lacks, with what to type in place of cudnn-frontend's."""
-    text = f"{kind.__name__!r} object has no attribute {name!r}"
-    return f"{text}: {_SENTENCES[name]}" if name in _SENTENCES else text
+def missing(owner: object, name: str) -> str:
+    """Return the message for an attribute that an object lacks, with what to type in place of cudnn-frontend's."""
+    known = _SENTENCES.get(name)
+    return f"{type(owner).__name__!r} object has no attribute {name!r}: {known}" if known else no_attribute(owner, name)

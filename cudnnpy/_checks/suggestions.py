@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import wraps
-from inspect import CO_VARKEYWORDS, isfunction
-from typing import Any, NoReturn, TypeVar
+from inspect import CO_VARKEYWORDS, Signature, isfunction, signature
+from typing import Any, NoReturn, TypeAlias, TypeVar, cast
 
 _ClassT = TypeVar("_ClassT", bound=type)
+_FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
+_Suggest: TypeAlias = Callable[[Any, str, tuple[str, ...]], str]
 
 _SHOWN = 60  # characters of a name that are compared
 _CUTOFF = 0.75  # of difflib's ratio, for names that are meant
@@ -39,20 +41,8 @@ _FILTER = "The numbers of channels and the size of the filter are the shape of w
 _TARGET = "For each axis, output_padding = target - ((size - 1) * stride - 2 * padding + dilation * (kernel - 1) + 1)"
 # Options that have no counterpart of their own -> a sentence.
 _SENTENCES: dict[str, str] = {
-    **dict.fromkeys(
-        (
-            "in_channels",
-            "out_channels",
-            "num_filter",
-            "filters",
-            "kernel",
-            "kernel_size",
-            "kernel_shape",
-            "weight",
-            "w",
-        ),
-        _FILTER,
-    ),
+    **dict.fromkeys(("in_channels", "out_channels", "num_filter", "filters", "kernel", "kernel_size"), _FILTER),
+    **dict.fromkeys(("kernel_shape", "weight", "w"), _FILTER),
     **dict.fromkeys(("num_features", "channels"), "The arrays' shapes have the number of channels"),
     **dict.fromkeys(("bias", "use_bias", "no_bias"), "A bias is an argument of forward"),
     "activation": "An activation is an argument of forward",
@@ -79,6 +69,11 @@ _SENTENCES: dict[str, str] = {
     "count_include_pad": 'Give mode="average_include_padding" or "average_exclude_padding"',
     "inplace": "Give out=x to the call",
     **dict.fromkeys(("device", "dtype"), "The arrays of a call have them"),
+    "layout": "The axes are (N, C, spatial...); strides= of (H * W * C, 1, W * C, C) are channels last",
+    **dict.fromkeys(("dropout", "dropout_p"), "Attention with dropout is a kind of cudnnpy.Graph: docs/not-here.md"),
+    **dict.fromkeys(
+        ("attn_mask", "mask"), "Give bias=, -infinity where nothing is attended; or causal=True, window=, lengths_q="
+    ),
 }
 
 _AVERAGES = "Did you mean 'average_include_padding' or 'average_exclude_padding'?"
@@ -96,7 +91,7 @@ _VALUES: dict[str, dict[str, str]] = {
         "add": "Did you mean 'add'?",
     },
     "off": {"fastest": "MXNet's off is prefer='fastest'"},
-    "heur_mode_a": {"fastest": "cudnn-frontend's heur_mode.A is prefer='fastest'"},
+    **{name: {"fastest": "cudnn-frontend's heur_mode.A is prefer='fastest'"} for name in ("heur_mode_a", "a")},
     "channels_last": {
         "NHWC": "Axes (N, H, W, C) are 'NHWC'; axes (N, C, H, W) that are channels last in memory need no option"
     },
@@ -110,12 +105,14 @@ _VALUES: dict[str, dict[str, str]] = {
         )
         for name in names
     },
+    "relu6": {"clipped_relu": "It is 'clipped_relu' with coefficient=6"},
     "gelu": {"swish": "A gelu is an operation of graphs: cudnnpy.Graph().pointwise('gelu_fwd', x)"},
     "leaky_relu": {
         "swish": "A leaky relu is an operation of graphs: "
         "cudnnpy.Graph().pointwise('relu_fwd', x, how={'relu_lower_clip_slope': slope})"
     },
     **{name: {"int8x4": f"The memory format is format={name!r}, or strides="} for name in ("nhwc", "nchw")},
+    "float": {"float64": "float in C is 'float32', and in NumPy 'float64'"},
     "silu": {"swish": "Did you mean 'swish'?", "swish_fwd": "Did you mean 'swish_fwd'?"},
     "mean": {"avg": "Did you mean 'avg'?"},
 }
@@ -144,74 +141,80 @@ def did_you_mean(names: list[str]) -> str:
     return f". Did you mean {' or '.join(map(repr, names[:2]))}?" if names else ""
 
 
+def suggest_option(_object: object, option: str, names: Collection[str]) -> str:
+    """Return the end of the error for an unknown option, which may be another library's, or ""."""
+    ours = our_option(option)
+    if ours in names:
+        unit = ", in bytes" if ours == "workspace_limit" else ""
+        return f". Did you mean {ours}={unit}?"
+    if option in _SENTENCES:
+        return f". {_SENTENCES[option]}"
+    return "".join(f". Did you mean {name}=?" for name in near(option, names))
+
+
 def with_suggestions(options_class: _ClassT) -> _ClassT:
     """Make the constructor of a dataclass explain unknown arguments: other libraries' names, and numbers of channels.
 
     `__init__` stays the constructor of the dataclass for help, signatures and type checkers.
     """
-    construct: Callable[..., None] = options_class.__init__  # type: ignore[misc]
-
-    @wraps(construct)
-    def __init__(self: Any, *given: Any, **options: Any) -> None:
-        try:
-            construct(self, *given, **options)
-        except TypeError:
-            _check_arguments(type(self), given, options)
-            raise
-
-    options_class.__init__ = __init__  # type: ignore[misc]
+    options_class.__init__ = explained(options_class.__init__)  # type: ignore[misc]
     return options_class
 
 
-def _check_arguments(options_class: type, given: tuple[Any, ...], options: dict[str, Any]) -> None:
-    """Raise TypeError for more positional arguments than options that may be positional, and for unknown options."""
-    known = [option for option in fields(options_class) if option.init]
-    positional = [option.name for option in known if not option.kw_only]
-    name = options_class.__name__
-    if len(given) > len(positional):
-        remedy = f". {_FILTER}" if "dilation" in {option.name for option in known} else ""
-        limit = f"named after {', '.join(positional)}" if positional else "named"
-        shown = ", ".join(repr(one) if isinstance(one, int | float) else type(one).__name__ for one in given)
-        raise TypeError(f"the options of {name} must be {limit}; got ({shown:.80}){remedy}") from None
-    for option in options:
-        if option not in (names := [one.name for one in known]):
-            raise TypeError(
-                f"an option of {name} must be one of {', '.join(names)}; got {option!r:.80}{_suggest_option(option, names)}"
-            ) from None
-
-
-def explain_keywords(kind: type, suggest: Callable[[object, str, tuple[str, ...]], str]) -> None:
-    """Make the public methods that a class defines explain unknown keywords, except those that take any keyword.
+def explain_keywords(kind: type, suggest: _Suggest) -> None:
+    """Make the public methods that a class defines explain calls that do not fit, except those that take any keyword.
 
     `suggest` returns the end of the error from the object, the unknown keyword and the names of the arguments.
     """
     for name, method in list(vars(kind).items()):
         is_public = name == "__init__" or not name.startswith("_")
         if is_public and isfunction(method) and not method.__code__.co_flags & CO_VARKEYWORDS:
-            setattr(kind, name, _explaining(method, suggest))
+            setattr(kind, name, explained(method, suggest))
 
 
-def _explaining(
-    method: Callable[..., Any], suggest: Callable[[object, str, tuple[str, ...]], str]
-) -> Callable[..., Any]:
-    code = method.__code__
-    known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-    called = method.__qualname__.removesuffix(".__init__")
+def explained(function: _FunctionT, suggest: _Suggest = suggest_option) -> _FunctionT:
+    """Make a function or method explain unknown keywords, and arguments that are missing or too many."""
 
-    @wraps(method)
+    @wraps(function)
     def call(*given: Any, **named: Any) -> Any:
         try:
-            return method(*given, **named)
+            return function(*given, **named)
         except TypeError:
-            unknown = next((name for name in named if name not in known), None)
-            if unknown is None or not given:
-                raise
-            raise TypeError(
-                f"an argument of {called} must be one of {', '.join(known)}; got {unknown!r:.80}"
-                f"{suggest(given[0], unknown, known)}"
-            ) from None
+            _check_call(call, given, named, suggest)
+            raise
 
-    return call
+    return cast(_FunctionT, call)
+
+
+def _check_call(function: Any, given: tuple[Any, ...], named: dict[str, Any], suggest: _Suggest) -> None:
+    """Raise TypeError for arguments that the signature of a function does not take."""
+    accepted, called = signature(function), function.__qualname__
+    is_method = next(iter(accepted.parameters), "") in ("self", "cls") and bool(given)
+    if called.endswith((".__init__", ".__new__")) and is_method:
+        called = (given[0] if isinstance(given[0], type) else type(given[0])).__name__
+    parameters = list(accepted.parameters.values())[is_method:]
+    known = tuple(one.name for one in parameters)
+    if unknown := next((name for name in named if name not in known), ""):
+        raise TypeError(
+            f"an argument of {called} must be one of {', '.join(known)}; got {unknown!r:.80}"
+            f"{suggest(given[0] if given else None, unknown, known)}"
+        ) from None
+    try:
+        accepted.bind(*given, **named)
+    except TypeError as error:
+        bare = [one.replace(annotation=one.empty) for one in parameters]
+        named_only = next((one.name for one in parameters if one.kind == one.KEYWORD_ONLY), "")
+        advice = f". {_FILTER if 'dilation' in known else f'The arguments after * have names, as {named_only}='}"
+        texts = ", ".join((*map(shown, given[is_method:]), *(f"{name}={shown(one)}" for name, one in named.items())))
+        raise TypeError(
+            f"the arguments of {called} must be {Signature(bare)}; got ({texts:.200}): {error}"
+            f"{advice if named_only and 'too many' in str(error) else ''}"
+        ) from None
+
+
+def shown(argument: object) -> str:
+    """Return an argument as an error about a call shows it: a number or text by its value, any other by its type."""
+    return repr(argument) if isinstance(argument, int | float | str | None) else type(argument).__name__
 
 
 def suggest_argument(operation: object, unknown: str, known: tuple[str, ...]) -> str:
@@ -230,34 +233,11 @@ def our_option(option: str) -> str:
     return _OPTIONS.get(option, "")
 
 
-def _suggest_option(option: str, names: list[str]) -> str:
-    ours = our_option(option)
-    if ours in names:
-        unit = ", in bytes" if ours == "workspace_limit" else ""
-        return f". Did you mean {ours}={unit}?"
-    if option in _SENTENCES:
-        return f". {_SENTENCES[option]}"
-    return "".join(f". Did you mean {name}=?" for name in near(option, names))
-
-
 def refuse_call(operation: object, *arguments: object, **options: object) -> NoReturn:
     """Raise the TypeError of a call of an operation itself, which layers of frameworks permit: it names the methods."""
     kind = type(operation)
-    raise TypeError(f"a call of {kind.__name__} must name a method ({_methods(kind)}); got a call of the object itself")
-
-
-def refuse_attribute(operation: object, name: str) -> NoReturn:
-    """Raise the AttributeError of an attribute that an operation lacks: it names the methods."""
-    kind, advice = type(operation), ""
-    if "workspace" in name and hasattr(kind, "plan"):
-        advice = ': type plan("forward", x, w).workspace_size'
-    elif not name.startswith("_"):
-        advice = f". Its methods are {_methods(kind, 'plan', 'candidates', 'output_shape')}"
-    raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}{advice}", name=name, obj=operation)
-
-
-def _methods(kind: type, *others: str) -> str:
-    """Return the names of the methods that compute, and of `others` that the operation has, as text."""
     methods = [name for name in dir(kind) if name.startswith(("forward", "backward"))]
     methods.sort(key=lambda name: not name.startswith("forward"))
-    return ", ".join([*methods, *(name for name in others if hasattr(kind, name))])
+    raise TypeError(
+        f"a call of {kind.__name__} must name a method ({', '.join(methods)}); got a call of the object itself"
+    )

@@ -145,8 +145,8 @@ _NAMES: dict[str, str] = {
         CudnnConvHandle CudnnConvHandles InitCudnnConvHandles SetupConv SetupRecorder Recorder
         CuDNNConvolutionOp CuDNNDeconvolutionOp CuDNNBatchNormOp
     """,
-    _REFERENCE: "ConvHandle ConvHandles InitCpuHandle CpuConvForward CpuConvBackwardx CpuConvBackwardW CpuConvBackwardb",
-    f"there are no primitives of MKL-DNN: {_REFERENCE}": """
+    _REFERENCE: """
+        ConvHandle ConvHandles InitCpuHandle CpuConvForward CpuConvBackwardx CpuConvBackwardW CpuConvBackwardb
         MKLDNNConvForward MKLDNNConvBackward MKLDNNConvSignature MKLDNNDeconvForward MKLDNNBNForward GetConvFwd GetConvBwd
     """,
     "no key is needed: plans are cached by options, shapes, data types and device; cudnnpy.cache_info() counts them": """
@@ -166,6 +166,8 @@ def missing_in_reference(name: str, public: Collection[str]) -> str:
     text = f"module 'cudnnpy.reference' has no attribute {name!r:.80}"
     if name.startswith("_"):
         return text
+    if name in import_module("cudnnpy").__all__:
+        return f"{text}: type cudnnpy.{name}"
     return text + re.sub(rf"\bcudnnpy\.(?=(?:{'|'.join(public)})\b)", "cudnnpy.reference.", _suggest(name, public))
 
 
@@ -185,7 +187,7 @@ def _suggest(name: str, public: Collection[str]) -> str:
     for module in _MODULES:
         if name in import_module(f"cudnnpy.{module}").__all__:
             return f": type cudnnpy.{module}.{name}"
-    return did_you_mean(near(name, public))
+    return did_you_mean(near(name, public)) or ". help(cudnnpy) lists the names"
 
 
 def _in_raw(name: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from cudnnpy import raw
 from cudnnpy._checks.dtype_names import element_name
 from cudnnpy._checks.option_values import error_repr
+from cudnnpy._checks.suggestions import suggest_value
 from cudnnpy._process.installation import with_extra
 from cudnnpy.errors import LibraryNotFoundError
 from cudnnpy.typing import ElementName
@@ -63,7 +64,8 @@ def dtype_of(given: Any, argument: str = "dtype") -> Dtype:
     else:
         name = element_name(given)
     if name is None:
-        raise TypeError(f"{argument} must be one of {', '.join(map(repr, _BY_NAME))}; got {error_repr(given)}")
+        expected, advice = ", ".join(map(repr, _BY_NAME)), suggest_value(str(given), _BY_NAME)
+        raise TypeError(f"{argument} must be one of {expected}; got {error_repr(given)}{advice}")
     return _BY_NAME[name]
 
 

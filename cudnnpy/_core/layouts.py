@@ -11,6 +11,7 @@ from operator import index
 from typing import NamedTuple, Self
 
 from cudnnpy._checks.option_values import MAX_INT64, bounded, check_integer, check_shape, error_repr
+from cudnnpy._checks.suggestions import explained
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy.typing import ElementName
 
@@ -59,6 +60,7 @@ class TensorSpec(_TensorFields):
 
     __slots__ = ()
 
+    @explained
     def __new__(
         cls,
         shape: tuple[int, ...],

@@ -38,8 +38,8 @@ def log_to(
     Parameters
     ----------
     logger : logging.Logger or str, optional
-        The logger, or its name. None turns the messages off, and restores the earlier destination: a callback that was set
-        with ``cudnnSetCallback``, or the destination of the environment variable ``CUDNN_LOGDEST_DBG``.
+        The logger, or its name. None turns the messages off. A callback of ``cudnnSetCallback`` and the destination of the
+        environment variable ``CUDNN_LOGDEST_DBG`` get no messages any more.
     level : int or str, optional
         The level of the least severe messages that cuDNN composes: ``logging.DEBUG`` or "DEBUG", for example. By default
         the effective level of the logger at the time of the call.
@@ -66,9 +66,7 @@ def log_to(
 
     - ``cudnn_function``, the C function, or "" if it is not known;
     - ``cudnn_status``, the number of the status of an error;
-    - ``cudnn_handle`` and ``cudnn_stream``, their addresses, and ``cudnn_device``, the ordinal, each None where cuDNN
-      states none;
-    - ``cudnn_thread``, the thread's number in the operating system.
+    - ``cudnn_handle`` and ``cudnn_stream``, their addresses, each None where cuDNN states none.
 
     An exception of a handler does not reach cuDNN: `logging` reports it, or else ``sys.unraisablehook``, and Ctrl-C
     interrupts the program after the call. The messages of calls that a handler makes are dropped. The messages end when
@@ -171,72 +169,44 @@ def _record(lines: list[str], debug: Any) -> tuple[str, dict[str, Any]]:
     """Return the text of a record, without time and process, which every record has, and the attributes of its own."""
     body = [line for line in lines if not line.startswith(("Time:", "Process="))]
     function = re.search(r"function (\w+)\(\) called", lines[0]) if lines else None
-    device = re.search(r"\bGPU=(\d+)", lines[-1]) if lines else None  # the struct's is not set if there is no device
     if function:
         body[0] = f"{function[1]}():"
     attributes = {
         "cudnn_function": function[1] if function else "",
         "cudnn_status": debug.cudnnStatus,
-        "cudnn_handle": _address(debug.handle),
+        "cudnn_handle": ctypes.cast(debug.handle, ctypes.c_void_p).value,
         "cudnn_stream": debug.stream,
-        "cudnn_device": int(device[1]) if device else None,
-        "cudnn_thread": debug.tid,
     }
     return f"{body[0]} {body[1].strip()}" if len(body) == 2 else "\n".join(body), attributes
 
 
-def _address(pointer: Any) -> int | None:
-    return ctypes.cast(pointer, ctypes.c_void_p).value
-
-
 # Setting the callback
 
-# The arguments of cudnnSetCallback: the severities, a pointer that the callback gets, the callback.
-_Callbacks = tuple[int, int | None, Any]
-# With a mask of 0 and without a function, cuDNN would write errors to the standard error.
-_OFF: _Callbacks = (0, None, _SILENT)
-_before = _OFF  # the callback from before log_to
 _has_ended = False
 
 
-def _registered() -> _Callbacks:
-    """Return the registered callback, which may be another library's."""
-    mask, data, function = ctypes.c_uint(), ctypes.c_void_p(), raw.cudnnCallback_t()
-    raw.call("cudnnGetCallback", ctypes.byref(mask), ctypes.byref(data), ctypes.byref(function))
-    return mask.value, data.value, function
-
-
 def _apply(sink: _LogSink | None) -> None:
-    """Turn the messages on or off. A callback that the program has set in the meantime is not turned off."""
-    global _sink, _before
+    """Turn the messages on or off."""
+    global _sink
     if _has_ended or (sink is None and _sink is None):
         return
+    # With a mask of 0 and without a function, cuDNN would write errors to the standard error.
+    mask, function = (0, _SILENT) if sink is None else (sink.mask(), _OURS)
     with _muted():
-        mask, data, function = _registered()
-        address = _address(function)
-        if sink is not None:
-            if address not in (_address(_OURS), _address(_SILENT)):
-                _before = (mask, data, function) if mask or address else _OFF
-            raw.call("cudnnSetCallback", sink.mask(), None, _OURS)
-        elif address == _address(_OURS):
-            raw.call("cudnnSetCallback", *_before)
+        raw.call("cudnnSetCallback", mask, None, function)
     _sink = sink
 
 
 _setting: ProcessSetting[_LogSink | None] = ProcessSetting(None, _apply)
 
 declare(__name__, "_setting")
-declare(__name__, "_sink", "_before", "_has_ended", resets=False)  # the setting sets them
+declare(__name__, "_sink", "_has_ended", resets=False)  # the setting sets them
 
 
 @atexit.register
 def _end() -> None:
-    """Turn the messages off before the interpreter is torn down.
-
-    The earlier callback is not restored: it may be a Python function, too, or a file, which cuDNN would truncate.
-    """
-    global _before, _has_ended
-    _before = _OFF
+    """Turn the messages off before the interpreter is torn down."""
+    global _has_ended
     _apply(None)
     _has_ended = True
     if threading.active_count() > 1:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cudnnpy._checks.options import Options
-from cudnnpy._checks.suggestions import explain_keywords, refuse_attribute, refuse_call, suggest_argument
+from cudnnpy._checks.public_dir import no_attribute
+from cudnnpy._checks.suggestions import explain_keywords, refuse_call, suggest_argument
 from cudnnpy._core.cache_token import CacheToken, cache_token
 from cudnnpy._launch import dispatch
 
@@ -36,4 +37,10 @@ class ArrayOperation(Options):
 
     if not TYPE_CHECKING:  # type checkers report the call and the attribute
         __call__ = refuse_call
-        __getattr__ = refuse_attribute
+
+        def __getattr__(self, name):
+            is_size = "workspace" in name and hasattr(type(self), "plan")
+            text = (
+                f"{type(self).__name__!r} object has no attribute {name!r}: type plan('forward', x, w).workspace_size"
+            )
+            raise AttributeError(text if is_size else no_attribute(self, name), name=name, obj=self)

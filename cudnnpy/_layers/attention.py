@@ -13,6 +13,8 @@ The graphs are in the form that engines take (tests/host/layers/test_attention.p
 - dbias is a reduction, also of all scores to themselves.
 - Pages are loaded by an operation before each product. Engines take it only beside the valid sizes of both products, one number
   for each sequence, in the memory of the lengths. Missing lengths_q are written to scratch memory.
+- A sum with what is broadcast along the keys is wrong for one query, and in dq. A bias has all keys: another one changes no
+  result but the statistics.
 
 Engines need the statistics in memory. Without `statistics`, forward has them in scratch memory. Engines for backward take k and
 v twice, as they are and transposed: cudnnpy/graph/attention_lowerings.py.
@@ -159,9 +161,10 @@ def sizes_of(layout: AttentionLayout, shapes: Mapping[str, Sequence[int]]) -> Si
         raise ValueError(f"q must have a multiple of the {sizes.kv_heads} heads of k; got {heads} heads")
     if bias is not None:
         fits = len(bias) == 4 and all(n in (1, m) for n, m in zip(bias, sizes.scores, strict=True))
+        fits = fits and bias[3] == sizes.keys
         if not fits:
             raise ValueError(
-                f"bias must have shape {sizes.scores}, or 1 on some of these axes; got shape {tuple(bias)}"
+                f"bias must have shape {sizes.scores}, or 1 on some of the first three axes; got shape {tuple(bias)}"
             )
     return sizes
 
@@ -195,9 +198,9 @@ def check_dbias(sizes: Sizes, bias: tuple[int, ...] | None) -> None:
     """Raise ValueError if no engine computes the gradient of a bias of this shape."""
     if bias is None:
         raise ValueError("dbias must be False where there is no bias; got another value")
-    if bias[2:] != sizes.scores[2:]:
+    if bias[2] != sizes.queries:
         raise ValueError(
-            f"bias must have all queries and keys, shape (..., {sizes.queries}, {sizes.keys}), where dbias is wanted; "
+            f"bias must have all queries, shape (..., {sizes.queries}, {sizes.keys}), where dbias is wanted; "
             f"got shape {bias}"
         )
 
@@ -302,7 +305,7 @@ class Attention(PreferenceOptions, ArrayOperation):
             (batch, heads of k, keys, head size), of q's dtype; v's head size is out's. With a `page_table` pages of keys:
             (pages, heads of k, keys of a page, head size), where the keys of a page are a power of two.
         bias : array, optional
-            (batch, heads, queries, keys), or 1 on some of these axes; of q's dtype or float32.
+            (batch, heads, queries, keys), or 1 on some of the first three axes; of q's dtype or float32.
         lengths_q, lengths_kv : array, optional
             The number of queries, and of keys, of each sequence: (batch,), in int32. Others are masked.
         page_table : array, optional
@@ -366,7 +369,7 @@ class Attention(PreferenceOptions, ArrayOperation):
             The results, of the shapes and the dtype of q, k and v.
         dbias : bool or array
             Whether the gradient with respect to the bias is a result, or an array for it, of the bias's shape and dtype. The
-            bias must have all queries and keys. The gradient is computed in q's dtype.
+            bias must have all queries. The gradient is computed in q's dtype.
         stream : stream, optional
             Where the work is queued.
 

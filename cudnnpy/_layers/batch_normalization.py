@@ -139,6 +139,7 @@ class BatchNormalization(ArrayOperation):
         bias: Array | None = None,
         running_mean: Array | None = None,
         running_variance: Array | None = None,
+        *,
         average_factor: float = 0.1,
         activation: NormalizationActivation | None = None,
         out: ArrayT | None = None,

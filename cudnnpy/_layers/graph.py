@@ -131,7 +131,14 @@ class Node:
     if not TYPE_CHECKING:  # type checkers report unknown attributes
 
         def __getattr__(self, name):
-            raise AttributeError(missing(type(self), name), name=name, obj=self)
+            raise AttributeError(missing(self, name), name=name, obj=self)
+
+        def _refuse_operator(self, _other):
+            raise TypeError(
+                'nodes must be taken by methods of the graph; got an operator. Type g.pointwise("add", a, b)'
+            )
+
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __matmul__ = _refuse_operator
 
 
 if TYPE_CHECKING:
@@ -194,8 +201,9 @@ class Graph(PublicDir):
     if not TYPE_CHECKING:  # type checkers report unknown attributes
 
         def __getattr__(self, name):
-            advice = f": type g.add({name!r}, ...), as docs/graph-kinds.md shows" if name in KINDS else ""
-            raise AttributeError(f"{missing(type(self), name)}{advice}", name=name, obj=self)
+            advice = f": type g.add({name!r}, ...), as docs/graph-kinds.md shows"
+            text = f"'Graph' object has no attribute {name!r}{advice}" if name in KINDS else missing(self, name)
+            raise AttributeError(text, name=name, obj=self)
 
     def __init__(
         self,
@@ -235,6 +243,10 @@ class Graph(PublicDir):
     def operations(self) -> list[str]:
         """The kinds of the operations, in order."""
         return [operation.kind for operation in self._operations]
+
+    def __repr__(self) -> str:
+        tensors = (f"{node.name} {node.spec.dtype}{list(node.shape)}" for node in (*self.inputs, *self.outputs))
+        return f"<Graph of {', '.join(self.operations) or 'no operation'}: {', '.join(tensors) or 'no tensor'}>"
 
     def __copy__(self) -> Self:
         """Return an independent graph: nodes that are added to one are not added to the other."""
@@ -920,12 +932,13 @@ class Graph(PublicDir):
                 f"the inputs of a graph must be taken by operations that an output depends on; got {', '.join(unused)}, "
                 "which none takes"
             )
-        check_graph(graph, {uids[node.uid]: node.name for node in nodes})
-        found = as_convolution(graph, device)
-        order = graph.in_memory if found is None else found[1]
-        names = [uids[node.uid] for node in nodes]
-        caller = CallerOperands(tuple(node.name for node in nodes), tuple(map(names.index, order)))
-        return GraphProblem(graph, device) if found is None else ConvolutionProblem(*found[0]), caller
+        names = {uids[node.uid]: node.name for node in nodes}
+        check_graph(graph, names)
+        found, order = as_convolution(graph, device) or (None, graph.in_memory)
+        caller = CallerOperands(tuple(names.values()), tuple(map([*names].index, order)))
+        if found is None:
+            return GraphProblem(graph, device, names=tuple(map(names.__getitem__, order))), caller
+        return ConvolutionProblem(*found), caller
 
     def plan(self, device: int | DeviceProfile = 0) -> Plan:
         """Choose the plan of the graph, to be executed with raw addresses.
@@ -1016,8 +1029,10 @@ class Graph(PublicDir):
         outs = tuple(arrays.pop(node.name, None) for node in self.outputs)
         missing = [node.name for node, array in zip(self.inputs, inputs, strict=True) if array is None]
         if missing or arrays:
-            wrong = [f"{what} {names}" for what, names in (("no", missing), ("unknown", list(arrays))) if names]
-            raise TypeError(f"arrays must be the graph's inputs, and may be its outputs; got {' and '.join(wrong)}")
+            wrong = [f"{what} {', '.join(names)}" for what, names in (("no", missing), ("unknown", arrays)) if names]
+            raise TypeError(
+                f"arrays must be the graph's inputs, and may be its outputs, by name; got {' and '.join(wrong)}"
+            )
         names, prepare = self._names(), Graph._prepare
         return dispatch.run("graph", self, prepare, names, inputs, outs, stream, len(self._operations))
 

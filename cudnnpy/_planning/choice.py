@@ -21,6 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 from cudnnpy._checks.option_values import bounded, check_flag, error_repr, printable
 from cudnnpy._checks.options import Options
 from cudnnpy._checks.size_limits import MAX_KNOBS, MAX_PLAN_CHARACTERS
+from cudnnpy._checks.suggestions import with_suggestions
 from cudnnpy._core.untrusted_json import Knobs, parse_json, plain, reader
 
 VERSION = 6  #: of serialized plans
@@ -29,6 +30,7 @@ VERSION = 6  #: of serialized plans
 LOWERING_OPTIONS = ("space_to_depth", "channels_last_copies", "flipped_forward", "accumulation")
 
 
+@with_suggestions
 @dataclass(frozen=True, repr=False)
 class Engine(Options):
     """An engine of the graph API, which the option `algorithm` forces.

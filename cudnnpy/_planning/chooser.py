@@ -6,10 +6,11 @@ candidates by predicted times, and knows stored and measured choices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from cudnnpy._checks.option_values import error_repr
@@ -125,7 +126,7 @@ class OtherGpu:
     """A GPU that need not be in this machine, for which tuning plans in a child process: the base of DeviceProfile."""
 
 
-def check_device(device: object, arrays: Collection[str] = ()) -> None:
+def check_device(device: object, arrays: Mapping[str, object] = MappingProxyType({})) -> None:
     """Raise TypeError for the name of a profile in place of a DeviceProfile, and for a profile beside arrays of these names."""
     if isinstance(device, str):
         raise TypeError(
@@ -133,7 +134,8 @@ def check_device(device: object, arrays: Collection[str] = ()) -> None:
             f"got {error_repr(device)}. cudnnpy.DeviceProfile.load loads a profile by its name, such as 'h200'"
         )
     if isinstance(device, OtherGpu) and arrays:
-        expected, given = ("TensorSpecs", "others") if len(arrays) > 1 else ("a TensorSpec", "another object")
+        expected = "TensorSpecs" if len(arrays) > 1 else "a TensorSpec"
+        given = ", ".join(map(error_repr, arrays.values()))
         raise TypeError(
             f"{' and '.join(arrays)} must be {expected} to plan for a device profile; got {given}. Type "
             "cudnnpy.TensorSpec(x.shape, dtype), with the strides if they are not packed"

@@ -187,6 +187,11 @@ def has_two_formats(traits: ProblemTraits) -> bool:
     return "has two formats" in traits.facts
 
 
+def computes_first_operand(traits: ProblemTraits) -> bool:
+    """operations before a convolution, and an image in memory that is not channels last"""
+    return "computes a first operand" in traits.facts
+
+
 def has_gradient_of_result(traits: ProblemTraits) -> bool:
     """the gradient of an activation whose x is a result that is not in memory, with a convolution"""
     return "has a gradient of a result" in traits.facts

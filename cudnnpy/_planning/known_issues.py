@@ -26,6 +26,7 @@ from cudnnpy._planning.issue_conditions import (
     always,
     broadcasts_beside_convolution,
     compares_narrow,
+    computes_first_operand,
     converts_uneven_int8,
     fuses_bias_channels_first,
     fuses_bias_in_tf32,
@@ -323,6 +324,15 @@ ISSUES: tuple[Issue, ...] = (
         sums_channels_first,
         "misreads tensors that are not channels last",
         detail="seen for convolutions with a reduction, filters of 1x1 and 3x3; engine 4 is right",
+    ),
+    Issue(
+        "graph-first-operand",
+        ("graph",),
+        (4,),
+        computes_first_operand,
+        "misreads images that are not channels last, whose operand is computed",
+        kind="compiled at run time",
+        detail="seen for a scale and a bias before a filter of 1x1, with a reduction along the channels as the only output",
     ),
     Issue(
         "graph-formats",

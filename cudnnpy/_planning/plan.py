@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from cudnnpy import raw
 from cudnnpy._checks.byte_counts import bytes_text
@@ -174,6 +174,8 @@ class Plan(PublicDir):
         self.problem, self.device = problem, problem.device
         executable, names = executable_of(candidate), problem.operands
         self._caller = caller = operands or CallerOperands(names, tuple(range(len(names))))
+        if operands is not None and problem.kind == "graph":  # of a text, which has them beside the graph
+            self.problem = replace(cast(Any, problem), names=tuple(map(operands.names.__getitem__, operands.order)))
         self.executable = executable = with_implicit_operands(executable, list(caller.order), len(names))
         self.operation, self.operands = problem.operation, caller.names
         problem_specs = problem.specs

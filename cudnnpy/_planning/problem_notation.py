@@ -127,7 +127,10 @@ def parse(text: str, device: int = 0) -> tuple[Problem, PlanningOptions]:
     a str.
     """
     if not isinstance(text, str):
-        raise TypeError(f"text must be a str; got {type(text).__name__}")
+        raise TypeError(
+            "problem must be a str in the notation, such as 'forward 8x64x28x28 64x64x3x3 pad=1'; "
+            f"got a {type(text).__name__}{'. It has plan() and candidates()' * hasattr(text, 'candidates')}"
+        )
     if len(text) > MAX_PROBLEM_CHARACTERS:
         raise ProblemTextError(f"text must have {MAX_PROBLEM_CHARACTERS} characters at most; got {len(text)}", 1)
     words = list(_split(text))
@@ -299,6 +302,7 @@ _REFUSED = {
     "algorithm": "left out, since a text says what an algorithm is chosen for",
     "policy": "left out, since a text is of one problem",
     "device": "left out, since a text is for any device",
+    "float": "'float32' as in C, or 'float64' as in NumPy",
 }
 
 

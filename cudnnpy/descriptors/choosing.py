@@ -13,6 +13,7 @@ from cudnnpy._arrays.array_libraries import library_of, read, spec_of
 from cudnnpy._checks.byte_counts import bytes_text
 from cudnnpy._checks.option_values import check_channels, check_integer, check_option, error_repr
 from cudnnpy._checks.preferences import PreferenceOptions
+from cudnnpy._checks.suggestions import explained
 from cudnnpy._core.candidate_table import table
 from cudnnpy._core.driver import is_stream_or_torch_capturing
 from cudnnpy._core.layouts import byte_extent, packed_strides
@@ -115,6 +116,7 @@ class AlgorithmChoice:
     candidates: tuple[AlgorithmCandidate, ...]  #: every algorithm with every math type, in cuDNN's order
 
 
+@explained
 def choose_algorithm(
     operation: ConvolutionOperation,
     x: Tensor,
@@ -207,6 +209,7 @@ def choose_algorithm(
     )
 
 
+@explained
 def workspace_size(
     operation: ConvolutionOperation,
     x: Tensor,

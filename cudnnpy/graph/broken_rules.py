@@ -164,7 +164,8 @@ def check_graph(graph: OperationGraph, names: Mapping[int, str]) -> None:
     for rule, effect in _REJECTIONS:
         for uid, expected in rule(graph):
             shape, _, strides, _ = graph.specs[uid]
-            name = names.get(views.get(uid, uid), "an intermediate result")
+            view = f"{names.get(views[uid])} transposed" if uid in views else "an intermediate result"
+            name = names.get(uid, view)
             raise ValueError(
                 f"{name} must have {expected}; got shape {shape} and strides {strides}, for which cuDNN {effect}"
             )
@@ -375,6 +376,22 @@ def _of_queries(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attentio
                 yield uid, f"size {queries[0]} on axis 2 within attention, by stride 0 where all queries share it"
 
 
+def _of_keys(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-bias
+    """Sums with what is broadcast along the keys are wrong for one query, and in the gradient of q."""
+    if not _is_attention(graph):
+        return
+    specs, in_memory = graph.specs, graph.in_memory
+    for one in graph.operations:
+        if one.option("mode") != raw.CUDNN_POINTWISE_ADD:
+            continue
+        (_, result), *_ = one.results
+        keys = specs[result].shape[3:]
+        for uid in (uid for _, uids in one.operands for uid in each_uid(uids)):
+            is_broadcast = uid in in_memory and specs[uid].shape[3:] == (1,) != keys
+            if is_broadcast and specs[uid].dtype != "int32":  # lengths are added to indices
+                yield uid, f"size {keys[0]} on axis 3 within attention"
+
+
 _REJECTIONS: tuple[tuple[Callable[[OperationGraph], Iterator[tuple[int, str]]], str], ...] = (
     (_of_attention, "ends the process"),
     (_of_lengths, "ends the process"),
@@ -387,4 +404,5 @@ _REJECTIONS: tuple[tuple[Callable[[OperationGraph], Iterator[tuple[int, str]]], 
     (_of_sums_of_heads, "reads other numbers"),
     (_of_selections, "ignores it"),
     (_of_queries, "reads only the first row right"),
+    (_of_keys, "misreads it"),
 )

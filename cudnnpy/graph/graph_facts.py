@@ -85,6 +85,12 @@ def _has_two_formats(graph: OperationGraph) -> bool:
     return not _of(graph, "matmul") and not _of(graph, "sdpa") and len(formats) > 1
 
 
+def _computes_first_operand(graph: OperationGraph) -> bool:
+    operands = {uid for one in _of(graph, "convolution") for _, uids in one.operands for uid in each_uid(uids)}
+    images = (graph.specs[uid] for uid in graph.in_memory if len(graph.specs[uid].shape) > 3)
+    return not operands.isdisjoint(_virtual(graph)) and not all(map(are_channels_last, images))
+
+
 def _has_gradient_of_result(graph: OperationGraph) -> bool:
     virtual = _virtual(graph)
     return bool(_of(graph, "convolution")) and any(t["x"] in virtual for _, t in _modes(graph, end="_bwd"))
@@ -145,6 +151,7 @@ _FACTS: dict[str, Callable[[OperationGraph], bool]] = {
     "broadcasts beside a convolution": _broadcasts_beside_convolution,
     "compares narrow tensors": _compares_narrow,
     "has two formats": _has_two_formats,
+    "computes a first operand": _computes_first_operand,
     "has a gradient of a result": _has_gradient_of_result,
     "resamples a result": _resamples_result,
     "only reduces uneven channels": _only_reduces_uneven_channels,

@@ -155,7 +155,9 @@ def _like(shape: tuple[int, ...], like: TensorSpec, dtype: ElementName) -> Tenso
 def _convolution(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtype: ElementName) -> Any:
     x, w = given["x"], given["w"]
     if len(x.shape) - 2 not in (2, 3) or len(w.shape) != len(x.shape):
-        raise ValueError(f"x and w must both have 2 or 3 spatial axes; got shapes {x.shape} and {w.shape}")
+        raise ValueError(
+            f"x and w must both have 2 or 3 spatial axes; got shapes {x.shape} and {w.shape}. Append an axis of size 1 for one"
+        )
     if 0 in (*x.shape[1:], *w.shape):
         raise ValueError(
             f"x and w must have sizes of 1 or more, except for a batch of 0; got shapes {x.shape} and {w.shape}"
@@ -324,7 +326,10 @@ def _normalization(options: Mapping[str, Any], given: Mapping[str, TensorSpec], 
     _check_together(given, *statistics_names[mode == raw.CUDNN_RMS_NORM :])
     _check_equal("scale", given, "bias")
     found = {"y": _like(x.shape, x, dtype)}
-    statistic = _like(tuple(statistics(mode, x.shape, scale.shape)), x, dtype)
+    kind: ElementName = "float64" if x.dtype == "float64" else "float32"  # an inverse variance may overflow in float16
+    statistic = _like(tuple(statistics(mode, x.shape, scale.shape)), x, kind)
+    if mode in (raw.CUDNN_BATCH_NORM, raw.CUDNN_INSTANCE_NORM):
+        _check_shape("scale", scale, tuple(size if axis == 1 else 1 for axis, size in enumerate(x.shape)))
     for name in ("input_running_mean", "input_running_var", *statistics_names):
         if name in given:
             _check_shape(name, given[name], statistic.shape)
@@ -332,7 +337,8 @@ def _normalization(options: Mapping[str, Any], given: Mapping[str, TensorSpec], 
         found |= {"mean": statistic} if mode != raw.CUDNN_RMS_NORM else {}
         found["inv_variance"] = statistic
     if "input_running_mean" in given and "exp_avg_factor" in given:
-        found |= dict.fromkeys(("output_running_mean", "output_running_var"), statistic)
+        running = statistic._replace(dtype=given["input_running_mean"].dtype)
+        found |= dict.fromkeys(("output_running_mean", "output_running_var"), running)
     return found
 
 
@@ -345,7 +351,8 @@ def _normalization_backward(options: Mapping[str, Any], given: Mapping[str, Tens
         raise TypeError("mean must be a node, except for rms_norm; got none")
     _check_shape("inv_variance", given["inv_variance"], tuple(statistics(mode, x.shape, scale.shape)))
     _check_equal("inv_variance", given, "mean")
-    return {"dx": _like(x.shape, x, dtype), **dict.fromkeys(("dscale", "dbias"), _like(scale.shape, scale, dtype))}
+    gradient = _like(scale.shape, scale, scale.dtype)  # engines write no other data type
+    return {"dx": _like(x.shape, x, dtype), **dict.fromkeys(("dscale", "dbias"), gradient)}
 
 
 def _packed(shape: tuple[int, ...], dtype: ElementName) -> TensorSpec:

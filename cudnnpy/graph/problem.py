@@ -72,6 +72,8 @@ class GraphProblem:
     beta: float = 0.0
     kind: str = "graph"
     has_finite_results: bool = False  # operations such as a division give infinities
+    #: the caller's names of the tensors for texts, in the order of `operands`; the same graph is the same problem without them
+    names: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -108,7 +110,8 @@ class GraphProblem:
 
     def __str__(self) -> str:
         tensors = ", ".join(
-            f"{name} {spec.dtype}{list(spec.shape)}" for name, spec in zip(self.operands, self.specs, strict=True)
+            f"{name} {spec.dtype}{list(spec.shape)}"
+            for name, spec in zip(self.names or self.operands, self.specs, strict=True)
         )
         return f"{self.title}: {tensors}"
 
@@ -189,16 +192,16 @@ class GraphProblem:
     def format_advice(self) -> str:
         """The line about tensors that are not channels last, which the engines of most graphs need.
 
-        It is "" if all are, and for matrix products, whose tensors have no channels.
+        If all are, and for matrix products, whose tensors have no channels, it names the page with the requirements.
         """
         kinds = {operation.kind for operation in self.graph.operations}
         others = {
             name: channels_last_strides(spec.shape)
-            for name, spec in zip(self.operands, self.specs, strict=True)
+            for name, spec in zip(self.names or self.operands, self.specs, strict=True)
             if len(spec.shape) > 3 and not are_channels_last(spec)
         }
         if not others or not kinds.isdisjoint(_PRODUCTS):
-            return ""
+            return "\n  docs/graphs.md lists what engines require"
         name, strides = next(iter(others.items()))
         return (
             f"\n  Engines for most graphs need tensors that are channels last in memory; {', '.join(others)} "

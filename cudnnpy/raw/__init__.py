@@ -147,7 +147,8 @@ def attribute_types(attribute: int) -> tuple[int, ...]:
     >>> [str(kind.name) for kind in raw.attribute_types(raw.CUDNN_ATTR_TENSOR_DIMENSIONS)]
     ['CUDNN_TYPE_INT64']
     """
-    return tuple(_api.cudnnBackendAttributeType_t(number) for number in _api.ATTRIBUTE_TYPES[attribute])
+    name = _api.cudnnBackendAttributeName_t(attribute)  # raises ValueError for a number of none
+    return tuple(map(_api.cudnnBackendAttributeType_t, _api.ATTRIBUTE_TYPES[name]))
 
 
 def _enumerator(name: str) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
+from cudnnpy._checks.suggestions import shown
 from cudnnpy.raw import _api
 from cudnnpy.raw._types import Enumeration, EnumerationType
 
@@ -17,25 +18,48 @@ _DIVIDES = {"cudnnGetFoldedConvBackwardDataDescriptors": 3}
 _IN_HOST_MEMORY = ("alpha", "beta", "valuePtr", "arrayOfElements")
 
 
-def refusing(name: str, function: Callable[..., Any], bound: Callable[[str], Callable[..., int]]) -> Callable[..., Any]:
+class Status(int):
+    """A status other than CUDNN_STATUS_SUCCESS, with the function that returned it. It prints as its name."""
+
+    function: str  #: the C function that returned it
+
+    def __str__(self) -> str:
+        known = _api.cudnnStatus_t._value2member_map_.get(int(self))
+        return known.name if known else f"unknown_{int(self)}"
+
+    def __repr__(self) -> str:
+        return f"<cudnnStatus_t.{self}: {int(self)}>"
+
+    name = property(__str__)  # as enumerators have it
+
+
+def refusing(name: str, bind: Callable[[str], Callable[..., Any]]) -> Callable[..., Any]:
     """Return a C function that first checks the number of its arguments, and rejects NULL and unset descriptors.
 
-    It raises TypeError for a wrong number of arguments (ctypes would pass additional ones on), for None, and for an enumerator
-    of another enum, whose number has another meaning there. It raises ValueError for a NULL pointer or an unset descriptor.
-    The messages name the parameter. The message of ctypes.ArgumentError has the C prototype.
+    The first call binds it by `bind`, which loads the library. It raises TypeError for a wrong number of arguments (ctypes
+    would pass additional ones on), for keywords, for None, and for an enumerator of another enum, whose number has another
+    meaning there. It raises ValueError for a NULL pointer or an unset descriptor. The messages name the parameter. The message
+    of ctypes.ArgumentError has the C prototype. A status is CUDNN_STATUS_SUCCESS or a Status.
     """
-    parameters = _api.FUNCTIONS[name][1]
+    returns, parameters, *_ = _api.FUNCTIONS[name]
     places, count = _api.NOT_NULL.get(name, ()), len(parameters)
     kinds = ((at, getattr(_api, kind, None)) for at, (_name, kind, _direction) in enumerate(parameters))
     enums = [(at, kind) for at, kind in kinds if isinstance(kind, EnumerationType)]
-    divides = _DIVIDES.get(name)
+    divides, is_status, success = _DIVIDES.get(name), returns == "cudnnStatus_t", _api.cudnnStatus_t(0)
+    function: Any = None
 
-    def checked(*arguments: Any) -> Any:
+    def refuse(text: str) -> NoReturn:
+        raise TypeError(f"{name}: {text}. The function is {function.__doc__}")
+
+    # One function with all checks, since each call of another would take a tenth of the time of a short C function.
+    def checked(*arguments: Any, **named: Any) -> Any:
+        nonlocal function
+        if function is None:
+            function = bind(name)
+        if named:
+            refuse(f"arguments must be positional, as in C; got {next(iter(named))}=")
         if len(arguments) != count:
-            raise TypeError(
-                f"{name}: the number of arguments must be {count}; got {len(arguments)}. "
-                f"The function is {function.__doc__}"
-            )
+            refuse(f"the number of arguments must be {count}; got {len(arguments)}")
         for at in places:
             try:
                 is_null = not arguments[at]  # also true: an empty array
@@ -46,17 +70,25 @@ def refusing(name: str, function: Callable[..., Any], bound: Callable[[str], Cal
         for at, enum in enums:
             value = arguments[at]
             if value.__class__ is not enum and isinstance(value, Enumeration):
-                raise TypeError(
-                    f"{name}: {parameters[at][0]} must be a {enum.__name__}; got {value!s}, a {type(value).__name__}. "
-                    f"The function is {function.__doc__}"
-                )
+                refuse(f"{parameters[at][0]} must be a {enum.__name__}; got {value!s}, a {type(value).__name__}")
         if divides is not None:
-            _refuse_unset(name, divides, arguments[divides], bound("cudnnGetConvolutionNdDescriptor"))
+            _refuse_unset(name, divides, arguments[divides], bind("cudnnGetConvolutionNdDescriptor"))
         try:
-            return function(*arguments)
+            result = function(*arguments)
         except ctypes.ArgumentError as error:
             advice = _advice_on_pointers(name, function, arguments)
-            raise ctypes.ArgumentError(f"{name}: {error}. The function is {function.__doc__}{advice}") from None
+            at = int(str(error).split()[1].rstrip(":")) - 1  # "argument 2: TypeError: wrong type"
+            given = f"{parameters[at][0]} got {shown(arguments[at]):.80}"
+            raise ctypes.ArgumentError(
+                f"{name}: {error}; {given}. The function is {function.__doc__}{advice}"
+            ) from None
+        if not is_status:
+            return result
+        if not result:
+            return success
+        status = Status(result)
+        status.function = name
+        return status
 
     return _destroying(name, checked) if "Destroy" in name else checked
 
@@ -67,13 +99,13 @@ def _destroying(name: str, destroy: Callable[..., Any]) -> Callable[..., Any]:
     cuDNN would free the memory twice, which ends the process.
     """
 
-    def destroying(*arguments: Any) -> Any:
+    def destroying(*arguments: Any, **named: Any) -> Any:
         given = arguments[0] if arguments else None
         if isinstance(given, _Pointer) and not given and getattr(given, "_is_destroyed", False):
             raise ValueError(
                 f"{name}: {type(given).__name__} must be destroyed once; got one that is destroyed already"
             )
-        status = destroy(*arguments)
+        status = destroy(*arguments, **named)
         if isinstance(given, _Pointer) and given and not status:
             ctypes.c_void_p.from_buffer(given).value = None
             given._is_destroyed = True

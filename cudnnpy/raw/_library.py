@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Never, NoReturn
+from typing import Any, Never
 
 from cudnnpy._process.installation import to_install
 from cudnnpy._process.module_state import declare, fork_safe_lock, process_cache, reset
@@ -242,6 +242,8 @@ def function_info(name: str) -> tuple[str, tuple[tuple[str, str, str], ...], str
 
     Raises AttributeError, with advice, for a name that the headers do not have.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"name must be the C name of a function, such as 'cudnnCreate'; got {name!r:.200}")
     found = _api.FUNCTIONS.get(name)
     if found is None:
         raise AttributeError(missing(name))
@@ -331,7 +333,7 @@ def check(status: int, function: str = "") -> None:
     Traceback (most recent call last):
     cudnnpy.errors.BadParameterError: ...
     """
-    if status:
+    if status or not isinstance(status, int):
         raise error_of(status, function)
 
 
@@ -344,6 +346,8 @@ def error_of(status: int, function: str = "") -> CudnnError:
     >>> raw.error_of(raw.CUDNN_STATUS_BAD_PARAM, "cudnnCreate").name
     'CUDNN_STATUS_BAD_PARAM'
     """
+    if not isinstance(status, int):
+        raise TypeError(f"status must be a status that a function returned; got {status!r:.200}")
     number, function = int(status), function or getattr(status, "function", "")
     try:
         name = _api.cudnnStatus_t(number).name
@@ -397,14 +401,8 @@ def unchecked(name: str) -> Callable[..., int]:
 @process_cache
 def checked(name: str) -> Callable[..., Any]:
     """Return the function with checks that reject arguments that would end the process."""
-    return refusing(name, bound(name), bound)
-
-
-def refuse_keywords(name: str, named: Mapping[str, object]) -> NoReturn:
-    """Raise TypeError for arguments of a C function that are passed by name."""
-    raise TypeError(
-        f"{name}: arguments must be positional, as in C; got {next(iter(named))}=. The function is {prototype(name)}"
-    )
+    function_info(name)  # raises for a name that the headers do not have
+    return refusing(name, bound)
 
 
 def call(name: str, *arguments: object, **named: Never) -> None:
@@ -439,10 +437,8 @@ def call(name: str, *arguments: object, **named: Never) -> None:
     >>> raw.call("cudnnCreateTensorDescriptor", byref(tensor))
     >>> raw.call("cudnnDestroyTensorDescriptor", tensor)
     """
-    if named:
-        refuse_keywords(name, named)
     try:
-        status = checked(name)(*arguments)
+        status = checked(name)(*arguments, **named)
     except ctypes.ArgumentError as error:
         for argument in arguments:
             getattr(argument, "_as_parameter_", None)  # raises the exception of a closed object, which ctypes dropped

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ctypes import POINTER, Structure, c_void_p
 from enum import EnumType, IntEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Never
 
 
 class EnumerationType(EnumType):
@@ -24,6 +24,13 @@ class Enumeration(IntEnum, metaclass=EnumerationType):
 
     def __str__(self) -> str:
         return self._name_
+
+    @classmethod
+    def _missing_(cls, value: object) -> Never:
+        names = [f"{member:d} ({member})" for member in cls]
+        raise ValueError(
+            f"{cls.__name__} must be one of {', '.join(names[:20])}{', ...' * (len(names) > 20)}; got {value!r}"
+        )
 
 
 def handle(name: str, struct: type[Structure]) -> Any:

@@ -7,13 +7,8 @@ from difflib import get_close_matches
 from cudnnpy.raw import _api
 from cudnnpy.raw._removed import REMOVED
 
-_MACROS = {
-    "checkcudnn",
-    "cudnncall",
-    "cudnncheck",
-    "cudnnsafecall",
-    "cudnncheckerror",
-}  # of C programs, without underscores
+# Macros of C programs, without underscores.
+_MACROS = ["checkcudnn", "cudnncall", "cudnncheck", "cudnnsafecall", "cudnncheckerror"]
 _LONGER_OR_SHORTER = 4  # names that differ more in length are not compared, which would take 50 ms
 
 
@@ -28,7 +23,7 @@ def missing(name: str) -> str:
         return f"{text}. The macro that checks a status is raw.check: type raw.check(raw.cudnnXxx(...))"
     meant = None if name.startswith("_") else _nearest(name)
     if meant is None:
-        return text
+        return text if name.startswith("_") else f"{text}. docs/coverage.md and dir(cudnnpy.raw) list its names"
     return f"{text}. Did you mean {meant!r}?" + (f" ({missing(meant)})" if meant in REMOVED else "")
 
 

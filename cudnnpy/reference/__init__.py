@@ -5,6 +5,7 @@ Floating-point inputs are accumulated in float64 and the result is rounded once.
 GPUs. Neither libcudnn nor cuda.core is loaded.
 """
 
+from cudnnpy._checks.suggestions import explained
 from cudnnpy.reference.activation import Activation, sigmoid
 from cudnnpy.reference.attention import Attention
 from cudnnpy.reference.batch_normalization import BatchNormalization
@@ -14,6 +15,8 @@ from cudnnpy.reference.graph import run, tolerance
 from cudnnpy.reference.pooling import Pooling
 from cudnnpy.reference.softmax import Softmax
 from cudnnpy.reference.transpose import ConvolutionTranspose
+
+run, tolerance = explained(run), explained(tolerance)
 
 __all__ = [
     "Activation",

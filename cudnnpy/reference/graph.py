@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from math import sqrt
 from typing import Any, NamedTuple
 
@@ -73,7 +74,8 @@ def tolerance(graph: Graph, arrays: Mapping[str, Array], notes: Collection[str] 
     with S the sum of the absolute values of the terms (Higham, *Accuracy and Stability of Numerical Algorithms*, section
     3.1), with tf32 if the graph allows it, and chosen multiples of the unit roundoff u for functions. The errors of operands
     pass through an operation: through sums as absolute values, through elementwise operations by evaluating them at both
-    ends of every operand's error, through normalizations and attention by random errors, four times their largest effect.
+    ends of every operand's error, through normalizations and attention by random errors, four times their largest effect,
+    through normalizations also by equal ones.
     Each stored value adds its rounding. An element where a comparison may go either way gets an infinite or a large
     tolerance, an integer that may be rounded either way 1. An output with a `reordering`, whose elements cuDNN has in an order
     that it does not document, has an infinite tolerance.
@@ -324,7 +326,7 @@ class _Bounds(NamedTuple):
         if kind in _ATTENTION:
             # the softmax is an operand of a product, in the inputs' type
             own += 2 * _ROUNDOFF.get(step.specs["q"].dtype, 0.0)
-        return _by_random_errors(step, errors, own)
+        return _by_random_errors(step, errors, own, alike=kind not in _ATTENTION)
 
     def _of_absolute_values(self, step: _Step, errors: Given, roundoff: float) -> dict[str, Any]:
         """Return the errors of sums of products: how the sums of absolute values grow with the errors, and the sums' own."""
@@ -408,13 +410,16 @@ def _difference(found: Array, expected: Array) -> Float64:
     return np.where(np.isnan(difference), np.inf, difference)
 
 
-def _by_random_errors(step: _Step, errors: Given, own: float) -> dict[str, Any]:
-    """Return four times the largest change of the results by random errors of the operands, and the mean change besides."""
+def _by_random_errors(step: _Step, errors: Given, own: float, *, alike: bool) -> dict[str, Any]:
+    """Return four times the largest change of the results by random errors of the operands, and the mean change besides.
+
+    With `alike`, errors that are alike count too: those of a long sum of positive numbers do not cancel.
+    """
     random = np.random.default_rng(0)
     changes: dict[str, Any] = dict.fromkeys(dict(step.operation.results), 0.0)
-    for _ in range(4):
+    for signs in (*[partial(random.choice, (-1.0, 1.0))] * 4, *[np.ones] * alike):
         moved = {
-            name: _each(lambda one, error: _shaken(random, one, error, own), one, errors[name])
+            name: _each(lambda one, error, signs=signs: _shaken(signs, one, error, own), one, errors[name])
             for name, one in step.given.items()
             if name in errors
         }
@@ -423,12 +428,10 @@ def _by_random_errors(step: _Step, errors: Given, own: float) -> dict[str, Any]:
     return {name: 4 * change + _mean_of_finite(change) for name, change in changes.items()}
 
 
-def _shaken(random: np.random.Generator, array: Array, error: Float64, own: float) -> Array:
+def _shaken(signs: Any, array: Array, error: Float64, own: float) -> Array:
     if array.dtype.kind != "f":
         return array
-    return array + random.choice((-1.0, 1.0), array.shape) * (
-        error + own * np.where(np.isfinite(array), np.abs(array), 0.0)
-    )
+    return array + signs(array.shape) * (error + own * np.where(np.isfinite(array), np.abs(array), 0.0))
 
 
 def _mean_of_finite(change: Any) -> float:

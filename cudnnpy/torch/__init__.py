@@ -12,6 +12,9 @@ cudnnpy does not handle fall back to PyTorch's kernels, and `stats` counts them 
 PyTorch; `enable` does.
 """
 
+from typing import TYPE_CHECKING
+
+from cudnnpy._checks.suggestions import explained
 from cudnnpy.torch.fallback_stats import Stats, reset_stats, stats
 from cudnnpy.torch.registration import disable, enable, is_enabled
 
@@ -19,6 +22,13 @@ __all__ = ["Stats", "disable", "enable", "is_enabled", "reset_stats", "stats"]
 
 for _name in __all__:  # users find them in cudnnpy.torch
     globals()[_name].__module__ = __name__
+enable = explained(enable)
+
+if not TYPE_CHECKING:  # type checkers report unknown names
+
+    def __getattr__(name):
+        advice = f"It has {', '.join(__all__)}: within enable(), torch.nn runs on cudnnpy"
+        raise AttributeError(f"module 'cudnnpy.torch' has no attribute {name!r}. {advice}")
 
 
 def __dir__() -> list[str]:

@@ -4,8 +4,7 @@
     forward 128x64x56x56 64x64x3x3 pad=1 float16 channels_last
     backward_data 128x64x56x56 64x64x3x3 pad=1 float16 channels_last
 
-A duplicate problem is read once. Of a file that `cudnnpy.trace` wrote the lines that begin with a problem are read; there may
-be other lines between them, since the file may have been the standard error of a program.
+A duplicate problem is read once. The file of `cudnnpy.trace` is one of problems: what follows a problem in a line is a comment.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.problem_notation import SYNTAXES, ProblemTextError, parse, parse_plannable, syntax_of, text_of
 
 _HEADER = "# Problems for `cudnnpy tune` and `cudnnpy plan`.\n"
-_TIMES = r"workspace [^;\n]{1,40}; (?:planned in [0-9.]{1,20} ms; )?host [0-9.]{1,20} us\b"  # the end of a trace's line
 _TOML = re.compile(r"""^[ \t]*(?:["']?(?:format|problems)["']?[ \t]*=|\[{1,2}[A-Za-z_.]+\])""", re.MULTILINE)
 
 
@@ -56,13 +54,10 @@ def read_with_errors(
     """
     name = os.fspath(path)
     source = _source(name)
-    operations = _operations()
-    problem_of_trace = re.compile(rf"(?:{operations}) (?:[0-9]+x[0-9]|{{)") if traced(source) else None
     found: dict[str, ListedProblem] = {}
     errors: list[ProblemTextError] = []
     for number, line in enumerate(io.StringIO(source), 1):
-        is_skipped = problem_of_trace is not None and not problem_of_trace.match(line)
-        if is_skipped or not line.strip() or line.lstrip().startswith("#"):
+        if not line.strip() or line.lstrip().startswith("#"):
             continue
         try:
             problem, options = parse_plannable(line, device)
@@ -73,7 +68,7 @@ def read_with_errors(
             continue
         written = text_of(problem, options)
         found.setdefault(written, ListedProblem(written, problem, options, number))
-    if errors and not re.search(rf"(?:^|\s)(?:{operations})(?:\s|$)", source):
+    if errors and not re.search(rf"(?:^|\s)(?:{_operations()})(?:\s|$)", source):
         raise _of_another_text(errors[0])
     if not (found or errors or source.startswith(_HEADER)):
         raise ProblemTextError("the file must have one problem a line; got no problem", file=name)
@@ -83,11 +78,6 @@ def read_with_errors(
 def _operations() -> str:
     """Return a pattern of the words that name an operation."""
     return "|".join(operation for kind in SYNTAXES for operation in syntax_of(kind).operations)
-
-
-def traced(source: str) -> list[str]:
-    """Return the problems of a trace as it has them, each choice once; none for another text."""
-    return list(dict.fromkeys(re.findall(rf"^((?:{_operations()}) .*); {_TIMES}", source, re.MULTILINE)))
 
 
 def write(path: str | os.PathLike[str], texts: Iterable[str]) -> None:
@@ -122,8 +112,7 @@ def _source(name: str) -> str:
         raise ProblemTextError(
             f"the file must be UTF-8; got the byte 0x{content[error.start]:02x}", column, line, name
         ) from None
-    toml = _TOML.search(source)
-    if toml and not traced(source):
+    if toml := _TOML.search(source):
         raise ProblemTextError(
             "the file must have one problem a line; got TOML, as earlier versions read: write the texts of its list "
             "`problems`, each on a line of its own, without quotation marks and commas",

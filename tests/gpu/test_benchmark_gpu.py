@@ -47,6 +47,13 @@ def test_attention_is_summarized(tmp_path: Path) -> None:
     assert [row["error"] for row in Rows(file).rows.values() if row["error"]] == []
 
 
+def test_graphs_are_summarized(tmp_path: Path) -> None:
+    file = tmp_path / "g.jsonl"
+    printed = run("tools.benchmark.graphs", "-o", str(file), "--seconds", "60", "--cases", "4", "--tune-seconds", "0.3")
+    assert "all, autotune over torch.compile: " in printed
+    assert [row["error"] for row in Rows(file).rows.values() if row["error"]] == []
+
+
 def test_a_survey_has_rows_that_are_judged(tmp_path: Path) -> None:
     file = tmp_path / "s.jsonl"
     assert "candidates" in run("tools.ranking.survey", "-o", str(file), "--seconds", "20", "--processes", "2")

@@ -75,8 +75,8 @@ def test_smoke_channels_of_no_elements(layout: str, shape: tuple[int, ...], dtyp
     kind = wide(dtype)
     scale, bias, running_mean, running_variance = (normal((3,), kind, seed) for seed in range(4))
     for activation in (None, "relu"):
-        given = x, scale, bias, running_mean, running_variance, 0.1, activation
-        _, *statistics = check("BatchNormalization", options, "forward_training", *given)
+        given = x, scale, bias, running_mean, running_variance
+        _, *statistics = check("BatchNormalization", options, "forward_training", *given, activation=activation)
     np.testing.assert_array_equal(running_mean, normal((3,), kind, 2))
     check("BatchNormalization", options, "forward_inference", x, scale, bias, running_mean, np.abs(running_variance))
     check("BatchNormalization", options, "backward", x, x, scale, *statistics)
@@ -93,7 +93,9 @@ def test_batches_without_parameters(shape: tuple[int, ...], dtype: str) -> None:
     kind, count = wide(dtype), (shape[1],)
     for parameters in ((None, None), (normal(count, kind, 2), None), (None, normal(count, kind, 3))):
         running = normal(count, kind, 4), np.abs(normal(count, kind, 5))
-        _, *saved = check("BatchNormalization", EPSILON, "forward_training", x, *parameters, *running, -1.0)
+        _, *saved = check(
+            "BatchNormalization", EPSILON, "forward_training", x, *parameters, *running, average_factor=-1.0
+        )
         means = normal(count, kind, 6), np.abs(normal(count, kind, 7)) + 0.5
         check("BatchNormalization", EPSILON, "forward_inference", x, *parameters, *means)
         check("BatchNormalization", EPSILON, "backward", dy, x, parameters[0], *saved, bias=parameters[1] is not None)

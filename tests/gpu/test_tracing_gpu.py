@@ -61,15 +61,15 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("level", ["1", "2"])
-def test_the_standard_error_of_a_program_is_a_file_of_problems(level: str, tmp_path: Path) -> None:
+def test_the_lines_of_a_program_are_a_file_of_problems(level: str, tmp_path: Path) -> None:
     done = run("-c", PROGRAM, CUDNNPY_VERBOSE=level)
     assert done.returncode == 0, done.stderr
-    trace = tmp_path / "trace.txt"
-    trace.write_text(done.stderr)
     lines = [line for line in done.stderr.splitlines() if "; host " in line]
     assert len(lines) == 6
     assert lines[-1].startswith("# pooling: ")
     assert all(("; GPU " in line) == (level == "2") for line in lines)
+    trace = tmp_path / "trace.txt"
+    trace.write_text("".join(f"{line}\n" for line in lines))
     (problem,) = problem_file.read(trace)
     assert problem.text == ("forward 4x16x32x32 32x16x3x3 pad=1 float16 prefer=limited_workspace workspace_limit=16MiB")
     explained = run("-m", "cudnnpy", "explain", "--json", lines[1])

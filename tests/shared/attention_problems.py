@@ -54,7 +54,7 @@ def drawn(seed: int, dtype: str = "", sizes: tuple[int, ...] = (1, 2, 5, 16, 19,
     arrays = {"q": array(batch, heads, queries, size), "k": array(batch, kv_heads, keys, size)}
     arrays |= {"v": array(batch, kv_heads, keys, value_size), "dout": array(batch, heads, queries, value_size)}
     if random.random() < 0.5:
-        shape = tuple(n if random.random() < 0.6 else 1 for n in (batch, heads, queries, keys))
+        shape = (*(n if random.random() < 0.6 else 1 for n in (batch, heads, queries)), keys)
         bias = random.uniform(-1, 1, shape)
         if random.random() < 0.5:
             bias[random.random(shape) < 0.3] = -np.inf
@@ -88,7 +88,7 @@ def in_pages(problem: Drawn, seed: int) -> Drawn:
         for b, j in np.ndindex(batch, keys):
             container[table[b, 0, j // page, 0], :, j % page] = dense[b, :, j]
         arrays[name] = np.ascontiguousarray(in_order(container, layout))
-    if "bias" in arrays and arrays["bias"].shape[3] > 1:
+    if "bias" in arrays:
         arrays["bias"] = np.pad(arrays["bias"], [(0, 0)] * 3 + [(0, count * page - keys)])
     arrays.setdefault("lengths_kv", np.full(batch, keys, np.int32))
     arrays.setdefault("lengths_q", np.full(batch, q.shape[2], np.int32))

@@ -48,6 +48,17 @@ def summed(g: Graph, tap: int, last: bool) -> None:
     g.output("sums", g.reduction("add", y, (0, 2, 3)), "float32")
 
 
+def scaled_before(g: Graph, filters: int, last: bool) -> None:
+    """A scale and a bias before a convolution, and the least of the filters' results."""
+    x = image(g, "x", (N, 16, 3, 2), last=last)
+    x = g.pointwise("mul", x, image(g, "scale", (1, 16, 1, 1)))
+    x = g.pointwise("add", x, image(g, "bias", (1, 16, 1, 1)), dtype="float16")
+    y = g.convolution(x, image(g, "w", (filters, 16, 1, 1), last=last), padding=1)
+    least = image(g, "least", (N, 1, 5, 4), last=last)
+    y = g.pointwise("binary_select", y, g.number(0.0), g.pointwise("cmp_le", y, least))
+    g.output("y", g.reduction("min", y, (1,)), "float32")
+
+
 def in_formats(g: Graph, operand: bool, output: bool) -> None:
     """Whether the operand and the output are channels last."""
     y = g.pointwise("gelu_bwd", convolved(g), image(g, "b", Y, last=operand))
@@ -184,6 +195,7 @@ POOLINGS = ("maxpool", "avgpool_include_padding", "avgpool_exclude_padding")
 WRONG: dict[str, list[Make]] = {
     "graph-broadcast": [partial(with_operand, shape=s, kind=kind) for kind in ("forward", "data") for s in BROADCAST],
     "graph-first": [partial(summed, tap=tap, last=False) for tap in (1, 3)],
+    "graph-first-operand": [partial(scaled_before, filters=7, last=False)],
     "graph-formats": [
         *(partial(in_formats, operand=a, output=b) for a, b in ((False, True), (True, False))),
         partial(statistics, last=False),
@@ -214,6 +226,7 @@ RIGHT: dict[str, list[Make]] = {
         _plain_product,
     ],
     "graph-first": [partial(summed, tap=tap, last=True) for tap in (1, 3)],
+    "graph-first-operand": [partial(scaled_before, filters=7, last=True)],
     "graph-formats": [partial(in_formats, operand=True, output=True), partial(statistics, last=True)],
     "graph-activation-gradient": [partial(activation_gradient, mode=f"{mode}_bwd", of_result=False) for mode in MODES],
     "graph-comparison": [

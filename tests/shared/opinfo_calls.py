@@ -185,7 +185,7 @@ def batch_norm(
     layer = nn.BatchNormalization("spatial", eps)
     if not training:  # which has no gradient in cuDNN
         return Computed(layer.forward_inference(x, weight, bias, running_mean, running_var))
-    y, *saved = layer.forward_training(x, weight, bias, running_mean, running_var, momentum)
+    y, *saved = layer.forward_training(x, weight, bias, running_mean, running_var, average_factor=momentum)
 
     def gradients(dy: Any) -> dict[str, Any]:
         dx, dweight, dbias = layer.backward(dy, x, weight, *saved, bias=bias is not None)

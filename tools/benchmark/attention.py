@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
-from pathlib import Path
-from statistics import geometric_mean, median
+from statistics import median
 from typing import Any
 
 import cudnnpy
-from tools.benchmark import runs
-from tools.benchmark.__main__ import environment, usable_torch
+from tools.benchmark import command, runs
 from tools.benchmark.attention_cells import COUNT, KINDS, SEED, Cell, drawn, errors, operands
-from tools.benchmark.runs import Row, Rows, Task
-from tools.benchmark.timing import Budget, device_timer, host_timer, interleaved, quiet, summary, within
+from tools.benchmark.runs import Row, Task
+from tools.benchmark.timing import Budget, host_timer, interleaved, quiet, summary, times_in_turns, within
 
 OPERATIONS = ("forward", "backward")
 ROADS = ("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION")
@@ -36,7 +33,6 @@ SLOW = 1.08
 TOGETHER, THREADS = 10, 8  # problems that are planned at once, before they are measured, and by so many threads
 HANG_SECONDS = 60.0
 MOST, LEAST, TIMING_SECONDS = 8, 4, 0.25
-REPETITION_MS, MOST_CALLS = 3.0, 20
 HOST_US = 200  # that the host may need to queue a call: torch's backward with autograd
 SMALL = (1, 4, 64, 64)  # whose GPU time is hidden, for the host's time of a call
 
@@ -68,31 +64,34 @@ def measure(torch: Any, cell: Cell, operation: str, planned: Callable[[], Any], 
     row |= {"plan": made.name, "workspace": made.workspace_size}
     given, right = operands(torch, cell)
     results = {name: torch.empty_like(given[_LIKE.get(name, name)]).fill_(math.nan) for name in _RESULTS[operation]}
-    workspace = torch.empty(made.workspace_size or 1, device=given["q"].device, dtype=torch.uint8).fill_(255)
-    addresses = [({**given, **results}[name]).data_ptr() for name in made.operands]
-    addresses += [workspace.data_ptr() if made.workspace_size else 0, torch.cuda.current_stream().cuda_stream]
-    calls: dict[str, Callable[[], object]] = {OURS: partial(made.execute, *addresses)}
+    calls: dict[str, Callable[[], object]] = {OURS: launch(torch, made, given, results)}
     calls |= admitted_roads(torch, cell, operation, row)
-    row["ms"] = {name: summary(found) for name, found in times(torch, calls).items()}
+    with quiet():
+        alone = {name: [call] for name, call in calls.items()}
+        times = times_in_turns(torch, alone, MOST, LEAST, Budget(TIMING_SECONDS), HOST_US)
+    row["ms"] = {name: summary(found) for name, found in times.items()}
     row["errors"][OURS] = errors(results, right)
     row["error"] = wrong(row["errors"][OURS], cell.dtype) or None
 
 
+def launch(
+    torch: Any, plan: Any, given: Mapping[str, Any], results: Mapping[str, Any]
+) -> Callable[[], Mapping[str, Any]]:
+    """Return a call of a plan on tensors by name, which returns the results. It has a workspace of its own, NaN at first."""
+    tensors, size = {**given, **results}, plan.workspace_size
+    workspace = torch.empty(size or 1, device=tensors[plan.operands[0]].device, dtype=torch.uint8).fill_(255)
+    addresses = [tensors[name].data_ptr() for name in plan.operands]
+    addresses += [workspace.data_ptr() if size else 0, torch.cuda.current_stream().cuda_stream]
+
+    def call(_alive: object = (tensors, workspace)) -> Mapping[str, Any]:
+        plan.execute(*addresses)
+        return results
+
+    return call
+
+
 _RESULTS = {"forward": ("out", "statistics"), "backward": ("dq", "dk", "dv")}
 _LIKE = {"dq": "q", "dk": "k", "dv": "v"}
-
-
-def times(torch: Any, calls: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
-    """Return the milliseconds of the GPU for calls that take turns."""
-    timers = {}
-    for name, call in calls.items():
-        call()
-        once = device_timer(torch, [call], 1, HOST_US)()
-        count = min(max(math.ceil(REPETITION_MS / once), 1), MOST_CALLS)
-        timers[name] = device_timer(torch, [call], count, HOST_US)
-        timers[name]()
-    with quiet():
-        return interleaved(timers, MOST, LEAST, Budget(TIMING_SECONDS))
 
 
 def admitted_roads(torch: Any, cell: Cell, operation: str, row: dict[str, Any]) -> dict[str, Callable[[], object]]:
@@ -228,7 +227,7 @@ def lines(rows: Sequence[Row]) -> Iterator[str]:
                     if (not kind or row["kind"] == kind) and (value := over(row, who))
                 }
                 if found:
-                    yield f"{operation} over {who or 'the best road'}, {kind or 'all'}: {_spread(list(found.values()))}"
+                    yield f"{operation} over {who or 'the best road'}, {kind or 'all'}: {runs.spread(found.values(), SLOW)}"
                 if found and not kind:
                     slow = sorted(((value, text) for text, value in found.items() if value > SLOW), reverse=True)
                     yield from (f"    {value:.2f} {text}" for value, text in slow)
@@ -247,33 +246,12 @@ def _entry(row: Row) -> str:
     return f"{row['ms'][OURS]['median']:.4f} {' '.join(texts)} {off:.0e}"
 
 
-def _spread(values: list[float]) -> str:
-    slow = sum(value > SLOW for value in values)
-    return f"{len(values)} cells, mean {geometric_mean(values):.3f}, worst {max(values):.2f}, {slow} above {SLOW}"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return the exit status: 1 if a row failed."""
-    os.environ.setdefault("CUDNNPY_STORE", "")  # nothing of an earlier run
-    parser = argparse.ArgumentParser(prog="python -m tools.benchmark.attention", description=__doc__.split("\n\n")[0])
-    parser.add_argument("-o", "--rows", type=Path, required=True, metavar="FILE", help="rows are appended to it")
-    parser.add_argument("--seconds", type=float, default=150.0, help="after which no row begins (150)")
+    parser = command.parser("tools.benchmark.attention", __doc__, 150)
     parser.add_argument("--seed", type=int, default=SEED, help=f"draws the problems ({SEED})")
     parser.add_argument("--shapes", type=int, default=COUNT, help=f"how many problems ({COUNT})")
-    parser.add_argument("--summary", action="store_true", help="only print the summary of FILE")
-    parser.add_argument("--child", type=float, help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
-    if given.child:
-        torch = usable_torch()
-        run = {**environment(torch, given.child), "seed": given.seed}
-        runs.leave(runs.measure(torch, tasks(torch, given), given.rows, run))
-    ended = ""
-    if not given.summary:
-        words = sys.argv[1:] if arguments is None else arguments
-        ended = runs.supervise(given.rows, given.seconds, HANG_SECONDS, "tools.benchmark.attention", words)
-    rows = list(Rows(given.rows).rows.values())
-    print("\n".join([*lines(rows), *([f"ended early: {ended}"] if ended else [])]))
-    return int(bool(ended) or not rows or any(row["error"] for row in rows))
+    return command.main(parser, tasks, lines, HANG_SECONDS, arguments)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from cudnnpy import TensorSpec
+from cudnnpy._core.layouts import packed_strides
 
 SEED = 1
 COUNT = 60
@@ -153,7 +154,7 @@ def operands(torch: Any, cell: Cell, device: str = "cuda") -> tuple[dict[str, An
 
     def random_like(spec: TensorSpec) -> Any:
         dtype = getattr(torch, spec.dtype)
-        made = torch.empty_strided(spec.shape, spec.strides or _packed(spec.shape), dtype=dtype, device=device)
+        made = torch.empty_strided(spec.shape, spec.strides or packed_strides(spec.shape), dtype=dtype, device=device)
         return made.normal_(generator=generator)
 
     specs = cell.specs()
@@ -168,10 +169,6 @@ def operands(torch: Any, cell: Cell, device: str = "cuda") -> tuple[dict[str, An
     given["out"] = torch.empty_like(given["q"]).copy_(right["out"][0])
     given["statistics"] = right["statistics"][0].float()
     return given, right
-
-
-def _packed(shape: tuple[int, ...]) -> list[int]:
-    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
 
 
 def exact(torch: Any, cell: Cell, given: dict[str, Any]) -> dict[str, tuple[Any, Any]]:

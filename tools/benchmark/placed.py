@@ -70,7 +70,7 @@ def run(
         difference = compare(views[-1])
         found["count"] += 1
         found["changed"] += bool(changed)
-        found["wrong"] += not difference.within(kind)
+        found["wrong"] += not difference.within(kind.tolerance)
         found["largest"] = max(found["largest"], difference.relative)
     return found
 

@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any, NamedTuple, TypeAlias
@@ -152,10 +152,13 @@ def leave(status: int) -> None:
     os._exit(status)
 
 
-def ratios(row: Row) -> dict[str, float]:
-    """Return the median of each contender over the first one's, PyTorch's. A failed row has none."""
+def ratios(row: Row, base: str = "") -> dict[str, float]:
+    """Return the median of each contender over that of a base, by default the first one. A failed row has none."""
     medians = {name: time["median"] for name, time in (row.get("ms") or row.get("us") or {}).items()}
-    return {} if row["error"] else {name: value / next(iter(medians.values())) for name, value in medians.items()}
+    if row["error"] or not medians or base not in ("", *medians):
+        return {}
+    of_base = medians[base or next(iter(medians))]
+    return {name: value / of_base for name, value in medians.items()}
 
 
 def line(row: Row) -> str:
@@ -165,10 +168,8 @@ def line(row: Row) -> str:
     return f"{row['key']}: {', '.join(f'{name} {value:.3f}' for name, value in ratios(row).items())}"
 
 
-def spread(rows: Iterable[Row], who: str) -> str:
-    """Return the geometric mean of a contender's ratios, the share above 1.05 and the worst; "" without one."""
-    values = [found[who] for row in rows if who in (found := ratios(row))]
-    if not values:
-        return ""
-    share = sum(value > 1.05 for value in values) / len(values)
-    return f"{len(values)} rows, mean {geometric_mean(values):.3f}, {share:.1%} above 1.05, worst {max(values):.3f}"
+def spread(values: Collection[float], *bounds: float) -> str:
+    """Return the number of ratios, their geometric mean, the worst, and how many are above each bound."""
+    counts = [sum(value > bound for value in values) for bound in bounds]
+    above = [f"{count} ({count / len(values):.0%}) above {bound}" for count, bound in zip(counts, bounds, strict=True)]
+    return ", ".join([f"{len(values)} rows", f"mean {geometric_mean(values):.3f}", f"worst {max(values):.2f}", *above])

@@ -9,7 +9,6 @@ whose process ends or hangs is a failed row, and another process continues.
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import re
 import sys
@@ -20,8 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tools.benchmark import placed, runs
-from tools.benchmark.__main__ import environment, usable_torch
+from tools.benchmark import command, placed, runs
 from tools.benchmark.networks import catalogue
 from tools.benchmark.networks.cells import KINDS, Cell, in_order
 from tools.benchmark.networks.plans import facts, plan_facts, timed_plan
@@ -34,7 +32,7 @@ from tools.benchmark.networks.tensors import (
     plan_call,
     torch_call,
 )
-from tools.benchmark.runs import Row, Rows, Task, ratios, spread
+from tools.benchmark.runs import Row, Task, ratios
 from tools.benchmark.timing import Budget, summary, times_in_turns
 
 LIST = catalogue.FILE.with_name("left_out.txt")
@@ -63,7 +61,7 @@ def measure(torch: Any, cell: Cell, row: dict[str, Any], tune_seconds: float, ti
     workspace = torch.empty(size, device=sets[0].out.device, dtype=torch.uint8)
     calls, guesses = ([plan_call(torch, cell, o, one, workspace) for o in sets] for one in (plan, guess))
     off = difference(torch, calls[0](), expected)
-    if row["reference"] == TORCH and not off.within(cell.kind):
+    if row["reference"] == TORCH and not off.within(cell.kind.tolerance):
         expected, row["reference"] = exact(torch, cell, sets[0]), FLOAT64
     expected = expected.float()
     given = plan_arguments(cell, sets[0])
@@ -160,8 +158,8 @@ def lines(rows: Sequence[Row]) -> Iterator[str]:
         for kind in KINDS:
             of_kind = [row for row in tuned if row["kind"] == kind.name]
             for name, members in {"all": of_kind, **by_groups(of_kind)}.items():
-                if over := spread(members, who):
-                    yield f"{who} over torch, {kind.name}, {name}: {over}"
+                if over := [found[who] for row in members if who in (found := ratios(row))]:
+                    yield f"{who} over torch, {kind.name}, {name}: {runs.spread(over, 1.05)}"
     slow = sorted(tuned, key=lambda row: ratios(row).get("autotune", 0.0))[:-11:-1]
     yield from _listed("the slowest choices", map(runs.line, slow))
     for name in ("faults", "warnings"):
@@ -184,10 +182,7 @@ def _listed(title: str, texts: Iterable[str]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return the exit status: 1 if a row failed."""
-    os.environ["CUDNNPY_STORE"] = ""  # in memory, empty in each process
-    parser = argparse.ArgumentParser(prog="python -m tools.benchmark.tuning", description=__doc__.split("\n\n")[0])
-    parser.add_argument("-o", "--rows", type=Path, required=True, metavar="FILE", help="rows are appended to it")
-    parser.add_argument("--seconds", type=float, default=540.0, help="after which no problem begins (540)")
+    parser = command.parser("tools.benchmark.tuning", __doc__, 540)
     parser.add_argument("--seed", type=int, default=1, help="draws the order of the problems (1)")
     parser.add_argument("--list", type=Path, default=LIST, metavar="FILE", help=f"a list of networks ({LIST.name})")
     only = "problems whose names match: a layer, batch, kind and operation"
@@ -196,20 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tune-seconds", type=float, default=TUNE_SECONDS, help="autotune's limit (its default, 2)")
     timing = "of timing beside torch for each problem; 0 leaves it out (0.2)"
     parser.add_argument("--timing-seconds", type=float, default=TIMING_SECONDS, help=timing)
-    parser.add_argument("--summary", action="store_true", help="only print the summary of FILE")
-    parser.add_argument("--child", type=float, help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
-    if given.child:
-        torch = usable_torch()
-        run = {**environment(torch, given.child), "seed": given.seed, "tune_seconds": given.tune_seconds}
-        runs.leave(runs.measure(torch, tasks(torch, given), given.rows, run))
-    ended = ""
-    if not given.summary:
-        words = sys.argv[1:] if arguments is None else arguments
-        ended = runs.supervise(given.rows, given.seconds, HANG_SECONDS, "tools.benchmark.tuning", words)
-    rows = list(Rows(given.rows).rows.values())
-    print("\n".join([*lines(rows), *([f"ended early: {ended}"] if ended else [])]))
-    return int(bool(ended) or not rows or any(row["error"] for row in rows))
+    return command.main(parser, tasks, lines, HANG_SECONDS, arguments)
 
 
 if __name__ == "__main__":

@@ -121,6 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if (given.pack or given.write) and given.output is None:
         parser.error("--pack and --write need -o, for their result")
+    if given.write:
+        given.output.mkdir(parents=True, exist_ok=True)  # before the training, which takes a quarter of an hour
     if given.pack:
         print(f"wrote {rows.pack(given.pack, given.output):,} problems")
         return 0

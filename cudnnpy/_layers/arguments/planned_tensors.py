@@ -18,7 +18,7 @@ def specs_and_device(
     """
     specs: dict[str, TensorSpec] = {}
     devices: dict[str, int] = {}
-    check_device(device, [name for name, array in given.items() if not isinstance(array, TensorSpec | None)])
+    check_device(device, {name: one for name, one in given.items() if not isinstance(one, TensorSpec | None)})
     for name, array in given.items():
         if isinstance(array, TensorSpec):
             specs[name] = check_spec(name, array)

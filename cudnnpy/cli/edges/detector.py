@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -45,27 +44,25 @@ def detect(
     sigmoid: bool = False,
     prefer: Preference = "fastest",
     workspace_limit: int | None = None,
-    on_progress: Callable[[float], object] = float,
 ) -> Edges:
     """Convolve an image (1, height, width, 3) with EDGE_KERNEL and zero padding. Products are float32 (tf32=False).
 
     "auto" is the GPU if cuDNN can be used, else the CPU. `prefer` and `workspace_limit` choose cuDNN's algorithm, as in
-    `cudnnpy.Convolution`. `on_progress` is called on the CPU with the part of the image that is done, of 0 to 1, after each
-    million pixels. Raises UnavailableError if the device is "cuda" and cuDNN cannot be used.
+    `cudnnpy.Convolution`. Raises UnavailableError if the device is "cuda" and cuDNN cannot be used.
     """
     check_option("device", device, DEVICES)
     PreferenceOptions(prefer=prefer, workspace_limit=workspace_limit)  # also checked for the CPU, which ignores them
     if device == "cpu":
-        return _on_cpu(image, sigmoid, on_progress)
+        return _on_cpu(image, sigmoid)
     why = why_unavailable()
     if why is None:
         return _on_gpu(image, sigmoid, prefer, workspace_limit)
     if device == "cuda":
         raise UnavailableError(why)
-    return _on_cpu(image, sigmoid, on_progress)._replace(why_no_gpu=why)
+    return _on_cpu(image, sigmoid)._replace(why_no_gpu=why)
 
 
-def _on_cpu(image: NDArray[np.float32], sigmoid: bool, on_progress: Callable[[float], object]) -> Edges:
+def _on_cpu(image: NDArray[np.float32], sigmoid: bool) -> Edges:
     start = time.perf_counter()
     height, width = image.shape[1:3]
     values = np.empty(image.shape, np.float32)
@@ -78,7 +75,6 @@ def _on_cpu(image: NDArray[np.float32], sigmoid: bool, on_progress: Callable[[fl
         band[:] = conv.forward(image[:, top - above : bottom + below], _KERNEL)
         if sigmoid:
             band[:] = reference.sigmoid(band)
-        on_progress(bottom / height)
     milliseconds = (time.perf_counter() - start) * 1e3
     return Edges(values, "CPU", "matrix products in NumPy (cudnnpy.reference)", 0, milliseconds)
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 
 from cudnnpy._checks.preferences import PREFERENCES
-from cudnnpy._checks.size_limits import MAX_PROBLEM_CHARACTERS
 from cudnnpy.cli import text_table
 from cudnnpy.cli.errors import UsageError
 
@@ -25,9 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
-    parser.add_argument(
-        "problem", nargs="+", metavar="PROBLEM", help="a problem in the notation, or - to read it from standard input"
-    )
+    parser.add_argument("problem", nargs="+", metavar="PROBLEM", help="a problem in the notation")
     parser.add_argument(
         "--device",
         default="0",
@@ -42,8 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run the candidates on the GPU, time them and compare them with each other and with float64",
     )
-    # Accepted and ignored: the stub driver is always used if there is no driver.
-    parser.add_argument("--stub-driver", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
         "--all", action="store_true", help="list every candidate, and every rejected one below its reason"
     )
@@ -52,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
-    text = _text(options.problem)
+    text = " ".join(options.problem)
     is_ordinal = options.device.isascii() and options.device.isdigit()
     if options.measure and not is_ordinal:
         raise UsageError(f"--measure must be used on a GPU of this machine; got the device profile {options.device}")
@@ -71,28 +65,3 @@ def run(options: argparse.Namespace) -> int:
 
         text_table.show(lines_of(explanation, text_table.width(), lists_all=options.all))
     return 0 if explanation.choice is not None else 2
-
-
-def _text(words: list[str]) -> str:
-    """Return the text of the problem, from the arguments or from standard input."""
-    if words != ["-"]:
-        return " ".join(words)
-    if sys.stdin is None:
-        raise UsageError("standard input must have a problem; got a closed one")
-    if sys.stdin.isatty():
-        raise UsageError(
-            "standard input must have a problem; got a terminal: redirect it, or write the problem as arguments"
-        )
-    try:
-        text = sys.stdin.read(MAX_PROBLEM_CHARACTERS + 1)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"standard input must have a problem as text; got {error}") from None
-    from cudnnpy.tuning import problem_file
-
-    lines = problem_file.traced(text)
-    if len(lines) > 1:
-        raise UsageError(
-            f"standard input must have one problem; got a trace of {len(lines)}: pass one of its lines, or the file to "
-            "cudnnpy tune --report-only"
-        )
-    return lines[0] if lines else text

@@ -54,8 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     comparison.add_argument(
         "--slowdown", type=positive, metavar="RATIO", help="exit status 1 if a time grows by more than this factor"
     )
-    # Accepted and ignored: the stub driver is always used if there is no driver.
-    parser.add_argument("--stub-driver", action="store_true", help=argparse.SUPPRESS)
 
 
 def run(options: argparse.Namespace, backend: TuningBackend | None = None) -> int:

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "problems",
         nargs="?",
         metavar="PROBLEMS.txt",
-        help="a file of problems, one a line, or a trace of cudnnpy.trace",
+        help="a file of problems, one a line",
     )
     parser.add_argument(
         "--record",
@@ -52,11 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--html", metavar="FILE.html", help="write the report as a page of HTML")
     parser.add_argument("--force", action="store_true", help="overwrite existing files")
-    parser.add_argument(
-        "--report-only",
-        action="store_true",
-        help="measure nothing: report the stored choices of the problems, by default all of the store",
-    )
 
 
 def run(options: argparse.Namespace) -> int:

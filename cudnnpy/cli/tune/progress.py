@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 from typing import Any, Self, TextIO
 
 from cudnnpy.cli.text_table import has_rich, printed
-from cudnnpy.cli.tune.report import row_of
+from cudnnpy.cli.tune.report import over_default
 from cudnnpy.cli.tune.tune_problem import LostPlace, Result
 from cudnnpy.tuning.store.entry import Entry
 
@@ -16,7 +15,7 @@ class Progress:
     """A context manager that shows the progress of some number of problems on a stream."""
 
     def __init__(self, total: int, stream: TextIO) -> None:
-        self._total, self._stream, self._done, self._start = total, stream, 0, time.monotonic()
+        self._total, self._stream, self._done = total, stream, 0
         self._bar = _bar(stream)
         self._stack = ExitStack()
 
@@ -35,12 +34,8 @@ class Progress:
         if isinstance(report, Result):
             self._done += 1
         if self._bar is None:
-            number, left = "", ""
-            if isinstance(report, Result):
-                number = f"[{self._done}/{self._total}] "
-                seconds = (time.monotonic() - self._start) / self._done * (self._total - self._done)
-                left = f"; {duration(seconds)} left" if self._done < self._total else ""
-            print(f"{number}{line}{left}", file=self._stream, flush=True)
+            number = f"[{self._done}/{self._total}] " if isinstance(report, Result) else ""
+            print(f"{number}{line}", file=self._stream, flush=True)
             return
         self._bar.update(self._task, completed=self._done)
         if isinstance(report, LostPlace) or report.entry is None:
@@ -79,14 +74,6 @@ def text_of(report: Result | LostPlace) -> str:
 
 
 def _choice(entry: Entry) -> str:
-    ratio = row_of(entry).over_default
+    ratio = over_default(entry)
     gain = "" if ratio is None else f" ({ratio:.3f} of the default choice)"
     return "not measured" if entry.choice.milliseconds is None else f"{entry.choice.milliseconds:.4f} ms{gain}"
-
-
-def duration(seconds: float) -> str:
-    """Return a duration as text: "8 s", "3 min", "1 h 20 min"."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

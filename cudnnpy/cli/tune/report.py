@@ -4,53 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from statistics import geometric_mean
-from typing import NamedTuple
 
 from cudnnpy import raw
 from cudnnpy._checks.byte_counts import bytes_text
-from cudnnpy._planning.choice import Choice
 from cudnnpy.cli import text_table
 from cudnnpy.cli.text_table import Line
 from cudnnpy.tuning.store.entry import Entry
 
 
-class ReportRow(NamedTuple):
-    """One entry, and its candidates with a role; None for an unknown candidate."""
+def _times(entry: Entry) -> tuple[float, float] | None:
+    """Return the milliseconds of the choice and of the default choice; None if one of them is not known.
 
-    entry: Entry
-    default: Choice | None  #: the first verified candidate of the ranking, which prefer="fastest" takes
-
-    @property
-    def text(self) -> str:
-        """The problem with the options that its choice depends on."""
-        return self.entry.text
-
-    @property
-    def name(self) -> str:
-        """The name of the choice."""
-        return self.entry.choice.name
-
-    @property
-    def over_default(self) -> float | None:
-        """The time of the choice, relative to the time of the default choice."""
-        return _ratio(self.entry.choice.milliseconds, self.default)
-
-    @property
-    def measured(self) -> list[Choice]:
-        """The candidates that were measured."""
-        return [candidate for candidate in self.entry.candidates if candidate.milliseconds is not None]
+    The default choice, which prefer="fastest" takes, is the first verified candidate of the ranking.
+    """
+    verified = (one.milliseconds for one in entry.candidates if one.milliseconds and not one.rejection_reason)
+    chosen, default = entry.choice.milliseconds, next(verified, None)
+    return None if chosen is None or default is None else (chosen, default)
 
 
-def row_of(entry: Entry) -> ReportRow:
-    """Return the row of an entry."""
-    verified = [one for one in entry.candidates if one.milliseconds is not None and not one.rejection_reason]
-    return ReportRow(entry, next(iter(verified), None))
-
-
-def _ratio(milliseconds: float | None, other: Choice | None) -> float | None:
-    if milliseconds is None or other is None or not other.milliseconds:
-        return None
-    return milliseconds / other.milliseconds
+def over_default(entry: Entry) -> float | None:
+    """Return the time of the choice, relative to the time of the default choice; None if one of them is not known."""
+    times = _times(entry)
+    return None if times is None else times[0] / times[1]
 
 
 def _gpu_text(entry: Entry) -> str:
@@ -58,52 +33,31 @@ def _gpu_text(entry: Entry) -> str:
     return f"{entry.key.gpu}, cuDNN {raw.version_text(entry.key.cudnn)}"
 
 
-# The table
-
-
-def table(rows: Sequence[ReportRow], columns: int | None = None) -> Iterator[Line]:
+def table(entries: Sequence[Entry], columns: int | None = None) -> Iterator[Line]:
     """Return the lines of the table, wrapped to some number of columns if it is given. Several GPUs have a column."""
-    with_gpu = len({_gpu_text(row.entry) for row in rows}) > 1
-    with_ratio = any(row.over_default is not None for row in rows)
-    titles = ["problem", *["gpu"] * with_gpu, "choice", "ms", *["over default"] * with_ratio, "workspace"]
-    cells = [titles, *(_cells(row, with_gpu, with_ratio) for row in rows)]
-    return text_table.table(cells, columns, indent="", numeric=2 + with_ratio)
+    with_gpu = len(set(map(_gpu_text, entries))) > 1
+    cells = [["problem", *["gpu"] * with_gpu, "choice", "ms", "over default", "workspace"]]
+    for entry in entries:
+        choice, ratio = entry.choice, over_default(entry)
+        numbers = [
+            "" if number is None else f"{number:.{digits}f}"
+            for number, digits in ((choice.milliseconds, 4), (ratio, 3))
+        ]
+        gpu = [_gpu_text(entry)] * with_gpu
+        cells.append([entry.text, *gpu, choice.name, *numbers, bytes_text(choice.workspace_size or 0)])
+    return text_table.table(cells, columns, indent="", numeric=3)
 
 
-def _cells(row: ReportRow, with_gpu: bool, with_ratio: bool) -> list[str]:
-    entry = row.entry
-    milliseconds = "planned" if entry.choice.milliseconds is None else f"{entry.choice.milliseconds:.4f}"
-    ratio = "" if row.over_default is None else f"{row.over_default:.3f}"
-    gpu = [_gpu_text(entry)] * with_gpu
-    return [row.text, *gpu, row.name, milliseconds, *[ratio] * with_ratio, bytes_text(entry.choice.workspace_size or 0)]
+LEGEND = "over default: the time of the choice over the time of the default choice, which needs no measuring"
 
 
-def legend(rows: Sequence[ReportRow]) -> list[str]:
-    """Return the lines that explain the columns of the table."""
-    lines = []
-    if any(row.over_default is not None for row in rows):
-        lines.append(
-            "over default: the time of the choice over the time of the default choice, which needs no measuring"
-        )
-    if any(row.entry.choice.milliseconds is None for row in rows):
-        lines.append("planned: chosen without measuring")
-    return lines
-
-
-def summary(rows: Sequence[ReportRow]) -> str:
+def summary(entries: Sequence[Entry]) -> str:
     """Return one line with the number of problems and the gain over the default choices."""
-    ratios = [row.over_default for row in rows if row.over_default]
-    count = f"{len(rows)} problem{'s' * (len(rows) != 1)}"
-    planned = sum(row.entry.choice.milliseconds is None for row in rows)
-    count += f", {planned} planned without measuring" if planned else ""
-    if not ratios:
+    count = f"{len(entries)} problem{'s' * (len(entries) != 1)}"
+    times = [both for both in map(_times, entries) if both is not None]
+    if not times:
         return count
-    mean = geometric_mean(ratios)
-    times = [
-        (row.entry.choice.milliseconds or 0.0, row.default.milliseconds or 0.0)
-        for row in rows
-        if row.default is not None
-    ]
+    mean = geometric_mean(chosen / default for chosen, default in times)
     chosen, first = (sum(column) for column in zip(*times, strict=True))
     return (
         f"{count}; over the default choice: {mean:.3f} in the geometric mean, {chosen:.4g} ms of {first:.4g} ms in all"

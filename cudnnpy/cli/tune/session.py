@@ -28,7 +28,6 @@ from cudnnpy.tuning.measurement import UNPROMISING, FoundFault, Symptom
 from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
 from cudnnpy.tuning.problem_file import ListedProblem
 from cudnnpy.tuning.profiles import stub_driver
-from cudnnpy.tuning.store import exports
 from cudnnpy.tuning.store.database import Store, why_in_memory
 from cudnnpy.tuning.store.entry import Entry
 from cudnnpy.tuning.store.levels import VARIABLE, Layers
@@ -46,8 +45,6 @@ def run(options: argparse.Namespace, backend: TuningBackend | None = None) -> in
     _check_arguments(options)
     # missing input is an error before an existing output is
     listed = None if options.problems is None else _read(options.problems)
-    if options.report_only:
-        return _report_only(options, listed)
     _check_outputs(options)
     backend = backend or TuningBackend()
     with ExitStack() as stack:
@@ -66,7 +63,7 @@ def run(options: argparse.Namespace, backend: TuningBackend | None = None) -> in
             distributed = partial(distribute, places=cluster.present, absence_seconds=ABSENCE_SECONDS)
             for note in cluster.notes:
                 _say(note)
-        store = stack.enter_context(_open_store(options.store, read_only=False))
+        store = stack.enter_context(_open_store(options.store))
         status, requests = listed or problems.record(options.record, options.save)
         jobs = problems.jobs_of(requests, dict.fromkeys(gpu.kind for gpu in gpus), options.seconds, options.thorough)
         entries, failed = _tune(distributed, jobs, store)
@@ -105,16 +102,14 @@ def _check_arguments(options: argparse.Namespace) -> None:
     count = sum(value is not None for value in sources.values())
     if count == 2:
         raise UsageError("problems must come from a file or from --record; got both")
-    if not count and not options.report_only:
+    if not count:
         raise UsageError("a file of problems must be named, or a program with --record; got neither")
     if options.record is not None:
-        if options.report_only:
-            raise UsageError("--report-only must be without --record; got both")
         problems.check_program(options.record)
     elif options.save is not None:
         raise UsageError("--save must be with --record; got it without")
-    if options.dask is not None and (options.report_only or options.gpus is not None):
-        raise UsageError(f"--dask must be without --gpus and --report-only; got --dask {options.dask} with one of them")
+    if options.dask is not None and options.gpus is not None:
+        raise UsageError(f"--dask must be without --gpus; got --dask {options.dask} with it")
 
 
 def _check_outputs(options: argparse.Namespace) -> None:
@@ -147,27 +142,24 @@ def _gpus(
 # The store
 
 
-def _open_store(path: str | None, *, read_only: bool) -> Store:
-    """Open the store. Raises UsageError if it cannot be read, or cannot be written without `read_only`."""
+def _open_store(path: str | None) -> Store:
+    """Open the store. Raises UsageError if it cannot be written."""
     name = VARIABLE if path is None and VARIABLE in os.environ else "--store"
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".* New choices stay in memory", RuntimeWarning)  # it is an error here
-            store = stores.open(path, read_only=read_only)
+            store = stores.open(path)
     except OSError as error:
         raise UsageError(f"{name}: {error.filename or path}: {error.strerror or error}") from None
     except ValueError as error:
         raise UsageError(f"{name}: {error}") from None
     if not store.path:
         raise UsageError(f"{name} must name a file for the choices; got ''. Name one with --store")
-    if not read_only and store.read_only:
+    if store.read_only:
         raise UsageError(f"{name} must name a writable store; got {store.path}, a read-only export")
-    is_export = read_only and exports.is_export(Path(store.path))
-    reason = "" if is_export else why_in_memory(store)
-    if reason and not (read_only and len(store)):  # the readable part of a damaged file is reported
+    if reason := why_in_memory(store):
         raise UsageError(f"{name} must be a store that can be used; got {store.path}: {reason}")
-    if not read_only:
-        _check_writable(name, Path(store.path))
+    _check_writable(name, Path(store.path))
     return store
 
 
@@ -243,37 +235,18 @@ def _tune(
 # The report
 
 
-def _report_only(options: argparse.Namespace, listed: tuple[int, list[ListedProblem]] | None) -> int:
-    """Report the entries of a store for the problems of a file or for all, whatever GPU they are for."""
-    with _open_store(options.store, read_only=True) as store:
-        _check_outputs(options)
-        status, entries, missing = 0, list(store), []
-        if listed is not None:
-            status, requests = listed
-            jobs = problems.jobs_of(requests, ["{}"], None)
-            order = {job.key[:2]: number for number, job in enumerate(jobs)}
-            entries = sorted(
-                (entry for entry in entries if entry.key[:2] in order), key=lambda entry: order[entry.key[:2]]
-            )
-            present = {entry.key[:2] for entry in entries}
-            missing = [(job.text, "not in the store") for job in jobs if job.key[:2] not in present]
-    _report(options, entries, missing)
-    return 1 if missing else status
-
-
 def _report(options: argparse.Namespace, entries: Sequence[Entry], failed: Sequence[tuple[str, str]]) -> None:
     """Print the table, and write the files that the options name."""
-    rows = [report.row_of(entry) for entry in entries]
-    explained = [Line(line) for line in (*report.legend(rows), report.summary(rows))]
+    explained = [*([Line(report.LEGEND)] if entries else []), Line(report.summary(entries))]
     not_tuned = [Line(f"not tuned: {text}: {reason}") for text, reason in failed]
-    if rows:
-        text_table.show(report.table(rows, text_table.terminal_width()))
+    if entries:
+        text_table.show(report.table(entries, text_table.terminal_width()))
     for line in explained:
         print(line.text)
     for line in not_tuned:
         _say(line.text)
     if options.html is not None:
-        page = text_table.html([*report.table(rows), Line(""), *explained, *not_tuned])
+        page = text_table.html([*report.table(entries), Line(""), *explained, *not_tuned])
         output_files.write(options.html, page, overwrite=options.force)
         _say(f"{options.html} is written")
 

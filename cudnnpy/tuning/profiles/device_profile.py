@@ -26,7 +26,7 @@ from cudnnpy import raw
 from cudnnpy._checks.option_values import MAX_INT64, error_repr, printable
 from cudnnpy._checks.public_dir import PublicDir
 from cudnnpy._checks.size_limits import MAX_PROFILE_BYTES
-from cudnnpy._checks.suggestions import did_you_mean
+from cudnnpy._checks.suggestions import did_you_mean, with_suggestions
 from cudnnpy._core.atomic_file import replace_file
 from cudnnpy._core.untrusted_json import parse_json
 from cudnnpy._planning.chooser import OtherGpu
@@ -84,6 +84,7 @@ class ProfileError(ValueError):
     """A device profile cannot be used. The message is one line that names the file."""
 
 
+@with_suggestions
 @dataclass(frozen=True, repr=False)
 class DeviceProfile(PublicDir, OtherGpu):
     """The properties of a GPU, with which cuDNN plans without the GPU (since cuDNN 9.8).
@@ -262,7 +263,8 @@ def _check_values(found: dict[str, Any], source: str) -> None:
     for key, value in found.items():
         wanted = KEYS.get(key, value)
         if isinstance(wanted, str):
-            good, expected = isinstance(value, str) and value.isprintable(), "a string without control characters"
+            good = isinstance(value, str) and value.isprintable() and len(value) < 256  # cuDNN 9.28 copies longer ones
+            expected = "a string of 255 characters at most, without control characters"
         elif isinstance(wanted, list):
             good = isinstance(value, list) and all(map(_is_number, value)) and len(value) == len(wanted)
             expected = f"a list of {len(wanted)} numbers"

@@ -164,29 +164,6 @@ class Contents:
                 count += abs(len(updated) - len(old))
         return count
 
-    # Pruning
-
-    def prune(self, is_removed: Callable[[Key, str], bool], *, stale: bool, forgotten: bool) -> int:
-        """Remove entries and faults by their keys and times, and return their number.
-
-        `stale` also removes entries of another schema, and `forgotten` the failed plans. The marks of removed entries go with
-        them.
-        """
-        removed, remaining = [], set()
-        for row in self.all(ENTRY):
-            entry = entry_from_row(row, without_candidates=True)
-            if stale if entry is None else is_removed(entry.key, entry.made_at):
-                removed.append(row)
-            elif entry is not None:
-                remaining.add(entry.key.digest)
-        if forgotten:
-            removed += self.all(FORGOTTEN)
-        marks = [row for row in self.all(CHECKED) if _decoded(row, lambda mark: str(mark["key"])) not in remaining]
-        for row in (*removed, *marks):
-            self._remove(row)
-        faults = [fault for fault in faults_from_rows(self.all(FAULT)) if is_removed(fault.key, fault.made_at)]
-        return len(removed) + self.update_faults(faults, removes=True)
-
 
 def _identity(fault: Fault) -> tuple[str, str, str]:
     return fault.candidate, fault.symptom, fault.driver

@@ -6,7 +6,7 @@ import errno
 import glob
 import os
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +17,6 @@ from cudnnpy.errors import ClosedError
 from cudnnpy.tuning.store import exports
 from cudnnpy.tuning.store.contents import ENTRY, FAULT, FORGOTTEN, Contents, entries_from_rows, faults_from_rows
 from cudnnpy.tuning.store.entry import Entry, Fault, Forgotten, Key
-from cudnnpy.tuning.store.machine import this_machine
 from cudnnpy.tuning.store.sqlite import ForeignFileError
 from cudnnpy.tuning.store.sqlite_file import SqliteFile
 
@@ -36,10 +35,7 @@ class StoreInfo(NamedTuple):
     memory_reason : str
         Why new choices stay in the memory of this process; "" if they are written to the file.
     entries : int
-        The number of entries that this process can use.
-    stale : int
-        The number of entries that it cannot use: of another release of cuDNN, GPU or schema. On a machine where cuDNN or a
-        GPU is missing, that part is not compared.
+        The number of entries of the present schema.
     forgotten : int
         The number of plans that failed.
     faults : int
@@ -61,7 +57,6 @@ class StoreInfo(NamedTuple):
     read_only: bool
     memory_reason: str
     entries: int
-    stale: int
     forgotten: int
     faults: int
     size: int
@@ -374,53 +369,18 @@ class Store(PublicDir):
             count += self._writable_rows.run(partial(_put_all, entries=part), writes=True)
         return count
 
-    def prune(self, *, older_than: timedelta | None = None, stale: bool = True, forgotten: bool = False) -> int:
-        """Remove entries and faults, and return their number.
-
-        Parameters
-        ----------
-        older_than : timedelta, optional
-            Removes entries and faults that were made longer ago.
-        stale : bool
-            Whether to remove entries and faults that this process cannot use: see StoreInfo. In a folder that several machines
-            share, these may be the entries of another machine.
-        forgotten : bool
-            Whether failed plans are removed, which may then be tried again.
-
-        Raises
-        ------
-        TypeError
-            `older_than` is not a timedelta.
-        ValueError
-            The store is open for reading alone.
-        """
-        if older_than is not None and not isinstance(older_than, timedelta):
-            raise TypeError(f"older_than must be a timedelta; got {error_repr(older_than)}")
-        machine, now = this_machine(), datetime.now(UTC)
-
-        def is_removed(key: Key, made_at: str) -> bool:
-            is_old = older_than is not None and now - datetime.fromisoformat(made_at) > older_than
-            return is_old or (stale and not machine.accepts(key))
-
-        return self._writable_rows.run(
-            lambda contents: contents.prune(is_removed, stale=stale, forgotten=forgotten), writes=True
-        )
-
     def info(self) -> StoreInfo:
         """Return the state of the store."""
         entry_rows, forgotten, fault_rows = self._rows.run(
             lambda contents: (contents.all(ENTRY), len(contents.all(FORGOTTEN)), contents.all(FAULT))
         )
-        machine = this_machine()
-        usable = sum(machine.accepts(entry.key) for entry in entries_from_rows(entry_rows))
         path = glob.escape(self._real_path)
         copies = glob.glob(f"{path}.aside-*") if path else []
         return StoreInfo(
             self.path,
             self.read_only,
             self._file.memory_reason,
-            usable,
-            len(entry_rows) - usable,
+            len(entries_from_rows(entry_rows)),
             forgotten,
             len(faults_from_rows(fault_rows)),
             sum(map(_size, (self._real_path, f"{self._real_path}-journal"))),

@@ -84,7 +84,7 @@ def _count(line: str, path: Path) -> int:
     """Return the number of entries and faults that a header announces."""
     header = _header(line)
     if header is None:
-        raise ValueError(f"path must be an export of a store, whose first line names it; got {path}, another file")
+        raise ValueError(f"path must be an export of a store, as --save writes it; got {path}, another file")
     if header.get("format") != FORMAT:
         raise ValueError(
             f"path must be an export of format {FORMAT}; got format {header.get('format')!r} in {path}. Tune again and export "

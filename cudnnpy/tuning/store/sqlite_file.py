@@ -21,7 +21,6 @@ import fcntl
 import os
 import random
 import shutil
-import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -42,8 +41,7 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 30.0
 _MAX_PAUSE_SECONDS = 0.5  # between two attempts, so that many that wait leave the processor to the one that writes
 
-# The number and the first of the bytes that SQLite locks: all of them, and those that it locks while it reads
-_ALL_LOCKS, _READERS_LOCK = (512, 0x40000000), (510, 0x40000002)
+_ALL_LOCKS = 512, 0x40000000  # the number and the first of the bytes that SQLite locks
 
 _T = TypeVar("_T")
 
@@ -188,22 +186,11 @@ def _intact_rows(connection: sqlite3.Connection) -> list[Row]:
 
 
 def _rows_of_file(path: str) -> list[Row]:
-    """Return the rows of a file that can be read; none of a damaged one. The file is not changed.
-
-    The unfinished change of a killed process is undone in a copy.
-    """
-    mode = "ro"
+    """Return the rows of a file that can be read; none of a damaged one, or after an unfinished change of a killed process."""
     with (
         contextlib.suppress(sqlite.FileUnavailableError, sqlite.LockedError),
         sqlite.translated_errors(),
-        contextlib.ExitStack() as stack,
+        contextlib.closing(sqlite.connect(path, "ro")) as connection,
     ):
-        if os.path.exists(f"{path}-journal"):
-            stream = stack.enter_context(open(path, "rb"))
-            fcntl.lockf(stream, fcntl.LOCK_SH | fcntl.LOCK_NB, *_READERS_LOCK)  # so that no process changes the two
-            copy = os.path.join(stack.enter_context(tempfile.TemporaryDirectory()), "store")
-            shutil.copyfile(path, copy)
-            shutil.copyfile(f"{path}-journal", f"{copy}-journal")
-            path, mode = copy, "rw"
-        return _intact_rows(stack.enter_context(contextlib.closing(sqlite.connect(path, mode))))
+        return _intact_rows(connection)
     return []

@@ -160,31 +160,11 @@ def test_memory_that_was_taken_for_a_while_goes_back_to_the_driver(
         assert driver.trims == 0  # nothing is mapped anew for the next problem
 
 
-def test_what_stays_of_many_problems_does_not_add_up(driver: Driver) -> None:
-    for number in range(1, 20):
-        use(number * GiB * 3 // 4)
-        assert driver.pools[0].unused <= GiB
-
-
-def test_devices_have_pools_of_their_own(driver: Driver) -> None:
-    driver.pools[0].hold(0, 9 * GiB)
-    use(8 * GiB, device=1)
-    assert [driver.pools[number].unused for number in (0, 1)] == [9 * GiB, GiB]
-
-
 def test_memory_goes_back_when_the_block_fails(driver: Driver) -> None:
     with pytest.raises(ZeroDivisionError), trim_pool_afterwards(0, STREAM):
         allocate_from_pool(8 * GiB, 0, STREAM)
         _ = 1 / 0
     assert driver.pools[0].unused == GiB
-
-
-@pytest.mark.parametrize("what", [lambda: use(8 * GiB), cudnnpy.release_workspace], ids=["temporary", "release"])
-def test_another_allocator_is_left_alone(driver: Driver, what: Callable[[], None]) -> None:
-    allocate_from_pool(8 * GiB, 0, STREAM)
-    cudnnpy.set_allocator(lambda size, device, stream: Buffer())
-    what()
-    assert driver.calls == []
 
 
 @pytest.mark.parametrize("stream", [STREAM, 0], ids=["its stream", "PyTorch's stream"])
@@ -225,13 +205,6 @@ def test_workspace_that_is_released_is_there_for_other_allocators(driver: Driver
     assert driver.pools[1].used_mem_current == GiB
 
 
-def test_what_tuning_left_is_given_back_with_the_workspace(driver: Driver) -> None:
-    use(GiB // 2)
-    assert driver.pools[0].unused == GiB // 2
-    cudnnpy.release_workspace()
-    assert driver.pools[0].unused == 0
-
-
 def test_a_captured_graph_keeps_its_workspace(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     def take(size: int, device: int, stream: int, capturing: bool) -> tuple[int, int, Any]:
         return 1 << 20, size, driver.pools[device].take(size, stream=stream)
@@ -246,11 +219,6 @@ def test_a_captured_graph_keeps_its_workspace(driver: Driver, monkeypatch: pytes
     cudnnpy.release_workspace()
     assert ("synchronize", STREAM) not in driver.calls  # the stream of the capture may be gone
     assert (driver.pools[0].used_mem_current, driver.pools[0].unused) == (2 * GiB, 0)
-
-
-def test_where_nothing_was_taken_nothing_is_asked_of_the_driver(driver: Driver) -> None:
-    cudnnpy.release_workspace()
-    assert driver.calls == []
 
 
 def test_the_size_of_a_device(cuda_driver: DriverFixture) -> None:

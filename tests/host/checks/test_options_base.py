@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import copy
-import gc
 import pickle
 import subprocess
 import sys
-import threading
-import weakref
 from dataclasses import FrozenInstanceError, dataclass
 from typing import Any
 
@@ -18,7 +15,6 @@ from stand_in_device import Array, StandInDevice, calls_of_c
 
 import cudnnpy
 from cudnnpy import Convolution, TensorSpec
-from cudnnpy._core import cache_token as identities
 from cudnnpy._core.cache_token import CacheToken, cache_token
 from cudnnpy._launch import dispatch, plan_cache
 from cudnnpy._launch.array_operation import ArrayOperation
@@ -123,13 +119,6 @@ assert conv.output_shape((1, 1, 5, 5), (1, 1, 3, 3)) == (1, 1, 3, 3)
 # The identity
 
 
-def test_an_identity_is_equal_to_itself_alone() -> None:
-    one = CacheToken()
-    for other in (CacheToken(), copy.copy(one), copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
-        assert other != one
-        assert isinstance(other, CacheToken)
-
-
 def test_copies_of_a_graph_have_identities_of_their_own() -> None:
     graph = cudnnpy.Graph()
     graph.tensor("x", TensorSpec((1, 2, 3, 4)))
@@ -140,56 +129,6 @@ def test_copies_of_a_graph_have_identities_of_their_own() -> None:
 def test_values_of_other_types_have_other_identities() -> None:
     kept = [cache_token(int, value) for value in (1, 1.0, True)] + [cache_token(float, 1)]
     assert len(set(kept)) == 4
-
-
-def test_an_identity_lives_as_long_as_it_is_used() -> None:
-    gc.collect()  # what other tests left
-    before = len(identities._of_values)
-    identity = cache_token(str, "a value that nothing else has")
-    assert cache_token(str, "a value that nothing else has") is identity
-    gone = weakref.ref(identity)
-    del identity
-    gc.collect()
-    assert gone() is None
-    assert len(identities._of_values) == before
-
-
-class Slow(str):
-    """A value whose hash runs Python, so that threads change places in it."""
-
-    __slots__ = ()
-
-    def __hash__(self) -> int:
-        for _ in range(50):
-            pass
-        return str.__hash__(self)
-
-
-def test_threads_that_make_options_at_once_get_no_identity_of_another() -> None:
-    found: list[tuple[str, CacheToken]] = []
-    barrier = threading.Barrier(8)
-
-    def make(number: int) -> None:
-        barrier.wait(30)
-        for turn in range(200):
-            text = f"{turn} {number % 4}"  # every value in two threads
-            found.append((text, cache_token(str, Slow(text))))
-
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=make, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-    finally:
-        sys.setswitchinterval(before)
-    assert len(found) == 8 * 200
-    values: dict[int, set[str]] = {}
-    for text, identity in found:
-        values.setdefault(id(identity), set()).add(text)
-    assert all(len(texts) == 1 for texts in values.values())
 
 
 # The key is what planning is given

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import re
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from messages import says
 
 import cudnnpy
-from cudnnpy import reference
+import cudnnpy.torch
+from cudnnpy import descriptors, reference
 from cudnnpy._checks.numpy_conversions import numpy_conversion
 from cudnnpy._checks.suggestions import _OPTIONS, _SENTENCES, _VALUES, suggest_value
 
@@ -47,17 +49,21 @@ def test_a_call_of_an_object_names_its_methods(module: Any, name: str) -> None:
 @pytest.mark.parametrize("name", ["Convolution", "ConvolutionTranspose", "FusedConvolution"])
 def test_numbers_of_channels_are_the_shape_of_w(module: Any, name: str) -> None:
     text = refusal(getattr(module, name), 3, 16, 3)
-    assert text == (
-        f"the options of {name} must be named; got (3, 16, 3). "
+    assert text.startswith(f"the arguments of {name} must be (*, padding=0, stride=1, ")
+    assert text.endswith(
+        "; got (3, 16, 3): too many positional arguments. "
         "The numbers of channels and the size of the filter are the shape of w, as in forward(x, w)"
     )
 
 
 def test_too_many_positional_options() -> None:
     text = refusal(cudnnpy.Pooling, "max", 2, 2)
-    assert text == "the options of Pooling must be named after mode, window; got (str, 2, 2)"
+    assert text == (
+        "the arguments of Pooling must be (mode='max', window=2, *, padding=0, stride=None, layout='NCHW'); got ('max', 2, 2): "
+        "too many positional arguments. The arguments after * have names, as padding="
+    )
     text = refusal(reference.Convolution, np.ones((1000, 1000)), np.ones(3))
-    assert "; got (ndarray, ndarray). The numbers of channels" in text
+    assert "; got (ndarray, ndarray): too many positional arguments. The numbers of channels" in text
 
 
 @pytest.mark.parametrize("option", _OPTIONS)
@@ -129,7 +135,9 @@ def test_an_option_or_another_name_in_a_call_is_told_where_it_belongs(module: An
     assert refusal(conv.forward, x=1, zzz=2).endswith("; got 'zzz'")
     momentum = refusal(module.BatchNormalization().forward_training, 1, 2, 3, momentum=0.1)
     assert momentum.endswith(f". {_SENTENCES['momentum']}")
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'w'"):
+    with pytest.raises(
+        TypeError, match=r"Convolution.forward must be \(x, w, .* got \(1\): missing a required argument: 'w'"
+    ):
         conv.forward(1)
 
 
@@ -232,10 +240,9 @@ def test_an_attribute_that_an_operation_lacks_names_its_methods() -> None:
         for name in ("backward", "backward_weight", "apply"):
             with pytest.raises(AttributeError) as caught:
                 getattr(conv, name)
-            methods = "forward, backward_bias, backward_data, backward_filter"
-            methods += ", plan, candidates, output_shape" if package is cudnnpy else ", output_shape"
-            assert str(caught.value) == f"'Convolution' object has no attribute {name!r}. Its methods are {methods}"
-        with pytest.raises(AttributeError, match=r"Its methods are forward_inference, forward_training, backward$"):
+            public = ", ".join(one for one in dir(conv) if not one.startswith("_"))
+            assert str(caught.value) == f"'Convolution' object has no attribute {name!r}. It has {public}"
+        with pytest.raises(AttributeError, match=r"It has backward, epsilon, forward_inference, forward_training, .*"):
             package.BatchNormalization().forward
         with pytest.raises(AttributeError, match=r"has no attribute '_private'$"):
             conv._private
@@ -253,3 +260,36 @@ def test_a_limit_as_text_is_told_its_bytes() -> None:
             cudnnpy.Convolution(workspace_limit=text)
     with pytest.raises(TypeError, match=r"got 'much'$"):
         cudnnpy.Convolution(workspace_limit="much")
+
+
+SPEC, CONV, NORM = cudnnpy.TensorSpec((8, 64, 28, 28)), cudnnpy.Convolution(), reference.BatchNormalization()
+PLAN = "Convolution.plan must be (operation, first, second, shape=None, *, bias=None, ...); got"
+REFUSED: list[tuple[Any, str]] = [
+    (lambda: CONV.plan(SPEC, SPEC), f"{PLAN} (TensorSpec, TensorSpec): missing a required argument: 'second'"),
+    (lambda: CONV.plan("forward", SPEC, SPEC, None, 1), f"{PLAN} ('forward', ..., 1): too many ..., as bias="),
+    (lambda: cudnnpy.torch.enable("autotune"), "enable must be (*, prefer=None, ...; got ('autotune'): ..., as prefer="),
+    (lambda: cudnnpy.torch.enable(benchmark=True), "enable must be ...; got 'benchmark'. Did you mean prefer=?"),
+    (lambda: descriptors.PoolingDescriptor("max"), "PoolingDescriptor must be (mode, window, *, ...; got ('max'): missing"),
+    (lambda: descriptors.RNNDescriptor(1), "RNNDescriptor must be (); got (1): too many positional arguments"),
+    (lambda: cudnnpy.TensorSpec((1,), layout="NHWC"), "TensorSpec must be one of ...; got 'layout'. The axes are ..."),
+    (lambda: NORM.forward_training(1, 2, 3, 4, 5, 0.1), "BatchNormalization.forward_training ..., as average_factor="),
+]  # fmt: skip
+
+
+def test_a_call_that_does_not_fit_is_told_with_the_signature() -> None:
+    for call, text in REFUSED:
+        with pytest.raises(TypeError, match=rf"argument(s)? of {says(text).removeprefix('^')}"):
+            call()
+
+
+def test_public_functions_are_pickled() -> None:
+    assert pickle.loads(pickle.dumps(cudnnpy.to_numpy)) is cudnnpy.to_numpy
+
+
+def test_an_object_lists_what_it_has() -> None:
+    with pytest.raises(
+        AttributeError, match=r"^'DeviceProfile' object has no attribute 'run'\. It has cudnn, .*, to_json"
+    ):
+        cudnnpy.DeviceProfile.load("h200").run
+    with pytest.raises(AttributeError, match=r"has no attribute 'Conv2d'\. It has Stats, disable, .*"):
+        cudnnpy.torch.Conv2d

@@ -171,18 +171,6 @@ def run_into(output, folder, arguments, unbuffered):
     )
 
 
-def test_errors_that_nobody_can_read_change_nothing_else():
-    with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "cudnnpy", "edges", "missing.png"],
-            env=WITHOUT_GPU,
-            stdout=subprocess.PIPE,
-            stderr=full,
-            check=False,
-        )
-    assert (done.returncode, done.stdout) == (2, b"")
-
-
 def test_ctrl_c_is_status_130_and_no_traceback(monkeypatch, capsys):
     def interrupted(_options):
         raise KeyboardInterrupt

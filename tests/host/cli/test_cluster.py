@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import cluster_work
 import pytest
-from cluster_work import Work, entry_of, fault_of
+from cluster_work import Work, entry_of
 from local_clusters import local_cluster
 from messages import says
 from stand_in_tuning import KINDS
@@ -125,16 +125,6 @@ def test_problems_are_tuned_on_every_gpu_of_their_kind(cluster: Cluster, work: W
     assert len({(one.device, one.process) for one in work.tries("")}) == 2  # a process for each GPU
 
 
-def test_the_dashboard_shows_the_problems(cluster: Cluster, work: Work) -> None:
-    """Below one bar: Dask takes the text before the first number for the bar's name."""
-    from distributed.utils import key_split
-
-    with closing(cluster.does(work)) as dask:
-        results(dask, PROBLEMS[0])
-    assert PROBLEMS[0] in work.tries(PROBLEMS[0])[0].task
-    assert {key_split(one.task) for one in work.tries("")} == {"cudnnpy tune"}
-
-
 # What is lost
 
 
@@ -174,15 +164,6 @@ def test_a_problem_that_fails_on_a_gpu_is_tried_on_another(cluster: Cluster, wor
     assert sorted(one.device for one in work.tries("fails")) in ([0, 0, 1], [0, 1, 1])
     assert found["wrong"][3:] == (None, "wrong is no problem", ())
     assert len(work.tries("wrong")) == 1
-
-
-def test_the_faults_of_all_tries_come_back_and_are_known_to_the_next(cluster: Cluster, work: Work) -> None:
-    with closing(cluster.does(work)) as dask:
-        found = results(dask, "faulty", "a")
-        (known,) = run(dask, [job("faulty later")._replace(known=(fault_of(0), fault_of(1)))])
-    assert found["faulty"].faults == (fault_of(0), fault_of(1))
-    assert known.faults == found["a"].faults == ()
-    assert {one.reason for one in (*found.values(), known)} == {""}
 
 
 def test_a_malformed_answer_ends_its_problem_alone(cluster: Cluster, work: Work) -> None:
@@ -294,10 +275,10 @@ def test_dask_is_an_extra_that_is_imported_when_it_is_used(monkeypatch: pytest.M
     assert tells(refusal("tcp://127.0.0.1:1"), "--dask needs dask.distributed ...: pip install ...[cluster]...")
 
 
-@pytest.mark.parametrize("arguments", [["--gpus", "0"], ["--report-only"]])
+@pytest.mark.parametrize("arguments", [["--gpus", "0"]])
 def test_options_of_this_machine_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["tune", "problems.txt", "--dask", "tcp://127.0.0.1:1", *arguments]) == 2
-    said = "cudnnpy tune: --dask must be without --gpus and --report-only; got "
+    said = "cudnnpy tune: --dask must be without --gpus; got "
     assert capsys.readouterr().err.startswith(said)
 
 

@@ -150,13 +150,6 @@ class TestForAProfile:
         names = [line for line in lines if line[2:].startswith("engine ")]
         assert len(names) > 20  # a candidate begins a line of its own at any width
 
-    def test_a_graph_is_read_from_standard_input(self, explain, monkeypatch):
-        graph = text_of(sample_graphs.GRAPHS["convolution_bias_relu"](Graph()).problem(0))
-        monkeypatch.setattr(sys, "stdin", io.StringIO(graph + "\n"))
-        found = json.loads(explain("-", "--json"))
-        assert found["problem"] == graph
-        assert found["choice"] is not None
-
     def test_reasons_name_no_argument_of_python(self, explain):
         text = " ".join(explain(TEXT, "--prefer", "autotune").split())
         assert "nothing is stored for this problem, so autotune will measure it and the others on the GPU" in text
@@ -172,17 +165,13 @@ class TestForAProfile:
         assert lines[at + 1].split() == ["tensor", "is", "data", "type", "shape", "strides"]
         assert re.match(r"  x +input +float16 +\d+ x \d+ x \d+ x \d+ +\d+, 1, \d+, \d+$", lines[at + 2])
 
-    def test_a_line_of_a_trace_is_a_problem(self, explain, monkeypatch):
+    def test_a_line_of_a_trace_is_a_problem(self, explain):
         line = f"{TEXT} # engine 3 (tilek=1); heuristics; workspace 1.5 KiB; host 12.3 us; GPU 4.5 us"
-        first = line.replace("; host", "; planned in 31.5 ms; host")
         assert json.loads(explain(line, "--json"))["problem"] == TEXT
-        monkeypatch.setattr(sys, "stdin", io.StringIO(f"epoch 1\n{first}\n{line}\n{line}\n"))
-        assert json.loads(explain("-", "--json"))["problem"] == TEXT
 
-    def test_a_problem_that_no_engine_can_run_is_status_2_and_a_report(self, h200, capsys, monkeypatch):
+    def test_a_problem_that_no_engine_can_run_is_status_2_and_a_report(self, h200, capsys):
         graph = text_of(sample_graphs.GRAPHS["product_in_float64"](Graph()).problem(0))
-        monkeypatch.setattr(sys, "stdin", io.StringIO(graph))
-        assert command.main(["explain", "-", "--device", str(h200)]) == 2
+        assert command.main(["explain", graph, "--device", str(h200)]) == 2
         text = capsys.readouterr().out
         assert "other candidates that can be used, in ranking order: none\n\nrejected: " in text
         assert re.search(r"^choice +none$", text, re.M)
@@ -362,30 +351,6 @@ def test_arguments_that_do_not_fit_are_one_line(capsys, arguments, message):
     assert command.main(["explain", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
-
-
-@pytest.mark.parametrize(
-    ("stream", "message"),
-    [
-        (None, "standard input must have a problem; got a closed one"),
-        (
-            type("Terminal", (io.StringIO,), {"isatty": lambda self: True})(),
-            "standard input must have a problem; got a terminal",
-        ),
-        (io.TextIOWrapper(io.BytesIO(b"\xff"), "utf-8"), "standard input must have a problem as text; got 'utf-8'"),
-        (
-            io.StringIO(
-                "".join(f"{TEXT}{more} # e; knobs; workspace 0 bytes; host 1.0 us\n" for more in ("", " relu"))
-            ),
-            "standard input must have one problem; got a trace of 2: pass one of its lines, or the file to cudnnpy tune",
-        ),
-    ],
-)
-def test_standard_input_that_has_no_problem_is_one_line(monkeypatch, capsys, stream, message):
-    monkeypatch.setattr(sys, "stdin", stream)
-    assert command.main(["explain", "-"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"cudnnpy explain: {message}")
 
 
 @pytest.mark.parametrize(("count", "there"), [(1, "0, the only GPU here"), (4, "an ordinal from 0 to 3")])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import struct
 import subprocess
 import sys
@@ -31,8 +30,7 @@ def write(path, pixels, **options):
 
 def save(path, values):
     """Write an image as the command does."""
-    levels, format = images.to_levels(values), images.format_of(str(path), None)
-    images.check_format(str(path), format, *levels.shape[1::-1])
+    levels, format = images.to_levels(values), images.format_of(str(path))
     Path(path).write_bytes(images.encode(str(path), levels, format))
 
 
@@ -137,34 +135,6 @@ def png(width, height):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
 
 
-def whole_png():
-    return images.SAMPLE.read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("missing.png", None),
-        ("empty.png", b""),
-        ("text.png", b"this is no image\n" * 50),
-        ("no-width.png", png(0, 5)),
-        ("no-height.png", png(5, 0)),
-        ("no-size.ppm", b"P6 0 0 255\n"),
-        ("short.png", whole_png()[:20_000]),
-        ("damaged.png", whole_png()[:5000] + b"\0" * 50 + whole_png()[5050:]),
-        ("huge.png", png(60_000, 60_000)),
-    ],
-)
-def test_bad_files_are_one_line_that_names_the_file(tmp_path, name, content):
-    path = tmp_path / name
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(UsageError) as caught:
-        images.load(path)
-    assert str(path) in str(caught.value)
-    assert len(str(caught.value).splitlines()) == 1
-
-
 def test_a_folder_is_no_image(tmp_path):
     with pytest.raises(UsageError, match="directory"):
         images.load(tmp_path)
@@ -173,7 +143,7 @@ def test_a_folder_is_no_image(tmp_path):
 GREY = np.linspace(0, 1, 27, dtype=np.float32).reshape(1, 3, 3, 3)
 
 
-@pytest.mark.parametrize(("ending", "format"), [("png", "PNG"), ("jpg", "JPEG"), ("JPEG", "JPEG"), ("bmp", "BMP")])
+@pytest.mark.parametrize(("ending", "format"), [("png", "PNG"), ("JPEG", "JPEG"), ("bmp", "BMP"), ("tif", "TIFF")])
 def test_the_ending_names_the_format(tmp_path, ending, format):
     save(tmp_path / f"p.{ending}", GREY)
     assert Image.open(tmp_path / f"p.{ending}").format == format
@@ -220,36 +190,6 @@ def test_without_pillow_the_error_says_what_to_install():
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == f"images need Pillow: pip install {with_extra('images')}"
-
-
-def test_an_image_from_a_pipe_is_limited_in_size(monkeypatch):
-    monkeypatch.setattr(images, "MAX_STREAM_BYTES", 1000)
-    with pytest.raises(UsageError, match=r"^p: .*more than 1000 bytes"):
-        images.load(io.BytesIO(bytes(1001)), "p")
-
-
-def test_every_accepted_format_holds_the_image_and_no_other_would():
-    Image.init()
-    random = np.random.default_rng(5)
-    levels = random.integers(0, 256, (30, 40, 3), np.uint8)
-    accepted = 0
-    for ending, format in Image.registered_extensions().items():
-        file = io.BytesIO()
-        try:
-            Image.fromarray(levels).save(file, format=format)
-            size = Image.open(file).size if format in Image.OPEN else (40, 30)
-        except Image.UnidentifiedImageError:
-            size = (40, 30)
-        except Exception:
-            size = None
-        try:
-            images.check_format(f"p{ending}", images.format_of(f"p{ending}", None), 40, 30)
-        except UsageError:
-            assert size != (40, 30), ending
-        else:
-            assert size == (40, 30), ending
-            accepted += 1
-    assert accepted > 20
 
 
 def test_a_failure_of_the_encoder_is_one_line(monkeypatch):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
 import pytest
@@ -16,29 +15,6 @@ from cudnnpy.cli.output_files import check_writable, write
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.mark.parametrize("content", ["a text: é", b"\0bytes"])
-def test_a_file_is_written_and_replaced(content: str | bytes) -> None:
-    Path("link").symlink_to("out")
-    for name in ("out", "out", "new/out", "link"):
-        write(name, content)
-        assert Path(name).read_bytes() == (content.encode() if isinstance(content, str) else content)
-    assert Path("link").is_symlink()
-    assert sorted(path.name for path in Path().rglob("*")) == ["link", "new", "out", "out"]
-
-
-@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
-def test_a_replaced_file_keeps_its_mode_and_a_new_one_obeys_the_umask(mode: int) -> None:
-    Path("there").touch()
-    Path("there").chmod(mode)
-    before = os.umask(0o027)
-    try:
-        write("there", "later")
-        write("new", "later")
-    finally:
-        os.umask(before)
-    assert [stat.S_IMODE(Path(name).stat().st_mode) for name in ("there", "new")] == [mode, 0o640]
 
 
 @pytest.mark.parametrize(
@@ -64,19 +40,6 @@ def test_what_cannot_be_written_is_one_line(path: str, words: str) -> None:
     assert Path("there").read_text() == "mine"
     assert sorted(Path().iterdir()) == before
     check_writable("there", overwrite=True)
-
-
-def test_a_failure_leaves_the_earlier_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    write("out", "earlier")
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(UsageError, match=r"^out: cannot be written: No space left on device$"):
-        write("out", "later")
-    assert Path("out").read_text() == "earlier"
-    assert [path.name for path in Path().iterdir()] == ["out"]
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

@@ -224,7 +224,7 @@ class TestForAProfile:
         assert all(one.returncode is not None for one in started)
 
     def test_a_profile_of_the_package_is_found_by_its_name(self, plan):
-        status, _, err, file = plan(CONVOLUTION, profile="h200", options=["--stub-driver"])
+        status, _, err, file = plan(CONVOLUTION, profile="h200")
         assert (status, err) == (0, "")
         assert {entry.key.gpu for entry in exports.read(file).entries} == {"NVIDIA H200"}
 

@@ -174,18 +174,6 @@ def test_collection_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     raw.call("cudnnDestroyActivationDescriptor", pointer)
 
 
-def test_threads_that_close_at_once_destroy_once(calls: Calls) -> None:
-    for _ in range(20):
-        made = relu()
-        ready = threading.Barrier(4)
-        threads = [threading.Thread(target=lambda m=made, r=ready: (r.wait(), m.close())) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert calls["cudnnDestroyActivationDescriptor"] == 20
-
-
 def test_there_is_one_owner() -> None:
     with relu() as made:
         for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):

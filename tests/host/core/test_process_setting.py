@@ -45,18 +45,6 @@ def test_a_reset_restores_the_initial_setting_and_forgets_the_blocks(applied: Ap
     assert applied == ["other", "initial", "new", "initial"]
 
 
-def test_blocks_within_each_other_restore_what_held_before(applied: Applied) -> None:
-    setting = ProcessSetting("none", applied)
-    with setting.set("outer"):
-        with setting.set("inner"):
-            assert setting.value == "inner"
-        assert setting.value == "outer"
-        setting.set("plain")
-        assert setting.value == "plain"
-    assert setting.value == "none"
-    assert applied == ["outer", "inner", "outer", "plain", "none"]
-
-
 def test_a_block_that_ends_before_a_later_one_changes_nothing(applied: Applied) -> None:
     """As the blocks of two threads may."""
     setting = ProcessSetting("none", applied)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import math
 from collections import Counter
 from ctypes import c_void_p, cast
@@ -265,6 +266,7 @@ def test_a_refusal_carries_the_function_and_the_librarys_own_text() -> None:
 
 
 def test_a_descriptor_that_cannot_be_set_up_is_destroyed(libcudnn: LibcudnnFixture) -> None:
+    gc.collect()  # descriptors that earlier tests left
     library = libcudnn(real=True)
     for attribute, value in ((raw.CUDNN_ATTR_REDUCTION_OPERATOR, "add"), (raw.CUDNN_ATTR_TENSOR_UNIQUE_ID, 1)):
         with pytest.raises((TypeError, StatusError)):

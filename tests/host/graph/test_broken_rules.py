@@ -183,7 +183,9 @@ def test_attention_of_heads_that_are_not_contiguous_is_rejected_by_name(
     make: Callable[..., Graph], name: str, strides: tuple[int, ...], axis: int
 ) -> None:
     g = make(**{name: strides})
-    with pytest.raises(ValueError, match=f"^{name} must have stride 1 on axis {axis} within attention; got shape"):
+    with pytest.raises(
+        ValueError, match=f"^{name}( transposed)? must have stride 1 on axis {axis} within attention; got"
+    ):
         g.plan(DeviceProfile.load("h200"))
     problem = sample_graphs.as_graph(g)
     with pytest.raises(ValueError, match="must have stride 1 on axis"):
@@ -247,7 +249,6 @@ def test_rows_of_attention_start_at_multiples_of_16_bytes(make: Callable[..., Gr
         make(biased(TensorSpec((1, 1, S, S), dtype, (S * even, S * even, even, 1)))).problem()
         spec = TensorSpec((1, 1, S, S), dtype, None, 8)
         rejected(make(biased(spec)), "bias", "an alignment of 16 bytes within attention, not of 8")
-    make(biased(TensorSpec((1, 1, S, 1), "float16"))).problem()
 
 
 @pytest.mark.parametrize("make", [attention, attention_gradient])
@@ -267,6 +268,11 @@ def test_operands_of_attentions_scores_have_all_queries(make: Callable[..., Grap
     make(masked(LENGTHS)).problem()
     scale = TensorSpec((1, 1, 1, 1), "float32")
     make(lambda g, scores: g.pointwise("mul", scores, g.tensor("scale", scale))).problem()
+
+
+@pytest.mark.parametrize("make", [attention, attention_gradient])
+def test_operands_of_attentions_scores_have_all_keys(make: Callable[..., Graph]) -> None:
+    rejected(make(biased(TensorSpec((1, 1, S, 1), "float16"))), "bias", f"size {S} on axis 3 within attention")
 
 
 @pytest.mark.parametrize("make", [attention, attention_gradient])
@@ -385,3 +391,50 @@ def test_a_gradient_of_resampling_channels_first_needs_x_and_y(given: str) -> No
         made(given, packed_strides).problem()
     made("xy", packed_strides).problem()
     made(given, channels_last_strides).problem()
+
+
+@needs_profiles
+@pytest.mark.usefixtures("without_driver")
+def test_a_layer_norm_of_three_axes_and_its_gradient_are_planned_under_the_callers_names() -> None:
+    h200, tokens = DeviceProfile.load("h200"), TensorSpec((8, 128, 768), "float16")
+    for rows in ((1, 1, 768), (1, 128, 768)):
+        g = Graph()
+        x, scale, bias = (
+            g.tensor("tokens", tokens),
+            g.tensor("weight", TensorSpec(rows)),
+            g.tensor("shift", TensorSpec(rows)),
+        )
+        for name, node in zip(
+            ("y", "mean", "inverse"), g.normalization("layer_norm", x, scale, bias, 1e-5), strict=True
+        ):
+            g.output(name, node)
+        statistics = "(8, 128, 1)" if rows[1] == 1 else "(8, 1, 1)"
+        assert [(node.spec.dtype, str(node.shape)) for node in g.outputs[1:]] == [("float32", statistics)] * 2
+        assert "tokens float16[8, 128, 768], weight float32" in repr(g.plan(h200))
+        gradient = Graph()
+        nodes = [gradient.tensor(name, tokens) for name in ("dy", "tokens")]
+        nodes.append(gradient.tensor("weight", TensorSpec(rows)))
+        nodes += [gradient.tensor(node.name, node.spec) for node in g.outputs[1:]]
+        for name, node in zip(("dx", "dw", "db"), gradient.normalization_backward("layer_norm", *nodes), strict=True):
+            gradient.output(name, node)
+        assert [node.spec.dtype for node in gradient.outputs] == ["float16", "float32", "float32"]  # as weight
+        assert "inverse float32" in repr(gradient.plan(h200))
+
+
+@needs_profiles
+@pytest.mark.usefixtures("without_driver")
+def test_a_graph_without_an_engine_or_a_known_rule_names_the_page() -> None:
+    g = Graph()
+    g.output("c", g.matmul(*(g.tensor(name, TensorSpec((8, 64, 64), "int8")) for name in ("left", "right"))))
+    with pytest.raises(NoAlgorithmError, match=r"(?s)left int8.*docs/graphs.md lists what engines require$"):
+        g.plan(DeviceProfile.load("h200"))
+
+
+def test_a_graph_prints_its_tensors_and_a_node_has_no_operators() -> None:
+    g = Graph()
+    x = g.tensor("x", TensorSpec((1, 2, 3, 3)))
+    assert repr(g) == "<Graph of no operation: x float32[1, 2, 3, 3]>"
+    with pytest.raises(TypeError, match=r'Type g.pointwise\("add", a, b\)'):
+        2 * x
+    with pytest.raises(ValueError, match=r"scale must have shape \(1, 2, 1, 1\)"):
+        g.normalization("instance_norm", x, x, None, 1e-5)

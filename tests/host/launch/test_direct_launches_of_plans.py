@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import gc
 import struct
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from stand_in_graphs import CAPTURES, Kernel, Pointers, StandInGraphs
 
@@ -153,19 +151,6 @@ def test_a_direct_launch_ends_with_its_plan(graphs: StandInGraphs) -> None:
     assert cudnnpy.cache_info().direct_launches == 0
 
 
-def test_invalid_addresses_raise_as_without_it(graphs: StandInGraphs) -> None:
-    launcher, _ = direct(graphs)
-    with pytest.raises(ValueError, match="misaligned"):
-        launcher.run((BASE + 1, BASE, 0), STREAM)
-    for bad in (16.0, 1 << 70):
-        with pytest.raises(struct.error):
-            launcher.run((bad, BASE, 0), STREAM)  # type: ignore[arg-type]
-    assert graphs.launched == []
-    plain = graphs.plain
-    launcher.run(tuples(0), STREAM)
-    assert graphs.plain == plain
-
-
 def test_a_less_aligned_workspace_is_launched_plainly(graphs: StandInGraphs) -> None:
     planned = Planned(graphs)
     launcher = Launcher(planned)
@@ -255,38 +240,3 @@ def test_a_launch_that_interrupts_captures_does_not_let_them_run(graphs: StandIn
     assert others
     assert set(others) <= {tuples(50_000 + number) for number in range(10)}
     assert launcher.direct
-
-
-def test_addresses_that_are_numpy_integers(graphs: StandInGraphs) -> None:
-    launcher = Launcher(Planned(graphs))
-    for number in range(UNTIL):
-        launcher.run(tuple(map(np.uint64, tuples(number))), STREAM)  # type: ignore[arg-type]
-    assert cudnnpy.cache_info().direct_launches == 1
-    assert launched(graphs) == [(tuples(number), STREAM) for number in range(UNTIL)]
-
-
-def test_threads_have_their_own(graphs: StandInGraphs) -> None:
-    planned = Planned(graphs)
-    failures: list[BaseException] = []
-    lock = threading.Lock()  # the stand-in has one capture at a time
-
-    def work(first: int) -> None:
-        try:
-            launcher = Launcher(planned)
-            for number in range(300):
-                with lock:
-                    launcher.run(tuples(first + number), STREAM + first)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(first,)) for first in (10_000, 20_000, 30_000)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert failures == []
-    assert sorted(launched(graphs)) == sorted(
-        (tuples(first + number), STREAM + first) for first in (10_000, 20_000, 30_000) for number in range(300)
-    )
-    gc.collect()
-    assert cudnnpy.cache_info().direct_launches == 0  # with the threads

@@ -150,19 +150,6 @@ def test_everything_that_changes_a_call_changes_its_key(stand_in: StandInDevice,
     assert plan_cache.cache_info().size == seen
 
 
-@each_call
-def test_shapes_have_keys_of_their_own(stand_in: StandInDevice, sample: Sample) -> None:
-    call, shapes = sample.operation(), []
-    for batch in (2, 3, 5, 3, 2):
-        given = sample.given()
-        for name, array in given.items():
-            if isinstance(array, Array) and array.shape[0] == 2:
-                given[name] = sample.array(name, shape=(batch, *array.shape[1:]))
-        call(**given)
-        shapes.append(given["out"].shape)
-    assert misses() == 3
-
-
 def test_convolutions_and_the_others_share_one_cache(stand_in: StandInDevice) -> None:
     conv, activation = Convolution(), cudnnpy.Activation()
     for _ in range(3):

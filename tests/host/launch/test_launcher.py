@@ -389,34 +389,6 @@ def test_a_launch_that_interrupts_a_launch_leaves_its_stream(log: Log) -> None:
     assert [event[1:] for event in log if event[0] == "launch"] == [((64, 80, 0), OTHER), (HERE, STREAM)]
 
 
-def test_a_launch_of_the_same_plan_in_between_is_right(log: Log) -> None:
-    """At the same and at other addresses, while a launch that was bound before runs."""
-    plan = FakePlan(log)
-    launcher, bind = Launcher(plan), plan.bind
-    nested: list[Addresses] = []
-
-    def interrupted(handle: Any, operands: Addresses, workspace: int) -> Any:
-        launch = bind(handle, operands, workspace)
-
-        def first() -> int:
-            if nested:
-                run(launcher, 1, nested.pop(), OTHER)
-            return int(launch())
-
-        return first
-
-    plan.bind = interrupted  # type: ignore[method-assign]
-    other = (16, 48, 0)
-    for before in (HERE, other, HERE):
-        run(launcher, 1, before)
-    for between in (HERE, other, (16, 64, 0)):
-        nested.append(between)
-        log.clear()
-        run(launcher)
-        assert [event[1:] for event in log if event[0] == "launch"] == [(between, OTHER), (HERE, STREAM)]
-        assert plan.alive() <= 2
-
-
 def test_the_arrays_device_is_made_current(log: Log, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     entered: list[int] = []
 

@@ -364,17 +364,22 @@ ARRAYS: list[tuple[dict[str, Any], type[Exception], str]] = [
     (
         {"bias": (4, 32, 48)},
         ValueError,
-        r"bias must have shape \(2, 4, 32, 48\), or 1 on some of these axes; got shape",
+        r"bias must have shape \(2, 4, 32, 48\), or 1 on some of the first three axes; got shape",
     ),
     (
         {"bias": (1, 2, 32, 48)},
         ValueError,
-        r"bias must have shape \(2, 4, 32, 48\), or 1 on some of these axes; got shape",
+        r"bias must have shape \(2, 4, 32, 48\), or 1 on some of the first three axes; got shape",
     ),
     ({"lengths_kv": (3,)}, ValueError, r"lengths_kv must have shape \(2,\); got shape \(3,\)"),
     ({"lengths_q": ((2,), H)}, TypeError, "lengths_q must be int32; got float16"),
     ({"q": (Q, "float32")}, TypeError, "q must be float16 or bfloat16; got float32"),
     ({"k": (K, BF)}, TypeError, "k must be float16.*; got bfloat16"),
+    (
+        {"bias": (2, 4, 32, 1)},
+        ValueError,
+        r"bias must have shape \(2, 4, 32, 48\), or 1 on some of the first three axes; got shape",
+    ),
     ({"bias": ((1, 1, 1, 48), BF)}, TypeError, "bias must be float16 or float32; got bfloat16"),
     ({"out": (2, 4, 32, 24)}, ValueError, r"out must have shape \(2, 4, 32, 16\); got shape \(2, 4, 32, 24\)"),
     ({"statistics": ((2, 4, 32), "float32")}, ValueError, r"statistics must have shape \(2, 4, 32, 1\); got shape"),
@@ -552,9 +557,9 @@ def test_plans_that_cannot_be_made() -> None:
         mask = TensorSpec((2, 4, 32, 1), H)
         untyped.Attention(dropout=0.1).plan("backward", given_["q"], one_key, one_key, mask=mask, device=0)
     with pytest.raises(
-        ValueError, match=r"^bias must have all queries and keys, .* where dbias is wanted; got shape \(1, 4, 32, 1\)"
+        ValueError, match=r"^bias must have all queries, .* where dbias is wanted; got shape \(1, 4, 1, 48\)"
     ):
-        made.plan("backward", **given_, bias=bias, dbias=True, device=0)
+        made.plan("backward", **given_, bias=TensorSpec((1, 4, 1, 48), H), dbias=True, device=0)
     with pytest.raises(ValueError, match=r"^v must have .* aligned to 16 bytes.* and an alignment of 8"):
         made.plan("backward", **{**given_, "v": TensorSpec(K, H, alignment=8)}, device=0)
     with pytest.raises(ValueError, match=r"^a planned problem must have elements; got scores of shape"):

@@ -104,7 +104,7 @@ def test_a_keyword_says_what_to_type(graph: tuple[cudnnpy.Graph, Any], call: Any
 
 def test_other_errors_of_a_call_stay(graph: tuple[cudnnpy.Graph, Any]) -> None:
     g, x = graph
-    with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'w'"):
+    with pytest.raises(TypeError, match=r"missing a required argument: 'w'"):
         g.convolution(x)
     with pytest.raises(TypeError, match="w must be a node of this graph; got 1"):
         g.convolution(x, w=1)
@@ -113,7 +113,7 @@ def test_other_errors_of_a_call_stay(graph: tuple[cudnnpy.Graph, Any]) -> None:
 def test_other_names_are_those_of_any_object(graph: tuple[cudnnpy.Graph, Any]) -> None:
     g, x = graph
     for of in (g, x):
-        with pytest.raises(AttributeError, match=r"has no attribute 'anything'$") as caught:
+        with pytest.raises(AttributeError, match=r"has no attribute 'anything'\. It has ") as caught:
             of.anything
         assert caught.value.name == "anything"
         assert caught.value.obj is of

@@ -256,8 +256,8 @@ def test_run_plans_a_signature_once_and_returns_the_outputs_by_order(stand_in: S
 @pytest.mark.parametrize(
     ("change", "kind", "text"),
     [
-        ({"b": None}, TypeError, r"arrays must be .*; got no \['b'\]"),
-        ({"z": 1}, TypeError, r"arrays must be .*; got unknown \['z'\]"),
+        ({"b": None}, TypeError, r"arrays must be .*; got no b$"),
+        ({"z": 1}, TypeError, r"arrays must be .*; got unknown z$"),
         ({"b": Array(1, 5, 1, 1)}, ValueError, r"b must .*; got \(\(1, 5, 1, 1\), 'float32', \(5, 1, 1, 1\)\)"),
         (
             {"x": Array(2, 4, 6, 6, dtype="float16")},
@@ -340,18 +340,6 @@ def test_what_cudnn_does_not_take_is_no_algorithm_with_its_reason(plan: Planner)
         plan("own_plan", name="nothing_that_cudnn_takes")
     assert caught.value.kind == "NoAlgorithmError"
     assert caught.value.candidates == [row]
-
-
-@pytest.mark.parametrize("name", PLANNED)
-def test_candidates_are_listed_once_and_planned_or_refused(plan: Planner, name: str) -> None:
-    found = plan("own_candidates", name=name)
-    rows = found["candidates"]
-    assert sum(row["planned"] for row in rows) >= 2
-    assert len({row["name"] for row in rows}) == len(rows)
-    for row in rows:
-        assert row["planned"] == (not row["refused"])
-        assert row["kind"] in (("GraphExecutable", "StepSequence") if row["planned"] else ("NoneType",))
-        assert row["deterministic"] == ("nondeterministic" not in row["notes"])
 
 
 def test_a_tensor_is_described_to_c_as_its_spec_says(stand_in: StandInDevice) -> None:
@@ -439,17 +427,6 @@ def test_preferences_are_convolutions(plan: Planner, name: str) -> None:
 def test_without_tf32_the_others_are_left(plan: Planner) -> None:
     assert "tensor_core" in plan("own_plan", name="convolution_alone")["notes"]
     assert "tensor_core" not in plan("own_plan", name="convolution_alone", options={"tf32": False})["notes"]
-
-
-def test_a_tanh_that_overflows_is_not_taken(plan: Planner) -> None:
-    """Engine 0 is trusted with another activation in its place."""
-
-    def is_refused(name: str) -> set[bool]:
-        rows = plan("own_candidates", name=name)["candidates"]
-        return {bool(row["refused"]) for row in rows if row["engine"] and row["engine"]["index"] == 0}
-
-    assert True in is_refused("convolution_bias_tanh")
-    assert False in is_refused("convolution_bias_relu")
 
 
 def test_strides_of_a_single_position_are_the_nodes_own() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +18,7 @@ from cudnnpy._convolution import specification
 from cudnnpy._convolution.options import ConvolutionOptions
 from cudnnpy._core.layouts import byte_extent
 from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
-from cudnnpy._planning.problem import Values, values_of
+from cudnnpy._planning.problem import values_of
 from cudnnpy.tuning.measuring.bench_buffers import SECOND, BenchBuffers
 from cudnnpy.tuning.measuring.guarded_memory import GuardedMemory
 from cudnnpy.tuning.measuring.random_operands import have_gaps_changed, image, numbers, without_gaps
@@ -200,19 +199,6 @@ def test_the_workspace_grows_a_few_times_within_the_limit(gpu: Memory) -> None:
     assert len(gpu.mapped) == 3
 
 
-def test_the_workspace_grows_by_what_is_needed_where_memory_is_scarce(gpu: Memory) -> None:
-    memory = guarded()
-    memory.workspace(3000, True)
-    gpu.most = GRAIN
-    with pytest.raises(MemoryError):
-        memory.workspace(GRAIN, True)
-    assert gpu.trimmed == 2  # the pool gave back what it held unused
-    gpu.most = 2 * GRAIN
-    assert memory.workspace(GRAIN, True)
-    memory.close()
-    assert gpu.count == 0
-
-
 def test_memory_that_runs_out_between_operands_leaves_nothing(gpu: Memory) -> None:
     gpu.most = GRAIN
     with pytest.raises(MemoryError):
@@ -230,26 +216,6 @@ def test_another_error_of_a_mapping_is_told(gpu: Memory, driver: StandInDriver) 
 
 
 # What is drawn
-
-
-def test_drawn_tensors_are_not_alike() -> None:
-    """Of x and dy alike a gradient to w sums squares, which overflow float16."""
-    values = values_of(TensorSpec((1,), "float16"))
-    one, two = (numbers("float16", seed, values).astype(np.float64) for seed in range(2))
-    assert abs(one @ two) < 1e-2 * (one @ one)
-    assert -1 <= one.min() < -0.99 < 0.99 < one.max() <= 1
-    assert all(one.size % prime for prime in range(2, math.isqrt(one.size) + 1))  # no two images are alike
-
-
-@pytest.mark.parametrize(
-    ("dtype", "expected"), [("int8", set(range(-4, 5))), ("uint8", set(range(5))), ("int32", set(range(-4, 5)))]
-)
-def test_whole_numbers_are_small(dtype: Any, expected: set[int]) -> None:
-    assert set(numbers(dtype, 0, values_of(TensorSpec((1,), dtype))).tolist()) == expected
-
-
-def test_flags_are_0_or_1_in_any_type() -> None:
-    assert set(numbers("float16", 0, Values(0.0, 1.0, is_whole=True)).tolist()) == {0.0, 1.0}
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "int8", "float8_e4m3fn", "bfloat16"])

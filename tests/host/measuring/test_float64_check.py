@@ -194,36 +194,6 @@ def test_elements_of_any_part_of_a_large_result_are_compared(device: Device, mon
         assert found[1] > 0.1
 
 
-def test_few_elements_are_computed_of_long_sums(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
-    monkeypatch.setattr(float64_check, "_PRODUCTS", 54 * 10)
-    case = Case()
-
-    class Counted(ConvolutionProblem):
-        def float64_elements(self, positions: Any, read: Any) -> Any:
-            seen.append(len(positions))
-            return super().float64_elements(positions, read)
-
-    assert case.errors(case.memory[3], Counted(*case.problem)) is not None
-    assert seen == [10]
-
-
-def test_what_one_comparison_reads_is_not_kept_for_the_next(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(float64_check, "_MIN_ELEMENTS", 1)
-    monkeypatch.setattr(float64_check, "_ELEMENTS", 1)
-    case = Case()
-    kept: list[int] = []
-    x, w, start, right = (memory.ctypes.data for memory in case.memory)
-    memory: Any = SimpleNamespace(inputs=(x, w), start=start)
-    judge = Float64Checker(case.problem, memory, cast(Any, None))
-    for position in ((0, 1, 2, 3), (1, 2, 3, 4)):
-        other = case.memory[3].copy()
-        tensor_in(other, case.problem.specs[2])[position] = 9.0
-        assert judge.errors(right, other.ctypes.data) is not None
-        kept.append(sum(box.size for box in judge._boxes.values()))
-    assert kept[0] == kept[1]
-
-
 def test_numbers_that_cannot_be_summed_leave_no_arbiter(device: Device) -> None:
     case = Case()
     position = (1, 3, 3, 4)

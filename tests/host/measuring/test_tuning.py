@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from cuda.bindings import driver
 from made_up_candidates import made_up
-from memory_stand_in import GRAIN, Memory, view
+from memory_stand_in import Memory, view
 from numpy_machine import tensor_in
 from stand_in_driver import DONE, DriverFixture, StandInDriver
 
@@ -411,21 +411,6 @@ def test_where_elements_cannot_be_computed_a_plain_candidate_confirms(
 # What is around the operands and in them before
 
 
-@pytest.mark.parametrize("size", [1000, 1024, 4096 * 3])
-def test_the_first_run_is_flush_with_the_ends_and_a_verified_one_with_the_beginnings(device: Device, size: int) -> None:
-    case = Case(device)
-    case.confirmed(case.candidate("right", 1.0, space=size))
-    ends, starts = case.places
-    sizes = [*(byte_extent(spec) for spec in case.problem.specs), size]
-    for at, (address, length) in enumerate(zip(ends, sizes, strict=True)):
-        assert address % 16 == 0
-        slack = -(address + length) % GRAIN
-        assert slack < (16 if at < 3 else 32)
-    assert all(address % GRAIN == 0 for address in starts[:3])
-    assert [ends[3] % 256 != 0, starts[3] % 256 != 0] == [True, True]
-    assert starts[3] % GRAIN == 16
-
-
 def reads_workspace(case: Case, space: int) -> Callable[[tuple[int, ...], int], object]:
     """The result depends on a number in the workspace, which is not NaN."""
 
@@ -496,19 +481,6 @@ def test_an_element_that_is_not_written_shows_in_whole_numbers_too(device: Devic
     others = [case.candidate("right", 1.0), case.candidate("slow", 2.0)]
     assert case.tuned(*([bad, *others] if is_default else [others[0], bad, others[1]])) == "right"
     assert bad.rejection_reason == "wrong result: leaves results unwritten"
-
-
-def test_a_first_run_is_compared_as_it_is(device: Device) -> None:
-    """A candidate that turns out the fastest runs twice in guarded memory: flush with the ends, and with the beginnings."""
-    case = Case(device)
-    fast = case.candidate("fast", 0.5)
-    case.tuned(case.candidate("default", 1.0), fast)
-    guarded = [
-        place
-        for name, place in zip(case.launched, case.places, strict=True)
-        if name == "fast" and any(start <= place[0] < start + size for start, size in device.ever_mapped)
-    ]
-    assert len(guarded) == 2
 
 
 def test_without_memory_for_copies_the_fastest_wins_too(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

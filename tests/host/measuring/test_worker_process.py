@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -229,18 +228,6 @@ def test_a_process_that_does_not_start_says_why(code: str, said: str) -> None:
 def test_a_program_that_is_missing_is_an_error_of_starting() -> None:
     with pytest.raises(StartError, match=r"no process could be started: .*nowhere"):
         WorkerProcess({}, command=["/nowhere/python"])
-
-
-def test_a_program_without_free_file_descriptors_starts_nothing() -> None:
-    limits, free = resource.getrlimit(resource.RLIMIT_NOFILE), os.dup(0)
-    os.close(free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, limits[1]))
-    try:
-        with pytest.raises(StartError, match=r"no process could be started: .*Too many open files"):
-            child()
-        os.close(os.dup(0))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 @pytest.mark.parametrize(

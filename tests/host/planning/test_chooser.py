@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from made_up_engines import LOTS, Cudnn, Made, MadeUp, asked, tuner
 
-from cudnnpy import Engine, Plan, raw
+from cudnnpy import Engine, raw
 from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
@@ -54,22 +54,6 @@ class Ranked(MadeUp):
 # The four preferences
 
 
-def test_fastest_takes_the_first_guess_that_can_be_used(cudnn: Cudnn) -> None:
-    cudnn.add(Made(3, size=lambda knobs: LOTS + 1), Made(1), Made(2))
-    assert chosen().name == "engine 1"
-    assert chosen(PlanningOptions(tf32=False)).name == "engine 1"
-    cudnn.engines[1].notes = ("tensor_core", "nondeterministic")
-    assert chosen(PlanningOptions(tf32=False)).name == chosen(PlanningOptions(deterministic=True)).name == "engine 2"
-
-
-def test_a_limit_passes_over_what_needs_more(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1, size=lambda knobs: 300), Made(2, size=lambda knobs: 200), Made(3))
-    limited = PlanningOptions(prefer="limited_workspace", workspace_limit=299)
-    assert chosen(limited).name == "engine 2"
-    assert chosen(limited, memory_limit=199).name == "engine 3"  # more could not be had
-    assert chosen(PlanningOptions(prefer="no_workspace")).name == "engine 3"
-
-
 def test_engines_that_are_not_proposed_and_functions_are_the_last_resort(cudnn: Cudnn) -> None:
     cudnn.add(Made(1, notes=("nondeterministic",)))
     cudnn.add(Made(4), propose=False)
@@ -80,15 +64,6 @@ def test_engines_that_are_not_proposed_and_functions_are_the_last_resort(cudnn: 
     found, tried = choice.candidate, choice.considered()
     assert found.name == "plain"
     assert [candidate.name for candidate in tried].count("engine 1") == 1
-
-
-def test_where_nothing_can_be_used_the_error_has_every_candidate(cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
-    cudnn.add(Made(1, size=lambda knobs: 9))
-    monkeypatch.setattr(MadeUp, "functions", lambda *_: iter(()))
-    with pytest.raises(NoAlgorithmError, match=r"engine 1 .* needs 9 bytes, the limit is 0 bytes") as caught:
-        chosen(PlanningOptions(prefer="no_workspace"))
-    names = [candidate.name for candidate in caught.value.candidates]
-    assert names == ["engine 1", "engine 1 + blocks", "engine 0", "engine 0 + blocks"]
 
 
 # Autotune
@@ -168,21 +143,6 @@ def test_planning_counts_as_tuning(cudnn: Cudnn) -> None:
     assert cudnn.measured == ["engine 1", "engine 2"]
 
 
-def test_what_may_run_for_long_is_measured_after_the_search_of_knobs(cudnn: Cudnn, monkeypatch: Any) -> None:
-    """Of the first few, which the heuristics rank best, each is measured in its turn."""
-    monkeypatch.setitem(globals(), "ASKED", MadeUp(reduction_length=10**10))  # 0.8 s of the slowest kind
-    monkeypatch.setattr(search, "_PROMISING", 2)
-    slow = ("strict_nan_prop",)
-    cudnn.add(Made(1, notes=("tensor_core",)), Made(5, notes=slow))
-    cudnn.add(Made(6, notes=slow, runs_for=0.7), Made(2, bowl, ranges=RANGES, default=START, notes=("tensor_core",)))
-    best = tuned(tune_seconds=2.0)
-    assert best.source == "knobs"
-    names = [name for name in cudnn.measured if "blocks" not in name]
-    assert names[:2] == ["engine 1", "engine 5"]
-    assert names[-1] == "engine 6"
-    assert len(names) > 10
-
-
 @pytest.mark.parametrize("fast", ["tensor_core", "winograd", "fft"])
 def test_what_may_run_for_long_is_measured_last_and_the_longest_at_the_end(
     cudnn: Cudnn, monkeypatch: Any, fast: str
@@ -193,14 +153,6 @@ def test_what_may_run_for_long_is_measured_last_and_the_longest_at_the_end(
     tuned(tune_seconds=100.0)
     names = [name for name in cudnn.measured if "blocks" not in name]
     assert names == ["engine 1", "engine 8", "engine 7", "engine 6"]
-
-
-def test_a_slow_guess_is_measured_first_however_many_are_rejected_before_it(cudnn: Cudnn, monkeypatch: Any) -> None:
-    monkeypatch.setitem(globals(), "ASKED", MadeUp(reduction_length=10**10))
-    cudnn.add(*(Made(number, size=lambda knobs: LOTS + 1) for number in range(20, 40)))
-    cudnn.add(Made(6, lambda knobs: 3.0, notes=("strict_nan_prop",)), Made(7, notes=("tensor_core",)))
-    assert chosen().name == "engine 6"
-    assert tuned(tune_seconds=0.7).name == cudnn.measured[0] == "engine 6"
 
 
 def test_what_may_run_longer_than_there_is_time_is_not_measured(cudnn: Cudnn, monkeypatch: Any) -> None:
@@ -248,55 +200,12 @@ def test_what_needs_a_large_part_of_the_memory_is_not_measured(cudnn: Cudnn) -> 
     assert "engine 2" in cudnn.measured
 
 
-def test_a_limit_admits_what_is_within_it(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 3000), Made(3, lambda knobs: 0.5, lambda knobs: 3500))
-    cudnn.memory = 4000
-    assert tuned(workspace_limit=3000).name == "engine 2"
-    assert tuned(workspace_limit=10 * LOTS).name == "engine 3"
-
-
 def test_a_guess_may_need_what_others_may_not(cudnn: Cudnn) -> None:
     """It is what "fastest" takes, and the result is never slower."""
     cudnn.add(Made(1, lambda knobs: 2.0, lambda knobs: 3000), Made(2, size=lambda knobs: 2000), Made(3))
     cudnn.memory = 4000
     assert tuned().name == chosen().name == cudnn.measured[0] == "engine 1"
     assert not [name for name in cudnn.measured if name.startswith("engine 2")]
-
-
-def test_knobs_that_need_a_large_part_of_the_memory_are_not_tried(cudnn: Cudnn) -> None:
-    cudnn.add(Made(2, bowl, size=lambda knobs: 100 * knobs.get(SPLIT, 0), ranges=RANGES, default=START))
-    cudnn.memory = 4 * 450
-    best = tuned()
-    assert best.engine is not None
-    assert dict(best.engine.knobs) == {SPLIT: 4, TILE: 3}
-
-
-@pytest.mark.parametrize("scarce", [False, True])
-def test_memory_is_freed_before_it_is_given_back(cudnn: Cudnn, scarce: bool) -> None:
-    cudnn.add(Made(1), Made(3))
-    cudnn.scarce = lambda candidate: scarce
-    tuned()
-    assert cudnn.log == ["taken", "freed", "given back"]
-    cudnn.log.clear()
-    cudnn.no_memory = True
-    tuned()
-    assert cudnn.log == ["given back"]
-
-
-@pytest.mark.parametrize("to_begin", [True, False])
-def test_without_memory_to_tune_in_the_best_guess_is_taken(cudnn: Cudnn, to_begin: bool) -> None:
-    cudnn.add(Made(2, bowl, ranges=RANGES, default=START), Made(3))
-    cudnn.no_memory, cudnn.scarce = to_begin, lambda candidate: True
-    assert tuned().name == chosen().name
-    assert tuned().milliseconds is None
-    _, tried = considered()
-    assert [candidate.name for candidate in tried] == [chosen().name]
-
-
-def test_a_candidate_that_finds_no_memory_is_passed_over(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1, lambda knobs: 3.0), Made(2, lambda knobs: 1.0), Made(3, lambda knobs: 2.0))
-    cudnn.scarce = lambda candidate: candidate.name.startswith("engine 2")
-    assert tuned().name == "engine 3"
 
 
 def test_the_guess_is_kept_where_there_is_no_memory_to_measure_it(cudnn: Cudnn) -> None:
@@ -444,26 +353,3 @@ def test_an_engine_is_forced_with_its_knobs_and_in_its_lowering(cudnn: Cudnn) ->
 
 
 # Plans
-
-
-def test_a_plan_of_a_made_up_problem_survives_its_text(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1), Made(2, bowl, size=lambda knobs: 7, ranges=RANGES, default=START))
-    plan = selection.plan_for(ASKED, PlanningOptions(prefer="autotune"))
-    assert plan.engine == Engine(2, {SPLIT: 6, TILE: 3})
-    again = Plan.from_json(plan.to_json())
-    facts = ("name", "source", "engine", "workspace_size", "milliseconds", "problem", "deterministic")
-    assert [getattr(again, fact) for fact in facts] == [getattr(plan, fact) for fact in facts]
-    assert again.executable.knobs == {SPLIT: 6, TILE: 3}  # type: ignore[attr-defined]
-    space_to_depth = selection.plan_for(ASKED, PlanningOptions(algorithm=Engine(2, None, space_to_depth=True)))
-    assert Plan.from_json(space_to_depth.to_json()).name == space_to_depth.name == "engine 2 + blocks"
-
-
-def test_a_plan_is_forced_on_its_own_problem_alone(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1))
-    plan = selection.plan_for(ASKED, PlanningOptions())
-    forced = PlanningOptions(algorithm=plan)
-    assert selection.plan_for(MadeUp(alignment=4), forced) is plan
-    with pytest.raises(ValueError, match="algorithm must be a plan for this problem; got one for another"):
-        selection.plan_for(MadeUp("others"), forced)
-    with pytest.raises(ValueError, match="algorithm must be a plan for device 1"):
-        selection.plan_for(MadeUp(device=1), forced)

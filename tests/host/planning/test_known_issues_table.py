@@ -196,6 +196,7 @@ SIDES: dict[str, tuple[int, tuple[str, ...], list[Asked], list[Asked]]] = {
     "fused-bias-tf32": (26, (), [problem(bias=True)], [problem(), problem(bias=True, dtype="float16")]),
     "graph-broadcast": of_graphs("graph-broadcast", 4, COMPILED),
     "graph-first": of_graphs("graph-first", 7),
+    "graph-first-operand": of_graphs("graph-first-operand", 4, COMPILED),
     "graph-formats": of_graphs("graph-formats", 1),
     "graph-activation-gradient": of_graphs("graph-activation-gradient", 8),
     "graph-comparison": of_graphs("graph-comparison", 1, COMPILED),

@@ -241,6 +241,7 @@ def test_what_is_not_chosen_for_is_not_in_a_text() -> None:
         (f"{PLAIN} packed channels_last", 35, "memory format must be given once; got 'channels_last' as well"),
         (f"{PLAIN} NHWC", 28, r"NHWC must be written as channels_last, with shapes .*\(N, C, spatial...\); got 'NHWC'"),
         (f"{PLAIN} same", 28, "same must be written as pad=same; got 'same'"),
+        (f"{PLAIN} float", 28, "float must be 'float32' as in C, or 'float64' as in NumPy; got 'float'"),
         (f"{PLAIN} algorithm=gemm", 28, "algorithm must be left out, .*; got 'algorithm=gemm'"),
         (f"{PLAIN} policy=once", 28, "policy must be left out, .*; got 'policy=once'"),
         (f"{PLAIN} device=1", 28, "device must be left out, .*; got 'device=1'"),
@@ -255,7 +256,7 @@ def test_what_is_not_chosen_for_is_not_in_a_text() -> None:
         (f"{PLAIN} groups=two", 28, "groups must be an integer of 1 or more; got 'two'"),
         ("forward 1x128x8x8 63x64x3x3 groups=2", 29, "groups must divide the 63 output channels of w; got 2"),
         (f"{PLAIN} mode=flipped", 28, "mode must be one of .*; got 'flipped'"),
-        (f"{PLAIN} dtype=float33", 28, "dtype must be one of .*; got 'float33'"),
+        (f"{PLAIN} dtype=float33", 28, "dtype must be one of .*; got 'float33'. Did you mean 'float32'?"),
         (f"{PLAIN} int32", 9, "x must be of a floating-point type, or int8; got int32"),
         (f"{PLAIN} y.dtype=float16", 28, "out must be float32 for float32 inputs; got float16"),
         (f"{PLAIN} compute_dtype=float64", 28, "compute_dtype must be 'float32' for float32; got 'float64'"),
@@ -314,7 +315,7 @@ def test_a_text_that_is_no_problem_is_refused_in_one_line(text: str, column: int
 
 @pytest.mark.parametrize("text", [None, b"forward", 7, ["forward"]])
 def test_what_is_no_text_is_a_type_error(text: object) -> None:
-    with pytest.raises(TypeError, match=f"text must be a str; got {type(text).__name__}"):
+    with pytest.raises(TypeError, match=f"problem must be a str in the notation, .*; got a {type(text).__name__}"):
         parse(text)
 
 
@@ -400,7 +401,15 @@ def test_any_text_is_a_problem_or_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["z" * 10**6, "forward " * 10**5, "word " * 10**5, "{" * 10**6, "graph " + "{}" * 10**5, '{"' + "\\" * 10**6],
+    [
+        "z" * 10**6,
+        "z" * ((1 << 20) + 1),
+        "forward " * 10**5,
+        "word " * 10**5,
+        "{" * 10**6,
+        "graph " + "{}" * 10**5,
+        '{"' + "\\" * 10**6,
+    ],
 )
 def test_a_long_text_is_refused_as_well(text: str) -> None:
     with pytest.raises(ProblemTextError):

@@ -7,7 +7,6 @@ environment that the tests run in, and hatchling is one of the tests' own requir
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -196,22 +195,6 @@ def test_commands_for_a_gpu_say_first_that_there_is_no_driver(
         assert "pip install" not in done.stderr
 
 
-def test_planning_says_that_it_needs_cudnn_and_a_profile_that_it_needs_the_gpu(
-    bare: tuple[Path, Path], libraries: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "problems.txt").write_text("forward 1x3x8x8 4x3x3x3")
-    program = bare[0].with_name("cudnnpy")
-    for command in ("plan problems.txt -o plans.jsonl", "explain forward 1x3x8x8 4x3x3x3"):
-        done = run(program, *command.split(), "--device", "h200", cwd=tmp_path, check=False, libraries=libraries)
-        start = f"cudnnpy {command.split()[0]}: planning for a device profile needs cuDNN, and no driver: libcudnn"
-        assert (done.returncode, done.stderr.startswith(start)) == (2, True), done.stderr
-        assert install_line(bare) in done.stderr
-    done = run(program, "device-profile", "-o", "gpu.json", cwd=tmp_path, check=False, libraries=libraries)
-    assert done.returncode == 2
-    if not has_driver(libraries):
-        assert done.stderr == f"cudnnpy device-profile: {without_python_advice(NO_DRIVER)}\n"
-
-
 # What the files hold
 
 
@@ -317,34 +300,3 @@ def test_a_package_that_nobody_installed(monkeypatch, tmp_path):
     monkeypatch.setattr(installation, "__file__", str(tmp_path / "cudnnpy" / "_process" / "installation.py"))
     monkeypatch.setattr(metadata, "distribution", missing)
     assert installation.with_extra.__wrapped__("cu12") == "'cudnnpy[cu12]'"
-
-
-CIRCLE = {
-    "gate.py": "from threading import Event\nfirst, second = Event(), Event()\n",
-    "cuda/one.py": "import gate, time\ngate.first.set()\ngate.second.wait(1)\ntime.sleep(0.2)\nDevice = 1\n"
-    "from cuda import two\nStream = two.Stream\n",
-    "cuda/two.py": "import gate\ngate.second.set()\nfrom cuda import one\nStream = one.Device\n",
-    "program.py": """
-import gate
-from concurrent.futures import ThreadPoolExecutor
-from cudnnpy._core.cuda_python import cuda_python
-
-with ThreadPoolExecutor() as threads:
-    one = threads.submit(cuda_python, "one")
-    gate.first.wait()
-    two = threads.submit(cuda_python, "two")
-    print(one.result().Stream, two.result().Stream)
-""",
-}
-
-
-def test_threads_that_load_cuda_python_first_get_whole_modules(tmp_path: Path) -> None:
-    """Its modules import one another: two threads that begin with different ones would each wait for the other."""
-    for name, source in CIRCLE.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(source)
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).resolve().parents[3]}"}
-    (tmp_path / "cuda/__init__.py").touch()
-    command = [sys.executable, str(tmp_path / "program.py")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
-    assert done.stdout == "1 1\n", done.stderr

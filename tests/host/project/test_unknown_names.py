@@ -103,7 +103,7 @@ def test_a_name_of_a_seed_has_a_suggestion_and_a_line_on_its_page(page: str) -> 
         ("libcudnn", ": the C API is a module: type from cudnnpy import raw, and raw.cudnnCreate"),
         ("LSTM", ": recurrent networks are functions of C: type cudnnpy.raw.cudnnRNNForward, with ..."),
         ("CTCLoss", ": CTC loss is a function of C: type cudnnpy.raw.cudnnCTCLoss_v8, with ..."),
-        ("anything_else", ""),
+        ("anything_else", ". help(cudnnpy) lists the names"),
         ("_private", ""),
         ("__wrapped__", ""),
     ],
@@ -120,7 +120,7 @@ def test_the_reference_names_its_own_classes() -> None:
         ("conv2d", ": type cudnnpy.reference.Convolution(padding=, stride=, dilation=, groups=).forward(x, w, bias)"),
         ("ConvHandle", ": type cudnnpy.reference.Convolution(padding=, stride=), which computes with NumPy"),
         ("Convolutoin", ". Did you mean 'Convolution'?"),
-        ("to_device", ""),
+        ("to_device", ": type cudnnpy.to_device"),
         ("_private", ""),
     ):
         with pytest.raises(AttributeError) as caught:

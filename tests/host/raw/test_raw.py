@@ -46,9 +46,9 @@ def test_a_function_is_bound_once_and_stays_the_same_object() -> None:
     assert (
         python(
             "from cudnnpy import raw\n"
-            "from cudnnpy.raw._library import checked\n"
+            "from cudnnpy.raw import bound\n"
             "first = raw.cudnnGetVersion\n"
-            "print(first() == first(), first is raw.cudnnGetVersion, checked.cache_info().misses)"
+            "print(first() == first(), first is raw.cudnnGetVersion, bound.cache_info().misses)"
         )
         == "True True 1"
     )

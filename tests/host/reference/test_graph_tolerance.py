@@ -288,3 +288,16 @@ def test_an_output_in_an_order_that_is_not_documented_is_unchecked() -> None:
     found = compare(wrong, reference.run(g, arrays)["added"], allowed["added"])
     assert found.is_right
     assert found.unchecked == wrong.size
+
+
+def test_the_mean_of_many_positive_numbers_may_be_summed_one_after_the_other() -> None:
+    random, shape = np.random.default_rng(0), (8, 128, 768)
+    arrays = {"x": random.random(shape, np.float32), "scale": np.ones((1, *shape[1:]), np.float32)}
+    g = Graph()
+    x, scale = (g.tensor(name, TensorSpec(one.shape)) for name, one in arrays.items())
+    g.output("mean", g.normalization("layer_norm", x, scale, scale, 1e-5)[1])
+    found = np.add.accumulate(arrays["x"].reshape(8, -1), axis=1, dtype=np.float32)[:, -1] / np.float32(128 * 768)
+    error = np.abs(found - arrays["x"].mean((1, 2), np.float64))
+    allowed = reference.tolerance(g, arrays)["mean"].ravel()
+    assert (error <= allowed).all()
+    assert (allowed < 2e-5).all()

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import ACTIVATIONS as TEXTBOOK
 from oracles import value_and_pullback
@@ -60,19 +60,6 @@ def test_scales_dtypes_and_out(
 
 
 @settings(deadline=None, max_examples=100)
-@given(modes, st.floats(-3, 3), st.floats(-20, 20), st.floats(-2, 2))
-def test_gradient_is_a_difference(mode: str, c: float, at: float, dy: float) -> None:
-    """Also with coefficients below 0; away from the corners, where there is no derivative."""
-    h = 1e-5
-    assume(min(abs(at), abs(at - c)) > h)
-    act = Activation(mode, c)
-    x = np.array([at])
-    below, above = act.forward(x - h), act.forward(x + h)
-    gradient = act.backward(np.array([dy]), x, act.forward(x))
-    np.testing.assert_allclose(gradient, dy * (above - below) / (2 * h), rtol=1e-4, atol=1e-5)
-
-
-@settings(deadline=None, max_examples=100)
 @given(
     st.sampled_from(["sigmoid", "tanh", "relu", "clipped_relu"]), coefficients, shapes(ranks, empty=True), seeds, dtypes
 )
@@ -82,23 +69,6 @@ def test_the_gradient_after_a_forward_in_place(mode: str, c: float, shape: Any, 
     expected = act.backward(dy, x, act.forward(x))
     y = act.forward(x, out=x)
     assert_same(act.backward(dy, y, y, out=dy), expected)
-
-
-@pytest.mark.parametrize("mode", TEXTBOOK)
-def test_the_array_that_a_gradient_does_not_read(mode: str) -> None:
-    dy, read, unread = normal_numbers(0, (4,)), normal_numbers(1, (4,)), np.full(4, NAN)
-    x, y = (unread, read) if mode in ("sigmoid", "tanh") else (read, unread)
-    assert np.isfinite(Activation(mode).backward(dy, x, y)).all()
-
-
-def test_at_the_corners() -> None:
-    x, dy = np.array([-1.0, -0.0, 0.0, 1.0, 2.0, 2.5]), np.arange(1.0, 7.0)
-    np.testing.assert_array_equal(Activation("relu").backward(dy, x, x), [0, 0, 0, 4, 5, 6])
-    np.testing.assert_array_equal(Activation("clipped_relu", 2).backward(dy, x, x), [0, 0, 0, 4, 0, 0])
-    np.testing.assert_array_equal(Activation("clipped_relu", 2).forward(x), [0, 0, 0, 1, 2, 2])
-    np.testing.assert_array_equal(Activation("clipped_relu", -2).forward(x), [-2] * 6)
-    np.testing.assert_array_equal(Activation("clipped_relu", INF).forward(x), Activation("relu").forward(x))
-    np.testing.assert_array_equal(Activation("elu", 0.5).backward(dy, x, x)[1:], [1, 1.5, 4, 5, 6])
 
 
 @pytest.mark.parametrize(
@@ -178,16 +148,3 @@ def test_bad_argument(given: dict[str, Any], error: type[Exception], message: st
 def test_bad_out(out: Any, error: type[Exception], message: str) -> None:
     assert_refused(lambda: Activation().forward(X, out=out), error, message)
     assert_refused(lambda: Activation().backward(X, X, X, out=out), error, message)
-
-
-def test_in_place_means_each_element_in_its_own_place() -> None:
-    x = np.array([[1.0, -2.0], [-3.0, 4.0]])
-    for out in (x.T, x[::-1], x[:, ::-1]):
-        assert_refused(
-            lambda out=out: Activation().forward(x, out=out), ValueError, "out must ...; got overlapping arrays"
-        )
-    assert_same(x, np.array([[1.0, -2.0], [-3.0, 4.0]]))
-    single = x[:1].reshape(1, 2)[:, None]  # strides of axes of size 1 mean nothing
-    strided = np.lib.stride_tricks.as_strided(single, single.shape, (8, 800, 8))
-    assert Activation().forward(single, out=strided) is strided
-    assert_same(x[0], np.array([1.0, 0.0]))

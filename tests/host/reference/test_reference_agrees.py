@@ -44,7 +44,7 @@ def test_the_reference_leaves_out_only_what_needs_a_gpu(name: str) -> None:
     assert public[1] - public[0] == set()
     operation = getattr(reference, name)()
     assert not {"plan", "candidates"} & set(dir(operation))
-    with pytest.raises(AttributeError, match=r"has no attribute 'plan'\. Its methods are forward, .*, output_shape$"):
+    with pytest.raises(AttributeError, match=r"has no attribute 'plan'\. It has .*, forward, .*, output_shape, "):
         operation.plan
 
 
@@ -232,5 +232,5 @@ def test_few_options_are_positional(name: str) -> None:
         count = POSITIONAL.get(name, 0)
         assert kind(*defaults[:count]) == kind()
         if len(defaults) > count:
-            with pytest.raises(TypeError, match="must be named"):
+            with pytest.raises(TypeError, match="too many positional arguments"):
                 kind(*defaults[: count + 1])

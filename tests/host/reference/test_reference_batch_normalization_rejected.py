@@ -110,50 +110,6 @@ def test_bad_dy() -> None:
         assert_refused(lambda dy=dy: OP.backward(dy, X, ONES), error, message)
 
 
-def frozen(array: np.ndarray) -> np.ndarray:
-    array.flags.writeable = False
-    return array
-
-
-def test_nothing_is_written_when_training_is_refused() -> None:
-    shared = np.full(4, 7, np.float32)
-    for changes, error, message in [
-        ({"running_variance": None}, ValueError, " must be passed together; got None for running_variance"),
-        ({"running_mean": None}, ValueError, " must be passed together; got None for running_mean"),
-        *[({"running_mean": array}, error, "running_mean" + message) for array, error, message in bad_parameters()],
-        *[({"running_variance": array}, error, "running_variance" + message)
-          for array, error, message in bad_parameters()],
-        ({"running_mean": frozen(np.ones(3, np.float32))}, ValueError, "running_mean must ...; got a read-only one"),
-        ({"running_variance": frozen(np.ones(3, np.float32))}, ValueError, "running_variance must be a writable array"),
-        ({"running_mean": np.broadcast_to(np.float32(1), (3,))}, ValueError, "running_mean must ...; got a read-only one"),
-        ({"running_mean": shared[:3], "running_variance": shared[1:]}, ValueError,
-         "running_variance must not overlap running_mean in memory"),
-        ({"running_mean": shared[:3], "scale": shared[1:]}, ValueError, "running_mean must not overlap scale in memory"),
-        ({"running_variance": shared[:3], "bias": shared[:3]}, ValueError, "running_variance must not overlap bias"),
-        ({"average_factor": float("inf")}, ValueError, "average_factor must be a finite number...; got inf"),
-        ({"average_factor": NAN}, ValueError, "average_factor must be a finite number...; got nan"),
-        ({"average_factor": None}, TypeError, "average_factor must be a finite number; got None"),
-        ({"activation": "tanh"}, ValueError, "activation must be one of...; got 'tanh'"),
-        ({"activation": 1}, TypeError, "activation must be one of ...; got 1"),
-        ({"activation": "relu", "alpha": 2.0}, ValueError, "alpha and beta must be 1 and 0 ...; got 2.0 and 0.0"),
-        ({"activation": "relu", "beta": 1.0}, ValueError, "alpha and beta must be 1 and 0 ...; got 1.0 and 1.0"),
-        ({"alpha": None}, TypeError, "alpha must be a finite number; got None"),
-        ({"bias": np.ones(4, np.float32)}, ValueError, "bias must have shape (3,), one for each ...; got shape (4,)"),
-    ]:  # fmt: skip
-        given = {
-            "running_mean": np.full(3, 7, np.float32),
-            "running_variance": np.full(3, 7, np.float32),
-            "scale": ONES,
-            "bias": ONES,
-            "out": np.full(X.shape, 7, np.float32),
-        }
-        kept = {name: array.copy() for name, array in given.items()}
-        assert_refused(lambda given=given | changes: OP.forward_training(X, **given), error, message)
-        for name, array in given.items():
-            assert_same(array, kept[name])
-    assert (shared == 7).all()
-
-
 @pytest.mark.parametrize("dtype", FLOATS[:2], ids=str)
 def test_parameters_of_xs_own_type(dtype: Any) -> None:
     """Each is rounded to its own type, what is saved to float32."""
@@ -164,8 +120,8 @@ def test_parameters_of_xs_own_type(dtype: Any) -> None:
     )
     assert_same(OP.forward_inference(x, scale, bias, mean, variance),
          rounded(OP.forward_inference(x64, scale64, bias64, mean64, variance64), dtype))  # fmt: skip
-    found = OP.forward_training(x, scale, bias, mean, variance, 0.5)
-    exact = OP.forward_training(x64, scale64, bias64, mean64, variance64, 0.5)
+    found = OP.forward_training(x, scale, bias, mean, variance, average_factor=0.5)
+    exact = OP.forward_training(x64, scale64, bias64, mean64, variance64, average_factor=0.5)
     for a, b, kind in zip(found, exact, (dtype, np.float32, np.float32), strict=True):
         assert_same(a, rounded(b, np.dtype(kind)))
     assert_same(mean, rounded(mean64, dtype))
@@ -250,46 +206,3 @@ def test_no_channels(shape: tuple[int, ...]) -> None:
     for pair, name in (((none, none), "scale"), ((None, none), "bias")):
         message = f"{name} must be None for an x of 0 channels; got an array"
         assert_refused(lambda pair=pair: OP.forward_training(x, *pair), ValueError, message)
-
-
-@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0, 3, 4), (2, 3, 0)], ids=str)
-def test_no_elements_per_activation(shape: tuple[int, ...]) -> None:
-    op, x, ones = BatchNormalization("per_activation"), np.ones(shape), np.ones(shape[1:])
-    y, mean, inverse = op.forward_training(x, ones, ones, ones.copy(), ones.copy())
-    assert_same(y, x)
-    assert_same(mean, np.zeros_like(ones))
-    assert_same(inverse, np.full_like(ones, NAN))
-    for gradient in op.backward(x, x, ones)[1:]:
-        assert_same(gradient, np.zeros_like(ones))
-
-
-def test_nothing_is_written_when_backward_is_refused() -> None:
-    shared = np.full(4, 7, np.float32)
-    for changes, error, message in [
-        ({"saved_mean": ONES}, ValueError, " must be passed together; got None for saved_inverse_variance"),
-        ({"saved_inverse_variance": ONES}, ValueError, "saved_inverse_variance and saved_mean must ...; got None for"),
-        *[({"saved_mean": array, "saved_inverse_variance": ONES}, error, "saved_mean" + message)
-          for array, error, message in bad_parameters()],
-        *[({"out_scale": array}, error, "out_scale" + message.split(", ")[0])
-          for array, error, message in bad_parameters()],
-        *[({"out_bias": array}, error, "out_bias" + message.split(", ")[0])
-          for array, error, message in bad_parameters()],
-        ({"out_bias": frozen(np.ones(3, np.float32))}, ValueError, "out_bias must be a writable array"),
-        ({"out_scale": shared[:3], "out_bias": shared[1:]}, ValueError, "out_bias must not overlap out_scale in memory"),
-        ({"out_scale": shared[:3], "scale": shared[1:]}, ValueError, "out_scale must not overlap scale in memory"),
-        ({"out_bias": shared[:3], "saved_mean": shared[:3], "saved_inverse_variance": ONES}, ValueError,
-         "out_bias must not overlap saved_mean in memory"),
-        ({"parameter_alpha": "1"}, TypeError, "parameter_alpha must be a finite number; got '1'"),
-        ({"parameter_beta": None}, TypeError, "parameter_beta must be a finite number; got None"),
-    ]:  # fmt: skip
-        given = {
-            "scale": ONES,
-            "out": np.full(X.shape, 7, np.float32),
-            "out_scale": np.full(3, 7, np.float32),
-            "out_bias": np.full(3, 7, np.float32),
-        }
-        kept = {name: array.copy() for name, array in given.items()}
-        assert_refused(lambda given=given | changes: OP.backward(X, X, **given), error, message)
-        for name, array in given.items():
-            assert_same(array, kept[name])
-    assert (shared == 7).all()

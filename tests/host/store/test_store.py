@@ -20,11 +20,10 @@ import pytest
 from messages import says
 from stored import CUDNN, entry, fault, key
 
-from cudnnpy import raw
 from cudnnpy import store as public
 from cudnnpy.errors import ClosedError
 from cudnnpy.store import Entry, Forgotten, Key, Store
-from cudnnpy.tuning.store import database, machine
+from cudnnpy.tuning.store import database
 from cudnnpy.tuning.store.contents import CHECKED, ENTRY, FAULT, FORGOTTEN
 from cudnnpy.tuning.store.sqlite import DEFINITION
 
@@ -194,44 +193,6 @@ def test_a_plan_is_checked_for_an_environment(store: Store) -> None:
     assert not store.is_checked(key(), "driver 570")
 
 
-# What is removed
-
-
-def test_stale_entries_are_counted_and_pruned(store: Store) -> None:
-    others = [{"cudnn": CUDNN + 1}, {"gpu": "NVIDIA H100"}, {"multiprocessors": 114}, {"capability": "8.0"}]
-    for number, change in enumerate([{}, *others]):
-        store.put(entry(number)._replace(key=key(number, **change)))
-    assert store.info()[3:6] == (1, 4, 0)
-    assert store.prune(stale=False) == 0
-    assert store.prune() == 4
-    assert store.info()[3:6] == (1, 0, 0)
-    assert [*store] == [entry(0)]
-
-
-def test_entries_and_failures_are_pruned_by_choice(store: Store) -> None:
-    old = (datetime.now(UTC) - timedelta(days=40)).isoformat()
-    store.put(entry(1, made_at=old))
-    for number in (2, 3):
-        store.put(entry(number, made_at=datetime.now(UTC).isoformat()))
-        store.mark_checked(key(number), "here")
-    store.forget(key(3), "it failed")
-    assert store.prune(older_than=timedelta(days=50)) == store.prune(older_than=timedelta.max) == 0
-    assert store.prune(older_than=timedelta(days=30)) == 1
-    assert [one.key for one in store] == [key(2)]
-    assert len(store.forgotten()) == 1
-    assert store.prune(forgotten=True) == 1
-    assert store.forgotten() == []
-    assert store.is_checked(key(2), "here")
-
-
-def test_an_unknown_part_of_a_machine_makes_nothing_stale(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_gpus", lambda: None)
-    store = Store("")
-    for number, cudnn in enumerate((raw.version(), raw.version() + 1)):
-        store.put(entry(number)._replace(key=key(number, gpu="another", cudnn=cudnn)))
-    assert store.info()[3:5] == (1, 1)
-
-
 # Faults of candidates
 
 
@@ -278,7 +239,6 @@ def test_a_row_with_odd_content_is_left_out(store: Store, tmp_path: Path, kind: 
     assert ([*store], store.forgotten(), store.faults()) == ([entry(1)], [], [])
     store.info()
     store.export(tmp_path / "export.jsonl")
-    store.prune(stale=False)
     assert [*store] == [entry(1)]
 
 
@@ -308,15 +268,6 @@ def test_faults_are_parsed_while_the_file_is_not_locked(
     monkeypatch.setattr(database, "faults_from_rows", meanwhile)
     read(store)
     assert len(parsed) == 1
-
-
-def test_old_faults_and_those_of_other_machines_are_pruned(store: Store) -> None:
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    here, old, elsewhere = fault(1, made_at=now), fault(2), fault(3, key(3, gpu="another"), made_at=now)
-    store.add_faults([here, old, elsewhere])
-    assert store.prune(older_than=timedelta(days=1), stale=False) == 1
-    assert store.faults() == [here, elsewhere]
-    assert (store.prune(), store.faults()) == (1, [here])
 
 
 ADDS = """
@@ -359,7 +310,6 @@ def test_processes_that_add_faults_of_one_problem_lose_none(tmp_path: Path) -> N
             ValueError,
             "fault.detail must be a str without control characters; got 'two\\nlines'",
         ),
-        (lambda store: store.prune(older_than=30), TypeError, "older_than must be a timedelta; got 30"),
         (lambda store: Store(3), TypeError, "path must be a str or a path; got 3"),
         (lambda store: Store("a\0b"), TypeError, "path must be a str or a path; got 'a\\x00b'"),
         (

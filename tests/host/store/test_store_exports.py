@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from pathlib import Path
 from typing import Any
@@ -61,7 +60,6 @@ def test_an_export_is_opened_for_reading_alone(export: Path) -> None:
         lambda: store.put(entry(1)),
         lambda: store.forget(key(1), "why"),
         lambda: store.load(export),
-        store.prune,
     ):
         with pytest.raises(
             ValueError, match=says("store must be open for writing to be changed; got <Store ...read only>")
@@ -113,21 +111,6 @@ def test_a_file_that_is_no_export_of_this_format_is_refused(export: Path, header
         with pytest.raises(ValueError, match=says(message)):
             use(export)
     assert len(store) == 0
-
-
-def test_an_export_is_written_whole_or_not_at_all(export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = export.read_bytes()
-    store = Store("")
-    store.put(entry(1))
-
-    def full(file: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        store.export(export)
-    assert export.read_bytes() == before
-    assert [*export.parent.iterdir()] == [export]
 
 
 def test_an_export_does_not_replace_the_store_itself(tmp_path: Path) -> None:

@@ -133,24 +133,6 @@ def test_the_variable_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert public.default().path == str(tmp_path / "store")
 
 
-@pytest.mark.parametrize("locale", ["C.UTF-8", "C"])
-@pytest.mark.parametrize("variable", ["CUDNNPY_STORE", "HOME", "XDG_CACHE_HOME"])
-def test_a_path_need_not_be_utf_8(tmp_path: Path, variable: str, locale: str) -> None:
-    folder = tmp_path / os.fsdecode(b"caf\xe9")
-    program = f"""
-import sys
-sys.path[:0] = {sys.path!r}
-from stored import entry, key
-from cudnnpy.tuning.store.levels import current
-current().put(entry())
-assert current().get(key()).entry == entry()
-"""
-    without = {name: value for name, value in os.environ.items() if name not in ("CUDNNPY_STORE", "XDG_CACHE_HOME")}
-    environment = {**without, "LC_ALL": locale, "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", variable: str(folder)}
-    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=60, env=environment)
-    assert [file for file in tmp_path.rglob("*") if file.is_file()] != []
-
-
 def test_without_the_variable_it_is_in_the_platforms_cache_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,10 +53,10 @@ def test_the_summary_has_means_by_kind_and_the_slow_cells() -> None:
         "window problem | 1.0000    -    -    - 1e-03 | ",
     ]
     for line in (
-        "forward over CUDNN_ATTENTION, all: 2 cells, mean 1.100, worst 1.21, 1 above 1.08",
+        "forward over CUDNN_ATTENTION, all: 2 rows, mean 1.100, worst 1.21, 1 (50%) above 1.08",
         "    1.21 causal problem",
-        "forward over the best road, plain: 1 cells, mean 1.000, worst 1.00, 0 above 1.08",
-        "backward over the best road, all: 1 cells, mean 2.000, worst 2.00, 1 above 1.08",
+        "forward over the best road, plain: 1 rows, mean 1.000, worst 1.00, 0 (0%) above 1.08",
+        "backward over the best road, all: 1 rows, mean 2.000, worst 2.00, 1 (100%) above 1.08",
         "failed: 1",
         "    FAILED forward | bias problem: out is wrong by nan (allowed: 0.04)",
         "host: torch 1.000, forward(q, k, v) 0.500 of torch's 30.0 us",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -92,45 +90,6 @@ def test_nothing_is_written_if_a_text_is_no_problem(file: Path) -> None:
     with pytest.raises(ProblemTextError):
         problem_file.write(file, ["x"])
     assert file.read_text() == "mine"
-
-
-def test_a_file_survives_a_failure_while_it_is_replaced(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    problem_file.write(file, [FORWARD])
-    before = file.read_bytes()
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match="No space left") as caught:
-        problem_file.write(file, [FILTER])
-    assert caught.value.filename == os.fspath(file)
-    assert file.read_bytes() == before
-    assert list(file.parent.iterdir()) == [file]
-
-
-def test_a_replaced_file_keeps_its_mode_and_a_link_stays_one(file: Path) -> None:
-    problem_file.write(file, [FORWARD])
-    file.chmod(0o640)
-    link = file.with_name("link.txt")
-    link.symlink_to(file.name)
-    problem_file.write(link, [FILTER])
-    assert link.is_symlink()
-    assert stat.S_IMODE(file.stat().st_mode) == 0o640
-    assert [request.text for request in problem_file.read(file)] == [FILTER]
-
-
-def test_a_device_is_written_to() -> None:
-    problem_file.write("/dev/null", [FORWARD])
-    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
-
-
-def test_a_pipe_and_a_file_without_a_name_are_written_to() -> None:
-    read_end, write_end = os.pipe()
-    with open(read_end, "rb") as pipe, open(write_end, "wb"), tempfile.TemporaryFile() as unnamed:
-        for written, source in ((write_end, pipe), (unnamed.fileno(), unnamed)):
-            problem_file.write(f"/dev/fd/{written}", [])
-            assert os.read(source.fileno(), 1000).startswith(b"# Problems ")
 
 
 def test_where_nothing_can_be_written_is_told_by_the_given_name(tmp_path: Path) -> None:

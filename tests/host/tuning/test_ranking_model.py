@@ -21,7 +21,7 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.issue_conditions import ProblemTraits
 from cudnnpy.errors import NotSupportedError
 from cudnnpy.tuning.ranking import model as ranking
-from cudnnpy.tuning.ranking.model import Configuration, Model, Positions
+from cudnnpy.tuning.ranking.model import Configuration, Model
 from tests.shared import made_up_models
 from tools.ranking import dataset, rows
 from tools.ranking.__main__ import ROWS
@@ -86,26 +86,6 @@ def test_absurd_features_and_unknown_engines_give_finite_predictions() -> None:
     absurd = [1e300 if n % 2 else -1e300 for n in range(len(one.features))]
     unknown = Configuration(9999, ((SPLIT, 2**31 - 1), (TILE, -5)), " + blocks + epilogue", 10**6)
     assert all(map(math.isfinite, shipped().logarithms(absurd, [*one.configurations, unknown])))
-
-
-def test_tokens_of_a_configuration() -> None:
-    assert list(Configuration(3, None, "", 0).tokens()) == [(0, 3, 0, 0), (1, 3, 0, 0)]
-    found = set(Configuration(3, ((SPLIT, 7), (TILE, 2)), " + channels last", 0).tokens())
-    assert found == {(0, 3, 0, 0), (2, 3, SPLIT, True), (3, 3, TILE, 2), (4, 2, 0, 0), (5, 2, 3, 0)}
-
-
-def test_numbers_of_positions() -> None:
-    first, second = Configuration(3, ((TILE, 2),), "", 0), Configuration(4, None, "", 1)
-    third, other = Configuration(3, ((TILE, 5),), "", 2), Configuration(5, ((SPLIT, 8),), "", -1)
-    positions = Positions([first, second, third, other])
-    assert positions.of_problem({3: 0, 4: 1, 5: 2}) == [math.log2(3), 1.0, 0.5, 0.0, *[0.0] * 5]
-    assert positions.of(first) == [False, 0.0, 1.0, True, False, 0.0, True, 0.0, False, 0.25, False, 0.0, 0.0, 0.0]
-    assert positions.of(second)[1:3] == [1.0, 0.5]
-    assert positions.of(second)[7] == 0.25  # another engine comes earlier
-    assert positions.of(third)[5:7] == [0.0, True]  # the engine's first proposal is the very first
-    assert positions.of(third)[9] == 0.0  # with other knobs than the first
-    assert positions.of(other)[:5] == [True, 0.0, 0.0, False, True]
-    assert positions.of(other)[-3:] == [3.0, 0.0, 0.0]
 
 
 # The file

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import sqlite3
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -132,21 +129,6 @@ def test_the_plan_that_the_child_compiled_is_loaded_or_else_compiled_here(
 # A problem is measured once
 
 
-def test_a_second_process_measures_nothing_and_plans_the_same(cudnn: Cudnn, new_process: Callable[[], None]) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 64, notes=("tensor_core",)), Made(3))
-    first = planned()
-    assert (first.name, first.store_layer) == ("engine 2", "")
-    new_process()
-    cudnn.measured.clear()
-    cudnn.proposed.clear()  # the heuristics are not asked
-    again = planned()
-    facts = ("name", "source", "engine", "workspace_size", "milliseconds", "notes", "deterministic")
-    assert [getattr(again, fact) for fact in facts] == [getattr(first, fact) for fact in facts]
-    assert again.store_layer == "user"
-    assert again.to_json() == first.to_json()
-    assert (cudnn.measured, cudnn.confirmed) == ([], [])
-
-
 def test_the_heuristics_and_the_engines_are_not_asked_for_a_stored_choice(
     cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,25 +195,6 @@ def test_a_c_function_is_not_kept(cudnn: Cudnn) -> None:
     cudnn.add(Made(1, size=lambda knobs: LOTS + 1))
     assert planned().name == "plain"
     assert len(levels.current().user) == 0
-
-
-def test_what_an_entry_says(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 64))
-    plan = planned(tune_seconds=3.0)
-    entry = standing()
-    assert Plan.from_json(entry.plan).name == plan.name == "engine 2"
-    assert (entry.choice.milliseconds, entry.choice.workspace_size, entry.tune_seconds, entry.complete) == (
-        1.0,
-        64,
-        3.0,
-        True,
-    )
-    assert (entry.made_with["driver"], entry.text) == (
-        "13.0",
-        "made_up problem_sums",
-    )  # no `prefer` and no `tune_seconds`
-    assert {one.name: one.milliseconds for one in entry.candidates}["engine 1"] == 10.0
-    assert Plan.from_json(entry.plan).to_json() == plan.to_json()
 
 
 # More time, less memory
@@ -327,21 +290,6 @@ def test_a_choice_for_want_of_memory_is_not_kept(cudnn: Cudnn, monkeypatch: pyte
     assert standing().complete
 
 
-def test_a_choice_that_little_was_missing_for_is_kept(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 3.0), Made(3, lambda knobs: 1.0))
-    cudnn.scarce = lambda candidate: candidate.name.startswith("engine 3")
-    assert planned().name == "engine 2"
-    assert (standing().complete, standing().choice.milliseconds) == (False, 3.0)
-
-
-def test_what_is_too_large_to_be_measured_is_not_missing(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1), *(Made(number, lambda knobs: 1.0, lambda knobs: 500) for number in (2, 3)))
-    cudnn.memory = 1999
-    assert planned().name == "engine 1"
-    assert standing().complete
-    assert "workspace_limit= admits it" in candidates_table(planned().candidates)
-
-
 # Without an entry
 
 
@@ -373,19 +321,6 @@ def test_without_a_measurer_a_stored_choice_is_taken_and_nothing_else_happens(cu
     put(elsewhere(standing()))
     assert plan_with(None, SUMS, AUTOTUNE).name == "engine 2"
     assert cudnn.confirmed == []
-
-
-def test_the_process_of_the_caller_runs_no_candidate(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
-    planned()
-    entry = levels.current().user.get(standing().key)
-    cudnn.measured.clear()
-    levels.use("")
-    child = Child(Measurement(entry))
-    plan = measured(child)
-    assert (plan.name, plan.milliseconds, plan.store_layer, standing().plan) == ("engine 2", 1.0, "", entry.plan)  # type: ignore[union-attr]
-    assert [one.name for one in plan.candidates] == [one.name for one in entry.candidates]  # type: ignore[union-attr]
-    assert (cudnn.measured, cudnn.confirmed, child.confirmed) == ([], [], [])
 
 
 def test_an_entry_for_another_problem_is_neither_used_nor_stored(cudnn: Cudnn) -> None:
@@ -529,18 +464,6 @@ def test_a_forced_engine_and_that_of_the_first_shape_come_before_the_store(
     assert planned(algorithm=Engine(1)).name == "engine 1"  # in spite of its fault
 
 
-@pytest.mark.parametrize("prefer", ["fastest", "autotune"])
-def test_an_absent_store_is_not_made_by_a_look_up(
-    cudnn: Cudnn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefer: Any
-) -> None:
-    cudnn.add(Made(1))
-    levels.use(str(tmp_path / "folder" / "store.sqlite"))
-    if prefer == "fastest":  # which needs not even the key
-        monkeypatch.setattr(stored_choice, "key_of", lambda *_: pytest.fail("a key was made"))
-    assert measured(Child(), prefer=prefer).name == "engine 1"
-    assert [*tmp_path.iterdir()] == []
-
-
 @pytest.mark.filterwarnings("error")
 def test_the_faults_and_choices_of_a_read_only_store_count_and_new_ones_stay_in_memory(
     cudnn: Cudnn, tmp_path: Path
@@ -556,21 +479,6 @@ def test_the_faults_and_choices_of_a_read_only_store_count_and_new_ones_stay_in_
     assert measured(Child(Measurement(None, faults=(found,))), MadeUp("others")).name == "engine 3"
     assert planned(MadeUp("others"), prefer="fastest").name == "engine 3"
     assert (tmp_path / "store.sqlite").read_bytes() == before
-
-
-@pytest.mark.parametrize("prefer", ["fastest", "autotune"])
-def test_a_store_that_stays_locked_costs_one_warning_and_its_choices(
-    cudnn: Cudnn, tmp_path: Path, prefer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
-    levels.use(str(tmp_path / "store.sqlite"))
-    planned()
-    monkeypatch.setattr("cudnnpy.tuning.store.sqlite_file.PATIENCE_SECONDS", 0.1)
-    with closing(sqlite3.connect(tmp_path / "store.sqlite", isolation_level=None)) as locked:
-        locked.execute("BEGIN EXCLUSIVE")
-        with pytest.warns(RuntimeWarning, match="it stays locked") as caught:
-            names = [measured(Child(), prefer=prefer).name for _ in range(2)]
-    assert (names, len(caught)) == (["engine 1"] * 2, 1)
 
 
 @pytest.mark.parametrize("variable", ["CUDNNPY_STORE", "CUDNNPY_STORE_LAYERS"])
@@ -778,7 +686,6 @@ def test_a_wrong_choice_of_an_application_is_not_taken_again(cudnn: Cudnn, tmp_p
         patch.setattr("cudnnpy.tuning.chooser.current", lambda **_: shipped)
         assert planned().store_layer == f"application {application}"
         cudnn.wrong, cudnn.engines[2].time = {"engine 2"}, lambda knobs: 99.0
-        user.prune(stale=False)
         other = levels.Layers(Store(tmp_path / "other.sqlite"), [Store(application, read_only=True)])
         patch.setattr("cudnnpy.tuning.chooser.current", lambda **_: other)
         assert (planned().name, planned().store_layer) == ("engine 1", "user")
@@ -822,29 +729,4 @@ def test_threads_that_need_one_choice_measure_it_once(cudnn: Cudnn) -> None:
     assert len(cudnn.measured) == len(set(cudnn.measured))
 
 
-def _choose(number: int, path: str, start: Any, answers: Any) -> None:
-    levels.use(path)
-    start.wait()
-    answers.put((number, planned().name, selection.plan_for(MadeUp("others"), AUTOTUNE).name))
-
-
 AUTOTUNE = PlanningOptions(prefer="autotune")
-
-
-def test_processes_with_one_store_choose_alike(cudnn: Cudnn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of the eight measures other times, and would choose another engine."""
-    cudnn.add(*(Made(number) for number in range(8)))
-    fork = multiprocessing.get_context("fork")
-    start, answers = fork.Barrier(8), fork.SimpleQueue()
-    processes = []
-    for number in range(8):
-        for index, made in cudnn.engines.items():
-            made.time = lambda knobs, is_best=index == number: 1.0 if is_best else 10.0  # type: ignore[misc]
-        path = str(tmp_path / "store.sqlite")
-        processes.append(fork.Process(target=_choose, args=(number, path, start, answers)))
-        processes[-1].start()
-    found = [answers.get() for _ in processes]
-    for process in processes:
-        process.join()
-    assert sorted(number for number, *_ in found) == list(range(8))
-    assert len({names for _, *names in map(tuple, found) for names in [tuple(names)]}) == 1

@@ -9,7 +9,7 @@ from cudnnpy._convolution.specification import ConvolutionSpec
 from cudnnpy._planning import problem_notation
 from tools.benchmark.networks import catalogue
 from tools.benchmark.networks.cells import KINDS, OPERATIONS
-from tools.ranking.drawing import OF_NO_NETWORK, draw, listed, of_cell
+from tools.ranking.drawing import OF_NO_NETWORK, draw
 
 GROUPED = catalogue.FILE.with_name("grouped.txt")
 
@@ -23,20 +23,6 @@ def test_drawn_grouped_convolutions_are_of_all_kinds_and_of_no_network() -> None
     assert {one.operation for one in problems} == set(OPERATIONS)
     assert {one.x.dtype for one in problems} == {kind.dtype for kind in KINDS}
     assert {one.x.shape[1] == one.y.shape[1] for one in problems} == {True, False}
-
-
-def test_a_survey_without_grouped_convolutions_draws_the_same_as_before() -> None:
-    assert draw(5, 0, free=0.4).text == "forward 8x168x208x208 67x168x3x3 pad=1 stride=3"
-
-
-def test_the_cells_of_a_list_are_in_the_seeds_order_and_can_be_chosen() -> None:
-    layers = {layer for network in catalogue.read(GROUPED) for layer in network.layers}
-    cells = listed(GROUPED, 1)
-    assert {cell.layer for cell in cells} == layers
-    assert all(layer.groups > 1 and not layer.depthwise for layer in layers)
-    chosen = listed(GROUPED, 1, r"batch 1 .*tf32 NHWC \| forward")
-    assert chosen == [one for one in cells if (one.batch, one.kind.name, one.operation) == (1, "tf32 NHWC", "forward")]
-    assert len({of_cell(0, cell).text for cell in chosen}) == len(layers)
 
 
 def test_no_model_is_trained_on_the_grouped_networks() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from cudnnpy.typing import ConvolutionOperation
-from tools.benchmark.networks.cells import Cell, Kind
+from tools.benchmark.networks.cells import Cell
 from tools.benchmark.timing import rotation
 
 DEVICE = "cuda"
@@ -123,9 +123,9 @@ class Difference(NamedTuple):
     relative: float
     largest: float
 
-    def within(self, kind: Kind) -> bool:
-        """Return whether the error is within the kind's tolerance. NaN is not."""
-        return self.relative <= kind.tolerance and self.largest <= LARGEST * kind.tolerance
+    def within(self, tolerance: float) -> bool:
+        """Return whether the error is within a tolerance, of a `Kind` for example. NaN is not."""
+        return self.relative <= tolerance and self.largest <= LARGEST * tolerance
 
 
 def difference(torch: Any, result: Any, expected: Any) -> Difference:
