@@ -6,7 +6,7 @@ The kinds of operations are in _kinds.py, one function for each.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from math import sqrt
 from typing import Any, NamedTuple
@@ -428,7 +428,7 @@ def _by_random_errors(step: _Step, errors: Given, own: float, *, alike: bool) ->
     return {name: 4 * change + _mean_of_finite(change) for name, change in changes.items()}
 
 
-def _shaken(signs: Any, array: Array, error: Float64, own: float) -> Array:
+def _shaken(signs: Callable[[tuple[int, ...]], Array], array: Array, error: Float64, own: float) -> Array:
     if array.dtype.kind != "f":
         return array
     return array + signs(array.shape) * (error + own * np.where(np.isfinite(array), np.abs(array), 0.0))
