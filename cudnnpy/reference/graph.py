@@ -326,7 +326,7 @@ class _Bounds(NamedTuple):
         if kind in _ATTENTION:
             # the softmax is an operand of a product, in the inputs' type
             own += 2 * _ROUNDOFF.get(step.specs["q"].dtype, 0.0)
-        return _by_random_errors(step, errors, own, alike=kind not in _ATTENTION)
+        return _by_random_errors(step, errors, own, alike=kind.startswith("norm_"))
 
     def _of_absolute_values(self, step: _Step, errors: Given, roundoff: float) -> dict[str, Any]:
         """Return the errors of sums of products: how the sums of absolute values grow with the errors, and the sums' own."""
