@@ -413,7 +413,7 @@ def _difference(found: Array, expected: Array) -> Float64:
 def _by_random_errors(step: _Step, errors: Given, own: float, *, alike: bool) -> dict[str, Any]:
     """Return four times the largest change of the results by random errors of the operands, and the mean change besides.
 
-    With `alike`, errors that are alike count too: those of a long sum of positive numbers do not cancel.
+    With `alike`, equal errors of all elements count, too: the errors of a long sum of positive numbers do not cancel.
     """
     random = np.random.default_rng(0)
     changes: dict[str, Any] = dict.fromkeys(dict(step.operation.results), 0.0)
