@@ -74,6 +74,8 @@ def short_name(member: IntEnum) -> str:
     >>> names.short_name(raw.CUDNN_ACTIVATION_RELU)
     'relu'
     """
+    if not isinstance(member, IntEnum):
+        raise TypeError(f"member must be an enumerator, such as raw.CUDNN_ACTIVATION_RELU; got {error_repr(member)}")
     return _short_name(member)
 
 

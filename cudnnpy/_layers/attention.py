@@ -13,8 +13,8 @@ The graphs are in the form that engines take (tests/host/layers/test_attention.p
 - dbias is a reduction, also of all scores to themselves.
 - Pages are loaded by an operation before each product. Engines take it only beside the valid sizes of both products, one number
   for each sequence, in the memory of the lengths. Missing lengths_q are written to scratch memory.
-- A sum with what is broadcast along the keys is wrong for one query, and in dq. A bias has all keys: another one changes no
-  result but the statistics.
+- Sums with an operand that is broadcast along the keys are wrong for one query, and in dq. A bias therefore has all keys; one
+  that is broadcast along them changes no result but the statistics.
 
 Engines need the statistics in memory. Without `statistics`, forward has them in scratch memory. Engines for backward take k and
 v twice, as they are and transposed: cudnnpy/graph/attention_lowerings.py.

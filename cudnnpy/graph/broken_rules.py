@@ -16,7 +16,7 @@ from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import are_channels_last
 from cudnnpy.graph.attention_lowerings import PRODUCTS_OF_GRADIENT, with_views
 from cudnnpy.graph.graph_facts import HALVES, VECTOR, broadcasts_otherwise, long_axes, rows_are_aligned, sizes
-from cudnnpy.graph.operation_graph import OperationGraph, each_uid
+from cudnnpy.graph.operation_graph import Operation, OperationGraph, each_uid
 
 _NOT_ALONE = {"concat", "reshape", "rng", "slice", "transpose"}
 _REDUCTIONS = {
@@ -363,33 +363,30 @@ def _of_selections(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # atten
 
 def _of_queries(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-queries
     """Operands that are broadcast along the queries are read right in the first row alone."""
-    if not _is_attention(graph):
-        return
-    specs, in_memory = graph.specs, graph.in_memory
-    for one in graph.operations:
-        (_, result), *_ = one.results
-        queries = specs[result].shape[2:3]
-        for uid in (uid for _, uids in one.operands for uid in each_uid(uids)):
-            is_factor = one.option("mode") == raw.CUDNN_POINTWISE_MUL and not long_axes(specs[uid])
-            is_broadcast = one.kind == "pointwise" and uid in in_memory and specs[uid].shape[2:3] == (1,) != queries
-            if is_broadcast and not is_factor:
-                yield uid, f"size {queries[0]} on axis 2 within attention, by stride 0 where all queries share it"
+    for one, uid, queries in _broadcast_in_attention(graph, 2):
+        if one.option("mode") != raw.CUDNN_POINTWISE_MUL or long_axes(graph.specs[uid]):
+            yield uid, f"size {queries} on axis 2 within attention, by stride 0 where all queries share it"
 
 
 def _of_keys(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-bias
-    """Sums with what is broadcast along the keys are wrong for one query, and in the gradient of q."""
+    """Sums with an operand that is broadcast along the keys are wrong for one query, and in the gradient of q."""
+    for one, uid, keys in _broadcast_in_attention(graph, 3):
+        is_index = graph.specs[uid].dtype == "int32"  # lengths are added to indices
+        if one.option("mode") == raw.CUDNN_POINTWISE_ADD and not is_index:
+            yield uid, f"size {keys} on axis 3 within attention"
+
+
+def _broadcast_in_attention(graph: OperationGraph, axis: int) -> Iterator[tuple[Operation, int, int]]:
+    """Yield elementwise operations of attention, their operands in memory that are broadcast along an axis, and its size."""
     if not _is_attention(graph):
         return
     specs, in_memory = graph.specs, graph.in_memory
     for one in graph.operations:
-        if one.option("mode") != raw.CUDNN_POINTWISE_ADD:
-            continue
         (_, result), *_ = one.results
-        keys = specs[result].shape[3:]
+        size = specs[result].shape[axis : axis + 1]
         for uid in (uid for _, uids in one.operands for uid in each_uid(uids)):
-            is_broadcast = uid in in_memory and specs[uid].shape[3:] == (1,) != keys
-            if is_broadcast and specs[uid].dtype != "int32":  # lengths are added to indices
-                yield uid, f"size {keys[0]} on axis 3 within attention"
+            if one.kind == "pointwise" and uid in in_memory and specs[uid].shape[axis : axis + 1] == (1,) != size:
+                yield one, uid, size[0]
 
 
 _REJECTIONS: tuple[tuple[Callable[[OperationGraph], Iterator[tuple[int, str]]], str], ...] = (

@@ -27,6 +27,8 @@ def version_text(number: int) -> str:
     >>> raw.version_text(92800)
     '9.28.0'
     """
+    if not isinstance(number, int):
+        raise TypeError(f"number must be an int, such as 92800; got {number!r:.200}")
     major = 10000 if number >= 90000 else 1000
     return f"{number // major}.{number % major // 100}.{number % 100}"
 

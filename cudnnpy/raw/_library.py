@@ -229,7 +229,11 @@ def ctype(spelling: str) -> Any:
     elif name in _SCALARS:
         kind = _SCALARS[name]
     else:
-        kind = getattr(_api, name)
+        kind = getattr(_api, name, None)
+        if not isinstance(kind, type):
+            raise ValueError(
+                f"spelling must be a C type of cuDNN, such as 'cudnnHandle_t' or 'int[]'; got {spelling!r:.200}"
+            )
         if isinstance(kind, type) and issubclass(kind, int):  # an enum
             kind = ctypes.c_int
     for _ in range(depth):

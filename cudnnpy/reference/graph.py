@@ -6,7 +6,7 @@ The kinds of operations are in _kinds.py, one function for each.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from math import sqrt
 from typing import Any, NamedTuple
@@ -326,7 +326,7 @@ class _Bounds(NamedTuple):
         if kind in _ATTENTION:
             # the softmax is an operand of a product, in the inputs' type
             own += 2 * _ROUNDOFF.get(step.specs["q"].dtype, 0.0)
-        return _by_random_errors(step, errors, own, alike=kind not in _ATTENTION)
+        return _by_random_errors(step, errors, own, alike=kind.startswith("norm_"))
 
     def _of_absolute_values(self, step: _Step, errors: Given, roundoff: float) -> dict[str, Any]:
         """Return the errors of sums of products: how the sums of absolute values grow with the errors, and the sums' own."""
@@ -413,7 +413,7 @@ def _difference(found: Array, expected: Array) -> Float64:
 def _by_random_errors(step: _Step, errors: Given, own: float, *, alike: bool) -> dict[str, Any]:
     """Return four times the largest change of the results by random errors of the operands, and the mean change besides.
 
-    With `alike`, errors that are alike count too: those of a long sum of positive numbers do not cancel.
+    With `alike`, equal errors of all elements count, too: the errors of a long sum of positive numbers do not cancel.
     """
     random = np.random.default_rng(0)
     changes: dict[str, Any] = dict.fromkeys(dict(step.operation.results), 0.0)
@@ -428,7 +428,7 @@ def _by_random_errors(step: _Step, errors: Given, own: float, *, alike: bool) ->
     return {name: 4 * change + _mean_of_finite(change) for name, change in changes.items()}
 
 
-def _shaken(signs: Any, array: Array, error: Float64, own: float) -> Array:
+def _shaken(signs: Callable[[tuple[int, ...]], Array], array: Array, error: Float64, own: float) -> Array:
     if array.dtype.kind != "f":
         return array
     return array + signs(array.shape) * (error + own * np.where(np.isfinite(array), np.abs(array), 0.0))

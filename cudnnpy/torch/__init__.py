@@ -22,7 +22,7 @@ __all__ = ["Stats", "disable", "enable", "is_enabled", "reset_stats", "stats"]
 
 for _name in __all__:  # users find them in cudnnpy.torch
     globals()[_name].__module__ = __name__
-enable = explained(enable)
+enable, disable = explained(enable), explained(disable)
 
 if not TYPE_CHECKING:  # type checkers report unknown names
 

@@ -8,10 +8,11 @@ import re
 import subprocess
 import sys
 from ctypes import byref
+from typing import Any
 
 import pytest
 
-from cudnnpy import raw
+from cudnnpy import names, raw
 from cudnnpy.errors import FunctionNotAvailableError
 from cudnnpy.raw import _api
 from cudnnpy.raw._removed import REMOVED
@@ -299,3 +300,16 @@ def test_an_enumerator_of_another_enum_is_refused_where_cudnn_would_take_its_num
         assert raw.cudnnSetTensor4dDescriptor(tensor, *right, 1, 2, 3, 4) is raw.CUDNN_STATUS_SUCCESS
     assert raw.bound("cudnnSetTensor4dDescriptor")(*swapped) == 0  # as in C
     raw.call("cudnnDestroyTensorDescriptor", tensor)
+
+
+@pytest.mark.parametrize(
+    ("function", "argument", "kind", "message"),
+    [
+        (raw.ctype, "foo_t", ValueError, "spelling must be a C type of cuDNN, .*; got 'foo_t'"),
+        (raw.version_text, "9", TypeError, "number must be an int, .*; got '9'"),
+        (names.short_name, "relu", TypeError, "member must be an enumerator, .*; got 'relu'"),
+    ],
+)
+def test_texts_that_name_nothing(function: Any, argument: str, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=f"^{message}$"):
+        function(argument)
