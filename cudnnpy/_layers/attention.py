@@ -7,6 +7,8 @@ The graphs are in the form that engines take (tests/host/layers/test_attention.p
   flags, and a selection after the softmax.
 - Tensors that are broadcast along the queries are read right in the first row alone. The lengths and the bias are therefore
   described as tensors with all queries, whose stride is 0.
+- Lengths of k alone are read in steps of 128 keys in forward of one query. The diagonal that ends at the last key is a mask of
+  the same keys, which is read right.
 - Masked scores are -infinity, which the engines of forward take for what it is. In backward, the difference of -infinity to the
   statistics of a query without any key, NaN, is selected away.
 - dk and dv of heads that share keys are sums of numbers of q's type.
@@ -59,16 +61,17 @@ OPERATIONS: tuple[AttentionOperation, ...] = get_args(AttentionOperation)
 HEAD_SIZES = range(8, 257, 8)
 _MASKS = 91000  # the first release whose engines take a score of -infinity for a mask
 _DROPOUT = 91400  # the heuristics of releases from 9.11 on fail for a dropout (pytorch #163903)
+KEYS_AT_ONCE = 128  # engines read numbers of pages beyond a table's end up to a multiple of it, cuDNN 9.19
 LEAST = -(2.0**30)  # scores with a bias below are masked: engines give NaN for the softmax of many such numbers
 LOWEST = -(2.0**100)  # a difference whose exponential is 0
 
 _MASKING = ("bias", "lengths_q", "lengths_kv")
-_OPTIONAL = (*_MASKING, "seed", "offset", "mask")
+_OPTIONAL = (*_MASKING, "seed", "offset")
 _PAGED = (*_OPTIONAL, "page_table")
 _INPUTS = {"forward": ("q", "k", "v"), "backward": ("dout", "q", "k", "v", "out", "statistics")}
 _RESULTS = {"forward": ("out", "statistics"), "backward": ("dq", "dk", "dv", "dbias")}
 _NAMES = {  # of the arguments of an operation, with the last of its results or without
-    (operation, has_last): (*_INPUTS[operation], *optional, *(results if has_last else results[:-1]))
+    (operation, has_last): (*_INPUTS[operation], *optional, "mask", *(results if has_last else results[:-1]))
     for (operation, results), optional in zip(_RESULTS.items(), (_PAGED, _OPTIONAL), strict=True)
     for has_last in (False, True)
 }
@@ -147,6 +150,11 @@ def sizes_of(layout: AttentionLayout, shapes: Mapping[str, Sequence[int]]) -> Si
                 "k must have one page or more, of a power of two of keys each, where page_table is given; "
                 f"got {blocks} pages of {rows} keys"
             )
+        if rows * table[2] % KEYS_AT_ONCE:
+            raise ValueError(
+                f"page_table must name pages of a multiple of {KEYS_AT_ONCE} keys for each sequence, since engines read so "
+                f"many at once; got {table[2]} pages of {rows} keys: pad it with the number of any page"
+            )
         sizes = sizes._replace(keys=rows * table[2], pages=(blocks, rows))
     for name in ("k", "v"):
         if given[name] != (expected := in_layout(sizes.shapes[name], layout)):
@@ -175,23 +183,14 @@ def check_lengths_of_pages(given: Mapping[str, object]) -> None:
         raise TypeError("lengths_kv must be an array where page_table is given; got None")
 
 
-def check_dropout(dropout: float, given: Mapping[str, object]) -> None:
-    """Raise TypeError or ValueError unless a dropout has its mask, or the numbers that it is drawn from, and no other has."""
-    drawn, mask = [name for name in ("seed", "offset") if name in given], "mask" in given
-    if not dropout and (drawn or mask):
-        raise ValueError(f"{(*drawn, 'mask')[0]} must be None where dropout is 0; got an array")
-    if mask and drawn:
-        raise ValueError(f"mask must be None where {drawn[0]} is given; got an array")
-    if dropout and not mask and len(drawn) < 2:
-        raise TypeError("seed and offset, or mask, must be arrays where dropout is not 0; got None")
+def check_dropout(dropout: float, given: Mapping[str, object], drawn_from: Sequence[str]) -> None:
+    """Raise TypeError or ValueError unless a dropout has what its mask is drawn from, or the mask, and no other call has it."""
+    if not dropout and (others := [name for name in ("seed", "offset", "mask") if name in given]):
+        raise ValueError(f"{others[0]} must be None where dropout is 0; got an array")
+    if dropout and (missing := [name for name in drawn_from if name not in given]):
+        raise TypeError(f"{missing[0]} must be an array where dropout is {dropout}; got None")
     if dropout and "page_table" in given:
         raise ValueError(f"dropout must be 0 where page_table is given; got {dropout}")
-
-
-def check_mask(sizes: Sizes, mask: tuple[int, ...]) -> None:
-    """Raise ValueError for a mask of a dropout of another shape."""
-    if tuple(mask) != sizes.scores:
-        raise ValueError(f"mask must have shape {sizes.scores}; got shape {tuple(mask)}")
 
 
 def check_dbias(sizes: Sizes, bias: tuple[int, ...] | None) -> None:
@@ -309,13 +308,14 @@ class Attention(PreferenceOptions, ArrayOperation):
         lengths_q, lengths_kv : array, optional
             The number of queries, and of keys, of each sequence: (batch,), in int32. Others are masked.
         page_table : array, optional
-            (batch, 1, pages of a sequence, 1), in int32: which pages have the keys of each sequence, in order. Each number is a
-            page's, also beyond the length; the GPU alone reads them. `lengths_kv` must be given.
+            (batch, 1, pages of a sequence, 1), in int32: which pages have the keys of each sequence, in order; the keys are a
+            multiple of 128. Each number is a page's, also beyond the length; the GPU alone reads them. `lengths_kv` must be
+            given.
         seed, offset : array, optional
             What the weights that a dropout keeps are drawn from: (1,), in int64. The same numbers keep the same weights.
         mask : array, optional
-            In place of them 1 for each weight that a dropout keeps, and 0: (batch, heads, queries, keys), of q's dtype or
-            float32. The reference needs it, since cuDNN does not document what it draws.
+            For `cudnnpy.reference` alone, since cuDNN does not document what it draws: 1 for each weight that the dropout
+            keeps, else 0, (batch, heads, queries, keys), of q's dtype or float32.
         out : array, optional
             The result, (batch, heads, queries, head size of v), of q's dtype.
         statistics : bool or array
@@ -331,7 +331,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         """
         is_wanted, array = _wanted("statistics", statistics)
         names = _NAMES["forward", is_wanted]
-        inputs = (q, k, v, bias, lengths_q, lengths_kv, seed, offset, mask, page_table)
+        inputs = (q, k, v, bias, lengths_q, lengths_kv, seed, offset, page_table, mask)
         outs = (out, array)[: 1 + is_wanted]
         return self._run("Attention.forward", self, type(self)._forward, names, inputs, outs, stream, is_wanted)
 
@@ -398,7 +398,6 @@ class Attention(PreferenceOptions, ArrayOperation):
         lengths_kv: Array | TensorSpec | None = None,
         seed: Array | TensorSpec | None = None,
         offset: Array | TensorSpec | None = None,
-        mask: Array | TensorSpec | None = None,
         page_table: Array | TensorSpec | None = None,
         out: Array | TensorSpec | None = None,
         dout: Array | TensorSpec | None = None,
@@ -412,7 +411,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         ----------
         operation : {"forward", "backward"}
             The operation.
-        q, k, v, bias, lengths_q, lengths_kv, seed, offset, mask, page_table, out, dout : array or TensorSpec
+        q, k, v, bias, lengths_q, lengths_kv, seed, offset, page_table, out, dout : array or TensorSpec
             As for `forward` and `backward`, but aligned to 16 bytes, with strides that are multiples of 16 bytes, and 1 on the
             last axis, since a plan makes no copies. `out` and `dout` are packed in q's order of strides by default.
             Statistics are packed, and new results have the order of strides of q, k, v and the bias; rows of a dbias start at
@@ -435,7 +434,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         NoAlgorithmError
             No engine can run; the message has the table of candidates.
         """
-        given = q, k, v, bias, lengths_q, lengths_kv, seed, offset, mask, page_table, out, dout
+        given = q, k, v, bias, lengths_q, lengths_kv, seed, offset, page_table, out, dout
         graph, ordinal = self._planned_graph(operation, given, dbias, device)
         return graph.plan(ordinal)
 
@@ -450,7 +449,6 @@ class Attention(PreferenceOptions, ArrayOperation):
         lengths_kv: Array | TensorSpec | None = None,
         seed: Array | TensorSpec | None = None,
         offset: Array | TensorSpec | None = None,
-        mask: Array | TensorSpec | None = None,
         page_table: Array | TensorSpec | None = None,
         out: Array | TensorSpec | None = None,
         dout: Array | TensorSpec | None = None,
@@ -467,7 +465,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         list of Candidate
             All candidates. `rejection_reason` is "" for a candidate that can be used.
         """
-        given = q, k, v, bias, lengths_q, lengths_kv, seed, offset, mask, page_table, out, dout
+        given = q, k, v, bias, lengths_q, lengths_kv, seed, offset, page_table, out, dout
         graph, ordinal = self._planned_graph(operation, given, dbias, device)
         return graph.candidates(ordinal)
 
@@ -559,10 +557,9 @@ class Attention(PreferenceOptions, ArrayOperation):
                     f"the loaded release is {raw.version_text(raw.version())}"
                 )
         q = tensors["q"]
-        wide = next((name for name in ("bias", "mask") if name in tensors), None)
-        if operation == "backward" and wide and sizes.keys == 1:
+        if operation == "backward" and "bias" in tensors and sizes.keys == 1:
             raise ValueError(
-                f"{wide} must be None in backward of one key, whose dq cuDNN computes wrongly or not at all; got a {wide}"
+                "bias must be None in backward of one key, for which cuDNN computes a wrong dq; got a bias"
             )
         if has_last and operation == "backward":
             check_dbias(sizes, tensors["bias"].shape if "bias" in tensors else None)
@@ -597,7 +594,9 @@ class Attention(PreferenceOptions, ArrayOperation):
         sizes = sizes_of(self.layout, shapes)
         q = check_input(call, "q", range(4, 5), DTYPES, empty=True)
         check_lengths_of_pages(call.specs)
-        check_dropout(self.dropout, call.specs)
+        if "mask" in call.specs:
+            raise ValueError("mask must be None on a GPU, where seed and offset give it; got an array")
+        check_dropout(self.dropout, call.specs, ("seed", "offset"))
         tensors = {name: self._checked(call, name, sizes.shapes[name], q.dtype) for name in "qkv"}
         if bias is not None:
             tensors["bias"] = check_input(call, "bias", range(4, 5), (q.dtype, "float32"), empty=True)
@@ -607,9 +606,6 @@ class Attention(PreferenceOptions, ArrayOperation):
         for name in ("seed", "offset"):
             if name in call.specs:
                 tensors[name] = packed_like(call, name, (1,), "int64")
-        if "mask" in call.specs:
-            tensors["mask"] = check_input(call, "mask", range(4, 5), (q.dtype, "float32"), empty=True)
-            check_mask(sizes, tensors["mask"].shape)
         if "page_table" in call.specs:
             table = call.specs["page_table"].shape
             tensors["page_table"] = packed_like(call, "page_table", table, "int32")
@@ -698,6 +694,7 @@ class _Composition:
         self.has_dbias = any(operand.name == "dbias" for operand in operands)
         self.graph = graph = Graph(**options._preferences())
         self.tensors: dict[str, Node] = {}
+        self.mask: Node | None = None  # of a dropout
         for name, spec, is_result, *_ in operands:
             if name == "bias":
                 self.bias_shape = spec.shape
@@ -765,20 +762,23 @@ class _Composition:
         }
 
     def kept(self, weights: Node) -> Node:
-        """Add what a dropout keeps of weights or of their gradients: a product with the mask, drawn or given."""
+        """Add what a dropout keeps of weights or of their gradients: a product with a mask that is drawn."""
         if not self.options.dropout:
             return weights
-        if "mask" not in self.tensors:
+        if self.mask is None:
             numbers: dict[str, Any] = {name: self.tensors[name] for name in ("seed", "offset")}
             how: dict[str, Any] = {"distribution": "bernoulli", "probability": 1 - self.options.dropout}
-            self.tensors["mask"] = self.graph.add("rng", shape=self.sizes.scores, **numbers, **how)["y"]
-        return self.graph.pointwise("mul", weights, self.tensors["mask"])
+            self.mask = self.graph.add("rng", shape=self.sizes.scores, **numbers, **how)["y"]
+        return self.graph.pointwise("mul", weights, self.mask)
 
     def scores(self) -> Node:
         """Add the scores with the bias and the masks. Each mask generates its own indices of the tensor that it masks."""
         g, tensors = self.graph, self.tensors
         left, right, diagonal = self.options._band(self.sizes)
         lengths_q, lengths_kv = (tensors.get(name) for name in ("lengths_q", "lengths_kv"))
+        is_bottom_right = self.options.causal == "bottom_right"
+        if lengths_kv is not None and self.sizes.queries == 1 and left is right is None and "dout" not in tensors:
+            is_bottom_right, right = True, 0  # the same keys
 
         def query(x: Node) -> Node:
             return g.pointwise("gen_index", x, axis=2)
@@ -799,7 +799,7 @@ class _Composition:
             x = selected(x, g.pointwise("cmp_lt", query(x), lengths_q))
         if lengths_kv is not None:
             x = selected(x, g.pointwise("cmp_lt", key(x), lengths_kv))
-        if self.options.causal == "bottom_right" and not lengths_q is lengths_kv is None:
+        if is_bottom_right and not lengths_q is lengths_kv is None:
             keys = g.number(self.sizes.keys, dtype="int32") if lengths_kv is None else lengths_kv
             queries = g.number(self.sizes.queries, dtype="int32") if lengths_q is None else lengths_q
 

@@ -38,6 +38,7 @@ from cudnnpy._planning.issue_conditions import (
     has_gaps_channels_first,
     has_gradient_of_result,
     has_index,
+    has_more_inputs_of_gradient,
     has_signed_block_scales,
     has_two_formats,
     indexes_rows_of_batches,
@@ -394,6 +395,14 @@ ISSUES: tuple[Issue, ...] = (
         has_index,
         "generates wrong indices of the innermost axis",
         detail="the last axis of matrix products, and the channels of convolutions and data gradients",
+    ),
+    Issue(
+        "attention-gradient",
+        ("graph",),
+        (7,),
+        has_more_inputs_of_gradient,
+        "computes a wrong gradient of v",
+        detail="engine 6 is right",
     ),
     Issue(
         "graph-float8-number",

@@ -7,6 +7,7 @@ from typing import Any
 
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, are_channels_last, is_format_ambiguous
+from cudnnpy.graph.attention_lowerings import PRODUCTS_OF_GRADIENT
 from cudnnpy.graph.kinds import pointwise_name
 from cudnnpy.graph.operation_graph import Operation, OperationGraph, each_uid
 
@@ -122,6 +123,13 @@ def _indexes_outside_attention(graph: OperationGraph) -> bool:
     return len(_of(graph, "matmul")) < 2 and any(_modes(graph, "gen_index"))
 
 
+def _has_more_inputs_of_gradient(graph: OperationGraph) -> bool:
+    inputs = set(graph.in_memory) - set(graph.outputs)
+    return len(_of(graph, "matmul")) >= PRODUCTS_OF_GRADIENT and len(inputs) > len(
+        ("q", "k", "v", "dout", "out", "statistics")
+    )
+
+
 def _scales_float8_otherwise(graph: OperationGraph) -> bool:
     specs, products = graph.specs, [one.tensors for one in _of(graph, "matmul")]
     factors = {specs[one[name]].dtype for one in products for name in "ab"}  # type: ignore[index]
@@ -157,6 +165,7 @@ _FACTS: dict[str, Callable[[OperationGraph], bool]] = {
     "only reduces uneven channels": _only_reduces_uneven_channels,
     "indexes rows of batches": _indexes_rows_of_batches,
     "indexes outside attention": _indexes_outside_attention,
+    "has more inputs of attention's gradient": _has_more_inputs_of_gradient,
     "scales float8 otherwise": _scales_float8_otherwise,
     "converts uneven int8": _converts_uneven_int8,
     "has signed block scales": _has_signed_block_scales,

@@ -12,7 +12,6 @@ from cudnnpy._layers.attention import (
     Sizes,
     check_dropout,
     check_lengths_of_pages,
-    check_mask,
     in_layout,
     sizes_of,
 )
@@ -93,11 +92,7 @@ class Attention(NumpyOperation, device.Attention):
         if arrays["page_table"] is not None:
             given["page_table"] = _arrays.check_array("page_table", arrays["page_table"], ("int32",))
         check_lengths_of_pages(arrays)
-        check_dropout(self.dropout, arrays)
-        if self.dropout and arrays["mask"] is None:
-            raise ValueError(
-                "mask must be an array for the reference, since cuDNN does not document what it draws from a seed; got None"
-            )
+        check_dropout(self.dropout, arrays, ("mask",))
         sizes = sizes_of(self.layout, {name: array.shape for name, array in given.items()})
         for name in ("lengths_q", "lengths_kv"):
             if arrays[name] is not None:
@@ -106,7 +101,8 @@ class Attention(NumpyOperation, device.Attention):
                     raise ValueError(f"{name} must have shape {(sizes.batch,)}; got shape {given[name].shape}")
         if arrays["mask"] is not None:
             given["mask"] = _arrays.check_array("mask", arrays["mask"], (given["q"].dtype.name, "float32"))
-            check_mask(sizes, given["mask"].shape)
+            if given["mask"].shape != sizes.scores:
+                raise ValueError(f"mask must have shape {sizes.scores}; got shape {given['mask'].shape}")
         return sizes, given
 
     def _check_results(

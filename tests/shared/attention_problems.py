@@ -69,9 +69,7 @@ def with_dropout(problem: Drawn, seed: int) -> Drawn:
     """Return the problem with a dropout and its mask."""
     random, dropout = np.random.default_rng(seed), float(np.random.default_rng(seed).choice([0.1, 0.5, 0.75]))
     b, h, queries, _ = in_order(problem.arrays["q"], problem.options["layout"]).shape
-    mask = (random.random((b, h, queries, keys_of(problem))) >= dropout).astype(random.choice(["float32", "float16"]))
-    if problem.arrays["q"].dtype != np.float16:
-        mask = mask.astype(np.float32)
+    mask = (random.random((b, h, queries, keys_of(problem))) >= dropout).astype(np.float32)
     return Drawn({**problem.options, "dropout": dropout}, {**problem.arrays, "mask": mask})
 
 
@@ -80,7 +78,7 @@ def in_pages(problem: Drawn, seed: int) -> Drawn:
     random, layout, arrays = np.random.default_rng(seed), problem.options["layout"], problem.without_dout()
     q, k, v = (in_order(arrays[name], layout) for name in "qkv")
     batch, keys, page = len(q), k.shape[2], int(random.choice([1, 2, 4, 8, 16, 64]))
-    count = -(-keys // page)
+    count = -(-keys // 128) * 128 // page
     table = random.permutation(batch * count + 3)[: batch * count].astype(np.int32).reshape(batch, 1, count, 1)
     for name, dense in (("k", k), ("v", v)):
         container = np.full((batch * count + 3, dense.shape[1], page, dense.shape[3]), np.nan, dense.dtype)
@@ -155,11 +153,16 @@ def by_loops(options: dict[str, Any], arrays: Arrays) -> tuple[Any, Any]:
 
 
 def graph_of(attention: Attention, operation: str, arrays: Arrays, *, dbias: bool = False) -> Graph:
-    """Return the graph that the layer builds for arrays, which are packed."""
-    specs = Specs({name: _spec(array) for name, array in arrays.items()})
+    """Return the graph that the layer builds for arrays, which are packed. The mask of a dropout is an output."""
+    given = {name: _spec(array) for name, array in arrays.items() if name != "mask"}
+    if "mask" in arrays:
+        given |= dict.fromkeys(("seed", "offset"), TensorSpec((1,), "int64", (1,)))
     has_last = operation == "forward" or dbias
-    sizes, operands = attention._operands(Call(specs, {}, 0, 0, {}), operation, has_last)
-    return _Composition(attention, sizes, _on(operands, _for_engines(operands))).graph
+    sizes, operands = attention._operands(Call(Specs(given), {}, 0, 0, {}), operation, has_last)
+    made = _Composition(attention, sizes, _on(operands, _for_engines(operands)))
+    if made.mask is not None:
+        made.graph.output("mask", made.mask, "float32")
+    return made.graph
 
 
 def _spec(array: Any) -> TensorSpec:
@@ -168,13 +171,15 @@ def _spec(array: Any) -> TensorSpec:
 
 
 def for_graph(graph: Graph, arrays: Arrays, layout: str) -> Arrays:
-    """Return arrays as the inputs of a graph."""
-    found = {node.name: as_operand(node.name, arrays[node.name], layout) for node in graph.inputs}
-    return {node.name: np.broadcast_to(found[node.name], node.shape) for node in graph.inputs}  # along the queries
+    """Return arrays as the inputs of a graph, and the mask of a dropout, which its seed does not tell."""
+    given = {**dict.fromkeys(("seed", "offset"), np.zeros(1, np.int64)), **arrays}
+    found = {node.name: as_operand(node.name, given[node.name], layout) for node in graph.inputs}
+    inputs = {node.name: np.broadcast_to(found[node.name], node.shape) for node in graph.inputs}  # along the queries
+    return {**inputs, **({"mask": arrays["mask"]} if "mask" in arrays else {})}
 
 
 def as_operand(name: str, array: Any, layout: str) -> Any:
     """Return an array as the operand of a graph, with the axes BHSD."""
-    if name.startswith("lengths"):
+    if name.startswith("lengths") or name in ("seed", "offset"):
         return array.reshape(-1, 1, 1, 1)
-    return array if name in ("bias", "dbias", "statistics", "page_table", "mask") else in_order(array, layout)
+    return array if name in ("bias", "dbias", "statistics", "page_table") else in_order(array, layout)

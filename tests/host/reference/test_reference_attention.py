@@ -41,7 +41,7 @@ def test_pages_are_the_keys_in_the_order_of_the_table(seed: int) -> None:
 
 
 def test_numbers_that_are_no_pages_are_named() -> None:
-    q = k = np.ones((1, 1, 4, 8), np.float16)
+    q, k = np.ones((1, 1, 4, 8), np.float16), np.ones((1, 1, 128, 8), np.float16)
     lengths = np.ones(1, np.int32)
     for number in (-1, 1):
         table = np.full((1, 1, 1, 1), number, np.int32)
