@@ -26,6 +26,7 @@ class Part(NamedTuple):
     views: dict[int, int]  #: for tensors that share the memory of an input of the problem, the input, by unique ids
     buffer: int = 0  #: the unique id of the buffer of dq; 0 without one
     sums: tuple[int, ...] = ()  #: results that engines may add to in any order, which are cleared before
+    filled: tuple[tuple[int, float], ...] = ()  #: results that engines may leave unwritten, and what they are filled with
 
 
 def parts(graph: OperationGraph) -> list[Part]:
@@ -33,7 +34,7 @@ def parts(graph: OperationGraph) -> list[Part]:
     viewed, views = with_views(graph)
     products = [one for one in viewed.operations if one.kind == "matmul"]
     if len(products) < PRODUCTS_OF_GRADIENT:
-        return [Part(viewed, views)]
+        return [Part(viewed, views, filled=_of_empty_sequences(viewed, products[-1]) if products else ())]
     outputs = set(viewed.outputs)
     maker: dict[Any, str] = {uid: one.kind for one in viewed.operations for _, uid in one.results}
     sums = tuple(
@@ -53,6 +54,18 @@ def parts(graph: OperationGraph) -> list[Part]:
             is_smaller = 4 * math.prod(spec.shape) <= 2 * math.prod(specs[a].shape)
             return [summed, *found] if is_smaller else [*found, summed]
     return found
+
+
+def _of_empty_sequences(graph: OperationGraph, product: Operation) -> tuple[tuple[int, float], ...]:
+    """Return the results of attention with pages of keys, and what they are for a sequence without queries or keys.
+
+    Engines leave them unwritten (cuDNN 9.19), but for one query.
+    """
+    ((_, out),), specs = product.results, graph.specs
+    if all(one.kind != "paged_cache_load" for one in graph.operations) or specs[out].shape[2] == 1:
+        return ()
+    statistics = ((uid, -math.inf) for uid in graph.outputs if uid != out and specs[uid].dtype == "float32")
+    return ((out, 0.0), *statistics)
 
 
 def with_views(graph: OperationGraph) -> tuple[OperationGraph, dict[int, int]]:
