@@ -212,9 +212,9 @@ def indexes_rows_of_batches(traits: ProblemTraits) -> bool:
     return "indexes rows of batches" in traits.facts
 
 
-def has_more_inputs_of_gradient(traits: ProblemTraits) -> bool:
-    """the gradient of attention with a bias, lengths, or another input than q, k, v, dout, out and the statistics"""
-    return "has more inputs of attention's gradient" in traits.facts
+def selects_by_numbers(traits: ProblemTraits) -> bool:
+    """the gradient of attention with a selection by a comparison of other numbers than indices"""
+    return "selects by numbers in attention's gradient" in traits.facts
 
 
 def scales_float8_otherwise(traits: ProblemTraits) -> bool:

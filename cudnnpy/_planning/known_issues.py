@@ -38,7 +38,6 @@ from cudnnpy._planning.issue_conditions import (
     has_gaps_channels_first,
     has_gradient_of_result,
     has_index,
-    has_more_inputs_of_gradient,
     has_signed_block_scales,
     has_two_formats,
     indexes_rows_of_batches,
@@ -56,6 +55,7 @@ from cudnnpy._planning.issue_conditions import (
     pads_unevenly,
     resamples_result,
     scales_float8_otherwise,
+    selects_by_numbers,
     sums_channels_first,
 )
 
@@ -400,7 +400,7 @@ ISSUES: tuple[Issue, ...] = (
         "attention-gradient",
         ("graph",),
         (7,),
-        has_more_inputs_of_gradient,
+        selects_by_numbers,
         "computes a wrong gradient of v",
         detail="engine 6 is right",
     ),

@@ -123,11 +123,14 @@ def _indexes_outside_attention(graph: OperationGraph) -> bool:
     return len(_of(graph, "matmul")) < 2 and any(_modes(graph, "gen_index"))
 
 
-def _has_more_inputs_of_gradient(graph: OperationGraph) -> bool:
-    inputs = set(graph.in_memory) - set(graph.outputs)
-    return len(_of(graph, "matmul")) >= PRODUCTS_OF_GRADIENT and len(inputs) > len(
-        ("q", "k", "v", "dout", "out", "statistics")
-    )
+def _selects_by_numbers(graph: OperationGraph) -> bool:
+    """Return whether a gradient of attention compares what is no index."""
+    indices = {uid for one, _ in _modes(graph, "gen_index") for _, uid in one.results}
+    for one, tensors in (*_modes(graph, "add"), *_modes(graph, "sub")):
+        if not indices.isdisjoint((tensors["x"], tensors["b"])):
+            indices.update(uid for _, uid in one.results)
+    compared = ({tensors["x"], tensors["b"]} for _, tensors in _modes(graph, "cmp_"))
+    return len(_of(graph, "matmul")) >= PRODUCTS_OF_GRADIENT and any(indices.isdisjoint(pair) for pair in compared)
 
 
 def _scales_float8_otherwise(graph: OperationGraph) -> bool:
@@ -165,7 +168,7 @@ _FACTS: dict[str, Callable[[OperationGraph], bool]] = {
     "only reduces uneven channels": _only_reduces_uneven_channels,
     "indexes rows of batches": _indexes_rows_of_batches,
     "indexes outside attention": _indexes_outside_attention,
-    "has more inputs of attention's gradient": _has_more_inputs_of_gradient,
+    "selects by numbers in attention's gradient": _selects_by_numbers,
     "scales float8 otherwise": _scales_float8_otherwise,
     "converts uneven int8": _converts_uneven_int8,
     "has signed block scales": _has_signed_block_scales,

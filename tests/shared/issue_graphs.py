@@ -135,7 +135,7 @@ def attention(g: Graph) -> None:
     g.output("o", g.matmul(g.pointwise("div", e, total, dtype="float16"), v), "float16")
 
 
-def attention_gradient(g: Graph, has_bias: bool = False, has_lengths: bool = False) -> None:
+def attention_gradient(g: Graph, has_bias: bool = False, is_selected: bool = False) -> None:
     heads, turned = (2, 4, 128, 32), {"shape": (2, 4, 128, 128), "strides": (65536, 16384, 1, 128)}
     q, k, o, do = (g.tensor(name, TensorSpec(heads, "float16")) for name in ("q", "k", "o", "do"))
     columns: dict[str, Any] = {"shape": (2, 4, 32, 128), "strides": (16384, 4096, 1, 32)}
@@ -145,11 +145,13 @@ def attention_gradient(g: Graph, has_bias: bool = False, has_lengths: bool = Fal
     s = g.pointwise("mul", g.matmul(q, kt), scale)
     if has_bias:
         s = g.pointwise("add", s, g.tensor("bias", TensorSpec((2, 4, 128, 128), "float16")))
-    if has_lengths:
-        lengths = g.tensor("lengths", TensorSpec((2, 1, 128, 1), "int32", (1, 1, 0, 1)))
-        flags = g.pointwise("cmp_lt", g.pointwise("gen_index", s, axis=3), lengths)
-        s = g.pointwise("binary_select", s, g.number(-math.inf), flags)
-    p = g.pointwise("exp", g.pointwise("sub", s, g.tensor("statistics", TensorSpec((2, 4, 128, 1), "float32"))))
+    rows, columns = (g.pointwise("gen_index", s, axis=axis) for axis in (2, 3))
+    s = g.pointwise("binary_select", s, g.number(-math.inf), g.pointwise("cmp_ge", rows, columns))
+    differences = g.pointwise("sub", s, g.tensor("statistics", TensorSpec((2, 4, 128, 1), "float32")))
+    if is_selected:
+        lowest = g.number(-(2.0**100))
+        differences = g.pointwise("binary_select", differences, lowest, g.pointwise("cmp_ge", differences, lowest))
+    p = g.pointwise("exp", differences)
     ds = g.pointwise("mul", g.pointwise("sub", g.matmul(do, vt), sums), p)
     small, scaled = g.pointwise("mul", p, one, dtype="float16"), g.pointwise("mul", ds, scale, dtype="float16")
     g.output("dq", g.matmul(scaled, k))
@@ -237,7 +239,7 @@ WRONG: dict[str, list[Make]] = {
     ],
     "graph-index-rows": [partial(indexed, axis=axis) for axis in (0, 1)],
     "graph-index-columns": [partial(indexed, axis=2), partial(channels, has_index=True)],
-    "attention-gradient": [partial(attention_gradient, has_bias=True), partial(attention_gradient, has_lengths=True)],
+    "attention-gradient": [partial(attention_gradient, is_selected=True)],
     "graph-float8-number": [partial(eighths, by_value=True), partial(eighths, by_value=False, dtype="float16")],
     "graph-int8-rows": [
         partial(converted, columns=n, is_relu=is_relu) for n in (7, 15, 31) for is_relu in (False, True)
@@ -263,7 +265,7 @@ RIGHT: dict[str, list[Make]] = {
     ],
     "graph-index-rows": [partial(indexed, axis=2), *(partial(indexed, axis=axis, batch=1) for axis in (0, 1))],
     "graph-index-columns": [partial(channels, has_index=False), _plain_product, attention],
-    "attention-gradient": [attention_gradient],
+    "attention-gradient": [attention_gradient, partial(attention_gradient, has_bias=True)],
     "graph-float8-number": [partial(eighths, by_value=False)],
     "graph-int8-rows": [partial(converted, columns=16), partial(converted, columns=31, dtype="float16")],
     "graph-block-scales": [partial(scaled_blocks, scale="float8_e8m0fnu", size=32)],
