@@ -173,6 +173,15 @@ AVOIDED: tuple[Avoided, ...] = (
         "tests/host/graph/test_broken_rules.py::test_operands_of_attentions_scores_have_all_keys",
     ),
     Avoided(
+        "attention-lengths-alone",
+        "attention of one query as a graph of products",
+        "lengths of the keys, and no mask that compares the index of the query with theirs",
+        "lengths are rounded up to multiples of 128",
+        "`Graph` raises ValueError; `Attention` also selects the keys up to the last query's",
+        "graph/broken_rules.py",
+        "tests/host/graph/test_broken_rules.py::test_lengths_of_one_query_need_a_diagonal",
+    ),
+    Avoided(
         "attention-masks",
         "attention and its gradient as graphs of products",
         "`logical_and` or `logical_or`, or a selection after the softmax",

@@ -26,7 +26,7 @@ from cudnnpy.handle import Handle
 
 
 def fill(out: TensorSpec, value: float) -> Executable:
-    """Return the executable that fills a tensor of floats with 0, 1 or NaN, or one of float32 with any number."""
+    """Return the executable that fills a tensor of floats with 0, 1 or NaN, or one of float32 or int32 with any number."""
     if is_dense(out):
         if out.dtype != "float64":
             return Memset(out, value)
@@ -81,9 +81,11 @@ class Memset:
 
 
 def _bits(value: float, dtype: str) -> int:
-    """Return the bits of 0, 1 or NaN, or of a number in float32. Others would be rounded toward 0 in bfloat16."""
+    """Return the bits of 0, 1 or NaN, or of a number in float32 or int32. Others would be rounded toward 0 in bfloat16."""
     import numpy as np
 
+    if dtype == "int32":
+        return int(np.int32(value).view(np.uint32))
     if dtype == "float16":
         return int(np.float16(value).view(np.uint16))
     bits = int(np.float32(value).view(np.uint32))

@@ -7,10 +7,14 @@ The graphs are in the form that engines take (tests/host/layers/test_attention.p
   flags, and a selection after the softmax.
 - Tensors that are broadcast along the queries are read right in the first row alone. The lengths and the bias are therefore
   described as tensors with all queries, whose stride is 0.
+- Lengths of k alone are read in steps of 128 keys in forward of one query. The diagonal that ends at the last key is a mask of
+  the same keys, which is read right.
 - Masked scores are -infinity, which the engines of forward take for what it is. In backward, the difference of -infinity to the
   statistics of a query without any key, NaN, is selected away.
 - dk and dv of heads that share keys are sums of numbers of q's type.
 - dbias is a reduction, also of all scores to themselves.
+- Pages are loaded by an operation before each product. Engines take it only beside the valid sizes of both products, one number
+  for each sequence, in the memory of the lengths. Missing lengths_q are written to scratch memory.
 - Sums with an operand that is broadcast along the keys are wrong for one query, and in dq. A bias therefore has all keys; one
   that is broadcast along them changes no result but the statistics.
 
@@ -35,7 +39,7 @@ from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides, strid
 from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.fill_executables import fill
-from cudnnpy._launch.implicit_operands import scratch_buffer, with_implicit_operands
+from cudnnpy._launch.implicit_operands import ScratchBuffer, with_implicit_operands
 from cudnnpy._launch.operands import check_input, check_no_overlaps, packed_like
 from cudnnpy._launch.program import Operand, Program, is_converted, with_conversion_copies
 from cudnnpy._launch.steps import Step
@@ -56,12 +60,21 @@ LAYOUTS: tuple[AttentionLayout, ...] = get_args(AttentionLayout)
 OPERATIONS: tuple[AttentionOperation, ...] = get_args(AttentionOperation)
 HEAD_SIZES = range(8, 257, 8)
 _MASKS = 91000  # the first release whose engines take a score of -infinity for a mask
+_DROPOUT = 91400  # the heuristics of releases from 9.11 on fail for a dropout (pytorch #163903)
+KEYS_AT_ONCE = 128  # engines read numbers of pages beyond a table's end up to a multiple of it, cuDNN 9.19
 LEAST = -(2.0**30)  # scores with a bias below are masked: engines give NaN for the softmax of many such numbers
 LOWEST = -(2.0**100)  # a difference whose exponential is 0
 
-_OPTIONAL = ("bias", "lengths_q", "lengths_kv")
+_MASKING = ("bias", "lengths_q", "lengths_kv")
+_OPTIONAL = (*_MASKING, "seed", "offset")
+_PAGED = (*_OPTIONAL, "page_table")
 _INPUTS = {"forward": ("q", "k", "v"), "backward": ("dout", "q", "k", "v", "out", "statistics")}
 _RESULTS = {"forward": ("out", "statistics"), "backward": ("dq", "dk", "dv", "dbias")}
+_NAMES = {  # of the arguments of an operation, with the last of its results or without
+    (operation, has_last): (*_INPUTS[operation], *optional, "mask", *(results if has_last else results[:-1]))
+    for (operation, results), optional in zip(_RESULTS.items(), (_PAGED, _OPTIONAL), strict=True)
+    for has_last in (False, True)
+}
 _LIKE = {
     "out": "q",
     "dout": "q",
@@ -83,6 +96,7 @@ class Sizes(NamedTuple):
     keys: int
     head_size: int
     value_size: int
+    pages: tuple[int, int] | None = None  #: the number of pages, and the keys of a page, where k and v are pages
 
     @property
     def scores(self) -> tuple[int, ...]:
@@ -92,11 +106,12 @@ class Sizes(NamedTuple):
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes (batch, heads, sequence, head size) of the tensors by name, without the bias."""
-        batch, heads, kv_heads, queries, keys, head_size, value_size = self
+        batch, heads, kv_heads, queries, keys, head_size, value_size, pages = self
+        blocks, rows = pages or (batch, keys)
         q, k, v = (
             (batch, heads, queries, head_size),
-            (batch, kv_heads, keys, head_size),
-            (batch, kv_heads, keys, value_size),
+            (blocks, kv_heads, rows, head_size),
+            (blocks, kv_heads, rows, value_size),
         )
         out, statistics = (batch, heads, queries, value_size), (batch, heads, queries, 1)
         gradients = {"dout": out, "dq": q, "dk": k, "dv": v}
@@ -110,16 +125,37 @@ def in_layout(axes: Sequence[int], layout: AttentionLayout) -> tuple[int, ...]:
 
 
 def sizes_of(layout: AttentionLayout, shapes: Mapping[str, Sequence[int]]) -> Sizes:
-    """Return the sizes for the shapes of q, k, v and a bias, which may be missing, in a layout.
+    """Return the sizes for the shapes of q, k, v, a bias and a page table, which may be missing, in a layout.
 
     Raises ValueError for shapes that do not fit together.
     """
-    given, bias = {name: tuple(map(int, shapes[name])) for name in "qkv"}, shapes.get("bias")
+    given, bias, table = (
+        {name: tuple(map(int, shapes[name])) for name in "qkv"},
+        shapes.get("bias"),
+        shapes.get("page_table"),
+    )
     for name, shape in given.items():
         if len(shape) != 4:
             raise ValueError(f"{name} must have the 4 axes {layout}; got shape {shape}")
     (batch, heads, queries, size), of_k, of_v = (in_layout(shape, layout) for shape in given.values())
     sizes = Sizes(batch, heads, of_k[1], queries, of_k[2], size, of_v[3])
+    if table is not None:
+        blocks, _, rows, _ = of_k
+        if len(table) != 4 or (*table[:2], table[3]) != (batch, 1, 1):
+            raise ValueError(
+                f"page_table must have shape ({batch}, 1, pages of a sequence, 1); got shape {tuple(table)}"
+            )
+        if not blocks or rows.bit_count() != 1:
+            raise ValueError(
+                "k must have one page or more, of a power of two of keys each, where page_table is given; "
+                f"got {blocks} pages of {rows} keys"
+            )
+        if rows * table[2] % KEYS_AT_ONCE:
+            raise ValueError(
+                f"page_table must name pages of a multiple of {KEYS_AT_ONCE} keys for each sequence, since engines read so "
+                f"many at once; got {table[2]} pages of {rows} keys: pad it with the number of any page"
+            )
+        sizes = sizes._replace(keys=rows * table[2], pages=(blocks, rows))
     for name in ("k", "v"):
         if given[name] != (expected := in_layout(sizes.shapes[name], layout)):
             raise ValueError(
@@ -139,6 +175,22 @@ def sizes_of(layout: AttentionLayout, shapes: Mapping[str, Sequence[int]]) -> Si
                 f"bias must have shape {sizes.scores}, or 1 on some of the first three axes; got shape {tuple(bias)}"
             )
     return sizes
+
+
+def check_lengths_of_pages(given: Mapping[str, object]) -> None:
+    """Raise TypeError for pages without lengths. `given` has the names of the arrays of a call."""
+    if "page_table" in given and "lengths_kv" not in given:
+        raise TypeError("lengths_kv must be an array where page_table is given; got None")
+
+
+def check_dropout(dropout: float, given: Mapping[str, object], drawn_from: Sequence[str]) -> None:
+    """Raise TypeError or ValueError unless a dropout has what its mask is drawn from, or the mask, and no other call has it."""
+    if not dropout and (others := [name for name in ("seed", "offset", "mask") if name in given]):
+        raise ValueError(f"{others[0]} must be None where dropout is 0; got an array")
+    if dropout and (missing := [name for name in drawn_from if name not in given]):
+        raise TypeError(f"{missing[0]} must be an array where dropout is {dropout}; got None")
+    if dropout and "page_table" in given:
+        raise ValueError(f"dropout must be 0 where page_table is given; got {dropout}")
 
 
 def check_dbias(sizes: Sizes, bias: tuple[int, ...] | None) -> None:
@@ -167,6 +219,8 @@ class Attention(PreferenceOptions, ArrayOperation):
         None in place of a number is no limit.
     scale : float, optional
         1 / sqrt(head size) by default.
+    dropout : float
+        The probability with which a weight of the softmax is dropped; others are divided by 1 - dropout.
     layout : {"BHSD", "BSHD"}
         The order of the axes of all arrays but `bias` and `statistics`: batch, heads, sequence, head size. Strides are free.
     prefer, workspace_limit, deterministic, tf32, tune_seconds
@@ -188,7 +242,7 @@ class Attention(PreferenceOptions, ArrayOperation):
     `deterministic` rejects the forms of `backward` that add in any order: a dq in a buffer, and sums for dbias. A
     workspace of 256 bytes or more is needed, except by forward with one query, so that prefer="no_workspace" finds none.
 
-    Masks need cuDNN 9.10 or later. `cudnnpy.reference` computes in float64 and rounds once.
+    Masks need cuDNN 9.10 or later, and a dropout 9.14. `cudnnpy.reference` computes in float64 and rounds once.
 
     Examples
     --------
@@ -203,6 +257,7 @@ class Attention(PreferenceOptions, ArrayOperation):
     causal: CausalMask = False
     window: tuple[int | None, int | None] | None = None
     scale: float | None = None
+    dropout: float = 0.0
     layout: AttentionLayout = "BHSD"
 
     def _canonical(self) -> dict[str, Any]:
@@ -217,8 +272,11 @@ class Attention(PreferenceOptions, ArrayOperation):
             None if side is None else check_integer("window", side, 0, expected=expected) for side in self.window
         )
         scale = None if self.scale is None else check_number("scale", self.scale, finite=True)
+        dropout = check_number("dropout", self.dropout, finite=True)
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be a probability of 0 or more, and less than 1; got {dropout}")
         layout = check_option("layout", self.layout, LAYOUTS)
-        return super()._canonical() | {"window": window, "scale": scale, "layout": layout}
+        return super()._canonical() | {"window": window, "scale": scale, "dropout": dropout, "layout": layout}
 
     def forward(
         self,
@@ -228,6 +286,10 @@ class Attention(PreferenceOptions, ArrayOperation):
         bias: Array | None = None,
         lengths_q: Array | None = None,
         lengths_kv: Array | None = None,
+        page_table: Array | None = None,
+        seed: Array | None = None,
+        offset: Array | None = None,
+        mask: Array | None = None,
         out: ArrayT | None = None,
         statistics: ArrayT | bool = False,
         stream: Stream | None = None,
@@ -239,11 +301,21 @@ class Attention(PreferenceOptions, ArrayOperation):
         q : array
             (batch, heads, queries, head size), in the order of `layout`.
         k, v : array
-            (batch, heads of k, keys, head size), of q's dtype; v's head size is out's.
+            (batch, heads of k, keys, head size), of q's dtype; v's head size is out's. With a `page_table` pages of keys:
+            (pages, heads of k, keys of a page, head size), where the keys of a page are a power of two.
         bias : array, optional
             (batch, heads, queries, keys), or 1 on some of the first three axes; of q's dtype or float32.
         lengths_q, lengths_kv : array, optional
             The number of queries, and of keys, of each sequence: (batch,), in int32. Others are masked.
+        page_table : array, optional
+            (batch, 1, pages of a sequence, 1), in int32: which pages have the keys of each sequence, in order; the keys are a
+            multiple of 128. Each number is a page's, also beyond the length; the GPU alone reads them. `lengths_kv` must be
+            given.
+        seed, offset : array, optional
+            What the weights that a dropout keeps are drawn from: (1,), in int64. The same numbers keep the same weights.
+        mask : array, optional
+            For `cudnnpy.reference` alone, since cuDNN does not document what it draws: 1 for each weight that the dropout
+            keeps, else 0, (batch, heads, queries, keys), of q's dtype or float32.
         out : array, optional
             The result, (batch, heads, queries, head size of v), of q's dtype.
         statistics : bool or array
@@ -258,8 +330,9 @@ class Attention(PreferenceOptions, ArrayOperation):
             the exponentials of each query's scores, (batch, heads, queries, 1) in float32, which `backward` needs.
         """
         is_wanted, array = _wanted("statistics", statistics)
-        names = (*_INPUTS["forward"], *_OPTIONAL, *_RESULTS["forward"][: 1 + is_wanted])
-        inputs, outs = (q, k, v, bias, lengths_q, lengths_kv), (out, array)[: 1 + is_wanted]
+        names = _NAMES["forward", is_wanted]
+        inputs = (q, k, v, bias, lengths_q, lengths_kv, seed, offset, page_table, mask)
+        outs = (out, array)[: 1 + is_wanted]
         return self._run("Attention.forward", self, type(self)._forward, names, inputs, outs, stream, is_wanted)
 
     def backward(
@@ -273,6 +346,9 @@ class Attention(PreferenceOptions, ArrayOperation):
         bias: Array | None = None,
         lengths_q: Array | None = None,
         lengths_kv: Array | None = None,
+        seed: Array | None = None,
+        offset: Array | None = None,
+        mask: Array | None = None,
         dq: ArrayT | None = None,
         dk: ArrayT | None = None,
         dv: ArrayT | None = None,
@@ -285,7 +361,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         ----------
         dout : array
             The gradient with respect to out, of its shape and dtype.
-        q, k, v, bias, lengths_q, lengths_kv
+        q, k, v, bias, lengths_q, lengths_kv, seed, offset, mask
             The arguments of `forward`.
         out, statistics : array
             forward's results.
@@ -303,8 +379,8 @@ class Attention(PreferenceOptions, ArrayOperation):
             dq, dk, dv, and dbias if it is wanted.
         """
         is_wanted, array = _wanted("dbias", dbias)
-        names = (*_INPUTS["backward"], *_OPTIONAL, *_RESULTS["backward"][: 3 + is_wanted])
-        inputs = (dout, q, k, v, out, statistics, bias, lengths_q, lengths_kv)
+        names = _NAMES["backward", is_wanted]
+        inputs = (dout, q, k, v, out, statistics, bias, lengths_q, lengths_kv, seed, offset, mask)
         outs = (dq, dk, dv, array)[: 3 + is_wanted]
         result: tuple[ArrayT, ...] = self._run(
             "Attention.backward", self, type(self)._backward, names, inputs, outs, stream, is_wanted
@@ -320,6 +396,9 @@ class Attention(PreferenceOptions, ArrayOperation):
         bias: Array | TensorSpec | None = None,
         lengths_q: Array | TensorSpec | None = None,
         lengths_kv: Array | TensorSpec | None = None,
+        seed: Array | TensorSpec | None = None,
+        offset: Array | TensorSpec | None = None,
+        page_table: Array | TensorSpec | None = None,
         out: Array | TensorSpec | None = None,
         dout: Array | TensorSpec | None = None,
         *,
@@ -332,7 +411,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         ----------
         operation : {"forward", "backward"}
             The operation.
-        q, k, v, bias, lengths_q, lengths_kv, out, dout : array or TensorSpec
+        q, k, v, bias, lengths_q, lengths_kv, seed, offset, page_table, out, dout : array or TensorSpec
             As for `forward` and `backward`, but aligned to 16 bytes, with strides that are multiples of 16 bytes, and 1 on the
             last axis, since a plan makes no copies. `out` and `dout` are packed in q's order of strides by default.
             Statistics are packed, and new results have the order of strides of q, k, v and the bias; rows of a dbias start at
@@ -346,7 +425,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         -------
         Plan
             The plan. Its operands are q, k, v, the optional ones that are given, out and statistics; or dout, q, k, v, out,
-            statistics, the optional ones, dq, dk, dv and dbias.
+            statistics, the optional ones, dq, dk, dv and dbias. With `page_table` lengths_q is always one of them.
 
         Raises
         ------
@@ -355,7 +434,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         NoAlgorithmError
             No engine can run; the message has the table of candidates.
         """
-        given = q, k, v, bias, lengths_q, lengths_kv, out, dout
+        given = q, k, v, bias, lengths_q, lengths_kv, seed, offset, page_table, out, dout
         graph, ordinal = self._planned_graph(operation, given, dbias, device)
         return graph.plan(ordinal)
 
@@ -368,6 +447,9 @@ class Attention(PreferenceOptions, ArrayOperation):
         bias: Array | TensorSpec | None = None,
         lengths_q: Array | TensorSpec | None = None,
         lengths_kv: Array | TensorSpec | None = None,
+        seed: Array | TensorSpec | None = None,
+        offset: Array | TensorSpec | None = None,
+        page_table: Array | TensorSpec | None = None,
         out: Array | TensorSpec | None = None,
         dout: Array | TensorSpec | None = None,
         *,
@@ -383,7 +465,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         list of Candidate
             All candidates. `rejection_reason` is "" for a candidate that can be used.
         """
-        given = q, k, v, bias, lengths_q, lengths_kv, out, dout
+        given = q, k, v, bias, lengths_q, lengths_kv, seed, offset, page_table, out, dout
         graph, ordinal = self._planned_graph(operation, given, dbias, device)
         return graph.candidates(ordinal)
 
@@ -392,11 +474,15 @@ class Attention(PreferenceOptions, ArrayOperation):
     ) -> tuple[Graph, int | DeviceProfile]:
         """Return the graph of arrays and TensorSpecs, and the device. Raises ValueError for an empty or unsuitable tensor."""
         check_option("operation", operation, OPERATIONS)
-        given = dict(zip((*_INPUTS["forward"], *_OPTIONAL, "out", "dout"), tensors, strict=True))
+        given = dict(zip((*_INPUTS["forward"], *_PAGED, "out", "dout"), tensors, strict=True))
         if operation == "forward" and (dbias or given["dout"] is not None):
             raise ValueError("dout and dbias must be those of backward; got one for forward")
         specs, ordinal = specs_and_device(given, device)
         call = Call(Specs(specs), {}, ordinal or 0, 0, {})
+        if operation == "backward" and "page_table" in specs:
+            raise ValueError("page_table must be None for backward, which no engine computes of pages; got one")
+        if "page_table" in specs:
+            specs.setdefault("lengths_q", TensorSpec(call.specs["q"].shape[:1], "int32"))
         if operation == "backward":
             sizes, inputs = self._inputs(call)
             for name in ("dout", "out", "statistics"):
@@ -442,27 +528,39 @@ class Attention(PreferenceOptions, ArrayOperation):
                 if o.is_result and byte_extent(o.spec)
             ]
             return Program("attention of empty tensors", call.device, operands, steps), results
-        wanted, hidden = _for_engines(operands), list[Operand]()
+        wanted, hidden = _for_engines(operands), dict[Operand, ScratchBuffer]()
         if operation == "forward" and not has_last:
-            hidden = [Operand("statistics", self._new("statistics", sizes.shapes["statistics"], {}), True)]
+            made = Operand("statistics", self._new("statistics", sizes.shapes["statistics"], {}), True)
+            hidden[made] = ScratchBuffer(byte_extent(made.spec))
+        if sizes.pages and "lengths_q" not in call.specs:
+            made = Operand("lengths_q", TensorSpec((sizes.batch,), "int32", (1,)))
+            hidden[made] = ScratchBuffer(byte_extent(made.spec), fill(made.spec, sizes.queries))
         graph = _Composition(self, sizes, [*_on(operands, wanted), *hidden]).graph
         scratch = [byte_extent(spec) for o, spec in zip(operands, wanted, strict=True) if is_converted(o.spec, spec)]
-        plan = graph._plan_in(call, *scratch, *(byte_extent(operand.spec) for operand in hidden))
-        sources = [*range(len(operands)), *(scratch_buffer(operand.spec) for operand in hidden)]
+        plan = graph._plan_in(call, *scratch, *(one.size for one in hidden.values()))
+        every: dict[Operand, int | ScratchBuffer] = {operand: at for at, operand in enumerate(operands)} | hidden
+        sources = [
+            every[one] for one in sorted(every, key=lambda one: one.is_result)
+        ]  # the inputs of the graph come first
         executable = with_implicit_operands(plan.executable, sources, len(operands))
         return with_conversion_copies(plan.name, call.device, operands, executable, wanted, plan=plan), results
 
     def _operands(self, call: Call, operation: str, has_last: bool) -> tuple[Sizes, list[Operand]]:
         """Check the arrays of a call; return the sizes, and the operands with the axes BHSD, the results last."""
         sizes, tensors = self._inputs(call)
-        if raw.version() < _MASKS and (self.causal or self.window or any(name in tensors for name in _OPTIONAL)):
-            raise FunctionNotAvailableError(
-                f"masks and a bias of Attention need cuDNN {raw.version_text(_MASKS)} or later; "
-                f"the loaded release is {raw.version_text(raw.version())}"
-            )
+        is_masked = self.causal or self.window or any(name in tensors for name in _MASKING)
+        parts = ("masks and a bias", is_masked, _MASKS), ("dropouts", self.dropout, _DROPOUT)
+        for what, needed, since in parts:
+            if needed and raw.version() < since:
+                raise FunctionNotAvailableError(
+                    f"{what} of Attention need cuDNN {raw.version_text(since)} or later; "
+                    f"the loaded release is {raw.version_text(raw.version())}"
+                )
         q = tensors["q"]
         if operation == "backward" and "bias" in tensors and sizes.keys == 1:
-            raise ValueError("bias must be None in backward of one key, whose dq cuDNN computes wrongly; got a bias")
+            raise ValueError(
+                "bias must be None in backward of one key, for which cuDNN computes a wrong dq; got a bias"
+            )
         if has_last and operation == "backward":
             check_dbias(sizes, tensors["bias"].shape if "bias" in tensors else None)
         results = _RESULTS[operation][: None if has_last else -1]
@@ -482,7 +580,7 @@ class Attention(PreferenceOptions, ArrayOperation):
                 )
             else:
                 tensors[name] = self._new(name, sizes.shapes[name], tensors)
-        present = [name for name in _OPTIONAL if name in tensors]
+        present = [name for name in _PAGED if name in tensors]
         operands = [Operand(name, tensors[name]) for name in (*_INPUTS[operation], *present)]
         operands += [Operand(name, tensors[name], True) for name in results]
         check_no_overlaps(call, operands)
@@ -491,15 +589,26 @@ class Attention(PreferenceOptions, ArrayOperation):
     def _inputs(self, call: Call) -> tuple[Sizes, dict[str, TensorSpec]]:
         """Check q, k, v, the bias and the lengths; return the sizes and the tensors, with the axes BHSD."""
         bias = call.specs.get("bias")
-        shapes = {name: call.specs[name].shape for name in ("q", "k", "v", *(("bias",) if bias else ()))}
+        shapes = {name: call.specs[name].shape for name in "qkv"}
+        shapes |= {name: call.specs[name].shape for name in ("bias", "page_table") if name in call.specs}
         sizes = sizes_of(self.layout, shapes)
         q = check_input(call, "q", range(4, 5), DTYPES, empty=True)
+        check_lengths_of_pages(call.specs)
+        if "mask" in call.specs:
+            raise ValueError("mask must be None on a GPU, where seed and offset give it; got an array")
+        check_dropout(self.dropout, call.specs, ("seed", "offset"))
         tensors = {name: self._checked(call, name, sizes.shapes[name], q.dtype) for name in "qkv"}
         if bias is not None:
             tensors["bias"] = check_input(call, "bias", range(4, 5), (q.dtype, "float32"), empty=True)
         for name in ("lengths_q", "lengths_kv"):
             if name in call.specs:
                 tensors[name] = packed_like(call, name, (sizes.batch,), "int32")
+        for name in ("seed", "offset"):
+            if name in call.specs:
+                tensors[name] = packed_like(call, name, (1,), "int64")
+        if "page_table" in call.specs:
+            table = call.specs["page_table"].shape
+            tensors["page_table"] = packed_like(call, "page_table", table, "int32")
         return sizes, tensors
 
     def _checked(self, call: Call, name: str, shape: tuple[int, ...], dtype: str) -> TensorSpec:
@@ -533,7 +642,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         left, right, diagonal = self._band(sizes)
         is_right = left is not None and sizes.queries - 1 + diagonal - left >= sizes.keys
         is_left = right is not None and diagonal + right < 0
-        return is_left or is_right or any(name in given for name in _OPTIONAL)
+        return is_left or is_right or any(name in given for name in _MASKING)
 
 
 def _wanted(name: str, given: Any) -> tuple[bool, Any]:
@@ -553,7 +662,7 @@ def _for_engines(operands: Sequence[Operand]) -> list[TensorSpec]:
     for name, spec, *_ in operands:
         if name == "dbias":
             spec = spec._replace(dtype=dtype)
-        if spec.dtype != "int32":
+        if not spec.dtype.startswith("int"):
             spec = _in_rows_of_16_bytes(spec)
         wanted.append(spec)
     return wanted
@@ -585,19 +694,26 @@ class _Composition:
         self.has_dbias = any(operand.name == "dbias" for operand in operands)
         self.graph = graph = Graph(**options._preferences())
         self.tensors: dict[str, Node] = {}
+        self.mask: Node | None = None  # of a dropout
         for name, spec, is_result, *_ in operands:
             if name == "bias":
                 self.bias_shape = spec.shape
             if not is_result:
                 self.tensors[name] = graph.tensor(name, self.along_queries(name, spec))
         self.dtype = self.tensors["q"].spec.dtype
+        self.each = self.valid()
         made = self.gradients() if "dout" in self.tensors else self.attention()
         for name, spec, is_result, *_ in operands:
             if is_result:
                 graph.output(name, made[name], spec.dtype, spec.strides)
 
     def along_queries(self, name: str, spec: TensorSpec) -> TensorSpec:
-        """Return lengths, or a bias that is broadcast along the queries, as a tensor with all queries, with stride 0."""
+        """Return lengths, or a bias that is broadcast along the queries, as a tensor with all queries, with stride 0.
+
+        Numbers get four axes.
+        """
+        if name in ("seed", "offset"):
+            return spec._replace(shape=(1, 1, 1, 1), strides=(1, 1, 1, 1))
         if name.startswith("lengths"):
             return spec._replace(shape=(self.sizes.batch, 1, self.sizes.queries, 1), strides=(1, 1, 0, 1))
         if name == "bias" and spec.shape[2] == 1:
@@ -613,22 +729,30 @@ class _Composition:
         powers = g.pointwise("exp", g.pointwise("sub", scores, largest))
         total = g.reduction("add", powers, (3,))
         statistics = g.pointwise("add", largest, g.pointwise("log", total))
-        weights = g.pointwise("div", powers, total, dtype=self.dtype)
-        return {"out": g.matmul(weights, self.tensors["v"]), "statistics": statistics}
+        dropout = self.options.dropout
+        weights = g.pointwise("div", powers, total, dtype=None if dropout else self.dtype)
+        if dropout:
+            weights = g.pointwise("mul", self.kept(weights), self.number(1 / (1 - dropout)), dtype=self.dtype)
+        queries, keys = self.each.get("lengths_q"), self.each.get("lengths_kv")
+        return {"out": g.matmul(weights, self.loaded("v"), m=queries, k=keys), "statistics": statistics}
 
     def gradients(self) -> dict[str, Node]:
         """Add the operations of backward; return the results by name."""
         g, tensors = self.graph, self.tensors
-        dout, one = tensors["dout"], self.number(1.0)
-        sums = g.pointwise("mul", g.reduction("add", g.pointwise("mul", dout, tensors["out"]), (3,)), one)
+        dout, dropout = tensors["dout"], self.options.dropout
+        share = self.number(1 - dropout)  # kept weights are divided by it; so are the gradients of scores, at the end
+        factor = self.number(1 / (1 - dropout)) if dropout else share
+        sums = g.pointwise("mul", g.reduction("add", g.pointwise("mul", dout, tensors["out"]), (3,)), share)
         differences = g.pointwise("sub", self.scores(), tensors["statistics"])
         if self.options._may_lack_keys(self.sizes, tensors):  # -infinity less -infinity is NaN
             is_number = g.pointwise("cmp_ge", differences, self.number(LOWEST))
             differences = g.pointwise("binary_select", differences, self.number(LOWEST), is_number)
         weights = g.pointwise("exp", differences)
-        stored = g.pointwise("mul", weights, one, dtype=self.dtype)
-        of_weights = g.matmul(dout, self.transposed(tensors["v"]))
+        stored = g.pointwise("mul", self.kept(weights), factor, dtype=self.dtype)
+        of_weights = self.kept(g.matmul(dout, self.transposed(tensors["v"])))
         of_scores = g.pointwise("mul", g.pointwise("sub", of_weights, sums), weights)
+        if dropout:
+            of_scores = g.pointwise("mul", of_scores, factor)
         scaled = g.pointwise("mul", of_scores, self.number(self.scale), dtype=self.dtype)
         return {
             "dq": g.matmul(scaled, tensors["k"]),
@@ -637,11 +761,24 @@ class _Composition:
             **({"dbias": self.of_bias(of_scores)} if self.has_dbias else {}),
         }
 
+    def kept(self, weights: Node) -> Node:
+        """Add what a dropout keeps of weights or of their gradients: a product with a mask that is drawn."""
+        if not self.options.dropout:
+            return weights
+        if self.mask is None:
+            numbers: dict[str, Any] = {name: self.tensors[name] for name in ("seed", "offset")}
+            how: dict[str, Any] = {"distribution": "bernoulli", "probability": 1 - self.options.dropout}
+            self.mask = self.graph.add("rng", shape=self.sizes.scores, **numbers, **how)["y"]
+        return self.graph.pointwise("mul", weights, self.mask)
+
     def scores(self) -> Node:
         """Add the scores with the bias and the masks. Each mask generates its own indices of the tensor that it masks."""
         g, tensors = self.graph, self.tensors
         left, right, diagonal = self.options._band(self.sizes)
         lengths_q, lengths_kv = (tensors.get(name) for name in ("lengths_q", "lengths_kv"))
+        is_bottom_right = self.options.causal == "bottom_right"
+        if lengths_kv is not None and self.sizes.queries == 1 and left is right is None and "dout" not in tensors:
+            is_bottom_right, right = True, 0  # the same keys
 
         def query(x: Node) -> Node:
             return g.pointwise("gen_index", x, axis=2)
@@ -652,7 +789,9 @@ class _Composition:
         def selected(x: Node, allowed: Node) -> Node:
             return g.pointwise("binary_select", x, self.number(-math.inf), allowed)
 
-        x = g.pointwise("mul", g.matmul(tensors["q"], self.transposed(tensors["k"])), self.number(self.scale))
+        valid_q, valid_kv = (self.each.get(name) for name in ("lengths_q", "lengths_kv"))
+        products = g.matmul(tensors["q"], self.loaded("k", is_transposed=True), m=valid_q, n=valid_kv)
+        x = g.pointwise("mul", products, self.number(self.scale))
         if "bias" in tensors:
             x = g.pointwise("add", x, tensors["bias"])
             x = selected(x, g.pointwise("logical_not", g.pointwise("cmp_lt", x, self.number(LEAST))))  # NaN stays
@@ -660,7 +799,7 @@ class _Composition:
             x = selected(x, g.pointwise("cmp_lt", query(x), lengths_q))
         if lengths_kv is not None:
             x = selected(x, g.pointwise("cmp_lt", key(x), lengths_kv))
-        if self.options.causal == "bottom_right" and not lengths_q is lengths_kv is None:
+        if is_bottom_right and not lengths_q is lengths_kv is None:
             keys = g.number(self.sizes.keys, dtype="int32") if lengths_kv is None else lengths_kv
             queries = g.number(self.sizes.queries, dtype="int32") if lengths_q is None else lengths_q
 
@@ -685,6 +824,26 @@ class _Composition:
         if by == 0:
             return indices
         return self.graph.pointwise("add", indices, self.graph.number(by, dtype="int32"), **_INT32)
+
+    def valid(self) -> dict[str, Node]:
+        """Add the lengths as one number for each sequence, which pages need: the memory of those of all queries."""
+        part: dict[str, Any] = {"start": (0, 0, 0, 0), "limit": (self.sizes.batch, 1, 1, 1), "stride": (1, 1, 1, 1)}
+        names = ("lengths_q", "lengths_kv") if self.sizes.pages else ()
+        return {name: self.graph.add("slice", x=self.tensors[name], **part)["y"] for name in names}
+
+    def loaded(self, name: str, is_transposed: bool = False) -> Node:
+        """Return k or v, or its transpose, where they are pages as what is loaded from them."""
+        tensor, (batch, _, heads, _, keys, *_) = self.tensors[name], self.sizes
+        if not self.sizes.pages:
+            return self.transposed(tensor) if is_transposed else tensor
+        shape = batch, heads, keys, tensor.shape[3]
+        axes = (0, 1, 3, 2) if is_transposed else range(4)
+        there: dict[str, Any] = {
+            "shape": [shape[axis] for axis in axes],
+            "strides": [packed_strides(shape)[axis] for axis in axes],
+        }
+        operands: dict[str, Any] = {"sequence": self.each["lengths_kv"], "page_table": self.tensors["page_table"]}
+        return self.graph.add("paged_cache_load", container=tensor, **operands, **there)["y"]
 
     def transposed(self, x: Node) -> Node:
         """Add a transposition of the last two axes: the same memory with other strides."""

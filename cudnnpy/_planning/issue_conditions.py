@@ -212,6 +212,11 @@ def indexes_rows_of_batches(traits: ProblemTraits) -> bool:
     return "indexes rows of batches" in traits.facts
 
 
+def selects_by_numbers(traits: ProblemTraits) -> bool:
+    """the gradient of attention with a selection by a comparison of other numbers than indices"""
+    return "selects by numbers in attention's gradient" in traits.facts
+
+
 def scales_float8_otherwise(traits: ProblemTraits) -> bool:
     """a matrix product of float8 with a number by value, or with a result of another type than float8"""
     return "scales float8 otherwise" in traits.facts

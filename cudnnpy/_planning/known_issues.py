@@ -55,6 +55,7 @@ from cudnnpy._planning.issue_conditions import (
     pads_unevenly,
     resamples_result,
     scales_float8_otherwise,
+    selects_by_numbers,
     sums_channels_first,
 )
 
@@ -394,6 +395,14 @@ ISSUES: tuple[Issue, ...] = (
         has_index,
         "generates wrong indices of the innermost axis",
         detail="the last axis of matrix products, and the channels of convolutions and data gradients",
+    ),
+    Issue(
+        "attention-gradient",
+        ("graph",),
+        (7,),
+        selects_by_numbers,
+        "computes a wrong gradient of v",
+        detail="engine 6 is right",
     ),
     Issue(
         "graph-float8-number",

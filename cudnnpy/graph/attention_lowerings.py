@@ -26,6 +26,9 @@ class Part(NamedTuple):
     views: dict[int, int]  #: for tensors that share the memory of an input of the problem, the input, by unique ids
     buffer: int = 0  #: the unique id of the buffer of dq; 0 without one
     sums: tuple[int, ...] = ()  #: results that engines may add to in any order, which are cleared before
+    filled: tuple[
+        tuple[int, float], ...
+    ] = ()  #: results that engines may leave unwritten, and what they are filled with
 
 
 def parts(graph: OperationGraph) -> list[Part]:
@@ -33,7 +36,7 @@ def parts(graph: OperationGraph) -> list[Part]:
     viewed, views = with_views(graph)
     products = [one for one in viewed.operations if one.kind == "matmul"]
     if len(products) < PRODUCTS_OF_GRADIENT:
-        return [Part(viewed, views)]
+        return [Part(viewed, views, filled=_of_empty_sequences(viewed, products[-1]) if products else ())]
     outputs = set(viewed.outputs)
     maker: dict[Any, str] = {uid: one.kind for one in viewed.operations for _, uid in one.results}
     sums = tuple(
@@ -55,18 +58,39 @@ def parts(graph: OperationGraph) -> list[Part]:
     return found
 
 
+def _of_empty_sequences(graph: OperationGraph, product: Operation) -> tuple[tuple[int, float], ...]:
+    """Return the results of attention with pages of keys, and what they are for a sequence without queries or keys.
+
+    Engines leave them unwritten (cuDNN 9.19), but for one query.
+    """
+    ((_, out),), specs = product.results, graph.specs
+    if all(one.kind != "paged_cache_load" for one in graph.operations) or specs[out].shape[2] == 1:
+        return ()
+    statistics = ((uid, -math.inf) for uid in graph.outputs if uid != out and specs[uid].dtype == "float32")
+    return ((out, 0.0), *statistics)
+
+
 def with_views(graph: OperationGraph) -> tuple[OperationGraph, dict[int, int]]:
-    """Return the graph with tensors in memory for transposed inputs, and these inputs by the tensors' unique ids."""
+    """Return the graph with tensors in memory for transposed inputs, and these inputs by the tensors' unique ids.
+
+    An element of an axis that an input is broadcast along, a slice, is also the input's memory.
+    """
     inputs, specs = set(graph.in_memory) - set(graph.outputs), graph.specs
     virtual = {tensor.uid for tensor in graph.tensors if tensor.is_virtual}
     views: dict[int, int] = {}
     for one in graph.operations:
         x, y = one.tensors.get("x"), one.tensors.get("y")
-        if one.kind != "reshape" or one.option("mode") is not None or x not in inputs or y not in virtual:
+        if (
+            one.kind not in ("reshape", "slice")
+            or one.option("mode") is not None
+            or x not in inputs
+            or y not in virtual
+        ):
             continue
         assert isinstance(x, int)
         assert isinstance(y, int)
-        if _axes(specs[x]) == _axes(specs[y]):
+        axes = [(t, n) for t, n in _axes(specs[x]) if t or one.kind == "reshape"]
+        if axes == _axes(specs[y]):
             views[y] = x
     if not views:
         return graph, {}

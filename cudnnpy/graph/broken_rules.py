@@ -27,6 +27,12 @@ _REDUCTIONS = {
 }
 _SOFTMAX_REDUCTIONS = {raw.CUDNN_REDUCE_TENSOR_ADD, raw.CUDNN_REDUCE_TENSOR_MAX}
 _LOGICAL = {raw.CUDNN_POINTWISE_LOGICAL_AND, raw.CUDNN_POINTWISE_LOGICAL_OR, raw.CUDNN_POINTWISE_LOGICAL_NOT}
+_COMPARISONS = {
+    raw.CUDNN_POINTWISE_CMP_GE,
+    raw.CUDNN_POINTWISE_CMP_GT,
+    raw.CUDNN_POINTWISE_CMP_LE,
+    raw.CUDNN_POINTWISE_CMP_LT,
+}
 _INTERPOLATIONS = {raw.CUDNN_RESAMPLE_BILINEAR, raw.CUDNN_RESAMPLE_NEAREST}
 
 
@@ -207,12 +213,38 @@ def _of_attention(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attent
 
 def _of_lengths(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-lengths
     """The masks of the lengths of attention, one right after the other, must have indices of tensors of their own."""
+    masks = _masks_of_lengths(graph)
+    others = {tensors["x"] for tensors in _selections(graph)}
+    for masked, (scores, indexed_uid, lengths, _) in masks.items():
+        before = masks.get(scores)
+        if before is not None and before[:2] == (indexed_uid, indexed_uid) and masked not in others:
+            yield lengths, "indices of the scores that it masks, where lengths have masked them before"
+
+
+def _of_one_query(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-lengths-alone
+    """The lengths of the keys of one query are read right beside a comparison of its index with theirs."""
+    if not _is_attention(graph) or _is_gradient(graph):
+        return
+    indices = {uid for one in graph.operations for _, uid in one.results}
+    has_diagonal = any(
+        one.option("mode") in _COMPARISONS and {one.tensors["x"], one.tensors["b"]} <= indices
+        for one in graph.operations
+    )
+    for masked, (_, _, lengths, axis) in _masks_of_lengths(graph).items():
+        *_, queries, keys = graph.specs[masked].shape
+        if queries == 1 < keys and axis == 3 and not has_diagonal:
+            yield lengths, "beside it a selection where the index of the query + lengths - 1 >= those of the keys"
+
+
+def _selections(graph: OperationGraph) -> list[dict[str, Any]]:
+    return [one.tensors for one in graph.operations if one.option("mode") == raw.CUDNN_POINTWISE_BINARY_SELECT]
+
+
+def _masks_of_lengths(graph: OperationGraph) -> dict[int, tuple[int, int, int, int]]:
+    """Return for masked scores the scores, the tensor whose indices are compared, the lengths, and the indices' axis."""
     maker = {uid: one for one in graph.operations for _, uid in one.results}
-    selections: list[dict[str, Any]] = [
-        one.tensors for one in graph.operations if one.option("mode") == raw.CUDNN_POINTWISE_BINARY_SELECT
-    ]
-    masks: dict[int, tuple[int, int, int]] = {}  # from the masked scores to the scores, the indexed tensor, the lengths
-    for tensors in selections:
+    masks: dict[int, tuple[int, int, int, int]] = {}
+    for tensors in _selections(graph):
         flags = maker.get(tensors["t"])
         if flags is None or flags.option("mode") != raw.CUDNN_POINTWISE_CMP_LT:
             continue
@@ -220,12 +252,8 @@ def _of_lengths(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attentio
         index = maker.get(compared["x"])
         if index is not None and index.option("mode") == raw.CUDNN_POINTWISE_GEN_INDEX and compared["b"] not in maker:
             indexed: dict[str, Any] = index.tensors
-            masks[tensors["y"]] = tensors["x"], indexed["x"], compared["b"]
-    others = {tensors["x"] for tensors in selections}
-    for masked, (scores, indexed_uid, lengths) in masks.items():
-        before = masks.get(scores)
-        if before is not None and before[:2] == (indexed_uid, indexed_uid) and masked not in others:
-            yield lengths, "indices of the scores that it masks, where lengths have masked them before"
+            masks[tensors["y"]] = tensors["x"], indexed["x"], compared["b"], index.option("axis")
+    return masks
 
 
 def _of_maximum_gradients(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # resample-gradient
@@ -402,4 +430,5 @@ _REJECTIONS: tuple[tuple[Callable[[OperationGraph], Iterator[tuple[int, str]]], 
     (_of_selections, "ignores it"),
     (_of_queries, "reads only the first row right"),
     (_of_keys, "misreads it"),
+    (_of_one_query, "reads it in steps of 128 keys"),
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, are_channels_last, is_format_ambiguous
+from cudnnpy.graph.attention_lowerings import PRODUCTS_OF_GRADIENT
 from cudnnpy.graph.kinds import pointwise_name
 from cudnnpy.graph.operation_graph import Operation, OperationGraph, each_uid
 
@@ -122,6 +123,16 @@ def _indexes_outside_attention(graph: OperationGraph) -> bool:
     return len(_of(graph, "matmul")) < 2 and any(_modes(graph, "gen_index"))
 
 
+def _selects_by_numbers(graph: OperationGraph) -> bool:
+    """Return whether a gradient of attention compares what is no index."""
+    indices = {uid for one, _ in _modes(graph, "gen_index") for _, uid in one.results}
+    for one, tensors in (*_modes(graph, "add"), *_modes(graph, "sub")):
+        if not indices.isdisjoint((tensors["x"], tensors["b"])):
+            indices.update(uid for _, uid in one.results)
+    compared = ({tensors["x"], tensors["b"]} for _, tensors in _modes(graph, "cmp_"))
+    return len(_of(graph, "matmul")) >= PRODUCTS_OF_GRADIENT and any(indices.isdisjoint(pair) for pair in compared)
+
+
 def _scales_float8_otherwise(graph: OperationGraph) -> bool:
     specs, products = graph.specs, [one.tensors for one in _of(graph, "matmul")]
     factors = {specs[one[name]].dtype for one in products for name in "ab"}  # type: ignore[index]
@@ -157,6 +168,7 @@ _FACTS: dict[str, Callable[[OperationGraph], bool]] = {
     "only reduces uneven channels": _only_reduces_uneven_channels,
     "indexes rows of batches": _indexes_rows_of_batches,
     "indexes outside attention": _indexes_outside_attention,
+    "selects by numbers in attention's gradient": _selects_by_numbers,
     "scales float8 otherwise": _scales_float8_otherwise,
     "converts uneven int8": _converts_uneven_int8,
     "has signed block scales": _has_signed_block_scales,

@@ -342,17 +342,18 @@ class GraphLowering:
 
     def executable(self, plan: Descriptor, target: Target) -> Executable:
         """Return the executable of an execution plan, with the numbers of the graph as constants."""
-        graph, views, buffer, sums = self.part
+        graph, views, buffer, sums, filled = self.part
         constants = tuple((uid, c_number(number, dtype)) for uid, number, dtype in graph.numbers)
         planned = GraphExecutable(plan, graph.in_memory, constants)
         operands = self.problem.graph.in_memory
-        if not (views or buffer or sums):
+        if not (views or buffer or sums or filled):
             return planned
         indices = {uid: index for index, uid in enumerate((*operands, buffer))}
         sources = tuple(indices[views.get(uid, uid)] for uid in graph.in_memory)
         cleared = [*sums, *([buffer] if buffer and raw.version() < _CLEARED else [])]
-        clear = [Step(fill(graph.specs[uid], 0.0), (indices[uid],)) for uid in cleared]
-        return StepSequence([*clear, Step(planned, sources)], [byte_extent(graph.specs[buffer])] if buffer else [])
+        fills = [(uid, 0.0) for uid in cleared] + [*filled]
+        before = [Step(fill(graph.specs[uid], value), (indices[uid],)) for uid, value in fills]
+        return StepSequence([*before, Step(planned, sources)], [byte_extent(graph.specs[buffer])] if buffer else [])
 
     @property
     def is_deterministic(self) -> bool:

@@ -7,7 +7,14 @@ import math
 import numpy as np
 
 from cudnnpy._layers import attention as device
-from cudnnpy._layers.attention import LEAST, Sizes, in_layout, sizes_of
+from cudnnpy._layers.attention import (
+    LEAST,
+    Sizes,
+    check_dropout,
+    check_lengths_of_pages,
+    in_layout,
+    sizes_of,
+)
 from cudnnpy.reference import _arrays
 from cudnnpy.reference._arrays import Array, Float64
 from cudnnpy.reference._numpy_operation import Arrays, NotInReference, NumpyOperation
@@ -32,7 +39,7 @@ class Attention(NumpyOperation, device.Attention):
         powers = np.exp(scores - largest)
         total = powers.sum(3, keepdims=True)
         weights = np.where(total == 0, 0.0, powers / total)
-        out = in_layout_of(weights @ _repeated(values["v"], sizes.heads), self.layout)
+        out = in_layout_of(self._kept(weights, values) @ _repeated(values["v"], sizes.heads), self.layout)
         results = [_arrays.store(out, given["q"].dtype, arrays["out"])]
         if statistics:
             results.append(_arrays.store(largest + np.log(total), np.dtype("float32"), arrays["statistics"]))
@@ -56,12 +63,13 @@ class Attention(NumpyOperation, device.Attention):
         weights = np.where(np.isneginf(scores), 0.0, np.exp(scores - values["statistics"]))
         k, v = (_repeated(values[name], sizes.heads) for name in "kv")
         dout, out = values["dout"], values["out"]
-        of_scores = weights * (dout @ v.swapaxes(2, 3) - (dout * out).sum(3, keepdims=True))
+        of_weights = self._kept(dout @ v.swapaxes(2, 3), values)
+        of_scores = weights * (of_weights - (dout * out).sum(3, keepdims=True))
         scale = self._scale(sizes)
         gradients = {
             "dq": scale * of_scores @ k,
             "dk": _of_heads(scale * of_scores.swapaxes(2, 3) @ values["q"], sizes),
-            "dv": _of_heads(weights.swapaxes(2, 3) @ dout, sizes),
+            "dv": _of_heads(self._kept(weights, values).swapaxes(2, 3) @ dout, sizes),
         }
         results = [
             _arrays.store(in_layout_of(gradient, self.layout), q.dtype, arrays[name])
@@ -81,12 +89,20 @@ class Attention(NumpyOperation, device.Attention):
             _arrays.check_same_dtype(name, given[name], "q", given["q"])
         if arrays["bias"] is not None:
             given["bias"] = _arrays.check_array("bias", arrays["bias"], (given["q"].dtype.name, "float32"))
+        if arrays["page_table"] is not None:
+            given["page_table"] = _arrays.check_array("page_table", arrays["page_table"], ("int32",))
+        check_lengths_of_pages(arrays)
+        check_dropout(self.dropout, arrays, ("mask",))
         sizes = sizes_of(self.layout, {name: array.shape for name, array in given.items()})
         for name in ("lengths_q", "lengths_kv"):
             if arrays[name] is not None:
                 given[name] = _arrays.check_array(name, arrays[name], ("int32",))
                 if given[name].shape != (sizes.batch,):
                     raise ValueError(f"{name} must have shape {(sizes.batch,)}; got shape {given[name].shape}")
+        if arrays["mask"] is not None:
+            given["mask"] = _arrays.check_array("mask", arrays["mask"], (given["q"].dtype.name, "float32"))
+            if given["mask"].shape != sizes.scores:
+                raise ValueError(f"mask must have shape {sizes.scores}; got shape {given['mask'].shape}")
         return sizes, given
 
     def _check_results(
@@ -100,13 +116,22 @@ class Attention(NumpyOperation, device.Attention):
 
     def _in_float64(self, given: dict[str, Array]) -> dict[str, Float64]:
         """Return the arrays in float64, with the axes BHSD."""
-        without_layout = ("bias", "statistics", "lengths_q", "lengths_kv")
-        return {
+        without_layout = ("bias", "statistics", "lengths_q", "lengths_kv", "mask")
+        table = given.get("page_table")
+        values = {
             name: array.astype(np.float64)
             if name in without_layout
             else in_layout_of(array.astype(np.float64), self.layout)
             for name, array in given.items()
+            if name != "page_table"
         }
+        if table is not None:
+            values |= {name: _out_of_pages(values[name], table) for name in "kv"}
+        return values
+
+    def _kept(self, weights: Float64, values: dict[str, Float64]) -> Float64:
+        """Return what the dropout keeps of weights, or of their gradients."""
+        return weights * values["mask"] / (1 - self.dropout) if self.dropout else weights
 
     def _scale(self, sizes: Sizes) -> float:
         return 1 / math.sqrt(sizes.head_size) if self.scale is None else self.scale
@@ -136,6 +161,17 @@ class Attention(NumpyOperation, device.Attention):
 def in_layout_of(array: Array, layout: str) -> Array:
     """Return an array with the axes BHSD with those of a layout, or the reverse."""
     return array.swapaxes(1, 2) if layout == "BSHD" else array
+
+
+def _out_of_pages(container: Float64, table: Array) -> Float64:
+    """Return the keys (batch, heads, keys, size) of pages (pages, heads, keys of a page, size) that a table names."""
+    pages = table[:, 0, :, 0]
+    if pages.size and not 0 <= pages.min() <= pages.max() < len(container):
+        raise ValueError(
+            f"page_table must have numbers of the {len(container)} pages; got {pages.min()} to {pages.max()}"
+        )
+    _, heads, _, size = container.shape
+    return container[pages].swapaxes(1, 2).reshape(len(pages), heads, -1, size)
 
 
 def _repeated(array: Float64, heads: int) -> Float64:

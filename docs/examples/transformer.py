@@ -1,4 +1,4 @@
-"""A small transformer that trains with cudnnpy.Attention, and then decodes with a cache of its keys.
+"""A small transformer that trains with cudnnpy.Attention, and then decodes with its keys in pages.
 
     python docs/examples/transformer.py [--device auto|cpu|cuda] [--steps N] [--tokens N]
 
@@ -18,6 +18,8 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 import cudnnpy
 
 WIDTH, HEADS, LAYERS, NUMBERS = 128, 4, 2, 16  # tokens are numbers modulo 16
+PAGE = 16  # the keys of a page
+MULTIPLE = 128  # of the keys that a table names for a sequence
 BATCH, LONGEST = 16, 256
 ALLOWED = 0.03  # of the largest value: attention is in float16
 
@@ -58,32 +60,38 @@ def by_torch(q, k, v, is_causal=True):
     return scaled_dot_product_attention(q, k, v, is_causal=is_causal).transpose(1, 2)
 
 
-class Cache:
-    """The keys and values of one layer, in memory for the longest sequence."""
+class PagedCache:
+    """The keys and values of one layer in pages, whose order is arbitrary; a sequence takes a page where it needs one."""
+
+    def __init__(self, batch, longest, device):
+        pages = -(-longest // MULTIPLE) * MULTIPLE // PAGE
+        shape = (batch * pages, PAGE, HEADS, WIDTH // HEADS)
+        self.k, self.v = torch.zeros(2, *shape, dtype=torch.float16, device=device)
+        self.table = torch.randperm(batch * pages, device=device).to(torch.int32).view(batch, 1, pages, 1)
+        self.lengths = torch.zeros(batch, dtype=torch.int32, device=device)
+        self.ones = torch.ones_like(self.lengths)  # one query of each sequence; without it a memset would write it
+        self.length = 0
+
+    def __call__(self, q, k, v):
+        page = self.table[:, 0, self.length // PAGE, 0].long()
+        self.k[page, self.length % PAGE], self.v[page, self.length % PAGE] = k[:, 0], v[:, 0]
+        self.length += 1
+        self.lengths.fill_(self.length)
+        lengths = {"lengths_q": self.ones, "lengths_kv": self.lengths}
+        return attend("forward", False, q, self.k, self.v, **lengths, page_table=self.table)
+
+
+class DenseCache:
+    """The keys and values of one layer, for PyTorch."""
 
     def __init__(self, batch, longest, device):
         shape = (batch, longest, HEADS, WIDTH // HEADS)
         self.k, self.v = torch.zeros(2, *shape, dtype=torch.float16, device=device)
-        self.lengths = torch.zeros(batch, dtype=torch.int32, device=device)
         self.length = 0
 
-    def add(self, k, v):
-        """Add the keys and values of a token."""
+    def __call__(self, q, k, v):
         self.k[:, self.length], self.v[:, self.length] = k[:, 0], v[:, 0]
         self.length += 1
-        self.lengths.fill_(self.length)
-
-    def __call__(self, q, k, v):
-        """Compute attention by cudnnpy: the length is in device memory, so that one plan serves all tokens."""
-        self.add(k, v)
-        return attend("forward", False, q, self.k, self.v, lengths_kv=self.lengths)
-
-
-class CacheOfTorch(Cache):
-    """The same for PyTorch."""
-
-    def __call__(self, q, k, v):
-        self.add(k, v)
         return by_torch(q, self.k[:, : self.length], self.v[:, : self.length], is_causal=False)
 
 
@@ -193,12 +201,14 @@ def main(arguments=None):
     losses = train(network, options.steps, 24, device)
     print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f} in {options.steps} steps, gradients as PyTorch's")
     sequences = progressions(4 + options.tokens, device)
-    found = decode(network, sequences[:, :4], options.tokens, Cache, is_checked=True)
+    found = decode(network, sequences[:, :4], options.tokens, PagedCache, is_checked=True)
     right = float((found == sequences)[:, 4:].float().mean())
-    print(f"{options.tokens} tokens decoded as by PyTorch; {right:.0%} continue the progression")
+    print(
+        f"{options.tokens} tokens decoded from pages of {PAGE} keys as by PyTorch; {right:.0%} continue the progression"
+    )
     if device == "cuda":
         tokens = progressions(LONGEST, device)
-        ways = [("cudnnpy", CausalAttention.apply, Cache), ("PyTorch", by_torch, CacheOfTorch)]
+        ways = [("cudnnpy", CausalAttention.apply, PagedCache), ("PyTorch", by_torch, DenseCache)]
         for name, attention, cache in ways:
             of_step = milliseconds(lambda attention=attention: step(network, tokens, attention))
             of_token = milliseconds(lambda cache=cache: decode(network, tokens[:, :4], 60, cache)) / 63

@@ -34,7 +34,7 @@ from cudnnpy._planning.known_issues import ISSUES, Issue
 from cudnnpy.errors import StatusError
 from cudnnpy.graph.convolutions import convolution_graph, uids
 from cudnnpy.graph.descriptors import build_graph
-from cudnnpy.graph.operation_graph import c_number, canonical_graph
+from cudnnpy.graph.operation_graph import canonical_graph
 from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.reference.graph import compare, evaluate
@@ -502,9 +502,8 @@ def evaluated(trial: Evaluated, found: EngineConfiguration, handle: Handle) -> s
     """What is wrong with the outputs of a graph, "" if nothing is; None where the engine cannot run it."""
     g = trial.graph
     data, canonical = canonical_graph(g._operation_graph({}))
-    numbers = tuple((uid, c_number(number, dtype)) for uid, number, dtype in data.numbers)
     try:
-        executable = GraphExecutable(found.finalize(), data.in_memory, numbers)
+        executable = next(GraphProblem(data, 0).lowerings()).executable(found.finalize(), Target(handle))
     except StatusError:
         return None
     buffers = {canonical[node.uid]: Buffer(node.spec) for node in (*g.inputs, *g.outputs)}

@@ -10,12 +10,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_problems import NUMBERS, Arrays, Drawn, as_operand, drawn, for_graph, graph_of, has_dbias, keys_of
+from attention_problems import (
+    NUMBERS,
+    Arrays,
+    Drawn,
+    as_operand,
+    drawn,
+    for_graph,
+    graph_of,
+    has_dbias,
+    in_pages,
+    keys_of,
+)
 
 import cudnnpy
 from cudnnpy import Attention, NoAlgorithmError, reference
 
 EXAMPLES = int(os.environ.get("CUDNNPY_PROPERTY_EXAMPLES", "60"))
+SIZES = (1, 2, 5, 16, 33, 64, 80, 130, 320)  # of queries, and of keys
 LARGE = [
     # batch, heads, heads of k, queries, keys, head size, head size of v
     (2, 4, 4, 256, 256, 64, 64),
@@ -82,20 +94,20 @@ def check(problem: Drawn, **options: Any) -> None:
     assert cudnnpy.to_numpy(alone).tobytes() == cudnnpy.to_numpy(results["out"]).tobytes()
     if "bias" in arrays and keys_of(problem) == 1:
         return  # refused by name
-    if is_without_engine(problem):
-        with pytest.raises(NoAlgorithmError):
-            attention.backward(**on_gpu)
-        return
     if "dbias" in gradients and (options.get("deterministic") or arrays["bias"].shape[3] % 8):
         del gradients["dbias"]  # no engine is known to add it in one order, nor for other numbers of keys
     results = {name: poison(array.shape, array.dtype) for name, array in gradients.items()}
     given = {name: on_gpu[name] for name in ("dout", "q", "k", "v", "out", "statistics", *problem.others())}
-    attention.backward(**given, **results)
+    try:
+        attention.backward(**given, **results)
+    except NoAlgorithmError:
+        assert may_lack_engines(problem)
+        return
     compare("backward", problem, {**arrays, **made}, results, gradients)
 
 
-def is_without_engine(problem: Drawn) -> bool:
-    """Return whether no engine computes the gradients, whose masks depend on too many lengths and rows."""
+def may_lack_engines(problem: Drawn) -> bool:
+    """Return whether the masks of the gradients depend on so many lengths and rows that there may be no engine."""
     lengths = sum(name in problem.arrays for name in ("lengths_q", "lengths_kv"))
     is_left = problem.options.get("window", (None,))[0] is not None
     queries = problem.arrays["q"].shape[1 if problem.options["layout"] == "BSHD" else 2]
@@ -105,7 +117,7 @@ def is_without_engine(problem: Drawn) -> bool:
 
 @pytest.mark.parametrize("seed", range(EXAMPLES))
 def test_drawn_problems(seed: int) -> None:
-    check(drawn(seed, sizes=(1, 2, 5, 16, 33, 64, 80, 130)), deterministic=seed % 2 == 1)
+    check(drawn(seed, sizes=SIZES), deterministic=seed % 2 == 1)
 
 
 def large(seed: int, sizes: tuple[int, ...], dtype: str, **options: Any) -> Drawn:
@@ -126,6 +138,97 @@ def large(seed: int, sizes: tuple[int, ...], dtype: str, **options: Any) -> Draw
 @pytest.mark.parametrize("at", range(len(LARGE)))
 def test_large_problems(at: int, causal: Any, deterministic: bool) -> None:
     check(large(at, LARGE[at], ("float16", "bfloat16")[at % 2], causal=causal), deterministic=deterministic)
+
+
+def check_pages(problem: Drawn) -> None:
+    """Forward of pages is the reference's, with and without the lengths of queries if these are all."""
+    made = reference.Attention(**problem.options).forward(**problem.arrays, statistics=True)
+    expected: Arrays = dict(zip(("out", "statistics"), made, strict=True))
+    attention: Any = Attention(**problem.options)
+    on_gpu = {name: cudnnpy.to_device(array) for name, array in problem.arrays.items()}
+    every = problem.arrays["q"].shape[1 if problem.options["layout"] == "BSHD" else 2]
+    for is_given in (True, False):
+        if not is_given and (problem.arrays["lengths_q"] != every).any():
+            continue
+        given = {name: array for name, array in on_gpu.items() if is_given or name != "lengths_q"}
+        results = {name: poison(array.shape, array.dtype) for name, array in expected.items()}
+        attention.forward(**given, **results)
+        compare("forward", problem, problem.arrays, results, expected)
+        alone = poison(expected["out"].shape, expected["out"].dtype)
+        attention.forward(**given, out=alone)
+        assert cudnnpy.to_numpy(alone).tobytes() == cudnnpy.to_numpy(results["out"]).tobytes()
+
+
+@pytest.mark.parametrize("seed", range(EXAMPLES))
+def test_drawn_pages(seed: int) -> None:
+    check_pages(in_pages(drawn(seed, sizes=SIZES), seed))
+
+
+@pytest.mark.parametrize("causal", [False, True, "bottom_right"])
+@pytest.mark.parametrize("at", range(len(LARGE)))
+def test_large_problems_in_pages(at: int, causal: Any) -> None:
+    problem = in_pages(large(at, LARGE[at], ("float16", "bfloat16")[at % 2], causal=causal), at)
+    check_pages(problem)
+    lengths = np.random.default_rng(at).integers(0, problem.arrays["lengths_kv"][0] + 1, LARGE[at][0])
+    check_pages(problem._replace(arrays={**problem.arrays, "lengths_kv": lengths.astype(np.int32)}))
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize(
+    "options", [{"causal": True}, {"causal": "bottom_right"}, {"window": (40, 0)}, {"window": (5, 5)}]
+)
+@pytest.mark.parametrize("length", [64, 192, 320])
+def test_lengths_of_64_modulo_128_with_a_mask(length: int, options: dict[str, Any], deterministic: bool) -> None:
+    """PyTorch's issue #196678 has NaN in their gradients."""
+    problem = large(length, (2, 4, 2, length, length, 128, 128), "bfloat16", **options)
+    check(problem, deterministic=deterministic)
+    lengths = {name: np.array([length, length - 64], np.int32) for name in ("lengths_q", "lengths_kv")}
+    check(problem._replace(arrays={**problem.arrays, **lengths}), deterministic=deterministic)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("keys", [1, 64, 100, 1024])
+def test_one_query(keys: int, deterministic: bool) -> None:
+    """cudnn-frontend's issue #1072 has NaN in its gradients."""
+    for kv_heads in (1, 4):
+        check(large(keys, (3, 4, kv_heads, 1, keys, 64, 64), "float16"), deterministic=deterministic)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize(
+    "sizes", [(2, 4, 4, 128, 128, 64), (1, 8, 2, 200, 64, 128), (2, 2, 1, 64, 256, 96), (3, 2, 2, 1, 128, 64)]
+)
+def test_what_a_dropout_draws_from_a_seed(sizes: tuple[int, ...], deterministic: bool) -> None:
+    """With the values 1 at one key and 0 at others, the result has the weights that are kept, in both operations."""
+    dtype, dropout, keys = ("float16", "bfloat16")[sizes[0] % 2], 0.25, sizes[4]
+    problem = large(sizes[3], (*sizes, keys), dtype, dropout=dropout)
+    attention: Any = Attention(**problem.options, deterministic=deterministic)
+    identity = np.broadcast_to(np.eye(keys), (sizes[0], sizes[2], keys, keys)).astype(NUMBERS[dtype])
+    q, k, v, dout = (cudnnpy.to_device(problem.arrays[name]) for name in ("q", "k", "v", "dout"))
+
+    def numbers(seed: int, offset: int) -> Arrays:
+        given = {"seed": seed, "offset": offset}
+        return {name: cudnnpy.to_device(np.array([number], np.int64)) for name, number in given.items()}
+
+    def kept(seed: int, offset: int) -> Any:
+        out = attention.forward(q, k, cudnnpy.to_device(identity), **numbers(seed, offset))
+        return (cudnnpy.to_numpy(out).astype(np.float32) != 0).astype(np.float32)
+
+    mask = kept(2**40 + 1, 3)
+    assert abs(mask.mean() - (1 - dropout)) < 4 * (dropout * (1 - dropout) / mask.size) ** 0.5
+    assert (mask == kept(2**40 + 1, 3)).all()
+    for seed, offset in ((2**40 + 2, 3), (1, 3), (2**40 + 1, 3 + 2**20)):
+        share = (mask == kept(seed, offset)).mean()
+        assert abs(share - (1 - 2 * dropout * (1 - dropout))) < 6 * mask.size**-0.5, f"{seed}, {offset}: {share}"
+    problem = problem._replace(arrays={**problem.arrays, "mask": mask})
+    made, gradients = expected_results(problem)
+    results = {name: poison(array.shape, array.dtype) for name, array in made.items()}
+    attention.forward(q, k, v, **numbers(2**40 + 1, 3), **results)
+    compare("forward", problem, problem.without_dout(), results, made)
+    of_forward = [cudnnpy.to_device(made[name]) for name in ("out", "statistics")]
+    results = {name: poison(array.shape, array.dtype) for name, array in gradients.items()}
+    attention.backward(dout, q, k, v, *of_forward, **numbers(2**40 + 1, 3), **results)
+    compare("backward", problem, {**problem.arrays, **made}, results, gradients)
 
 
 def test_deterministic_gradients_have_the_same_bits_in_two_runs() -> None:

@@ -28,7 +28,7 @@ class Drawn(NamedTuple):
 
     def others(self) -> Arrays:
         """Return the optional arguments of both operations."""
-        return {name: self.arrays[name] for name in ("bias", "lengths_q", "lengths_kv") if name in self.arrays}
+        return {name: self.arrays[name] for name in ("bias", "lengths_q", "lengths_kv", "mask") if name in self.arrays}
 
 
 def drawn(seed: int, dtype: str = "", sizes: tuple[int, ...] = (1, 2, 5, 16, 19, 33)) -> Drawn:
@@ -63,6 +63,44 @@ def drawn(seed: int, dtype: str = "", sizes: tuple[int, ...] = (1, 2, 5, 16, 19,
         if random.random() < 0.4:
             arrays[name] = random.integers(0, most + 1, batch).astype(np.int32)
     return Drawn(options, arrays)
+
+
+def with_dropout(problem: Drawn, seed: int) -> Drawn:
+    """Return the problem with a dropout and its mask."""
+    random, dropout = np.random.default_rng(seed), float(np.random.default_rng(seed).choice([0.1, 0.5, 0.75]))
+    b, h, queries, _ = in_order(problem.arrays["q"], problem.options["layout"]).shape
+    mask = (random.random((b, h, queries, keys_of(problem))) >= dropout).astype(np.float32)
+    return Drawn({**problem.options, "dropout": dropout}, {**problem.arrays, "mask": mask})
+
+
+def in_pages(problem: Drawn, seed: int) -> Drawn:
+    """Return forward's problem with the keys in pages in any order. Pages that the table does not name are NaN."""
+    random, layout, arrays = np.random.default_rng(seed), problem.options["layout"], problem.without_dout()
+    q, k, v = (in_order(arrays[name], layout) for name in "qkv")
+    batch, keys, page = len(q), k.shape[2], int(random.choice([1, 2, 4, 8, 16, 64]))
+    count = -(-keys // 128) * 128 // page
+    table = random.permutation(batch * count + 3)[: batch * count].astype(np.int32).reshape(batch, 1, count, 1)
+    for name, dense in (("k", k), ("v", v)):
+        container = np.full((batch * count + 3, dense.shape[1], page, dense.shape[3]), np.nan, dense.dtype)
+        container[table.ravel()] = 0.5  # beyond the lengths
+        for b, j in np.ndindex(batch, keys):
+            container[table[b, 0, j // page, 0], :, j % page] = dense[b, :, j]
+        arrays[name] = np.ascontiguousarray(in_order(container, layout))
+    if "bias" in arrays:
+        arrays["bias"] = np.pad(arrays["bias"], [(0, 0)] * 3 + [(0, count * page - keys)])
+    arrays.setdefault("lengths_kv", np.full(batch, keys, np.int32))
+    arrays.setdefault("lengths_q", np.full(batch, q.shape[2], np.int32))
+    return problem._replace(arrays={**arrays, "page_table": table})
+
+
+def out_of_pages(arrays: Arrays, layout: str) -> Arrays:
+    """Return the problem with dense keys, a page after the other."""
+    table, made = arrays["page_table"], {name: array for name, array in arrays.items() if name != "page_table"}
+    for name in "kv":
+        container = in_order(arrays[name], layout)
+        rows = [np.concatenate([container[page] for page in pages[0, :, 0]], axis=1) for pages in table]
+        made[name] = in_order(np.stack(rows), layout)
+    return made
 
 
 def keys_of(problem: Drawn) -> int:
@@ -104,17 +142,27 @@ def by_loops(options: dict[str, Any], arrays: Arrays) -> tuple[Any, Any]:
                 scores[j] = scale * float(q[b, h, i] @ k[b, h // shared, j]) + bias[b, h, i, j]
         if scores:
             total = sum(math.exp(score) for score in scores.values())
-            out[b, h, i] = sum(math.exp(score) / total * v[b, h // shared, j] for j, score in scores.items())
+            kept = {
+                j: float(arrays["mask"][b, h, i, j]) / (1 - options["dropout"]) if "mask" in arrays else 1.0
+                for j in scores
+            }
+            terms = ((math.exp(score) / total * kept[j], v[b, h // shared, j]) for j, score in scores.items())
+            out[b, h, i] = sum(weight * row for weight, row in terms)
             statistics[b, h, i] = math.log(total)
     return in_order(out, layout), statistics
 
 
 def graph_of(attention: Attention, operation: str, arrays: Arrays, *, dbias: bool = False) -> Graph:
-    """Return the graph that the layer builds for arrays, which are packed."""
-    specs = Specs({name: _spec(array) for name, array in arrays.items()})
+    """Return the graph that the layer builds for arrays, which are packed. The mask of a dropout is an output."""
+    given = {name: _spec(array) for name, array in arrays.items() if name != "mask"}
+    if "mask" in arrays:
+        given |= dict.fromkeys(("seed", "offset"), TensorSpec((1,), "int64", (1,)))
     has_last = operation == "forward" or dbias
-    sizes, operands = attention._operands(Call(specs, {}, 0, 0, {}), operation, has_last)
-    return _Composition(attention, sizes, _on(operands, _for_engines(operands))).graph
+    sizes, operands = attention._operands(Call(Specs(given), {}, 0, 0, {}), operation, has_last)
+    made = _Composition(attention, sizes, _on(operands, _for_engines(operands)))
+    if made.mask is not None:
+        made.graph.output("mask", made.mask, "float32")
+    return made.graph
 
 
 def _spec(array: Any) -> TensorSpec:
@@ -123,13 +171,15 @@ def _spec(array: Any) -> TensorSpec:
 
 
 def for_graph(graph: Graph, arrays: Arrays, layout: str) -> Arrays:
-    """Return arrays as the inputs of a graph."""
-    found = {node.name: as_operand(node.name, arrays[node.name], layout) for node in graph.inputs}
-    return {node.name: np.broadcast_to(found[node.name], node.shape) for node in graph.inputs}  # along the queries
+    """Return arrays as the inputs of a graph, and the mask of a dropout, which its seed does not tell."""
+    given = {**dict.fromkeys(("seed", "offset"), np.zeros(1, np.int64)), **arrays}
+    found = {node.name: as_operand(node.name, given[node.name], layout) for node in graph.inputs}
+    inputs = {node.name: np.broadcast_to(found[node.name], node.shape) for node in graph.inputs}  # along the queries
+    return {**inputs, **({"mask": arrays["mask"]} if "mask" in arrays else {})}
 
 
 def as_operand(name: str, array: Any, layout: str) -> Any:
     """Return an array as the operand of a graph, with the axes BHSD."""
-    if name.startswith("lengths"):
+    if name.startswith("lengths") or name in ("seed", "offset"):
         return array.reshape(-1, 1, 1, 1)
-    return array if name in ("bias", "dbias", "statistics") else in_order(array, layout)
+    return array if name in ("bias", "dbias", "statistics", "page_table") else in_order(array, layout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -134,6 +135,30 @@ def attention(g: Graph) -> None:
     g.output("o", g.matmul(g.pointwise("div", e, total, dtype="float16"), v), "float16")
 
 
+def attention_gradient(g: Graph, has_bias: bool = False, is_selected: bool = False) -> None:
+    heads, turned = (2, 4, 128, 32), {"shape": (2, 4, 128, 128), "strides": (65536, 16384, 1, 128)}
+    q, k, o, do = (g.tensor(name, TensorSpec(heads, "float16")) for name in ("q", "k", "o", "do"))
+    columns: dict[str, Any] = {"shape": (2, 4, 32, 128), "strides": (16384, 4096, 1, 32)}
+    kt, vt = g.add("reshape", x=k, **columns)["y"], g.tensor("vt", TensorSpec(dtype="float16", **columns))
+    one, scale = g.number(1.0), g.number(0.125)
+    sums = g.pointwise("mul", g.reduction("add", g.pointwise("mul", do, o), (3,)), one)
+    s = g.pointwise("mul", g.matmul(q, kt), scale)
+    if has_bias:
+        s = g.pointwise("add", s, g.tensor("bias", TensorSpec((2, 4, 128, 128), "float16")))
+    rows, columns = (g.pointwise("gen_index", s, axis=axis) for axis in (2, 3))
+    s = g.pointwise("binary_select", s, g.number(-math.inf), g.pointwise("cmp_ge", rows, columns))
+    differences = g.pointwise("sub", s, g.tensor("statistics", TensorSpec((2, 4, 128, 1), "float32")))
+    if is_selected:
+        lowest = g.number(-(2.0**100))
+        differences = g.pointwise("binary_select", differences, lowest, g.pointwise("cmp_ge", differences, lowest))
+    p = g.pointwise("exp", differences)
+    ds = g.pointwise("mul", g.pointwise("sub", g.matmul(do, vt), sums), p)
+    small, scaled = g.pointwise("mul", p, one, dtype="float16"), g.pointwise("mul", ds, scale, dtype="float16")
+    g.output("dq", g.matmul(scaled, k))
+    g.output("dk", g.matmul(g.add("reshape", x=scaled, **turned)["y"], q))
+    g.output("dv", g.matmul(g.add("reshape", x=small, **turned)["y"], do))
+
+
 def channels(g: Graph, has_index: bool) -> None:
     c = convolved(g)
     ended(g, g.pointwise("add", c, g.pointwise("gen_index", c, axis=1) if has_index else g.number(1.0)), "float32")
@@ -214,6 +239,7 @@ WRONG: dict[str, list[Make]] = {
     ],
     "graph-index-rows": [partial(indexed, axis=axis) for axis in (0, 1)],
     "graph-index-columns": [partial(indexed, axis=2), partial(channels, has_index=True)],
+    "attention-gradient": [partial(attention_gradient, is_selected=True)],
     "graph-float8-number": [partial(eighths, by_value=True), partial(eighths, by_value=False, dtype="float16")],
     "graph-int8-rows": [
         partial(converted, columns=n, is_relu=is_relu) for n in (7, 15, 31) for is_relu in (False, True)
@@ -239,6 +265,7 @@ RIGHT: dict[str, list[Make]] = {
     ],
     "graph-index-rows": [partial(indexed, axis=2), *(partial(indexed, axis=axis, batch=1) for axis in (0, 1))],
     "graph-index-columns": [partial(channels, has_index=False), _plain_product, attention],
+    "attention-gradient": [attention_gradient, partial(attention_gradient, has_bias=True)],
     "graph-float8-number": [partial(eighths, by_value=False)],
     "graph-int8-rows": [partial(converted, columns=16), partial(converted, columns=31, dtype="float16")],
     "graph-block-scales": [partial(scaled_blocks, scale="float8_e8m0fnu", size=32)],

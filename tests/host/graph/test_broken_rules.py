@@ -275,6 +275,33 @@ def test_operands_of_attentions_scores_have_all_keys(make: Callable[..., Graph])
     rejected(make(biased(TensorSpec((1, 1, S, 1), "float16"))), "bias", f"size {S} on axis 3 within attention")
 
 
+@pytest.mark.parametrize("mode", ["cmp_lt", "cmp_ge"])
+def test_lengths_of_one_query_need_a_diagonal(mode: str) -> None:
+    g = Graph()
+    q = g.tensor("q", TensorSpec((B, H, 1, D), "float16"))
+    scores = g.matmul(q, heads(g, "kt", {}))
+    lengths = g.tensor("lengths", TensorSpec((B, 1, 1, 1), "int32"))
+
+    def masked(x: Any, mode: str, *compared: Any) -> Any:
+        return g.pointwise("binary_select", x, g.number(-1e30), g.pointwise(mode, *compared))
+
+    scores = masked(scores, "cmp_lt", g.pointwise("gen_index", scores, axis=3), lengths)
+    if mode == "cmp_ge":
+        query, key = (g.pointwise("gen_index", scores, axis=axis) for axis in (2, 3))
+        last = g.pointwise(
+            "sub", g.pointwise("add", query, lengths, dtype="int32"), g.number(1, dtype="int32"), dtype="int32"
+        )
+        scores = masked(scores, "cmp_ge", last, key)
+    stats = g.add("softmax", x=scores, results=("stats",))
+    g.output("stats", stats["stats"], "float32")
+    stats["y"].spec = stats["y"].spec._replace(dtype="float16")
+    g.output("o", g.matmul(stats["y"], heads(g, "v", {})))
+    if mode == "cmp_lt":
+        rejected(g, "lengths", "beside it a selection where the index of the query + lengths - 1 >= those of the keys")
+    else:
+        g.problem()
+
+
 @pytest.mark.parametrize("make", [attention, attention_gradient])
 @pytest.mark.parametrize("mode", ["logical_and", "logical_or"])
 def test_flags_of_attention_are_not_combined(make: Callable[..., Graph], mode: str) -> None:

@@ -18,3 +18,8 @@ def test_the_values_that_memory_is_filled_with(value: float, dtype: Any) -> None
     kind = np.dtype(dtype)
     found = np.array(_bits(value, kind.name), f"u{kind.itemsize}").view(kind)
     np.testing.assert_array_equal(found.astype(np.float64), value)
+
+
+def test_integers_that_memory_is_filled_with() -> None:
+    for value in (0, 1, 2**31 - 1, -1):
+        assert np.array(_bits(value, "int32"), np.uint32).view(np.int32) == value

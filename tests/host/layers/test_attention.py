@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_problems import as_operand, drawn, for_graph, graph_of, has_dbias, keys_of
+from attention_problems import as_operand, drawn, for_graph, graph_of, has_dbias, in_pages, keys_of, with_dropout
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from offline_profiles import needs_profiles
@@ -38,10 +38,10 @@ def _masks() -> Iterator[None]:
         yield
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.integers(0, 2**32 - 1))
-def test_the_graphs_compute_what_the_reference_does(seed: int) -> None:
-    problem = drawn(seed)
+@settings(deadline=None, max_examples=100)
+@given(st.integers(0, 2**32 - 1), st.booleans())
+def test_the_graphs_compute_what_the_reference_does(seed: int, has_dropout: bool) -> None:
+    problem = with_dropout(drawn(seed), seed) if has_dropout else drawn(seed)
     layout, arrays = problem.options["layout"], problem.arrays
     attention, twin = Attention(**problem.options), reference.Attention(**problem.options)
     made = dict(zip(("out", "statistics"), twin.forward(**problem.without_dout(), statistics=True), strict=True))
@@ -58,10 +58,21 @@ def test_the_graphs_compute_what_the_reference_does(seed: int) -> None:
     compare(graph, every, dict(zip(names, gradients, strict=True)), layout)
 
 
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 2**32 - 1))
+def test_the_graphs_of_pages_compute_what_the_reference_does(seed: int) -> None:
+    problem = in_pages(drawn(seed), seed)
+    results = reference.Attention(**problem.options).forward(**problem.arrays, statistics=True)
+    graph = graph_of(Attention(**problem.options), "forward", problem.arrays)
+    made = dict(zip(("out", "statistics"), results, strict=True))
+    compare(graph, problem.arrays, made, problem.options["layout"])
+
+
 def compare(graph: cudnnpy.Graph, arrays: dict[str, Any], expected: dict[str, Any], layout: str) -> None:
     inputs = for_graph(graph, arrays, layout)
     allowed = reference.tolerance(graph, inputs)
-    for name, found in reference.run(graph, inputs).items():
+    results = {name: found for name, found in reference.run(graph, inputs).items() if name != "mask"}
+    for name, found in results.items():
         right = as_operand(name, expected[name], layout).astype(np.float64)
         if name in ("out", "statistics"):  # queries without keys are NaN in the graph, which engines compute as 0
             has_keys = np.isfinite(expected["statistics"][..., 0])
@@ -108,6 +119,21 @@ def test_the_forms_for_engines_compute_the_graph(seed: int, form: int) -> None:
             np.testing.assert_allclose(values[uid], expected[name], rtol=2e-3, atol=1e-5)
 
 
+def test_an_element_of_a_broadcast_axis_is_the_memory_of_all() -> None:
+    """Lengths have stride 0 along the queries; other slices are operations."""
+    for strides, is_view in (((1, 1, 0, 1), True), ((16, 16, 1, 1), False)):
+        g = cudnnpy.Graph()
+        lengths = g.tensor("lengths", TensorSpec((2, 1, 16, 1), "float32", strides))
+        part = {"start": (0, 0, 0, 0), "limit": (2, 1, 1, 1), "stride": (1, 1, 1, 1)}
+        g.output("y", g.pointwise("exp", g.add("slice", x=lengths, **part)["y"]))
+        problem: Any = g.problem()
+        (one,) = parts(problem.graph)
+        assert [bool(one.views), len(one.graph.operations)] == [is_view, 1 if is_view else 2]
+        if is_view:
+            ((view, _),) = one.views.items()
+            assert one.graph.specs[view].shape == (2, 1, 1, 1)
+
+
 def test_the_form_of_less_memory_comes_first() -> None:
     def suffixes(queries: int, keys: int, size: int) -> list[str]:
         q, k = np.zeros((1, 2, queries, size), H), np.zeros((1, 2, keys, size), H)
@@ -133,11 +159,32 @@ def plan(
 
 
 BOTH = ("lengths_q", "lengths_kv")
+NUMBERS: dict[str, Any] = dict.fromkeys(("seed", "offset"), TensorSpec((1,), "int64"))
+PAGES: dict[str, Any] = {"k": (9, 2, 16, 32), "page_table": TensorSpec((2, 1, 8, 1), "int32")}
 BIAS = TensorSpec((1, 4, 64, 128), H)
 PLANNED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("forward", {}, {}),
     ("forward", {"causal": "bottom_right", "window": (7, 3)}, {"lengths": BOTH, "bias": BIAS}),
     ("forward", {}, {"lengths": BOTH}),  # indices that two masks share end the process
+    ("forward", {"dropout": 0.1}, {**NUMBERS}),
+    ("forward", {"dropout": 0.1, "causal": True}, {**NUMBERS, "lengths": BOTH, "bias": BIAS}),
+    ("backward", {"dropout": 0.5, "causal": True}, {**NUMBERS, "lengths": BOTH}),
+    ("backward", {"dropout": 0.5, "deterministic": True}, {**NUMBERS}),
+    ("backward", {"dropout": 0.5}, {**NUMBERS, "bias": BIAS, "dbias": True}),
+    ("forward", {}, {"lengths": ("lengths_kv",), **PAGES}),
+    ("forward", {}, {"lengths": BOTH, **PAGES, "q": (2, 4, 1, 32)}),
+    ("forward", {"causal": "bottom_right", "window": (7, 3)}, {"lengths": BOTH, "bias": BIAS, **PAGES}),
+    (
+        "forward",
+        {},
+        {
+            "lengths": BOTH,
+            **PAGES,
+            "q": (2, 4, 64, 256),
+            "k": (9, 2, 1, 256),
+            "page_table": TensorSpec((2, 1, 128, 1), "int32"),
+        },
+    ),
     ("backward", {}, {"lengths": BOTH}),
     ("backward", {"causal": "bottom_right"}, {"lengths": ("lengths_kv",)}),
     ("backward", {"causal": "bottom_right", "window": (7, 3)}, {}),
@@ -214,6 +261,32 @@ def test_a_call_runs_on_its_arrays_and_keeps_its_plan(stand_in: StandInDevice) -
     assert stand_in.planned_graphs[-1] != stand_in.planned_graphs[0]
 
 
+def test_pages_need_lengths_of_queries_which_a_call_writes(stand_in: StandInDevice) -> None:
+    given_ = arrays_of(
+        {"q": Q, "k": (9, 2, 16, 16), "v": (9, 2, 16, 16), "lengths_kv": (2,), "page_table": (2, 1, 8, 1)}
+    )
+    for name in ("lengths_kv", "page_table"):
+        given_[name].dtype = "int32"
+    out, statistics = untyped.Attention.forward(Attention(), **given_, statistics=True)
+    memset, launch = stand_in.launches
+    assert memset.is_fill
+    assert memset.arguments[1:3] == (32, 2)
+    stand_in.check([*given_.values(), out, statistics], stand_in.stream, stand_in.launches)
+    del stand_in.launches[:]
+    given_["lengths_q"] = Array(2, dtype="int32", pointer=1 << 31)
+    untyped.Attention.forward(Attention(), **given_)
+    assert len(stand_in.launches) == 1
+    assert launch.name == "cudnnBackendExecute"
+    given_ = arrays_of(
+        {"q": Q, "k": (9, 2, 16, 16), "v": (9, 2, 16, 16), "lengths_kv": (2,), "page_table": (2, 1, 0, 1)}
+    )
+    for name in ("lengths_kv", "page_table"):
+        given_[name].dtype = "int32"
+    del stand_in.launches[:]
+    untyped.Attention.forward(Attention(), **given_)
+    assert [launch.is_fill for launch in stand_in.launches] == [True]
+
+
 def test_gradients_are_of_the_library_shapes_and_orders_of_the_arrays(stand_in: StandInDevice) -> None:
     swapped = {name: (b, s, h, d) for name, (b, h, s, d) in PACKED.items()}
     given_ = arrays_of({**swapped, "dout": swapped["q"], "out": swapped["q"], "statistics": (2, 4, 32, 1)})
@@ -274,6 +347,8 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"window": 7}, TypeError, r"window must be \(left, right\) or None; got 7"),
     ({"window": (-1, 0)}, ValueError, "window must be two integers of 0 or more, or None for no limit; got -1"),
     ({"scale": float("nan")}, ValueError, "scale must be a finite number; got nan"),
+    ({"dropout": 1}, ValueError, "dropout must be a probability of 0 or more, and less than 1; got 1"),
+    ({"dropout": "0.1"}, TypeError, "dropout must be a finite number; got '0.1'"),
     ({"layout": "SBHD"}, ValueError, "layout must be one of 'BHSD', 'BSHD'; got 'SBHD'"),
 ]
 
@@ -320,7 +395,44 @@ ARRAYS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"out": (2, 4, 32, 24)}, ValueError, r"out must have shape \(2, 4, 32, 16\); got shape \(2, 4, 32, 24\)"),
     ({"statistics": ((2, 4, 32), "float32")}, ValueError, r"statistics must have shape \(2, 4, 32, 1\); got shape"),
 ]
-BY_DEFAULT = {"lengths_q": "int32", "lengths_kv": "int32", "statistics": "float32"}
+IN_PAGES: dict[str, Any] = {"k": (9, 2, 16, 16), "v": (9, 2, 16, 16), "lengths_kv": (2,), "page_table": (2, 1, 8, 1)}
+TWELVE: dict[str, Any] = {"k": (9, 2, 12, 16), "v": (9, 2, 12, 16)}
+ARRAYS += [
+    (
+        {**IN_PAGES, "page_table": (2, 3)},
+        ValueError,
+        r"page_table must have shape \(2, 1, pages of a sequence, 1\); got shape \(2, 3\)",
+    ),
+    (
+        {**IN_PAGES, "page_table": (3, 1, 8, 1)},
+        ValueError,
+        r"page_table must have shape \(2, 1, pages of a sequence, 1\)",
+    ),
+    (
+        {**IN_PAGES, "page_table": (2, 1, 9, 1)},
+        ValueError,
+        "page_table must name pages of a multiple of 128 keys .*; got 9 pages of 16 keys: pad it with the number of any page",
+    ),
+    ({**IN_PAGES, "page_table": ((2, 1, 8, 1), "int64")}, TypeError, "page_table must be int32; got int64"),
+    (
+        {**IN_PAGES, **TWELVE},
+        ValueError,
+        "k must have one page or more, of a power of two of keys each,.* 9 pages of 12",
+    ),
+    (
+        {**IN_PAGES, "k": (0, 2, 16, 16), "v": (0, 2, 16, 16)},
+        ValueError,
+        "k must have one page or more, .*; got 0 pages",
+    ),
+    ({**IN_PAGES, "v": (8, 2, 16, 16)}, ValueError, r"v must have shape \(9, 2, 16, 16\) for q of shape"),
+    (
+        {"k": IN_PAGES["k"], "v": IN_PAGES["v"], "page_table": (2, 1, 8, 1)},
+        TypeError,
+        "lengths_kv must be an array where page_table is given; got None",
+    ),
+]
+BY_DEFAULT = {"lengths_q": "int32", "lengths_kv": "int32", "page_table": "int32", "statistics": "float32"}
+BY_DEFAULT |= {"seed": "int64", "offset": "int64"}
 
 
 def with_arrays(changes: dict[str, Any], make: Callable[[tuple[int, ...], str], Any]) -> dict[str, Any]:
@@ -346,6 +458,66 @@ def test_arrays_that_do_not_fit(
             made.Attention().forward(**with_arrays(changes, make))
     assert not stand_in.launches
     assert not stand_in.planned_graphs
+
+
+MASK = (2, 4, 32, 48)
+DROPOUTS: list[tuple[float, dict[str, Any], type[Exception], str]] = [  # of arrays, and of NumPy's
+    (0.0, {"offset": (1,)}, ValueError, "offset must be None where dropout is 0; got an array"),
+    (
+        0.1,
+        {**IN_PAGES, "seed": (1,), "offset": (1,)},
+        ValueError,
+        "dropout must be 0 where page_table is given; got 0.1",
+    ),
+    (0.1, {}, TypeError, "seed must be an array where dropout is 0.1; got None"),
+    (0.1, {"seed": (1,)}, TypeError, "offset must be an array where dropout is 0.1; got None"),
+    (0.1, {"seed": (1,), "offset": (1,), "mask": MASK}, ValueError, "mask must be None on a GPU, .*; got an array"),
+    (0.1, {"seed": ((1,), "float32"), "offset": (1,)}, TypeError, "seed must be int64; got float32"),
+    (0.1, {"seed": (1,), "offset": (2,)}, ValueError, r"offset must have shape \(1,\); got shape \(2,\)"),
+]
+DROPOUTS_OF_THE_REFERENCE: list[tuple[float, dict[str, Any], type[Exception], str]] = [
+    (0.0, {"mask": MASK}, ValueError, "mask must be None where dropout is 0; got an array"),
+    (0.1, {**IN_PAGES, "mask": MASK}, ValueError, "dropout must be 0 where page_table is given; got 0.1"),
+    (0.1, {"seed": (1,), "offset": (1,)}, TypeError, "mask must be an array where dropout is 0.1; got None"),
+    (0.1, {"mask": (1, 4, 32, 48)}, ValueError, r"mask must have shape \(2, 4, 32, 48\); got shape \(1, 4, 32, 48\)"),
+    (0.1, {"mask": (MASK, "int32")}, TypeError, "mask must be float16 or float32; got int32"),
+]
+
+
+@pytest.mark.parametrize(("dropout", "changes", "kind", "text"), DROPOUTS)
+def test_dropouts_that_do_not_fit(
+    stand_in: StandInDevice, dropout: float, changes: dict[str, Any], kind: type[Exception], text: str
+) -> None:
+    made: Any = Attention(dropout=dropout)
+    with pytest.raises(kind, match=f"^{text}"):
+        made.forward(**with_arrays(changes, lambda s, t: Array(*s, dtype=t)))
+    assert not stand_in.launches
+
+
+@pytest.mark.parametrize(("dropout", "changes", "kind", "text"), DROPOUTS_OF_THE_REFERENCE)
+def test_dropouts_of_the_reference_that_do_not_fit(
+    dropout: float, changes: dict[str, Any], kind: type[Exception], text: str
+) -> None:
+    made: Any = reference.Attention(dropout=dropout)
+    with pytest.raises(kind, match=f"^{text}"):
+        made.forward(**with_arrays(changes, lambda s, t: np.ones(s, t)))
+
+
+def test_numbers_of_a_dropout_are_read_in_each_call(stand_in: StandInDevice) -> None:
+    """They are in memory, and one plan serves all of them; another probability is another plan."""
+    given_: Any = with_arrays({"seed": (1,), "offset": (1,)}, lambda s, t: Array(*s, dtype=t))
+    for at, array in enumerate(given_.values()):
+        array.pointer = (1 + at) << 24
+    made: Any = Attention(dropout=0.1)
+    for pointer in (1 << 30, 1 << 31):
+        given_["seed"].pointer = pointer
+        del stand_in.launches[:]
+        out = made.forward(**given_)
+        stand_in.check([*given_.values(), out], stand_in.stream, stand_in.launches)
+    assert len(stand_in.planned_graphs) == 1
+    untyped.Attention(dropout=0.2).forward(**given_)
+    assert len(stand_in.planned_graphs) == 2
+    assert stand_in.planned_graphs[1] != stand_in.planned_graphs[0]
 
 
 def test_gradients_that_do_not_fit(stand_in: StandInDevice) -> None:
@@ -379,6 +551,13 @@ def test_masks_and_a_bias_need_a_release_that_has_them(monkeypatch: pytest.Monke
             made.plan("forward", **given_, **others, device=0)
 
 
+def test_a_dropout_needs_a_release_whose_heuristics_propose_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cudnnpy.raw, "version", lambda: 91300)
+    text = "dropouts of Attention need cuDNN 9.14.0 or later; the loaded release is 9.13.0"
+    with pytest.raises(FunctionNotAvailableError, match=f"^{text}$"):
+        plan("backward", {"dropout": 0.1}, **NUMBERS)
+
+
 def test_plans_that_cannot_be_made() -> None:
     given_: Any = {name: TensorSpec(shape, H) for name, shape in PACKED.items()}
     made: Any = Attention()
@@ -401,6 +580,9 @@ def test_plans_that_cannot_be_made() -> None:
         made.plan("backward", **{**given_, "v": TensorSpec(K, H, alignment=8)}, device=0)
     with pytest.raises(ValueError, match=r"^a planned problem must have elements; got scores of shape"):
         made.plan("forward", **{**given_, "q": TensorSpec((2, 4, 0, 16), H)}, device=0)
+    table = TensorSpec((2, 1, 3, 1), "int32")
+    with pytest.raises(ValueError, match=r"^page_table must be None for backward, .*; got one"):
+        made.plan("backward", **given_, page_table=table, device=0)
     with pytest.raises(TypeError, match=r"^k must be a device array; got None"):
         made.plan("forward", given_["q"], None, given_["v"], device=0)
     assert not hasattr(reference.Attention(), "plan")

@@ -342,6 +342,22 @@ def test_as_many_positions_as_columns_are_transposed_by_the_strides() -> None:
         np.testing.assert_array_equal(reference.run(g, arrays)["y"], expected)
 
 
+def test_fewer_positions_than_columns_are_transposed() -> None:
+    pages, table = normal_numbers(5, (2, 1, 2, 8)), np.array([1, 0]).reshape(1, 1, 2, 1)
+    arrays = {"pages": pages, "table": table.astype(np.int32), "length": np.full((1, 1, 1, 1), 4, np.int32)}
+    g = Graph()
+    nodes = [node_of(g, name, array) for name, array in arrays.items()]
+    operands = dict(zip(("container", "page_table", "sequence"), nodes, strict=True))
+    g.output("y", g.add("paged_cache_load", **operands, shape=(1, 1, 8, 3), strides=(24, 24, 1, 8))["y"])
+    whole = np.concatenate([pages[1], pages[0]], 1)[None, :, :3]
+    np.testing.assert_array_equal(reference.run(g, arrays)["y"], whole.transpose(0, 1, 3, 2))
+    for shape in ((1, 1, 8, 5), (1, 1, 7, 3), (1, 2, 4, 8), (1, 1, 32)):
+        with pytest.raises(
+            ValueError, match=r"^shape must be \(1, 1, 4, 8\), with fewer rows at most, or its transpose"
+        ):
+            g.add("paged_cache_load", **operands, shape=shape)
+
+
 def test_attention_on_pages_is_attention_on_the_gathered_tensors() -> None:
     arrays = attention(4, 2)
     pages = {name: normal_numbers(5 + n, (6, 2, 4, arrays[name].shape[3])) for n, name in enumerate("kv")}

@@ -127,6 +127,7 @@ BAD_OPTIONS: dict[str, tuple[Any, ...]] = {
     "compute_dtype": ("int8", "bfloat16", "coffee", object, 4),
     "deterministic": (1, None),
     "dilation": (0, (1, 0), (), "2", (1, 1, 1, 1)),
+    "dropout": (-0.1, 1, "0", None, True, float("nan")),
     "epsilon": (-1, "0", True, float("nan"), float("inf")),
     "groups": (0, 1.0, (1,), True, 2**70),
     "layout": ("CHWN", None, ["NCHW"]),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_problems import Arrays, by_loops, drawn, has_dbias
+from attention_problems import Arrays, by_loops, drawn, has_dbias, in_pages, out_of_pages, with_dropout
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,13 +20,33 @@ STEP = 1e-4
 @settings(deadline=None, max_examples=100)
 @given(seeds)
 def test_forward_is_the_softmax_of_each_query(seed: int) -> None:
-    problem = drawn(seed)
+    problem = with_dropout(drawn(seed), seed) if seed % 2 else drawn(seed)
     out, statistics = Attention(**problem.options).forward(**problem.without_dout(), statistics=True)
     expected, logarithms = by_loops(problem.options, problem.arrays)
     roundoff = float(np.finfo(np.float16).eps) if out.dtype == np.float16 else 2.0**-8
     np.testing.assert_allclose(out.astype(np.float64), expected, rtol=roundoff, atol=1e-7)
     np.testing.assert_allclose(statistics, logarithms, rtol=1e-6, atol=1e-6)
     assert not out[np.broadcast_to(expected == 0, out.shape)].any()  # exactly, for queries without keys
+
+
+@settings(deadline=None, max_examples=60)
+@given(seeds)
+def test_pages_are_the_keys_in_the_order_of_the_table(seed: int) -> None:
+    problem = in_pages(drawn(seed), seed)
+    out, statistics = Attention(**problem.options).forward(**problem.arrays, statistics=True)
+    expected, logarithms = by_loops(problem.options, out_of_pages(problem.arrays, problem.options["layout"]))
+    roundoff = float(np.finfo(np.float16).eps) if out.dtype == np.float16 else 2.0**-8
+    np.testing.assert_allclose(out.astype(np.float64), expected, rtol=roundoff, atol=1e-7)
+    np.testing.assert_allclose(statistics, logarithms, rtol=1e-6, atol=1e-6)
+
+
+def test_numbers_that_are_no_pages_are_named() -> None:
+    q, k = np.ones((1, 1, 4, 8), np.float16), np.ones((1, 1, 128, 8), np.float16)
+    lengths = np.ones(1, np.int32)
+    for number in (-1, 1):
+        table = np.full((1, 1, 1, 1), number, np.int32)
+        with pytest.raises(ValueError, match=f"^page_table must have numbers of the 1 pages; got {number} to {number}"):
+            Attention().forward(q, k, k, lengths_kv=lengths, page_table=table)
 
 
 @pytest.fixture
@@ -39,6 +59,7 @@ def in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_gradients_are_differences(seed: int) -> None:
     problem = drawn(seed, "float64", (1, 2, 5, 7))
+    problem = with_dropout(problem, seed) if seed % 2 else problem
     arrays = problem.arrays
     if "bias" in arrays:
         arrays["bias"] = arrays["bias"].astype(np.float64)
@@ -102,7 +123,7 @@ def test_arrays_for_the_results_are_written() -> None:
     np.testing.assert_array_equal(out, made[0])
     np.testing.assert_array_equal(statistics, made[1])
     results = [np.empty_like(q), np.empty_like(k), np.empty_like(k)]
-    found = Attention().backward(q, q, k, k, out, statistics, None, None, None, *results)
+    found = Attention().backward(q, q, k, k, out, statistics, *[None] * 6, *results)
     assert all(one is other for one, other in zip(found, results, strict=True))
     with pytest.raises(ValueError, match=r"^dk must not overlap k in memory"):
         Attention().backward(q, q, k, k, out, statistics, dk=k)
