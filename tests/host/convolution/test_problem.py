@@ -173,66 +173,6 @@ def no_c(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(raw, way, called)
 
 
-BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"padding": -1}, ValueError, r"padding must be an integer of 0 or more.*; got -1"),
-    ({"padding": (1, -2)}, ValueError, r"padding must .*; got -2"),
-    ({"padding": ((1, 2), (0, -3))}, ValueError, r"padding must .*; got -3"),
-    ({"padding": ((1, 2, 3), (0, 0))}, ValueError, r"padding must be .* pair.*; got \(\(1, 2, 3\), \(0, 0\)\)"),
-    ({"padding": (1, 1, 1, 1)}, ValueError, r"padding must be .* tuple of 1 to 3.*; got \(1, 1, 1, 1\)"),
-    ({"padding": ()}, ValueError, r"padding must be .* tuple of 1 to 3.*; got \(\)"),
-    ({"padding": "sane"}, ValueError, r"padding must be one of 'valid', 'same', 'half', 'full'.*; got 'sane'"),
-    ({"padding": 1.5}, TypeError, r"padding must .*; got 1.5"),
-    ({"padding": True}, TypeError, r"padding must .*; got True"),
-    ({"stride": 0}, ValueError, r"stride must be an integer of 1 or more.*; got 0"),
-    ({"stride": (1, 0)}, ValueError, r"stride must .*; got 0"),
-    ({"stride": (1, 1, 1, 1)}, ValueError, r"stride must be .* 1 to 3 spatial axes.*; got \(1, 1, 1, 1\)"),
-    ({"stride": "2"}, TypeError, r"stride must .*; got '2'"),
-    ({"dilation": 0}, ValueError, r"dilation must be an integer of 1 or more.*; got 0"),
-    ({"dilation": 1.0}, TypeError, r"dilation must .*; got 1.0"),
-    ({"groups": 0}, ValueError, r"groups must be an integer of 1 or more.*; got 0"),
-    ({"groups": 2.0}, TypeError, r"groups must .*; got 2.0"),
-    ({"mode": "correlation"}, ValueError, r"mode must be one of 'cross_correlation', 'conv.*; got 'correlation'"),
-    ({"layout": "NHCW"}, ValueError, r"layout must be one of .*'NCHW'.*; got 'NHCW'"),
-    ({"compute_dtype": "bfloat16"}, ValueError, r"compute_dtype must be None or one of 'float32'.*; got 'bfloat16'"),
-    ({"compute_dtype": "coffee"}, TypeError, r"compute_dtype must be None or one of 'float32'.*; got 'coffee'"),
-    ({"prefer": "quickest"}, ValueError, r"prefer must be one of 'fastest', 'limited_workspace'.*; got 'quickest'"),
-    ({"prefer": None}, TypeError, r"prefer must be one of 'fastest', 'limited_workspace'.*; got None"),
-    ({"workspace_limit": -1}, ValueError, r"workspace_limit must be a number of bytes, 0 or more.*; got -1"),
-    ({"workspace_limit": 1e9}, TypeError, r"workspace_limit must .*; got 1000000000.0"),
-    ({"deterministic": 1}, TypeError, r"deterministic must be a bool.*; got 1"),
-    ({"tf32": None}, TypeError, r"tf32 must be a bool.*; got None"),
-    ({"policy": "twice"}, ValueError, r"policy must be one of 'on_shape_change', 'once'.*; got 'twice'"),
-    ({"tune_seconds": 0}, ValueError, r"tune_seconds must be a number above 0.*; got 0"),
-    ({"tune_seconds": math.nan}, ValueError, r"tune_seconds must .*; got nan"),
-    ({"tune_seconds": "5"}, TypeError, r"tune_seconds must .*; got '5'"),
-    ({"algorithm": ["fft"]}, TypeError, r"algorithm must be a v7 algorithm's name,.*; got \['fft'\]"),
-    ({"algorithm": 3}, TypeError, r"algorithm must be a v7 algorithm's name, a cudnnpy\.Engine or a Plan; got 3"),
-    ({"algorithm": Engine}, TypeError, r"algorithm must be a v7 algorithm's name, a cudnnpy.Engine.*; got .*Engine.*"),
-    ({"algorithm": "coffee"}, ValueError, r"algorithm must be one of implicit_gemm.*; got 'coffee'"),
-    ({"paddding": 1}, TypeError, "paddding"),
-]
-
-
-@pytest.mark.usefixtures("no_c")
-@pytest.mark.parametrize(("options", "kind", "text"), BAD_OPTIONS)
-def test_a_bad_option_is_refused_when_the_object_is_made(
-    options: dict[str, Any], kind: type[Exception], text: str
-) -> None:
-    for maker in (Convolution, ConvolutionTranspose):
-        with pytest.raises(kind, match=text):
-            maker(**options)
-
-
-@pytest.mark.usefixtures("no_c")
-@pytest.mark.parametrize("extra", [-1, 1.5, (0, -1)])
-def test_a_bad_output_padding_is_refused_when_the_object_is_made(extra: Any) -> None:
-    with pytest.raises(
-        (TypeError, ValueError),
-        match="output_padding must be an integer of 0 or more, or one for each of 1 to 3 spatial axes",
-    ):
-        ConvolutionTranspose(output_padding=extra)
-
-
 def spec(*shape: int, dtype: str = "float32", strides: tuple[int, ...] | None = None) -> TensorSpec:
     return TensorSpec(shape, dtype, strides)
 
