@@ -112,14 +112,6 @@ def test_what_is_in_the_store_is_not_measured_again(capsys: pytest.CaptureFixtur
     assert f"[1/1] {new}: " in capsys.readouterr().err
 
 
-def test_a_problem_that_ran_out_of_time_is_tuned_again_only_with_more() -> None:
-    incomplete = ONE_GPU._replace(worker=worker("tune_incompletely"))
-    assert tune("problems.txt", "--seconds", "1", machine=incomplete) == 0
-    assert tune("problems.txt", "--seconds", "1", machine=NEVER) == 0
-    assert tune("problems.txt", "--seconds", "0.5", machine=NEVER) == 0
-    assert tune("problems.txt", "--seconds", "4", machine=NEVER) == 1
-
-
 def test_a_choice_of_more_seconds_replaces_an_incomplete_one() -> None:
     incomplete = ONE_GPU._replace(worker=worker("tune_incompletely"))
     for seconds in ("1", "4"):

@@ -27,12 +27,6 @@ def applied() -> Applied:
     return Applied()
 
 
-def test_it_holds_until_it_is_set_again(applied: Applied) -> None:
-    setting = ProcessSetting("first", applied)
-    setting.set("second")
-    assert (setting.value, applied) == ("second", ["second"])
-
-
 def test_a_reset_restores_the_initial_setting_and_forgets_the_blocks(applied: Applied) -> None:
     setting = ProcessSetting("initial", applied)
     setting.reset()
@@ -54,22 +48,6 @@ def test_a_block_that_ends_before_a_later_one_changes_nothing(applied: Applied) 
             pass
         assert setting.value == "second"
     assert setting.value == "none"
-
-
-def test_an_exception_of_the_block_restores_too(applied: Applied) -> None:
-    setting = ProcessSetting("none", applied)
-    with pytest.raises(KeyError), setting.set("inside"):
-        raise KeyError
-    assert setting.value == "none"
-
-
-def test_what_cannot_be_put_into_effect_changes_nothing(applied: Applied) -> None:
-    setting = ProcessSetting("none", applied)
-    with setting.set("good"):
-        with pytest.raises(ValueError, match="bad"):
-            setting.set("bad")
-        assert setting.value == "good"
-    assert (setting.value, applied) == ("none", ["good", "none"])
 
 
 def test_a_fork_waits_for_a_thread_that_sets() -> None:

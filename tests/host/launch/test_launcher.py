@@ -347,21 +347,6 @@ def test_a_bad_status_raises_and_names_the_plan(log: Log) -> None:
     assert plan.alive() == 0  # though the traceback is
 
 
-def test_invalid_addresses_are_not_bound(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = FakePlan(log)
-
-    def refuse(operands: Sequence[int], workspace: int) -> None:
-        assert (operands, workspace) == ((16, 32), 0)
-        raise ValueError("misaligned")
-
-    monkeypatch.setattr(plan, "check_addresses", refuse)
-    launcher = Launcher(plan)
-    for _ in range(3):
-        with pytest.raises(ValueError, match="misaligned"):
-            run(launcher)
-    assert log == []
-
-
 def test_addresses_that_are_valid_are_not_checked(log: Log) -> None:
     launcher = Launcher(FakePlan(log, is_relocatable=True))
     for number in range(4):

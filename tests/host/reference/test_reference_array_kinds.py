@@ -124,15 +124,14 @@ def test_strides_of_any_kind_are_read_right(call: Any, memory: str) -> None:
 
 
 def test_arrays_that_do_not_fit_are_refused_by_name_and_nothing_is_written(call: Any) -> None:
-    """Of each array another rank, no elements, and types that are not taken, or not beside the others."""
+    """Of each array another rank, no elements, twice as many, and types that are not taken, or not beside the others."""
     operation, arrays = call
     out = np.full_like(operation(*arrays), 7)
     for at, array in enumerate(arrays):
-        for wrong in (
-            np.ones((2,) * 6, np.float32),
-            array[..., :0],
-            *(array.astype(dtype) for dtype in (np.int32, complex, *([np.float16] if len(arrays) > 1 else []))),
-        ):
+        wrongs = [np.ones((2,) * 6, np.float32), array[..., :0], array.astype(np.int32), array.astype(complex)]
+        if len(arrays) > 1:
+            wrongs += [np.concatenate([array] * 2), array.astype(np.float16)]
+        for wrong in wrongs:
             with pytest.raises((TypeError, ValueError), match=says("... must ...; got ...")):
                 operation(*arrays[:at], wrong, *arrays[at + 1 :], out=out)
     for factor in ("alpha", "beta"):
