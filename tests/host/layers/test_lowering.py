@@ -280,28 +280,7 @@ def test_blocks_of_pixels_compute_the_whole(operation: str, lie: Any, beta: floa
 
 
 @pytest.mark.usefixtures("_small_ones_in_blocks")
-@pytest.mark.parametrize("beta", [0.0, 2.0])
-def test_a_gradient_with_gaps_is_put_together_apart(beta: float) -> None:
-    gapped = stem("backward_data", ("gaps", "first", "first"), beta)
-    found = [lowering for lowering in lowerings(gapped) if lowering.space_to_depth]
-    assert found
-    for lowering in found:
-        check(lowering)
-
-
-@pytest.mark.usefixtures("_small_ones_in_blocks")
 def test_blocks_come_after_the_lowerings_that_cudnn_supports_itself() -> None:
     for operation in ("forward", "backward_data", "backward_filter"):
         found = list(lowerings(stem(operation, ("last",) * 3, 0.0)))
         assert [one.space_to_depth for one in found] == [False] * (len(found) - 1) + [True]
-
-
-def test_unequal_padding_is_zeros_around_x_for_gradients_alone() -> None:
-    for operation in ("forward", "backward_data", "backward_filter"):
-        (lowering, *_) = lowerings(problem(operation, ("first",) * 3, UNEQUAL, 0.0))
-        padded = lowering.part.x.shape != X
-        assert padded == (operation != "forward")
-        if padded:
-            assert lowering.part.x.shape == (2, 4, 8, 6)
-            assert set(lowering.part.geometry.pre_padding + lowering.part.geometry.post_padding) == {0}
-            assert lowering.suffix == " + copies"

@@ -23,16 +23,6 @@ FUNCTIONS = {"run", "sigmoid", "tolerance"}  # which only the reference has
 OPERATIONS = sorted(set(reference.__all__) - {*CLASSES, *FUNCTIONS})
 
 
-@pytest.mark.parametrize("given", [2, [1, 2], (1, 2), range(1, 3), np.array([1, 2]), np.array(2), np.int64(2)], ids=str)
-def test_sequences_of_any_kind_are_taken(given: Any) -> None:
-    wanted = 2 if np.ndim(given) == 0 else (1, 2)
-    for package in (cudnnpy, reference):
-        options = package.Convolution(stride=given, padding=given, tune_seconds=np.float32(2), dilation=given).options
-        assert options.stride == options.dilation == wanted
-        assert options.padding == wanted
-        assert options.tune_seconds == 2
-
-
 @pytest.mark.parametrize("name", CLASSES)
 def test_the_reference_leaves_out_only_what_needs_a_gpu(name: str) -> None:
     public = [

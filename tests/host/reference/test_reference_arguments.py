@@ -99,18 +99,3 @@ def test_a_shape_is_right_or_refused(kind: Any, options: Any, shapes: Any) -> No
     else:
         assert min(expected[1:]) >= 1
         assert op.forward(np.ones(x_shape), np.ones(w_shape)).shape == expected
-
-
-def test_sequences_and_numpy_ints_are_numbers() -> None:
-    plain = Convolution(padding=((1, 2), (0, 0)), stride=(2, 1), groups=2, workspace_limit=1 << 20)
-    other = Convolution(
-        padding=[np.array([1, 2]), 0], stride=np.array([2, 1]), groups=np.int64(2), workspace_limit=np.uint32(1 << 20)
-    )
-    assert plain == other
-    assert hash(plain) == hash(other)
-    assert other.padding == ((1, 2), 0)
-    assert "groups=2" in repr(other)
-    assert plain.output_shape([2, 8, 5, 5], np.array([4, 4, 3, 3])) == (2, 4, 3, 3)
-    with pytest.raises(AttributeError):
-        plain.stride = 1
-    assert Convolution(compute_dtype=np.float64) == Convolution(compute_dtype="float64") != Convolution()
