@@ -314,20 +314,6 @@ def test_all_memory_is_freed_before_it_is_given_back(device: Device) -> None:
     assert device.held_after == [0] * 6
 
 
-def test_what_a_stored_choice_is_compared_with_may_not_need_much_memory(
-    device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = Case(device)
-    kind = type(case.problem)
-    monkeypatch.setattr(kind, "float64_elements", lambda *_: None)
-    others = [case.candidate("large", 9.0, space=1001), case.candidate("plain", 9.0, space=1000)]
-    monkeypatch.setattr(kind, "proposed_candidates", lambda *_: iter(others))
-    monkeypatch.setattr(kind, "engines", lambda *_: iter(()))
-    device.total = 4003
-    assert case.confirmed(case.candidate("right", 1.0, space=3000)) == ""
-    assert case.launched == ["right", "right", "plain"]
-
-
 def test_a_choice_says_how_its_times_vary_and_how_exact_it_is(device: Device) -> None:
     case = Case(device)
     times = iter([0.5, 0.5, 0.6] * 1000)

@@ -257,18 +257,6 @@ def test_the_child_finds_this_package_and_library_and_one_gpu(monkeypatch: pytes
     assert str(Path(child_process.__file__).parents[3]) in path.split(os.pathsep)
 
 
-def test_the_child_imports_nothing_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "json.py").write_text("raise SystemExit('taken from the current folder')")
-    monkeypatch.chdir(tmp_path)
-    parent = str(Path(child_process.__file__).parents[3])
-    others = [place for place in sys.path if place not in ("", parent)]
-    monkeypatch.setattr(sys, "path", ["", ".", str(tmp_path), *others])  # the package may be imported already
-    worker = WorkerProcess({}, command=[sys.executable, "-P", "-c", SCRIPT])
-    path = asked(worker, "say({'answer': os.environ['PYTHONPATH']})")["answer"]
-    worker.end()
-    assert path.split(os.pathsep) == [parent, *dict.fromkeys(others)]
-
-
 PARENT = f"""
 import sys, time
 from cudnnpy.tuning.measuring.child_process import WorkerProcess

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import subprocess
 import sys
 import warnings
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stored import entry, fault, key
+from stored import entry, key
 
 from cudnnpy.store import Store
-from cudnnpy.tuning.store import contents, sqlite_file
+from cudnnpy.tuning.store import sqlite_file
 
 COUNT = 60
 PAGE = 4096
@@ -80,11 +78,6 @@ def test_a_store_with_a_damaged_header_is_set_aside_or_only_read(
     assert check_use(tmp_path / "store.sqlite", bytes(content)) == is_set_aside
 
 
-@pytest.mark.parametrize("size", [72, 100, 2000, PAGE - 1, PAGE, 3 * PAGE // 2])
-def test_a_store_that_ends_early_is_set_aside(tmp_path: Path, whole: bytes, size: int) -> None:
-    assert check_use(tmp_path / "store.sqlite", whole[:size])
-
-
 @pytest.mark.parametrize("place", [0, 16, 40])
 def test_a_file_without_the_header_of_a_store_is_not_touched(tmp_path: Path, whole: bytes, place: int) -> None:
     """Neither a text with that number where SQLite has it, nor a database of another application, is a store."""
@@ -129,30 +122,6 @@ def test_whatever_is_damaged_a_store_works(
     except ValueError:  # nothing in it tells that it was a store
         assert path.read_bytes() == content[:size]
         assert content[:100] != whole[:100]
-
-
-@pytest.mark.parametrize("change", ["content = replace(content, 'forward 1x', 'forward 7x')", "number = {other}"])
-def test_a_store_with_a_changed_row_is_set_aside(tmp_path: Path, change: str) -> None:
-    """A plan that this package did not write as it is never reaches cuDNN."""
-    store = Store(tmp_path / "store.sqlite")
-    store.put(entry(1))
-    store.add_faults([fault(2)])
-    numbers = [contents.row_number(contents.ENTRY, key(number)) for number in (1, 5)]
-    with closing(sqlite3.connect(store.path, isolation_level=None)) as connection:
-        connection.execute(f"UPDATE cudnnpy_rows SET {change.format(other=numbers[1])} WHERE number = {numbers[0]}")
-    with pytest.warns(RuntimeWarning, match="it is damaged. It is set aside"):
-        assert (store.get(key(1)), store.get(key(5)), [*store], store.faults()) == (None, None, [], [])
-
-
-def test_replaced_and_removed_plans_are_overwritten(tmp_path: Path) -> None:
-    path = tmp_path / "store.sqlite"
-    store = Store(path)
-    first, second = ("the first plan" * 1000, "the second plan" * 1000)  # longer than a page
-    store.put(entry(1, name=first))
-    store.put(entry(1, name=second), replace=True)
-    assert b"the first plan" not in path.read_bytes()
-    store.forget(key(1), "it failed")
-    assert b"the second plan" not in path.read_bytes()
 
 
 # Other processes, and files that cannot be replaced

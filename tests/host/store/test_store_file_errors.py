@@ -243,27 +243,6 @@ def test_a_warning_that_is_made_an_error_leaves_a_store_that_works(
 # Files
 
 
-@pytest.mark.parametrize(
-    "added",
-    [
-        "ANALYZE",
-        "CREATE TABLE theirs (x)",
-        "CREATE VIEW theirs AS SELECT 1",
-        "CREATE INDEX theirs ON cudnnpy_rows (kind)",
-    ],
-)
-def test_a_store_may_have_more_than_its_table(tmp_path: Path, added: str) -> None:
-    path = tmp_path / "store.sqlite"
-    store = Store(path)
-    store.put(entry(1))
-    with connected(path) as connection:
-        connection.execute(added)
-    for used in (store, Store(path)):
-        assert used.get(key(1)) == entry(1)
-        assert used.put(entry(2)) == entry(2)
-    assert [*Store(path, read_only=True)] == [entry(1), entry(2)]
-
-
 def test_a_store_with_a_trigger_and_a_database_of_another_program_are_refused(tmp_path: Path) -> None:
     """A trigger runs in the process that puts an entry."""
     path, other = tmp_path / "store.sqlite", tmp_path / "other.sqlite"

@@ -19,8 +19,6 @@ import stored
 from stored import entry, key
 
 from cudnnpy.store import Store
-from cudnnpy.tuning.store import contents
-from cudnnpy.tuning.store import entry as entry_module
 
 ROUNDS = int(os.environ.get("CUDNNPY_STORE_ROUNDS", "1"))
 PROCESSES, KILLED, ENTRIES = 32, 10, 200
@@ -170,30 +168,3 @@ def test_a_reader_beside_constant_writers_finds_every_entry_and_fault(tmp_path: 
     assert [writer.communicate()[1] for writer in writers] == [""] * 4
     assert len(found) > 100
     assert all(pair == (entry(1), [stored.fault(1)]) for pair in found)
-
-
-def test_no_file_stays_open(tmp_path: Path) -> None:
-    """So that one that replaces another is read, and a child has no connection of its parent."""
-    store, other = Store(tmp_path / "store.sqlite"), Store(tmp_path / "other.sqlite")
-    store.put(entry(1))
-    other.put(entry(1, name="another"))
-    assert store.get(key(1)) == entry(1)
-    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
-    assert not [link for link in links if os.path.realpath(link).startswith(store.path)]
-    os.replace(other.path, store.path)
-    assert store.get(key(1)) == entry(1, name="another")
-
-
-def test_a_process_with_another_schema_shares_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither sees the other's entries, nor removes them before it is asked to."""
-    store = Store(tmp_path / "store.sqlite")
-    store.put(entry(1))
-    with monkeypatch.context() as patch:
-        for module in (entry_module, contents):
-            patch.setattr(module, "SCHEMA", 2)
-        assert (store.get(key(1)), [*store], store.info().entries) == (None, [], 0)
-        assert store.put(entry(1, name="of schema 2")) == store.get(key(1)) == entry(1, name="of schema 2")
-        assert len(store) == 1
-    assert [*store] == [entry(1)]
-    assert store.info().entries == len(store) == 1
-    assert integrity(tmp_path / "store.sqlite") == [("ok",)]

@@ -213,15 +213,6 @@ def test_more_time_improves_what_was_cut_short(cudnn: Cudnn, new_process: Callab
     assert (planned(tune_seconds=99.0).name, cudnn.measured) == ("engine 3", [])
 
 
-def test_a_choice_that_was_cut_short_is_never_replaced_by_a_slower_one(cudnn: Cudnn) -> None:
-    cudnn.add(*(Made(number, lambda knobs: 5.0, runs_for=1.0) for number in (3, 4)), Made(2, lambda knobs: 1.0))
-    assert planned(tune_seconds=2.5).name == "engine 2"
-    cudnn.engines[2].runs_for = 9.0  # longer than all the time that is allowed next
-    assert not standing().complete
-    assert planned(tune_seconds=4.0).name == "engine 2"
-    assert cudnn.measured[-1] == "engine 2"
-
-
 def test_without_memory_to_measure_again_the_choice_stays(cudnn: Cudnn) -> None:
     cudnn.add(Made(1, lambda knobs: 5.0), Made(2, lambda knobs: 1.0, runs_for=1.0), Made(3))
     assert planned(tune_seconds=1.0).name == "engine 2"
@@ -263,31 +254,6 @@ def test_what_is_chosen_for_a_shortage_is_not_kept(cudnn: Cudnn) -> None:
     assert planned(memory_limit=499).name == "engine 1"
     assert len(levels.current().user) == 0
     assert planned().name == "engine 2"
-
-
-def test_a_search_that_found_too_little_memory_is_not_complete(cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 500), Made(3))
-    monkeypatch.setattr(workspace, "free_bytes", lambda device: 499)
-    planned()
-    planned(workspace_limit=100)  # which is what was asked for
-    planned(workspace_limit=600)
-    complete = [standing(workspace_limit=limit).complete for limit in (None, 100, 600)]
-    assert complete == [False, True, False]
-
-
-@pytest.mark.parametrize("is_free", [False, True], ids=["by the driver's number", "when it is taken"])
-def test_a_choice_for_want_of_memory_is_not_kept(cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch, is_free: bool) -> None:
-    """Only the guess could be measured, so that nothing was compared: a later process does that."""
-    cudnn.add(Made(1), *(Made(number, lambda knobs: 1.0, lambda knobs: 500) for number in (2, 3)))
-    with monkeypatch.context() as patch:
-        patch.setattr(workspace, "free_bytes", lambda device: LOTS if is_free else 499)
-        cudnn.scarce = lambda candidate: not candidate.name.startswith("engine 1")
-        plan = planned()
-        assert (plan.name, plan.milliseconds) == ("engine 1", 10.0)
-        assert len(levels.current().user) == 0
-    cudnn.scarce = lambda candidate: False
-    assert planned().name == "engine 2"
-    assert standing().complete
 
 
 # Without an entry
@@ -377,19 +343,6 @@ def test_more_time_that_leads_to_a_slower_choice_leaves_the_faster_one(cudnn: Cu
     assert (standing().choice.milliseconds, standing().tune_seconds, standing().complete) == (1.0, 9.0, True)
 
 
-@pytest.mark.parametrize("how", ["it was slower this time", "it has a fault"])
-def test_more_time_replaces_a_choice_that_turned_out_worse(cudnn: Cudnn, how: str) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, runs_for=1.0))
-    assert planned(tune_seconds=0.5).name == "engine 2"
-    before = standing()
-    rows = (before.candidates[0]._replace(name="engine 2", milliseconds=20.0),) if "slower" in how else ()
-    found = () if rows else (FoundFault("engine 2", "wrong result", "off by 3", "13.0"),)
-    other = before._replace(tune_seconds=9.0, complete=True, candidates=rows)
-    other = changed(other, engine=Engine(1), name="engine 1", milliseconds=10.0)
-    assert measured(Child(Measurement(other, faults=found)), tune_seconds=9.0).name == "engine 1"
-    assert standing().choice.milliseconds == 10.0
-
-
 # The other preferences
 
 
@@ -402,14 +355,6 @@ def test_a_stored_choice_of_the_very_key_serves_every_preference(cudnn: Cudnn, p
     assert (plan.name, plan.store_layer, plan.milliseconds) == ("engine 2", "user", 1.0)
     assert candidates_table(plan.candidates) == candidates_table(first.candidates)
     assert selection.plan_for(SUMS, PlanningOptions(prefer=prefer)).store_layer == "user"
-
-
-def test_other_options_are_not_served(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
-    planned()
-    for options in ({"prefer": "no_workspace"}, {"workspace_limit": 1 << 30}, {"tf32": False}, {"deterministic": True}):
-        plan = planned(**{"prefer": "fastest", **options})
-        assert (plan.name, plan.store_layer) == ("engine 1", "")
 
 
 def test_only_what_was_measured_or_confirmed_with_this_driver_is_taken_without_running_it(cudnn: Cudnn) -> None:
@@ -513,14 +458,6 @@ def test_a_candidate_with_a_fault_is_rejected_with_every_preference(cudnn: Cudnn
         for one in selection.survey(chooser_of(selection.request_for(SUMS, PlanningOptions())))
     }
     assert (listed["engine 1"], listed["engine 2"]) == (reason, "")
-
-
-def test_a_fault_of_another_driver_is_not_applied(cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
-    cudnn.add(Made(1))
-    add_fault("engine 1", driver="12.0")
-    assert planned(prefer="fastest").name == "engine 1"
-    monkeypatch.setattr(stored_choice, "driver", lambda: "12.0")
-    assert planned(prefer="fastest").name == "engine 1 + blocks"
 
 
 @pytest.mark.parametrize("prefer", ["fastest", "autotune"])
