@@ -144,23 +144,6 @@ def test_what_does_not_change_the_choice_makes_no_second_problem(capsys: pytest.
     assert "[2/2]" in capsys.readouterr().err
 
 
-def test_a_preference_is_the_limit_that_it_means() -> None:
-    limits = {
-        "prefer=no_workspace": "workspace_limit=0",
-        "prefer=no_workspace workspace_limit=2GiB": "workspace_limit=0",
-        "prefer=limited_workspace": "workspace_limit=1GiB",
-        "prefer=limited_workspace workspace_limit=2GiB": "workspace_limit=2GiB",
-        "prefer=fastest": "",
-        "workspace_limit=3GiB": "workspace_limit=3GiB",
-    }
-    write_problems("problems.txt", *(f"{PROBLEMS[0]} {words}" for words in limits))
-    assert tune("problems.txt") == 0
-    expected = {f"{PROBLEMS[0]} {words}".strip() for words in limits.values()}
-    assert set(stored()) == expected
-    write_problems("problems.txt", *expected)
-    assert tune("problems.txt", machine=NEVER) == 0
-
-
 def test_each_kind_of_gpu_gets_its_own_choices(capsys: pytest.CaptureFixture[str]) -> None:
     machine = TuningBackend(partial(gpus_of, *KINDS), worker("tune_on_two_kinds"))
     assert tune("problems.txt", machine=machine) == 0

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up_entries import entry, job
+from made_up_entries import job
 from process_groups import has_ended
 from stand_in_tuning import gpus_of, worker
 
 from cudnnpy.cli.tune import tune_problem
 from cudnnpy.cli.tune.distribution import distribute, local_places
 from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Result, TuningGpu, tune_on
-from cudnnpy.tuning import stored_choice
 from cudnnpy.tuning.measurement import FoundFault, Measurement
 from cudnnpy.tuning.measuring.child_process import StartError
 
@@ -205,22 +204,6 @@ class Worker:
 def tried(*measurements: Measurement, known: Sequence[FoundFault] = ()) -> tuple[Measurement, Worker]:
     there = Worker(*measurements)
     return tune_on(there, job("a", 1.0)._replace(known=tuple(known))), there  # type: ignore[arg-type]
-
-
-FAULTS = [FoundFault(f"engine {number}", "context lost", "CUDA_ERROR", "13.0") for number in range(3)]
-ENTRY = entry("a")
-
-
-def test_the_faults_of_all_tries_are_reported_and_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_choice, "driver", lambda: "13.0")
-    failed, good = Measurement(None, "ended", faults=(FAULTS[0],)), Measurement(ENTRY, faults=(FAULTS[1],))
-    there = Worker(failed, good)
-    with local_places(gpus_of(""), lambda uuid: there) as places:  # type: ignore[arg-type,return-value]
-        (found,) = distribute([job("a", 1.0)._replace(key=ENTRY.key)], lambda: places)
-    assert isinstance(found, Result)
-    assert (found.entry, found.reason, found.faults) == (ENTRY, "", (FAULTS[0], FAULTS[1]))
-    assert there.asked == [{}, {"engine 0": "context lost: CUDA_ERROR"}]
-    assert there.closed == 2  # after the first try, and at the end
 
 
 def test_a_worker_that_is_stopped_does_not_wait_for_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:

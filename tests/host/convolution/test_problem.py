@@ -181,7 +181,6 @@ BAD_CALLS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exce
     # options; arguments of plan; its keyword arguments; what is raised
     ({}, ("sideways", X, W), {}, ValueError, r"operation must be one of 'forward', 'backward_data'.*; got 'sideways'"),
     ({}, ("forward", spec(2, 4), W), {}, ValueError, r"x must have 3, 4 or 5 axes; got shape \(2, 4\)"),
-    ({}, ("forward", spec(1, 2, 3, 4, 5, 6), W), {}, ValueError, r"x must .*; got shape \(1, 2, 3, 4, 5, 6\)"),
     ({}, ("forward", X, spec(6, 4, 3)), {}, ValueError, r"w must have 4 axes, as x; got shape \(6, 4, 3\)"),
     (
         {},
@@ -206,15 +205,7 @@ BAD_CALLS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exce
         ValueError,
         "a planned problem must have elements; got forward 0x4x8x8 6x4x3x3,",
     ),
-    ({}, ("forward", X, spec(6, 4, 0, 3)), {}, ValueError, r"w must .*; got shape \(6, 4, 0, 3\)"),
     ({}, ("forward", X, spec(0, 4, 3, 3)), {}, ValueError, "w must have sizes of 1 or more, except for C / groups"),
-    (
-        {"padding": 2},
-        ("forward", spec(2, 4, 0, 8), W),
-        {},
-        ValueError,
-        "x must have sizes of 1 or more, except for N or C",
-    ),
     (
         {},
         ("forward", spec(2, 0, 8, 8), spec(6, 0, 3, 3)),
@@ -223,52 +214,24 @@ BAD_CALLS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exce
         "a planned problem must have elements; got forward 2x0x8x8 6x0x3x3,",
     ),
     ({}, ("forward", spec(0, 4, 2, 2), W), {}, ValueError, r"w must .*; got a filter of size 3 with dilation 1 on an"),
-    (
-        {},
-        ("backward_filter", spec(0, 6, 6, 6), spec(0, 4, 8, 8), (6, 4, 3, 3)),
-        {},
-        ValueError,
-        "a planned problem must have elements; got backward_filter 0x4x8x8 6x4x3x3,",
-    ),
     ({}, ("forward", X, spec(6, 4, 9, 9)), {}, ValueError, r"w must .*; got a filter of size 9 with dilation 1 on an"),
-    ({"dilation": 4}, ("forward", X, W), {}, ValueError, r"w must .*; got a filter of size 3 with dilation 4 on an"),
     ({"padding": (1, 1, 1)}, ("forward", X, W), {}, ValueError, r"padding must be .* each of 2 spatial axes.*; got .*"),
-    ({"stride": (1,)}, ("forward", X, W), {}, ValueError, r"stride must be .* each of 2 spatial axes.*; got .*"),
     ({"layout": "NCDHW"}, ("forward", X, W), {}, ValueError, "layout must have 4 axes, as x; got 'NCDHW'"),
     ({}, ("forward", X, W._replace(dtype="float16")), {}, TypeError, r"w must be float32, as x.*; got float16"),
-    ({}, ("forward", X, W), {"out": spec(2, 6, 6, 6, dtype="float16")}, TypeError, r"out must .*; got float16"),
     ({}, ("forward", X, W), {"out": spec(2, 6, 6, 5)}, ValueError, r"out must have shape.*; got shape \(2, 6, 6, 5\)"),
     ({}, ("forward", X, W), {"bias": spec(5)}, ValueError, r"bias must be packed.*; got shape \(5,\), strides None"),
-    (
-        {},
-        ("forward", X, W),
-        {"bias": spec(1, 6, 1, 1)},
-        ValueError,
-        r"bias must be packed, of shape \(6,\); got shape \(1, 6, 1, 1\), strides None",
-    ),
-    ({}, ("forward", X, W), {"bias": spec(6, strides=(2,))}, ValueError, r"bias must .*; got .* strides \(2,\)"),
     ({}, ("forward", X, W), {"bias": spec(6, dtype="float16")}, TypeError, r"bias must be float32.*; got float16"),
     ({}, ("forward", X, W), {"activation": "gelu"}, ValueError, r"activation must be one of 'identity'.*; got 'gelu'"),
     ({}, ("forward", X, W), {"alpha": "1"}, TypeError, r"alpha must be a finite number.*; got '1'"),
-    ({}, ("forward", X, W), {"alpha": math.inf}, ValueError, r"alpha must be a finite number.*; got inf"),
-    ({}, ("forward", X, W), {"beta": math.nan, "out": Y}, ValueError, r"beta must be a finite.*; got nan"),
     ({}, ("forward", X, W), {"beta": 1.0}, ValueError, "beta must be 0 where out is None; got 1.0"),
     ({"compute_dtype": "float64"}, ("forward", X, W), {}, ValueError, r"compute_dtype must .*; got 'float64'"),
     ({}, ("forward", X, W), {"device": "cuda"}, TypeError, r"device must be an ordinal, a cuda\.core Device or None"),
-    ({}, ("forward", X, W), {"device": -1}, ValueError, "device must be an ordinal of 0 or more; got -1"),
     (
         {},
         ("forward", spec(2, 4, 8, 8, strides=(256, 64, 8, 0)), W),
         {},
         ValueError,
         r"x must have strides of 1 or more; got strides \(256, 64, 8, 0\)",
-    ),
-    (
-        {},
-        ("forward", spec(2, 4, 8, 8, strides=(256, 64, 8, -1)), W),
-        {},
-        ValueError,
-        r"x must have strides of 1 or more; got strides \(256, 64, 8, -1\)",
     ),
     (
         {},
@@ -292,7 +255,6 @@ BAD_CALLS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exce
         r"x must be of a floating-point type, or int8; got int64",
     ),
     ({}, ("forward", X, W._replace(dtype="complex64")), {}, TypeError, r"w.dtype must be one of .*; got 'complex64'"),
-    ({}, ("forward", X._replace(dtype="int32"), W._replace(dtype="int32")), {}, TypeError, r"x must .*; got int32"),
     ({}, ("forward", X, W), {"out": Y._replace(dtype=None)}, TypeError, r"out.dtype must be one of .*; got None"),
     ({}, ("forward", X._replace(shape=5), W), {}, TypeError, r"x.shape must be a tuple of sizes.*; got 5"),
     (
@@ -302,31 +264,13 @@ BAD_CALLS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exce
         TypeError,
         r"x\.strides must be None, or a tuple of 4 integers; got \('a', 1, 1, 1\)",
     ),
-    (
-        {},
-        ("forward", X._replace(strides=(256, 64, 8.9, 1)), W),
-        {},
-        TypeError,
-        r"x\.strides must be None, or a tuple of 4 integers; got \(256, 64, 8\.9, 1\)",
-    ),
     ({}, ("forward", X._replace(alignment=0), W), {}, ValueError, r"x.alignment must be a power of two, 4.*; got 0"),
-    ({}, ("forward", X._replace(alignment=2), W), {}, ValueError, r"x.alignment must be a power of two, 4.*; got 2"),
     ({}, ("forward", X._replace(alignment=12), W), {}, ValueError, r"x.alignment must be a power of two.*; got 12"),
-    ({}, ("forward", X._replace(alignment=None), W), {}, TypeError, r"x.alignment must be a power of two.*; got None"),
-    (
-        {},
-        ("forward", X, W),
-        {"bias": spec(6)._replace(dtype="junk")},
-        TypeError,
-        r"bias.dtype must be one of .*; got 'junk'",
-    ),
     ({}, ("forward", X, W, (2, 6, 6, 6)), {}, ValueError, r"shape must be None for forward.*; got \(2, 6, 6, 6\)"),
     ({"algorithm": "gemm"}, ("backward_filter", Y, X, W.shape), {}, ValueError, r"algorithm must .*; got 'gemm'"),
     ({}, ("forward", None, W), {}, TypeError, "x and w must be arrays or TensorSpecs; got None"),
     ({}, ("backward_data", Y, W), {}, TypeError, "x_shape must be the shape of the result where out is None; got None"),
-    ({}, ("backward_data", Y, W, 8), {}, TypeError, r"x_shape must be a tuple of 4 sizes.*; got 8"),
     ({}, ("backward_data", Y, W, (2, 4, 8)), {}, ValueError, r"x_shape must be a tuple of 4 sizes.*; got \(2, 4, 8\)"),
-    ({}, ("backward_data", Y, W, (2, 4, 8, 0)), {}, ValueError, "x must have sizes of 1 or more, except for N or C"),
     ({}, ("backward_data", Y, W, (2, 4, 9, 8)), {}, ValueError, r"dy must have shape.*; got shape \(2, 6, 6, 6\)"),
     (
         {},
@@ -335,16 +279,8 @@ BAD_CALLS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exce
         ValueError,
         r"bias must be packed, of shape \(4,\); got shape \(6,\), strides None",
     ),
-    (
-        {},
-        ("backward_filter", Y, X, W.shape),
-        {"bias": spec(4)},
-        ValueError,
-        r"bias must be None for backward_filter; got TensorSpec\(shape=\(4,\), dtype='float32'",
-    ),
     ({}, ("backward_filter", Y, X, W.shape), {"activation": "relu"}, ValueError, r"activation must .*; got 'relu'"),
     ({}, ("backward_filter", Y, X), {}, TypeError, r"w_shape must be .*; got None"),
-    ({}, ("backward_filter", Y, X, (6, 4, 3, "3")), {}, TypeError, r"w_shape must be a tuple of 4 sizes.*; got .*"),
     ({}, ("backward_filter", Y, X, (5, 4, 3, 3)), {}, ValueError, r"dy must have shape.*; got shape \(2, 6, 6, 6\)"),
     ({}, ("backward_filter", Y, X._replace(dtype="float64"), W.shape), {}, TypeError, r"x must .*; got float64"),
     (
@@ -369,26 +305,8 @@ def test_a_bad_argument_is_refused_before_any_c_call(
 
 @pytest.mark.usefixtures("no_c")
 @pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (lambda conv: conv.output_shape(8, (6, 4, 3, 3)), r"x_shape must .*; got 8"),
-        (lambda conv: conv.output_shape((2, 4, 8, 8), None), r"w_shape must .*; got None"),
-        (lambda conv: conv.output_shape((2, 4, 8.5, 8), (6, 4, 3, 3)), r"x_shape must .*; got \(2, 4, 8.5, 8\)"),
-        (lambda conv: conv.output_shape("NCHW", (6, 4, 3, 3)), r"x_shape must .*; got 'NCHW'"),
-        (lambda conv: conv.backward_data(None, None, 8), r"x_shape must .*; got 8"),
-        (lambda conv: conv.backward_filter(None, None, 8), r"w_shape must .*; got 8"),
-    ],
-)
-def test_a_shape_that_is_none_is_refused_by_name(call: Callable[[Convolution], Any], text: str) -> None:
-    with pytest.raises(TypeError, match=text):
-        call(Convolution())
-
-
-@pytest.mark.usefixtures("no_c")
-@pytest.mark.parametrize(
     ("options", "x", "w", "text"),
     [
-        ({}, (2, 4), (4, 3), r"x must have 3, 4 or 5 axes \(N, C and 1 to 3 spatial axes\); got shape \(2, 4\)"),
         (
             {},
             (2, 4, 5, 5),
@@ -396,15 +314,12 @@ def test_a_shape_that_is_none_is_refused_by_name(call: Callable[[Convolution], A
             r"x must have 3 channels, as w; got 4 \(x has shape \(2, 4, 5, 5\), w \(3, 3, 3, 3\)\)",
         ),
         ({"groups": 3}, (2, 4, 5, 5), (4, 3, 3, 3), "groups must divide the 4 input channels; got 3"),
-        ({"output_padding": 1}, (2, 4, 5, 5), (4, 3, 3, 3), r"output_padding must be less than the stride, 1.*; got 1"),
         (
             {"padding": 7},
             (2, 4, 5, 5),
             (4, 3, 3, 3),
             "the output would be empty",
         ),
-        ({"layout": "NCW"}, (2, 4, 5, 5), (4, 3, 3, 3), "layout must have 4 axes, as x; got 'NCW'"),
-        ({"stride": (1, 1, 1)}, (2, 4, 5, 5), (4, 3, 3, 3), r"stride must be an integer, or one for each.*; got .*"),
         ({}, (2, 4, 5, 5), (4, 3, 3), r"w_shape must be a tuple of 4 sizes.*; got \(4, 3, 3\)"),
     ],
 )

@@ -28,7 +28,7 @@ from cudnnpy.descriptors import (
     choosing,
     workspace_size,
 )
-from cudnnpy.errors import CaptureError, ClosedError, NoAlgorithmError, StatusError
+from cudnnpy.errors import CaptureError, NoAlgorithmError, StatusError
 from cudnnpy.handle import Handle
 
 X, W, Y = (2, 4, 8, 8), (6, 2, 3, 3), (2, 6, 6, 6)  # in two groups
@@ -424,21 +424,6 @@ def test_a_raw_descriptor_that_was_never_set(machine: Machine, tensors: tuple[An
     with pytest.raises(ValueError, match=r"w must have N, C and the spatial dimensions of x, \(\); got 4 dimensions"):
         choose_algorithm("forward", x, *tensors[1:])
     raw.call("cudnnDestroyTensorDescriptor", x)
-
-
-@pytest.mark.parametrize("at", range(4))
-def test_closed_objects(machine: Machine, tensors: tuple[Any, ...], at: int) -> None:
-    tensors[at].close()
-    with pytest.raises(ClosedError, match="is closed"):
-        choose_algorithm("forward", *tensors)
-    assert machine.calls == []
-
-
-def test_a_closed_handle(machine: Machine, tensors: tuple[Any, ...]) -> None:
-    with pytest.raises(ClosedError, match="this Handle is closed"):
-        choose_algorithm("forward", *tensors, handle=Handle.__new__(Handle))
-    with pytest.raises(ValueError, match="handle must be a cudnnHandle_t that is not NULL"):
-        choose_algorithm("forward", *tensors, handle=raw.cudnnHandle_t())
 
 
 @pytest.mark.parametrize(

@@ -172,14 +172,6 @@ def test_a_stream_that_was_destroyed_is_not_set_again(graphs: StandInGraphs) -> 
     assert {stream for _, stream in launched(graphs)[1:]} == {STREAM}
 
 
-def test_a_launch_of_the_same_plan_in_between_is_right(graphs: StandInGraphs) -> None:
-    """Garbage collection may run any code between the two calls of the driver."""
-    launcher, _ = direct(graphs)
-    graphs.before_launch = lambda: launcher.run(tuples(9001), STREAM)
-    launcher.run(tuples(9000), STREAM)
-    assert launched(graphs) == [(tuples(9001), STREAM), (tuples(9000), STREAM)]
-
-
 def test_a_launch_that_interrupts_captures_does_not_let_them_run(graphs: StandInGraphs) -> None:
     """Garbage collection between two captures runs a destructor, whose launch goes to another stream."""
     ending = Launcher(Planned(graphs))

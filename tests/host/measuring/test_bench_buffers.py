@@ -5,12 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_stand_in import GRAIN, Memory, view
-from numpy_machine import tensor_in
+from memory_stand_in import GRAIN, Memory
 from stand_in_driver import DriverFixture, StandInDriver, stand_in_driver
 
 from cudnnpy import TensorSpec
@@ -50,10 +48,6 @@ def are_disjoint(parts: list[tuple[int, int]]) -> bool:
     return all(start + size <= after for (start, size), (after, _) in pairwise(ordered))
 
 
-def elements(address: int, spec: TensorSpec) -> np.ndarray:
-    return tensor_in(view(address, byte_extent(spec)), spec)
-
-
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 @pytest.mark.parametrize("gaps", [0, 3])
 def test_all_parts_are_disjoint_and_the_copies_outlast_the_cache(gpu: Memory, beta: float, gaps: int) -> None:
@@ -72,23 +66,6 @@ def test_all_parts_are_disjoint_and_the_copies_outlast_the_cache(gpu: Memory, be
     assert are_disjoint(parts)
 
 
-@pytest.mark.parametrize("gaps", [0, 3])
-def test_the_inputs_are_the_same_wherever_they_are(gpu: Memory, gaps: int) -> None:
-    given = asked(gaps=gaps)
-    memory = BenchBuffers(given)
-    for at in range(2):
-        spec = given.specs[at]
-        ends = elements(memory.pointers[at], spec).copy()
-        assert len(np.unique(ends)) > 100
-        memory.place(at_end=False)
-        np.testing.assert_array_equal(elements(memory.pointers[at], spec), ends)
-        for copies in memory.timing_sets:
-            np.testing.assert_array_equal(elements(copies[at], spec), ends)
-        memory.place(at_end=True)
-        has_gaps = bool(np.isnan(view(memory.pointers[at], byte_extent(spec)).view(np.float32)).any())
-        assert has_gaps == bool(gaps and at == 0)
-
-
 @pytest.mark.parametrize("alignment", [4, 8, 16, 256])
 def test_copies_have_the_alignment_that_is_declared_and_no_more(gpu: Memory, alignment: int) -> None:
     memory = BenchBuffers(asked(alignment=alignment))
@@ -96,18 +73,6 @@ def test_copies_have_the_alignment_that_is_declared_and_no_more(gpu: Memory, ali
         for address in pointers:
             assert address % alignment == 0
             assert address % 16 == (alignment if alignment < 16 else 0)
-
-
-def test_without_memory_for_copies_the_guarded_operands_are_timed(gpu: Memory) -> None:
-    gpu.most = 2 * CACHE
-    memory = BenchBuffers(asked())
-    assert memory.timing_sets == [memory.pointers]
-    assert not memory.has_copies
-    gpu.most = 100
-    before = gpu.count
-    with pytest.raises(MemoryError):
-        BenchBuffers(asked())
-    assert gpu.count == before
 
 
 # Mappings
@@ -149,15 +114,6 @@ def test_a_workspace_is_inside_its_mapping_and_aligned_to_16_bytes_alone(sizes: 
             assert not size or (gpu.holds(aligned, size) and aligned % 256 == 0)
         memory.close()
         assert gpu.count == 0
-
-
-def test_the_workspace_grows_a_few_times_within_the_limit(gpu: Memory) -> None:
-    memory = guarded(limit=9 * GRAIN)
-    before = len(gpu.ever_mapped)
-    for size in (0, 100, 3 * GRAIN, 4 * GRAIN, 5 * GRAIN, 8 * GRAIN, 100, 20 * GRAIN):
-        memory.workspace(size, True)
-    assert [size // GRAIN for _, size in gpu.ever_mapped[before:]] == [1, 4, 8, 9, 21]
-    assert len(gpu.mapped) == 3
 
 
 def test_another_error_of_a_mapping_is_told(gpu: Memory, driver: StandInDriver) -> None:

@@ -482,27 +482,6 @@ def test_without_memory_for_copies_the_fastest_wins_too(device: Device, monkeypa
 # What is reported, and what is known
 
 
-def test_each_step_is_reported_before_it_begins(device: Device) -> None:
-    case = Case(device)
-    bad = case.candidate("bad", 0.1, in_a_corner)
-    case.tuned(case.candidate("default", 20.0), case.candidate("fast", 0.5), bad)
-    assert case.reports[0] == ("begin", ("", 10.0))
-    kinds = [(kind, what) for kind, what in case.reports if kind != "begin"]
-    assert kinds == [
-        ("best", "default"),
-        ("measured", "default"),
-        ("best", "fast"),
-        ("measured", "fast"),
-        ("measured", "bad"),
-    ]
-    first = [what for kind, what in case.reports if kind == "begin" and what[0] == "default"]
-    assert first[:3] == [("default", 5.0), ("default", 7.0), ("default", 2.0)]  # tune_seconds
-    second = [what for kind, what in case.reports if kind == "begin" and what[0] == "fast"]
-    assert second[:3] == [("fast", 5.0), ("fast", 6.0), ("fast", 1.0)]  # 50 times 20 ms
-    third = [what for kind, what in case.reports if kind == "begin" and what[0] == "bad"]
-    assert third[:3] == [("bad", 5.0), ("bad", 5.5), ("bad", 0.5)]
-
-
 def row(name: str, milliseconds: float | None, refused: str = "") -> Choice:
     return Choice(name, "engines", workspace_size=0, milliseconds=milliseconds, rejection_reason=refused)
 

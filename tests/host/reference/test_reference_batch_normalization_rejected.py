@@ -77,21 +77,6 @@ def test_parameters_of_xs_own_type(dtype: Any) -> None:
     assert_refused(lambda: OP.backward(dy, x, scale, out_scale=ONES), TypeError, message)
 
 
-def test_gradients_that_are_not_there() -> None:
-    gradient = np.zeros(3, np.float32)
-    for wrong, message in (
-        ({"out_scale": gradient}, "out_scale must be None where there is no scale; got an array"),
-        ({"out_bias": gradient}, "out_bias must be None where there is no bias; got an array"),
-        ({"out_bias": gradient, "scale": ONES, "bias": False}, "out_bias must be None where there is no bias"),
-    ):
-        assert_refused(lambda wrong=wrong: OP.backward(X, X, **wrong), ValueError, message)
-    assert_refused(
-        lambda: OP.backward(X, X, bias=ONES), TypeError, "bias must ...; got an array (numpy.ndarray of shape (3,))"
-    )
-    assert OP.backward(X, X, out_bias=gradient, bias=True, parameter_beta=1.0)[2] is gradient
-    assert_same(gradient, np.full(3, 40, np.float32))
-
-
 # Sizes of 0
 
 EMPTY = [(0, 3), (0, 3, 4), (2, 3, 0), (0, 3, 4, 5), (2, 3, 0, 5), (0, 3, 2, 4, 5)]

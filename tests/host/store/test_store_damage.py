@@ -190,17 +190,3 @@ def test_a_damaged_file_that_cannot_be_set_aside_is_left_as_it_is(
     assert store.put(entry(100)) == store.get(key(100)) == entry(100)
     assert path.read_bytes() == content
     assert [*tmp_path.iterdir()] == [path]
-
-
-@pytest.mark.parametrize("ending", ["-journal", "-wal"])
-def test_a_journal_beside_a_damaged_file_is_not_applied_to_the_new_one(
-    tmp_path: Path, whole: bytes, ending: str
-) -> None:
-    path = tmp_path / "store.sqlite"
-    path.write_bytes(with_damaged_header(whole))
-    Path(f"{path}{ending}").write_bytes(os.urandom(3 * PAGE))
-    with pytest.warns(RuntimeWarning, match="a new store begins"):
-        store = Store(path)
-    store.put(entry(1))
-    assert not Path(f"{path}{ending}").exists()
-    assert [*Store(path)] == [entry(1)]

@@ -127,23 +127,6 @@ def test_a_path_that_may_not_be_read_gives_one_warning(readable: Path) -> None:
     assert errors.count("RuntimeWarning") == 1
 
 
-def test_a_damaged_file_in_a_read_only_folder_stays(readable: Path) -> None:
-    path = readable / "store.sqlite"
-    Store(path).put(entry(1))
-    content = path.read_bytes()[:4096]
-    path.write_bytes(content)
-    frozen(readable)
-    program = f"""
-for read_only in (True, False):
-    store = Store({str(path)!r}, read_only=read_only)
-    assert len(store) == 0
-assert store.put(entry(100)) == store.get(key(100)) == entry(100)
-"""
-    errors = as_nobody(program)
-    assert errors.count("cannot be used: it is damaged and cannot be replaced") == 2  # one for each store
-    assert path.read_bytes() == content
-
-
 def test_a_disk_that_is_full_leaves_memory(tmp_path: Path) -> None:
     """No file of this process can be longer than those that it has, so that writing fails as on a full disk."""
     path, stored = tmp_path / "store.sqlite", [entry(number) for number in range(3)]
@@ -316,14 +299,3 @@ def test_a_file_of_an_older_release_is_set_aside(tmp_path: Path, definition: str
     assert [*Store(path)] == [entry()]
     (aside,) = store.info().set_aside
     assert Path(aside).read_bytes() == before
-
-
-def test_a_file_that_comes_to_be_another_is_not_touched(tmp_path: Path) -> None:
-    path = tmp_path / "store.sqlite"
-    store = Store(path)
-    store.put(entry(0))
-    path.write_text("hello\n" * 1000)
-    with one_warning("it is now a file of another kind"):
-        assert store.get(key(0)) is None
-        assert store.put(entry(1)) == store.get(key(1)) == entry(1)
-    assert path.read_text() == "hello\n" * 1000

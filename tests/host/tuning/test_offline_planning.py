@@ -64,15 +64,6 @@ def test_a_plan_says_for_what_it_is(h200: DeviceProfile) -> None:
     assert GPU in json.loads(plan.to_json())["gpu"]
 
 
-def test_it_is_the_same_as_the_commands(h200: DeviceProfile) -> None:
-    plan = Convolution(padding=1).plan("forward", X, W, device=h200)
-    with planner_process.PlannerProcess(h200) as planner:
-        entry = planner.plan(TEXT)
-    assert plan.entry is not None
-    assert plan.entry._replace(made_at="") == entry._replace(made_at="")
-    assert cudnnpy.plan(TEXT, device=h200).to_json() == plan.to_json() == entry.plan
-
-
 def test_it_cannot_run_here(h200: DeviceProfile) -> None:
     plan = Convolution(padding=1).plan("forward", X, W, device=h200)
     message = (
@@ -112,15 +103,6 @@ def test_gradients_fused_convolutions_and_graphs(h200: DeviceProfile) -> None:
     assert made.operation == "forward"
     again = pickle.loads(pickle.dumps(made))
     assert (again.operands, again.to_json()) == (made.operands, made.to_json())
-
-
-def test_candidates_are_the_commands(h200: DeviceProfile) -> None:
-    found = Convolution(padding=1).candidates("forward", X, W, device=h200)
-    rows = cudnnpy.explain(TEXT, device=h200)["candidates"]
-    assert [(one.name, one.rejection_reason, one.workspace_size) for one in found] == [
-        (row["name"], row["rejection_reason"], row["workspace_size"]) for row in rows
-    ]
-    assert "left out because" in cudnnpy.candidates_table(found)
 
 
 def test_problems_are_recorded(h200: DeviceProfile, tmp_path: Any) -> None:

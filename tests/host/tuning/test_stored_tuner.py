@@ -213,16 +213,6 @@ def test_more_time_improves_what_was_cut_short(cudnn: Cudnn, new_process: Callab
     assert (planned(tune_seconds=99.0).name, cudnn.measured) == ("engine 3", [])
 
 
-def test_without_memory_to_measure_again_the_choice_stays(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1, lambda knobs: 5.0), Made(2, lambda knobs: 1.0, runs_for=1.0), Made(3))
-    assert planned(tune_seconds=1.0).name == "engine 2"
-    before = standing()
-    cudnn.scarce = lambda candidate: True
-    assert (planned(tune_seconds=9.0).name, standing()) == ("engine 2", before)
-    cudnn.no_memory = True
-    assert (planned(tune_seconds=9.0).name, standing()) == ("engine 2", before)
-
-
 def test_a_choice_that_is_too_large_now_is_left_to_others(cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 500), Made(3, lambda knobs: 3.0))
     assert planned().name == "engine 2"
@@ -249,13 +239,6 @@ def test_a_choice_that_says_it_needs_less_than_it_does_is_left_alone(cudnn: Cudn
     assert (standing(workspace_limit=400).choice.workspace_size, reasons()) == (0, [])
 
 
-def test_what_is_chosen_for_a_shortage_is_not_kept(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 500), Made(3))
-    assert planned(memory_limit=499).name == "engine 1"
-    assert len(levels.current().user) == 0
-    assert planned().name == "engine 2"
-
-
 # Without an entry
 
 
@@ -268,16 +251,6 @@ def test_a_problem_without_a_candidate_has_the_reasons_in_one_line(cudnn: Cudnn)
     assert found.reason.startswith(
         "no candidate can be used: needs 500 bytes, the limit is 499 bytes; access outside: x; not supported here"
     )
-
-
-def test_where_nothing_can_be_measured_the_choice_is_that_of_fastest(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
-    child = Child()
-    plan = measured(child)
-    assert (plan.name, plan.milliseconds, plan.store_layer) == ("engine 1", None, "")
-    assert (len(levels.current().user), len(child.asked)) == (0, 1)
-    measured(child)
-    assert len(child.asked) == 2  # it may have become possible
 
 
 def test_without_a_measurer_a_stored_choice_is_taken_and_nothing_else_happens(cudnn: Cudnn) -> None:
