@@ -223,18 +223,6 @@ def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
     assert functions() == before
 
 
-def test_a_call_that_fails_has_no_line(stand_in: StandInDevice, file: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
-    with cudnnpy.trace(file=file):
-        convolve()
-        with monkeypatch.context() as patched:
-            patched.setattr(stand_in, "launched", lambda *_: 5000)
-            patched.setattr(cudnnpy.raw, "last_error", lambda: "")
-            with pytest.raises(cudnnpy.CudnnError):
-                convolve()
-        convolve()
-    assert len(file.lines) == 2
-
-
 @pytest.mark.parametrize(
     ("value", "level", "warning", "first"),
     [

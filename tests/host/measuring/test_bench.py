@@ -218,12 +218,6 @@ def test_the_first_plain_candidate_is_not_right_by_definition(huge: float) -> No
     assert default.rejection_reason
 
 
-@pytest.mark.parametrize(("result", "passes"), [("int8", True), ("int32", False)])
-def test_whole_numbers_may_be_rounded_up_or_down(result: str, passes: bool) -> None:
-    bench = Sketch({"slow": 3.0, "fast": 4.0}, {"slow": 9.0}, convolution("int8", result))
-    assert bench.tuned(candidate("slow"), candidate("fast")) == (["fast"] if passes else ["slow"])
-
-
 # How long candidates are timed
 
 

@@ -84,16 +84,6 @@ def test_autotune_descends_to_the_best_knobs(cudnn: Cudnn) -> None:
     assert len(cudnn.measured) == len(set(cudnn.measured)) < 40  # each once, and far from all 90 of two lowerings
 
 
-def test_the_candidates_have_the_one_that_was_chosen_whatever_its_knobs(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1, lambda knobs: 9.0), Made(2, bowl, ranges=RANGES, default=START))
-    found, tried = considered()
-    assert found.source == "knobs"
-    assert [candidate.name for candidate in tried].count(found.name) == 1
-    cudnn.engines[1].time = lambda knobs: 0.1
-    found, tried = considered()
-    assert [candidate.name for candidate in tried].count(found.name) == 1
-
-
 def test_autotune_varies_knobs_within_the_limit(cudnn: Cudnn) -> None:
     cudnn.add(Made(2, bowl, size=lambda knobs: 100 * knobs.get(SPLIT, 0), ranges=RANGES, default=START))
     best = tuned(workspace_limit=450)
@@ -109,13 +99,6 @@ def test_an_engine_whose_knobs_cannot_be_read_keeps_those_that_are_proposed(cudn
     best = tuned()
     assert best.name == "engine 3 (split_k=1)"
     assert [name for name in cudnn.measured if name.startswith("engine 2 (")]
-
-
-def test_autotune_passes_over_knobs_that_cudnn_refuses(cudnn: Cudnn) -> None:
-    cudnn.add(Made(2, bowl, ranges=RANGES, default=START, refuses=lambda knobs: knobs.get(SPLIT) == 6))
-    best = tuned()
-    assert best.engine is not None
-    assert dict(best.engine.knobs)[SPLIT] in (5, 7)
 
 
 def test_autotune_stops_when_its_time_is_used_up(cudnn: Cudnn) -> None:
@@ -243,14 +226,6 @@ def test_with_a_ranking_the_search_ends_when_several_in_a_row_are_not_faster(cud
     assert measured == [f"engine {number}" for number in range(1, 1 + 8 + 16)]
 
 
-def test_a_thorough_search_measures_every_engine(cudnn: Cudnn) -> None:
-    cudnn.add(*(Made(number, lambda knobs: 1.0) for number in range(1, 30)))
-    cudnn.add(Made(40, lambda knobs: 0.5), propose=False)
-    measured, reasons = engines_of(cudnn, Ranked(), thorough=True)
-    assert {*(f"engine {number}" for number in range(1, 30)), "engine 40"} <= set(measured)
-    assert UNPROMISING not in reasons
-
-
 def test_other_knobs_of_an_engine_that_is_far_from_the_fastest_are_not_measured(cudnn: Cudnn) -> None:
     cudnn.add(Made(1, lambda knobs: 1.0), Made(2, lambda knobs: 4.1), Made(3, lambda knobs: 3.9), Made(4))
     cudnn.proposed += [(index, {SPLIT: number}) for index in (2, 3) for number in range(1, 9)]
@@ -260,16 +235,6 @@ def test_other_knobs_of_an_engine_that_is_far_from_the_fastest_are_not_measured(
     assert [name for name in cudnn.measured if name.startswith("engine 3 (")]
     far = [one for one in tried if one.name.startswith("engine 2 (") and one.name not in cudnn.measured]
     assert {one.rejection_reason for one in far} == {"not measured: engine 2 took 4.1 times as long as the fastest"}
-
-
-def test_knobs_are_varied_of_engines_that_are_near_the_fastest(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1, lambda knobs: 1.0))
-    cudnn.add(Made(2, lambda knobs: 1.9, ranges=RANGES, default=START))
-    cudnn.add(Made(3, lambda knobs: 2.1, ranges=RANGES, default=START))
-    tuned()
-    names = [name for name in cudnn.measured if "blocks" not in name]
-    assert len([name for name in names if name.startswith("engine 2 (")]) > 1
-    assert len([name for name in names if name.startswith("engine 3 (")]) == 1
 
 
 # One that is forced, or served before

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -127,34 +125,8 @@ def test_whatever_is_damaged_a_store_works(
 # Other processes, and files that cannot be replaced
 
 
-PUTS = """
-import sys, warnings
-sys.path[:0] = {path!r}
-from stored import entry, key
-from cudnnpy.store import Store
-warnings.simplefilter("always")
-store = Store({file!r})
-for number in range(int(sys.argv[1]), int(sys.argv[1]) + 5):
-    store.put(entry(number))
-assert not store.info().memory_reason
-"""
-
-
 def with_damaged_header(whole: bytes) -> bytes:
     return Content(whole[:16] + bytes(2) + whole[18:])
-
-
-def test_processes_that_find_a_damaged_file_at_once_lose_nothing(tmp_path: Path, whole: bytes) -> None:
-    """One of them sets it aside, and the new store has the entries of all."""
-    path, starts = tmp_path / "store.sqlite", range(100, 200, 20)
-    path.write_bytes(with_damaged_header(whole))
-    command = [sys.executable, "-c", PUTS.format(path=sys.path, file=str(path))]
-    children = [subprocess.Popen([*command, str(start)], stderr=subprocess.PIPE, text=True) for start in starts]
-    errors = [child.communicate(timeout=60)[1] for child in children]
-    assert [child.returncode for child in children] == [0] * len(children), errors
-    assert sum("is set aside" in error for error in errors) == 1
-    assert len(Store(path).info().set_aside) == 1
-    assert {one.key for one in Store(path)} == {key(start + number) for start in starts for number in range(5)}
 
 
 @pytest.mark.parametrize("size", [None, 0])

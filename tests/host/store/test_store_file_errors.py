@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -191,25 +190,6 @@ def test_a_look_up_goes_on_without_a_file_that_is_locked(tmp_path: Path, monkeyp
     with connected(tmp_path / "store.sqlite") as connection, one_warning("it stays locked"):
         connection.execute("BEGIN EXCLUSIVE")
         assert (store.faults_of(key(0)), store.get(key(0))) == ([], None)
-
-
-def test_a_lock_that_passes_from_process_to_process_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "store.sqlite"
-    store = Store(path)
-    store.put(entry(0))
-    monkeypatch.setattr(sqlite_file, "PATIENCE_SECONDS", 1.0)
-    with connected(path) as connection, ThreadPoolExecutor(2) as pool:
-        connection.execute("BEGIN EXCLUSIVE")
-        found = [pool.submit(store.get, key(0)), pool.submit(store.put, entry(1))]
-        for _ in range(20):
-            os.utime(path)
-            time.sleep(0.1)
-        assert not any(future.done() for future in found)
-        connection.execute("ROLLBACK")
-        assert [future.result(60) for future in found] == [entry(0), entry(1)]
-    assert store.info().memory_reason == ""
 
 
 def test_a_warning_that_is_made_an_error_leaves_a_store_that_works(

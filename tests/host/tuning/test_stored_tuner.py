@@ -18,7 +18,7 @@ from cudnnpy._planning import known_issues, problem_notation, selection
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.choice import GpuKind
 from cudnnpy._planning.chooser import chooser_of
-from cudnnpy._planning.options import PlanningOptions, with_limit
+from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.tuning import chooser, stored_choice
@@ -158,19 +158,6 @@ def test_all_that_was_considered_is_listed_again(cudnn: Cudnn, new_process: Call
     assert (kept.name, kept.candidates) == (again.name, [])
 
 
-@pytest.mark.parametrize(
-    "other",
-    [{"deterministic": True}, {"tf32": False}, {"workspace_limit": 99}, {"problem": MadeUp("others")}],
-    ids=lambda other: next(iter(other)),
-)
-def test_what_changes_the_choice_is_measured_for_itself(cudnn: Cudnn, other: dict[str, Any]) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
-    planned()
-    cudnn.measured.clear()
-    assert planned(**other).store_layer == ""
-    assert cudnn.measured
-
-
 def test_the_key_has_the_gpu_and_the_release(cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
     planned()
@@ -262,15 +249,6 @@ def test_without_a_measurer_a_stored_choice_is_taken_and_nothing_else_happens(cu
     assert cudnn.confirmed == []
 
 
-def test_an_entry_for_another_problem_is_neither_used_nor_stored(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
-    planned(MadeUp("others"))
-    entry = standing(MadeUp("others"))
-    levels.use("")
-    assert measured(Child(Measurement(entry))).name == "engine 1"
-    assert (len(levels.current().user), reasons()) == (0, [])
-
-
 def entry_that_does_not_load(cudnn: Cudnn) -> Entry:
     """Choose engine 2, and return its entry. It refuses every graph from then on, and the user's store is another one."""
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
@@ -317,17 +295,6 @@ def test_more_time_that_leads_to_a_slower_choice_leaves_the_faster_one(cudnn: Cu
 
 
 # The other preferences
-
-
-@pytest.mark.parametrize("prefer", ["fastest", "limited_workspace", "no_workspace"])
-def test_a_stored_choice_of_the_very_key_serves_every_preference(cudnn: Cudnn, prefer: Any) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
-    first = planned(workspace_limit=with_limit(PlanningOptions(prefer=prefer)).workspace_limit)
-    cudnn.proposed.clear()  # the heuristics are not asked
-    plan = planned(prefer=prefer)
-    assert (plan.name, plan.store_layer, plan.milliseconds) == ("engine 2", "user", 1.0)
-    assert candidates_table(plan.candidates) == candidates_table(first.candidates)
-    assert selection.plan_for(SUMS, PlanningOptions(prefer=prefer)).store_layer == "user"
 
 
 def test_only_what_was_measured_or_confirmed_with_this_driver_is_taken_without_running_it(cudnn: Cudnn) -> None:
@@ -471,17 +438,6 @@ def test_the_faults_that_measuring_finds_are_stored_and_applied_at_once(cudnn: C
     assert planned(prefer="fastest", tf32=False).name == "engine 2"
     (stored,) = levels.current().user.faults()
     assert (stored.text, stored.key.options) == ("made_up problem_sums", "{}")
-
-
-def test_a_choice_whose_fault_was_found_now_is_not_taken_in_place_of_a_result(cudnn: Cudnn) -> None:
-    """An incomplete choice was to be measured for longer, and ended the process."""
-    cudnn.add(Made(1), Made(3), Made(2, lambda knobs: 1.0, runs_for=1.0))
-    assert planned(tune_seconds=0.9).name == "engine 2"
-    assert not standing().complete
-    found = FoundFault("engine 2", "context lost", "an illegal address", "13.0")
-    assert measured(Child(), tune_seconds=9.0).name == "engine 2"
-    assert measured(Child(Measurement(None, faults=(found,))), tune_seconds=9.0).name == "engine 1"
-    assert planned(prefer="fastest").name == "engine 1"
 
 
 # Untrusted text, and choices that fail
