@@ -7,7 +7,7 @@ import copy
 import pickle
 import re
 from collections.abc import Callable, Iterator
-from ctypes import POINTER, byref, c_void_p, cast
+from ctypes import byref, c_void_p, cast
 from typing import Any, NamedTuple
 
 import pytest
@@ -459,22 +459,3 @@ def test_only_the_result_has_to_be_writable(machine: Machine, tensors: tuple[Any
 
 
 # The table of the operations
-
-
-@pytest.mark.parametrize("operation", ORDER)
-def test_every_function_that_a_name_is_made_for_exists(operation: str) -> None:
-    functions = choosing.FUNCTIONS[operation]
-    for name in (
-        "cudnnConvolution{}",
-        "cudnnGetConvolution{}WorkspaceSize",
-        "cudnnGetConvolution{}AlgorithmMaxCount",
-        "cudnnGetConvolution{}Algorithm_v7",
-        "cudnnFindConvolution{}AlgorithmEx",
-    ):
-        assert raw.prototype(functions.function(name))
-    find = {name: kind for name, kind, _ in raw.parameters(functions.function("cudnnFindConvolution{}AlgorithmEx"))}
-    short = functions.algorithms.__name__.replace("Algo_t", "AlgoPerf_t")
-    assert find["perfResults"] == f"{short} *"
-    assert POINTER(getattr(raw, short)) is raw.ctype(find["perfResults"])
-    last = [kind for kind in find.values() if "Descriptor_t" in kind][-1]
-    assert ("Filter" in last) is (functions.operands[-1] == "w")

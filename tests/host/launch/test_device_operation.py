@@ -273,26 +273,6 @@ def test_a_transposed_convolution_with_bias_and_activation_is_one_plan(stand_in:
 
 
 @pytest.mark.parametrize(
-    ("bias", "kind", "message"),
-    [
-        (Array(5), ValueError, r"bias must be packed, of shape \(4,\); got shape \(5,\), strides \(1,\)"),
-        (Array(4, dtype="float64"), TypeError, r"bias must be float32.*; got float64"),
-        (Array(4, device=1), ValueError, "bias must be on device 0, as x; got an array on device 1"),
-        (Array(4, pointer=(1 << 24) + 64), ValueError, "dx must not overlap bias in memory"),
-    ],
-    ids=["shape", "dtype", "device", "overlap"],
-)
-def test_a_transposed_convolution_refuses_a_bias_before_anything_is_queued(
-    stand_in: StandInDevice, bias: Array, kind: type[Exception], message: str
-) -> None:
-    conv = ConvolutionTranspose()
-    shape = conv.output_shape((2, 6, 6, 6), W)
-    with pytest.raises(kind, match=message):
-        conv.forward(Array(2, 6, 6, 6), Array(*W), bias, out=Array(*shape, pointer=1 << 24))
-    assert "cudnnBackendExecute" not in calls_of_c(stand_in)
-
-
-@pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda up: up.forward(Array(2, 6, 6, 6), Array(*W, dtype="float16")), r"w must be float32.*; got float16"),

@@ -18,7 +18,6 @@ from stand_in_device import OTHER, STREAM, Array, StandInDevice, calls_of_c
 import cudnnpy
 from cudnnpy import TensorSpec
 from cudnnpy._arrays import array_libraries as arrays
-from cudnnpy._core.layouts import packed_strides
 from cudnnpy._launch import dispatch, plan_cache
 from cudnnpy._launch.dispatch import Call
 from cudnnpy.errors import CaptureError
@@ -180,18 +179,6 @@ def test_results_are_made_by_the_library_of_the_first_input(monkeypatch: pytest.
         assert type(softmax.backward(first(*X), second(*X))) is first
     out = Another(*X)
     assert softmax.backward(Array(*X), Another(*X), out=out) is out
-
-
-@pytest.mark.parametrize("name", ["x", "dy"])
-def test_results_lie_in_memory_as_the_first_input_does(stand_in: StandInDevice, name: str) -> None:
-    call: Callable[[Any], Any] = {
-        "x": cudnnpy.Activation().forward,
-        "dy": lambda dy: cudnnpy.Activation().backward(dy, Array(*X), Array(*X)),
-    }[name]
-    for strides in (LAST, packed_strides(X)):
-        assert call(Array(*X, strides=strides)).strides == strides
-    gaps = call(Array(*X, strides=(288, 1, 48, 8)))
-    assert gaps.strides == LAST  # the order is kept, the gaps are not
 
 
 # dispatch.run by itself

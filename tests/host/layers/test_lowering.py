@@ -175,18 +175,6 @@ def test_copies_to_channels_last_are_for_what_may_gain(dtype: str, groups: int, 
             assert not is_copied or groups == 4 or spec.strides == channels_last_strides(spec.shape)
 
 
-@pytest.mark.parametrize("operation", ["forward", "backward_data", "backward_filter"])
-def test_zeros_around_x_are_not_copied_to_channels_last_as_well(operation: str) -> None:
-    """cuDNN pads evenly in gradients; zeros around x replace other padding, and there are no copies of that."""
-    shapes = (2, 4, 6, 5), (8, 1, 3, 2)
-    options = ConvolutionOptions(padding=((1, 2), (0, 1)), groups=4)
-    specs = (lying(shape, "first") for shape in (*shapes, output_shape(options, *shapes)))
-    found = list(lowerings(make_problem(options, operation, *specs)))
-    for lowering in found:
-        check(lowering)
-    assert [lowering.channels_last_copies for lowering in found].count(True) == (operation == "forward")
-
-
 def test_tensors_of_more_elements_than_are_counted_are_not_copied_to_channels_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
