@@ -255,6 +255,12 @@ def test_a_shape_comes_back_or_is_refused(kind: Any, dtype: str, data: st.DataOb
         ),
         (lambda: TensorDescriptor((np.array([1, 2]), 2)), TypeError, r"shape\[0\] must be an integer; got an array"),
         (lambda: TensorDescriptor(itertools.count()), ValueError, "shape must have 1048576 elements at most"),
+        (lambda: TensorDescriptor(np.array(5)), TypeError, r"shape must be a sequence; got array\(5\)"),
+        (
+            lambda: ActivationDescriptor("elu", coefficient=10**400),
+            ValueError,
+            "coefficient must be a number that fits",
+        ),
         (lambda: DropoutDescriptor(None, 1e300), ValueError, r"probability must be a number that fits.*; got 1e\+300"),
         (lambda: FilterDescriptor(None), TypeError, r"shape must be a sequence; got None \(NoneType\)"),
         (
