@@ -9,8 +9,8 @@ The graphs are in the form that engines take (tests/host/layers/test_attention.p
   described as tensors with all queries, whose stride is 0.
 - Lengths of k alone are read in steps of 128 keys in forward of one query. The diagonal that ends at the last key is a mask of
   the same keys, which is read right.
-- Scores below LEAST become -infinity by two products, of which the first overflows; NaN stays. Forward takes two thirds of the time
-  that it takes with a selection by a comparison (docs/dev/benchmarks.md).
+- Scores below LEAST become -infinity by two products, of which the first overflows; NaN stays. Forward takes two thirds of the
+  time that it takes with a selection by a comparison (docs/dev/benchmarks.md).
 - Masked scores are -infinity, which the engines of forward take for what it is. In backward, the difference of -infinity to the
   statistics of a query without any key, NaN, is selected away.
 - dk and dv of heads that share keys are sums of numbers of q's type.

@@ -19,6 +19,7 @@ import pytest
 import strategies
 import torch
 from drawing import EXAMPLES, check_each, print_outcomes
+from operations import same_bits
 from strategies import DEVICE, NOT_A_NUMBER, Case, Drawn, GuardedWorkspace, Memory, few_channels, problems
 from tolerance import difference, is_approximate
 
@@ -260,11 +261,6 @@ def reason(drawn: Drawn) -> str:
     if any(memory.offset for memory in drawn.memories):
         reasons.append("misaligned")
     return " and ".join(reasons) or "plain"
-
-
-def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    packed = (t.clone(memory_format=torch.contiguous_format).view(torch.uint8) for t in (a, b))
-    return torch.equal(*packed)
 
 
 def test_drawn_problems(outcomes: Outcomes) -> None:

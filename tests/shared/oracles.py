@@ -1,7 +1,7 @@
 """What the reference's tests compare it with: the operations as textbooks write them, with gradients by autograd.
 
 autograd (HIPS) differentiates NumPy programs without compiling anything, so that a test can draw a thousand shapes. Nothing
-here is taken from cudnnpy; test_oracles.py compares all of it with JAX. Arrays are float64, and channels are first.
+here is taken from cudnnpy. Arrays are float64, and channels are first.
 """
 
 from __future__ import annotations

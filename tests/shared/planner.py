@@ -282,14 +282,6 @@ def knobs(request: dict[str, Any]) -> Any:
     return {kind: list(values) for kind, values in engines_of.knob_ranges(built, TARGET, request["index"]).items()}
 
 
-def descriptor(request: dict[str, Any]) -> Any:
-    """What a backend descriptor of a kind gives back of the attributes that were set."""
-    kind = getattr(raw, f"CUDNN_BACKEND_{request['kind']}_DESCRIPTOR")
-    given = {getattr(raw, f"CUDNN_ATTR_{name}"): value for name, value in request["attributes"].items()}
-    found = Descriptor(kind, given)
-    return {name: found[getattr(raw, f"CUDNN_ATTR_{name}")] for name in request["ask"]}
-
-
 def engines(request: dict[str, Any]) -> Any:
     """How many engines there are for a problem, those that the heuristics propose, and the first of mode A, if any."""
     _, problem = problem_of(request)
@@ -404,7 +396,6 @@ REQUESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
         stored,
         tuned,
         knobs,
-        descriptor,
         engines,
         text,
         own_built,

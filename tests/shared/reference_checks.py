@@ -144,23 +144,6 @@ def assert_refused(call: Callable[[], object], error: type[Exception], message: 
         call()
 
 
-# What every operation refuses of an array and of out: (name of the case, array, error, message without the name).
-BAD_ARRAYS: list[tuple[str, object, type[Exception], str]] = [
-    ("list", [1.0], TypeError, " must be a numpy.ndarray; got a builtins.list"),
-    ("none", None, TypeError, " must be a numpy.ndarray; got a builtins.NoneType"),
-    ("tensor", type("Tensor", (), {"__module__": "torch"})(), TypeError, " must be...; got a torch.Tensor"),
-    ("int", np.ones((2, 3, 5, 5), np.int32), TypeError, " must be float16 or bfloat16 or float32 or...; got int32"),
-    ("complex", np.ones((2, 3, 5, 5), complex), TypeError, " must be float16...; got complex128"),
-    ("scalar", np.float32(1), TypeError, " must be a numpy.ndarray; got a numpy.float32"),
-    ("0 axes", np.ones((), np.float32), ValueError, " must have ... axes; got shape ()"),
-    ("6 axes", np.ones((1,) * 6, np.float32), ValueError, " must have ... axes; got shape (1, 1, 1, 1, 1, 1)"),
-    ("masked", np.ma.masked_less(np.ones((2, 3, 5, 5), np.float32), 0), TypeError, " must ...; got a numpy.ma."),
-    ("matrix", np.ones((2, 3)).view(np.matrix), TypeError, " must be...; got a numpy.matrix. Convert it with"),
-]
-
-EMPTY = np.ones((2, 0, 5, 5), np.float32)
-
-
 def bad_outs(shape: tuple[int, ...]) -> list[tuple[str, object, type[Exception], str]]:
     """What is refused for the out of a float32 result of a shape."""
     frozen = np.ones(shape, np.float32)

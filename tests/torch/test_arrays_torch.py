@@ -47,14 +47,6 @@ def test_torch_tensors_with_a_gradient_and_parameters_are_read_like_others() -> 
         assert library_of(tensor).read(tensor)[0] == tensor.data_ptr()
 
 
-def test_torchs_ways_are_found_once_for_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    tensor = torch.zeros(3)
-    found = library_of(tensor)
-    monkeypatch.setattr(array_libraries, "_find_library", lambda *_: pytest.fail("looked for again"))
-    assert library_of(torch.ones(5)) is found
-    assert found.writable(tensor)
-
-
 def test_a_subclass_of_a_librarys_array_belongs_to_it() -> None:
     kind = type("Mine", (torch.Tensor,), {})
     assert library_of(torch.zeros(3).as_subclass(kind)).name == "torch"

@@ -68,21 +68,6 @@ def test_the_end_of_a_block_restores_what_held_before(machine: Machine) -> None:
     assert prefers(machine) == "limited_workspace"
 
 
-@pytest.mark.parametrize("is_entered_late", [False, True])
-def test_blocks_of_two_threads_may_overlap(machine: Machine, is_entered_late: bool) -> None:
-    """The first one ends before the second one, whose options hold until its own end."""
-    before = registered()
-    blocks = [cudnnpy.torch.enable(prefer="no_workspace"), cudnnpy.torch.enable(prefer="autotune")]
-    for block in reversed(blocks) if is_entered_late else blocks:
-        block.__enter__()
-    assert prefers(machine) == "autotune"
-    blocks[0].__exit__(None, None, None)
-    assert prefers(machine) == "autotune"
-    blocks[1].__exit__(None, None, None)
-    assert prefers(machine) == ""
-    assert registered() == before
-
-
 def test_a_graph_that_was_recorded_before_runs_backward_on_either(machine: Machine) -> None:
     x, w = draw(2, 3, 6, 6), leaf(draw(4, 3, 3, 3))
     y = F.conv2d(x, w)

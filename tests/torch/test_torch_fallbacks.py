@@ -196,34 +196,6 @@ def test_autotune_compares_with_pytorchs_depthwise_kernels(
     }
 
 
-@pytest.mark.parametrize(("ours", "is_faster"), [([1.2, 1.15], True), ([1.05, 1.3], False)])
-def test_a_kernel_is_faster_if_the_plan_clearly_takes_longer(
-    monkeypatch: pytest.MonkeyPatch, ours: list[float], is_faster: bool
-) -> None:
-    """By the shortest round of each side: another program may use the GPU in a round."""
-    log, times = list[str](), iter([ours[0], 1.0, ours[1], 5.0])
-
-    class Event:
-        def __init__(self, enable_timing: bool) -> None:
-            assert enable_timing
-
-        def record(self) -> None:
-            log.append("event")
-
-        def synchronize(self) -> None:
-            log.append("wait")
-
-        def elapsed_time(self, end: Any) -> float:
-            return next(times)
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    kernel, plan = (lambda: log.append("kernel")), (lambda: log.append("plan"))
-    assert pytorch_kernels.is_faster(kernel, plan, torch.zeros(1)) == is_faster
-    of_round = [[name, "event", *4 * [name], "event", "wait"] for name in ("plan", "kernel")]
-    assert log == 2 * (of_round[0] + of_round[1])
-    assert log.count("plan") == pytorch_kernels.COMPARISON_RUNS
-
-
 def test_the_page_lists_every_reason() -> None:
     page = (Path(__file__).parents[2] / "docs" / "pytorch.md").read_text()
     reasons = [value for name, value in vars(fallback_stats).items() if name.isupper() and isinstance(value, str)]

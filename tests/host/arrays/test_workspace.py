@@ -179,28 +179,6 @@ def test_an_allocators_host_array_is_refused(pool: Pool) -> None:
         workspace.workspace(64, 0, STREAM)
 
 
-@pytest.mark.parametrize("free", [0, 1 << 19, 1 << 20, 5 << 20, (7 << 20) + 77, 40 << 30])
-def test_what_can_be_had_is_found_by_taking_it_and_given_back(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch, free: int
-) -> None:
-    """Whatever the driver says is free; to a sixteenth or 1 MiB, and never more than there is."""
-    workspace.workspace(64, 0, STREAM)
-    give = Pool.__call__
-
-    def scarce(self: Pool, size: int, device: int, stream: int) -> Buffer:
-        if size > free:
-            raise MemoryError("no more")
-        return give(self, size, device, stream)
-
-    monkeypatch.setattr(Pool, "__call__", scarce)
-    for asked in (8 << 20, 64 << 30):
-        found = workspace.max_allocatable(asked, 0, STREAM)
-        most = min(asked, free)
-        assert most - max(most / 15, 1 << 20) <= found <= most
-        assert pool.held() == []
-    assert workspace.max_allocatable(free, 0, STREAM) == free
-
-
 def test_an_allocator_that_fails_leaves_the_old_buffer(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     old = workspace.workspace(64, 0, STREAM)
 

@@ -14,7 +14,6 @@ from messages import says
 import cudnnpy
 import cudnnpy.torch
 from cudnnpy import descriptors, reference
-from cudnnpy._checks.numpy_conversions import numpy_conversion
 from cudnnpy._checks.suggestions import _OPTIONS, _SENTENCES, _VALUES, suggest_value
 
 NAMES = [name for name in reference.__all__ if name[0].isupper()]
@@ -100,17 +99,6 @@ def test_a_misspelled_option() -> None:
     assert refusal(reference.Convolution, zzz=1).endswith("; got 'zzz'")
 
 
-def test_the_formula_of_target_shape() -> None:
-    """As the error states it, for every size that the stride permits."""
-    text = refusal(cudnnpy.ConvolutionTranspose, target_shape=(9, 9))
-    (formula,) = re.findall(r"output_padding = (.+)$", text)
-    for target in (9, 10):
-        numbers = {"target": target, "size": 4, "stride": 2, "padding": 1, "dilation": 2, "kernel": 3}
-        extra = eval(formula, numbers)
-        transpose = reference.ConvolutionTranspose(padding=1, stride=2, dilation=2, output_padding=extra)
-        assert transpose.output_shape((1, 2, 4, 4), (2, 3, 3, 3)) == (1, 3, target, target)
-
-
 def forward(module: Any, **named: Any) -> None:
     """Call forward, or plan it where there is no GPU for arrays."""
     conv, shapes = module.Convolution(), ((1, 3, 8, 8), (4, 3, 3, 3))
@@ -188,50 +176,13 @@ def test_modes_of_a_graph_are_suggested_by_their_beginning() -> None:
     assert refusal(g.resample, "max", x, 2).endswith("; got 'max'. Did you mean 'maxpool'?")
 
 
-@pytest.mark.parametrize("value", _VALUES)
-def test_a_sentence_is_for_options_that_accept_its_word(value: str) -> None:
-    for accepted, sentence in _VALUES[value].items():
-        assert suggest_value(value, (accepted or "anything",)) == f". {sentence}"
-        if accepted:
-            assert sentence not in suggest_value(value, ("something", "else"))
-
-
 @pytest.mark.parametrize("value", ["", "x", "\0", "a" * 100_000])
 def test_nothing_is_suggested_for_what_resembles_nothing(value: str) -> None:
     assert suggest_value(value, ("fastest", "autotune")) == ""
 
 
-def test_the_errors_of_values_stay_theirs() -> None:
-    """The constructor explains unknown arguments alone."""
-    with pytest.raises(TypeError, match=says("padding must be ...; got 1.5")):
-        reference.Convolution(padding=1.5)
-
-
-def test_signatures_are_those_of_the_options() -> None:
-    signature = inspect.signature(cudnnpy.Convolution)
-    assert [*signature.parameters][:3] == ["padding", "stride", "dilation"]
-    assert {one.kind for one in signature.parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
-
-
 def library(package: str, dtype: str = "float32", **attributes: Any) -> Any:
     return type("Array", (), {"__module__": package, "dtype": dtype, **attributes})()
-
-
-@pytest.mark.parametrize(
-    ("array", "call"),
-    [
-        (library("torch"), "x.numpy(force=True)"),
-        (library("torch.nn.parameter"), "x.numpy(force=True)"),
-        (library("torch", "torch.bfloat16"), "x.float().numpy(force=True)"),
-        (library("torch", "torch.float8_e5m2"), "x.float().numpy(force=True)"),
-        (library("jaxlib", __array__=None), "numpy.asarray(x)"),
-        (library("other", __dlpack__=None), "numpy.from_dlpack(x)"),
-        (library("other"), ""),
-        ("text", ""),
-    ],
-)
-def test_the_conversion_of_another_librarys_array(array: Any, call: str) -> None:
-    assert numpy_conversion("x", array) == call
 
 
 def test_an_attribute_that_an_operation_lacks_names_its_methods() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from ctypes import c_double, c_float
 from typing import Any
@@ -13,18 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import says
 
-from cudnnpy import Pooling, Softmax
 from cudnnpy._checks.option_values import (
-    check_flag,
     check_integer,
-    check_layout,
-    check_layout_rank,
     check_number,
-    check_option,
     check_padding,
     check_per_axis,
     check_shape,
-    expand_per_axis,
 )
 from cudnnpy._launch.steps import scaling_arguments
 
@@ -84,65 +77,7 @@ def test_bad_options_are_refused_by_name(
     assert type(caught.value) is kind
 
 
-class Index:
-    def __index__(self) -> int:
-        return 3
-
-
-@pytest.mark.parametrize(
-    ("check", "form"),
-    [
-        (lambda: check_option("mode", "a", ("a", "b")), "a"),
-        (lambda: check_flag("tf32", False), False),
-        (lambda: check_integer("n", Index(), 1, 3), 3),
-        (lambda: check_integer("n", np.int64(1), 1, 3), 1),
-        (lambda: check_integer("n", 2**64 - 1, 0, 2**64 - 1), 2**64 - 1),
-        (lambda: check_number("c", 2), 2.0),
-        (lambda: check_number("c", -INF), -INF),
-        (lambda: check_number("c", 0.0, 0.0), 0.0),
-        (lambda: check_number("c", 1, 0.0), 1.0),
-        (lambda: check_number("c", INF, above=0.0), INF),
-        (lambda: check_number("c", 5e-324, above=0.0), 5e-324),
-        (lambda: check_number("c", -1e308, finite=True), -1e308),
-        (lambda: check_per_axis("stride", 2, 1), 2),
-        (lambda: check_per_axis("stride", [Index(), 1], 1), (3, 1)),
-        (lambda: check_padding("same", ("valid", "same")), "same"),
-        (lambda: check_padding(Index()), 3),
-        (lambda: check_padding([0, [1, Index()]]), (0, (1, 3))),
-        (lambda: expand_per_axis("stride", 2, 3), (2, 2, 2)),
-        (lambda: expand_per_axis("padding", (1, (2, 3)), 2), (1, (2, 3))),
-        (lambda: check_shape("x_shape", [2, Index()]), (2, 3)),
-        (lambda: check_shape("x_shape", (size for size in (1, 2)), 2), (1, 2)),
-        (lambda: check_shape("x_shape", ()), ()),
-        (lambda: check_layout("NDHWC"), "NDHWC"),
-    ],
-)
-def test_good_options_come_back_in_one_form(check: Callable[[], Any], form: Any) -> None:
-    found = check()
-    assert (found, type(found)) == (form, type(form))
-    if isinstance(found, tuple):
-        assert [type(element) for element in found] == [type(element) for element in form]
-
-
 # Layouts
-
-
-@pytest.mark.parametrize("layout", ["nchw", "CHWN", "", None, 4, ["NCHW"]])
-def test_other_layouts_are_refused(layout: Any) -> None:
-    kind = ValueError if isinstance(layout, str) else TypeError
-    names, guess = "'NCW', 'NCHW', 'NCDHW', 'NWC', 'NHWC', 'NDHWC'", ". Did you mean 'NCHW'?" * (layout == "nchw")
-    for make in (check_layout, lambda layout: Softmax(layout=layout), lambda layout: Pooling(layout=layout)):
-        with pytest.raises(kind, match="^" + re.escape(f"layout must be one of {names}; got {layout!r}{guess}") + "$"):
-            make(layout)
-
-
-@pytest.mark.parametrize(("layout", "ranks"), [("NCW", {3}), ("NDHWC", {5}), ("NCHW", {2, 3, 4, 5}), ("NHWC", {3, 5})])
-def test_a_layout_that_is_spelled_out_has_a_rank(layout: str, ranks: set[int]) -> None:
-    for rank in ranks:
-        check_layout_rank(layout, "x", rank)
-    if len(ranks) == 1:
-        with pytest.raises(ValueError, match=f"^layout must have 4 axes, as dy; got '{layout}'$"):
-            check_layout_rank(layout, "dy", 4)
 
 
 # alpha and beta

@@ -18,7 +18,6 @@ import pytest
 import cudnnpy
 from cudnnpy import availability, raw
 from cudnnpy._planning import known_issues
-from cudnnpy._process.cuda_state import NO_DRIVER, has_driver, without_python_advice
 from cudnnpy.cli import command as cli
 from cudnnpy.cli import info, text_table
 from cudnnpy.tuning.ranking import model
@@ -198,15 +197,6 @@ def test_a_signal_ends_the_command_as_ctrl_c_does_unless_it_is_ignored_or_handle
     assert capsys.readouterr() == ("", "")
 
 
-def test_importing_the_command_is_so_short_that_ctrl_c_meets_main():
-    program = (
-        "import sys; before = set(sys.modules); import cudnnpy.cli; "
-        "print(*sorted(name for name in set(sys.modules) - before if name.startswith(('cudnnpy', 'numpy', 'PIL'))))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["cudnnpy", "cudnnpy._version", "cudnnpy.cli", "cudnnpy.cli.command"]
-
-
 def test_the_command_loads_neither_cudnn_nor_cuda():
     program = (
         "import sys, cudnnpy.cli.command, cudnnpy.cli.edges.command; from cudnnpy.raw import _library; "
@@ -258,20 +248,6 @@ def test_info_where_no_cudnn_is(tmp_path):
     assert "CUDNNPY_LIBRARY" in done.stdout
 
 
-def test_info_without_cuda_python():
-    program = (
-        "import sys; sys.modules['cuda.bindings'] = None\n"
-        "from cudnnpy.cli import command as cli\n"
-        "sys.exit(cli.main(['info']))"
-    )  # fmt: skip
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stderr
-    if has_driver():
-        assert "cuda-bindings, which speaks to the driver, is not installed: pip install" in done.stdout
-    else:
-        assert f"problem: {without_python_advice(NO_DRIVER)}\n" in done.stdout
-
-
 def test_info_names_mixed_origins_and_missing_files(tmp_path):
     """A folder with libcudnn, and of the sub-libraries one alone, which lies elsewhere."""
     original = Path(raw.path()).resolve()
@@ -287,15 +263,6 @@ def test_info_names_mixed_origins_and_missing_files(tmp_path):
     for part in ("ops", "cnn", "adv", "heuristic", "engines_precompiled", "engines_runtime_compiled"):
         assert f"libcudnn_{part}.so.9" in missing
     assert "libcudnn_graph" not in missing
-
-
-def test_info_where_libcudnn_lies_alone(tmp_path):
-    done = command("info", CUDNNPY_LIBRARY=shutil.copy(raw.path(), tmp_path))
-    assert done.returncode == 1
-    assert done.stderr == ""
-    # nothing else to be found, or another installation's sub-libraries, which is told as well
-    said = ("libcudnn_graph.so.9: cannot open shared object file", "from different folders are loaded")
-    assert any(words in done.stdout for words in said)
 
 
 def test_the_report_and_the_two_questions_agree():

@@ -7,7 +7,6 @@ import os
 import pickle
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -197,12 +196,6 @@ def test_a_scheduler_that_is_lost_ends_the_run(start: Callable[..., Iterator[Clu
             Path(work.folder, "go").touch()
 
 
-def test_a_kind_of_gpu_that_no_worker_has_is_given_up(cluster: Cluster, work: Work) -> None:
-    with closing(cluster.does(work)) as dask:
-        found = {one.job.kind: one for one in run(dask, [job("a"), job("a", KINDS[1])], 0.5)}
-    assert (found[KINDS[0]].reason, found[KINDS[1]].reason) == ("", "no GPU is left to tune it on")
-
-
 # What cannot be used
 
 
@@ -258,13 +251,6 @@ def test_a_scheduler_that_does_not_answer_is_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     said = "cudnnpy tune: --dask must be the address of a Dask scheduler that runs, ...; got {!r}: ..."
     assert tells(line, said.format(address)), line
-
-
-def test_a_server_of_another_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dask_cluster, "_CONNECT_SECONDS", 0.3)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-        assert tells(refusal(address), f"--dask must be ...; got {address!r}: ...")
 
 
 def test_dask_is_an_extra_that_is_imported_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,13 +11,11 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from cudnnpy.availability import UnavailableError
 from cudnnpy.cli.edges import detector, images
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -73,68 +71,6 @@ def test_the_result_of_the_cpu(image, sigmoid):
     assert found.milliseconds > 0
 
 
-@pytest.mark.parametrize("pixels", [1, 13, 26, 1000])
-def test_an_image_in_bands_gives_the_same_result(monkeypatch, pixels):
-    image = np.random.default_rng(1).random((1, 11, 13, 3), np.float32)
-    monkeypatch.setattr(detector, "_PIXELS_AT_ONCE", pixels)
-    found = detector.detect(image, device="cpu")
-    np.testing.assert_allclose(found.values, neighbours(image), rtol=1e-6, atol=1e-5)
-
-
-def test_edges_are_bright_and_gradients_dark():
-    image = images.load(images.SAMPLE)
-    levels = images.to_levels(detector.detect(image, device="cpu").values)
-    assert levels.shape == (400, 640, 3)
-    assert levels[320:384, 40:104].max() > 200  # the chessboard
-    assert levels[20:140, 20:380].max() <= 2  # the sky
-
-
-def test_auto_is_the_cpu_where_cudnn_cannot_be_used(monkeypatch):
-    monkeypatch.setattr(detector, "why_unavailable", lambda: "there is none")
-    image = np.ones((1, 2, 2, 3), np.float32)
-    assert detector.detect(image).device == "CPU"
-    with pytest.raises(UnavailableError, match="there is none"):
-        detector.detect(image, device="cuda")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "kind", "words"),
-    [
-        ({"device": "gpu"}, ValueError, r"device must be one of 'auto', 'cuda', 'cpu'.*; got 'gpu'"),
-        ({"prefer": "quickest"}, ValueError, r"prefer must be one of 'fastest', 'limited_workspace'.*; got 'quickest'"),
-        ({"workspace_limit": -1}, ValueError, r"workspace_limit must be a number of bytes, 0 or more.*; got -1"),
-        ({"workspace_limit": "1GiB"}, TypeError, r"workspace_limit must be a number of bytes, 0 or more.*; got '1GiB'"),
-    ],
-)
-def test_wrong_options_are_refused(arguments, kind, words):
-    with pytest.raises(kind, match=words):
-        detector.detect(np.ones((1, 2, 2, 3), np.float32), **arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["missing.png"], "No such file or directory: 'missing.png'"),
-        (["README.md"], "cannot identify image file"),
-        ([images.SAMPLE, "-o", "README.md"], "README.md: the file exists; --force overwrites it"),
-        ([images.SAMPLE, "--workspace-limit", "many"], "invalid int value: 'many'"),
-        ([], "the following arguments are required: input"),
-    ],
-)
-def test_the_example_says_what_is_wrong(arguments, told):
-    done = without_gpu(EXAMPLE, *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[-1].startswith("edge_detector.py: ")
-    assert told in done.stderr.splitlines()[-1]
-
-
-def test_the_example_without_pillow_says_what_to_install(tmp_path):
-    (tmp_path / "PIL.py").write_text("raise ModuleNotFoundError(\"No module named 'PIL'\")")
-    done = run(EXAMPLE, images.SAMPLE, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "edge_detector.py: No module named 'PIL'. Install it: pip install Pillow cuda-python\n"
-
-
 def test_the_example_without_a_gpu_says_where_and_why(tmp_path):
     done = without_gpu(EXAMPLE, images.SAMPLE, "-o", tmp_path / "x.png")
     assert done.returncode == 2
@@ -185,15 +121,3 @@ def test_the_example_is_a_port():
     )
     places = [program.index(step, program.index("with ExitStack()")) for step in steps]
     assert places == sorted(places)
-
-
-def test_a_gpu_test_is_skipped_without_a_gpu_and_fails_where_one_is_required():
-    command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/gpu/test_edges.py")
-    skipped = without_gpu(*command, CUDNNPY_REQUIRE_GPU="")
-    assert skipped.returncode == 0, skipped.stdout
-    assert " skipped" in skipped.stdout.splitlines()[-1]
-    assert "passed" not in skipped.stdout.splitlines()[-1]
-    required = without_gpu(*command, CUDNNPY_REQUIRE_GPU="1")
-    assert required.returncode == 1, required.stdout
-    assert "CUDNNPY_REQUIRE_GPU=1, and cuDNN cannot be used" in required.stdout
-    assert not {"passed", "skipped"} & set(required.stdout.splitlines()[-1].split())

@@ -159,16 +159,6 @@ def files(folder):
     }
 
 
-@pytest.mark.parametrize("output", ["x.xyz", "there.png"])
-def test_an_output_that_cannot_be_written_is_noticed_before_computing(tmp_path, monkeypatch, capsys, output):
-    noise(tmp_path / "there.png")
-    computed = []
-    monkeypatch.setattr(edges_command, "detect", lambda *_, **__: computed.append(1))
-    assert cli.main(["edges", "-o", str(tmp_path / output)]) == 2
-    assert computed == []
-    assert output in capsys.readouterr().err
-
-
 def test_an_existing_output_does_not_hide_that_the_input_is_missing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "edges.png").write_text("")

@@ -50,11 +50,6 @@ def test_save_drops_negatives_then_scales_to_0_and_255(tmp_path):
     assert written.reshape(-1).tolist() == [0, 0, 64, 128, 249, 255]
 
 
-def test_save_starts_from_the_smallest_value_left_when_nothing_is_negative():
-    values = np.array([2.0, 3.0, 4.0], np.float32).reshape(1, 1, 1, 3)
-    assert images.to_levels(values).reshape(-1).tolist() == [0, 128, 255]
-
-
 @given(hnp.arrays(np.uint8, st.tuples(st.integers(1, 9), st.integers(1, 9), st.just(3))))
 def test_an_image_comes_back_in_its_size_and_order(tmp_path_factory, pixels):
     path = tmp_path_factory.mktemp("p") / "p.png"
@@ -70,13 +65,6 @@ def test_an_image_comes_back_in_its_size_and_order(tmp_path_factory, pixels):
     save(path, loaded)
     scale = 255 / max(high - low, 1)
     assert np.abs(np.asarray(Image.open(path)) - (pixels - float(low)) * scale).max() <= 0.501
-
-
-@pytest.mark.parametrize("value", [0, 77, 255])
-def test_a_single_value_becomes_0(tmp_path, value):
-    loaded = images.load(write(tmp_path / "p.png", np.full((3, 4, 3), value, np.uint8)))
-    assert not loaded.any()
-    assert not images.to_levels(np.full((1, 2, 2, 3), value, np.float32)).any()
 
 
 def test_greyscale_fills_three_channels(tmp_path):
@@ -110,15 +98,6 @@ def test_transparency_is_laid_on_white(tmp_path):
     np.testing.assert_allclose(loaded[0, 0], [[0] * 3, [1] * 3, [0.8] * 3], atol=1e-6)
 
 
-def test_a_palette_with_a_transparent_colour(tmp_path):
-    image = Image.new("P", (3, 1))
-    image.putpalette([0, 0, 0, 255, 0, 0, 9, 9, 9])
-    for x in range(3):
-        image.putpixel((x, 0), x)
-    image.save(tmp_path / "p.gif", transparency=2)
-    np.testing.assert_allclose(images.load(tmp_path / "p.gif")[0, 0], [[0, 0, 0], [1, 0, 0], [1, 1, 1]], atol=1e-6)
-
-
 def test_the_cameras_orientation_is_applied(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # turn a quarter clockwise to see it upright
@@ -133,11 +112,6 @@ def png(width, height):
 
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
-
-
-def test_a_folder_is_no_image(tmp_path):
-    with pytest.raises(UsageError, match="directory"):
-        images.load(tmp_path)
 
 
 GREY = np.linspace(0, 1, 27, dtype=np.float32).reshape(1, 3, 3, 3)

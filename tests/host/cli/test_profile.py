@@ -193,21 +193,6 @@ def test_an_existing_file_stays_without_force(gpu, tmp_path, capsys):
     assert DeviceProfile.load(file).cudnn == 92800
 
 
-@pytest.mark.parametrize(
-    ("place", "message"),
-    [
-        ("", "is a folder, not a file to write"),
-        ("no/h200.json", "there is no folder"),
-        ("n" * 300, "cannot be written: File name too long"),
-    ],
-)
-def test_a_place_that_cannot_be_written_is_refused_first(gpu, tmp_path, capsys, place, message):
-    assert command.main(["device-profile", "-o", f"{tmp_path}/{place}"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
-    assert gpu == []
-
-
 @pytest.mark.skipif(raw.version() < device_profile.FIRST_RELEASE, reason="the error before cuDNN 9.8 is tested above")
 def test_without_a_gpu_it_says_what_is_missing(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(devices, "why_unavailable", lambda: "there is no GPU")

@@ -112,14 +112,6 @@ def test_what_is_in_the_store_is_not_measured_again(capsys: pytest.CaptureFixtur
     assert f"[1/1] {new}: " in capsys.readouterr().err
 
 
-def test_a_problem_that_ran_out_of_time_is_tuned_again_only_with_more() -> None:
-    incomplete = ONE_GPU._replace(worker=worker("tune_incompletely"))
-    assert tune("problems.txt", "--seconds", "1", machine=incomplete) == 0
-    assert tune("problems.txt", "--seconds", "1", machine=NEVER) == 0
-    assert tune("problems.txt", "--seconds", "0.5", machine=NEVER) == 0
-    assert tune("problems.txt", "--seconds", "4", machine=NEVER) == 1
-
-
 def test_a_choice_of_more_seconds_replaces_an_incomplete_one() -> None:
     incomplete = ONE_GPU._replace(worker=worker("tune_incompletely"))
     for seconds in ("1", "4"):
@@ -150,23 +142,6 @@ def test_what_does_not_change_the_choice_makes_no_second_problem(capsys: pytest.
     assert tune("problems.txt") == 0
     assert sorted(stored()) == [PROBLEMS[0], f"{PROBLEMS[0]} tf32=False"]
     assert "[2/2]" in capsys.readouterr().err
-
-
-def test_a_preference_is_the_limit_that_it_means() -> None:
-    limits = {
-        "prefer=no_workspace": "workspace_limit=0",
-        "prefer=no_workspace workspace_limit=2GiB": "workspace_limit=0",
-        "prefer=limited_workspace": "workspace_limit=1GiB",
-        "prefer=limited_workspace workspace_limit=2GiB": "workspace_limit=2GiB",
-        "prefer=fastest": "",
-        "workspace_limit=3GiB": "workspace_limit=3GiB",
-    }
-    write_problems("problems.txt", *(f"{PROBLEMS[0]} {words}" for words in limits))
-    assert tune("problems.txt") == 0
-    expected = {f"{PROBLEMS[0]} {words}".strip() for words in limits.values()}
-    assert set(stored()) == expected
-    write_problems("problems.txt", *expected)
-    assert tune("problems.txt", machine=NEVER) == 0
 
 
 def test_each_kind_of_gpu_gets_its_own_choices(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 
 import pytest
@@ -52,18 +51,6 @@ REPORTS = [
 ]
 
 
-def test_progress_is_a_line_for_each_problem_where_there_is_no_terminal() -> None:
-    stream = io.StringIO()
-    with Progress(3, stream) as shown:
-        for report in REPORTS:
-            shown.show(report)
-    assert stream.getvalue().splitlines() == [
-        "[1/3] forward 1x1: 0.2500 ms (0.500 of the default choice), GPU 1, 4.2 s",
-        "GPU 0 is left out: RuntimeError: fell off the bus",
-        "[2/3] forward 2x2: not tuned: the worker was ended by SIGSEGV",
-    ]
-
-
 def test_progress_is_a_bar_with_the_time_left_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
@@ -76,8 +63,3 @@ def test_progress_is_a_bar_with_the_time_left_on_a_terminal(monkeypatch: pytest.
     assert "forward 2x2: not tuned: the worker was ended by SIGSEGV" in " ".join(text.split())
     assert "GPU 0 is left out" in text
     assert "0.2500 ms" not in text  # a line for each problem would hide the bar
-
-
-def test_entries_are_data_that_survive_a_pipe() -> None:
-    made = entry("forward")
-    assert type(made).of(json.loads(json.dumps(made.plain()))) == made

@@ -9,20 +9,18 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up_entries import entry, job
+from made_up_entries import job
 from process_groups import has_ended
 from stand_in_tuning import gpus_of, worker
 
 from cudnnpy.cli.tune import tune_problem
 from cudnnpy.cli.tune.distribution import distribute, local_places
 from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Result, TuningGpu, tune_on
-from cudnnpy.tuning import stored_choice
 from cudnnpy.tuning.measurement import FoundFault, Measurement
 from cudnnpy.tuning.measuring.child_process import StartError
 
@@ -155,22 +153,6 @@ def test_a_device_that_cannot_be_used_is_left_out(behaviour: str, reason: str) -
     assert reasons(reports) == dict.fromkeys(texts, "")
 
 
-def test_a_place_that_is_lost_just_after_it_started_no_process_does_not_end_the_run() -> None:
-    (gpu,) = gpus_of("a GPU")
-
-    def start(job: Job) -> Future[Measurement]:
-        there.clear()
-        failed = Future[Measurement]()
-        failed.set_exception(StartError("no process starts"))
-        return failed
-
-    there = [tune_problem.Place(gpu, "worker tcp://1", start)]
-    lost, result = distribute([job("a", 2.0, gpu.kind)], lambda: [*there])
-    assert lost == LostPlace("worker tcp://1", "no process starts")
-    assert isinstance(result, Result)
-    assert result.reason == "no GPU is left to tune it on"
-
-
 def test_without_a_device_that_can_be_used_every_problem_says_so() -> None:
     lost, *reports = distributed([job("one", 1.0), job("two", 1.0)], [TuningGpu("GPU-1", 1, "")], "all_but_one")
     assert isinstance(lost, LostPlace)
@@ -222,35 +204,6 @@ class Worker:
 def tried(*measurements: Measurement, known: Sequence[FoundFault] = ()) -> tuple[Measurement, Worker]:
     there = Worker(*measurements)
     return tune_on(there, job("a", 1.0)._replace(known=tuple(known))), there  # type: ignore[arg-type]
-
-
-FAULTS = [FoundFault(f"engine {number}", "context lost", "CUDA_ERROR", "13.0") for number in range(3)]
-ENTRY = entry("a")
-
-
-def test_the_faults_of_all_tries_are_reported_and_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_choice, "driver", lambda: "13.0")
-    failed, good = Measurement(None, "ended", faults=(FAULTS[0],)), Measurement(ENTRY, faults=(FAULTS[1],))
-    there = Worker(failed, good)
-    with local_places(gpus_of(""), lambda uuid: there) as places:  # type: ignore[arg-type,return-value]
-        (found,) = distribute([job("a", 1.0)._replace(key=ENTRY.key)], lambda: places)
-    assert isinstance(found, Result)
-    assert (found.entry, found.reason, found.faults) == (ENTRY, "", (FAULTS[0], FAULTS[1]))
-    assert there.asked == [{}, {"engine 0": "context lost: CUDA_ERROR"}]
-    assert there.closed == 2  # after the first try, and at the end
-
-
-def test_known_faults_are_not_run_again_unless_they_are_of_another_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_choice, "driver", lambda: "13.0")
-    _, there = tried(Measurement(ENTRY), known=[FAULTS[0], FAULTS[1]._replace(driver="12.0")])
-    assert there.asked == [{"engine 0": "context lost: CUDA_ERROR"}]
-
-
-def test_a_choice_for_want_of_memory_is_none_to_store() -> None:
-    found, _ = tried(Measurement(ENTRY, "", True))
-    assert found == Measurement(None, "the GPU has too little free memory to measure in", True)
-    failed = Measurement(None, "out of memory", True)
-    assert tried(failed)[0] == failed
 
 
 def test_a_worker_that_is_stopped_does_not_wait_for_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:

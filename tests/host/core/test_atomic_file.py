@@ -52,15 +52,6 @@ def test_a_write_that_ends_early_leaves_the_file_as_it_was(
     assert [*tmp_path.iterdir()] == [target]
 
 
-def test_files_of_others_stay(tmp_path: Path) -> None:
-    others = [tmp_path / "data.partial", tmp_path / f".{'1' * 16}.partial"]
-    for file in others:
-        file.write_text("theirs")
-        os.utime(file, (0, 0))
-    replace_file(tmp_path / "file", b"new")
-    assert {*tmp_path.iterdir()} == {tmp_path / "file", *others}
-
-
 def test_a_device_and_a_pipe_are_written_to_and_not_replaced(tmp_path: Path) -> None:
     """Root may replace them."""
     pipe, received = tmp_path / "pipe", list[bytes]()

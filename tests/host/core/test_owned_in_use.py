@@ -176,25 +176,6 @@ def test_a_fork_while_another_thread_loads_the_library() -> None:
     assert python(_FORK_WHILE_LOADING) == "0\n"
 
 
-def test_a_fork_by_the_thread_that_loads_the_library() -> None:
-    forking = (
-        "import os\n"
-        "from cudnnpy import raw\n"
-        "from cudnnpy.raw import _library\n"
-        "real = _library._find_and_load\n"
-        "def forking():\n"
-        "    global child\n"
-        "    child = os.fork()\n"
-        "    return real()\n"
-        "_library._find_and_load = forking\n"
-        "raw.load()\n"
-        "if child == 0:\n"
-        "    os._exit(7 if raw.version() == raw.cudnnGetVersion() else 1)\n"
-        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
-    )
-    assert python(forking) == "7\n"
-
-
 def test_forks_while_threads_make_and_close_objects() -> None:
     """A child has none of what the parent's threads were in the middle of.
 

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from cudnnpy._core.process_setting import ProcessSetting
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 class Applied(list[str]):
@@ -25,12 +19,6 @@ class Applied(list[str]):
 @pytest.fixture
 def applied() -> Applied:
     return Applied()
-
-
-def test_it_holds_until_it_is_set_again(applied: Applied) -> None:
-    setting = ProcessSetting("first", applied)
-    setting.set("second")
-    assert (setting.value, applied) == ("second", ["second"])
 
 
 def test_a_reset_restores_the_initial_setting_and_forgets_the_blocks(applied: Applied) -> None:
@@ -54,47 +42,3 @@ def test_a_block_that_ends_before_a_later_one_changes_nothing(applied: Applied) 
             pass
         assert setting.value == "second"
     assert setting.value == "none"
-
-
-def test_an_exception_of_the_block_restores_too(applied: Applied) -> None:
-    setting = ProcessSetting("none", applied)
-    with pytest.raises(KeyError), setting.set("inside"):
-        raise KeyError
-    assert setting.value == "none"
-
-
-def test_what_cannot_be_put_into_effect_changes_nothing(applied: Applied) -> None:
-    setting = ProcessSetting("none", applied)
-    with setting.set("good"):
-        with pytest.raises(ValueError, match="bad"):
-            setting.set("bad")
-        assert setting.value == "good"
-    assert (setting.value, applied) == ("none", ["good", "none"])
-
-
-def test_a_fork_waits_for_a_thread_that_sets() -> None:
-    """Otherwise the lock would be held for ever in the child."""
-    source = """
-import os, threading
-from cudnnpy._core.process_setting import ProcessSetting
-begun, go_on = threading.Event(), threading.Event()
-def apply(value):
-    if value == "slow":
-        begun.set()
-        go_on.wait(10)
-setting = ProcessSetting("none", apply)
-thread = threading.Thread(target=setting.set, args=("slow",))
-thread.start()
-begun.wait(10)
-threading.Timer(0.1, go_on.set).start()
-child = os.fork()
-if not child:
-    with setting.set("child"):
-        os._exit(0 if setting.value == "child" else 1)
-thread.join()
-print(setting.value, os.waitpid(child, 0)[1])
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "slow 0\n"), done.stderr

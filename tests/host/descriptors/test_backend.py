@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import math
 from collections import Counter
 from ctypes import c_void_p, cast
@@ -16,7 +15,6 @@ from stand_in_library import LibcudnnFixture
 from cudnnpy import backend, raw
 from cudnnpy.backend import Descriptor
 from cudnnpy.descriptors import TensorDescriptor
-from cudnnpy.errors import ClosedError, StatusError
 from cudnnpy.handle import Handle
 from cudnnpy.raw import _api
 
@@ -247,41 +245,3 @@ def test_an_attribute_set_to_none_is_left_out(library: Attributes, monkeypatch: 
 
 
 # The real library. What must be finalized first needs a driver, and is in test_planning.py.
-
-
-def test_a_refusal_carries_the_function_and_the_librarys_own_text() -> None:
-    with Descriptor(raw.CUDNN_BACKEND_REDUCTION_DESCRIPTOR) as descriptor:
-        with pytest.raises(StatusError) as foreign:
-            descriptor[raw.CUDNN_ATTR_TENSOR_UNIQUE_ID] = 1
-        with pytest.raises(StatusError) as early:
-            descriptor[raw.CUDNN_ATTR_REDUCTION_OPERATOR]
-    assert foreign.value.function == "cudnnBackendSetAttribute"
-    assert early.value.function == "cudnnBackendGetAttribute"
-    if raw.version_text(raw.version()) == raw.HEADER_VERSION:  # older releases keep silent
-        assert foreign.value.detail
-        assert early.value.detail
-    for error in (foreign.value, early.value):
-        why = f": {error.detail}" if error.detail else ""
-        assert f"{error.function} returned {error.name} ({error.status}){why}" in str(error)
-
-
-def test_a_descriptor_that_cannot_be_set_up_is_destroyed(libcudnn: LibcudnnFixture) -> None:
-    gc.collect()  # descriptors that earlier tests left
-    library = libcudnn(real=True)
-    for attribute, value in ((raw.CUDNN_ATTR_REDUCTION_OPERATOR, "add"), (raw.CUDNN_ATTR_TENSOR_UNIQUE_ID, 1)):
-        with pytest.raises((TypeError, StatusError)):
-            Descriptor(raw.CUDNN_BACKEND_REDUCTION_DESCRIPTOR, {attribute: value})
-    counts = Counter(library.names)
-    assert counts["cudnnBackendCreateDescriptor"] == counts["cudnnBackendDestroyDescriptor"] == 2
-
-
-def test_a_closed_descriptor_says_so() -> None:
-    closed = Descriptor(raw.CUDNN_BACKEND_REDUCTION_DESCRIPTOR)
-    closed.close()
-    with pytest.raises(ClosedError):
-        closed[raw.CUDNN_ATTR_REDUCTION_OPERATOR]
-    with (
-        Descriptor(raw.CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR) as operation,
-        pytest.raises(ClosedError, match="this Descriptor is closed"),
-    ):
-        operation[raw.CUDNN_ATTR_OPERATION_REDUCTION_DESC] = closed

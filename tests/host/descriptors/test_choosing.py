@@ -7,7 +7,7 @@ import copy
 import pickle
 import re
 from collections.abc import Callable, Iterator
-from ctypes import POINTER, byref, c_void_p, cast
+from ctypes import byref, c_void_p, cast
 from typing import Any, NamedTuple
 
 import pytest
@@ -28,7 +28,7 @@ from cudnnpy.descriptors import (
     choosing,
     workspace_size,
 )
-from cudnnpy.errors import CaptureError, ClosedError, NoAlgorithmError, StatusError
+from cudnnpy.errors import CaptureError, NoAlgorithmError, StatusError
 from cudnnpy.handle import Handle
 
 X, W, Y = (2, 4, 8, 8), (6, 2, 3, 3), (2, 6, 6, 6)  # in two groups
@@ -426,21 +426,6 @@ def test_a_raw_descriptor_that_was_never_set(machine: Machine, tensors: tuple[An
     raw.call("cudnnDestroyTensorDescriptor", x)
 
 
-@pytest.mark.parametrize("at", range(4))
-def test_closed_objects(machine: Machine, tensors: tuple[Any, ...], at: int) -> None:
-    tensors[at].close()
-    with pytest.raises(ClosedError, match="is closed"):
-        choose_algorithm("forward", *tensors)
-    assert machine.calls == []
-
-
-def test_a_closed_handle(machine: Machine, tensors: tuple[Any, ...]) -> None:
-    with pytest.raises(ClosedError, match="this Handle is closed"):
-        choose_algorithm("forward", *tensors, handle=Handle.__new__(Handle))
-    with pytest.raises(ValueError, match="handle must be a cudnnHandle_t that is not NULL"):
-        choose_algorithm("forward", *tensors, handle=raw.cudnnHandle_t())
-
-
 @pytest.mark.parametrize(
     ("given", "kind", "message"),
     [
@@ -474,22 +459,3 @@ def test_only_the_result_has_to_be_writable(machine: Machine, tensors: tuple[Any
 
 
 # The table of the operations
-
-
-@pytest.mark.parametrize("operation", ORDER)
-def test_every_function_that_a_name_is_made_for_exists(operation: str) -> None:
-    functions = choosing.FUNCTIONS[operation]
-    for name in (
-        "cudnnConvolution{}",
-        "cudnnGetConvolution{}WorkspaceSize",
-        "cudnnGetConvolution{}AlgorithmMaxCount",
-        "cudnnGetConvolution{}Algorithm_v7",
-        "cudnnFindConvolution{}AlgorithmEx",
-    ):
-        assert raw.prototype(functions.function(name))
-    find = {name: kind for name, kind, _ in raw.parameters(functions.function("cudnnFindConvolution{}AlgorithmEx"))}
-    short = functions.algorithms.__name__.replace("Algo_t", "AlgoPerf_t")
-    assert find["perfResults"] == f"{short} *"
-    assert POINTER(getattr(raw, short)) is raw.ctype(find["perfResults"])
-    last = [kind for kind in find.values() if "Descriptor_t" in kind][-1]
-    assert ("Filter" in last) is (functions.operands[-1] == "w")

@@ -155,11 +155,6 @@ def test_fused_operations() -> None:
             TypeError,
             r"function must be one that takes a CTCLossDescriptor; got cudnnSetTensor4dDescriptor \(cudnnStatus_t",
         ),
-        (
-            lambda d: d.set("cudnnGetVersion"),
-            TypeError,
-            r"function must be one that takes a CTCLossDescriptor; got cudnnGetVersion \(size_t cudnnGetVersion\(void\)\)",
-        ),
         (lambda d: d.set("cudnnSetCoffee"), AttributeError, "cuDNN .* has no 'cudnnSetCoffee'"),
         (
             lambda d: d.set("cudnnSetCTCLossDescriptor"),
@@ -171,16 +166,6 @@ def test_fused_operations() -> None:
             TypeError,
             r"arguments of cudnnSetCTCLossDescriptor must be \(compType\); got 2 by position and \[\] by name",
         ),
-        (
-            lambda d: d.set("cudnnSetCTCLossDescriptor", kind=1),
-            TypeError,
-            r"arguments of cudnnSetCTCLossDescriptor must be \(compType\); got 0 by position and \['kind'\] by name",
-        ),
-        (
-            lambda d: d.set("cudnnSetCTCLossDescriptor", "float32", compType=1),
-            TypeError,
-            r"arguments of cudnnSetCTCLossDescriptor must be \(compType\); got 1 by position and \['compType'\] by name",
-        ),
         (lambda d: d.set("cudnnSetCTCLossDescriptor", compType="x"), ValueError, r"compType must .*; got 'x'"),
         (
             lambda d: d.set("cudnnSetCTCLossDescriptor_v8", "float32", "none", "propagate_nan", 1 << 31),
@@ -188,37 +173,16 @@ def test_fused_operations() -> None:
             "maxLabelLength must be an integer that fits c_int; got 2147483648",
         ),
         (
-            lambda d: d.get("cudnnGetCTCLossDescriptor", 1),
-            TypeError,
-            r"arguments of cudnnGetCTCLossDescriptor must be \(\); got 1 by position and \[\] by name",
-        ),
-        (
             lambda d: d.set("cudnnDestroyCTCLossDescriptor"),
             TypeError,
             r"function must be a cudnnSet function.*; got cudnnDestroyCTCLossDescriptor \(cudnnpy\.raw",
-        ),
-        (
-            lambda d: d.set("cudnnGetCTCLossDescriptor"),
-            TypeError,
-            r"function must be a cudnnSet function.*; got cudnnGetCTCLossDescriptor \(cudnnpy\.raw has every function\)",
-        ),
-        (
-            lambda d: d.get("cudnnDestroyCTCLossDescriptor"),
-            TypeError,
-            r"function must be a cudnnGet function.*; got cudnnDestroyCTCLossDescriptor \(cudnnpy\.raw",
         ),
         (
             lambda d: d.get("cudnnSetCTCLossDescriptor"),
             TypeError,
             r"function must be a cudnnGet function.*; got cudnnSetCTCLossDescriptor \(cudnnpy\.raw has every function\)",
         ),
-        (
-            lambda d: d.get("cudnnCTCLoss_v8"),
-            TypeError,
-            r"function must be a cudnnGet function.*; got cudnnCTCLoss_v8 \(cudnnpy\.raw has every function\)",
-        ),
         (lambda d: d.get(7), TypeError, "function must be the name of a C function; got 7"),
-        (lambda d: d.get(["x"]), TypeError, "function must be the name of a C function"),
         (
             lambda d: d.get("cudnnGetCTCLossWorkspaceSize_v8", None, "deterministic", d, d),
             TypeError,
@@ -241,11 +205,6 @@ def test_a_wrong_call_by_the_names_of_c(use: Any, kind: type[Exception], message
         ),
         (lambda d: d.get("cudnnGetTensorNdDescriptor", -1), ValueError, r"nbDimsRequested must be .*; got -1"),
         (
-            lambda d: d.get("cudnnGetTensorNdDescriptor", 2**32 + 1),
-            ValueError,
-            "nbDimsRequested must be an integer that fits c_int; got 4294967297",
-        ),
-        (
             lambda d: d._set("cudnnSetTensorNdDescriptor", "float32", 1000, (1,) * 1000, (1,) * 1000),
             ValueError,
             "nbDims must be an integer of 0 to 8; got 1000",
@@ -255,18 +214,8 @@ def test_a_wrong_call_by_the_names_of_c(use: Any, kind: type[Exception], message
             ValueError,
             r"strideA must have 5 elements, as nbDims says.*; got 4",
         ),
-        (
-            lambda d: d._set("cudnnSetTensor", None, None, None),
-            TypeError,
-            r"function must be a cudnnSet function.*; got cudnnSetTensor \(cudnnpy\.raw has every function\)",
-        ),
         (lambda d: d.get("cudnnGetFoldedConvBackwardDataDescriptors", None, *[d] * 12), TypeError, "handle must be a "),
         (lambda d: d.get("cudnnGetReductionWorkspaceSize", 0x1230, d, d), TypeError, r"handle must .*; got 4656"),
-        (
-            lambda d: d.get("cudnnDropoutGetReserveSpaceSize", 1),
-            TypeError,
-            r"arguments of cudnnDropoutGetReserveSpaceSize must be \(\); got 1 by position and \[\] by name",
-        ),
     ],
 )
 def test_what_c_would_follow_is_refused(use: Any, kind: type[Exception], message: str) -> None:

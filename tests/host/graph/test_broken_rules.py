@@ -90,17 +90,6 @@ def test_the_error_of_a_graph_that_no_engine_computes_begins_with_the_rule() -> 
         assert "channels last" not in str(caught.value)  # which is no remedy while the rule is broken
 
 
-@needs_profiles
-@pytest.mark.usefixtures("without_driver")
-def test_attention_that_no_engine_computes_is_not_told_about_channels_last() -> None:
-    g = Graph()
-    q, k, v = (g.tensor(name, TensorSpec((1, 2, 64, 36), "float16", (5120, 2560, 40, 1))) for name in "qkv")
-    g.output("o", g.add("sdpa_fwd", q=q, k=k, v=v, scale=0.125)["o"], strides=q.spec.strides)
-    with pytest.raises(NoAlgorithmError) as caught:
-        g.plan(DeviceProfile.load("h200"))
-    assert "channels last" not in str(caught.value)
-
-
 @pytest.mark.parametrize("kind", ["concat", "reshape", "rng", "slice", "softmax", "transpose"])
 def test_kinds_that_no_engine_computes_alone(kind: str) -> None:
     spec = TensorSpec((4, 64, 64), "float16", (4096, 64, 1))

@@ -43,27 +43,6 @@ def test_what_may_be_wrong_is_asked_about_and_nothing_else(places: Any, at: int,
         check(pointers, workspace)
 
 
-@pytest.mark.parametrize("pointers", [(0, 256, 512), (256, 0, 512), (512, 1024, 0)])
-def test_a_null_address_is_asked_about(pointers: Any) -> None:
-    with pytest.raises(AskedError):
-        address_check(SIZES, [2], asked, 16)(pointers, 0)
-
-
-@pytest.mark.parametrize("pointers", [(16.0, 256, 512), ("x", 256, 512), (16, 256), (None, 256, 512)])
-def test_what_is_no_tuple_of_addresses_is_asked_about(pointers: Any) -> None:
-    with pytest.raises(AskedError):
-        address_check(SIZES, [2], asked, 16)(pointers, 0)
-
-
-def test_two_results_are_compared_with_each_other() -> None:
-    check = address_check((64, 64), [0, 1], asked)
-    check((64, 128), 0)
-    check((128, 64), 0)
-    for pointers in ((64, 96), (96, 64), (64, 64)):
-        with pytest.raises(AskedError):
-            check(pointers, 0)
-
-
 @given(st.tuples(*[st.integers(1, 40)] * 3))
 def test_addresses_that_are_numpy_integers_are_checked_alike(places: Any) -> None:
     """Their differences wrap around."""

@@ -8,25 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stand_in_device import STREAM, Array, StandInDevice
 
 import cudnnpy
-from cudnnpy import Convolution, FusedConvolution, Graph, TensorSpec, reference
+from cudnnpy import Convolution, FusedConvolution, Graph, TensorSpec
 from cudnnpy._core.layouts import (
     channels_last_strides,
-    has_same_layout,
     normalize_unit_strides,
     packed_strides,
     suggests_channels_last,
 )
-from cudnnpy._launch import dispatch, plan_cache
-from cudnnpy._launch.program import Operand, Program
+from cudnnpy._launch import plan_cache
 from cudnnpy._planning.problem_notation import text_of
-from cudnnpy.descriptors import TensorDescriptor
 
 Shape = tuple[int, ...]
 nn: Any = cudnnpy
@@ -115,62 +111,6 @@ def test_arrays_in_the_same_memory_have_one_plan(
         [(r.shape, r.strides, r.dtype) for r in (f if isinstance(f, tuple) else (f,))] for f in (before, after)
     ]
     assert described[0] == described[1]
-
-
-@drawn
-@given(st.lists(st.sampled_from(IMAGES), min_size=1, max_size=3), st.booleans(), st.data())
-def test_operations_see_tensors_in_one_order(
-    stand_in: StandInDevice, shapes: list[Shape], last: bool, data: st.DataObject
-) -> None:
-    packed = [channels_last_strides(shape) if last else packed_strides(shape) for shape in shapes]
-    strides = [any_strides(shape, one, data) for shape, one in zip(shapes, packed, strict=True)]
-    seen: list[dispatch.Call] = []
-
-    def prepare(call: dispatch.Call, _: int) -> tuple[Program, list[TensorSpec]]:
-        seen.append(call)
-        return Program("nothing", 0, [Operand(name, spec) for name, spec in call.specs.items()], []), []
-
-    arrays = tuple(Array(*shape, strides=one) for shape, one in zip(shapes, strides, strict=True))
-    names = ("a", "b", "c")[: len(shapes)]
-    plan_cache.clear_cache()
-    dispatch.run("noted", None, prepare, names, arrays, (), None, 0)
-    (call,) = seen
-    specs = tuple(call.specs.values())
-    assert specs == normalize_unit_strides(*specs)
-    for spec, shape, one in zip(specs, shapes, packed, strict=True):
-        assert has_same_layout(spec, TensorSpec(shape, strides=one))
-
-
-FUNCTIONS = ["activation", "its gradient", "pooling", "the gradient of pooling", "softmax", "the gradient of softmax"]
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-@drawn
-@given(st.sampled_from(IMAGES), st.booleans(), st.data())
-def test_functions_get_descriptors_in_one_order(
-    stand_in: StandInDevice, name: str, x: Shape, last: bool, data: st.DataObject
-) -> None:
-    """New results are described as the inputs are."""
-    call, shapes = calls(x)[name]
-    plan_cache.clear_cache()
-    arrays = []
-    for shape in shapes:
-        packed = channels_last_strides(shape) if last else packed_strides(shape)
-        arrays.append(Array(*shape, strides=any_strides(shape, packed, data)))
-    seen: dict[TensorSpec, None] = {}
-
-    made = TensorDescriptor.__init__
-
-    def note(self: Any, shape: Any, dtype: Any, *, strides: Any = None, format: Any = "nchw") -> None:
-        in_format = (channels_last_strides if format == "nhwc" else packed_strides)(shape)
-        seen[TensorSpec(tuple(shape), dtype, tuple(strides or in_format))] = None
-        made(self, shape, dtype, strides=strides or in_format)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TensorDescriptor, "__init__", note)
-        call(*arrays)
-    assert seen
-    assert tuple(seen) in (normalize_unit_strides(*seen), normalize_unit_strides(*seen, last=True))
 
 
 def test_the_cache_counts_a_plan_once_and_drops_it_with_its_last_signature(stand_in: StandInDevice) -> None:
@@ -301,19 +241,3 @@ def test_a_plan_that_is_forced_serves_every_description(stand_in: StandInDevice)
 
 
 # The reference implementation
-
-
-@drawn
-@given(st.sampled_from(IMAGES), st.data())
-def test_the_reference_gives_the_same_numbers(x: Shape, data: st.DataObject) -> None:
-    random = np.random.default_rng(0)
-    shapes = [x, (8, x[1], 3, 3)]
-    values = [random.uniform(-1, 1, shape).astype(np.float32) for shape in shapes]
-
-    def respelled(array: np.ndarray) -> np.ndarray:
-        strides = any_strides(array.shape, tuple(s // 4 for s in array.strides), data)
-        return np.lib.stride_tricks.as_strided(array, array.shape, [4 * stride for stride in strides])
-
-    conv, pool, norm = reference.Convolution(padding=1), reference.Pooling(window=1), reference.Softmax()
-    for call in (lambda x, w: conv.forward(x, w), lambda x, w: pool.forward(x), lambda x, w: norm.forward(x)):
-        np.testing.assert_array_equal(call(*map(respelled, values)), call(*values))

@@ -186,18 +186,6 @@ def test_a_capture_that_cannot_be_made_runs_nothing(graphs: StandInGraphs, faili
     assert (graphs.launched, graphs.graphs, graphs.handle._address) == ([], {}, 0)
 
 
-def test_a_null_workspace_stays_null(graphs: StandInGraphs) -> None:
-    seen: list[int] = []
-
-    def workspace(pointers: Pointers) -> int:
-        seen.append(pointers[3])
-        return pointers[3]
-
-    moved = made(graphs, kernel(address(0), workspace), pointers=(*HERE[:3], 0))
-    assert moved is not None
-    assert set(seen) == {0}
-
-
 def test_an_operand_that_is_not_among_the_parameters_is_not_moved(graphs: StandInGraphs) -> None:
     """A texture, for example, has an address of its own."""
     assert made(graphs, bare(address(0), address(1), address(2))) is not None

@@ -6,19 +6,15 @@ import gc
 import struct
 import weakref
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from stand_in_graphs import CAPTURES, Kernel, Pointers, StandInGraphs
 
 import cudnnpy
-from cudnnpy import TensorSpec, raw
+from cudnnpy import raw
 from cudnnpy._launch.direct.direct_launch import MAX_NODES
-from cudnnpy._launch.implicit_operands import ScratchBuffer, with_implicit_operands
 from cudnnpy._launch.launcher import Launcher
-from cudnnpy._launch.program import Operand, Program
-from cudnnpy._launch.steps import Step, StepSequence, is_relocatable
 from cudnnpy.errors import StatusError
 
 STREAM, OTHER = 0x5000, 0x6000
@@ -94,31 +90,6 @@ def test_a_launch_of_many_kernels_is_left_to_cudnn(graphs: StandInGraphs) -> Non
         for _ in range(30):
             launcher.run(tuples(1), STREAM)
         assert graphs.plain == plain
-
-
-@pytest.mark.parametrize("certain", [True, False])
-def test_executables_are_relocatable_if_all_of_their_parts_are(certain: bool) -> None:
-    part, other = (SimpleNamespace(workspace_size=0, is_relocatable=one) for one in (certain, True))
-    steps = StepSequence([Step(part, (0,)), Step(other, (0,))])
-    wholes = (part, steps, with_implicit_operands(part, [0, ScratchBuffer(4)], 1))
-    assert [is_relocatable(whole) for whole in wholes] == [certain] * 3
-    function = SimpleNamespace(workspace_size=0)  # a C function chooses its kernels in each call
-    never = (function, StepSequence([Step(function, (0,)), Step(other, (0,))]))
-    assert [is_relocatable(one) for one in never] == [False] * 2
-    for alignment in (16, 8):
-        operands = [Operand("y", TensorSpec((1,), strides=(1,), alignment=alignment), True)]
-        program = Program("a program", 0, operands, [Step(steps, (0,))])
-        assert program.is_relocatable is (certain and alignment == 16)
-
-
-def test_one_launch_serves_every_stream(graphs: StandInGraphs) -> None:
-    launcher, _ = direct(graphs)
-    plain = graphs.plain
-    streams = (STREAM, OTHER, 0, STREAM)
-    for stream in streams:
-        launcher.run(tuples(3000), stream)
-    assert graphs.plain == plain
-    assert launched(graphs) == [(tuples(3000), stream) for stream in streams]
 
 
 def test_a_stream_that_is_being_captured_takes_direct_launches(graphs: StandInGraphs) -> None:
@@ -199,24 +170,6 @@ def test_a_stream_that_was_destroyed_is_not_set_again(graphs: StandInGraphs) -> 
         launcher.run(tuples(0), STREAM)
     assert cudnnpy.cache_info().direct_launches == 1
     assert {stream for _, stream in launched(graphs)[1:]} == {STREAM}
-
-
-def test_a_failed_plain_launch_raises_and_is_not_counted_as_one(graphs: StandInGraphs) -> None:
-    planned = Planned(graphs)
-    launcher = Launcher(planned)
-    planned.status = int(raw.CUDNN_STATUS_EXECUTION_FAILED)
-    for number in range(1000):
-        with pytest.raises(StatusError, match="fake plan returned CUDNN_STATUS_EXECUTION_FAILED"):
-            launcher.run(tuples(number), STREAM)
-    assert cudnnpy.cache_info().direct_launches == 0
-
-
-def test_a_launch_of_the_same_plan_in_between_is_right(graphs: StandInGraphs) -> None:
-    """Garbage collection may run any code between the two calls of the driver."""
-    launcher, _ = direct(graphs)
-    graphs.before_launch = lambda: launcher.run(tuples(9001), STREAM)
-    launcher.run(tuples(9000), STREAM)
-    assert launched(graphs) == [(tuples(9001), STREAM), (tuples(9000), STREAM)]
 
 
 def test_a_launch_that_interrupts_captures_does_not_let_them_run(graphs: StandInGraphs) -> None:

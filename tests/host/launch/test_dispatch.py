@@ -16,9 +16,8 @@ from sample_calls import BY_NAME, SAMPLES, C, Sample, X
 from stand_in_device import OTHER, STREAM, Array, StandInDevice, calls_of_c
 
 import cudnnpy
-from cudnnpy import Convolution, TensorSpec
+from cudnnpy import TensorSpec
 from cudnnpy._arrays import array_libraries as arrays
-from cudnnpy._core.layouts import packed_strides
 from cudnnpy._launch import dispatch, plan_cache
 from cudnnpy._launch.dispatch import Call
 from cudnnpy.errors import CaptureError
@@ -98,13 +97,6 @@ def test_each_array_reaches_the_argument_that_it_is_for(stand_in: StandInDevice,
     assert stand_in.direct_launches == (stand_in.launches[-1].name == "cudnnBackendExecute")
 
 
-@each_call
-def test_equal_options_share_what_was_planned(stand_in: StandInDevice, sample: Sample) -> None:
-    for _ in range(3):
-        sample.operation()(**sample.given())
-    assert misses() == 1
-
-
 # The key
 
 
@@ -150,20 +142,6 @@ def test_everything_that_changes_a_call_changes_its_key(stand_in: StandInDevice,
     assert plan_cache.cache_info().size == seen
 
 
-def test_convolutions_and_the_others_share_one_cache(stand_in: StandInDevice) -> None:
-    conv, activation = Convolution(), cudnnpy.Activation()
-    for _ in range(3):
-        y = conv.forward(Array(*X), Array(8, 4, 3, 3))
-        activation.forward(y, out=y)
-    assert counts() == (2, 2, 0)
-    cudnnpy.set_cache_limit(1)
-    cudnnpy.clear_cache()
-    for _ in range(2):
-        y = conv.forward(Array(*X), Array(8, 4, 3, 3))
-        activation.forward(y, out=y)
-    assert counts() == (1, 4, 3)
-
-
 # Results
 
 
@@ -203,18 +181,6 @@ def test_results_are_made_by_the_library_of_the_first_input(monkeypatch: pytest.
     assert softmax.backward(Array(*X), Another(*X), out=out) is out
 
 
-@pytest.mark.parametrize("name", ["x", "dy"])
-def test_results_lie_in_memory_as_the_first_input_does(stand_in: StandInDevice, name: str) -> None:
-    call: Callable[[Any], Any] = {
-        "x": cudnnpy.Activation().forward,
-        "dy": lambda dy: cudnnpy.Activation().backward(dy, Array(*X), Array(*X)),
-    }[name]
-    for strides in (LAST, packed_strides(X)):
-        assert call(Array(*X, strides=strides)).strides == strides
-    gaps = call(Array(*X, strides=(288, 1, 48, 8)))
-    assert gaps.strides == LAST  # the order is kept, the gaps are not
-
-
 # dispatch.run by itself
 
 
@@ -238,42 +204,6 @@ class Recorded:
         return lambda: 0
 
 
-NAMES = "first", "second", "third", "out", "more"
-
-
-def ran(plan: Recorded, inputs: Any, outs: Any, seen: list[Call], space: int = 0) -> Any:
-    def prepare(call: Call, word: str) -> tuple[Recorded, list[TensorSpec]]:
-        assert word == "word"
-        seen.append(call)
-        plan.workspace_size = space
-        return plan, [TensorSpec((3,)), TensorSpec((2, 2), "float16", (1, 2))]
-
-    return dispatch.run("recorded", None, prepare, NAMES, inputs, outs, None, "word")
-
-
-def test_inputs_that_are_none_are_dropped_and_results_that_are_none_are_made(stand_in: StandInDevice) -> None:
-    plan = Recorded()
-    seen: list[Call] = []
-    one, two, out = Array(5), Array(6, dtype="int8"), Array(3)
-    result = ran(plan, (one, None, two), (out, None), seen)
-    assert result[0] is out
-    assert (result[1].shape, result[1].strides, result[1].dtype) == ((2, 2), (1, 2), "float16")
-    assert plan.bound == [(one.pointer, two.pointer, out.pointer, result[1].pointer, 0)]
-    (call,) = seen
-    assert list(call.specs) == ["first", "third", "out"]
-    assert call.specs["third"] == TensorSpec((6,), "int8", (1,))
-    assert call.addresses == {"first": one.pointer, "third": two.pointer, "out": out.pointer}
-    assert (call.device, call.stream, call.arrays) == (0, STREAM, {"first": one, "third": two, "out": out})
-    with pytest.raises(TypeError, match="second must be a device array; got None"):
-        call.specs["second"]
-    assert call.specs.get("second") is None
-    made_both = ran(plan, (one, None, two), (None, None), seen)
-    assert plan.bound[-1][2:4] == tuple(array.pointer for array in made_both)
-    assert len(seen) == 2
-    ran(plan, (one, two, None), (out, None), seen)  # the same arrays in other places
-    assert len(seen) == 3
-
-
 @pytest.mark.usefixtures("stand_in")
 def test_operations_on_the_same_arrays_are_told_apart_by_what_plans_them() -> None:
     plans = Recorded(), Recorded()
@@ -285,23 +215,6 @@ def test_operations_on_the_same_arrays_are_told_apart_by_what_plans_them() -> No
         [(x.pointer, out.pointer, 0)]
     ] * 2  # the second launch is the first one again
     assert misses() == 2
-
-
-def test_the_workspace_comes_last(stand_in: StandInDevice) -> None:
-    plan = Recorded()
-    seen: list[Call] = []
-    ran(plan, (Array(5), None, None), (Array(3), Array(2)), seen, space=4096)
-    assert stand_in.allocated == [(4096, 0, STREAM)]
-    assert plan.bound[-1][-1]
-    assert len(plan.bound[-1]) == 4
-
-
-def test_alignments_are_told_of_every_array(stand_in: StandInDevice) -> None:
-    plan = Recorded()
-    seen: list[Call] = []
-    odd = Array(5, pointer=(1 << 21) + 8)
-    ran(plan, (odd, None, Array(5)), (Array(3, pointer=(1 << 22) + 4), None), seen)
-    assert [spec.alignment for spec in seen[-1].specs.values()] == [8, 16, 4]
 
 
 def test_what_fails_to_be_prepared_is_not_remembered(stand_in: StandInDevice) -> None:

@@ -91,7 +91,7 @@ class FakeDriver:
         self.log = log
         self.capturing: set[int] = set()
         self.device, self.devices = 0, 1
-        self.why_not = ""  # no direct launch can be made
+        self.why_not, self.other_pointers = "", 0  # no direct launch can be made; of one, pointers of no operand
 
     def cuStreamIsCapturing(self, stream: int, state: Any) -> int:
         state._obj.value = int(stream in self.capturing)
@@ -116,7 +116,7 @@ class FakeDirect:
     def __init__(self, driver: FakeDriver) -> None:
         self.driver = driver
         self.addresses: Addresses | None = None
-        self.other_pointers = 0
+        self.other_pointers = driver.other_pointers
 
     def launch(self, addresses: Addresses, stream: int) -> bool:
         self.addresses = addresses
@@ -279,24 +279,9 @@ def test_the_default_is_on_for_the_rows_of_the_table_alone(
     ],
 )
 def test_the_log_says_who_launches_a_plan(
-    log: Log,
-    driver: FakeDriver,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    why_not: str,
-    pointers: int,
-    text: str,
+    log: Log, driver: FakeDriver, caplog: pytest.LogCaptureFixture, why_not: str, pointers: int, text: str
 ) -> None:
-    driver.why_not = why_not
-    make = driver.make
-
-    def made(*given: Any) -> Any:
-        direct = make(*given)
-        if not why_not:
-            direct.other_pointers = pointers
-        return direct
-
-    monkeypatch.setattr(driver, "make", made)
+    driver.why_not, driver.other_pointers = why_not, pointers
     with caplog.at_level(logging.DEBUG, "cudnnpy"):
         run(Launcher(FakePlan(log, is_relocatable=True)), 5)
     assert [record.message for record in caplog.records] == [f"a problem # an engine; {text}"]
@@ -345,21 +330,6 @@ def test_a_bad_status_raises_and_names_the_plan(log: Log) -> None:
         run(launcher, 1, (16, 48, 0))
     assert raised
     assert plan.alive() == 0  # though the traceback is
-
-
-def test_invalid_addresses_are_not_bound(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = FakePlan(log)
-
-    def refuse(operands: Sequence[int], workspace: int) -> None:
-        assert (operands, workspace) == ((16, 32), 0)
-        raise ValueError("misaligned")
-
-    monkeypatch.setattr(plan, "check_addresses", refuse)
-    launcher = Launcher(plan)
-    for _ in range(3):
-        with pytest.raises(ValueError, match="misaligned"):
-            run(launcher)
-    assert log == []
 
 
 def test_addresses_that_are_valid_are_not_checked(log: Log) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,15 +11,6 @@ from hypothesis import strategies as st
 
 from cudnnpy._launch import plan_cache
 from cudnnpy._launch.plan_cache import cache_info, clear_cache, set_cache_limit
-
-
-def in_thread(work: Callable[[], Any]) -> Any:
-    """What work returns in another thread."""
-    results: list[Any] = []
-    thread = threading.Thread(target=lambda: results.append(work()))
-    thread.start()
-    thread.join(10)
-    return results[0]
 
 
 def test_the_least_recently_used_goes_first() -> None:
@@ -60,15 +50,6 @@ def test_the_recently_used_half_of_the_limit_is_never_dropped(limit: int, steps:
         assert set(recent[-((limit + 1) // 2) :]) <= cache.keys()
         assert len(cache) == min(limit, new)
     assert (cache.misses, cache.evictions) == (stored, new - len(cache))
-
-
-def test_threads_share_nothing() -> None:
-    mine = plan_cache.plan_cache()
-    mine.insert_planned("a", 1)
-    assert in_thread(lambda: plan_cache.plan_cache() is mine) is False
-    assert in_thread(lambda: plan_cache.lookup("a")) is None
-    assert in_thread(cache_info)[:4] == (0, cache_info().limit, 0, 0)
-    assert plan_cache.plan_cache() is mine
 
 
 def test_clearing_reaches_every_thread_when_it_next_looks() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from ctypes import c_double, c_float
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,13 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudnnpy import TensorSpec, raw
-from cudnnpy._core.layouts import packed_strides, to_packed
+from cudnnpy._core.layouts import packed_strides
 from cudnnpy._launch import program as programs
-from cudnnpy._launch import steps
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.operands import check_no_overlaps
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
-from cudnnpy._launch.steps import WORKSPACE, FunctionCall, OperandAddress, Step, tensor_descriptor
+from cudnnpy._launch.steps import Step
 
 HANDLE: Any = SimpleNamespace(pointer=0x77)
 
@@ -61,38 +59,6 @@ def logging(log: list[Any], name: str) -> Callable[..., int]:
 
 
 # A function's arguments
-
-
-def test_a_function_gets_the_handle_the_addresses_and_numbers_by_reference(launched: list[Any]) -> None:
-    spec = TensorSpec((2, 3, 4, 5), "float32", (60, 20, 5, 1))
-    descriptor, alpha, beta = tensor_descriptor(spec), c_float(2.0), c_double(0.5)
-    function = FunctionCall(
-        "cudnnAny", 5, alpha, descriptor, OperandAddress(1), beta, None, OperandAddress(0), WORKSPACE, 1.5
-    )
-    launch = function.bind(HANDLE, (0x1000, 0x2000), 0x3000)
-    assert launched == []  # not before it is called
-    assert launch() == 0
-    ((name, arguments),) = launched
-    assert name == "cudnnAny"
-    assert arguments[:2] == (0x77, 5)
-    assert arguments[2]._obj is alpha
-    assert arguments[3] is descriptor.pointer
-    assert arguments[4] == 0x2000
-    assert arguments[5]._obj is beta
-    assert arguments[6:] == (None, 0x1000, 0x3000, 1.5)
-
-
-def test_no_address_is_null(launched: list[Any]) -> None:
-    FunctionCall("cudnnAny", OperandAddress(0), WORKSPACE).bind(HANDLE, (0,), 0)()
-    assert launched == [("cudnnAny", (0x77, None, None))]
-
-
-def test_each_binding_is_of_its_own_addresses(launched: list[Any]) -> None:
-    function = FunctionCall("cudnnAny", OperandAddress(0))
-    launches = [function.bind(HANDLE, (address,), 0) for address in (16, 32)]
-    for launch in (*launches, *launches):
-        launch()
-    assert [arguments[1] for _, arguments in launched] == [16, 32, 16, 32]
 
 
 # Programs
@@ -190,32 +156,6 @@ def test_only_what_lies_otherwise_is_copied(
     expected += [(of_y, ADDRESSES[1], 0.0)] if copied[1] else []
     assert carried(launched) == expected
     assert program.scratch == [BYTES] * len(parts)
-
-
-def test_a_result_is_copied_in_before_the_launch_and_out_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    log: list[Any] = []
-    monkeypatch.setattr(raw, "bound", lambda name: logging(log, name))
-    operands = [Operand("x", LAST), Operand("y", LAST, True)]
-    program = with_conversion_copies("made up", 0, operands, Recorder("inner", log=log), [FIRST, FIRST], 1.0)
-    program.executable.bind(HANDLE, ADDRESSES, SPACE)()
-    names = [name for name, _ in log]
-    assert names == ["cudnnTransformTensor"] * 2 + ["inner", "cudnnTransformTensor"]
-    assert log[-1][1][-1] == ADDRESSES[1]
-
-
-def test_copies_have_the_wanted_type_and_order(launched: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[TensorSpec] = []
-    real = tensor_descriptor
-
-    def noted(spec: TensorSpec) -> Any:
-        made.append(spec)
-        return real(spec)
-
-    monkeypatch.setattr(steps, "tensor_descriptor", noted)
-    x = LAST._replace(dtype="bfloat16", alignment=2)
-    program = with_conversion_copies("made up", 0, [Operand("x", x)], Recorder(), [to_packed(x, "float32")])
-    assert made == [x, FIRST]
-    assert program.scratch == [BYTES]
 
 
 # Overlaps

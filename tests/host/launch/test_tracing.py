@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import io
 import re
 import subprocess
@@ -23,7 +22,7 @@ from cudnnpy import Engine, TensorSpec
 from cudnnpy._launch import dispatch, tracing
 from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.launcher import Launcher
-from cudnnpy._planning.problem_notation import parse, text_of
+from cudnnpy._planning.problem_notation import parse
 from cudnnpy.tuning import problem_file
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -68,17 +67,6 @@ def test_each_call_is_a_line_with_the_problem_the_choice_and_the_times(stand_in:
     assert re.fullmatch(rf"{beginning}planned in \d+\.\d ms; {HOST}", first)
     assert len(later) == 2
     assert all(re.fullmatch(f"{beginning}{HOST}", line) for line in later)
-
-
-@pytest.mark.usefixtures("stand_in")
-def test_a_line_is_the_problem_in_the_notation(file: Lines) -> None:
-    options = {"prefer": "limited_workspace", "workspace_limit": 1 << 20, "deterministic": True, "tf32": False}
-    with cudnnpy.trace(file=file):
-        convolve(**options)
-    (line,) = file.lines
-    assert line.startswith(f"{TEXT} prefer=limited_workspace workspace_limit=1MiB deterministic tf32=False # ")
-    problem, planning = parse(line)
-    assert text_of(problem, planning) == line.partition(" # ")[0]
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -235,18 +223,6 @@ def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
     assert functions() == before
 
 
-def test_a_call_that_fails_has_no_line(stand_in: StandInDevice, file: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
-    with cudnnpy.trace(file=file):
-        convolve()
-        with monkeypatch.context() as patched:
-            patched.setattr(stand_in, "launched", lambda *_: 5000)
-            patched.setattr(cudnnpy.raw, "last_error", lambda: "")
-            with pytest.raises(cudnnpy.CudnnError):
-                convolve()
-        convolve()
-    assert len(file.lines) == 2
-
-
 @pytest.mark.parametrize(
     ("value", "level", "warning", "first"),
     [
@@ -363,11 +339,3 @@ def test_a_captured_call_is_not_timed_on_the_gpu(
         convolve(2)
     assert [line.rpartition("; ")[2] for line in file.lines] == ["captured"] * 2
     assert events.calls == []
-
-
-def test_the_delay_is_a_c_function_of_microseconds() -> None:
-    """The driver calls it in a thread of its own, without the interpreter's lock."""
-    delay = ctypes.CFUNCTYPE(None, c_void_p)(tracing._SLEEP.value or 0)
-    begin = time.perf_counter()
-    delay(c_void_p(20_000))
-    assert time.perf_counter() - begin >= 0.02

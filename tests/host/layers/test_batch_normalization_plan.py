@@ -325,35 +325,3 @@ def test_channels_last_without_an_engine_batch_normalization_is_on_copies(
     functions = [*_function_names(program.executable)]
     assert ("cudnnBatchNormalizationForwardTraining" in functions) == (supported == "none")
     assert asked == [x.strides, packed_strides(shape)][: 1 if supported == "last" else 2]
-
-
-@pytest.mark.parametrize("gradient", [False, True])
-@pytest.mark.parametrize("supported", [False, True])
-def test_without_memory_for_copies_batch_normalization_stays_channels_last(
-    supported: bool, gradient: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shape = (16, 3, 200, 200)
-    x, vector = TensorSpec(shape, "float16", channels_last_strides(shape)), TensorSpec((3,), "float32", (1,))
-
-    def plan(graph: Graph, call: Call) -> Any:
-        is_first = graph.inputs[0].spec.strides == packed_strides(shape)
-        return plan_of(Planned(graph)) if supported and is_first else None
-
-    monkeypatch.setattr(Graph, "_plan_if_supported", plan)
-    monkeypatch.setattr(batch, "check_no_overlaps", lambda call, operands: operands)
-    norm = cudnnpy.BatchNormalization()
-    names = ("saved_mean", "saved_inverse_variance", "out_scale", "out_bias") if gradient else ("bias",)
-    specs = Specs(
-        {"x": x, "out": x, "scale": vector, **dict.fromkeys(names, vector), **({"dy": x} if gradient else {})}
-    )
-    for cap in (None, 1 << 30, 1 << 10):
-        call = Call(specs, dict.fromkeys(specs, 0), 0, 0, {}, cap)
-        if gradient:
-            program, _ = norm._backward(call, 1.0, 0.0, 1.0, 0.0, True)
-        else:
-            program, _ = norm._forward_training(call, 0.1, None, 1.0, 0.0)
-        roomy = cap is None or (cap == 1 << 30 and supported)
-        assert (program.workspace_size > 1 << 20) == roomy
-        ran = [*_function_names(program.executable)]
-        function = f"cudnnBatchNormalization{'Backward' if gradient else 'ForwardTraining'}"
-        assert ran == [function] if not roomy else (function in ran) != supported

@@ -175,18 +175,6 @@ def test_copies_to_channels_last_are_for_what_may_gain(dtype: str, groups: int, 
             assert not is_copied or groups == 4 or spec.strides == channels_last_strides(spec.shape)
 
 
-@pytest.mark.parametrize("operation", ["forward", "backward_data", "backward_filter"])
-def test_zeros_around_x_are_not_copied_to_channels_last_as_well(operation: str) -> None:
-    """cuDNN pads evenly in gradients; zeros around x replace other padding, and there are no copies of that."""
-    shapes = (2, 4, 6, 5), (8, 1, 3, 2)
-    options = ConvolutionOptions(padding=((1, 2), (0, 1)), groups=4)
-    specs = (lying(shape, "first") for shape in (*shapes, output_shape(options, *shapes)))
-    found = list(lowerings(make_problem(options, operation, *specs)))
-    for lowering in found:
-        check(lowering)
-    assert [lowering.channels_last_copies for lowering in found].count(True) == (operation == "forward")
-
-
 def test_tensors_of_more_elements_than_are_counted_are_not_copied_to_channels_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -280,28 +268,7 @@ def test_blocks_of_pixels_compute_the_whole(operation: str, lie: Any, beta: floa
 
 
 @pytest.mark.usefixtures("_small_ones_in_blocks")
-@pytest.mark.parametrize("beta", [0.0, 2.0])
-def test_a_gradient_with_gaps_is_put_together_apart(beta: float) -> None:
-    gapped = stem("backward_data", ("gaps", "first", "first"), beta)
-    found = [lowering for lowering in lowerings(gapped) if lowering.space_to_depth]
-    assert found
-    for lowering in found:
-        check(lowering)
-
-
-@pytest.mark.usefixtures("_small_ones_in_blocks")
 def test_blocks_come_after_the_lowerings_that_cudnn_supports_itself() -> None:
     for operation in ("forward", "backward_data", "backward_filter"):
         found = list(lowerings(stem(operation, ("last",) * 3, 0.0)))
         assert [one.space_to_depth for one in found] == [False] * (len(found) - 1) + [True]
-
-
-def test_unequal_padding_is_zeros_around_x_for_gradients_alone() -> None:
-    for operation in ("forward", "backward_data", "backward_filter"):
-        (lowering, *_) = lowerings(problem(operation, ("first",) * 3, UNEQUAL, 0.0))
-        padded = lowering.part.x.shape != X
-        assert padded == (operation != "forward")
-        if padded:
-            assert lowering.part.x.shape == (2, 4, 8, 6)
-            assert set(lowering.part.geometry.pre_padding + lowering.part.geometry.post_padding) == {0}
-            assert lowering.suffix == " + copies"

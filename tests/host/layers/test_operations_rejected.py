@@ -282,8 +282,6 @@ W = (8, 4, 3, 3)
 @pytest.mark.parametrize(
     ("call", "kind", "text"),
     [
-        (lambda: nn.Activation("gelu"), ValueError, r"mode must be one of 'sigmoid', 'relu', 'tanh'.*; got 'gelu'"),
-        (lambda: nn.Activation(None), TypeError, r"mode must be one of.*; got None"),
         (lambda: nn.Activation().forward(Array()), ValueError, r"x must have 1 to 5 axes.*; got shape \(\)"),
         (
             lambda: nn.Activation().forward(Array(*(1,) * 6)),
@@ -295,16 +293,8 @@ W = (8, 4, 3, 3)
             ValueError,
             "layout must have 4 axes, as x; got 'NCDHW'",
         ),
-        (lambda: nn.Activation(coefficient="1"), TypeError, r"coefficient must be a number.*; got '1'"),
-        (lambda: nn.Activation(coefficient=NAN), ValueError, r"coefficient must be .*; got nan"),
-        (lambda: nn.Pooling("avg"), ValueError, r"mode must be one of 'max'.*; got 'avg'"),
-        (lambda: nn.Pooling(window=0), ValueError, r"window must be an integer of 1 or more.*; got 0"),
-        (lambda: nn.Pooling(window=(2, 2.0)), TypeError, r"window must be an integer of 1 or more.*; got 2.0"),
-        (lambda: nn.Pooling(window=(2,) * 4), ValueError, r"window must be an integer of 1.*; got \(2, 2, 2, 2\)"),
         (lambda: nn.Pooling(padding=2), ValueError, r"padding must be less than the window, \(2,\).*; got \(2,\)"),
-        (lambda: nn.Pooling(padding=-1), ValueError, r"padding must be an integer of 0 or more.*; got -1"),
         (lambda: nn.Pooling(window=(2, 2), stride=(1, 1, 1)), ValueError, r"stride must be .*; got \(1, 1, 1\)"),
-        (lambda: nn.Pooling(stride=0), ValueError, r"stride must be an integer of 1 or more.*; got 0"),
         (lambda: nn.Pooling(window=7).forward(Array(*X)), ValueError, r"window must be at most 6, the padded.*; got 7"),
         (lambda: nn.Pooling(window=(2, 2)).forward(Array(2, 4, 6)), ValueError, r"window must .*; got \(2, 2\)"),
         (
@@ -314,11 +304,7 @@ W = (8, 4, 3, 3)
         ),
         (lambda: nn.Pooling().output_shape(5), TypeError, r"x_shape must be a tuple of sizes of 0 or more.*; got 5"),
         (lambda: nn.Pooling().output_shape((2, 4)), ValueError, r"x must have 3, 4 or 5 axes; got shape \(2, 4\)"),
-        (lambda: nn.Softmax("slow"), ValueError, r"algorithm must be one of 'fast', 'accurate', 'log'.*; got 'slow'"),
-        (lambda: nn.Softmax(mode="batch"), ValueError, r"mode must be one of 'channel', 'instance'.*; got 'batch'"),
         (lambda: nn.Softmax().forward(Array(4)), ValueError, r"x must have 2 to 5 axes.*; got shape \(4,\)"),
-        (lambda: nn.BatchNormalization("all"), ValueError, r"mode must be one of 'spatial'.*; got 'all'"),
-        (lambda: nn.BatchNormalization(epsilon=-1.0), ValueError, r"epsilon must be a finite number of 0.*; got -1.0"),
         (
             lambda: training(running_variance=None),
             ValueError,
@@ -335,7 +321,6 @@ W = (8, 4, 3, 3)
             r"bias must be float32, as scale.*; got float16",
         ),
         (lambda: training(average_factor=NAN), ValueError, r"average_factor must be a finite number.*; got nan"),
-        (lambda: training(average_factor="1"), TypeError, r"average_factor must be a finite number.*; got '1'"),
         (lambda: training(x=Array(2, 0, 6)), ValueError, r"scale must have shape \(0,\).*; got shape \(4,\)"),
         (
             lambda: nn.BatchNormalization().forward_training(Array(2, 0), Array(0)),
@@ -353,19 +338,10 @@ W = (8, 4, 3, 3)
             "out_bias must be None where there is no bias; got an array",
         ),
         (
-            lambda: nn.BatchNormalization().backward(Array(*X), Array(*X), Array(*C), bias=1),
-            TypeError,
-            r"bias must be a bool.*; got 1",
-        ),
-        (lambda: training(activation="tanh"), ValueError, r"activation must be one of 'relu'.*; got 'tanh'"),
-        (lambda: training(activation="relu", alpha=2.0), ValueError, r"alpha and beta must .*; got 2\.0 and 0\.0"),
-        (
             lambda: nn.BatchNormalization().backward(Array(*X), Array(*X), Array(*C), Array(*C)),
             ValueError,
             "saved_mean and saved_inverse_variance must be passed together; got None for saved_inverse_variance",
         ),
-        (lambda: nn.FusedConvolution(groups=0), ValueError, r"groups must be an integer of 1 or more.*; got 0"),
-        (lambda: nn.FusedConvolution(prefer="best"), ValueError, r"prefer must be one of 'fastest'.*; got 'best'"),
         (lambda: fused(activation="gelu"), ValueError, r"activation must be one of 'relu', 'sigmoid'.*; got 'gelu'"),
         (lambda: fused(bias=Array(4)), ValueError, r"bias must have shape \(8,\).*; got shape \(4,\)"),
         (lambda: fused(scale=Array(1, 8, 1, 1)), ValueError, r"scale must have 1 to 1 axes; got shape \(1, 8, 1, 1\)"),

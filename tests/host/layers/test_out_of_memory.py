@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, cast
 
 import pytest
@@ -19,7 +18,7 @@ import cudnnpy
 from cudnnpy import Convolution, ConvolutionTranspose, FusedConvolution, Graph, TensorSpec
 from cudnnpy._arrays import array_libraries, workspace
 from cudnnpy._core.layouts import byte_extent
-from cudnnpy._launch import dispatch, plan_cache
+from cudnnpy._launch import plan_cache
 from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.chooser import Chooser, Chosen
@@ -145,24 +144,6 @@ def test_a_workspace_that_cannot_be_had_is_planned_for_anew_once(
     assert first is None
     assert second is not None
     assert 2 * MiB <= second <= 3 * MiB
-
-
-def test_memory_that_is_taken_to_see_what_there_is_goes_back(
-    stand_in: StandInDevice, memory: Memory, sizes: Sizes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """cuda.core's pool would keep it. What the call needs is taken before, so that it is not taken from elsewhere."""
-    free: list[int] = []
-
-    @contextmanager
-    def temporary(device: int, stream: int) -> Iterator[None]:
-        assert (device, stream) == (0, STREAM)
-        free.append(memory.taken)
-        yield
-        free.append(memory.free)
-
-    monkeypatch.setattr(dispatch, "trim_pool_afterwards", temporary)
-    CALLS["convolution"]()
-    assert free == [0, MiB]
 
 
 @each_call

@@ -77,18 +77,6 @@ def test_the_steps_add_up_what_numpy_does(
         check(steps, x, y, *scales)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize(
-    ("last", "matrices"), [(True, [(48, 5)]), (False, [(10, 24), (2, 5)])], ids=["channels last", "channels first"]
-)
-def test_a_bias_gradient_is_one_node_or_two(last: bool, matrices: list[Any], dtype: Any) -> None:
-    """Channels last the columns of a matrix; channels first the rows, each a channel of an image, and then its columns."""
-    steps = summed((2, 5, 4, 6), (1, 5, 1, 1), dtype, last)
-    assert [step.executable.graph.inputs[0].shape[:2] for step in steps.steps] == matrices
-    results = [step.executable.graph.outputs[0].spec.dtype for step in steps.steps]
-    assert results == ["float32", dtype][-len(matrices) :]
-
-
 @pytest.mark.parametrize(
     ("length", "parts"), [(32, [32]), (33, None), (64, [32, 2]), (34, [17, 2]), (37, None), (2048, [32, 32, 2])]
 )

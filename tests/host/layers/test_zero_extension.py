@@ -15,7 +15,7 @@ from made_up_candidates import made_up
 from numpy_machine import run_steps, tensor_in
 from test_lowering import Planned
 
-from cudnnpy import Convolution, ConvolutionTranspose, TensorSpec, reference
+from cudnnpy import ConvolutionTranspose, TensorSpec, reference
 from cudnnpy._arrays import workspace as memory
 from cudnnpy._core.layouts import byte_extent, in_layout, packed_strides, to_logical
 from cudnnpy._launch.dispatch import Call, Specs
@@ -143,46 +143,3 @@ def test_a_result_of_another_shape_is_refused(planner: list[Any]) -> None:
         planned(up, "backward_data", {"dy": dy, "w": w, "out": spec_of((1, 2, 6), 1)}, 1.0, 0.0, 1, 2, 4)
     with pytest.raises(ValueError, match=r"^beta must be 0 where out is None; got 1.0"):
         planned(up, "backward_data", {"dy": dy, "w": w}, 1.0, 1.0)
-
-
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.integers(1, 3),
-    st.sampled_from(["NCHW", "NHWC"]),
-    st.integers(1, 2),
-    st.booleans(),
-    st.sampled_from([None, "relu", "tanh"]),
-    st.sampled_from([(1.0, 0.0), (-0.5, 3.0)]),
-)
-def test_sums_over_no_channels(
-    planner: list[Any],
-    rank: int,
-    layout: str,
-    groups: int,
-    with_bias: bool,
-    activation: str | None,
-    scales: tuple[float, float],
-) -> None:
-    last, (alpha, beta) = layout == "NHWC", scales
-    options: dict[str, Any] = {"padding": 1, "stride": 2, "groups": groups, "layout": layout}
-    x, w = (spec_of(shape, 1) for shape in ((2, 0, *(5,) * rank), (4, 0, *(2,) * rank)))
-    x, w = in_layout(x, last), in_layout(w, last)
-    by_numpy = reference.Convolution(**options)
-    y = in_layout(spec_of(to_logical(by_numpy.output_shape(x.shape, w.shape), last), 2), last)
-    specs = {"x": x, "w": w, **({"bias": TensorSpec((4,), "float32", (1,))} if with_bias else {}), "out": y}
-    program, _ = planned(Convolution(**options), "forward", specs, activation, alpha, beta)
-    rng = np.random.default_rng(0)
-    memories = [
-        np.zeros(0, np.float32),
-        np.zeros(0, np.float32),
-        *(values(specs[name], rng) for name in list(specs)[2:]),
-    ]
-    before = tensor_in(memories[-1], y).copy()
-    bias = memories[2].copy() if with_bias else None
-    run_steps(program.steps, program.scratch, *memories)
-    empty = np.zeros(x.shape, np.float32), np.zeros(w.shape, np.float32)
-    expected = by_numpy.forward(*empty, bias, activation, before, alpha, beta)
-    np.testing.assert_allclose(tensor_in(memories[-1], y), expected, rtol=1e-6)
-    (asked,) = planner[-1:]
-    assert 0 not in asked.x.shape
-    assert asked.y.shape == to_logical(y.shape, last)

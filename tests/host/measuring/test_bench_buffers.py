@@ -5,12 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_stand_in import GRAIN, Memory, view
-from numpy_machine import tensor_in
+from memory_stand_in import GRAIN, Memory
 from stand_in_driver import DriverFixture, StandInDriver, stand_in_driver
 
 from cudnnpy import TensorSpec
@@ -18,10 +16,8 @@ from cudnnpy._convolution import specification
 from cudnnpy._convolution.options import ConvolutionOptions
 from cudnnpy._core.layouts import byte_extent
 from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
-from cudnnpy._planning.problem import values_of
-from cudnnpy.tuning.measuring.bench_buffers import SECOND, BenchBuffers
+from cudnnpy.tuning.measuring.bench_buffers import BenchBuffers
 from cudnnpy.tuning.measuring.guarded_memory import GuardedMemory
-from cudnnpy.tuning.measuring.random_operands import have_gaps_changed, image, numbers, without_gaps
 
 SHAPES = ((1, 8, 4, 4), (4, 8, 3, 3), (1, 4, 2, 2))
 CACHE = 1 << 12
@@ -52,10 +48,6 @@ def are_disjoint(parts: list[tuple[int, int]]) -> bool:
     return all(start + size <= after for (start, size), (after, _) in pairwise(ordered))
 
 
-def elements(address: int, spec: TensorSpec) -> np.ndarray:
-    return tensor_in(view(address, byte_extent(spec)), spec)
-
-
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 @pytest.mark.parametrize("gaps", [0, 3])
 def test_all_parts_are_disjoint_and_the_copies_outlast_the_cache(gpu: Memory, beta: float, gaps: int) -> None:
@@ -74,60 +66,6 @@ def test_all_parts_are_disjoint_and_the_copies_outlast_the_cache(gpu: Memory, be
     assert are_disjoint(parts)
 
 
-@pytest.mark.parametrize("gaps", [0, 3])
-def test_the_inputs_are_the_same_wherever_they_are(gpu: Memory, gaps: int) -> None:
-    given = asked(gaps=gaps)
-    memory = BenchBuffers(given)
-    for at in range(2):
-        spec = given.specs[at]
-        ends = elements(memory.pointers[at], spec).copy()
-        assert len(np.unique(ends)) > 100
-        memory.place(at_end=False)
-        np.testing.assert_array_equal(elements(memory.pointers[at], spec), ends)
-        for copies in memory.timing_sets:
-            np.testing.assert_array_equal(elements(copies[at], spec), ends)
-        memory.place(at_end=True)
-        has_gaps = bool(np.isnan(view(memory.pointers[at], byte_extent(spec)).view(np.float32)).any())
-        assert has_gaps == bool(gaps and at == 0)
-
-
-@pytest.mark.parametrize("beta", [0.0, 0.5])
-@pytest.mark.parametrize("gaps", [0, 3])
-def test_results_and_workspace_are_filled_before_each_run(gpu: Memory, beta: float, gaps: int) -> None:
-    given = asked(beta, gaps)
-    memory = BenchBuffers(given)
-    spec, seen = given.specs[2], []
-    for fills, element in (((), np.nan), ((SECOND,), None)):
-        workspace = memory.workspace(100)
-        view(workspace, 100)[:] = 1
-        elements(memory.scratch[0], spec)[...] = 9.0
-        memory.reset(100, *fills)
-        seen.append(elements(memory.scratch[0], spec).copy())
-        if not beta and element is not None:
-            assert np.isnan(seen[-1]).all()
-        assert len({*view(workspace, 100)}) == 1
-    if beta:
-        np.testing.assert_array_equal(*seen)
-        assert np.abs(seen[0]).max() <= 1
-    else:
-        assert (seen[1] > 1e30).all()
-
-
-@pytest.mark.parametrize("place", [3, 4, 7])
-def test_gaps_that_change_are_noticed_and_cleared(gpu: Memory, place: int) -> None:
-    """Of elements that are 2 to a row and 3 apart from the next."""
-    given = asked(gaps=3)
-    memory = BenchBuffers(given)
-    memory.reset(0, SECOND)
-    assert not memory.have_gaps_changed()
-    memory.reset(0, SECOND)
-    elements(memory.scratch[0], given.specs[2])[...] = 2.0
-    view(memory.scratch[0], byte_extent(given.specs[2])).view(np.float32)[place] = 0.0
-    assert memory.have_gaps_changed()
-    found = view(memory.scratch[0], byte_extent(given.specs[2])).view(np.float32)
-    assert set(found) == {0.0, 2.0}
-
-
 @pytest.mark.parametrize("alignment", [4, 8, 16, 256])
 def test_copies_have_the_alignment_that_is_declared_and_no_more(gpu: Memory, alignment: int) -> None:
     memory = BenchBuffers(asked(alignment=alignment))
@@ -135,18 +73,6 @@ def test_copies_have_the_alignment_that_is_declared_and_no_more(gpu: Memory, ali
         for address in pointers:
             assert address % alignment == 0
             assert address % 16 == (alignment if alignment < 16 else 0)
-
-
-def test_without_memory_for_copies_the_guarded_operands_are_timed(gpu: Memory) -> None:
-    gpu.most = 2 * CACHE
-    memory = BenchBuffers(asked())
-    assert memory.timing_sets == [memory.pointers]
-    assert not memory.has_copies
-    gpu.most = 100
-    before = gpu.count
-    with pytest.raises(MemoryError):
-        BenchBuffers(asked())
-    assert gpu.count == before
 
 
 # Mappings
@@ -190,22 +116,6 @@ def test_a_workspace_is_inside_its_mapping_and_aligned_to_16_bytes_alone(sizes: 
         assert gpu.count == 0
 
 
-def test_the_workspace_grows_a_few_times_within_the_limit(gpu: Memory) -> None:
-    memory = guarded(limit=9 * GRAIN)
-    before = len(gpu.ever_mapped)
-    for size in (0, 100, 3 * GRAIN, 4 * GRAIN, 5 * GRAIN, 8 * GRAIN, 100, 20 * GRAIN):
-        memory.workspace(size, True)
-    assert [size // GRAIN for _, size in gpu.ever_mapped[before:]] == [1, 4, 8, 9, 21]
-    assert len(gpu.mapped) == 3
-
-
-def test_memory_that_runs_out_between_operands_leaves_nothing(gpu: Memory) -> None:
-    gpu.most = GRAIN
-    with pytest.raises(MemoryError):
-        guarded((100, 5000))
-    assert gpu.count == 0
-
-
 def test_another_error_of_a_mapping_is_told(gpu: Memory, driver: StandInDriver) -> None:
     from cudnnpy.errors import CudnnError
 
@@ -216,19 +126,3 @@ def test_another_error_of_a_mapping_is_told(gpu: Memory, driver: StandInDriver) 
 
 
 # What is drawn
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float64", "int8", "float8_e4m3fn", "bfloat16"])
-def test_a_tensor_with_gaps_keeps_elements_and_gaps_apart(dtype: Any) -> None:
-    spec = TensorSpec((3, 4), dtype, (6, 1))
-    drawn = numbers(dtype, 0, values_of(spec))
-    memory = image(spec, drawn, 0x5A)
-    found = tensor_in(memory, spec)
-    assert found.tobytes() == drawn[:12].tobytes()
-    assert not have_gaps_changed(memory, spec, 0x5A)
-    tensor_in(memory, spec)[...] = 1
-    assert not have_gaps_changed(memory, spec, 0x5A)
-    memory[4 * found.itemsize] ^= 1
-    assert have_gaps_changed(memory, spec, 0x5A)
-    cleared = without_gaps(memory, spec)
-    assert (cleared.view(found.dtype) == 1).sum() == 12

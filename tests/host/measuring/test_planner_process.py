@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 from offline_profiles import needs_profiles
 from planning import profile
-from process_groups import has_ended, members_of
 
 from cudnnpy import DeviceProfile
 from cudnnpy.errors import CudnnError, PlanningError
@@ -24,7 +20,6 @@ from cudnnpy.tuning.ranking import model as ranking
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = "backward_data 8x64x28x28 64x64x3x3 pad=1 float16 channels_last"  # no engine for it is compiled at run time
 OTHER = "backward_data 8x32x28x28 64x32x3x3 pad=1 float16 channels_last"
-COMPILED = "forward 8x64x28x28 64x64x3x3 pad=1 float16 channels_last"
 
 pytestmark = [needs_profiles, pytest.mark.usefixtures("without_driver")]
 
@@ -97,20 +92,6 @@ def test_a_plan_is_an_entry_that_was_not_measured(planner):
     assert all(one.rejection_reason or one.workspace_size is not None for one in entry.candidates)
 
 
-def test_the_survey_has_the_same_candidates_and_compiles_more(planner):
-    entry, rows = planner.plan(COMPILED), planner.survey(COMPILED)
-    assert [row.name for row in rows] == [one.name for one in entry.candidates]
-    for row, one in zip(rows, entry.candidates, strict=True):
-        assert row.rejection_reason == one.rejection_reason or one.rejection_reason.startswith("not compiled")
-
-
-def test_a_preference_becomes_the_limit_of_the_key(planner):
-    entry = planner.plan(f"{COMPILED} prefer=no_workspace")
-    other = planner.plan(f"{COMPILED} workspace_limit=0")
-    assert entry.choice.workspace_size == 0
-    assert entry.key == other.key
-
-
 def test_noise_of_cudnn_is_not_seen(profile_file, capfd, in_child):
     in_child('print("Could not load symbol cuGetErrorName", file=sys.stderr);')
     with opened(profile_file()) as planner:
@@ -178,45 +159,6 @@ def test_a_child_that_cannot_start_is_an_error(profile_file, in_child):
         opened(profile_file())
     assert type(caught.value) is PlanningError
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
-
-
-COMMAND = """
-import signal, sys
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
-from cudnnpy.cli import command
-sys.exit(command.main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -signal.SIGKILL)]
-)
-def test_nothing_is_left_of_a_command_that_is_stopped(profile_file, in_child, tmp_path, monkeypatch, number, status):
-    """Neither the process that plans, which is within a candidate, nor the stub driver or the file that it was to write."""
-    in_child("""
-        from cudnnpy._planning import engines
-        def endless(self):
-            import time
-            print(os.getpid(), file=open(os.environ["BEGUN"], "w"), flush=True)
-            time.sleep(600)
-        engines.EngineConfiguration.finalize = endless
-        """)
-    begun, problems, temporary = tmp_path / "begun", tmp_path / "problems.txt", tmp_path / "temporary"
-    os.mkfifo(begun)
-    temporary.mkdir()
-    monkeypatch.setenv("BEGUN", str(begun))
-    monkeypatch.setenv("TMPDIR", str(temporary))
-    problems.write_text(TEXT)
-    arguments = ["plan", problems, "--device", profile_file(), "-o", tmp_path / "plans.jsonl"]
-    before = {*tmp_path.iterdir()}
-    with subprocess.Popen([sys.executable, "-c", COMMAND, *arguments], start_new_session=True) as process:
-        planning = int(begun.read_text())
-        process.send_signal(number)
-    assert process.returncode == status
-    assert not members_of(process.pid)
-    assert has_ended(planning)
-    assert [*temporary.iterdir()] == []
-    assert {*tmp_path.iterdir()} == before
 
 
 def test_a_text_that_is_no_problem_is_an_error_of_that_problem(planner):

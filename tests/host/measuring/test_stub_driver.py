@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import platform
 import subprocess
@@ -15,7 +14,7 @@ import pytest
 from messages import says
 from offline_profiles import needs_profiles
 
-from cudnnpy import DeviceProfile, __version__
+from cudnnpy import DeviceProfile
 from cudnnpy.errors import CudnnError
 from cudnnpy.tuning.measuring import child_process
 from cudnnpy.tuning.profiles import stub_driver
@@ -98,11 +97,3 @@ def test_only_the_child_process_loads_it(profile_file, inherited):
         assert f" {inode} " in Path(f"/proc/{planner._process._process.pid}/maps").read_text()
         assert f" {inode} " not in Path("/proc/self/maps").read_text()
     assert not any("cudnnpy-stub-driver" in target for target in open_files())
-
-
-def test_without_a_file_the_child_is_told_of_none(monkeypatch, profile_file, inherited):
-    monkeypatch.setattr(stub_driver, "open_file", lambda: None)
-    answer = f"assert 'stub' not in input(); print('{json.dumps({'answer': __version__})}', flush=True); input()"
-    monkeypatch.setattr(child_process, "_command", lambda: [sys.executable, "-c", answer])
-    with PlannerProcess(DeviceProfile.load(profile_file())):
-        assert inherited == [[]]

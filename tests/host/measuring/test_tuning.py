@@ -314,20 +314,6 @@ def test_all_memory_is_freed_before_it_is_given_back(device: Device) -> None:
     assert device.held_after == [0] * 6
 
 
-def test_what_a_stored_choice_is_compared_with_may_not_need_much_memory(
-    device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = Case(device)
-    kind = type(case.problem)
-    monkeypatch.setattr(kind, "float64_elements", lambda *_: None)
-    others = [case.candidate("large", 9.0, space=1001), case.candidate("plain", 9.0, space=1000)]
-    monkeypatch.setattr(kind, "proposed_candidates", lambda *_: iter(others))
-    monkeypatch.setattr(kind, "engines", lambda *_: iter(()))
-    device.total = 4003
-    assert case.confirmed(case.candidate("right", 1.0, space=3000)) == ""
-    assert case.launched == ["right", "right", "plain"]
-
-
 def test_a_choice_says_how_its_times_vary_and_how_exact_it_is(device: Device) -> None:
     case = Case(device)
     times = iter([0.5, 0.5, 0.6] * 1000)
@@ -496,27 +482,6 @@ def test_without_memory_for_copies_the_fastest_wins_too(device: Device, monkeypa
 # What is reported, and what is known
 
 
-def test_each_step_is_reported_before_it_begins(device: Device) -> None:
-    case = Case(device)
-    bad = case.candidate("bad", 0.1, in_a_corner)
-    case.tuned(case.candidate("default", 20.0), case.candidate("fast", 0.5), bad)
-    assert case.reports[0] == ("begin", ("", 10.0))
-    kinds = [(kind, what) for kind, what in case.reports if kind != "begin"]
-    assert kinds == [
-        ("best", "default"),
-        ("measured", "default"),
-        ("best", "fast"),
-        ("measured", "fast"),
-        ("measured", "bad"),
-    ]
-    first = [what for kind, what in case.reports if kind == "begin" and what[0] == "default"]
-    assert first[:3] == [("default", 5.0), ("default", 7.0), ("default", 2.0)]  # tune_seconds
-    second = [what for kind, what in case.reports if kind == "begin" and what[0] == "fast"]
-    assert second[:3] == [("fast", 5.0), ("fast", 6.0), ("fast", 1.0)]  # 50 times 20 ms
-    third = [what for kind, what in case.reports if kind == "begin" and what[0] == "bad"]
-    assert third[:3] == [("bad", 5.0), ("bad", 5.5), ("bad", 0.5)]
-
-
 def row(name: str, milliseconds: float | None, refused: str = "") -> Choice:
     return Choice(name, "engines", workspace_size=0, milliseconds=milliseconds, rejection_reason=refused)
 
@@ -532,13 +497,6 @@ def test_known_candidates_are_verified_and_not_measured_again(device: Device) ->
     assert candidates[1].milliseconds == 1.0
     assert candidates[4].milliseconds == 30.0
     assert [what for kind, what in case.reports if kind == "measured"] == ["default", "new"]
-
-
-def test_a_known_candidate_that_is_wrong_loses(device: Device) -> None:
-    case = Case(device)
-    bad = case.candidate("bad", 0.5, scaled)
-    assert case.tuned(case.candidate("default", 1.0), bad, known={"bad": row("bad", 0.5)}) == "default"
-    assert bad.rejection_reason.startswith("wrong result: off by ")
 
 
 @pytest.mark.parametrize("launch_fails", [False, True])

@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 from made_up_engines import LOTS, Cudnn, Made, MadeUp, asked, tuner
 
-from cudnnpy import Engine, raw
+from cudnnpy import raw
 from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
-from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.tuning.measurement import UNPROMISING
-from cudnnpy.tuning.measuring import knob_search, search
+from cudnnpy.tuning.measuring import search
 
 SPLIT, TILE = int(raw.CUDNN_KNOB_TYPE_SPLIT_K), int(raw.CUDNN_KNOB_TYPE_TILE_SIZE)
 Knobs = Mapping[int, int]
@@ -85,28 +84,6 @@ def test_autotune_descends_to_the_best_knobs(cudnn: Cudnn) -> None:
     assert len(cudnn.measured) == len(set(cudnn.measured)) < 40  # each once, and far from all 90 of two lowerings
 
 
-def test_the_search_of_knobs_ends_when_many_in_a_row_are_not_faster(cudnn: Cudnn) -> None:
-    """Knobs of other engines than the fastest are included in the count."""
-    few = {SPLIT: range(1, 13)}
-    cudnn.add(*(Made(number, lambda knobs: 1.0, ranges=few, default={SPLIT: 1}) for number in (1, 2, 3)))
-    tuned()
-    others = [name for name in cudnn.measured if "split_k" in name and "split_k=1)" not in name]
-    assert len(others) == knob_search.PATIENCE < 3 * 11
-    cudnn.measured.clear()
-    cudnn.engines[3].time = lambda knobs: 1.0 - 0.03 * knobs.get(SPLIT, 0)
-    assert dict(tuned().engine.knobs) == {SPLIT: 12}  # type: ignore[union-attr,arg-type]
-
-
-def test_the_candidates_have_the_one_that_was_chosen_whatever_its_knobs(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1, lambda knobs: 9.0), Made(2, bowl, ranges=RANGES, default=START))
-    found, tried = considered()
-    assert found.source == "knobs"
-    assert [candidate.name for candidate in tried].count(found.name) == 1
-    cudnn.engines[1].time = lambda knobs: 0.1
-    found, tried = considered()
-    assert [candidate.name for candidate in tried].count(found.name) == 1
-
-
 def test_autotune_varies_knobs_within_the_limit(cudnn: Cudnn) -> None:
     cudnn.add(Made(2, bowl, size=lambda knobs: 100 * knobs.get(SPLIT, 0), ranges=RANGES, default=START))
     best = tuned(workspace_limit=450)
@@ -124,23 +101,10 @@ def test_an_engine_whose_knobs_cannot_be_read_keeps_those_that_are_proposed(cudn
     assert [name for name in cudnn.measured if name.startswith("engine 2 (")]
 
 
-def test_autotune_passes_over_knobs_that_cudnn_refuses(cudnn: Cudnn) -> None:
-    cudnn.add(Made(2, bowl, ranges=RANGES, default=START, refuses=lambda knobs: knobs.get(SPLIT) == 6))
-    best = tuned()
-    assert best.engine is not None
-    assert dict(best.engine.knobs)[SPLIT] in (5, 7)
-
-
 def test_autotune_stops_when_its_time_is_used_up(cudnn: Cudnn) -> None:
     cudnn.add(Made(2, bowl, ranges=RANGES, default=START), Made(3))
     assert tuned(tune_seconds=1e-9).name == cudnn.measured[0]
     assert len(cudnn.measured) == 1
-
-
-def test_planning_counts_as_tuning(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1, plans_in=0.5), Made(2, plans_in=1.6), Made(3))
-    tuned(tune_seconds=2.0)
-    assert cudnn.measured == ["engine 1", "engine 2"]
 
 
 @pytest.mark.parametrize("fast", ["tensor_core", "winograd", "fft"])
@@ -166,23 +130,6 @@ def test_what_may_run_longer_than_there_is_time_is_not_measured(cudnn: Cudnn, mo
     assert left_out.rejection_reason == "not measured: tune_seconds=0.7 were used up"
 
 
-def test_other_knobs_of_a_fast_engine_do_not_wait_however_long_it_runs(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1, lambda knobs: 400.0, runs_for=0.3), Made(2, lambda knobs: 300.0, runs_for=0.3), Made(3))
-    cudnn.proposed[2:2] = [(2, {SPLIT: number}) for number in range(1, 9)]
-    tuned(tune_seconds=1.0)
-    assert cudnn.measured[2:4] == ["engine 2 (split_k=1)", "engine 2 (split_k=2)"]
-
-
-@pytest.mark.parametrize("what", ["plans_in", "runs_for"])
-def test_other_knobs_of_an_engine_that_took_long_can_wait(cudnn: Cudnn, what: str) -> None:
-    cudnn.add(Made(1, lambda knobs: 1.0), Made(2, **{what: 0.3}), Made(3))  # type: ignore[arg-type]
-    cudnn.proposed[2:2] = [(2, {SPLIT: number}) for number in range(1, 9)]
-    tuned(tune_seconds=1.0)
-    names = [name for name in cudnn.measured if "blocks" not in name]
-    assert names[:3] == ["engine 1", "engine 2", "engine 3"]
-    assert len(cudnn.measured) == len(set(cudnn.measured)) < 12
-
-
 def test_what_needs_a_large_part_of_the_memory_is_not_measured(cudnn: Cudnn) -> None:
     sizes = {1: 0, 2: 1001, 3: 1000, 4: LOTS + 1}
     cudnn.add(*(Made(index, lambda knobs, i=index: 5.0 - i, lambda knobs, i=index: sizes[i]) for index in sizes))  # type: ignore[misc]
@@ -198,14 +145,6 @@ def test_what_needs_a_large_part_of_the_memory_is_not_measured(cudnn: Cudnn) -> 
     cudnn.memory = 0  # the driver does not tell
     assert tuned().name == "engine 3"
     assert "engine 2" in cudnn.measured
-
-
-def test_a_guess_may_need_what_others_may_not(cudnn: Cudnn) -> None:
-    """It is what "fastest" takes, and the result is never slower."""
-    cudnn.add(Made(1, lambda knobs: 2.0, lambda knobs: 3000), Made(2, size=lambda knobs: 2000), Made(3))
-    cudnn.memory = 4000
-    assert tuned().name == chosen().name == cudnn.measured[0] == "engine 1"
-    assert not [name for name in cudnn.measured if name.startswith("engine 2")]
 
 
 def test_the_guess_is_kept_where_there_is_no_memory_to_measure_it(cudnn: Cudnn) -> None:
@@ -287,22 +226,6 @@ def test_with_a_ranking_the_search_ends_when_several_in_a_row_are_not_faster(cud
     assert measured == [f"engine {number}" for number in range(1, 1 + 8 + 16)]
 
 
-def test_the_search_ends_earlier_before_candidates_that_are_expected_to_take_long(cudnn: Cudnn) -> None:
-    """The expected times are reduced by the largest error so far."""
-    cudnn.add(*(Made(number, lambda knobs, number=number: float(number)) for number in range(1, 30)))  # type: ignore[misc]
-    assert engines_of(cudnn, Ranked(step=1.0))[0] == ["engine 1", "engine 2"]  # 2 * 3**2 > 16
-    cudnn.engines[2].time = lambda knobs: 1.0  # half of its predicted time
-    assert engines_of(cudnn, Ranked(step=1.0))[0] == [f"engine {number}" for number in (1, 2, 3, 4)]  # 4 * 2.5**2 > 16
-
-
-def test_a_thorough_search_measures_every_engine(cudnn: Cudnn) -> None:
-    cudnn.add(*(Made(number, lambda knobs: 1.0) for number in range(1, 30)))
-    cudnn.add(Made(40, lambda knobs: 0.5), propose=False)
-    measured, reasons = engines_of(cudnn, Ranked(), thorough=True)
-    assert {*(f"engine {number}" for number in range(1, 30)), "engine 40"} <= set(measured)
-    assert UNPROMISING not in reasons
-
-
 def test_other_knobs_of_an_engine_that_is_far_from_the_fastest_are_not_measured(cudnn: Cudnn) -> None:
     cudnn.add(Made(1, lambda knobs: 1.0), Made(2, lambda knobs: 4.1), Made(3, lambda knobs: 3.9), Made(4))
     cudnn.proposed += [(index, {SPLIT: number}) for index in (2, 3) for number in range(1, 9)]
@@ -314,42 +237,7 @@ def test_other_knobs_of_an_engine_that_is_far_from_the_fastest_are_not_measured(
     assert {one.rejection_reason for one in far} == {"not measured: engine 2 took 4.1 times as long as the fastest"}
 
 
-def test_an_engine_that_is_much_too_slow_is_not_tried_in_another_lowering(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1, lambda knobs: 1.0), *(Made(index) for index in range(3, 12)))
-    cudnn.add(Made(20, lambda knobs: 15.0), Made(21, lambda knobs: 17.0), propose=False)
-    tuned()
-    assert {"engine 20", "engine 20 + blocks", "engine 21"} < set(cudnn.measured)
-    assert "engine 21 + blocks" not in cudnn.measured
-
-
-def test_the_first_proposals_are_measured_however_slow_their_engine_is(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1, lambda knobs: 1.0), Made(2, lambda knobs: 99.0 if not knobs else 0.5))
-    cudnn.proposed.append((2, {SPLIT: 1}))
-    assert tuned().name == "engine 2 (split_k=1)"
-
-
-def test_knobs_are_varied_of_engines_that_are_near_the_fastest(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1, lambda knobs: 1.0))
-    cudnn.add(Made(2, lambda knobs: 1.9, ranges=RANGES, default=START))
-    cudnn.add(Made(3, lambda knobs: 2.1, ranges=RANGES, default=START))
-    tuned()
-    names = [name for name in cudnn.measured if "blocks" not in name]
-    assert len([name for name in names if name.startswith("engine 2 (")]) > 1
-    assert len([name for name in names if name.startswith("engine 3 (")]) == 1
-
-
 # One that is forced, or served before
-
-
-def test_an_engine_is_forced_with_its_knobs_and_in_its_lowering(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1), Made(2, bowl, ranges=RANGES))
-    engine = Engine(2, {SPLIT: 5}, space_to_depth=True)
-    found = chosen(PlanningOptions(algorithm=engine))
-    assert (found.engine, found.name.endswith(" + blocks")) == (engine, True)
-    assert chosen(preferred_engine=Engine(2, {SPLIT: 5})).engine == Engine(2, {SPLIT: 5})
-    assert chosen(preferred_engine=Engine(9)).name == "engine 1"  # which does not take it
-    with pytest.raises(NoAlgorithmError, match="not supported here"):
-        chosen(PlanningOptions(algorithm=Engine(9)))
 
 
 # Plans

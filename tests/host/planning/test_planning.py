@@ -96,11 +96,6 @@ def is_tf32(row: dict[str, Any]) -> bool:
 # Descriptors that need an engine library to be finalized (the others are in test_backend.py)
 
 
-def test_the_librarys_reason_is_in_the_exception(plan: Planner) -> None:
-    with pytest.raises(Refused, match=r"BadParameterError: cudnnBackendFinalize returned .*2000.*: .*dimension"):
-        plan("descriptor", kind="TENSOR", attributes={"TENSOR_UNIQUE_ID": 1}, ask=[])
-
-
 # Candidates
 
 
@@ -172,21 +167,6 @@ def test_engines_that_do_not_take_a_graph_are_listed_together_with_cudnns_reason
     if plain:
         assert listed | others == set(range(count))
         assert not listed & others
-
-
-def test_a_graph_that_cudnn_does_not_build_is_listed_with_its_reason(plan: Planner) -> None:
-    row = plan("survey", **PROBLEMS["a filter with gaps"])[0]
-    assert (row["name"], row["engine"], row["planned"]) == ("graph", None, False)
-    assert row["refused"].startswith("not supported here: CUDNN_STATUS_BAD_PARAM (2000): wDesc")
-
-
-def test_strict_winograd_engines_are_asked_first_where_they_exist(plan: Planner) -> None:
-    request = with_options(problem(last=False), tf32=False)
-    rows = plan("survey", **request)
-    winograd = [row for row in rows if "winograd" in row["notes"]]
-    assert rows[: len(winograd)] == winograd
-    loose = plan("survey", **with_options(request, tf32=True))
-    assert loose[0]["source"] == "heuristics"
 
 
 def test_one_axis_is_planned_as_a_picture_of_height_1(plan: Planner) -> None:
@@ -462,12 +442,6 @@ def test_a_strided_convolution_of_few_channels_may_be_in_blocks(plan: Planner, o
         assert row["workspace_size"] >= IN_BLOCKS * (4 if dtype == "float32" else 2)
 
 
-def test_no_workspace_has_no_blocks(plan: Planner) -> None:
-    request = problem("backward_data", dtype="float16", last=True, **STEM)
-    chosen = plan("choose", **with_options(request, prefer="no_workspace"))
-    assert "blocks" not in chosen["name"]
-
-
 def test_an_engine_is_forced_in_blocks_or_without(plan: Planner) -> None:
     request = problem("backward_data", dtype="float16", last=True, **STEM)
     rows = usable(plan("survey", **request))
@@ -695,17 +669,3 @@ def test_where_it_cannot_run_the_choice_is_made_again(plan: Planner) -> None:
 
 
 # Bad input, through the same road
-
-
-@pytest.mark.parametrize(
-    ("request_", "text"),
-    [
-        (problem(w=(64, 32, 3, 3)), r"ValueError: x must .*; got 64 \(x has shape \(8, 64, 28, 28\), w \(64, 32"),
-        (problem(options={"stride": 0}), r"ValueError: stride must be an integer of 1 or more, or one.*; got 0"),
-        (problem(bias=[32]), r"ValueError: bias must be packed, of shape \(64,\); got shape \(32,\), strides None"),
-        (problem(activation="gelu"), r"ValueError: activation must be one of 'identity', 'relu'.*; got 'gelu'"),
-    ],
-)
-def test_bad_input_is_refused(plan: Planner, request_: dict[str, Any], text: str) -> None:
-    with pytest.raises(Refused, match=text):
-        plan("choose", **request_)

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import autograd.numpy as anp
 import numpy as np
 import pytest
-from autograd.scipy.special import logsumexp
 from hypothesis import given
 from hypothesis import strategies as st
 from oracles import ACTIVATIONS, convolve, value_and_pullback
@@ -354,27 +353,6 @@ def test_the_gradients_are_the_textbooks(x_shape, arguments, options):
         np.testing.assert_allclose(variable.grad, gradient, rtol=1e-11, atol=1e-11)
 
 
-def test_a_networks_loss_and_gradients_are_the_textbooks():
-    network = example.digit_network(np.random.default_rng(3), dtype="float64")
-    images, labels = draw(6, 1, 8, 8), np.arange(6)
-    loss = example.softmax_cross_entropy(example.apply(network, Variable(images)), labels)
-    ours = [variable for layer in network for variable in layer.parameters]
-
-    def textbook(*parameters):
-        x = images
-        for number, (layer, w, b) in enumerate(zip(network, parameters[::2], parameters[1::2], strict=True)):
-            given = {name: layer.options[name] for name in ("stride", "padding")}
-            x = textbook_layer(x, w, b, **given, activation="relu" if number < 2 else None)
-        scores = anp.reshape(x, (len(images), -1))
-        return anp.mean(logsumexp(scores, axis=1) - scores[labels, labels])
-
-    expected, pull = value_and_pullback(textbook, *data_of(ours))
-    assert float(loss.data) == pytest.approx(float(expected), rel=1e-12)
-    loss.backward()
-    for variable, gradient in zip(ours, pull(1.0), strict=True):
-        np.testing.assert_allclose(variable.grad, gradient, rtol=1e-10, atol=1e-12)
-
-
 # B6: no backward without a forward
 
 
@@ -422,22 +400,3 @@ def test_gradients_by_request(x_request, w_request, b_request):
         expected = {"null": 100.0 + 0 * once[name], "write": once[name], "add": 100.0 + once[name]}[requests[name]]
         assert variable.grad is kept[name]
         np.testing.assert_allclose(variable.grad, expected, rtol=1e-12, atol=1e-11)
-
-
-def test_gradients_of_two_halves_add_up_to_the_wholes():
-    layer, x, dy = layer_of(2, 3, 3), draw(4, 2, 6, 6), draw(4, 3, 4, 4, seed=5)
-    layer(Variable(x)).backward(dy)
-    whole = layer.weight.grad.copy()
-    layer.weight.grad, layer.weight.request = None, "add"  # with nothing there, it starts at zero
-    for half in (slice(0, 2), slice(2, 4)):
-        layer(Variable(x[half])).backward(dy[half])
-    np.testing.assert_allclose(layer.weight.grad, whole, rtol=1e-12)
-
-
-def test_a_null_request_saves_the_work(monkeypatch):
-    """The first layer's input wants no gradient, and none is computed."""
-    layer = layer_of(2, 3, 3)
-    monkeypatch.setattr(cudnnpy.reference.Convolution, "backward_data", None)
-    layer(Variable(draw(4, 2, 6, 6))).backward(draw(4, 3, 4, 4))
-    with pytest.raises(TypeError, match="callable"):
-        layer(Variable(draw(4, 2, 6, 6), "write")).backward(draw(4, 3, 4, 4))

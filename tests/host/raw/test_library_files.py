@@ -56,10 +56,6 @@ def test_the_releases_of_the_real_files() -> None:
     assert _consistency.own_parts(raw.path()) == []
 
 
-def test_a_whole_copy_passes(copy: Path) -> None:
-    check_together(str(copy / "libcudnn.so.9"))
-
-
 @pytest.mark.parametrize("name", sorted(file.stem[9:-3] for file in REAL.glob("libcudnn_*.so.9")))
 @pytest.mark.parametrize("share", [0.5, 0.999, 0.0])
 def test_a_truncated_part(copy: Path, name: str, share: float) -> None:
@@ -239,16 +235,6 @@ def test_a_damaged_libcudnn_is_not_loaded(tmp_path: Path, variable: str | None, 
     command = [sys.executable, "-c", _ATTEMPTS, str(file), str(REAL / "libcudnn.so.9"), str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=100)
     assert done.stdout.split() == ["0"] * 20
-
-
-def test_a_damaged_file_beside_a_loaded_libcudnn_is_no_error(tmp_path: Path) -> None:
-    (tmp_path / "libcudnn.so.9").write_bytes(b"")
-    program = f"import ctypes; ctypes.CDLL({raw.path()!r})\nfrom cudnnpy import raw; print(raw.path())"
-    given = {**os.environ, "CUDNNPY_LIBRARY": "", "LD_LIBRARY_PATH": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=given, capture_output=True, text=True, check=True, timeout=60
-    )
-    assert Path(done.stdout.strip()).samefile(raw.path())
 
 
 def test_the_dynamic_linkers_cache_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
-import pickle
-from ctypes import byref, c_int
-
 import pytest
 
 from cudnnpy import raw
-from cudnnpy.raw import _api
 
 
 def test_an_enum_without_a_number_says_how_c_writes_to_one() -> None:
@@ -19,25 +14,6 @@ def test_an_enum_without_a_number_says_how_c_writes_to_one() -> None:
         "cudnnMathType_t must be called with a number; got none. A variable that C writes is ctypes.c_int(), passed as "
         "byref(variable); cudnnMathType_t(variable.value) is its enumerator"
     )
-
-
-def test_the_advice_works() -> None:
-    descriptor, variable = raw.cudnnConvolutionDescriptor_t(), c_int()
-    raw.check(raw.cudnnCreateConvolutionDescriptor(byref(descriptor)))
-    raw.check(raw.cudnnSetConvolutionMathType(descriptor, raw.CUDNN_FMA_MATH))
-    raw.check(raw.cudnnGetConvolutionMathType(descriptor, byref(variable)))
-    assert raw.cudnnMathType_t(variable.value) is raw.CUDNN_FMA_MATH
-    raw.check(raw.cudnnDestroyConvolutionDescriptor(descriptor))
-
-
-def test_enums_are_called_as_before() -> None:
-    for enum in _api.ENUMS:
-        first = next(iter(enum))
-        assert enum(int(first)) is enum(value=int(first)) is enum[first.name] is first
-        assert pickle.loads(pickle.dumps(first)) is first
-    with pytest.raises(ValueError, match="99"):
-        raw.cudnnMathType_t(99)
-    assert inspect.isclass(raw.cudnnMathType_t)
 
 
 @pytest.mark.parametrize(

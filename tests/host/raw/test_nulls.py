@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import sys
-from ctypes import byref, c_float, c_int, c_size_t
+from ctypes import byref, c_float, c_int
 from functools import partial
 from pathlib import Path
 
@@ -76,21 +76,6 @@ def test_the_9_functions_that_die_of_a_null_handle_and_the_outputs_of_getters() 
     assert outputs > 120
 
 
-@pytest.mark.parametrize("null", [None, ctypes.POINTER(c_size_t)()])
-def test_both_ways_to_call_refuse(null: object) -> None:
-    kind = TypeError if null is None else ValueError
-    says = r"size must be the address of a size_t that cudnnGetTensorSizeInBytes fills in; got (None|NULL)$"
-    with descriptors.TensorDescriptor((1, 2, 3, 4)) as tensor:
-        with pytest.raises(kind, match=says):
-            raw.call("cudnnGetTensorSizeInBytes", tensor, null)
-        for _ in range(2):  # the first call binds the function
-            with pytest.raises(kind, match=says):
-                raw.cudnnGetTensorSizeInBytes(tensor, null)
-        size = c_size_t()
-        assert raw.cudnnGetTensorSizeInBytes(tensor, byref(size)) == 0
-        assert size.value == 96
-
-
 def test_what_c_lets_be_null_still_may() -> None:
     with (
         descriptors.RNNDescriptor() as rnn,
@@ -108,14 +93,6 @@ def test_what_c_lets_be_null_still_may() -> None:
     raw.call("cudnnSetCallback", 0, None, raw.cudnnCallback_t())
     for destroy in (name for name in raw.functions() if "Destroy" in name):
         assert getattr(raw, destroy)(None) // 1000 in (0, 2)  # BAD_PARAM or a kind of it
-
-
-def test_the_fast_roads_are_cs_own_functions() -> None:
-    """What is prepared once is not looked at again."""
-    assert type(raw.bound("cudnnGetTensorSizeInBytes")).__name__ == "_FuncPtr"
-    assert type(raw.unchecked("cudnnBackendExecute")).__name__ == "_FuncPtr"
-    for name in ("cudnnBackendExecute", "cudnnSetStream", "cudnnConvolutionForward", "cudnnDestroy"):
-        assert name not in _api.NOT_NULL  # no pointer to look at when they are called by raw.call, either
 
 
 @pytest.mark.parametrize(
@@ -228,10 +205,3 @@ def test_a_descriptor_that_is_destroyed_twice_is_refused_where_c_would_end_the_p
                 ValueError, match=r"cudnn\w+_t must be destroyed once; got one that is destroyed already$"
             ):
                 destroy(descriptor)
-
-
-def test_functions_keep_their_descriptions() -> None:
-    assert raw.cudnnGetTensorSizeInBytes.__doc__.startswith(raw.prototype("cudnnGetTensorSizeInBytes"))
-    assert raw.cudnnGetConvolutionGroupCount.__name__ == "cudnnGetConvolutionGroupCount"
-    raw.cudnnGetProperty(0, byref(c_int()))
-    assert raw.cudnnGetProperty.argtypes == [c_int, ctypes.POINTER(c_int)]

@@ -6,7 +6,6 @@ import copy
 import inspect
 import pickle
 import pydoc
-import re
 import subprocess
 import sys
 from ctypes import ArgumentError, byref, c_int, sizeof
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from cudnnpy import errors, raw
-from cudnnpy.raw import _api, _functions, _library
+from cudnnpy.raw import _api, _functions
 
 
 def failed() -> Any:
@@ -57,18 +56,6 @@ def test_signatures_and_help_need_no_library_and_stay_after_a_call() -> None:
     assert "Since cuDNN 9.0.0. Deprecated: use cudnnGetLastErrorString." in shown
 
 
-def test_the_stub_says_since_when_and_what_replaces_as_the_functions_do() -> None:
-    with open(_api.__file__ + "i") as file:
-        notes = dict(re.findall(r'^def (\w+)\(.*\) -> \w+: (?:"""(.*)"""|\.\.\.)$', file.read(), re.MULTILINE))
-    assert list(notes) == list(raw.functions())
-    for name, note in notes.items():
-        assert getattr(raw, name).__doc__ == f"{raw.prototype(name)}\n\n{note}".strip()
-    assert notes["cudnnCausalConv1dForward"] == "Since cuDNN 9.22.0."
-    assert notes["cudnnQueryRuntimeError"] == "Since cuDNN 9.0.0. Deprecated: use cudnnGetLastErrorString."
-    assert notes["cudnnConvolutionForward"] == "Since cuDNN 9.0.0. Deprecated."
-    assert notes["cudnnGnnAggSimpleForward"] == ""
-
-
 # Statuses and enumerators
 
 
@@ -105,12 +92,6 @@ def test_an_unknown_status_is_an_int_too(monkeypatch: pytest.MonkeyPatch) -> Non
     assert pickle.loads(pickle.dumps(status)) == 7777
     with pytest.raises(errors.StatusError, match=r"^cudnnCreate returned an unknown status \(7777\)"):
         raw.check(status)
-
-
-def test_prepared_functions_return_plain_ints() -> None:
-    for function in (raw.bound("cudnnDestroyTensorDescriptor"), raw.unchecked("cudnnDestroyTensorDescriptor")):
-        assert type(function(None)) is int
-    assert type(raw.cudnnGetVersion()) is int
 
 
 # Handles and structs
@@ -161,8 +142,3 @@ def test_what_is_no_status_function_or_enumerator_is_refused() -> None:
         raw.cudnnTensorFormat_t("nhwc")
     with pytest.raises(ArgumentError, match=r"argument 2: TypeError: .*; format got 'nhwc'"):
         raw.cudnnSetTensor4dDescriptor(raw.cudnnTensorDescriptor_t(), "nhwc", 0, 1, 1, 1, 1)
-
-
-def test_a_function_is_one_function() -> None:
-    """Every call of another Python function takes a tenth of the time of a short C function."""
-    assert raw.cudnnGetVersion.__code__ is _library.checked("cudnnGetVersion").__code__

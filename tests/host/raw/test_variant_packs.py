@@ -66,15 +66,6 @@ def test_addresses_reach_the_launch_and_the_last_two_packs_of_them_stay(stand_in
     assert stand_in.packs == set()
 
 
-def test_another_workspace_is_another_pack(stand_in: StandInDevice) -> None:
-    stand_in.workspace_size = 256
-    plan = planned(stand_in)
-    for number in (0, 1, 0, 2, 1):
-        plan.execute(*addresses_of(0), STEP * (100 + number), STREAM)
-        assert stand_in.launches[-1].addresses["workspace"] == STEP * (100 + number)
-    assert stand_in.c_calls["cudnnBackendCreateDescriptor"] == 4
-
-
 def test_the_end_of_the_handle_ends_the_packs(stand_in: StandInDevice) -> None:
     """A pack itself does not refer to the handle; its launch does, so that the handle would not be destroyed."""
     plan = planned(stand_in)

@@ -197,11 +197,6 @@ def test_the_value_outside_of_a_mask_does_not_enlarge_the_tolerance(outside: flo
     assert (reference.tolerance(g, {"a": a, "b": b})["y"] < 0.01 * (1 + reference.run(g, {"a": a, "b": b})["y"])).all()
 
 
-def test_notes_are_a_collection() -> None:
-    with pytest.raises(TypeError, match=r"notes must be a collection of notes; got 'winograd'. Type \('winograd',\)"):
-        reference.tolerance(Graph(), {}, "winograd")
-
-
 def test_exact_results_have_no_tolerance() -> None:
     g = Graph()
     array = normal_numbers(0, (2, 3, 4)).astype(np.float16)

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from messages import says
-from reference_checks import assert_same, normal_numbers
+from reference_checks import assert_same, bad_outs, normal_numbers
 
 from cudnnpy import reference
 from cudnnpy.reference import Activation, Convolution, ConvolutionTranspose, FusedConvolution, Pooling, Softmax
@@ -47,7 +47,10 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "Convolution.backward_filter": (lambda dy, x, **o: Convolution().backward_filter(dy, x, W.shape, **o), (Y, X)),
     "Convolution.backward_bias": (Convolution().backward_bias, (Y,)),
     "ConvolutionTranspose.forward": (ConvolutionTranspose().forward, (Y, W, P)),
-    "ConvolutionTranspose.backward_data": (ConvolutionTranspose().backward_data, (X, W)),
+    "ConvolutionTranspose.backward_data": (
+        lambda dy, w, **o: ConvolutionTranspose().backward_data(dy, w, Y.shape, **o),
+        (X, W),
+    ),
     "FusedConvolution.forward": (FusedConvolution().forward, (X, W, P, P, Y)),
     "Pooling.forward": (Pooling().forward, (X,)),
     "Pooling.backward": (Pooling().backward, (HALVES, X, HALVES)),
@@ -118,6 +121,32 @@ def test_strides_of_any_kind_are_read_right(call: Any, memory: str) -> None:
         else:
             others.append(np.repeat(array, 2, axis=-1)[..., ::2])
     assert_same(operation(*others), operation(*(other.copy() for other in others)))
+
+
+def test_arrays_that_do_not_fit_are_refused_by_name_and_nothing_is_written(call: Any) -> None:
+    """Of each array another rank, no elements, twice as many, and types that are not taken, or not beside the others."""
+    operation, arrays = call
+    out = np.full_like(operation(*arrays), 7)
+    for at, array in enumerate(arrays):
+        wrongs = [np.ones((2,) * 6, np.float32), array[..., :0], array.astype(np.int32), array.astype(complex)]
+        if len(arrays) > 1:
+            wrongs += [np.concatenate([array] * 2), array.astype(np.float16)]
+        for wrong in wrongs:
+            with pytest.raises((TypeError, ValueError), match=says("... must ...; got ...")):
+                operation(*arrays[:at], wrong, *arrays[at + 1 :], out=out)
+    for factor in ("alpha", "beta"):
+        with pytest.raises(TypeError, match=f"{factor} must be a finite number; got '1'|got '{factor}'"):
+            operation(*arrays, out=out, **{factor: "1"})
+    assert (out == 7).all()
+
+
+def test_an_out_that_does_not_fit_is_refused(call: Any) -> None:
+    operation, arrays = call
+    for case, out, error, message in bad_outs(operation(*arrays).shape):
+        if operation is reference.sigmoid and "dtype" in case:
+            continue
+        with pytest.raises(error, match=says(message)):
+            operation(*arrays, out=out)
 
 
 def of(package: str) -> type:

@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from reference_checks import (
-    BAD_ARRAYS,
     FLOATS,
     NAN,
     assert_refused,
     assert_same,
-    bad_outs,
     normal_numbers,
 )
 
@@ -31,60 +29,6 @@ X, ONES = np.ones((2, 3, 4, 5), np.float32), np.ones(3, np.float32)
 OP = BatchNormalization()
 
 
-def bad_parameters(shape: tuple[int, ...] = (3,)) -> list[tuple[object, type[Exception], str]]:
-    """What is refused of a parameter beside float32 x."""
-    return [
-        ([1.0] * 3, TypeError, " must be a numpy.ndarray; got a builtins.list"),
-        (np.ones(shape), TypeError, " must be float32...; got float64"),
-        (np.ones(shape, np.float16), TypeError, " must be float32...; got float16"),
-        (np.ones((4,), np.float32), ValueError, f" must have shape {shape}, ...; got shape (4,)"),
-        (np.ones((1, 3, 1, 1), np.float32), ValueError, f" must have shape {shape}, ...; got shape (1, 3, 1, 1)"),
-    ]
-
-
-CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "training": (OP.forward_training, {"x": X, "scale": ONES, "bias": ONES}),
-    "inference": (
-        OP.forward_inference,
-        {"x": X, "scale": ONES, "bias": ONES, "mean": ONES, "variance": ONES},
-    ),
-    "backward": (OP.backward, {"dy": X, "x": X, "scale": ONES}),
-}
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_bad_array(name: str) -> None:
-    call, given = CALLS[name]
-    for argument in given:
-        if argument == "x":
-            for case, array, error, message in BAD_ARRAYS:
-                if case != "empty":
-                    assert_refused(lambda array=array: call(**given | {"x": array}), error, "x" + message)
-        elif argument != "dy":
-            missing = (None, TypeError, " must be a numpy.ndarray; got a builtins.NoneType")
-            for array, error, message in [
-                *bad_parameters(),
-                *([missing] if argument in ("mean", "variance") else []),
-            ]:
-                assert_refused(
-                    lambda array=array, argument=argument: call(**given | {argument: array}), error, argument + message
-                )
-    for _, out, error, message in bad_outs(X.shape):
-        assert_refused(lambda out=out: call(**given, out=out), error, message)
-    for argument in ("alpha", "beta"):
-        assert_refused(
-            lambda argument=argument: call(**given, **{argument: "1"}), TypeError, f"{argument} must ...; got '1'"
-        )
-    one = np.ones((3,), np.float32)
-    shared = np.ones((2, 3), np.float32)
-    small = given | {key: shared for key in ("x", "dy") if key in given}
-    assert_refused(lambda: call(**small, out=shared), ValueError, "out must ...; got overlapping arrays")
-    assert_refused(lambda: call(**given | {"x": X[0, 0, 0]}), ValueError, "x must have 2 to 5 axes; got shape")
-    assert_refused(
-        lambda: call(**small | {"scale": one[None]}), ValueError, "scale must have shape ...; got shape (1, 3)"
-    )
-
-
 def test_parameters_of_the_other_mode() -> None:
     assert_refused(
         lambda: BatchNormalization("per_activation").forward_training(X, ONES, ONES),
@@ -99,15 +43,6 @@ def test_parameters_of_the_other_mode() -> None:
     assert_refused(
         lambda: OP.forward_training(X.astype(np.float64), ONES, ONES), TypeError, "scale must ...; got float32"
     )
-
-
-def test_bad_dy() -> None:
-    for dy, error, message in (
-        (X[..., :4], ValueError, "dy must have shape (2, 3, 4, 5), as x...; got shape (2, 3, 4, 4)"),
-        (X.astype(np.float16), TypeError, "dy must be float32, as x...; got float16"),
-        (None, TypeError, "dy must be a numpy.ndarray; got a builtins.NoneType"),
-    ):
-        assert_refused(lambda dy=dy: OP.backward(dy, X, ONES), error, message)
 
 
 @pytest.mark.parametrize("dtype", FLOATS[:2], ids=str)
@@ -140,21 +75,6 @@ def test_parameters_of_xs_own_type(dtype: Any) -> None:
     assert_refused(lambda: OP.forward_training(x, scale, np.ones(3, np.float32)), TypeError, message)
     message = f"out_scale must be {np.dtype(dtype).name}...; got float32"
     assert_refused(lambda: OP.backward(dy, x, scale, out_scale=ONES), TypeError, message)
-
-
-def test_gradients_that_are_not_there() -> None:
-    gradient = np.zeros(3, np.float32)
-    for wrong, message in (
-        ({"out_scale": gradient}, "out_scale must be None where there is no scale; got an array"),
-        ({"out_bias": gradient}, "out_bias must be None where there is no bias; got an array"),
-        ({"out_bias": gradient, "scale": ONES, "bias": False}, "out_bias must be None where there is no bias"),
-    ):
-        assert_refused(lambda wrong=wrong: OP.backward(X, X, **wrong), ValueError, message)
-    assert_refused(
-        lambda: OP.backward(X, X, bias=ONES), TypeError, "bias must ...; got an array (numpy.ndarray of shape (3,))"
-    )
-    assert OP.backward(X, X, out_bias=gradient, bias=True, parameter_beta=1.0)[2] is gradient
-    assert_same(gradient, np.full(3, 40, np.float32))
 
 
 # Sizes of 0

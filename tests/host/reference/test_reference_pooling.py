@@ -12,14 +12,12 @@ from hypothesis import strategies as st
 from oracles import pool as textbook_pool
 from oracles import value_and_pullback
 from reference_checks import (
-    BAD_ARRAYS,
     INF,
     MEMORY,
     NAN,
     assert_close,
     assert_refused,
     assert_same,
-    bad_outs,
     check_scales,
     dtypes,
     in_memory_order,
@@ -177,33 +175,8 @@ def test_there_is_no_rounding_up() -> None:
         "an argument of Pooling must be one of ...; got 'ceil_mode'. Sizes are rounded down. To round up, pad x ..."
     )
     assert_refused(lambda: Pooling(ceil_mode=True), TypeError, message)  # type: ignore[call-arg]
-
-
-@pytest.mark.parametrize(
-    ("pool", "shape", "error", "message"),
-    [
-        (Pooling(), (4, 4), ValueError, "x_shape must have 3, 4 or 5 axes; got shape (4, 4)"),
-        (Pooling(layout="NWC"), (1, 4, 4, 1), ValueError, "layout must have 4 axes, as x_shape; got 'NWC'"),
-        (
-            Pooling(window=(2, 2)),
-            (1, 1, 4),
-            ValueError,
-            "window must ...for each of 1 spatial axes; got (2, 2)",
-        ),
-        (Pooling(window=5), (1, 1, 5, 4), ValueError, "window must be at most 4, the...; got 5 (on spatial axis 1)"),
-        (
-            Pooling(window=7, stride=2),
-            (1, 1, 5, 5),
-            ValueError,
-            "window must be at most 5, the padded size of x; got 7 (on spatial axis 0)",
-        ),
-        (Pooling(), (1, 0, 4, 4), ValueError, "x_shape[1] must be 1 or more; got shape (1, 0, 4, 4)"),
-        (Pooling(), (1, 1, 4.0, 4), TypeError, "x_shape must be a tuple of sizes of 0 or more; got (1, 1, 4.0, 4)"),
-        (Pooling(), 4, TypeError, "x_shape must be a tuple of sizes of 0 or more; got 4"),
-    ],
-)
-def test_bad_shape(pool: Pooling, shape: Any, error: type[Exception], message: str) -> None:
-    assert_refused(lambda: pool.output_shape(shape), error, message)
+    message = "window must be at most 5, the padded size of x; got 7 (on spatial axis 0)"
+    assert_refused(lambda: Pooling(window=7, stride=2).output_shape((1, 1, 5, 5)), ValueError, message)
 
 
 def test_a_batch_of_0() -> None:
@@ -216,46 +189,3 @@ def test_a_batch_of_0() -> None:
 
 
 X, Y = np.ones((2, 3, 5, 5), np.float32), np.ones((2, 3, 2, 2), np.float32)
-
-
-@pytest.mark.parametrize(("array", "error", "message"), [bad[1:] for bad in BAD_ARRAYS], ids=[b[0] for b in BAD_ARRAYS])
-def test_bad_array(array: Any, error: type[Exception], message: str) -> None:
-    out, dx = np.full(Y.shape, 7, np.float32), np.full(X.shape, 7, np.float32)
-    assert_refused(lambda: Pooling().forward(array, out=out), error, "x" + message)
-    assert_refused(lambda: Pooling().backward(Y, array, Y, out=dx), error, "x")
-    assert_refused(lambda: Pooling().backward(array, X, Y, out=dx), error, "dy")
-    assert_refused(lambda: Pooling().backward(Y, X, array, out=dx), error, "y")
-    assert (out == 7).all()
-    assert (dx == 7).all()
-
-
-@pytest.mark.parametrize(
-    ("given", "error", "message"),
-    [
-        ({"x": X.astype(np.float16)}, TypeError, "x must be float32, as dy...; got float16"),
-        ({"y": Y.astype(np.float64)}, TypeError, "y must be float32, as dy...; got float64"),
-        ({"dy": Y[..., :1]}, ValueError, "dy must have shape (2, 3, 2, 2), the output's...; got shape (2, 3, 2, 1)"),
-        ({"y": X}, ValueError, "y must have shape (2, 3, 2, 2), as dy...; got shape (2, 3, 5, 5)"),
-        ({"x": X[0, 0]}, ValueError, "x must have 3, 4 or 5 axes"),
-        ({"x": X[..., :1]}, ValueError, "window must be at most ...; got ... (on spatial axis 1)"),
-        ({"alpha": "1"}, TypeError, "alpha must be a finite number; got '1'"),
-        ({"beta": None}, TypeError, "beta must be a finite number; got None"),
-    ],
-)
-def test_bad_argument(given: dict[str, Any], error: type[Exception], message: str) -> None:
-    out, dx = np.full(Y.shape, 7, np.float32), np.full(X.shape, 7, np.float32)
-    assert_refused(lambda: Pooling().backward(**{"dy": Y, "x": X, "y": Y, "out": dx} | given), error, message)
-    if "alpha" in given or "beta" in given:
-        assert_refused(lambda: Pooling().forward(X, out=out, **given), error, message)
-    assert (out == 7).all()
-    assert (dx == 7).all()
-
-
-@pytest.mark.parametrize(("out", "error", "message"), [bad[1:] for bad in bad_outs(Y.shape)])
-def test_bad_out_forward(out: Any, error: type[Exception], message: str) -> None:
-    assert_refused(lambda: Pooling().forward(X, out=out), error, message)
-
-
-@pytest.mark.parametrize(("out", "error", "message"), [bad[1:] for bad in bad_outs(X.shape)])
-def test_bad_out_backward(out: Any, error: type[Exception], message: str) -> None:
-    assert_refused(lambda: Pooling().backward(Y, X, Y, out=out), error, message)

@@ -6,12 +6,8 @@ import json
 import math
 import os
 import re
-import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,7 +19,6 @@ from stored import CUDNN, entry, fault, key
 from cudnnpy import store as public
 from cudnnpy.errors import ClosedError
 from cudnnpy.store import Entry, Forgotten, Key, Store
-from cudnnpy.tuning.store import database
 from cudnnpy.tuning.store.contents import CHECKED, ENTRY, FAULT, FORGOTTEN
 from cudnnpy.tuning.store.sqlite import DEFINITION
 
@@ -38,10 +33,6 @@ def test_everything_in_a_key_tells_it_from_others(store: Store, field: str) -> N
     assert other.digest != key().digest
     assert store.get(other) is None
     assert store.get(key(**{field: value})) == entry()
-
-
-def test_the_parts_of_a_key_are_not_run_together() -> None:
-    assert key(gpu="a", capability="bc").digest != key(gpu="ab", capability="c").digest
 
 
 def test_an_entry_comes_back_from_its_json() -> None:
@@ -220,14 +211,6 @@ def test_a_fault_that_is_removed_may_be_found_again(store: Store) -> None:
     assert store.add_faults([fault()]) == 1
 
 
-def test_a_row_whose_content_is_no_list_of_faults_has_none(store: Store) -> None:
-    for content in ("{}", "[1]", '[{"key":{}}]', "null", "[" * 100_000):
-        store._rows.run(lambda contents, content=content: contents.put(content, FAULT, key()), writes=True)  # type: ignore[misc]
-        assert store.faults_of(key()) == store.faults() == []
-    assert store.add_faults([fault()]) == 1
-    assert store.faults() == [fault()]
-
-
 @pytest.mark.parametrize("kind", [ENTRY, FORGOTTEN, CHECKED, FAULT])
 @pytest.mark.parametrize(
     "odd", ["{ bad", "[]", "1", '"x"', "{}", "[1]", "[" * 100_000, '{"key":[]}', '{"key":{"a":1}}']
@@ -240,54 +223,6 @@ def test_a_row_with_odd_content_is_left_out(store: Store, tmp_path: Path, kind: 
     store.info()
     store.export(tmp_path / "export.jsonl")
     assert [*store] == [entry(1)]
-
-
-def test_many_faults_of_one_problem_are_added_and_removed_at_once(store: Store) -> None:
-    faults = [fault(candidate=f"engine {number:04}") for number in range(1600)]
-    before = time.monotonic()
-    assert store.add_faults([*faults, *faults]) == 1600
-    assert store.faults() == faults
-    assert store.remove_faults(faults[1:]) == 1599
-    assert time.monotonic() - before < 5
-
-
-@pytest.mark.parametrize("read", [Store.faults, Store.info, lambda store: store.export(f"{store.path}.jsonl")])
-def test_faults_are_parsed_while_the_file_is_not_locked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Store], object]
-) -> None:
-    store = Store(tmp_path / "store.sqlite")
-    store.add_faults([fault()])
-    parse, parsed = database.faults_from_rows, list[Any]()
-
-    def meanwhile(rows: Any) -> Any:
-        with closing(sqlite3.connect(store.path, isolation_level=None)) as writer:
-            writer.execute("BEGIN EXCLUSIVE")
-        parsed.append(rows)
-        return parse(rows)
-
-    monkeypatch.setattr(database, "faults_from_rows", meanwhile)
-    read(store)
-    assert len(parsed) == 1
-
-
-ADDS = """
-import sys
-sys.path[:0] = {path!r}
-from stored import fault
-from cudnnpy.store import Store
-store = Store({file!r})
-for number in range(20):
-    assert store.add_faults([fault(candidate=f"engine {{number}} of {{sys.argv[1]}}")]) == 1
-"""
-
-
-def test_processes_that_add_faults_of_one_problem_lose_none(tmp_path: Path) -> None:
-    file = tmp_path / "store.sqlite"
-    program = ADDS.format(path=sys.path, file=str(file))
-    processes = [subprocess.Popen([sys.executable, "-c", program, str(number)]) for number in range(4)]
-    assert [process.wait(60) for process in processes] == [0] * 4
-    names = {f"engine {number} of {process}" for number in range(20) for process in range(4)}
-    assert {one.candidate for one in Store(file).faults()} == names
 
 
 # What is refused

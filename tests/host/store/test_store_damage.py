@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-import sqlite3
-import subprocess
-import sys
 import warnings
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stored import entry, fault, key
+from stored import entry, key
 
 from cudnnpy.store import Store
-from cudnnpy.tuning.store import contents, sqlite_file
+from cudnnpy.tuning.store import sqlite_file
 
 COUNT = 60
 PAGE = 4096
@@ -80,11 +76,6 @@ def test_a_store_with_a_damaged_header_is_set_aside_or_only_read(
     assert check_use(tmp_path / "store.sqlite", bytes(content)) == is_set_aside
 
 
-@pytest.mark.parametrize("size", [72, 100, 2000, PAGE - 1, PAGE, 3 * PAGE // 2])
-def test_a_store_that_ends_early_is_set_aside(tmp_path: Path, whole: bytes, size: int) -> None:
-    assert check_use(tmp_path / "store.sqlite", whole[:size])
-
-
 @pytest.mark.parametrize("place", [0, 16, 40])
 def test_a_file_without_the_header_of_a_store_is_not_touched(tmp_path: Path, whole: bytes, place: int) -> None:
     """Neither a text with that number where SQLite has it, nor a database of another application, is a store."""
@@ -131,61 +122,11 @@ def test_whatever_is_damaged_a_store_works(
         assert content[:100] != whole[:100]
 
 
-@pytest.mark.parametrize("change", ["content = replace(content, 'forward 1x', 'forward 7x')", "number = {other}"])
-def test_a_store_with_a_changed_row_is_set_aside(tmp_path: Path, change: str) -> None:
-    """A plan that this package did not write as it is never reaches cuDNN."""
-    store = Store(tmp_path / "store.sqlite")
-    store.put(entry(1))
-    store.add_faults([fault(2)])
-    numbers = [contents.row_number(contents.ENTRY, key(number)) for number in (1, 5)]
-    with closing(sqlite3.connect(store.path, isolation_level=None)) as connection:
-        connection.execute(f"UPDATE cudnnpy_rows SET {change.format(other=numbers[1])} WHERE number = {numbers[0]}")
-    with pytest.warns(RuntimeWarning, match="it is damaged. It is set aside"):
-        assert (store.get(key(1)), store.get(key(5)), [*store], store.faults()) == (None, None, [], [])
-
-
-def test_replaced_and_removed_plans_are_overwritten(tmp_path: Path) -> None:
-    path = tmp_path / "store.sqlite"
-    store = Store(path)
-    first, second = ("the first plan" * 1000, "the second plan" * 1000)  # longer than a page
-    store.put(entry(1, name=first))
-    store.put(entry(1, name=second), replace=True)
-    assert b"the first plan" not in path.read_bytes()
-    store.forget(key(1), "it failed")
-    assert b"the second plan" not in path.read_bytes()
-
-
 # Other processes, and files that cannot be replaced
-
-
-PUTS = """
-import sys, warnings
-sys.path[:0] = {path!r}
-from stored import entry, key
-from cudnnpy.store import Store
-warnings.simplefilter("always")
-store = Store({file!r})
-for number in range(int(sys.argv[1]), int(sys.argv[1]) + 5):
-    store.put(entry(number))
-assert not store.info().memory_reason
-"""
 
 
 def with_damaged_header(whole: bytes) -> bytes:
     return Content(whole[:16] + bytes(2) + whole[18:])
-
-
-def test_processes_that_find_a_damaged_file_at_once_lose_nothing(tmp_path: Path, whole: bytes) -> None:
-    """One of them sets it aside, and the new store has the entries of all."""
-    path, starts = tmp_path / "store.sqlite", range(100, 200, 20)
-    path.write_bytes(with_damaged_header(whole))
-    command = [sys.executable, "-c", PUTS.format(path=sys.path, file=str(path))]
-    children = [subprocess.Popen([*command, str(start)], stderr=subprocess.PIPE, text=True) for start in starts]
-    errors = [child.communicate(timeout=60)[1] for child in children]
-    assert [child.returncode for child in children] == [0] * len(children), errors
-    assert sum("is set aside" in error for error in errors) == 1
-    assert len(Store(path).info().set_aside) == 1
-    assert {one.key for one in Store(path)} == {key(start + number) for start in starts for number in range(5)}
 
 
 @pytest.mark.parametrize("size", [None, 0])
@@ -221,17 +162,3 @@ def test_a_damaged_file_that_cannot_be_set_aside_is_left_as_it_is(
     assert store.put(entry(100)) == store.get(key(100)) == entry(100)
     assert path.read_bytes() == content
     assert [*tmp_path.iterdir()] == [path]
-
-
-@pytest.mark.parametrize("ending", ["-journal", "-wal"])
-def test_a_journal_beside_a_damaged_file_is_not_applied_to_the_new_one(
-    tmp_path: Path, whole: bytes, ending: str
-) -> None:
-    path = tmp_path / "store.sqlite"
-    path.write_bytes(with_damaged_header(whole))
-    Path(f"{path}{ending}").write_bytes(os.urandom(3 * PAGE))
-    with pytest.warns(RuntimeWarning, match="a new store begins"):
-        store = Store(path)
-    store.put(entry(1))
-    assert not Path(f"{path}{ending}").exists()
-    assert [*Store(path)] == [entry(1)]

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -127,23 +126,6 @@ def test_a_path_that_may_not_be_read_gives_one_warning(readable: Path) -> None:
     assert errors.count("RuntimeWarning") == 1
 
 
-def test_a_damaged_file_in_a_read_only_folder_stays(readable: Path) -> None:
-    path = readable / "store.sqlite"
-    Store(path).put(entry(1))
-    content = path.read_bytes()[:4096]
-    path.write_bytes(content)
-    frozen(readable)
-    program = f"""
-for read_only in (True, False):
-    store = Store({str(path)!r}, read_only=read_only)
-    assert len(store) == 0
-assert store.put(entry(100)) == store.get(key(100)) == entry(100)
-"""
-    errors = as_nobody(program)
-    assert errors.count("cannot be used: it is damaged and cannot be replaced") == 2  # one for each store
-    assert path.read_bytes() == content
-
-
 def test_a_disk_that_is_full_leaves_memory(tmp_path: Path) -> None:
     """No file of this process can be longer than those that it has, so that writing fails as on a full disk."""
     path, stored = tmp_path / "store.sqlite", [entry(number) for number in range(3)]
@@ -210,25 +192,6 @@ def test_a_look_up_goes_on_without_a_file_that_is_locked(tmp_path: Path, monkeyp
         assert (store.faults_of(key(0)), store.get(key(0))) == ([], None)
 
 
-def test_a_lock_that_passes_from_process_to_process_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "store.sqlite"
-    store = Store(path)
-    store.put(entry(0))
-    monkeypatch.setattr(sqlite_file, "PATIENCE_SECONDS", 1.0)
-    with connected(path) as connection, ThreadPoolExecutor(2) as pool:
-        connection.execute("BEGIN EXCLUSIVE")
-        found = [pool.submit(store.get, key(0)), pool.submit(store.put, entry(1))]
-        for _ in range(20):
-            os.utime(path)
-            time.sleep(0.1)
-        assert not any(future.done() for future in found)
-        connection.execute("ROLLBACK")
-        assert [future.result(60) for future in found] == [entry(0), entry(1)]
-    assert store.info().memory_reason == ""
-
-
 def test_a_warning_that_is_made_an_error_leaves_a_store_that_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,27 +204,6 @@ def test_a_warning_that_is_made_an_error_leaves_a_store_that_works(
 
 
 # Files
-
-
-@pytest.mark.parametrize(
-    "added",
-    [
-        "ANALYZE",
-        "CREATE TABLE theirs (x)",
-        "CREATE VIEW theirs AS SELECT 1",
-        "CREATE INDEX theirs ON cudnnpy_rows (kind)",
-    ],
-)
-def test_a_store_may_have_more_than_its_table(tmp_path: Path, added: str) -> None:
-    path = tmp_path / "store.sqlite"
-    store = Store(path)
-    store.put(entry(1))
-    with connected(path) as connection:
-        connection.execute(added)
-    for used in (store, Store(path)):
-        assert used.get(key(1)) == entry(1)
-        assert used.put(entry(2)) == entry(2)
-    assert [*Store(path, read_only=True)] == [entry(1), entry(2)]
 
 
 def test_a_store_with_a_trigger_and_a_database_of_another_program_are_refused(tmp_path: Path) -> None:
@@ -337,14 +279,3 @@ def test_a_file_of_an_older_release_is_set_aside(tmp_path: Path, definition: str
     assert [*Store(path)] == [entry()]
     (aside,) = store.info().set_aside
     assert Path(aside).read_bytes() == before
-
-
-def test_a_file_that_comes_to_be_another_is_not_touched(tmp_path: Path) -> None:
-    path = tmp_path / "store.sqlite"
-    store = Store(path)
-    store.put(entry(0))
-    path.write_text("hello\n" * 1000)
-    with one_warning("it is now a file of another kind"):
-        assert store.get(key(0)) is None
-        assert store.put(entry(1)) == store.get(key(1)) == entry(1)
-    assert path.read_text() == "hello\n" * 1000

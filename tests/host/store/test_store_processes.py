@@ -9,7 +9,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -19,8 +18,6 @@ import stored
 from stored import entry, key
 
 from cudnnpy.store import Store
-from cudnnpy.tuning.store import contents
-from cudnnpy.tuning.store import entry as entry_module
 
 ROUNDS = int(os.environ.get("CUDNNPY_STORE_ROUNDS", "1"))
 PROCESSES, KILLED, ENTRIES = 32, 10, 200
@@ -130,70 +127,3 @@ assert os.waitpid(child, 0)[1] == 0
 thread.join()
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
-
-
-def test_a_change_of_a_killed_process_is_undone(tmp_path: Path) -> None:
-    """It was not acknowledged; SQLite has its journal. A file that is open for reading alone is not changed."""
-    path = tmp_path / "store.sqlite"
-    Store(path).put(entry(1))
-    program = f"""
-import os, sqlite3
-connection = sqlite3.connect({str(path)!r}, isolation_level=None)
-connection.execute("PRAGMA cache_spill = 1")
-connection.execute("PRAGMA cache_size = 1")
-connection.execute("BEGIN")
-connection.execute("UPDATE cudnnpy_rows SET content = 'another'")
-for number in range(100):
-    connection.execute("INSERT INTO cudnnpy_rows VALUES (?, 'entry', 1, ?, '')", (number, "x" * 9000))
-os.kill(os.getpid(), 9)
-"""
-    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == -9
-    assert Path(f"{path}-journal").exists()
-    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
-    with pytest.warns(RuntimeWarning, match="a killed process left a change in it, which only a writer can undo"):
-        assert [*Store(path, read_only=True)] == []
-    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert [*Store(path)] == [entry(1)]
-
-
-def test_a_reader_beside_constant_writers_finds_every_entry_and_fault(tmp_path: Path) -> None:
-    path = tmp_path / "store.sqlite"
-    store = Store(path)
-    store.put(entry(1))
-    store.add_faults([stored.fault(1)])
-    writers = [started(path, tmp_path / f"{number}.log", number) for number in range(4)]
-    found = [(store.get(key(1)), store.faults_of(key(1)))]
-    while any(writer.poll() is None for writer in writers):
-        found.append((store.get(key(1)), store.faults_of(key(1))))
-    assert [writer.communicate()[1] for writer in writers] == [""] * 4
-    assert len(found) > 100
-    assert all(pair == (entry(1), [stored.fault(1)]) for pair in found)
-
-
-def test_no_file_stays_open(tmp_path: Path) -> None:
-    """So that one that replaces another is read, and a child has no connection of its parent."""
-    store, other = Store(tmp_path / "store.sqlite"), Store(tmp_path / "other.sqlite")
-    store.put(entry(1))
-    other.put(entry(1, name="another"))
-    assert store.get(key(1)) == entry(1)
-    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
-    assert not [link for link in links if os.path.realpath(link).startswith(store.path)]
-    os.replace(other.path, store.path)
-    assert store.get(key(1)) == entry(1, name="another")
-
-
-def test_a_process_with_another_schema_shares_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither sees the other's entries, nor removes them before it is asked to."""
-    store = Store(tmp_path / "store.sqlite")
-    store.put(entry(1))
-    with monkeypatch.context() as patch:
-        for module in (entry_module, contents):
-            patch.setattr(module, "SCHEMA", 2)
-        assert (store.get(key(1)), [*store], store.info().entries) == (None, [], 0)
-        assert store.put(entry(1, name="of schema 2")) == store.get(key(1)) == entry(1, name="of schema 2")
-        assert len(store) == 1
-    assert [*store] == [entry(1)]
-    assert store.info().entries == len(store) == 1
-    assert integrity(tmp_path / "store.sqlite") == [("ok",)]

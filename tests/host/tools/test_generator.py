@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -191,47 +190,6 @@ def read(folder: Path, declarations: str) -> list[dict[str, object]]:
     return [r for r in headers.read(directories) if r["kind"] not in ("macro", "source")]
 
 
-@pytest.mark.usefixtures("no_table")
-def test_declarations_of_every_kind(tmp_path: Path) -> None:
-    found = read(
-        tmp_path,
-        """
-        #define CUDNN_LIMIT (1 << 4)
-        struct cudnnThing;
-        typedef struct cudnnThing *cudnnThing_t;
-        /** @since cuDNN 9.5.0 */
-        typedef enum { CUDNN_RED = 1, CUDNN_BLUE = CUDNN_RED + 1 } cudnnColour_t;
-        typedef struct cudnnPairStruct { int64_t first; float second[CUDNN_LIMIT]; } cudnnPair_t;
-        /**
-         * @param[in] thing what
-         * @param[out] sizes how much
-         * @since cuDNN 9.6.0
-         * @deprecated use cudnnPaintThing instead
-         */
-        int cudnnMeasureThing(const cudnnThing_t thing, size_t sizes[], const cudnnPair_t *pair);
-        """,
-    )
-    by_name = {record["name"]: record for record in found}
-    assert by_name["cudnnThing_t"] == {"kind": "handle", "name": "cudnnThing_t", "struct": "cudnnThing"}
-    assert by_name["cudnnColour_t"]["since"] == "9.5.0"
-    assert [by_name[name]["value"] for name in ("CUDNN_RED", "CUDNN_BLUE")] == [1, 2]
-    assert by_name["cudnnPairStruct"]["size"] == 72
-    assert by_name["cudnnPairStruct"]["fields"] == [["first", "int64_t"], ["second", "float[16]"]]
-    assert by_name["cudnnMeasureThing"] == {
-        "kind": "function",
-        "name": "cudnnMeasureThing",
-        "header": "cudnn",
-        "returns": "int",
-        "parameters": [
-            ["thing", "const cudnnThing_t", "in"],
-            ["sizes", "size_t[]", "out"],
-            ["pair", "const cudnnPair_t *", ""],
-        ],
-        "since": "9.6.0",
-        "deprecated": ["cudnnPaintThing"],
-    }
-
-
 @pytest.mark.parametrize(
     ("declaration", "message"),
     [
@@ -256,16 +214,6 @@ def test_what_is_not_understood_stops_it(tmp_path: Path, declaration: str, messa
         headers.read(directories)
 
 
-def test_a_wrong_size_t_stops_it(tmp_path: Path) -> None:
-    """What clang makes of a missing stddef.h: an int."""
-    directories = header_folder(tmp_path, "")
-    from tools.generate import headers
-
-    (tmp_path / "cudnn.h").write_text("typedef int size_t;\ntypedef long int64_t;\n")
-    with pytest.raises(headers.GeneratorError, match="size_t came out 4 bytes wide, not 8"):
-        headers.parse(directories)
-
-
 # Attribute types
 
 
@@ -287,39 +235,6 @@ def complete(name: str, comment: str = "") -> dict[str, object]:
 
 @pytest.mark.usefixtures("no_table")
 @pytest.mark.parametrize(
-    ("comment", "types"),
-    [
-        ("* - CUDNN_ATTR_A (CUDNN_TYPE_INT64, 1 element)", ["CUDNN_TYPE_INT64"]),
-        ("* - CUDNN_ATTR_A (CUDNN_TYPE_FLOAT or CUDNN_TYPE_DOUBLE, 1)", ["CUDNN_TYPE_FLOAT", "CUDNN_TYPE_DOUBLE"]),
-        ("* CUDNN_ATTR_A\n*   Words.\n*   - CUDNN_TYPE_INT64; one element.\n", ["CUDNN_TYPE_INT64"]),
-        (
-            "* CUDNN_ATTR_A\n* - CUDNN_TYPE_INT64; one element or CUDNN_TYPE_BACKEND_DESCRIPTOR; one\n",
-            ["CUDNN_TYPE_INT64", "CUDNN_TYPE_BACKEND_DESCRIPTOR"],
-        ),
-    ],
-)
-def test_types_read_from_comments(comment: str, types: list[str]) -> None:
-    record = complete("CUDNN_ATTR_A", comment)
-    assert (record["types"], record["from"]) == (types, "comment")
-
-
-@pytest.mark.usefixtures("no_table")
-def test_a_type_told_by_the_name() -> None:
-    assert complete("CUDNN_ATTR_X_DESC")["types"] == ["CUDNN_TYPE_BACKEND_DESCRIPTOR"]
-
-
-@pytest.mark.usefixtures("no_table")
-def test_an_attribute_takes_no_type_from_the_next_ones_comment() -> None:
-    comment = (
-        "* CUDNN_ATTR_A\n*   - Required.\n"
-        "* CUDNN_ATTR_OPERATIONGRAPH_ENGINE_SUPPORTED_COUNT\n*   - CUDNN_TYPE_INT64; one element.\n"
-    )
-    with pytest.raises(ValueError, match="CUDNN_ATTR_A: no source tells its type"):
-        complete("CUDNN_ATTR_A", comment)
-
-
-@pytest.mark.usefixtures("no_table")
-@pytest.mark.parametrize(
     ("name", "comment", "message"),
     [
         ("CUDNN_ATTR_A", "", "CUDNN_ATTR_A: no source tells its type"),
@@ -337,25 +252,4 @@ def test_no_attribute_is_without_a_type_or_guessed(name: str, comment: str, mess
         complete(name, comment)
 
 
-def test_a_stale_entry_of_the_reviewed_table_is_an_error() -> None:
-    with pytest.raises(ValueError, match="in the reviewed table, but the headers know no such attribute"):
-        complete("CUDNN_ATTR_X_DESC")
-
-
-def test_an_attribute_type_without_a_c_type_is_an_error() -> None:
-    assert attributes.c_type_of("CUDNN_TYPE_COLOUR", "a cudnnColour_t value") == "cudnnColour_t"
-    with pytest.raises(ValueError, match="CUDNN_TYPE_COLOUR: the comment names no C type"):
-        attributes.c_type_of("CUDNN_TYPE_COLOUR", "a colour")
-
-
 # The intermediate form
-
-
-def test_one_declaration_a_line() -> None:
-    assert records.dump(RECORDS) == API
-    assert all(json.loads(line)["kind"] for line in API.splitlines())
-
-
-def test_an_unknown_type_cannot_be_rendered() -> None:
-    with pytest.raises(ValueError, match="unknown C type 'mystery_t'"):
-        render.Api(RECORDS).ctypes_expression("mystery_t")

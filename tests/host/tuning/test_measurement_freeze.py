@@ -11,7 +11,6 @@ from made_up_engines import LOTS, Cudnn, Made, MadeUp
 
 import cudnnpy
 from cudnnpy import Engine, Plan
-from cudnnpy._arrays import workspace
 from cudnnpy._launch.plan_cache import plan_cache
 from cudnnpy._layers import convolution
 from cudnnpy._planning import selection
@@ -57,16 +56,6 @@ def test_a_guess_keeps_to_the_limits(engines: Cudnn, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(MadeUp, "functions", lambda *_: iter(()))
         with pytest.raises(NoAlgorithmError, match="needs 50 bytes, the limit is 10 bytes"):
             planned(workspace_limit=10)
-
-
-def test_a_choice_that_does_not_fit_is_unknown_in_a_freeze(engines: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
-    engines.engines[2].size = lambda knobs: 100
-    assert planned().name == FAST
-    monkeypatch.setattr(workspace, "free_bytes", lambda device: 99)
-    with cudnnpy.freeze() as frozen:
-        assert planned().name == "engine 1"
-    assert len(frozen.unknown) == 1
-    assert len(levels.current().user) == 1
 
 
 def test_a_freeze_takes_what_was_cut_short(engines: Cudnn) -> None:

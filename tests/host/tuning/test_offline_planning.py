@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import pickle
 import re
@@ -65,15 +64,6 @@ def test_a_plan_says_for_what_it_is(h200: DeviceProfile) -> None:
     assert GPU in json.loads(plan.to_json())["gpu"]
 
 
-def test_it_is_the_same_as_the_commands(h200: DeviceProfile) -> None:
-    plan = Convolution(padding=1).plan("forward", X, W, device=h200)
-    with planner_process.PlannerProcess(h200) as planner:
-        entry = planner.plan(TEXT)
-    assert plan.entry is not None
-    assert plan.entry._replace(made_at="") == entry._replace(made_at="")
-    assert cudnnpy.plan(TEXT, device=h200).to_json() == plan.to_json() == entry.plan
-
-
 def test_it_cannot_run_here(h200: DeviceProfile) -> None:
     plan = Convolution(padding=1).plan("forward", X, W, device=h200)
     message = (
@@ -101,12 +91,6 @@ def _no_device(device: int) -> Any:
     return threading.RLock()
 
 
-def test_copies_are_plans_for_the_same(h200: DeviceProfile) -> None:
-    plan = cudnnpy.plan(TEXT, device=h200)
-    for other in (copy.copy(plan), pickle.loads(pickle.dumps(plan))):
-        assert (other.name, other.profile, other.to_json()) == (plan.name, h200, plan.to_json())
-
-
 def test_gradients_fused_convolutions_and_graphs(h200: DeviceProfile) -> None:
     y = TensorSpec((8, 64, 28, 28), "float16")
     assert Convolution(padding=1).plan("backward_data", y, W, X.shape, device=h200).operation == "backward_data"
@@ -119,21 +103,6 @@ def test_gradients_fused_convolutions_and_graphs(h200: DeviceProfile) -> None:
     assert made.operation == "forward"
     again = pickle.loads(pickle.dumps(made))
     assert (again.operands, again.to_json()) == (made.operands, made.to_json())
-
-
-def test_candidates_are_the_commands(h200: DeviceProfile) -> None:
-    found = Convolution(padding=1).candidates("forward", X, W, device=h200)
-    rows = cudnnpy.explain(TEXT, device=h200)["candidates"]
-    assert [(one.name, one.rejection_reason, one.workspace_size) for one in found] == [
-        (row["name"], row["rejection_reason"], row["workspace_size"]) for row in rows
-    ]
-    assert "left out because" in cudnnpy.candidates_table(found)
-
-
-def test_options_apply(h200: DeviceProfile) -> None:
-    plan = Convolution(padding=1, prefer="no_workspace", deterministic=True).plan("forward", X, W, device=h200)
-    assert (plan.workspace_size, plan.deterministic) == (0, True)
-    assert cudnnpy.plan(f"{TEXT} prefer=no_workspace deterministic", device=h200).name == plan.name
 
 
 def test_problems_are_recorded(h200: DeviceProfile, tmp_path: Any) -> None:
@@ -311,13 +280,6 @@ def test_one_process_serves_all_calls_until_another_profile(
     assert len(started) == 1
     cudnnpy.plan(TEXT, device=DeviceProfile.load(profile_file()))
     assert [one.is_alive for one in started] == [False, True]
-
-
-def test_a_process_that_ended_is_replaced(h200: DeviceProfile) -> None:
-    first = cudnnpy.plan(TEXT, device=h200)
-    planner_process._current[0]._process.kill()
-    planner_process._current[0]._process._process.wait()
-    assert cudnnpy.plan(TEXT, device=h200).name == first.name
 
 
 # Profiles

@@ -161,48 +161,6 @@ def test_a_file_that_is_none_of_problems_is_refused_in_one_line(file: Path, give
     assert len(str(caught.value)) < 500
 
 
-def test_a_folder_and_a_missing_file_are_told(tmp_path: Path) -> None:
-    with pytest.raises(
-        ProblemTextError, match=f"^{re.escape(str(tmp_path))}: path must be a file of problems; got a folder$"
-    ):
-        problem_file.read(tmp_path)
-    with pytest.raises(FileNotFoundError) as caught:
-        problem_file.read(tmp_path / "none.txt")
-    assert caught.value.filename == os.fspath(tmp_path / "none.txt")
-
-
-def test_a_file_that_is_too_large_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(problem_file, "MAX_PROBLEM_FILE_BYTES", 100)
-    file.write_text("#" * 101)
-    with pytest.raises(ProblemTextError, match="the file must have 100 bytes at most; got more"):
-        problem_file.read(file)
-
-
-PIECES = [*"\"'[]=,#\n\\{}. ", "\r\n", "format = ", "1", "2", "é", FORWARD, BAD, "\0"]
-
-
-@settings(max_examples=250, deadline=None)
-@given(st.data())
-def test_any_file_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """Random bytes, and files with a few parts changed; those that are read are written and read again."""
-    file = tmp_path_factory.getbasetemp() / "fuzzed.txt"
-    text = f"{FORWARD}\n  {FILTER}  # second\n{GRAPH}\n"
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(text)))
-        text = text[:at] + data.draw(st.sampled_from(PIECES)) + text[at + data.draw(st.integers(0, 3)) :]
-    file.write_bytes(data.draw(st.just(text.encode()) | st.binary()))
-    refused, found = None, []
-    try:
-        found = problem_file.read(file)
-    except ProblemTextError as error:
-        refused = error
-    if refused:
-        assert "\n" not in str(refused)
-        assert refused.line is None or 1 <= refused.line <= file.read_bytes().count(b"\n") + 1
-    problem_file.write(file, [request.text for request in found])
-    assert [request.text for request in problem_file.read(file)] == [request.text for request in found]
-
-
 def test_the_error_of_a_file_that_cannot_be_read_names_it() -> None:
     with pytest.raises(OSError, match="Input/output error: '/proc/self/mem'"):
         problem_file.read("/proc/self/mem")

@@ -18,7 +18,7 @@ from cudnnpy._planning import known_issues, problem_notation, selection
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.choice import GpuKind
 from cudnnpy._planning.chooser import chooser_of
-from cudnnpy._planning.options import PlanningOptions, with_limit
+from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.tuning import chooser, stored_choice
@@ -158,19 +158,6 @@ def test_all_that_was_considered_is_listed_again(cudnn: Cudnn, new_process: Call
     assert (kept.name, kept.candidates) == (again.name, [])
 
 
-@pytest.mark.parametrize(
-    "other",
-    [{"deterministic": True}, {"tf32": False}, {"workspace_limit": 99}, {"problem": MadeUp("others")}],
-    ids=lambda other: next(iter(other)),
-)
-def test_what_changes_the_choice_is_measured_for_itself(cudnn: Cudnn, other: dict[str, Any]) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
-    planned()
-    cudnn.measured.clear()
-    assert planned(**other).store_layer == ""
-    assert cudnn.measured
-
-
 def test_the_key_has_the_gpu_and_the_release(cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
     planned()
@@ -213,25 +200,6 @@ def test_more_time_improves_what_was_cut_short(cudnn: Cudnn, new_process: Callab
     assert (planned(tune_seconds=99.0).name, cudnn.measured) == ("engine 3", [])
 
 
-def test_a_choice_that_was_cut_short_is_never_replaced_by_a_slower_one(cudnn: Cudnn) -> None:
-    cudnn.add(*(Made(number, lambda knobs: 5.0, runs_for=1.0) for number in (3, 4)), Made(2, lambda knobs: 1.0))
-    assert planned(tune_seconds=2.5).name == "engine 2"
-    cudnn.engines[2].runs_for = 9.0  # longer than all the time that is allowed next
-    assert not standing().complete
-    assert planned(tune_seconds=4.0).name == "engine 2"
-    assert cudnn.measured[-1] == "engine 2"
-
-
-def test_without_memory_to_measure_again_the_choice_stays(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1, lambda knobs: 5.0), Made(2, lambda knobs: 1.0, runs_for=1.0), Made(3))
-    assert planned(tune_seconds=1.0).name == "engine 2"
-    before = standing()
-    cudnn.scarce = lambda candidate: True
-    assert (planned(tune_seconds=9.0).name, standing()) == ("engine 2", before)
-    cudnn.no_memory = True
-    assert (planned(tune_seconds=9.0).name, standing()) == ("engine 2", before)
-
-
 def test_a_choice_that_is_too_large_now_is_left_to_others(cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 500), Made(3, lambda knobs: 3.0))
     assert planned().name == "engine 2"
@@ -258,38 +226,6 @@ def test_a_choice_that_says_it_needs_less_than_it_does_is_left_alone(cudnn: Cudn
     assert (standing(workspace_limit=400).choice.workspace_size, reasons()) == (0, [])
 
 
-def test_what_is_chosen_for_a_shortage_is_not_kept(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 500), Made(3))
-    assert planned(memory_limit=499).name == "engine 1"
-    assert len(levels.current().user) == 0
-    assert planned().name == "engine 2"
-
-
-def test_a_search_that_found_too_little_memory_is_not_complete(cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 500), Made(3))
-    monkeypatch.setattr(workspace, "free_bytes", lambda device: 499)
-    planned()
-    planned(workspace_limit=100)  # which is what was asked for
-    planned(workspace_limit=600)
-    complete = [standing(workspace_limit=limit).complete for limit in (None, 100, 600)]
-    assert complete == [False, True, False]
-
-
-@pytest.mark.parametrize("is_free", [False, True], ids=["by the driver's number", "when it is taken"])
-def test_a_choice_for_want_of_memory_is_not_kept(cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch, is_free: bool) -> None:
-    """Only the guess could be measured, so that nothing was compared: a later process does that."""
-    cudnn.add(Made(1), *(Made(number, lambda knobs: 1.0, lambda knobs: 500) for number in (2, 3)))
-    with monkeypatch.context() as patch:
-        patch.setattr(workspace, "free_bytes", lambda device: LOTS if is_free else 499)
-        cudnn.scarce = lambda candidate: not candidate.name.startswith("engine 1")
-        plan = planned()
-        assert (plan.name, plan.milliseconds) == ("engine 1", 10.0)
-        assert len(levels.current().user) == 0
-    cudnn.scarce = lambda candidate: False
-    assert planned().name == "engine 2"
-    assert standing().complete
-
-
 # Without an entry
 
 
@@ -304,16 +240,6 @@ def test_a_problem_without_a_candidate_has_the_reasons_in_one_line(cudnn: Cudnn)
     )
 
 
-def test_where_nothing_can_be_measured_the_choice_is_that_of_fastest(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
-    child = Child()
-    plan = measured(child)
-    assert (plan.name, plan.milliseconds, plan.store_layer) == ("engine 1", None, "")
-    assert (len(levels.current().user), len(child.asked)) == (0, 1)
-    measured(child)
-    assert len(child.asked) == 2  # it may have become possible
-
-
 def test_without_a_measurer_a_stored_choice_is_taken_and_nothing_else_happens(cudnn: Cudnn) -> None:
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
     assert plan_with(None, SUMS, AUTOTUNE).name == "engine 1"
@@ -321,15 +247,6 @@ def test_without_a_measurer_a_stored_choice_is_taken_and_nothing_else_happens(cu
     put(elsewhere(standing()))
     assert plan_with(None, SUMS, AUTOTUNE).name == "engine 2"
     assert cudnn.confirmed == []
-
-
-def test_an_entry_for_another_problem_is_neither_used_nor_stored(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
-    planned(MadeUp("others"))
-    entry = standing(MadeUp("others"))
-    levels.use("")
-    assert measured(Child(Measurement(entry))).name == "engine 1"
-    assert (len(levels.current().user), reasons()) == (0, [])
 
 
 def entry_that_does_not_load(cudnn: Cudnn) -> Entry:
@@ -377,39 +294,7 @@ def test_more_time_that_leads_to_a_slower_choice_leaves_the_faster_one(cudnn: Cu
     assert (standing().choice.milliseconds, standing().tune_seconds, standing().complete) == (1.0, 9.0, True)
 
 
-@pytest.mark.parametrize("how", ["it was slower this time", "it has a fault"])
-def test_more_time_replaces_a_choice_that_turned_out_worse(cudnn: Cudnn, how: str) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, runs_for=1.0))
-    assert planned(tune_seconds=0.5).name == "engine 2"
-    before = standing()
-    rows = (before.candidates[0]._replace(name="engine 2", milliseconds=20.0),) if "slower" in how else ()
-    found = () if rows else (FoundFault("engine 2", "wrong result", "off by 3", "13.0"),)
-    other = before._replace(tune_seconds=9.0, complete=True, candidates=rows)
-    other = changed(other, engine=Engine(1), name="engine 1", milliseconds=10.0)
-    assert measured(Child(Measurement(other, faults=found)), tune_seconds=9.0).name == "engine 1"
-    assert standing().choice.milliseconds == 10.0
-
-
 # The other preferences
-
-
-@pytest.mark.parametrize("prefer", ["fastest", "limited_workspace", "no_workspace"])
-def test_a_stored_choice_of_the_very_key_serves_every_preference(cudnn: Cudnn, prefer: Any) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
-    first = planned(workspace_limit=with_limit(PlanningOptions(prefer=prefer)).workspace_limit)
-    cudnn.proposed.clear()  # the heuristics are not asked
-    plan = planned(prefer=prefer)
-    assert (plan.name, plan.store_layer, plan.milliseconds) == ("engine 2", "user", 1.0)
-    assert candidates_table(plan.candidates) == candidates_table(first.candidates)
-    assert selection.plan_for(SUMS, PlanningOptions(prefer=prefer)).store_layer == "user"
-
-
-def test_other_options_are_not_served(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
-    planned()
-    for options in ({"prefer": "no_workspace"}, {"workspace_limit": 1 << 30}, {"tf32": False}, {"deterministic": True}):
-        plan = planned(**{"prefer": "fastest", **options})
-        assert (plan.name, plan.store_layer) == ("engine 1", "")
 
 
 def test_only_what_was_measured_or_confirmed_with_this_driver_is_taken_without_running_it(cudnn: Cudnn) -> None:
@@ -515,14 +400,6 @@ def test_a_candidate_with_a_fault_is_rejected_with_every_preference(cudnn: Cudnn
     assert (listed["engine 1"], listed["engine 2"]) == (reason, "")
 
 
-def test_a_fault_of_another_driver_is_not_applied(cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
-    cudnn.add(Made(1))
-    add_fault("engine 1", driver="12.0")
-    assert planned(prefer="fastest").name == "engine 1"
-    monkeypatch.setattr(stored_choice, "driver", lambda: "12.0")
-    assert planned(prefer="fastest").name == "engine 1 + blocks"
-
-
 @pytest.mark.parametrize("prefer", ["fastest", "autotune"])
 def test_a_stored_choice_with_a_fault_is_not_taken(cudnn: Cudnn, prefer: Any) -> None:
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
@@ -561,17 +438,6 @@ def test_the_faults_that_measuring_finds_are_stored_and_applied_at_once(cudnn: C
     assert planned(prefer="fastest", tf32=False).name == "engine 2"
     (stored,) = levels.current().user.faults()
     assert (stored.text, stored.key.options) == ("made_up problem_sums", "{}")
-
-
-def test_a_choice_whose_fault_was_found_now_is_not_taken_in_place_of_a_result(cudnn: Cudnn) -> None:
-    """An incomplete choice was to be measured for longer, and ended the process."""
-    cudnn.add(Made(1), Made(3), Made(2, lambda knobs: 1.0, runs_for=1.0))
-    assert planned(tune_seconds=0.9).name == "engine 2"
-    assert not standing().complete
-    found = FoundFault("engine 2", "context lost", "an illegal address", "13.0")
-    assert measured(Child(), tune_seconds=9.0).name == "engine 2"
-    assert measured(Child(Measurement(None, faults=(found,))), tune_seconds=9.0).name == "engine 1"
-    assert planned(prefer="fastest").name == "engine 1"
 
 
 # Untrusted text, and choices that fail
