@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from cudnnpy import names, raw
+from cudnnpy._checks.other_names import advice
 from cudnnpy.errors import FunctionNotAvailableError
 from cudnnpy.raw import _api
-from cudnnpy.raw._removed import REMOVED
 
 LOADED = raw.version()
+REMOVED = advice("raw")
 OLDER = raw.version_text(LOADED) != raw.HEADER_VERSION
 
 
@@ -178,17 +179,17 @@ def test_docstrings_are_c_prototypes() -> None:
 
 def test_removed_names_tell_the_way_on() -> None:
     assert len(REMOVED) > 80
-    for name, advice in REMOVED.items():
+    for name, text in REMOVED.items():
         with pytest.raises(AttributeError) as error:
             getattr(raw, name)
-        assert str(error.value) == f"cuDNN 9 has no {name}: {advice}"
-        assert "\n" not in advice
+        assert str(error.value) == f"cuDNN 9 has no {name}: {text}"
+        assert "\n" not in text
 
 
 def test_removed_names_are_gone_and_their_replacements_are_not() -> None:
     known = {*raw.functions(), *(name for name in vars(_api))}
     assert not known & set(REMOVED)
-    mentioned = {name for advice in REMOVED.values() for name in re.findall(r"\b(?:cudnn[A-Z]\w+|CUDNN_\w+)", advice)}
+    mentioned = {name for text in REMOVED.values() for name in re.findall(r"\b(?:cudnn[A-Z]\w+|CUDNN_\w+)", text)}
     assert len(mentioned) > 20
     assert mentioned <= known
 
