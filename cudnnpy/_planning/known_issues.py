@@ -19,7 +19,7 @@ import json
 from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from cudnnpy import raw
 from cudnnpy._planning import issue_conditions
@@ -87,27 +87,12 @@ class Issue(NamedTuple):
         return of_kind[self.kind]
 
 
-def _condition(row: dict[str, Any]) -> Callable[[ProblemTraits], bool]:
-    """Take the condition from a row: a function of issue_conditions.py, or a fact of graphs with its text for the page."""
-    if "condition" in row:
-        named: Callable[[ProblemTraits], bool] = getattr(issue_conditions, row.pop("condition"))
-        return named
-    fact = row.pop("fact")
-
-    def has_fact(traits: ProblemTraits) -> bool:
-        return fact in traits.facts
-
-    has_fact.__doc__ = row.pop("when")
-    return has_fact
-
-
 def _read() -> Iterator[Issue]:
-    """Yield the entries of known_issues.json."""
+    """Yield the entries of known_issues.json, in which `condition` is the name of a function of issue_conditions.py."""
     for row in json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8")):
         pairs = {"measured": tuple(map(tuple, row["measured"]))} if "measured" in row else {}
         lists = {name: tuple(row[name]) for name in ("operations", "engines", "assumed") if name in row}
-        condition = _condition(row)
-        yield Issue(**{**row, **lists, **pairs, "condition": condition})
+        yield Issue(**{**row, **lists, **pairs, "condition": getattr(issue_conditions, row["condition"])})
 
 
 ISSUES = tuple(_read())
