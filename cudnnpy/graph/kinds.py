@@ -1,18 +1,16 @@
 """KINDS, the table of the kinds of operations of cuDNN's graph API: one row has all that the package knows of a kind.
 
-A row of kinds.json names cuDNN's descriptor, and the attributes of operands, results and options. Here are the rule that checks
-the operands and infers the results, and other functions of a kind. Graphs are built by it (descriptors.py), written and read
-(graph_json.py), and the methods of Graph check their operands by it.
+A row names cuDNN's descriptor, the attributes of operands, results and options, and the rule that checks the operands and
+infers the results. Graphs are built by it (descriptors.py), written and read (graph_json.py), and the methods of Graph check
+their operands by it.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from enum import EnumMeta, IntEnum
 from fractions import Fraction
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from cudnnpy import raw
@@ -35,6 +33,10 @@ Terms = Callable[[Mapping[str, Any], Operands, Mapping[str, TensorSpec]], int]
 DTYPE, INTEGERS, INTEGER, NUMBER, FLAG = "dtype", "integers", "integer", "number", "flag"
 FRACTIONS = "fractions"  # integers, or (numerator, denominator) pairs
 
+_FLOATS = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
+_FACTORS = (*_FLOATS, "int8", "uint8", "int32")  # of products
+_INT32, _INT64 = ("int32",), ("int64",)
+_INDICES = ("int32", "int64")
 _COMPUTE = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "bool")  # what an operation may compute in
 
 
@@ -521,7 +523,7 @@ def _softmax(options: Mapping[str, Any], given: Operands, dtype: ElementName) ->
 
 def _check_lengths(given: Operands, batch: int) -> None:
     """Raise ValueError unless there is a length for each sequence, or one for all, or one sum more."""
-    for name in ("seq_len_q", "seq_len_kv", "cu_seq_len_q", "cu_seq_len_kv"):
+    for name in _LENGTHS:
         if name in given and (name.startswith("cu_") or math.prod(given[name].shape) != 1):
             _check_shape(name, given[name], (batch + name.startswith("cu_"), 1, 1, 1))
 
@@ -537,8 +539,7 @@ def _heads(options: Mapping[str, Any], given: Operands) -> tuple[int, int, int]:
             f"got {q}, {k} and {v}"
         )
     _check_lengths(given, q[0])
-    quantizing = ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")
-    _check_single(given, "scale", *quantizing, "dropout_seed", "dropout_offset")
+    _check_single(given, "scale", *_QUANTIZING, *_DROPOUT)
     if not 0 <= options.get("dropout_probability", 0.0) < 1:
         raise ValueError(f"dropout_probability must be 0 or more, and below 1; got {options['dropout_probability']}")
     return q[0], q[1], q[2]
@@ -624,117 +625,517 @@ def _lengths(given: Operands) -> tuple[int, int]:
     return given["q"].shape[2], given["k"].shape[2] * pages
 
 
-# What a row of kinds.json does not say: the rule of a kind, its terms, and its indices
+# The table
 
+_COMP_TYPE = {"compute_dtype": Option("COMP_TYPE", DTYPE)}
+_MATH_PREC = {"compute_dtype": Option("MATH_PREC", DTYPE)}
+_SCALES = {"alpha": Option("ALPHA", NUMBER, 1.0), "beta": Option("BETA", NUMBER, 0.0)}
+_SHAPE = {"shape": Option("", low=1, is_required=True)}
+_LENGTHS = {
+    "seq_len_q": "SEQ_LEN_QDESC?",
+    "seq_len_kv": "SEQ_LEN_KVDESC?",
+    "cu_seq_len_q": "CU_SEQ_LEN_QDESC?",
+    "cu_seq_len_kv": "CU_SEQ_LEN_KVDESC?",
+}
 _LENGTH_INDICES: dict[str, Callable[[Operands], tuple[int, int]]] = {
     "seq_len_q": lambda given: (_lengths(given)[0], 0),
     "seq_len_kv": lambda given: (_lengths(given)[1], 0),
     "cu_seq_len_q": lambda given: (0, _lengths(given)[0]),
     "cu_seq_len_kv": lambda given: (0, _lengths(given)[1]),
 }
+_LENGTH_DTYPES = dict.fromkeys(_LENGTHS, _INT32)
+_DROPOUT = {"dropout_seed": "DROPOUT_SEED_DESC?", "dropout_offset": "DROPOUT_OFFSET_DESC?"}
+_DROPOUT_DTYPES = dict.fromkeys(_DROPOUT, _INDICES)
+_QUANTIZING = ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")
+_ATTENTION = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 
-
-def _first(given: Operands) -> tuple[int, int]:
-    return 0, 0
-
-
-def _experts(given: Operands) -> tuple[int, int]:
-    """Return equal parts of the tokens."""
-    return 0, given["token"].shape[1] // given["first_token_offset"].shape[0]
-
-
-_RULES: dict[str, Rule] = {
-    "convolution_forward": _convolution,
-    "convolution_backward_data": lambda options, given, dtype: _gradient("w", "dx", options, given, dtype),
-    "convolution_backward_filter": lambda options, given, dtype: _gradient("x", "dw", options, given, dtype),
-    "pointwise": _pointwise,
-    "reduction": _reduction,
-    "matmul": _matmul,
-    "resample_fwd": _resample,
-    "resample_bwd": _resample_backward,
-    "norm_forward": _normalization,
-    "norm_backward": _normalization_backward,
-    "gen_stats": _gen_stats,
-    "bn_finalize": _bn_finalize,
-    "bn_bwd_weights": _bn_bwd_weights,
-    "concat": _concat,
-    "reshape": _reshape,
-    "transpose": _transpose,
-    "slice": _slice,
-    "signal": lambda options, given, dtype: {"y": given["x"]} if "x" in given else {},
-    "rng": lambda options, given, dtype: {"y": _packed(options["shape"], dtype)},
-    "paged_cache_load": _paged_cache_load,
-    "block_scale_quantize": _block_scale_quantize,
-    "block_scale_dequantize": _block_scale_dequantize,
-    "expand_band_matrix": _band,
-    "contract_band_matrix": _band,
-    "diagonal_band_mask": _diagonal_band_mask,
-    "softmax": _softmax,
-    "rope_fwd": _rope,
-    "rope_bwd": _rope,
-    "sdpa_fwd": _sdpa,
-    "sdpa_bwd": _sdpa_backward,
-    "moe_grouped_matmul": _moe,
-    "moe_grouped_matmul_bwd": _moe_backward,
+_FORWARD = Kind(
+    "CONVOLUTION_FORWARD",
+    {"x": "X", "w": "W"},
+    {"y": "Y"},
+    _convolution,
+    options=_SCALES,
+    nested="CONVOLUTION",
+    nested_attribute="CONV_DESC",
+    nested_options={
+        **_COMP_TYPE,
+        "mode": Option("CONV_MODE", raw.cudnnConvolutionMode_t, raw.CUDNN_CROSS_CORRELATION),
+        "spatial_dims": Option("SPATIAL_DIMS", INTEGER, is_required=True),
+        "pre_padding": Option("PRE_PADDINGS", is_required=True),
+        "post_padding": Option("POST_PADDINGS", is_required=True),
+        "stride": Option("FILTER_STRIDES", low=1, is_required=True),
+        "dilation": Option("DILATIONS", low=1, is_required=True),
+    },
+    terms=lambda options, given, made: math.prod(given["w"].shape[1:]),
+    dtypes={"x": _FACTORS, "w": _FACTORS},
+)
+_CLIPS = ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope", "elu_alpha", "softplus_beta", "swish_beta")
+_RESAMPLE = Kind(
+    "RESAMPLE_FWD",
+    {"x": "XDESC"},
+    {"y": "YDESC", "index": "IDXDESC?"},
+    _resample,
+    options=_SCALES,
+    nested="RESAMPLE",
+    nested_options={
+        "mode": Option("MODE", raw.cudnnResampleMode_t, is_required=True),
+        **_COMP_TYPE,
+        "spatial_dims": Option("SPATIAL_DIMS", INTEGER, is_required=True),
+        "nan_propagation": Option("NAN_PROPAGATION", raw.cudnnNanPropagation_t, raw.CUDNN_PROPAGATE_NAN),
+        "padding_mode": Option("PADDING_MODE", raw.cudnnPaddingMode_t, is_required=True),
+        "pre_padding": Option("PRE_PADDINGS", FRACTIONS, is_required=True),
+        "post_padding": Option("POST_PADDINGS", FRACTIONS, is_required=True),
+        "stride": Option("STRIDES", FRACTIONS, low=1, is_required=True),
+        "window": Option("WINDOW_DIMS", FRACTIONS, low=1, is_required=True),
+    },
+)
+_ROPE = Kind(
+    "ROPE_FWD",
+    {"x": "XDESC", "freqs": "FREQSDESC"},
+    {"y": "YDESC"},
+    _rope,
+    options={"output_scale": Option("OUTPUT_SCALE", NUMBER), "rope_dim": Option("ROPE_DIM", INTEGER)},
+)
+_BAND_OPTIONS = {
+    "lower_bandwidth": Option("LOWER_BANDWIDTH", INTEGER, is_required=True),
+    "upper_bandwidth": Option("UPPER_BANDWIDTH", INTEGER, is_required=True),
+    "axis": Option("AXIS", INTEGER, is_required=True),
+    "pad_value": Option("PAD_VALUE", NUMBER),
 }
-_TERMS: dict[str, Terms] = {
-    "convolution_forward": lambda options, given, made: math.prod(given["w"].shape[1:]),
-    "convolution_backward_data": lambda options, given, made: math.prod(given["w"].shape) // made["dx"].shape[1],
-    "convolution_backward_filter": lambda options, given, made: math.prod(given["dy"].shape) // given["dy"].shape[1],
-    "reduction": lambda options, given, made: share(given["x"].shape, made["y"].shape),
-    "matmul": lambda options, given, made: given["a"].shape[-1],
-    "norm_forward": lambda options, given, made: share(
-        given["x"].shape, statistics(options["mode"], given["x"].shape, given["scale"].shape)
+
+KINDS: Mapping[str, Kind] = {
+    "convolution_forward": _FORWARD,
+    "convolution_backward_data": _FORWARD._replace(
+        descriptor="CONVOLUTION_BACKWARD_DATA",
+        operands={"dy": "DY", "w": "W"},
+        results={"dx": "DX"},
+        infer=lambda options, given, dtype: _gradient("w", "dx", options, given, dtype),
+        options={**_SCALES, **_SHAPE},
+        prefix="CONVOLUTION_BWD_DATA",
+        terms=lambda options, given, made: math.prod(given["w"].shape) // made["dx"].shape[1],
+        dtypes={"dy": _FACTORS, "w": _FACTORS},
     ),
-    "norm_backward": lambda options, given, made: share(given["x"].shape, given["inv_variance"].shape),
-    "gen_stats": lambda options, given, made: share(given["x"].shape, made["sum"].shape),
-    "bn_bwd_weights": lambda options, given, made: share(given["x"].shape, given["mean"].shape),
-    "softmax": lambda options, given, made: given["x"].shape[-1],
-    "sdpa_fwd": lambda options, given, made: max(given["q"].shape[3], given["k"].shape[2]),
-    "sdpa_bwd": lambda options, given, made: max(given["q"].shape[2], given["k"].shape[2]),
-    "moe_grouped_matmul": lambda options, given, made: given["token"].shape[2],
-    "moe_grouped_matmul_bwd": lambda options, given, made: given["token"].shape[1],
+    "convolution_backward_filter": _FORWARD._replace(
+        descriptor="CONVOLUTION_BACKWARD_FILTER",
+        operands={"dy": "DY", "x": "X"},
+        results={"dw": "DW"},
+        infer=lambda options, given, dtype: _gradient("x", "dw", options, given, dtype),
+        options={**_SCALES, **_SHAPE},
+        prefix="CONVOLUTION_BWD_FILTER",
+        terms=lambda options, given, made: math.prod(given["dy"].shape) // given["dy"].shape[1],
+        dtypes={"dy": _FACTORS, "x": _FACTORS},
+    ),
+    "pointwise": Kind(
+        "POINTWISE",
+        {"x": "XDESC?", "b": "BDESC?", "t": "TDESC?", "dy": "DYDESC?"},  # dy and x for a gradient
+        {"y": "YDESC", "dx": "DXDESC"},
+        _pointwise,
+        options={"alpha1": Option("ALPHA1", NUMBER), "alpha2": Option("ALPHA2", NUMBER)},
+        nested="POINTWISE",
+        nested_attribute="PW_DESCRIPTOR",
+        nested_options={
+            "mode": Option("MODE", raw.cudnnPointwiseMode_t, is_required=True),
+            **_MATH_PREC,
+            **{name: Option(name.upper(), NUMBER) for name in _CLIPS},
+            "axis": Option("AXIS", INTEGER),
+        },
+    ),
+    "reduction": Kind(
+        "REDUCTION",
+        {"x": "XDESC"},
+        {"y": "YDESC"},
+        _reduction,
+        options={"axes": Option(""), "shape": Option("", low=1)},
+        nested="REDUCTION",
+        nested_options={
+            "op": Option("OPERATOR", raw.cudnnReduceTensorOp_t, is_required=True),
+            **_COMP_TYPE,
+            "deterministic": Option("IS_DETERMINISTIC", FLAG),
+        },
+        terms=lambda options, given, made: share(given["x"].shape, made["y"].shape),
+    ),
+    "matmul": Kind(
+        "MATMUL",
+        {
+            "a": "ADESC",
+            "b": "BDESC",
+            "m_override": "GEMM_M_OVERRIDE_DESC?",
+            "n_override": "GEMM_N_OVERRIDE_DESC?",
+            "k_override": "GEMM_K_OVERRIDE_DESC?",
+        },
+        {"c": "CDESC"},
+        _matmul,
+        nested="MATMUL",
+        nested_options={**_COMP_TYPE, "padding_value": Option("PADDING_VALUE", NUMBER)},
+        terms=lambda options, given, made: given["a"].shape[-1],
+        dtypes={"a": _FACTORS, "b": _FACTORS, **dict.fromkeys(("m_override", "n_override", "k_override"), _INT32)},
+        indices={
+            "m_override": lambda given: (given["a"].shape[-2], 0),
+            "n_override": lambda given: (given["b"].shape[-1], 0),
+            "k_override": lambda given: (given["a"].shape[-1], 0),
+        },
+    ),
+    "resample_fwd": _RESAMPLE,
+    "resample_bwd": _RESAMPLE._replace(
+        descriptor="RESAMPLE_BWD",
+        operands={"dy": "DYDESC", "index": "IDXDESC?", "x": "XDESC?", "y": "YDESC?"},
+        results={"dx": "DXDESC"},
+        infer=_resample_backward,
+        options={**_SCALES, **_SHAPE},
+    ),
+    "norm_forward": Kind(
+        "NORM_FORWARD",
+        {
+            "x": "XDESC",
+            "scale": "SCALE_DESC",
+            "bias": "BIAS_DESC?",
+            "epsilon": "EPSILON_DESC?",
+            "mean": "MEAN_DESC?",  # of an inference
+            "inv_variance": "INV_VARIANCE_DESC?",
+            "exp_avg_factor": "EXP_AVG_FACTOR_DESC?",
+            "input_running_mean": "INPUT_RUNNING_MEAN_DESC?",
+            "input_running_var": "INPUT_RUNNING_VAR_DESC?",
+            "peer_stats": "PEER_STAT_DESCS*?",
+        },
+        {
+            "y": "YDESC",
+            "mean": "MEAN_DESC",
+            "inv_variance": "INV_VARIANCE_DESC",
+            "output_running_mean": "OUTPUT_RUNNING_MEAN_DESC",
+            "output_running_var": "OUTPUT_RUNNING_VAR_DESC",
+        },
+        _normalization,
+        options={
+            "mode": Option("MODE", raw.cudnnBackendNormMode_t, is_required=True),
+            "phase": Option("PHASE", raw.cudnnBackendNormFwdPhase_t, is_required=True),
+        },
+        prefix="NORM_FWD",
+        terms=lambda options, given, made: share(
+            given["x"].shape, statistics(options["mode"], given["x"].shape, given["scale"].shape)
+        ),
+        dtypes={"x": _FLOATS, "scale": _FLOATS, "bias": _FLOATS},
+    ),
+    "norm_backward": Kind(
+        "NORM_BACKWARD",
+        {
+            "dy": "DYDESC",
+            "x": "XDESC",
+            "scale": "SCALE_DESC",
+            "mean": "MEAN_DESC?",
+            "inv_variance": "INV_VARIANCE_DESC",
+            "epsilon": "EPSILON_DESC?",
+            "peer_stats": "PEER_STAT_DESCS*?",
+        },
+        {"dx": "DXDESC", "dscale": "DSCALE_DESC", "dbias": "DBIAS_DESC?"},
+        _normalization_backward,
+        options={"mode": Option("MODE", raw.cudnnBackendNormMode_t, is_required=True)},
+        prefix="NORM_BWD",
+        terms=lambda options, given, made: share(given["x"].shape, given["inv_variance"].shape),
+        dtypes={"dy": _FLOATS, "x": _FLOATS, "scale": _FLOATS},
+    ),
+    "gen_stats": Kind(
+        "GEN_STATS",
+        {"x": "XDESC"},
+        {"sum": "SUMDESC", "sq_sum": "SQSUMDESC"},
+        _gen_stats,
+        options={"mode": Option("MODE", raw.cudnnGenStatsMode_t, raw.CUDNN_GENSTATS_SUM_SQSUM), **_MATH_PREC},
+        prefix="GENSTATS",
+        dtypes={"x": _FLOATS},
+        terms=lambda options, given, made: share(given["x"].shape, made["sum"].shape),
+    ),
+    "bn_finalize": Kind(
+        "BN_FINALIZE_STATISTICS",
+        {
+            "y_sum": "Y_SUM_DESC",
+            "y_sq_sum": "Y_SQ_SUM_DESC",
+            "scale": "SCALE_DESC",
+            "bias": "BIAS_DESC",
+            "prev_running_mean": "PREV_RUNNING_MEAN_DESC?",
+            "prev_running_var": "PREV_RUNNING_VAR_DESC?",
+            "epsilon": "EPSILON_DESC",
+            "exp_average_factor": "EXP_AVERATE_FACTOR_DESC?",  # sic
+            "accum_count": "ACCUM_COUNT_DESC",
+        },
+        {
+            "eq_scale": "EQ_SCALE_DESC",
+            "eq_bias": "EQ_BIAS_DESC",
+            "saved_mean": "SAVED_MEAN_DESC?",
+            "saved_inv_std": "SAVED_INV_STD_DESC?",
+            "updated_running_mean": "UPDATED_RUNNING_MEAN_DESC?",
+            "updated_running_var": "UPDATED_RUNNING_VAR_DESC?",
+        },
+        _bn_finalize,
+        options={
+            "mode": Option("STATS_MODE", raw.cudnnBnFinalizeStatsMode_t, raw.CUDNN_BN_FINALIZE_STATISTICS_TRAINING),
+            **_MATH_PREC,
+        },
+        prefix="BN_FINALIZE",
+        dtypes={"accum_count": _INT64},
+        indices={"accum_count": lambda given: (1000, 0)},
+    ),
+    "bn_bwd_weights": Kind(
+        "BN_BWD_WEIGHTS",
+        {"x": "X_DESC", "dy": "DY_DESC", "mean": "MEAN_DESC", "invstd": "INVSTD_DESC", "bn_scale": "BN_SCALE_DESC"},
+        {
+            "dbn_scale": "DBN_SCALE_DESC",
+            "dbn_bias": "DBN_BIAS_DESC",
+            "eq_dy_scale": "EQ_DY_SCALE_DESC",
+            "eq_x_scale": "EQ_X_SCALE_DESC",
+            "eq_bias": "EQ_BIAS",
+        },
+        _bn_bwd_weights,
+        options=_MATH_PREC,
+        dtypes=dict.fromkeys(("x", "dy", "mean", "invstd", "bn_scale"), _FLOATS),
+        terms=lambda options, given, made: share(given["x"].shape, given["mean"].shape),
+    ),
+    "concat": Kind(
+        "CONCAT",
+        {"inputs": "INPUT_DESCS*"},
+        {"output": "OUTPUT_DESC"},
+        _concat,
+        options={"axis": Option("AXIS", INTEGER, is_required=True), "inplace_index": Option("INPLACE_INDEX", INTEGER)},
+    ),
+    "reshape": Kind(
+        "RESHAPE",
+        {"x": "XDESC"},
+        {"y": "YDESC"},
+        _reshape,
+        options={**_SHAPE, "strides": Option(""), "mode": Option("MODE", raw.cudnnBackendReshapeMode_t)},
+    ),
+    "transpose": Kind(
+        "TRANSPOSE",
+        {"x": "XDESC"},
+        {"y": "YDESC"},
+        _transpose,
+        options={"permutation": Option("PERMUTATION", is_required=True)},
+    ),
+    "slice": Kind(
+        "SLICE",
+        {"x": "XDESC"},
+        {"y": "YDESC"},
+        _slice,
+        options={
+            "start": Option("START_INDICES", is_required=True),
+            "limit": Option("LIMIT_INDICES", low=1, is_required=True),
+            "stride": Option("STRIDES", low=1, is_required=True),
+        },
+    ),
+    "signal": Kind(
+        "SIGNAL",
+        {"flag": "FLAGDESC", "x": "XDESC?"},
+        {"y": "YDESC"},
+        lambda options, given, dtype: {"y": given["x"]} if "x" in given else {},
+        options={
+            "mode": Option("MODE", raw.cudnnSignalMode_t, is_required=True),
+            "value": Option("VALUE", INTEGER, is_required=True),
+        },
+        dtypes={"flag": _INT32},
+    ),
+    "rng": Kind(
+        "RNG",
+        {"seed": "SEED", "offset": "OFFSET_DESC?"},
+        {"y": "YDESC"},
+        lambda options, given, dtype: {"y": _packed(options["shape"], dtype)},
+        options=_SHAPE,
+        nested="RNG",
+        nested_options={
+            "distribution": Option("DISTRIBUTION", raw.cudnnRngDistribution_t, is_required=True),
+            "mean": Option("NORMAL_DIST_MEAN", NUMBER),
+            "standard_deviation": Option("NORMAL_DIST_STANDARD_DEVIATION", NUMBER),
+            "maximum": Option("UNIFORM_DIST_MAXIMUM", NUMBER),
+            "minimum": Option("UNIFORM_DIST_MINIMUM", NUMBER),
+            "probability": Option("BERNOULLI_DIST_PROBABILITY", NUMBER),
+        },
+        dtypes={"seed": _INDICES, "offset": _INDICES},
+    ),
+    "paged_cache_load": Kind(
+        "PAGED_CACHE_LOAD",
+        {"container": "CONTAINER_DESC", "sequence": "SEQUENCE_DESC", "page_table": "PAGE_TABLE_DESC"},
+        {"y": "YDESC"},
+        _paged_cache_load,
+        options={"shape": Option("", low=1), "strides": Option("")},
+        dtypes={"sequence": _INT32, "page_table": _INT32},
+        indices={
+            "sequence": lambda given: (given["page_table"].shape[2] * given["container"].shape[2], 0),
+            "page_table": lambda given: (0, 0),
+        },
+    ),
+    "block_scale_quantize": Kind(
+        "BLOCK_SCALE_QUANTIZE",
+        {"x": "XDESC"},
+        {"y": "YDESC", "scale": "SCALE_DESC"},
+        _block_scale_quantize,
+        options={**_MATH_PREC, "block_size": Option("BLOCK_SIZE", low=1, is_required=True)},
+        dtypes={"x": _FLOATS},
+    ),
+    "block_scale_dequantize": Kind(
+        "BLOCK_SCALE_DEQUANTIZE",
+        {"x": "XDESC", "scale": "SCALE_DESC"},
+        {"y": "YDESC"},
+        _block_scale_dequantize,
+        options={
+            **_MATH_PREC,
+            "block_size": Option("BLOCK_SIZE", low=1, is_required=True),
+            "negative_scale": Option("NEG_SCALE", FLAG),
+        },
+    ),
+    "expand_band_matrix": Kind(
+        "EXPAND_BAND_MATRIX",
+        {
+            "x": "XDESC",
+            "kv_token_offset": "KV_TOKEN_OFFSET_DESC?",
+            "speculative_mask": "SPECULATIVE_MASK_DESC?",
+        },
+        {"y": "YDESC"},
+        _band,
+        options={**_BAND_OPTIONS, **_SHAPE},
+        dtypes={"kv_token_offset": _INDICES},
+        indices={"kv_token_offset": lambda given: (0, 0)},
+    ),
+    "contract_band_matrix": Kind(
+        "CONTRACT_BAND_MATRIX",
+        {"x": "XDESC"},
+        {"y": "YDESC"},
+        _band,
+        options={
+            **_BAND_OPTIONS,
+            "max_token_value": Option("CUDNN_ATTR_OPERATION_CONTRACT_BAND_MAX_TOKEN_VALUE", INTEGER),
+        },
+    ),
+    "diagonal_band_mask": Kind(
+        "DIAGONAL_BAND_MASK",
+        {
+            "x": "XDESC",
+            "b": "BDESC",
+            **_LENGTHS,
+            "left_bound": "LEFT_BOUND_DESC?",
+            "shift_right_bound": "SHIFT_RIGHT_BOUND_DESC?",
+        },
+        {"y": "YDESC"},
+        _diagonal_band_mask,
+        options={"comparison_mode": Option("COMPARISON_MODE", raw.cudnnPointwiseMode_t)},
+        dtypes={**_LENGTH_DTYPES, "left_bound": ("float32", "int32"), "shift_right_bound": _INT32},
+        indices=_LENGTH_INDICES,
+    ),
+    "softmax": Kind(
+        "SOFTMAX",
+        {"x": "XDESC", "sink": "SINK_DESC?"},
+        {"y": "YDESC", "stats": "STATS_DESC?", "max": "MAX_DESC?", "sum_exp": "SUM_EXP_DESC?"},
+        _softmax,
+        options={"stats_log2": Option("STATS_LOG2", FLAG)},
+        dtypes={"x": _FLOATS, "sink": _FLOATS},
+        terms=lambda options, given, made: given["x"].shape[-1],
+    ),
+    "rope_fwd": _ROPE,
+    "rope_bwd": _ROPE._replace(
+        descriptor="ROPE_BWD",
+        operands={"dy": "DYDESC", "freqs": "FREQSDESC"},
+        results={"dx": "DXDESC"},
+    ),
+    "sdpa_fwd": Kind(
+        "SDPA_FWD",
+        {
+            "q": "QDESC",
+            "k": "KDESC",
+            "v": "VDESC",
+            "scale": "SCALEDESC?",
+            "block_mask": "BLOCK_MASK_DESC?",
+            "page_table_k": "PAGE_TABLE_KDESC?",
+            "page_table_v": "PAGE_TABLE_VDESC?",
+            **_LENGTHS,
+            **_DROPOUT,
+            **{name: f"{name.upper()}DESC?" for name in _QUANTIZING},
+        },
+        {
+            "o": "ODESC",
+            "stats": "STATSDESC?",
+            "dropout_rng_dump": "DROPOUT_RNG_DUMP_DESC?",
+            "amax_s": "AMAX_SDESC?",
+            "amax_o": "AMAX_ODESC?",
+        },
+        _sdpa,
+        options={
+            "dropout_probability": Option("DROPOUT_PROBABILITY", NUMBER),
+            "unfuse_fma": Option("UNFUSE_FMA", FLAG),
+        },
+        terms=lambda options, given, made: max(given["q"].shape[3], given["k"].shape[2]),
+        dtypes={
+            **dict.fromkeys("qkv", _ATTENTION),
+            **dict.fromkeys(("page_table_k", "page_table_v"), _INT32),
+            **_LENGTH_DTYPES,
+            **_DROPOUT_DTYPES,
+        },
+        indices={
+            **_LENGTH_INDICES,
+            "page_table_k": lambda given: (0, 0),
+            "page_table_v": lambda given: (0, 0),
+        },
+    ),
+    "sdpa_bwd": Kind(
+        "SDPA_BWD",
+        {
+            "q": "QDESC",
+            "k": "KDESC",
+            "v": "VDESC",
+            "o": "ODESC",
+            "stats": "STATSDESC",
+            "scale": "SCALEDESC?",
+            "do": "DODDESC",  # sic
+            "sink": "SINK_DESC?",
+            **_LENGTHS,
+            **_DROPOUT,
+        },
+        {"dq": "DQDESC", "dk": "DKDESC", "dv": "DVDESC", "dsink": "DSINK_DESC?", "dbias": "DBIAS_DESC?"},
+        _sdpa_backward,
+        options={
+            "dropout_probability": Option("DROPOUT_PROBABILITY", NUMBER),
+            "max_total_seq_len_q": Option("MAX_TOTAL_SEQ_LEN_Q", INTEGER),
+            "max_total_seq_len_kv": Option("MAX_TOTAL_SEQ_LEN_KV", INTEGER),
+        },
+        terms=lambda options, given, made: max(given["q"].shape[2], given["k"].shape[2]),
+        dtypes={**dict.fromkeys("qkv", _ATTENTION), "stats": ("float32",), **_LENGTH_DTYPES, **_DROPOUT_DTYPES},
+        indices=_LENGTH_INDICES,
+    ),
+    "moe_grouped_matmul": Kind(
+        "MOE_GROUPED_MATMUL",
+        {
+            "token": "TOKEN_DESC",
+            "weight": "WEIGHT_DESC",
+            "first_token_offset": "FIRST_TOKEN_OFFSET_DESC",
+            "token_index": "TOKEN_INDEX_DESC?",
+            "token_ks": "TOKEN_KS_DESC?",
+        },
+        {"output": "OUTPUT_DESC"},
+        _moe,
+        options={
+            "mode": Option("MODE", raw.cudnnMoeGroupedMatmulMode_t, raw.CUDNN_MOE_GROUPED_MATMUL_MODE_NONE),
+            **_MATH_PREC,
+            "top_k": Option("TOP_K", INTEGER),
+        },
+        terms=lambda options, given, made: given["token"].shape[2],
+        dtypes={
+            **dict.fromkeys(("token", "weight"), _FACTORS),
+            **dict.fromkeys(("first_token_offset", "token_index", "token_ks"), _INT32),
+        },
+        indices={
+            "first_token_offset": lambda given: (0, given["token"].shape[1] // given["first_token_offset"].shape[0]),
+            "token_index": lambda given: (0, 0),
+            "token_ks": lambda given: (0, 0),
+        },
+    ),
+    "moe_grouped_matmul_bwd": Kind(
+        "MOE_GROUPED_MATMUL_BWD",
+        {"doutput": "DOUTPUT_DESC", "token": "TOKEN_DESC", "first_token_offset": "FIRST_TOKEN_OFFSET_DESC"},
+        {"dweight": "DWEIGHT_DESC"},
+        _moe_backward,
+        options=_MATH_PREC,
+        terms=lambda options, given, made: given["token"].shape[1],
+        dtypes={"first_token_offset": _INT32},
+        indices={
+            "first_token_offset": lambda given: (0, given["token"].shape[1] // given["first_token_offset"].shape[0])
+        },
+    ),
 }
-_OPERAND_INDICES: dict[str, Mapping[str, Callable[[Operands], tuple[int, int]]]] = {
-    "matmul": {
-        "m_override": lambda given: (given["a"].shape[-2], 0),
-        "n_override": lambda given: (given["b"].shape[-1], 0),
-        "k_override": lambda given: (given["a"].shape[-1], 0),
-    },
-    "bn_finalize": {"accum_count": lambda given: (1000, 0)},
-    "paged_cache_load": {
-        "sequence": lambda given: (given["page_table"].shape[2] * given["container"].shape[2], 0),
-        "page_table": _first,
-    },
-    "expand_band_matrix": {"kv_token_offset": _first},
-    "diagonal_band_mask": _LENGTH_INDICES,
-    "sdpa_fwd": {**_LENGTH_INDICES, "page_table_k": _first, "page_table_v": _first},
-    "sdpa_bwd": _LENGTH_INDICES,
-    "moe_grouped_matmul": {"first_token_offset": _experts, "token_index": _first, "token_ks": _first},
-    "moe_grouped_matmul_bwd": {"first_token_offset": _experts},
-}
-
-
-def _option(row: Mapping[str, Any]) -> Option:
-    """Return an option of kinds.json, which has enumerations and enumerators by name."""
-    type_, default = row.get("type", INTEGERS), row.get("default")
-    type_ = getattr(raw, type_) if type_.startswith("cudnn") else type_
-    return Option(**{**row, "type": type_, "default": getattr(raw, default) if isinstance(default, str) else default})
-
-
-def _kind(name: str, row: Mapping[str, Any]) -> Kind:
-    """Return a row of kinds.json with its functions."""
-    options = {
-        group: {one: _option(option) for one, option in row.get(group, {}).items()}
-        for group in ("options", "nested_options")
-    }
-    dtypes = {operand: tuple(names.split()) for operand, names in row.get("dtypes", {}).items()}
-    indices, terms = _OPERAND_INDICES.get(name, {}), _TERMS.get(name, lambda options, given, made: 1)
-    return Kind(**{**row, **options, "dtypes": dtypes}, infer=_RULES[name], terms=terms, indices=indices)
-
-
-_ROWS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
-KINDS: Mapping[str, Kind] = {name: _kind(name, row) for name, row in _ROWS.items()}
 
 # The options of a whole graph: attributes CUDNN_ATTR_OPERATIONGRAPH_...
 GRAPH_OPTIONS: Mapping[str, Option] = {
