@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from cudnnpy.typing import CandidateReport
+    from cudnnpy._planning.candidates import Candidate
+    from cudnnpy._planning.choice import Choice
+    from cudnnpy.descriptors import AlgorithmCandidate
 
 __all__ = [
     "AllocationFailedError",
@@ -204,10 +206,15 @@ class NoAlgorithmError(CudnnError):
 
     problem: str  #: the problem, as text
     #: the candidates, each a `Candidate` or `AlgorithmCandidate`; in a copy or another process they cannot be run
-    candidates: Sequence[CandidateReport]
+    candidates: Sequence[Candidate | AlgorithmCandidate]
 
     def __init__(
-        self, problem: str, wanted: str, table: str, candidates: Sequence[CandidateReport], rule: str = ""
+        self,
+        problem: str,
+        wanted: str,
+        table: str,
+        candidates: Sequence[Candidate | AlgorithmCandidate],
+        rule: str = "",
     ) -> None:
         self.problem, self.candidates = problem, candidates
         begin = f"{rule}\n" if rule else ""
@@ -218,9 +225,9 @@ class PlanningError(CudnnError):
     """A problem cannot be planned for a device profile. The message has cuDNN's reason, or how the process that plans ended."""
 
     #: the candidates that were considered if none can be used; none after another error
-    candidates: Sequence[CandidateReport]
+    candidates: Sequence[Candidate | Choice]
 
-    def __init__(self, reason: str, candidates: Sequence[CandidateReport] = ()) -> None:
+    def __init__(self, reason: str, candidates: Sequence[Candidate | Choice] = ()) -> None:
         self.candidates = candidates
         super().__init__(reason)
 

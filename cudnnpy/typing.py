@@ -25,7 +25,6 @@ __all__ = [
     "ArrayT",
     "AttentionLayout",
     "AttentionOperation",
-    "CandidateReport",
     "CausalMask",
     "ComputeDtype",
     "ConvolutionActivation",
@@ -272,45 +271,6 @@ DataType: TypeAlias = Literal[
 
 
 # The choice of an algorithm
-
-
-class CandidateReport(Protocol):
-    """A rejected candidate in an error: see cudnnpy.Candidate."""
-
-    @property
-    def source(self) -> str:
-        """Where the candidate comes from: "ranking", "heuristics", "engines", "knobs", "legacy" or "saved"."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """The name of the engine configuration or algorithm."""
-        ...
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """cuDNN's numerical notes."""
-        ...
-
-    @property
-    def deterministic(self) -> bool:
-        """Whether it gives the same bits every time."""
-        ...
-
-    @property
-    def rejection_reason(self) -> str:
-        """The rejection reason; "" if there is none."""
-        ...
-
-    @property
-    def workspace_size(self) -> int | None:
-        """The workspace in bytes; None if the candidate was not planned."""
-        ...
-
-    @property
-    def milliseconds(self) -> float | None:
-        """The measured time; None if it was not measured."""
-        ...
 
 
 Preference: TypeAlias = Literal["fastest", "limited_workspace", "no_workspace", "autotune"]

@@ -4,7 +4,7 @@
     python -m tools.known_issues --check    # fails if the page differs from the table
     python -m tools.known_issues --faults choices.sqlite    # lists the faults of a store by engine, to write rows from
 
-Engines are in cudnnpy/_planning/known_issues.py. AVOIDED, below, has functions and operations that cudnnpy does not use, so
+Engines are in cudnnpy/_planning/known_issues.json. AVOIDED, below, has functions and operations that cudnnpy does not use, so
 nothing reads it at run time.
 """
 
@@ -51,7 +51,7 @@ All measurements are from {devices}. On every other GPU:
 
 ## How this page is made
 
-`python -m tools.known_issues` writes this page. The table of engines is in `cudnnpy/_planning/known_issues.py`, and
+`python -m tools.known_issues` writes this page. The table of engines is `cudnnpy/_planning/known_issues.json`, and
 `pytest tests/gpu/test_known_issues.py` runs each engine on a problem that it gets wrong, and reports whether the loaded
 release has the issue.
 """

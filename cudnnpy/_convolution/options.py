@@ -17,10 +17,12 @@ from cudnnpy._checks.option_values import (
 from cudnnpy._checks.options import Options
 from cudnnpy._checks.preferences import PreferenceOptions
 from cudnnpy._checks.suggestions import suggest_value, with_suggestions
-from cudnnpy._convolution.v7_algorithm_names import SupportsExecute, SupportsKnobs, check_algorithm
+from cudnnpy._convolution.v7_algorithm_names import check_algorithm
 from cudnnpy.typing import ConvolutionMode, ElementName, PaddingName, Policy
 
 if TYPE_CHECKING:
+    from cudnnpy._planning.choice import Engine
+    from cudnnpy._planning.plan import Plan
     from cudnnpy.typing import ComputeDtype, ConvolutionAlgorithm, Layout, Padding, PerAxis
 
 MODES: tuple[ConvolutionMode, ...] = get_args(ConvolutionMode)
@@ -86,7 +88,7 @@ class ConvolutionOptions(PreferenceOptions, GeometryOptions):
     """The options of Convolution."""
 
     compute_dtype: ComputeDtype | None = None
-    algorithm: ConvolutionAlgorithm | SupportsKnobs | SupportsExecute | None = None
+    algorithm: ConvolutionAlgorithm | Engine | Plan | None = None
     policy: Policy = "on_shape_change"
 
     @property

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from cudnnpy._checks.option_values import error_repr
 from cudnnpy._checks.suggestions import suggest_value
 
@@ -28,21 +26,6 @@ _THEANO = {
     "backward_data": {"none": "0", "deterministic": "1"},
     "backward_filter": {"none": "0", "deterministic": "1", "small": "3"},
 }
-
-
-class SupportsKnobs(Protocol):
-    """An engine of the graph API: cudnnpy.Engine."""
-
-    @property
-    def knobs(self) -> object:
-        """The engine's knobs."""
-
-
-class SupportsExecute(Protocol):
-    """A plan: cudnnpy.Plan."""
-
-    def execute(self, *addresses: int) -> None:
-        """Runs the plan."""
 
 
 def algorithm_names(operation: str) -> tuple[str, ...]:

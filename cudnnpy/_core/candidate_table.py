@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from cudnnpy._checks.byte_counts import bytes_text
 from cudnnpy._checks.option_values import error_repr
-from cudnnpy.typing import CandidateReport
+
+if TYPE_CHECKING:
+    from cudnnpy._planning.candidates import Candidate
+    from cudnnpy.descriptors import AlgorithmCandidate
 
 
-def table(candidates: Iterable[CandidateReport]) -> str:
+def table(candidates: Iterable[Candidate | AlgorithmCandidate]) -> str:
     """Return the candidates as a table: one line for each, with its workspace and its rejection reason.
 
     Parameters

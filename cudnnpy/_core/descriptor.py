@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from ctypes import Array
 from enum import IntEnum
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from cudnnpy import raw
 from cudnnpy._checks.option_values import error_repr
 from cudnnpy._core.owned import Owned, PointerT, created_type
 from cudnnpy._core.values import INTEGERS, MAX_ELEMENTS, enum_of, is_handle, to_c
+
+T = TypeVar("T")
 
 # The names of setters. They take the descriptor first (cudnnSetTensor, which fills memory, takes a handle first).
 _SETTER = re.compile(r"cudnn(RNN)?(Set|Restore)")
@@ -33,6 +36,11 @@ class Descriptor(Owned[PointerT]):
     """
 
     _kept: dict[Any, tuple[Owned[Any], ...]]
+    _reader: ClassVar[tuple[Any, ...]]  # the C function that reads the values, with its arguments
+
+    def _read(self) -> dict[str, Any]:
+        """Return the values by their C names."""
+        return self.get(*self._reader)
 
     def __repr__(self) -> str:
         with suppress(Exception):  # it is closed, or C has no values yet
@@ -122,6 +130,11 @@ class Descriptor(Owned[PointerT]):
         return inputs, outputs
 
 
+def reading(name: str, convert: Callable[[Any], T], doc: str) -> T:
+    """Return a property of a descriptor: one of its values by the C name, converted."""
+    return cast(T, property(lambda descriptor: convert(descriptor._read()[name]), doc=doc))
+
+
 class GeneralDescriptor(Descriptor[PointerT]):
     """A descriptor that is set and read by the names of C functions and parameters::
 
@@ -129,14 +142,12 @@ class GeneralDescriptor(Descriptor[PointerT]):
     descriptor.get("cudnnGetCTCLossDescriptor_v9")["normMode"]
     """
 
-    _reader: ClassVar[tuple[Any, ...]]  # the C function that reads the printed values, with its arguments
-
     def __init__(self) -> None:
         with self._created():
             pass
 
     def _described(self) -> dict[str, Any]:
-        return self.get(*self._reader)
+        return self._read()
 
     def set(self, function: str, *arguments: object, **named: object) -> None:
         """Call a C function that sets this descriptor.

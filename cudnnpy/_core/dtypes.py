@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
+from ctypes import c_float
+from math import isnan
 from typing import Any, NamedTuple
 
 from cudnnpy import raw
@@ -84,3 +87,21 @@ def numpy_dtype(name: str) -> Any:
         advice = f"Install it: pip install {with_extra('dtypes')}"
         raise LibraryNotFoundError(f"NumPy has {name} from the package ml-dtypes, which is missing", advice) from None
     return np.dtype(getattr(ml_dtypes, name))
+
+
+def bits_of(number: float, dtype: str) -> int:
+    """Return the bits of a number in float16, bfloat16 or float32, rounded to even, or in int32.
+
+    Floats that do not fit are infinite.
+    """
+    if dtype == "int32":
+        return int(number) & 0xFFFFFFFF
+    if dtype == "float16":
+        try:
+            return int.from_bytes(struct.pack("<e", number), "little")
+        except OverflowError:
+            return 0x7C00 if number > 0 else 0xFC00
+    bits = int.from_bytes(bytes(c_float(number)), "little")
+    if dtype == "float32":
+        return bits
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16 if not isnan(number) else 0x7FC0  # the upper half

@@ -22,21 +22,16 @@ Check = Callable[[str, Any], Any]  # returns a JSON value as a field of a name, 
 LIMIT = 1 << 62  # of sizes, strides and extents in bytes, so that the sum of two fits in 64 bits
 
 
-def invalid_json(reason: str) -> ValueError:
-    """Return the error for JSON that is not as expected. Its message is a part of the caller's."""
-    return ValueError(reason)
-
-
 def parse_json(text: str) -> Any:
     """Parse JSON. Raises ValueError for anything else, for NaN and infinities, and for JSON that is nested too deep."""
     try:
         return json.loads(text, parse_constant=_reject_constant)
     except RecursionError as error:
-        raise invalid_json("it is nested too deep") from error
+        raise ValueError("it is nested too deep") from error
 
 
 def _reject_constant(constant: str) -> Any:
-    raise invalid_json(f"it has the number {constant}")
+    raise ValueError(f"it has the number {constant}")
 
 
 def spec_of(name: str, given: Any) -> TensorSpec:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from cudnnpy import raw
 from cudnnpy._core.cuda_python import cuda_python
-from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._core.dtypes import bits_of, dtype_of
 from cudnnpy._core.layouts import TensorSpec, byte_extent, is_dense
 from cudnnpy._launch.program import Operand, Program
 from cudnnpy._launch.steps import (
@@ -64,7 +64,7 @@ class Memset:
 
     def __init__(self, out: TensorSpec, value: float) -> None:
         self._count, self._width = math.prod(out.shape), dtype_of(out.dtype).itemsize
-        self._pattern = _bits(value, out.dtype)
+        self._pattern = bits_of(value, out.dtype)
 
     def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> BoundLaunch:
         """Return the launch that fills the memory at an address, on the stream of the handle."""
@@ -78,15 +78,3 @@ class Memset:
 
         launch.owners = (self, handle)  # type: ignore[attr-defined]
         return launch
-
-
-def _bits(value: float, dtype: str) -> int:
-    """Return the bits of 0, 1 or NaN, or of a number in float32 or int32. Others would be rounded toward 0 in bfloat16."""
-    import numpy as np
-
-    if dtype == "int32":
-        return int(np.int32(value).view(np.uint32))
-    if dtype == "float16":
-        return int(np.float16(value).view(np.uint16))
-    bits = int(np.float32(value).view(np.uint32))
-    return bits >> 16 if dtype == "bfloat16" else bits

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
-from cudnnpy._checks.option_values import check_integer, error_repr
+from cudnnpy._checks.option_values import check_integer
 from cudnnpy._core.cache_token import CacheToken
 from cudnnpy._launch import launcher
 from cudnnpy._process.module_state import declare
@@ -158,20 +158,18 @@ def clear_cache() -> None:
     plan_cache()  # makes a new one, which frees the old one of this thread at once
 
 
-def set_cache_limit(entries: int | None = None, *, direct: None = None) -> None:
+def set_cache_limit(entries: int | None = None) -> None:
     """Set the limit of the plan caches. None leaves it as it is.
 
     Parameters
     ----------
     entries : int or None
         The largest number of call signatures in the cache of each thread, 1 or more. The default is 16,384.
-    direct : None
-        Use `set_direct_launches`.
 
     Raises
     ------
     TypeError
-        If the limit is not an integer, or `direct` is given.
+        If the limit is not an integer.
     ValueError
         If the limit is less than 1.
 
@@ -183,7 +181,5 @@ def set_cache_limit(entries: int | None = None, *, direct: None = None) -> None:
     >>> cudnnpy.set_cache_limit(before)
     """
     global _limit
-    if direct is not None:
-        raise TypeError(f"direct must be left out: cudnnpy.set_direct_launches sets it; got {error_repr(direct)}")
     if entries is not None:
         _limit = check_integer("entries", entries, 1, expected="a number of plans, 1 or more")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from cudnnpy import raw
-from cudnnpy._core.descriptor import Descriptor
+from cudnnpy._core.descriptor import Descriptor, reading
 from cudnnpy._core.values import nan_propagation
 from cudnnpy.names import ElementType, data_type, enumerator, short_name
 from cudnnpy.typing import IndicesType, ReduceIndices, ReduceOperation, TensorOperation
@@ -32,6 +30,7 @@ class OpTensorDescriptor(Descriptor[raw.cudnnOpTensorDescriptor_t]):
 
     _create = "cudnnCreateOpTensorDescriptor"
     _destroy = "cudnnDestroyOpTensorDescriptor"
+    _reader = ("cudnnGetOpTensorDescriptor",)
 
     def __init__(
         self,
@@ -45,20 +44,11 @@ class OpTensorDescriptor(Descriptor[raw.cudnnOpTensorDescriptor_t]):
         with self._created():
             self._set("cudnnSetOpTensorDescriptor", op, dtype, nan)
 
-    @property
-    def operation(self) -> str:
-        """The operation."""
-        return short_name(self.get("cudnnGetOpTensorDescriptor")["opTensorOp"])
-
-    @property
-    def compute_dtype(self) -> str:
-        """The data type of the computation."""
-        return short_name(self.get("cudnnGetOpTensorDescriptor")["opTensorCompType"])
-
-    @property
-    def propagate_nan(self) -> bool:
-        """Whether the minimum or maximum of a NaN and a number is NaN."""
-        return bool(self.get("cudnnGetOpTensorDescriptor")["opTensorNanOpt"])
+    operation: str = reading("opTensorOp", short_name, "The operation.")
+    compute_dtype: str = reading("opTensorCompType", short_name, "The data type of the computation.")
+    propagate_nan: bool = reading(
+        "opTensorNanOpt", bool, "Whether the minimum or maximum of a NaN and a number is NaN."
+    )
 
 
 class ReduceTensorDescriptor(Descriptor[raw.cudnnReduceTensorDescriptor_t]):
@@ -86,6 +76,7 @@ class ReduceTensorDescriptor(Descriptor[raw.cudnnReduceTensorDescriptor_t]):
 
     _create = "cudnnCreateReduceTensorDescriptor"
     _destroy = "cudnnDestroyReduceTensorDescriptor"
+    _reader = ("cudnnGetReduceTensorDescriptor",)
 
     def __init__(
         self,
@@ -106,30 +97,8 @@ class ReduceTensorDescriptor(Descriptor[raw.cudnnReduceTensorDescriptor_t]):
         with self._created():
             self._set("cudnnSetReduceTensorDescriptor", *arguments)
 
-    def _read(self, name: str) -> Any:
-        return self.get("cudnnGetReduceTensorDescriptor")[name]
-
-    @property
-    def operation(self) -> str:
-        """The reduction."""
-        return short_name(self._read("reduceTensorOp"))
-
-    @property
-    def compute_dtype(self) -> str:
-        """The data type of the computation."""
-        return short_name(self._read("reduceTensorCompType"))
-
-    @property
-    def propagate_nan(self) -> bool:
-        """Whether the minimum or maximum over a NaN is NaN."""
-        return bool(self._read("reduceTensorNanOpt"))
-
-    @property
-    def indices(self) -> str:
-        """Whether the positions of minima or maxima are returned."""
-        return short_name(self._read("reduceTensorIndices"))
-
-    @property
-    def indices_type(self) -> str:
-        """The integer type of the positions."""
-        return short_name(self._read("reduceTensorIndicesType"))
+    operation: str = reading("reduceTensorOp", short_name, "The reduction.")
+    compute_dtype: str = reading("reduceTensorCompType", short_name, "The data type of the computation.")
+    propagate_nan: bool = reading("reduceTensorNanOpt", bool, "Whether the minimum or maximum over a NaN is NaN.")
+    indices: str = reading("reduceTensorIndices", short_name, "Whether the positions of minima or maxima are returned.")
+    indices_type: str = reading("reduceTensorIndicesType", short_name, "The integer type of the positions.")

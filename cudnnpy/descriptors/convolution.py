@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cudnnpy import raw
-from cudnnpy._core.descriptor import Descriptor
+from cudnnpy._core.descriptor import Descriptor, reading
 from cudnnpy._core.values import integer, integers
 from cudnnpy.descriptors.tensors import FilterDescriptor, TensorDescriptor
 from cudnnpy.names import ElementType, data_type, enumerator, short_name
@@ -45,6 +45,7 @@ class ConvolutionDescriptor(Descriptor[raw.cudnnConvolutionDescriptor_t]):
 
     _create = "cudnnCreateConvolutionDescriptor"
     _destroy = "cudnnDestroyConvolutionDescriptor"
+    _reader = "cudnnGetConvolutionNdDescriptor", _MAX_SPATIAL_AXES
 
     def __init__(
         self,
@@ -70,35 +71,18 @@ class ConvolutionDescriptor(Descriptor[raw.cudnnConvolutionDescriptor_t]):
             self._set("cudnnSetConvolutionGroupCount", groups)
             self._set("cudnnSetConvolutionMathType", math)
 
-    def _read(self, name: str) -> Any:
-        read = self.get("cudnnGetConvolutionNdDescriptor", _MAX_SPATIAL_AXES)
-        value = read[name]
-        return value[: read["arrayLength"]] if isinstance(value, tuple) else value
+    def _read(self) -> dict[str, Any]:
+        read = super()._read()
+        count = read["arrayLength"]
+        return {name: value[:count] if isinstance(value, tuple) else value for name, value in read.items()}
 
-    @property
-    def padding(self) -> tuple[int, ...]:
-        """The zeros on both sides of each spatial dimension."""
-        return tuple(self._read("padA"))
-
-    @property
-    def stride(self) -> tuple[int, ...]:
-        """The step of the filter along each spatial dimension."""
-        return tuple(self._read("strideA"))
-
-    @property
-    def dilation(self) -> tuple[int, ...]:
-        """The distance between neighboring filter elements along each spatial dimension."""
-        return tuple(self._read("dilationA"))
-
-    @property
-    def mode(self) -> str:
-        """ "cross_correlation" or "convolution"."""
-        return short_name(self._read("mode"))
-
-    @property
-    def compute_dtype(self) -> str:
-        """The data type in which products are summed."""
-        return short_name(self._read("computeType"))
+    padding: tuple[int, ...] = reading("padA", tuple, "The zeros on both sides of each spatial dimension.")
+    stride: tuple[int, ...] = reading("strideA", tuple, "The step of the filter along each spatial dimension.")
+    dilation: tuple[int, ...] = reading(
+        "dilationA", tuple, "The distance between neighboring filter elements along each spatial dimension."
+    )
+    mode: str = reading("mode", short_name, '"cross_correlation" or "convolution".')
+    compute_dtype: str = reading("computeType", short_name, "The data type in which products are summed.")
 
     @property
     def groups(self) -> int:

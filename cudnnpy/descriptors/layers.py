@@ -6,7 +6,7 @@ from ctypes import byref, c_size_t
 from typing import Any
 
 from cudnnpy import raw
-from cudnnpy._core.descriptor import Descriptor
+from cudnnpy._core.descriptor import Descriptor, reading
 from cudnnpy._core.values import integer, integers, nan_propagation, to_c
 from cudnnpy.descriptors.tensors import TensorDescriptor
 from cudnnpy.handle import Handle
@@ -39,6 +39,7 @@ class ActivationDescriptor(Descriptor[raw.cudnnActivationDescriptor_t]):
 
     _create = "cudnnCreateActivationDescriptor"
     _destroy = "cudnnDestroyActivationDescriptor"
+    _reader = ("cudnnGetActivationDescriptor",)
 
     def __init__(
         self,
@@ -57,20 +58,9 @@ class ActivationDescriptor(Descriptor[raw.cudnnActivationDescriptor_t]):
             if beta is not None:
                 self._set("cudnnSetActivationDescriptorSwishBeta", beta)
 
-    @property
-    def mode(self) -> str:
-        """The activation."""
-        return short_name(self.get("cudnnGetActivationDescriptor")["mode"])
-
-    @property
-    def coefficient(self) -> float:
-        """The ceiling of the clipped ReLU, or the alpha of the ELU."""
-        return float(self.get("cudnnGetActivationDescriptor")["coef"])
-
-    @property
-    def propagate_nan(self) -> bool:
-        """Whether the ReLU of NaN is NaN."""
-        return bool(self.get("cudnnGetActivationDescriptor")["reluNanOpt"])
+    mode: str = reading("mode", short_name, "The activation.")
+    coefficient: float = reading("coef", float, "The ceiling of the clipped ReLU, or the alpha of the ELU.")
+    propagate_nan: bool = reading("reluNanOpt", bool, "Whether the ReLU of NaN is NaN.")
 
     @property
     def swish_beta(self) -> float:
@@ -126,33 +116,14 @@ class PoolingDescriptor(Descriptor[raw.cudnnPoolingDescriptor_t]):
             else:
                 self._set("cudnnSetPoolingNdDescriptor", pooling, nan, len(window), window, padding, stride)
 
-    def _read(self, name: str) -> Any:
-        return self.get("cudnnGetPoolingNdDescriptor", self._rank)[name]
+    def _read(self) -> dict[str, Any]:
+        return self.get("cudnnGetPoolingNdDescriptor", self._rank)
 
-    @property
-    def mode(self) -> str:
-        """The pooling mode."""
-        return short_name(self._read("mode"))
-
-    @property
-    def propagate_nan(self) -> bool:
-        """Whether the maximum over a NaN is NaN."""
-        return bool(self._read("maxpoolingNanOpt"))
-
-    @property
-    def window(self) -> tuple[int, ...]:
-        """The size of the window along each spatial dimension."""
-        return tuple(self._read("windowDimA"))
-
-    @property
-    def padding(self) -> tuple[int, ...]:
-        """The padding on both sides of each spatial dimension."""
-        return tuple(self._read("paddingA"))
-
-    @property
-    def stride(self) -> tuple[int, ...]:
-        """The step of the window along each spatial dimension."""
-        return tuple(self._read("strideA"))
+    mode: str = reading("mode", short_name, "The pooling mode.")
+    propagate_nan: bool = reading("maxpoolingNanOpt", bool, "Whether the maximum over a NaN is NaN.")
+    window: tuple[int, ...] = reading("windowDimA", tuple, "The size of the window along each spatial dimension.")
+    padding: tuple[int, ...] = reading("paddingA", tuple, "The padding on both sides of each spatial dimension.")
+    stride: tuple[int, ...] = reading("strideA", tuple, "The step of the window along each spatial dimension.")
 
     def output_shape(self, x: TensorDescriptor) -> tuple[int, ...]:
         """Return the shape of the result: cudnnGetPoolingNdForwardOutputDim."""
@@ -178,6 +149,7 @@ class LRNDescriptor(Descriptor[raw.cudnnLRNDescriptor_t]):
 
     _create = "cudnnCreateLRNDescriptor"
     _destroy = "cudnnDestroyLRNDescriptor"
+    _reader = ("cudnnGetLRNDescriptor",)
 
     def __init__(self, n: int = 5, alpha: float = 1e-4, beta: float = 0.75, k: float = 2.0) -> None:
         numbers = [to_c("unsigned int", n, "n")]
@@ -185,25 +157,10 @@ class LRNDescriptor(Descriptor[raw.cudnnLRNDescriptor_t]):
         with self._created():
             self._set("cudnnSetLRNDescriptor", *numbers)
 
-    @property
-    def n(self) -> int:
-        """The number of channels in the window."""
-        return int(self.get("cudnnGetLRNDescriptor")["lrnN"])
-
-    @property
-    def alpha(self) -> float:
-        """The factor of the mean square."""
-        return float(self.get("cudnnGetLRNDescriptor")["lrnAlpha"])
-
-    @property
-    def beta(self) -> float:
-        """The exponent."""
-        return float(self.get("cudnnGetLRNDescriptor")["lrnBeta"])
-
-    @property
-    def k(self) -> float:
-        """The number added before the power."""
-        return float(self.get("cudnnGetLRNDescriptor")["lrnK"])
+    n: int = reading("lrnN", int, "The number of channels in the window.")
+    alpha: float = reading("lrnAlpha", float, "The factor of the mean square.")
+    beta: float = reading("lrnBeta", float, "The exponent.")
+    k: float = reading("lrnK", float, "The number added before the power.")
 
 
 class DropoutDescriptor(Descriptor[raw.cudnnDropoutDescriptor_t]):

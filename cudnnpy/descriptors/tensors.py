@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cudnnpy import raw
-from cudnnpy._core.descriptor import Descriptor
+from cudnnpy._core.descriptor import Descriptor, reading
 from cudnnpy._core.values import integers, shape_of
 from cudnnpy.names import ElementType, data_type, enumerator, short_name
 from cudnnpy.typing import Shape, TensorFormat
@@ -50,6 +50,7 @@ class TensorDescriptor(Descriptor[raw.cudnnTensorDescriptor_t]):
 
     _create = "cudnnCreateTensorDescriptor"
     _destroy = "cudnnDestroyTensorDescriptor"
+    _reader = "cudnnGetTensorNdDescriptor", _MAX_DIMENSIONS
 
     def __init__(
         self,
@@ -79,9 +80,6 @@ class TensorDescriptor(Descriptor[raw.cudnnTensorDescriptor_t]):
         with self._created():
             self._set(*setter)
 
-    def _read(self) -> dict[str, Any]:
-        return self.get("cudnnGetTensorNdDescriptor", _MAX_DIMENSIONS)
-
     @property
     def shape(self) -> tuple[int, ...]:
         """(N, C, spatial...)."""
@@ -94,10 +92,7 @@ class TensorDescriptor(Descriptor[raw.cudnnTensorDescriptor_t]):
         read = self._read()
         return tuple(read["strideA"][: read["nbDims"]])
 
-    @property
-    def dtype(self) -> str:
-        """The name of the data type."""
-        return short_name(self._read()["dataType"])
+    dtype: str = reading("dataType", short_name, "The name of the data type.")
 
     @property
     def nbytes(self) -> int:
@@ -128,6 +123,7 @@ class FilterDescriptor(Descriptor[raw.cudnnFilterDescriptor_t]):
 
     _create = "cudnnCreateFilterDescriptor"
     _destroy = "cudnnDestroyFilterDescriptor"
+    _reader = "cudnnGetFilterNdDescriptor", _MAX_DIMENSIONS
 
     def __init__(
         self,
@@ -145,24 +141,14 @@ class FilterDescriptor(Descriptor[raw.cudnnFilterDescriptor_t]):
             else:
                 self._set("cudnnSetFilterNdDescriptor", data, layout, len(shape), shape)
 
-    def _read(self) -> dict[str, Any]:
-        return self.get("cudnnGetFilterNdDescriptor", _MAX_DIMENSIONS)
-
     @property
     def shape(self) -> tuple[int, ...]:
         """(K, C, spatial...)."""
         read = self._read()
         return tuple(read["filterDimA"][: read["nbDims"]])
 
-    @property
-    def dtype(self) -> str:
-        """The name of the data type."""
-        return short_name(self._read()["dataType"])
-
-    @property
-    def format(self) -> str:
-        """The format of the filter."""
-        return short_name(self._read()["format"])
+    dtype: str = reading("dataType", short_name, "The name of the data type.")
+    format: str = reading("format", short_name, "The format of the filter.")
 
     @property
     def nbytes(self) -> int:

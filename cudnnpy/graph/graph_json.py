@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, check_distinct
-from cudnnpy._core.untrusted_json import invalid_json, spec_of
+from cudnnpy._core.untrusted_json import spec_of
 from cudnnpy.graph.kinds import GRAPH_OPTIONS, KINDS, NUMBER, Kind, Option
 from cudnnpy.graph.operation_graph import Operation, OperationGraph, Tensor, Uids, canonical_graph, number_of
 from cudnnpy.names import short_name, short_names
@@ -78,37 +78,37 @@ def _value_to_json(value: Any) -> Any:
 def graph_from_json(given: Any) -> OperationGraph:
     """Return the graph of the JSON of graph_to_json. Raises ValueError for anything else, also if it is not canonical."""
     if not isinstance(given, dict) or given.keys() | {"options"} != {"tensors", "operations", "options"}:
-        raise invalid_json("it must have tensors and operations; plan again if an older cudnnpy wrote it")
+        raise ValueError("it must have tensors and operations; plan again if an older cudnnpy wrote it")
     tensors, operations = given["tensors"], given["operations"]
     most = 16 * _MAX_OPERATIONS
     if not isinstance(tensors, list) or not isinstance(operations, list) or len(tensors) > most:
-        raise invalid_json(f"its tensors and operations must be lists, of {most} tensors at most; got others")
+        raise ValueError(f"its tensors and operations must be lists, of {most} tensors at most; got others")
     if len(operations) > _MAX_OPERATIONS:
-        raise invalid_json(f"it must have {_MAX_OPERATIONS} operations at most; got {len(operations)}")
+        raise ValueError(f"it must have {_MAX_OPERATIONS} operations at most; got {len(operations)}")
     reader = _Reader([_tensor_of_json(uid, one) for uid, one in enumerate(tensors, 1)])
     made = tuple(map(reader.operation, operations))
     results = {uid for one in made for _, uid in one.results}
     if any(one.ragged and one.ragged not in reader.tensors for one in reader.tensors.values()):
-        raise invalid_json("its ragged tensors must have offsets; got another")
+        raise ValueError("its ragged tensors must have offsets; got another")
     if any(one.uid not in results for one in reader.tensors.values() if one.is_virtual):
-        raise invalid_json("its virtual tensors must be results; got another")
+        raise ValueError("its virtual tensors must be results; got another")
     options = _items(
         "options", given.get("options", {}), GRAPH_OPTIONS, lambda one, value: _option(one, GRAPH_OPTIONS[one], value)
     )
     graph = OperationGraph(tuple(reader.tensors.values()), made, tuple(options.items()))
     if not graph.outputs:
-        raise invalid_json("its graph has no output")
+        raise ValueError("its graph has no output")
     for uid in graph.outputs:
         check_distinct(reader.tensors[uid].spec, f"tensor {uid}")
     if canonical_graph(graph)[0] != graph or graph_to_json(graph) != given:
-        raise invalid_json("it is not in canonical form")
+        raise ValueError("it is not in canonical form")
     return graph
 
 
 def _tensor_of_json(uid: int, given: Any) -> Tensor:
     name = f"tensor {uid}"
     if not isinstance(given, list) or not 3 <= len(given) <= 5:
-        raise invalid_json(f"{name} must be a list of 3 to 5 elements; got another")
+        raise ValueError(f"{name} must be a list of 3 to 5 elements; got another")
     if isinstance(given[0], list):
         *given, others = given if isinstance(given[-1], dict) else (*given, {})
         is_virtual = len(given) == 3
@@ -117,14 +117,14 @@ def _tensor_of_json(uid: int, given: Any) -> Tensor:
         return Tensor(uid, spec, is_virtual, **_items(name, others, _OTHERS, _other))
     number, dtype, rank = given if len(given) == 3 else (None, None, None)
     if not isinstance(dtype, str) or type(rank) is not int or not 1 <= rank <= raw.CUDNN_DIM_MAX:
-        raise invalid_json(f"{name} must be a number with a dtype and a rank; got another")
+        raise ValueError(f"{name} must be a number with a dtype and a rank; got another")
     if type(number) is not float and number in ("inf", "-inf"):
         number = float(number)
     try:
         spec = TensorSpec((1,) * rank, cast(ElementName, dtype), (1,) * rank)
         return Tensor(uid, spec, number=number_of(name, number, dtype))
     except (TypeError, ValueError) as error:
-        raise invalid_json(str(error)) from error
+        raise ValueError(str(error)) from error
 
 
 def _other(name: str, given: Any) -> Any:
@@ -135,7 +135,7 @@ def _other(name: str, given: Any) -> Any:
         return tuple(given)
     if name == "reordering" and given in short_names(raw.cudnnBackendTensorReordering_t):
         return given
-    raise invalid_json(f"{name} must be a property of a tensor; got {str(given)[:60]}")
+    raise ValueError(f"{name} must be a property of a tensor; got {str(given)[:60]}")
 
 
 class _Reader:
@@ -148,10 +148,10 @@ class _Reader:
     def operation(self, given: Any) -> Operation:
         """Return an operation, which is checked by the rule of its kind."""
         if not isinstance(given, list) or len(given) != 4 or not isinstance(given[0], str):
-            raise invalid_json("an operation must be a kind, options, operands and results; got another")
+            raise ValueError("an operation must be a kind, options, operands and results; got another")
         name, options, operands, results = given
         if name not in KINDS:
-            raise invalid_json(f"{name[:60]!r} is not a kind of operation")
+            raise ValueError(f"{name[:60]!r} is not a kind of operation")
         kind = KINDS[name]
         known = kind.all_options
         values = _items("options", options, known, lambda one, value: _option(one, known[one], value))
@@ -165,32 +165,32 @@ class _Reader:
         try:
             found = kind.check(whole, specs, "float32")
         except (TypeError, ValueError, KeyError, IndexError) as error:
-            raise invalid_json(f"its graph is invalid: {error}") from error
+            raise ValueError(f"its graph is invalid: {error}") from error
         shapes = {one: spec.shape for one, spec in found.items() if one in made or not kind.results[one].endswith("?")}
         if shapes != {one: self.tensors[uid].spec.shape for one, uid in made.items()}:
-            raise invalid_json(f"the results of {name} must have shapes {shapes}; got others")
+            raise ValueError(f"the results of {name} must have shapes {shapes}; got others")
         self._made.update(made.values())
         return Operation(name, tuple(whole.items()), tuple(taken.items()), tuple(made.items()))
 
     def _taken(self, kind: Kind, name: str, given: Any) -> Uids:
         uids = given if "*" in kind.operands[name] else [given]
         if not isinstance(uids, list) or not all(type(uid) is int and uid in self.tensors for uid in uids):
-            raise invalid_json(f"{name} must be a tensor of the graph; got {str(given)[:60]}")
+            raise ValueError(f"{name} must be a tensor of the graph; got {str(given)[:60]}")
         if any(self.tensors[uid].is_virtual and uid not in self._made for uid in uids):
-            raise invalid_json(f"{name} must be in memory, or the result of an operation before; got another")
+            raise ValueError(f"{name} must be in memory, or the result of an operation before; got another")
         return tuple(uids) if isinstance(given, list) else given
 
     def _result(self, name: str, given: Any) -> int:
         is_new = type(given) is int and given in self.tensors and given not in self._made
         if not is_new or self.tensors[given].number is not None:
-            raise invalid_json(f"{name} must be a tensor that no operation made before; got {str(given)[:60]}")
+            raise ValueError(f"{name} must be a tensor that no operation made before; got {str(given)[:60]}")
         return int(given)
 
 
 def _items(name: str, given: Any, known: Mapping[str, Any], read: Callable[[str, Any], Any]) -> dict[str, Any]:
     """Return the values of a JSON object whose names are known, in the order of the table."""
     if not isinstance(given, dict) or not given.keys() <= known.keys():
-        raise invalid_json(f"{name} must be an object with keys among {', '.join(known)}; got others")
+        raise ValueError(f"{name} must be an object with keys among {', '.join(known)}; got others")
     return {one: read(one, given[one]) for one in known if one in given}
 
 
@@ -201,8 +201,8 @@ def _option(name: str, option: Option, given: Any) -> Any:
     if isinstance(given, list):
         given = [tuple(one) if isinstance(one, list) else one for one in given]
     if isinstance(option.type, EnumMeta) and not isinstance(given, str):
-        raise invalid_json(f"{name} must be a name; got {str(given)[:60]}")
+        raise ValueError(f"{name} must be a name; got {str(given)[:60]}")
     try:
         return option.checked(name, given)
     except (TypeError, ValueError) as error:
-        raise invalid_json(str(error)[:200]) from error
+        raise ValueError(str(error)[:200]) from error

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import struct
 from ctypes import c_bool, c_double, c_float, c_int8, c_int32, c_int64, c_uint8, c_uint16
-from math import isfinite, isnan
+from math import isfinite
 from typing import Any, NamedTuple, TypeAlias
 
 from cudnnpy._checks.option_values import check_integer, check_number, error_repr
+from cudnnpy._core.dtypes import bits_of
 from cudnnpy._core.layouts import TensorSpec
 
 Uids: TypeAlias = int | tuple[int, ...]  # of an operand; several for one that is a list of tensors
@@ -113,15 +114,7 @@ def c_number(number: float, dtype: str) -> Any:
 
 
 def _to_c(number: float, dtype: str) -> float:
-    if dtype == "float16":
-        try:
-            return int.from_bytes(struct.pack("<e", number), "little")
-        except OverflowError:
-            return 0x7C00 if number > 0 else 0xFC00  # infinite
-    if dtype == "bfloat16":  # the upper half of a float32, rounded to even
-        bits = int.from_bytes(bytes(c_float(number)), "little")
-        return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16 if not isnan(number) else 0x7FC0
-    return number
+    return bits_of(number, dtype) if dtype in ("float16", "bfloat16") else number
 
 
 def _from_c(value: float, dtype: str) -> float:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
+from cudnnpy._checks.other_names import advice
 from cudnnpy.raw import _api
-from cudnnpy.raw._removed import REMOVED
 
 # Macros of C programs, without underscores.
 _MACROS = ["checkcudnn", "cudnncall", "cudnncheck", "cudnnsafecall", "cudnncheckerror"]
@@ -14,8 +14,9 @@ _LONGER_OR_SHORTER = 4  # names that differ more in length are not compared, whi
 
 def missing(name: str) -> str:
     """Return the message for a name that does not exist: the replacement of a removed name, or a similar name."""
-    if name in REMOVED:
-        return f"cuDNN 9 has no {name}: {REMOVED[name]}"
+    removed = advice("raw")
+    if name in removed:
+        return f"cuDNN 9 has no {name}: {removed[name]}"
     text = f"cuDNN {_api.HEADER_VERSION} has no {name!r}"
     if name.startswith(("cuda", "CUDA")):
         return f"{text}. It is a name of CUDA: type from cuda.bindings import runtime, and runtime.{name}"
@@ -24,11 +25,11 @@ def missing(name: str) -> str:
     meant = None if name.startswith("_") else _nearest(name)
     if meant is None:
         return text if name.startswith("_") else f"{text}. docs/coverage.md and dir(cudnnpy.raw) list its names"
-    return f"{text}. Did you mean {meant!r}?" + (f" ({missing(meant)})" if meant in REMOVED else "")
+    return f"{text}. Did you mean {meant!r}?" + (f" ({missing(meant)})" if meant in removed else "")
 
 
 def _nearest(name: str) -> str | None:
-    known = {*(n for n in vars(_api) if n.lower().startswith("cudnn")), *_api.FUNCTIONS, *REMOVED}
+    known = {*(n for n in vars(_api) if n.lower().startswith("cudnn")), *_api.FUNCTIONS, *advice("raw")}
     if (ours := f"cudnn{name[:1].upper()}{name[1:]}") in known:  # as cupy.cuda.cudnn has them
         return ours
     similar = sorted(n for n in known if abs(len(n) - len(name)) <= _LONGER_OR_SHORTER)

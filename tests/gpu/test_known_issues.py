@@ -1,7 +1,7 @@
 """Each known issue of cuDNN's engines, run on purpose: whether the loaded release has it on this GPU.
 
 A release and a GPU in which an issue was measured must show it. Where others do not, the test passes and says that the
-entry of cudnnpy/_planning/known_issues.py can be narrowed (`assumed`). An issue that others reported was measured nowhere.
+entry of cudnnpy/_planning/known_issues.json can be narrowed (`assumed`). An issue that others reported was measured nowhere.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ _NO_LOWERING = {
     "accumulation": "the problem is not the gradient of attention",
 }
 
-# Such engines take up to 15 s to compile, and some give wrong results (forward-not-proposed in known_issues.py).
+# Such engines take up to 15 s to compile, and some give wrong results (forward-not-proposed in known_issues.json).
 _NOT_PROPOSED = "compiled at run time, and cuDNN's heuristics do not propose it"
 
 

@@ -1,6 +1,6 @@
 """Lower a convolution problem to launches: one plan if cuDNN supports it, else copies, a plan without fusion, an epilogue.
 
-Lowerings avoid the known issues of engines (_planning/known_issues.py):
+Lowerings avoid the known issues of engines (_planning/known_issues.json):
 
 - beta: the plan writes to scratch memory, and cudnnTransformTensor adds beta * out to its result. Results with gaps
   between their elements are lowered in the same way.

@@ -14,9 +14,14 @@ from messages import says
 import cudnnpy
 import cudnnpy.torch
 from cudnnpy import descriptors, reference
-from cudnnpy._checks.suggestions import _OPTIONS, _SENTENCES, _VALUES, suggest_value
+from cudnnpy._checks.other_names import advice, advice_on_values
+from cudnnpy._checks.suggestions import suggest_value
 
 NAMES = [name for name in reference.__all__ if name[0].isupper()]
+OPTIONS, SENTENCES = advice("options"), advice("option sentences")
+VALUES = [
+    (value, accepted, sentence) for accepted, all_ in advice_on_values().items() for value, sentence in all_.items()
+]
 REQUIRED = {"Activation": ("relu",)}
 
 
@@ -65,10 +70,10 @@ def test_too_many_positional_options() -> None:
     assert "; got (ndarray, ndarray): too many positional arguments. The numbers of channels" in text
 
 
-@pytest.mark.parametrize("option", _OPTIONS)
+@pytest.mark.parametrize("option", OPTIONS)
 def test_an_option_of_another_library_is_ours(option: str) -> None:
     """Of each operation that has ours, the error names it; ours is accepted."""
-    ours, found = _OPTIONS[option], 0
+    ours, found = OPTIONS[option], 0
     for name in NAMES:
         kind = getattr(cudnnpy, name)
         if ours in inspect.signature(kind).parameters:
@@ -78,10 +83,10 @@ def test_an_option_of_another_library_is_ours(option: str) -> None:
     assert found
 
 
-@pytest.mark.parametrize("option", _SENTENCES)
+@pytest.mark.parametrize("option", SENTENCES)
 def test_an_option_without_a_counterpart_has_a_sentence(option: str) -> None:
     texts = [refusal(getattr(cudnnpy, name), **{option: 1}) for name in NAMES if option not in parameters(name)]
-    assert any(text.endswith(f"; got {option!r}. {_SENTENCES[option]}") for text in texts)
+    assert any(text.endswith(f"; got {option!r}. {SENTENCES[option]}") for text in texts)
 
 
 def parameters(name: str) -> set[str]:
@@ -89,12 +94,12 @@ def parameters(name: str) -> set[str]:
 
 
 def test_a_misspelled_option() -> None:
-    for option, advice in {
+    for option, expected in {
         "lhs_dilation": "It is the stride of cudnnpy.ConvolutionTranspose",
         "output_padding": "It is an option of cudnnpy.ConvolutionTranspose",
         "precision": "Did you mean tf32=?",
     }.items():
-        assert refusal(cudnnpy.Convolution, **{option: 1}).endswith(f"; got {option!r}. {advice}")
+        assert refusal(cudnnpy.Convolution, **{option: 1}).endswith(f"; got {option!r}. {expected}")
     assert refusal(reference.Convolution, paddng=1).endswith("; got 'paddng'. Did you mean padding=?")
     assert refusal(reference.Convolution, zzz=1).endswith("; got 'zzz'")
 
@@ -110,19 +115,19 @@ def forward(module: Any, **named: Any) -> None:
 @pytest.mark.parametrize("module", [cudnnpy, reference])
 def test_an_option_or_another_name_in_a_call_is_told_where_it_belongs(module: Any) -> None:
     conv = module.Convolution()
-    for name, advice in (
+    for name, end in (
         ("stride", "It is an option of the operation: Convolution(stride=...)"),
         ("subsample", "It is an option of the operation: Convolution(stride=...)"),
         ("activaton", "Did you mean 'activation'?"),
     ):
         expected = (
             "an argument of Convolution.forward must be one of x, w, bias, activation, out, alpha, beta, stream; "
-            f"got {name!r}. {advice}"
+            f"got {name!r}. {end}"
         )
         assert refusal(conv.forward, 1, 2, **{name: 2}) == expected
     assert refusal(conv.forward, x=1, zzz=2).endswith("; got 'zzz'")
     momentum = refusal(module.BatchNormalization().forward_training, 1, 2, 3, momentum=0.1)
-    assert momentum.endswith(f". {_SENTENCES['momentum']}")
+    assert momentum.endswith(f". {SENTENCES['momentum']}")
     with pytest.raises(
         TypeError, match=r"Convolution.forward must be \(x, w, .* got \(1\): missing a required argument: 'w'"
     ):
@@ -159,7 +164,7 @@ def test_a_value_of_another_library(module: Any, call: Any, ending: str) -> None
 
 def test_the_options_in_the_sentences_are_accepted() -> None:
     found = 0
-    for sentence in (one for sentences in _VALUES.values() for one in sentences.values()):
+    for _, _, sentence in VALUES:
         for options in re.findall(r"(?:prefer|compute_dtype)=[^;,]+(?:, policy=\S+)?", sentence):
             eval(f"reference.Convolution({options.rstrip(',')})", {"reference": reference})
             found += 1

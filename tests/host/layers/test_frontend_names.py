@@ -10,10 +10,11 @@ import pages
 import pytest
 
 import cudnnpy
-from cudnnpy._checks.frontend_names import _SENTENCES
+from cudnnpy._checks.other_names import advice
 from cudnnpy.graph.kinds import KINDS
 
-OF_TENSORS = {name for name in _SENTENCES if name.startswith("set_") or name == "get_dim"}
+SENTENCES = advice("graph")
+OF_TENSORS = {name for name in SENTENCES if name.startswith("set_") or name == "get_dim"}
 ELSEWHERE = {  # names on the page that are no methods of a graph or a tensor, or that cudnnpy has no sentence for
     "pygraph", "create_handle", "destroy_handle", "set_stream", "get_stream", "get_last_error_string", "backend_version",
     "create_kernel_cache", "create_device_properties", "select_plan", "build_plan_at_index", "execute_plan_at_index",
@@ -28,22 +29,22 @@ def graph() -> tuple[cudnnpy.Graph, Any]:
     return g, g.tensor("x", cudnnpy.TensorSpec((2, 8, 6, 6), "float16"))
 
 
-@pytest.mark.parametrize("name", _SENTENCES)
+@pytest.mark.parametrize("name", SENTENCES)
 def test_a_name_says_what_to_type(graph: tuple[cudnnpy.Graph, Any], name: str) -> None:
     of = graph[1] if name in OF_TENSORS else graph[0]
     assert not hasattr(of, name)
     with pytest.raises(AttributeError) as caught:
         getattr(of, name)
-    assert str(caught.value) == f"{type(of).__name__!r} object has no attribute {name!r}: {_SENTENCES[name]}"
+    assert str(caught.value) == f"{type(of).__name__!r} object has no attribute {name!r}: {SENTENCES[name]}"
 
 
-@pytest.mark.parametrize("name", sorted(set(KINDS) - set(dir(cudnnpy.Graph)) - set(_SENTENCES)))
+@pytest.mark.parametrize("name", sorted(set(KINDS) - set(dir(cudnnpy.Graph)) - set(SENTENCES)))
 def test_a_kind_says_that_add_has_it(graph: tuple[cudnnpy.Graph, Any], name: str) -> None:
     with pytest.raises(AttributeError, match=rf"type g\.add\('{name}', \.\.\.\), as docs/graph-kinds\.md shows$"):
         getattr(graph[0], name)
 
 
-@pytest.mark.parametrize("sentence", dict.fromkeys(_SENTENCES.values()))
+@pytest.mark.parametrize("sentence", dict.fromkeys(SENTENCES.values()))
 def test_what_a_sentence_names_exists(graph: tuple[cudnnpy.Graph, Any], sentence: str) -> None:
     g, x = graph
     for method in re.findall(r"\bg\.(\w+)\(", sentence):
@@ -132,4 +133,4 @@ def test_every_method_on_the_page_has_a_sentence_or_is_ours() -> None:
     spans = " ".join(re.findall(r"`([^`]+)`", cells))
     called = {*re.findall(r"(?<![\w.])(?:graph\.|y\.)?([a-z]\w+)\(", spans), *re.findall(r"`([a-z]\w+)`", cells)}
     assert len(called) > 60
-    assert [name for name in called - {*_SENTENCES} - ELSEWHERE if not hasattr(cudnnpy.Graph, name)] == []
+    assert [name for name in called - {*SENTENCES} - ELSEWHERE if not hasattr(cudnnpy.Graph, name)] == []

@@ -13,9 +13,10 @@ from pages import ROOT
 import cudnnpy
 from cudnnpy import raw
 from cudnnpy._checks import unknown_names
-from cudnnpy._checks.unknown_names import _NAMES, _plain
+from cudnnpy._checks.other_names import advice
+from cudnnpy._checks.unknown_names import _plain
 
-FOREIGN = [name for names in _NAMES.values() for name in names.split()]
+FOREIGN = advice("package")
 
 # The names of the libraries that this package follows, each on the page for them.
 SEEDS = {
@@ -60,7 +61,7 @@ def test_a_name_of_another_library_says_what_to_type(name: str) -> None:
         assert re.match(r": .*\b(type|except|is a method|no descriptor|no key)\b", message(spelling)), spelling
 
 
-@pytest.mark.parametrize("sentence", _NAMES)
+@pytest.mark.parametrize("sentence", dict.fromkeys(FOREIGN.values()))
 def test_what_a_sentence_names_exists(sentence: str) -> None:
     for dotted in re.findall(r"cudnnpy((?:\.\w+)+)", sentence):
         found = cudnnpy
