@@ -24,6 +24,7 @@ from typing import Any, TypeAlias
 
 from cudnnpy import raw
 from cudnnpy._checks.option_values import as_elements, check_integer, error_repr
+from cudnnpy._checks.public_dir import complete_module
 from cudnnpy._core.owned import Owned
 from cudnnpy._core.values import check_attribute, integer
 from cudnnpy.handle import Handle
@@ -426,5 +427,4 @@ def _as_element(name: str, wanted: str, kind: int, element: Any) -> Any:
     return element
 
 
-def __dir__() -> list[str]:
-    return sorted(__all__)
+complete_module(globals())

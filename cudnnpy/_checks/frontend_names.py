@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 from cudnnpy._checks.public_dir import no_attribute
-from cudnnpy._checks.suggestions import explain_keywords, near, our_option
-
-_ClassT = TypeVar("_ClassT", bound=type)
+from cudnnpy._checks.suggestions import near, our_option
 
 _PLAN = "type plan = g.plan(), or g.run(...), which plans at the first call"
 _OUTPUT = 'type g.output("y", node, dtype=, strides=)'
@@ -50,7 +46,7 @@ _SENTENCES: dict[str, str] = {
     **{name: _NORMALIZATION.format(mode) for name, mode in _MODES.items()},
     **{mode: _NORMALIZATION.format(mode) for mode in _MODES.values()},
     **{f"{name}_backward": _GRADIENT.format(mode) for name, mode in _MODES.items()},
-    "batchnorm_inference": "type cudnnpy.BatchNormalization(epsilon=).forward_inference(x, scale, bias, mean, variance)",
+    "batchnorm_inference": "type cudnnpy.BatchNormalization(epsilon=).forward_inference(x, scale, bias, mean=, variance=)",
     "genstats": 'type g.add("gen_stats", x=x)',
     "concatenate": 'type g.add("concat", inputs=[a, b], axis=axis)',
     "sdpa": 'type g.add("sdpa_fwd", q=q, k=k, v=v, scale=scale, results=("stats",))',
@@ -118,14 +114,8 @@ _KEYWORDS: dict[str, str] = {
 }
 
 
-def with_frontend_keywords(graph_class: _ClassT) -> _ClassT:
-    """Make the methods of a class explain unknown keywords, such as cudnn-frontend's."""
-    explain_keywords(graph_class, lambda _graph, unknown, known: _suggest(unknown, known))
-    return graph_class
-
-
-def _suggest(unknown: str, known: tuple[str, ...]) -> str:
-    """Return the end of the error for an unknown keyword."""
+def suggest_keyword(_graph: object, unknown: str, known: tuple[str, ...]) -> str:
+    """Return the end of the error for an unknown keyword, such as cudnn-frontend's."""
     ours = [name for name in (*_ARGUMENTS.get(unknown, ()), our_option(unknown)) if name in known]
     if not ours and unknown in _KEYWORDS:
         return f". {_KEYWORDS[unknown]}"

@@ -5,7 +5,7 @@ Floating-point inputs are accumulated in float64 and the result is rounded once.
 GPUs. Neither libcudnn nor cuda.core is loaded.
 """
 
-from cudnnpy._checks.suggestions import explained
+from cudnnpy._checks.public_dir import complete_module
 from cudnnpy.reference.activation import Activation, sigmoid
 from cudnnpy.reference.attention import Attention
 from cudnnpy.reference.batch_normalization import BatchNormalization
@@ -15,8 +15,6 @@ from cudnnpy.reference.graph import run, tolerance
 from cudnnpy.reference.pooling import Pooling
 from cudnnpy.reference.softmax import Softmax
 from cudnnpy.reference.transpose import ConvolutionTranspose
-
-run, tolerance = explained(run), explained(tolerance)
 
 __all__ = [
     "Activation",
@@ -41,5 +39,4 @@ if not TYPE_CHECKING:  # type checkers report unknown names
         raise AttributeError(missing_in_reference(name, __all__))
 
 
-def __dir__() -> list[str]:
-    return sorted(__all__)
+complete_module(globals())
