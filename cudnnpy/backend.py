@@ -379,9 +379,10 @@ def _as_values(name: str, kind: int, value: Any) -> tuple[tuple[Any, ...], list[
     if kind == raw.CUDNN_TYPE_FRACTION:
         fractions = _as_fractions(name, wanted, value)
         return (), fractions
-    several = as_elements(value, _MAX_ELEMENTS)
+    several = None if isinstance(value, Owned) else as_elements(value, _MAX_ELEMENTS)
     several = (value,) if several is None else several
-    given = tuple([element if type(element) is int else _plain(element) for element in several])
+    # A descriptor is not asked for an attribute that it lacks, whose error would take longer than all else here.
+    given = tuple([one if type(one) is int or isinstance(one, Owned) else _plain(one) for one in several])
     return given, [_as_element(name, wanted, kind, element) for element in given]
 
 
