@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from cudnnpy._checks.suggestions import Suggest, explain_keywords, explained, suggest_option
+
+_ClassT = TypeVar("_ClassT", bound=type)
 
 
 def _public(names: Iterable[str]) -> list[str]:
@@ -24,10 +26,17 @@ def no_attribute(owner: object, name: str) -> str:
     return f"{lacks} has no attribute {name!r:.80}{has}"
 
 
+def list_attributes(kind: _ClassT) -> _ClassT:
+    """Make the error for an attribute that an object of a class lacks list the public ones; PublicDir does, too."""
+    kind.__getattr__ = PublicDir.__getattr__  # type: ignore[attr-defined]
+    return kind
+
+
 def complete_module(names: dict[str, Any]) -> None:
     """Complete a public module, whose variables are given, at its end.
 
-    `dir` lists its public names, as does the error for another name; its functions explain calls that do not fit.
+    `dir` lists its public names, as does the error for another name; its functions explain calls that do not fit, and objects
+    of its classes list what they have.
     """
 
     def __getattr__(name: str) -> NoReturn:
@@ -38,7 +47,10 @@ def complete_module(names: dict[str, Any]) -> None:
     names["__dir__"] = lambda: sorted(public)
     for name in public:
         value = names.get(name)
-        if not isinstance(value, type) and hasattr(value, "__qualname__"):
+        if isinstance(value, type):
+            if not hasattr(value, "__getattr__") and not getattr(value, "_is_protocol", False):
+                list_attributes(value)
+        elif hasattr(value, "__qualname__"):
             names[name] = value = explained(value)
             value.__module__ = names["__name__"]  # where pickle finds it
 

@@ -31,6 +31,7 @@ _OPTIONS: dict[str, str] = {
     **dict.fromkeys(("kernel", "kernel_size", "kernel_shape", "ksize", "ws", "pool_size", "window_shape"), "window"),
     **dict.fromkeys(("eps", "variance_epsilon"), "epsilon"),
     **dict.fromkeys(("alpha", "coef", "slope", "negative_slope"), "coefficient"),
+    **dict.fromkeys(("is_causal", "use_causal_mask"), "causal"),
     "adj": "output_padding",
     "workspace": "workspace_limit",
     "workspace_MB_limit": "workspace_limit",
@@ -166,10 +167,12 @@ def explain_keywords(kind: type, suggest: Suggest) -> None:
 
     `suggest` returns the end of the error from the object, the unknown keyword and the names of the arguments.
     """
-    for name, method in list(vars(kind).items()):
+    for name, attribute in list(vars(kind).items()):
+        wrap = type(attribute) if isinstance(attribute, classmethod | staticmethod) else lambda function: function
+        method: Any = getattr(attribute, "__func__", attribute)
         is_public = name == "__init__" or not name.startswith("_")
         if is_public and isinstance(method, FunctionType) and not method.__code__.co_flags & _VARIABLE_KEYWORDS:
-            setattr(kind, name, explained(method, suggest))
+            setattr(kind, name, wrap(explained(method, suggest)))
 
 
 def explained(function: _FunctionT, suggest: Suggest = suggest_option) -> _FunctionT:

@@ -12,6 +12,7 @@ import pytest
 from messages import says
 
 import cudnnpy
+import cudnnpy.availability
 import cudnnpy.torch
 from cudnnpy import descriptors, names, raw, reference, store
 from cudnnpy._checks.numpy_conversions import numpy_conversion
@@ -285,6 +286,8 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: cudnnpy.DeviceArray(), "DeviceArray must be (buffer, shape, ...; got (): missing"),
     (lambda: cudnnpy.Plan(), "Plan must be (problem, candidate, ...; got (): missing"),
     (lambda: cudnnpy.Plan.to_json(None, 1), "Plan.to_json must be (); got (1): too many"),
+    (lambda: cudnnpy.Plan.from_json(), "Plan.from_json must be (text, ...; got (): missing"),
+    (lambda: cudnnpy.DeviceProfile.load(), "DeviceProfile.load must be (name); got (): missing"),
     (lambda: NORM.forward_training(1, 2, 3, 4, 5), "BatchNormalization.forward_training ..., as running_mean="),
     (lambda: NORM.forward_inference(1, 2, 3, 4, 5), "BatchNormalization.forward_inference ..., as mean="),
 ]  # fmt: skip
@@ -309,6 +312,10 @@ def test_public_functions_are_pickled() -> None:
         (cudnnpy.Plan, "type object 'Plan' has no attribute 'X'. It has check_serves, "),
         (cudnnpy.Graph, "type object 'Graph' has no attribute 'X'. It has add, "),
         (reference.Convolution, "type object 'Convolution' has no attribute 'X'. It has algorithm, "),
+        (cudnnpy.torch.stats(), "'Stats' object has no attribute 'X'. It has "),
+        (cudnnpy.cache_info(), "'CacheInfo' object has no attribute 'X'. It has "),
+        (cudnnpy.availability.report(), "'Report' object has no attribute 'X'. It has "),
+        (store.Store("").info(), "'StoreInfo' object has no attribute 'X'. It has "),
         (cudnnpy.TensorSpec((1,)), "'TensorSpec' object has no attribute 'X'. It has alignment, "),
     ],
 )
