@@ -5,6 +5,8 @@ Floating-point inputs are accumulated in float64 and the result is rounded once.
 GPUs. Neither libcudnn nor cuda.core is loaded.
 """
 
+from types import ModuleType
+
 from cudnnpy._checks.public_dir import complete_module
 from cudnnpy.reference.activation import Activation, sigmoid
 from cudnnpy.reference.attention import Attention
@@ -40,3 +42,7 @@ if not TYPE_CHECKING:  # type checkers report unknown names
 
 
 complete_module(globals())
+
+# Modules are no names of this one, so that reference.softmax(x) raises the error that names the class.
+for _name in [name for name, value in globals().items() if isinstance(value, ModuleType) and not name.startswith("_")]:
+    del globals()[_name]
