@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
-from cudnnpy._checks.suggestions import Suggest, explain_keywords, explained, suggest_option
+from cudnnpy._checks.suggestions import explain_keywords, explained, suggest_option
 
 _ClassT = TypeVar("_ClassT", bound=type)
 
@@ -46,7 +46,7 @@ def complete_module(names: dict[str, Any]) -> None:
     names.setdefault("__getattr__", __getattr__)
     names["__dir__"] = lambda: sorted(public)
     for name in public:
-        value = names.get(name)
+        value: Any = names.get(name)
         if isinstance(value, type):
             if not hasattr(value, "__getattr__") and not getattr(value, "_is_protocol", False):
                 list_attributes(value)
@@ -81,7 +81,7 @@ class PublicDir(metaclass=_PublicDirType):
     """
 
     __slots__ = ()
-    _suggest: ClassVar[Suggest] = staticmethod(suggest_option)
+    _suggest: ClassVar[Any] = staticmethod(suggest_option)  # a suggestions.Suggest
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -153,8 +153,9 @@ def attribute_types(attribute: int) -> tuple[int, ...]:
 
 
 def _enumerator(name: str) -> None:
-    if not isinstance(name, str):
-        function_info(name)  # raises
+    given: object = name
+    if not isinstance(given, str):
+        function_info(name)  # raises TypeError
     if not any(name in enum.__members__ for enum in _api.ENUMS):
         raise AttributeError(missing(name))
 
