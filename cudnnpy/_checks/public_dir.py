@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from cudnnpy._checks.suggestions import explain_keywords, explained, suggest_option
@@ -50,7 +50,7 @@ def complete_module(names: dict[str, Any]) -> None:
         if isinstance(value, type):
             if not hasattr(value, "__getattr__") and not getattr(value, "_is_protocol", False):
                 list_attributes(value)
-        elif hasattr(value, "__qualname__"):
+        elif isinstance(value, FunctionType) or hasattr(value, "cache_clear"):
             names[name] = value = explained(value)
             value.__module__ = names["__name__"]  # where pickle finds it
 
