@@ -13,6 +13,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from cudnnpy import raw
+from cudnnpy._checks.public_dir import complete_module
 from cudnnpy._launch.proven_machines import why_not_proven
 from cudnnpy._process.cuda_state import CUDA_MAJORS, CudaState, cuda_state, error_text
 from cudnnpy._process.cuda_state import version_text as cuda_version_text
@@ -396,5 +397,4 @@ def _part_problems(owners: Owners) -> Iterator[str]:
             )
 
 
-def __dir__() -> list[str]:
-    return sorted(__all__)
+complete_module(globals())

@@ -24,6 +24,7 @@ from typing import Any, TypeAlias
 
 from cudnnpy import raw
 from cudnnpy._checks.option_values import as_elements, check_integer, error_repr
+from cudnnpy._checks.public_dir import complete_module
 from cudnnpy._core.owned import Owned
 from cudnnpy._core.values import check_attribute, integer
 from cudnnpy.handle import Handle
@@ -378,9 +379,10 @@ def _as_values(name: str, kind: int, value: Any) -> tuple[tuple[Any, ...], list[
     if kind == raw.CUDNN_TYPE_FRACTION:
         fractions = _as_fractions(name, wanted, value)
         return (), fractions
-    several = as_elements(value, _MAX_ELEMENTS)
+    several = None if isinstance(value, Owned) else as_elements(value, _MAX_ELEMENTS)
     several = (value,) if several is None else several
-    given = tuple([element if type(element) is int else _plain(element) for element in several])
+    # A descriptor is not asked for an attribute that it lacks, whose error would take longer than all else here.
+    given = tuple([one if type(one) is int or isinstance(one, Owned) else _plain(one) for one in several])
     return given, [_as_element(name, wanted, kind, element) for element in given]
 
 
@@ -426,5 +428,4 @@ def _as_element(name: str, wanted: str, kind: int, element: Any) -> Any:
     return element
 
 
-def __dir__() -> list[str]:
-    return sorted(__all__)
+complete_module(globals())

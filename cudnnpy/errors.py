@@ -24,7 +24,7 @@ Their tree, with the statuses that raise them::
 
 from __future__ import annotations
 
-from cudnnpy._checks.public_dir import PublicDir
+from cudnnpy._checks.public_dir import PublicDir, complete_module
 from cudnnpy._process.cuda_state import NO_DRIVER, cuda_problem, has_driver
 from cudnnpy._process.installation import to_install
 
@@ -232,5 +232,4 @@ class PlanningError(CudnnError):
         super().__init__(reason)
 
 
-def __dir__() -> list[str]:
-    return sorted(__all__)
+complete_module(globals())

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 from cudnnpy import raw
 from cudnnpy._checks.dtype_names import element_name
 from cudnnpy._checks.option_values import error_repr
+from cudnnpy._checks.public_dir import complete_module
 from cudnnpy._checks.suggestions import suggest_value
 from cudnnpy.typing import DataType, Dtype
 
@@ -51,6 +52,8 @@ def short_names(kind: type[_Enum]) -> dict[str, _Enum]:
     >>> names.short_names(raw.cudnnTensorFormat_t)["nhwc"].name
     'CUDNN_TENSOR_NHWC'
     """
+    if not (isinstance(kind, type) and issubclass(kind, IntEnum)):
+        raise TypeError(f"kind must be an enum, such as raw.cudnnActivationMode_t; got {error_repr(kind)}")
     found: dict[str, _Enum] = _short_names(kind)
     return found
 
@@ -84,7 +87,7 @@ def _short_name(member: IntEnum) -> str:
     return next(name for name, value in short_names(type(member)).items() if value is member)
 
 
-def enumerator(kind: type[_Enum], value: object, argument: str) -> _Enum:
+def enumerator(kind: type[_Enum], value: object, argument: str = "value") -> _Enum:
     """Return the enumerator of a short name; an enumerator of the enum is returned as it is.
 
     Parameters
@@ -109,17 +112,18 @@ def enumerator(kind: type[_Enum], value: object, argument: str) -> _Enum:
     >>> names.enumerator(raw.cudnnActivationMode_t, "relu", "mode").name
     'CUDNN_ACTIVATION_RELU'
     """
+    known = short_names(kind)
     if isinstance(value, kind):
         return value
     if not isinstance(value, str):
         raise TypeError(
             f"{argument} must be a name or a {kind.__name__}; got {error_repr(value)} ({type(value).__name__})"
         )
-    found: _Enum | None = short_names(kind).get(value.lower())
+    found: _Enum | None = known.get(value.lower())
     if found is None:
         raise ValueError(
-            f"{argument} must be one of {', '.join(map(repr, short_names(kind)))}; got {error_repr(value)}"
-            f"{suggest_value(value, short_names(kind))}"
+            f"{argument} must be one of {', '.join(map(repr, known))}; got {error_repr(value)}"
+            f"{suggest_value(value, known)}"
         )
     return found
 
@@ -155,5 +159,4 @@ def data_type(dtype: ElementType, argument: str = "dtype") -> raw.cudnnDataType_
     return enumerator(raw.cudnnDataType_t, getattr(dtype, "name", dtype) if name is None else name, argument)
 
 
-def __dir__() -> list[str]:
-    return sorted(__all__)
+complete_module(globals())

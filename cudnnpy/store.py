@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 
+from cudnnpy._checks.public_dir import complete_module
 from cudnnpy._planning.choice import Choice
 from cudnnpy.tuning.store import levels
 from cudnnpy.tuning.store.database import Store, StoreInfo
@@ -123,5 +124,4 @@ def add_layer(path: str | os.PathLike[str]) -> Store:
     return store
 
 
-def __dir__() -> list[str]:
-    return sorted(__all__)
+complete_module(globals())

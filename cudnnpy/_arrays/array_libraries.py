@@ -98,7 +98,7 @@ def spec_of(signature: ArrayMetadata, alignment: int = 16) -> TensorSpec:
         # cuda.core gives a negative stride in bytes, divided as if it were unsigned
         wrap = 2**64 // canonical.itemsize
         strides = tuple(stride - wrap if stride > wrap // 2 else stride for stride in strides)
-    return TensorSpec(tuple(shape), canonical.name, strides, alignment)
+    return TensorSpec._make((tuple(shape), canonical.name, strides, alignment))  # checked where it is used, by its name
 
 
 def _describe(array: Any) -> str:

@@ -19,6 +19,15 @@ ALIASES: dict[str, ElementName] = {
     "float8_e4m3": "float8_e4m3fn",
     "fp8_e4m3": "float8_e4m3fn",
     "fp8_e5m2": "float8_e5m2",
+    # NumPy's codes, as in array.dtype.str without the order of the bytes
+    "f8": "float64",
+    "f4": "float32",
+    "f2": "float16",
+    "i8": "int64",
+    "i4": "int32",
+    "i1": "int8",
+    "u1": "uint8",
+    "b1": "bool",
 }
 
 
@@ -34,6 +43,6 @@ def element_name(given: Any) -> ElementName | None:
         if isinstance(given, str)
         else getattr(given, "name", None) or getattr(given, "__name__", None) or str(given)
     )
-    name = name.rsplit(".", 1)[-1]
+    name = name.rsplit(".", 1)[-1].lstrip("<=|")
     name = ALIASES.get(name, name)
     return cast(ElementName, name) if name in ELEMENT_NAMES else None

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 from cudnnpy._checks.other_names import advice
 from cudnnpy._checks.public_dir import no_attribute
-from cudnnpy._checks.suggestions import explain_keywords, near, our_option
-
-_ClassT = TypeVar("_ClassT", bound=type)
+from cudnnpy._checks.suggestions import near, our_option
 
 
-def with_frontend_keywords(graph_class: _ClassT) -> _ClassT:
-    """Make the methods of a class explain unknown keywords, such as cudnn-frontend's."""
-    explain_keywords(graph_class, lambda _graph, unknown, known: _suggest(unknown, known))
-    return graph_class
-
-
-def _suggest(unknown: str, known: tuple[str, ...]) -> str:
-    """Return the end of the error for an unknown keyword."""
+def suggest_keyword(_graph: object, unknown: str, known: tuple[str, ...]) -> str:
+    """Return the end of the error for an unknown keyword, such as cudnn-frontend's."""
     arguments = advice("graph arguments").get(unknown, "").split()
     ours = [name for name in (*arguments, our_option(unknown)) if name in known]
     if not ours and unknown in advice("graph keywords"):

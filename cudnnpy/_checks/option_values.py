@@ -32,6 +32,7 @@ def error_repr(value: object) -> str:
         return f"an array ({type(value).__module__}.{type(value).__qualname__} of shape {tuple(shape)})"
     is_long = isinstance(value, str | bytes | list | tuple) and len(value) > MAX_SHOWN_CHARACTERS
     text = repr(value[:MAX_SHOWN_CHARACTERS] if is_long else value)  # type: ignore[index]
+    text = " ".join(text.split()) if "\n" in text else text  # of a list of arrays
     return text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[: MAX_SHOWN_CHARACTERS - 3]}..."
 
 

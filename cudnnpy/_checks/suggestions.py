@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import fields
 from difflib import get_close_matches
 from functools import wraps
-from inspect import CO_VARKEYWORDS, Signature, isfunction, signature
+from types import FunctionType
 from typing import Any, NoReturn, TypeAlias, TypeVar, cast
 
 from cudnnpy._checks.other_names import advice, advice_on_values
 
 _ClassT = TypeVar("_ClassT", bound=type)
 _FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
-_Suggest: TypeAlias = Callable[[Any, str, tuple[str, ...]], str]
+Suggest: TypeAlias = Callable[[Any, str, tuple[str, ...]], str]
 
 _SHOWN = 60  # characters of a name that are compared
 _CUTOFF = 0.75  # of difflib's ratio, for names that are meant
+_VARIABLE_KEYWORDS = 8  # inspect.CO_VARKEYWORDS
 
 
 def suggest_value(value: str, allowed: Iterable[str]) -> str:
@@ -62,18 +62,20 @@ def with_suggestions(options_class: _ClassT) -> _ClassT:
     return options_class
 
 
-def explain_keywords(kind: type, suggest: _Suggest) -> None:
+def explain_keywords(kind: type, suggest: Suggest) -> None:
     """Make the public methods that a class defines explain calls that do not fit, except those that take any keyword.
 
     `suggest` returns the end of the error from the object, the unknown keyword and the names of the arguments.
     """
-    for name, method in list(vars(kind).items()):
+    for name, attribute in list(vars(kind).items()):
+        wrap = type(attribute) if isinstance(attribute, classmethod | staticmethod) else lambda function: function
+        method: Any = getattr(attribute, "__func__", attribute)
         is_public = name == "__init__" or not name.startswith("_")
-        if is_public and isfunction(method) and not method.__code__.co_flags & CO_VARKEYWORDS:
-            setattr(kind, name, explained(method, suggest))
+        if is_public and isinstance(method, FunctionType) and not method.__code__.co_flags & _VARIABLE_KEYWORDS:
+            setattr(kind, name, wrap(explained(method, suggest)))
 
 
-def explained(function: _FunctionT, suggest: _Suggest = suggest_option) -> _FunctionT:
+def explained(function: _FunctionT, suggest: Suggest = suggest_option) -> _FunctionT:
     """Make a function or method explain unknown keywords, and arguments that are missing or too many."""
 
     @wraps(function)
@@ -87,15 +89,18 @@ def explained(function: _FunctionT, suggest: _Suggest = suggest_option) -> _Func
     return cast(_FunctionT, call)
 
 
-def _check_call(function: Any, given: tuple[Any, ...], named: dict[str, Any], suggest: _Suggest) -> None:
+def _check_call(function: Any, given: tuple[Any, ...], named: dict[str, Any], suggest: Suggest) -> None:
     """Raise TypeError for arguments that the signature of a function does not take."""
+    from inspect import Signature, signature  # importing cudnnpy.raw would take a tenth longer
+
     accepted, called = signature(function), function.__qualname__
     is_method = next(iter(accepted.parameters), "") in ("self", "cls") and bool(given)
     if called.endswith((".__init__", ".__new__")) and is_method:
         called = (given[0] if isinstance(given[0], type) else type(given[0])).__name__
     parameters = list(accepted.parameters.values())[is_method:]
     known = tuple(one.name for one in parameters)
-    if unknown := next((name for name in named if name not in known), ""):
+    takes_any = any(one.kind == one.VAR_KEYWORD for one in parameters)
+    if unknown := next((name for name in named if name not in known and not takes_any), ""):
         raise TypeError(
             f"an argument of {called} must be one of {', '.join(known)}; got {unknown!r:.80}"
             f"{suggest(given[0] if given else None, unknown, known)}"
@@ -121,6 +126,8 @@ def shown(argument: object) -> str:
 
 def suggest_argument(operation: object, unknown: str, known: tuple[str, ...]) -> str:
     """Return the end of the error for an unknown keyword of a layer's method, which may be an option of the layer."""
+    from dataclasses import fields
+
     kind: Any = type(operation)
     options = [option.name for option in fields(kind) if option.init]
     ours = unknown if unknown in options else our_option(unknown)

@@ -236,7 +236,7 @@ def _tensor(given: ParsedText, name: str, shape: tuple[int, ...], dtype: Element
         raise ValueError(
             f"{name}.strides must be 'packed', 'channels_last' or {len(shape)} integers; got {strides[:60]!r}"
         )
-    spec = check_spec(name, TensorSpec(shape, dtype, strides, given.values.get(f"{name}.alignment", 16)))
+    spec = check_spec(name, TensorSpec._make((shape, dtype, strides, given.values.get(f"{name}.alignment", 16))))
     whole = canonical_spec(spec, name)
     if byte_extent(whole) >= LIMIT:
         raise ValueError(f"{name} must fit into memory; got shape {shape}, strides {whole.strides}")
@@ -249,7 +249,7 @@ def _bias(given: ParsedText, result: TensorSpec) -> TensorSpec | None:
         if "bias.alignment" in given.values:
             raise ValueError(f"bias.alignment must come with the word bias; got {alignment} without it")
         return None
-    return check_spec("bias", TensorSpec((result.shape[1],), bias_dtype(result.dtype), None, alignment))
+    return check_spec("bias", TensorSpec._make(((result.shape[1],), bias_dtype(result.dtype), None, alignment)))
 
 
 def _read_dtype(text: str) -> str:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from operator import index
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from cudnnpy._checks.option_values import MAX_INT64, bounded, check_integer, check_shape, error_repr
+from cudnnpy._checks.public_dir import PublicDir
 from cudnnpy._checks.suggestions import explained
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy.typing import ElementName
@@ -31,7 +32,7 @@ class _TensorFields(NamedTuple):
     alignment: int = 16
 
 
-class TensorSpec(_TensorFields):
+class TensorSpec(PublicDir, _TensorFields):
     """Shape, data type, strides and alignment of a tensor: all that planning needs, without memory.
 
     Attributes
@@ -49,7 +50,11 @@ class TensorSpec(_TensorFields):
     Raises
     ------
     TypeError
-        The shape is not a sequence, or the data type is unknown. The other fields are checked where the tensor is used.
+        The shape is not a sequence of integers, or the data type is unknown, or the strides or the alignment are no integers.
+    ValueError
+        A size or a stride is negative, the strides are not one for each axis, or the alignment does not fit. Strides that make
+        elements overlap are refused where a tensor is used that may not have them: inputs of a Graph may, such as a stride of
+        0 on an axis along which values repeat.
 
     Examples
     --------
@@ -68,34 +73,35 @@ class TensorSpec(_TensorFields):
         strides: tuple[int, ...] | None = None,
         alignment: int = 16,
     ) -> Self:
-        """Check the data type, and that the shape is a sequence."""
-        given: object = shape
-        if not isinstance(given, Sequence) or isinstance(given, str):
-            raise TypeError(f"shape must be a tuple of sizes, such as (8, 64, 56, 56); got {error_repr(shape)}")
-        return super().__new__(cls, shape, dtype_of(dtype).name, strides, alignment)
+        """Check the fields, and bring them to canonical form."""
+        return super().__new__(cls, *_checked_fields("", shape, dtype, strides, alignment))
 
 
 def check_spec(name: str, spec: TensorSpec) -> TensorSpec:
-    """Validate a TensorSpec and return it in canonical form: integer shape, canonical dtype name, integer strides,
-    power-of-two alignment.
-    """
-    shape, dtype = check_shape(f"{name}.shape", spec.shape, low=0), dtype_of(spec.dtype, f"{name}.dtype")
-    strides = spec.strides
+    """Check the fields of a TensorSpec once more, which `_replace` does not, with the tensor's name in errors."""
+    return TensorSpec._make(_checked_fields(f"{name}.", *spec))
+
+
+def _checked_fields(
+    owner: str, shape: Any, dtype: Any, strides: Any, alignment: Any
+) -> tuple[tuple[int, ...], ElementName, tuple[int, ...] | None, int]:
+    """Return the fields in canonical form: integer shape, canonical dtype name, integer strides, power-of-two alignment."""
+    if not isinstance(shape, Sequence) or isinstance(shape, str):
+        raise TypeError(f"{owner}shape must be a tuple of sizes, such as (8, 64, 56, 56); got {error_repr(shape)}")
+    shape, element = check_shape(f"{owner}shape", shape, low=0), dtype_of(dtype, f"{owner}dtype")
     if strides is not None:
+        given, expected = strides, f"None, or a tuple of {len(shape)} integers of 0 or more"
         try:
-            strides = tuple(index(stride) for stride in bounded(strides))
+            strides = tuple(index(stride) for stride in bounded(given))
         except TypeError:
-            expected = f"None, or a tuple of {len(shape)} integers"
-            raise TypeError(f"{name}.strides must be {expected}; got {error_repr(strides)}") from None
-        if any(abs(stride) > MAX_INT64 for stride in strides):
-            raise ValueError(f"{name}.strides must be integers of 64 bits; got {', '.join(map(error_repr, strides))}")
-        if len(strides) != len(shape):
-            raise ValueError(f"{name}.strides must be {len(shape)} integers; got {error_repr(strides)} (shape {shape})")
-    expected = f"a power of two, {dtype.itemsize} or more for {dtype.name}"
-    alignment = check_integer(f"{name}.alignment", spec.alignment, dtype.itemsize, expected=expected)
+            raise TypeError(f"{owner}strides must be {expected}; got {error_repr(given)}") from None
+        if len(strides) != len(shape) or not all(0 <= stride <= MAX_INT64 for stride in strides):
+            raise ValueError(f"{owner}strides must be {expected}; got {error_repr(strides)} (shape {shape})")
+    expected = f"a power of two, {element.itemsize} or more for {element.name}"
+    alignment = check_integer(f"{owner}alignment", alignment, element.itemsize, expected=expected)
     if alignment & (alignment - 1):
-        raise ValueError(f"{name}.alignment must be {expected}; got {alignment}")
-    return TensorSpec(shape, dtype.name, strides, alignment)
+        raise ValueError(f"{owner}alignment must be {expected}; got {alignment}")
+    return shape, element.name, strides, alignment
 
 
 def packed_strides(shape: Sequence[int], order: Sequence[int] | None = None) -> tuple[int, ...]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, TypeVa
 
 from cudnnpy import raw
 from cudnnpy._checks.public_dir import PublicDir
-from cudnnpy._checks.suggestions import explained
 from cudnnpy._process.module_state import declare, in_forked_child
 from cudnnpy.errors import ClosedError, CudnnError
 
@@ -119,11 +118,6 @@ class Owned(PublicDir, Generic[PointerT]):
     _pointer: PointerT | None = None
     _life: _Lifetime | None = None
     _was_forked = False
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "__init__" in vars(cls):
-            cls.__init__ = explained(cls.__init__)  # type: ignore[method-assign]
 
     @contextmanager
     def _created(self, *arguments: Any) -> Iterator[None]:

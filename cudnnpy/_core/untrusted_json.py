@@ -46,7 +46,7 @@ def spec_of(name: str, given: Any) -> TensorSpec:
     except TypeError as error:
         raise ValueError(str(error)) from error
     (alignment,) = integers(f"{name}.alignment", [alignment], size)
-    spec = TensorSpec(sizes, dtype, steps, alignment)
+    spec = TensorSpec._make((sizes, dtype, steps, alignment))
     if not size or dtype_of(dtype).name != dtype or alignment & (alignment - 1):
         raise ValueError(f"{name} must have a known dtype, and its alignment; got {str(dtype)[:60]!r}, {alignment}")
     if byte_extent(spec) >= LIMIT or math.prod(sizes) >= LIMIT:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from cudnnpy._checks.options import Options
 from cudnnpy._checks.public_dir import no_attribute
-from cudnnpy._checks.suggestions import explain_keywords, refuse_call, suggest_argument
+from cudnnpy._checks.suggestions import refuse_call, suggest_argument
 from cudnnpy._core.cache_token import CacheToken, cache_token
 from cudnnpy._launch import dispatch
 
@@ -23,14 +23,11 @@ class ArrayOperation(Options):
     Objects of one class with equal options share a cache token, and so they share plans.
     """
 
+    _suggest = staticmethod(suggest_argument)
     _token: CacheToken
     # _run(name, operation, implementation, names, inputs, outs, stream, *arguments) returns the result, or a tuple of the
     # results. `names` are the names of the inputs and of the results. A result that is None in `outs` becomes a new array.
     _run: ClassVar[Callable[..., Any]] = staticmethod(dispatch.run)
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        explain_keywords(cls, suggest_argument)
 
     def _derived(self) -> dict[str, Any]:
         return {"_token": cache_token(type(self), *self._fields().values())}

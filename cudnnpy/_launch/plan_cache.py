@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from cudnnpy._checks.option_values import check_integer
+from cudnnpy._checks.public_dir import list_attributes
 from cudnnpy._core.cache_token import CacheToken
 from cudnnpy._launch import launcher
 from cudnnpy._process.module_state import declare
@@ -20,6 +21,7 @@ _limit = DEFAULT_LIMIT
 _generation = 0
 
 
+@list_attributes
 class CacheInfo(NamedTuple):
     """The state of the calling thread's plan cache, and of the direct launches of the whole process.
 

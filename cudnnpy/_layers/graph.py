@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex, cast
 from cudnnpy import raw
 from cudnnpy._arrays.array_libraries import read_metadata, spec_of
 from cudnnpy._arrays.device_array import empty
-from cudnnpy._checks.frontend_names import missing, with_frontend_keywords
+from cudnnpy._checks.frontend_names import missing, suggest_keyword
 from cudnnpy._checks.option_values import (
     as_elements,
     bounded,
@@ -146,7 +146,6 @@ if TYPE_CHECKING:
     from cudnnpy.tuning.profiles.device_profile import DeviceProfile
 
 
-@with_frontend_keywords
 class Graph(PublicDir):
     """An operation graph with planning options.
 
@@ -197,6 +196,7 @@ class Graph(PublicDir):
     compute_dtype: ElementName  #: the data type of intermediate results
     inputs: list[Node]  #: in the order of tensor()
     outputs: list[Node]  #: in the order of output()
+    _suggest = staticmethod(suggest_keyword)
 
     if not TYPE_CHECKING:  # type checkers report unknown attributes
 
@@ -348,7 +348,7 @@ class Graph(PublicDir):
             )
         kind, there = self._usual_dtype(node) if dtype is None else dtype_of(dtype).name, node.spec
         if strides is not None:
-            there = _in_graph_form(TensorSpec(node.shape, kind, cast(Any, strides)), name)
+            there = _in_graph_form(TensorSpec(node.shape, kind)._replace(strides=cast(Any, strides)), name)
             check_distinct(there, name)
         self._set_layout(node, ragged, reordering, None)
         if not has_same_layout(node.spec, there):  # otherwise the strides of axes of size 1 stay

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from cudnnpy._checks.public_dir import list_attributes
 from cudnnpy._launch.steps import Executable
 from cudnnpy._planning import known_issues
 from cudnnpy._planning.choice import Choice, Engine
@@ -96,6 +97,7 @@ class _Described:
     store_layer: str = recorded()  #: the layer of the store that had the choice; "" if it was made now
 
 
+@list_attributes
 @dataclass
 class Candidate(_Described):
     """One way to run a problem, with the reason if it is rejected: a choice, and the means to plan it.

@@ -7,6 +7,7 @@ enumerators of cudnnpy.raw, and are read back as short names. Values that C chec
 BadParameterError or NotSupportedError.
 """
 
+from cudnnpy._checks.public_dir import complete_module
 from cudnnpy.descriptors.arithmetic import OpTensorDescriptor, ReduceTensorDescriptor
 from cudnnpy.descriptors.choosing import AlgorithmCandidate, AlgorithmChoice, choose_algorithm, workspace_size
 from cudnnpy.descriptors.convolution import ConvolutionDescriptor
@@ -54,6 +55,4 @@ __all__ = [
 for _name in __all__:  # users find them in cudnnpy.descriptors
     globals()[_name].__module__ = __name__
 
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+complete_module(globals())

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cudnnpy._checks.public_dir import complete_module
 from cudnnpy.raw import _api
 from cudnnpy.raw._consistency import version_text
 from cudnnpy.raw._functions import function
@@ -152,6 +153,9 @@ def attribute_types(attribute: int) -> tuple[int, ...]:
 
 
 def _enumerator(name: str) -> None:
+    given: object = name
+    if not isinstance(given, str):
+        function_info(name)  # raises TypeError
     if not any(name in enum.__members__ for enum in _api.ENUMS):
         raise AttributeError(missing(name))
 
@@ -168,5 +172,4 @@ if not TYPE_CHECKING:  # a type checker takes the names from _api.pyi
         return globals().setdefault(name, value)
 
 
-def __dir__() -> list[str]:
-    return sorted(__all__)
+complete_module(globals())

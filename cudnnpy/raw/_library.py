@@ -220,7 +220,7 @@ def ctype(spelling: str) -> Any:
     >>> raw.ctype("size_t").__name__
     'c_ulong'
     """
-    name = spelling.replace("const ", "").replace("[]", "*").replace("struct ", "").strip()
+    name = str(spelling).replace("const ", "").replace("[]", "*").replace("struct ", "").strip()
     depth = name.count("*")
     name = name.replace("*", "").replace("const", "").strip()
     kind: Any

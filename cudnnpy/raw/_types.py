@@ -28,9 +28,8 @@ class Enumeration(IntEnum, metaclass=EnumerationType):
     @classmethod
     def _missing_(cls, value: object) -> Never:
         names = [f"{member:d} ({member})" for member in cls]
-        raise ValueError(
-            f"{cls.__name__} must be one of {', '.join(names[:20])}{', ...' * (len(names) > 20)}; got {value!r}"
-        )
+        text = f"{cls.__name__} must be one of {', '.join(names[:20])}{', ...' * (len(names) > 20)}; got {value!r:.80}"
+        raise ValueError(f"{text}. Type raw.{value}" if value in cls._member_map_ else text)
 
 
 def handle(name: str, struct: type[Structure]) -> Any:

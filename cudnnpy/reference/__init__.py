@@ -5,7 +5,9 @@ Floating-point inputs are accumulated in float64 and the result is rounded once.
 GPUs. Neither libcudnn nor cuda.core is loaded.
 """
 
-from cudnnpy._checks.suggestions import explained
+from types import ModuleType
+
+from cudnnpy._checks.public_dir import complete_module
 from cudnnpy.reference.activation import Activation, sigmoid
 from cudnnpy.reference.attention import Attention
 from cudnnpy.reference.batch_normalization import BatchNormalization
@@ -15,8 +17,6 @@ from cudnnpy.reference.graph import run, tolerance
 from cudnnpy.reference.pooling import Pooling
 from cudnnpy.reference.softmax import Softmax
 from cudnnpy.reference.transpose import ConvolutionTranspose
-
-run, tolerance = explained(run), explained(tolerance)
 
 __all__ = [
     "Activation",
@@ -41,5 +41,8 @@ if not TYPE_CHECKING:  # type checkers report unknown names
         raise AttributeError(missing_in_reference(name, __all__))
 
 
-def __dir__() -> list[str]:
-    return sorted(__all__)
+complete_module(globals())
+
+# Modules are no names of this one, so that reference.softmax(x) raises the error that names the class.
+for _name in [name for name, value in globals().items() if isinstance(value, ModuleType) and not name.startswith("_")]:
+    del globals()[_name]

@@ -14,15 +14,13 @@ PyTorch; `enable` does.
 
 from typing import TYPE_CHECKING
 
-from cudnnpy._checks.suggestions import explained
+from cudnnpy._checks.public_dir import complete_module
 from cudnnpy.torch.fallback_stats import Stats, reset_stats, stats
 from cudnnpy.torch.registration import disable, enable, is_enabled
 
 __all__ = ["Stats", "disable", "enable", "is_enabled", "reset_stats", "stats"]
 
-for _name in __all__:  # users find them in cudnnpy.torch
-    globals()[_name].__module__ = __name__
-enable, disable = explained(enable), explained(disable)
+Stats.__module__ = __name__  # where users find it
 
 if not TYPE_CHECKING:  # type checkers report unknown names
 
@@ -31,5 +29,4 @@ if not TYPE_CHECKING:  # type checkers report unknown names
         raise AttributeError(f"module 'cudnnpy.torch' has no attribute {name!r}. {advice}")
 
 
-def __dir__() -> list[str]:
-    return sorted(__all__)
+complete_module(globals())

@@ -57,7 +57,7 @@ def operations(x: tuple[int, ...]) -> dict[str, tuple[Callable[..., Any], list[t
         "softmax": (lambda nn, a: nn.Softmax().forward(a), [x]),
         "activation": (lambda nn, a: nn.Activation("tanh").forward(a), [x]),
         "batch normalization": (
-            lambda nn, a, s, b, m: nn.BatchNormalization().forward_inference(a, s, b, m, b * b + 1),
+            lambda nn, a, s, b, m: nn.BatchNormalization().forward_inference(a, s, b, mean=m, variance=b * b + 1),
             [x, (c,), (c,), (c,)],
         ),
     }

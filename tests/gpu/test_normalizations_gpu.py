@@ -75,10 +75,14 @@ def test_smoke_channels_of_no_elements(layout: str, shape: tuple[int, ...], dtyp
     kind = wide(dtype)
     scale, bias, running_mean, running_variance = (normal((3,), kind, seed) for seed in range(4))
     for activation in (None, "relu"):
-        given = x, scale, bias, running_mean, running_variance
-        _, *statistics = check("BatchNormalization", options, "forward_training", *given, activation=activation)
+        running = {"running_mean": running_mean, "running_variance": running_variance}
+        given = x, scale, bias
+        _, *statistics = check(
+            "BatchNormalization", options, "forward_training", *given, **running, activation=activation
+        )
     np.testing.assert_array_equal(running_mean, normal((3,), kind, 2))
-    check("BatchNormalization", options, "forward_inference", x, scale, bias, running_mean, np.abs(running_variance))
+    means = {"mean": running_mean, "variance": np.abs(running_variance)}
+    check("BatchNormalization", options, "forward_inference", x, scale, bias, **means)
     check("BatchNormalization", options, "backward", x, x, scale, *statistics)
     check(
         "BatchNormalization", options, "backward", x, x, scale, out_scale=bias, out_bias=scale + 1, parameter_beta=0.5
@@ -92,11 +96,11 @@ def test_batches_without_parameters(shape: tuple[int, ...], dtype: str) -> None:
     x, dy = normal(shape, dtype), normal(shape, dtype, 1)
     kind, count = wide(dtype), (shape[1],)
     for parameters in ((None, None), (normal(count, kind, 2), None), (None, normal(count, kind, 3))):
-        running = normal(count, kind, 4), np.abs(normal(count, kind, 5))
+        running = {"running_mean": normal(count, kind, 4), "running_variance": np.abs(normal(count, kind, 5))}
         _, *saved = check(
-            "BatchNormalization", EPSILON, "forward_training", x, *parameters, *running, average_factor=-1.0
+            "BatchNormalization", EPSILON, "forward_training", x, *parameters, **running, average_factor=-1.0
         )
-        means = normal(count, kind, 6), np.abs(normal(count, kind, 7)) + 0.5
-        check("BatchNormalization", EPSILON, "forward_inference", x, *parameters, *means)
+        means = {"mean": normal(count, kind, 6), "variance": np.abs(normal(count, kind, 7)) + 0.5}
+        check("BatchNormalization", EPSILON, "forward_inference", x, *parameters, **means)
         check("BatchNormalization", EPSILON, "backward", dy, x, parameters[0], *saved, bias=parameters[1] is not None)
         check("BatchNormalization", EPSILON, "backward", dy, x, parameters[0], bias=parameters[1] is not None)

@@ -103,7 +103,7 @@ def _batch_norm() -> list[np.ndarray]:
     mean, variance = (CHANNELS[name].ravel().copy() for name in ("mean", "variance"))
     scale, bias = (CHANNELS[name].ravel() for name in ("scale", "bias"))
     y, saved, inverse = reference.BatchNormalization().forward_training(
-        X, scale, bias, mean, variance, average_factor=0.1
+        X, scale, bias, running_mean=mean, running_variance=variance
     )
     return [last(y), *(values.reshape(1, 32, 1, 1) for values in (saved, inverse, mean, variance))]
 

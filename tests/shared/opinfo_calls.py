@@ -184,8 +184,9 @@ def batch_norm(
 ) -> Computed:
     layer = nn.BatchNormalization("spatial", eps)
     if not training:  # which has no gradient in cuDNN
-        return Computed(layer.forward_inference(x, weight, bias, running_mean, running_var))
-    y, *saved = layer.forward_training(x, weight, bias, running_mean, running_var, average_factor=momentum)
+        return Computed(layer.forward_inference(x, weight, bias, mean=running_mean, variance=running_var))
+    running = {"running_mean": running_mean, "running_variance": running_var}
+    y, *saved = layer.forward_training(x, weight, bias, **running, average_factor=momentum)
 
     def gradients(dy: Any) -> dict[str, Any]:
         dx, dweight, dbias = layer.backward(dy, x, weight, *saved, bias=bias is not None)

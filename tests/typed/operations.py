@@ -75,8 +75,8 @@ shape = pooling.output_shape((1, 3, 8, 8))
 result = cudnnpy.Softmax("log", "instance", layout="NHWC").forward(x)
 result = cudnnpy.Softmax(algorithm="fast").backward(dy, x)
 batch = cudnnpy.BatchNormalization("per_activation", epsilon=1e-3)
-result, mean, inverse = batch.forward_training(x, w, w, w, w, average_factor=0.1, activation="relu")
-result = batch.forward_inference(x, w, w, mean, w)
+result, mean, inverse = batch.forward_training(x, w, w, running_mean=w, running_variance=w, activation="relu")
+result = batch.forward_inference(x, w, w, mean=mean, variance=w)
 result, dscale, dbias = batch.backward(dy, x, w, mean, inverse)
 
 # Graphs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 
 from cudnnpy._checks.preferences import PREFERENCES
 from cudnnpy.cli import text_table
@@ -47,6 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     text = " ".join(options.problem)
+    if os.path.isfile(text):
+        raise UsageError(f"{text}: a problem must be named, and cudnnpy plan takes a file of problems")
     is_ordinal = options.device.isascii() and options.device.isdigit()
     if options.measure and not is_ordinal:
         raise UsageError(f"--measure must be used on a GPU of this machine; got the device profile {options.device}")

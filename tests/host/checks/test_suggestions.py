@@ -12,8 +12,9 @@ import pytest
 from messages import says
 
 import cudnnpy
+import cudnnpy.availability
 import cudnnpy.torch
-from cudnnpy import descriptors, reference
+from cudnnpy import descriptors, names, raw, reference, store
 from cudnnpy._checks.other_names import advice, advice_on_values
 from cudnnpy._checks.suggestions import suggest_value
 
@@ -228,7 +229,23 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: descriptors.PoolingDescriptor("max"), "PoolingDescriptor must be (mode, window, *, ...; got ('max'): missing"),
     (lambda: descriptors.RNNDescriptor(1), "RNNDescriptor must be (); got (1): too many positional arguments"),
     (lambda: cudnnpy.TensorSpec((1,), layout="NHWC"), "TensorSpec must be one of ...; got 'layout'. The axes are ..."),
-    (lambda: NORM.forward_training(1, 2, 3, 4, 5, 0.1), "BatchNormalization.forward_training ..., as average_factor="),
+    (lambda: raw.call(), "call must be (name, *arguments, **named); got (): missing"),
+    (lambda: raw.check(), "check must be (status, function=''); got (): missing"),
+    (lambda: raw.check(0, 1, 2), "check must be (status, function=''); got (0, 1, 2): too many"),
+    (lambda: raw.prototype(), "prototype must be (name); got (): missing"),
+    (lambda: raw.load(1), "load must be (); got (1): too many"),
+    (lambda: raw.bound(), "bound must be (name); got (): missing"),
+    (lambda: names.enumerator("relu"), "enumerator must be (kind, value, argument='value'); got ('relu'): missing"),
+    (lambda: reference.sigmoid(), "sigmoid must be (x, out=None, ...; got (): missing"),
+    (lambda: store.Store(), "Store must be (path, *, read_only=False); got (): missing"),
+    (lambda: store.Store("").put(), "Store.put must be (entry, *, ...; got (): missing"),
+    (lambda: cudnnpy.DeviceArray(), "DeviceArray must be (buffer, shape, ...; got (): missing"),
+    (lambda: cudnnpy.Plan(), "Plan must be (problem, candidate, ...; got (): missing"),
+    (lambda: cudnnpy.Plan.to_json(None, 1), "Plan.to_json must be (); got (1): too many"),
+    (lambda: cudnnpy.Plan.from_json(), "Plan.from_json must be (text, ...; got (): missing"),
+    (lambda: cudnnpy.DeviceProfile.load(), "DeviceProfile.load must be (name); got (): missing"),
+    (lambda: NORM.forward_training(1, 2, 3, 4, 5), "BatchNormalization.forward_training ..., as running_mean="),
+    (lambda: NORM.forward_inference(1, 2, 3, 4, 5), "BatchNormalization.forward_inference ..., as mean="),
 ]  # fmt: skip
 
 
@@ -240,6 +257,27 @@ def test_a_call_that_does_not_fit_is_told_with_the_signature() -> None:
 
 def test_public_functions_are_pickled() -> None:
     assert pickle.loads(pickle.dumps(cudnnpy.to_numpy)) is cudnnpy.to_numpy
+
+
+@pytest.mark.parametrize(
+    ("owner", "text"),
+    [
+        (cudnnpy.names, "module 'cudnnpy.names' has no attribute 'X'. It has ElementType, data_type, "),
+        (store, "module 'cudnnpy.store' has no attribute 'X'. It has Choice, "),
+        (descriptors, "module 'cudnnpy.descriptors' has no attribute 'X'. It has ActivationDescriptor, "),
+        (cudnnpy.Plan, "type object 'Plan' has no attribute 'X'. It has check_serves, "),
+        (cudnnpy.Graph, "type object 'Graph' has no attribute 'X'. It has add, "),
+        (reference.Convolution, "type object 'Convolution' has no attribute 'X'. It has algorithm, "),
+        (cudnnpy.torch.stats(), "'Stats' object has no attribute 'X'. It has "),
+        (cudnnpy.cache_info(), "'CacheInfo' object has no attribute 'X'. It has "),
+        (cudnnpy.availability.report(), "'Report' object has no attribute 'X'. It has "),
+        (store.Store("").info(), "'StoreInfo' object has no attribute 'X'. It has "),
+        (cudnnpy.TensorSpec((1,)), "'TensorSpec' object has no attribute 'X'. It has alignment, "),
+    ],
+)
+def test_a_module_class_or_object_lists_what_it_has(owner: Any, text: str) -> None:
+    with pytest.raises(AttributeError, match=f"^{re.escape(text)}"):
+        owner.X
 
 
 def test_an_object_lists_what_it_has() -> None:

@@ -307,6 +307,7 @@ class TestTheStore:
             "--measure must be used on a GPU of this machine; got the device profile x.json",
         ),
         ((TEXT, "--device", "x.json"), "x.json: cannot be read as a device profile: No such file or directory"),
+        ((__file__, "--device", "h200"), "a problem must be named, and cudnnpy plan takes a file of problems"),
         ((TEXT, "--device", ""), "'': cannot be read as a device profile: No such file or directory"),
     ],
 )

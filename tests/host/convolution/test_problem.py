@@ -174,7 +174,7 @@ def no_c(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def spec(*shape: int, dtype: str = "float32", strides: tuple[int, ...] | None = None) -> TensorSpec:
-    return TensorSpec(shape, dtype, strides)
+    return TensorSpec(())._replace(shape=shape, dtype=dtype, strides=strides)
 
 
 BAD_CALLS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
@@ -235,6 +235,13 @@ BAD_CALLS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exce
     ),
     (
         {},
+        ("forward", spec(2, 4, 8, 8, strides=(256, 64, 8, -1)), W),
+        {},
+        ValueError,
+        r"x\.strides must be None, or a tuple of 4 integers of 0 or more; got \(256, 64, 8, -1\)",
+    ),
+    (
+        {},
         ("forward", spec(2, 4, 8, 8, strides=(256, 64, 4, 1)), W),
         {},
         ValueError,
@@ -245,7 +252,7 @@ BAD_CALLS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exce
         ("forward", spec(2, 4, 8, 8, strides=(64, 8, 1)), W),
         {},
         ValueError,
-        r"x\.strides must be 4 integers; got \(64, 8, 1\) \(shape \(2, 4, 8, 8\)\)",
+        r"x\.strides must be None, or a tuple of 4 integers of 0 or more; got \(64, 8, 1\) \(shape \(2, 4, 8, 8\)\)",
     ),
     (
         {},
@@ -262,7 +269,7 @@ BAD_CALLS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exce
         ("forward", X._replace(strides=("a", 1, 1, 1)), W),
         {},
         TypeError,
-        r"x\.strides must be None, or a tuple of 4 integers; got \('a', 1, 1, 1\)",
+        r"x\.strides must be None, or a tuple of 4 integers of 0 or more; got \('a', 1, 1, 1\)",
     ),
     ({}, ("forward", X._replace(alignment=0), W), {}, ValueError, r"x.alignment must be a power of two, 4.*; got 0"),
     ({}, ("forward", X._replace(alignment=12), W), {}, ValueError, r"x.alignment must be a power of two.*; got 12"),

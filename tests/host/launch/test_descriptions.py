@@ -68,7 +68,10 @@ def calls(x: Shape) -> dict[str, tuple[Callable[..., Any], list[Shape]]]:
         "softmax": (nn.Softmax().forward, [x]),
         "the gradient of softmax": (nn.Softmax().backward, [x, x]),
         "batch normalization": (batch.forward_training, [x, (c,), (c,)]),
-        "inference": (batch.forward_inference, [x, (c,), (c,), (c,), (c,)]),
+        "inference": (
+            lambda a, s, b, m, v: batch.forward_inference(a, s, b, mean=m, variance=v),
+            [x, (c,), (c,), (c,), (c,)],
+        ),
         "the gradient of batch normalization": (batch.backward, [x, x, (c,)]),
     }
 

@@ -16,6 +16,7 @@ from cudnnpy._planning.selection import choose
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 LAST = (64 * 1600, 1, 64 * 40, 64)
+RUNNING = ("running_mean", "running_variance")
 FILLS = {"float64": "cudnnSetTensor"}
 
 
@@ -48,12 +49,13 @@ def test_batches_of_no_elements(stand_in: StandInDevice, shape: Any, dtype: str)
     fill = FILLS.get(dtype, "cuMemsetD32Async")
     batch = cudnnpy.BatchNormalization()
     running = [Array(3, dtype=wide(dtype)) for _ in range(2)]
-    assert told(batch.forward_training(x, scale, scale, *running, activation="relu")) == [y, row, row]
+    named = dict(zip(RUNNING, running, strict=True))
+    assert told(batch.forward_training(x, scale, scale, **named, activation="relu")) == [y, row, row]
     assert {launch.name for launch in stand_in.launches} == {fill}
     written = {address for launch in stand_in.launches for address in launch.addresses.values()}
     assert not {array.pointer for array in running} & written  # they stay as they are
     assert launched(stand_in) == [fill] * 2
-    assert told(batch.forward_inference(x, scale, scale, *running)) == [y]
+    assert told(batch.forward_inference(x, scale, scale, mean=running[0], variance=running[1])) == [y]
     assert launched(stand_in) == []
     assert told(batch.backward(x, x, scale)) == [y, row, row]
     assert launched(stand_in) == [fill] * 2
@@ -67,8 +69,9 @@ def test_batches_of_no_elements(stand_in: StandInDevice, shape: Any, dtype: str)
 def test_batches_of_no_channels(stand_in: StandInDevice, shape: Any) -> None:
     x, none = Array(*shape), Array(0)
     batch = cudnnpy.BatchNormalization()
-    assert told(batch.forward_training(x, None, None, none, Array(0))) == [(shape, "float32"), *[((0,), "float32")] * 2]
-    assert told(batch.forward_inference(x, None, None, none, none)) == [(shape, "float32")]
+    running = dict(zip(RUNNING, (none, Array(0)), strict=True))
+    assert told(batch.forward_training(x, **running)) == [(shape, "float32"), *[((0,), "float32")] * 2]
+    assert told(batch.forward_inference(x, None, None, mean=none, variance=none)) == [(shape, "float32")]
     assert told(batch.backward(x, x)) == [(shape, "float32"), None, None]
     assert launched(stand_in) == []
 

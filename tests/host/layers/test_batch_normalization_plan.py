@@ -242,7 +242,7 @@ def test_batch_normalization_as_planned_is_the_reference(engines: Engines, monke
         }
         running = running if with_running else {}
         right = {name: array.copy() for name, array in running.items()}
-        expected = theirs.forward_training(x, scale, bias, *right.values(), average_factor=factor)
+        expected = theirs.forward_training(x, scale, bias, **right, average_factor=factor)
         names = "x", "scale", "bias", "running_mean", "running_variance", "out", "saved_mean", "saved_inverse_variance"
         arrays = {"x": x, **parameters, **running}
         found, _ = planned(ours, type(ours)._forward_training, names, arrays, factor, None, 1.0, 0.0)

@@ -121,6 +121,7 @@ def test_the_reference_names_its_own_classes() -> None:
         ("conv2d", ": type cudnnpy.reference.Convolution(padding=, stride=, dilation=, groups=).forward(x, w, bias)"),
         ("ConvHandle", ": type cudnnpy.reference.Convolution(padding=, stride=), which computes with NumPy"),
         ("Convolutoin", ". Did you mean 'Convolution'?"),
+        ("softmax", ". Did you mean 'Softmax'?"),
         ("to_device", ": type cudnnpy.to_device"),
         ("_private", ""),
     ):

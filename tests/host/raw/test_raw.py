@@ -48,7 +48,7 @@ def test_a_function_is_bound_once_and_stays_the_same_object() -> None:
     assert (
         python(
             "from cudnnpy import raw\n"
-            "from cudnnpy.raw import bound\n"
+            "from cudnnpy.raw._library import bound\n"
             "first = raw.cudnnGetVersion\n"
             "print(first() == first(), first is raw.cudnnGetVersion, bound.cache_info().misses)"
         )

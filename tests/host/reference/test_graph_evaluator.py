@@ -99,8 +99,9 @@ def test_batch_normalization_is_the_layer(shape: Any, factor: float, seed: int) 
     row = (1, shape[1], 1, 1)
     scale, bias, mean, dispersion = (normal_numbers(seed + n, row) for n in (2, 3, 4, 5))
     variance = dispersion**2
-    layer, old = reference.BatchNormalization(), [mean.ravel().copy(), variance.ravel().copy()]
-    expected = layer.forward_training(x, scale.ravel(), bias.ravel(), *old, average_factor=factor)
+    old = {"running_mean": mean.ravel().copy(), "running_variance": variance.ravel().copy()}
+    layer = reference.BatchNormalization()
+    expected = layer.forward_training(x, scale.ravel(), bias.ravel(), **old, average_factor=factor)
     arrays = {"x": x, "scale": scale, "bias": bias, "mean": mean, "var": variance}
     g = Graph(compute_dtype="float64")
     nodes = {name: node_of(g, name, array) for name, array in arrays.items()}
@@ -116,7 +117,7 @@ def test_batch_normalization_is_the_layer(shape: Any, factor: float, seed: int) 
     for number, node in enumerate(made):
         g.output(f"y{number}", node)
     found = list(reference.run(g, arrays).values())
-    for one, other in zip(found, (*expected, *old), strict=True):
+    for one, other in zip(found, (*expected, *old.values()), strict=True):
         assert_close(one.reshape(other.shape), other)
 
     arrays = {"dy": dy, "x": x, "scale": scale, "mean": found[1], "inverse": found[2]}

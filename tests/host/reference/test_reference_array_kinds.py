@@ -61,7 +61,12 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "Activation.backward": (Activation("tanh").backward, (X, X, X)),
     "sigmoid": (reference.sigmoid, (X,)),
     "BatchNormalization.forward_training": (first(reference.BatchNormalization().forward_training), (X, P, P)),
-    "BatchNormalization.forward_inference": (reference.BatchNormalization().forward_inference, (X, P, P, P, ONES)),
+    "BatchNormalization.forward_inference": (
+        lambda x, scale, bias, mean, variance, **options: reference.BatchNormalization().forward_inference(
+            x, scale, bias, mean=mean, variance=variance, **options
+        ),
+        (X, P, P, P, ONES),
+    ),
     "BatchNormalization.backward": (first(reference.BatchNormalization().backward), (X, X, P)),
 }
 

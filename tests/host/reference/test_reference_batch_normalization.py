@@ -27,6 +27,7 @@ from reference_checks import (
 from cudnnpy.reference import BatchNormalization
 from cudnnpy.reference._arrays import rounded
 
+RUNNING = ("running_mean", "running_variance")
 FIRST = {2: "NCHW", 3: "NCW", 4: "NCHW", 5: "NCDHW"}
 LAST = {2: "NHWC", 3: "NWC", 4: "NHWC", 5: "NDHWC"}
 memories = st.sampled_from(MEMORY)
@@ -120,7 +121,8 @@ def test_training_and_gradients_match_the_textbook(
     ]
 
     given_ = scale if with_scale else None, bias if with_bias else None
-    y, mean, inverse = op.forward_training(x, *given_, running_mean, running_variance, average_factor=factor)
+    averages = {"running_mean": running_mean, "running_variance": running_variance}
+    y, mean, inverse = op.forward_training(x, *given_, **averages, average_factor=factor)
     assert_close(y, problem.in_layout(expected))
     assert_close(mean, batch_mean)
     assert_close(inverse, 1 / np.sqrt(variance + problem.epsilon))
@@ -150,7 +152,7 @@ def test_inference_matches_the_textbook(problem: Problem, with_scale: bool, with
     apart = (problem.flat(x) - column["mean"]) / column["deviation"]
     expected = problem.in_layout(column["scale"] * apart + column["bias"])
     given_ = scale if with_scale else None, bias if with_bias else None
-    assert_close(problem.operation.forward_inference(x, *given_, mean, variance), expected)
+    assert_close(problem.operation.forward_inference(x, *given_, mean=mean, variance=variance), expected)
 
 
 @settings(deadline=None, max_examples=200)
@@ -169,7 +171,8 @@ def test_scales_dtypes_and_out(problem: Problem, dtype: Any, alpha: float, beta:
         return op.forward_training(x, *parameters(x, 2), **options)[0]
 
     def inference(x: np.ndarray, **options: Any) -> np.ndarray:
-        return op.forward_inference(x, *parameters(x, 4), **options)
+        scale, bias, mean, variance = parameters(x, 4)
+        return op.forward_inference(x, scale, bias, mean=mean, variance=variance, **options)
 
     def gradient(dy: np.ndarray, x: np.ndarray, **options: Any) -> np.ndarray:
         return op.backward(dy, x, *parameters(x, 1), **options)[0]
@@ -194,14 +197,17 @@ def test_statistics_are_rounded_once(problem: Problem, dtype: Any, factor: float
     scale, bias, running_mean, running_variance = problem.parameters(4, wide)
     batch = [np.zeros(problem.parameter_shape) for _ in range(2)]
     parameters64 = [array.astype(np.float64) for array in (scale, bias)]
-    _, exact_mean, exact_inverse = op.forward_training(x.astype(np.float64), *parameters64, *batch, average_factor=1.0)
+    of_batch = dict(zip(RUNNING, batch, strict=True))
+    exact = op.forward_training(x.astype(np.float64), *parameters64, **of_batch, average_factor=1.0)
+    _, exact_mean, exact_inverse = exact
     running = [in_memory_order(running_mean, memory), in_memory_order(running_variance, memory)]
-    y, mean, inverse = op.forward_training(x, scale, bias, *running, average_factor=factor)
+    named = dict(zip(RUNNING, running, strict=True))
+    y, mean, inverse = op.forward_training(x, scale, bias, **named, average_factor=factor)
     assert y.dtype == dtype
     assert_same(mean, rounded(exact_mean, wide))
     assert_same(inverse, rounded(exact_inverse, wide))
-    for now, before, of_batch in zip(running, (running_mean, running_variance), batch, strict=True):
-        assert_same(now, rounded(factor * of_batch + (1 - factor) * before.astype(np.float64), wide))
+    for now, before, one in zip(running, (running_mean, running_variance), batch, strict=True):
+        assert_same(now, rounded(factor * one + (1 - factor) * before.astype(np.float64), wide))
     assert_same(op.forward_training(x, scale, bias)[0], y)
 
 
@@ -270,12 +276,13 @@ def test_nan_spreads_as_far_as_its_mean(mode: str) -> None:
     scale, bias, running_mean, running_variance = (np.ones(shape) for _ in range(4))
     touched = (slice(None), 1) if mode == "spatial" else (slice(None), 1, 2)
     x[2, 1, 2] = NAN
-    y, mean, inverse = op.forward_training(x, scale, bias, running_mean, running_variance)
+    averages = {"running_mean": running_mean, "running_variance": running_variance}
+    y, mean, inverse = op.forward_training(x, scale, bias, **averages)
     only(y, touched)
     for statistic in (mean, inverse, running_mean, running_variance):
         only(statistic, touched[1:])
     only(op.forward_training(x, scale, bias, activation="relu")[0], touched)
-    only(op.forward_inference(x, scale, bias, bias, scale), (2, 1, 2))
+    only(op.forward_inference(x, scale, bias, mean=bias, variance=scale), (2, 1, 2))
     dx, dscale, dbias = op.backward(dy, x, scale)
     only(dx, touched)
     only(dscale, touched[1:])

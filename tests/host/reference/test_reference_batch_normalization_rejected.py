@@ -53,10 +53,12 @@ def test_parameters_of_xs_own_type(dtype: Any) -> None:
     x64, dy64, scale64, bias64, mean64, variance64 = (
         a.astype(np.float64) for a in (x, dy, scale, bias, mean, variance)
     )
-    assert_same(OP.forward_inference(x, scale, bias, mean, variance),
-         rounded(OP.forward_inference(x64, scale64, bias64, mean64, variance64), dtype))  # fmt: skip
-    found = OP.forward_training(x, scale, bias, mean, variance, average_factor=0.5)
-    exact = OP.forward_training(x64, scale64, bias64, mean64, variance64, average_factor=0.5)
+    narrow, wide = {"mean": mean, "variance": variance}, {"mean": mean64, "variance": variance64}
+    assert_same(OP.forward_inference(x, scale, bias, **narrow),
+         rounded(OP.forward_inference(x64, scale64, bias64, **wide), dtype))  # fmt: skip
+    narrow, wide = ({f"running_{name}": array for name, array in means.items()} for means in (narrow, wide))
+    found = OP.forward_training(x, scale, bias, **narrow, average_factor=0.5)
+    exact = OP.forward_training(x64, scale64, bias64, **wide, average_factor=0.5)
     for a, b, kind in zip(found, exact, (dtype, np.float32, np.float32), strict=True):
         assert_same(a, rounded(b, np.dtype(kind)))
     assert_same(mean, rounded(mean64, dtype))
@@ -94,13 +96,14 @@ def test_no_elements(shape: tuple[int, ...], dtype: Any) -> None:
         op = BatchNormalization(layout=layout)
         last = layout == "NHWC" and x.ndim > 2
         here = np.moveaxis(x, 1, -1) if last else x
-        y, mean, inverse = op.forward_training(here, scale, bias, *running, activation="relu")
+        named = dict(zip(("running_mean", "running_variance"), running, strict=True))
+        y, mean, inverse = op.forward_training(here, scale, bias, **named, activation="relu")
         assert_same(y, here)
         assert_same(mean, np.zeros_like(scale))
         assert_same(inverse, np.full_like(scale, NAN))
         for now, old in zip(running, before, strict=True):
             assert_same(now, old)
-        assert_same(op.forward_inference(here, scale, bias, *running), here)
+        assert_same(op.forward_inference(here, scale, bias, mean=running[0], variance=running[1]), here)
         for saved in ((), (mean, inverse)):
             dx, dscale, dbias = op.backward(here, here, scale, *saved)
             assert_same(dx, here)
@@ -117,11 +120,11 @@ def test_no_elements(shape: tuple[int, ...], dtype: Any) -> None:
 def test_no_channels(shape: tuple[int, ...]) -> None:
     """torch takes them without scale and bias."""
     x, none = np.ones(shape, np.float32), np.ones(0, np.float32)
-    y, mean, inverse = OP.forward_training(x, None, None, none, none.copy())
+    y, mean, inverse = OP.forward_training(x, running_mean=none, running_variance=none.copy())
     assert_same(y, x)
     assert_same(mean, none)
     assert_same(inverse, none)
-    assert_same(OP.forward_inference(x, None, None, none, none), x)
+    assert_same(OP.forward_inference(x, None, None, mean=none, variance=none), x)
     assert [gradient is None for gradient in OP.backward(x, x)] == [False, True, True]
     for pair, name in (((none, none), "scale"), ((None, none), "bias")):
         message = f"{name} must be None for an x of 0 channels; got an array"
