@@ -137,9 +137,9 @@ class BatchNormalization(ArrayOperation):
         x: ArrayT,
         scale: Array | None = None,
         bias: Array | None = None,
-        *,
         running_mean: Array | None = None,
         running_variance: Array | None = None,
+        *,
         average_factor: float = 0.1,
         activation: NormalizationActivation | None = None,
         out: ArrayT | None = None,
@@ -158,7 +158,7 @@ class BatchNormalization(ArrayOperation):
         scale, bias : array, optional
             Parameters.
         running_mean, running_variance : array, optional
-            Both or neither, and by name, since PyTorch's batch_norm has them before scale and bias. They are updated in place:
+            Both or neither. PyTorch's batch_norm has them before scale and bias: give them by name. They are updated in place:
             (1 - average_factor) * running + average_factor * the batch's, with the unbiased variance (the biased one of a
             single value). An empty x leaves them unchanged.
         average_factor : float
@@ -199,7 +199,6 @@ class BatchNormalization(ArrayOperation):
         x: ArrayT,
         scale: Array | None,
         bias: Array | None,
-        *,
         mean: Array,
         variance: Array,
         out: ArrayT | None = None,
@@ -218,7 +217,7 @@ class BatchNormalization(ArrayOperation):
         scale, bias : array or None
             Parameters.
         mean, variance : array
-            Parameters, such as the running ones; by name, as in `forward_training`.
+            Parameters, such as the running ones; by name, as for `forward_training`.
         out, alpha, beta, stream
             As for `forward_training`.
 
