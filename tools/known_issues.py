@@ -4,13 +4,14 @@
     python -m tools.known_issues --check    # fails if the page differs from the table
     python -m tools.known_issues --faults choices.sqlite    # lists the faults of a store by engine, to write rows from
 
-Engines are in cudnnpy/_planning/known_issues.json. AVOIDED, below, has functions and operations that cudnnpy does not use, so
-nothing reads it at run time.
+Engines are in cudnnpy/_planning/known_issues.json. The functions and operations that cudnnpy does not use are in
+tools/avoided.json, so nothing reads them at run time.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections import Counter
@@ -98,189 +99,7 @@ class Avoided(NamedTuple):
     test: str
 
 
-_CALLS = "tests/gpu/test_operations.py::test_drawn_problems"
-AVOIDED: tuple[Avoided, ...] = (
-    Avoided(
-        "bias-gradient-misaligned",
-        "`cudnnConvolutionBackwardBias`",
-        "an address that is not a multiple of 16",
-        "illegal access; the context is lost",
-        "`cudnnReduceTensor` or a graph",
-        "_layers/lowerings/bias_gradient.py",
-        "tests/gpu/test_convolution.py::test_bias_gradients_of_large_tensors_go_another_way",
-    ),
-    Avoided(
-        "reduction-of-one-shape",
-        "`cudnnReduceTensor`",
-        "input and output of one shape",
-        "CUDNN_STATUS_BAD_PARAM",
-        "`cudnnTransformTensor`",
-        "_layers/lowerings/bias_gradient.py",
-        "tests/gpu/test_convolution.py::test_the_bias_gradient_of_single_positions",
-    ),
-    Avoided(
-        "resample-gradient",
-        "a graph's gradient of resampling",
-        "a maximum, without an index tensor",
-        "the process crashes",
-        "`cudnnPoolingBackward`; `Graph` raises ValueError where planning crashes, for tensors that are channels last",
-        "_layers/pooling.py",
-        f"{_CALLS}[Pooling.backward]",
-    ),
-    Avoided(
-        "attention-lengths",
-        "attention as a graph of products",
-        "two masks by lengths, one right after the other, with indices of the scores before both",
-        "planning ends the process, with 9.19.0 and 9.28.0 for the profile of an H200",
-        "`Graph` raises ValueError; `Attention` takes the indices from the scores that each masks",
-        "graph/broken_rules.py",
-        "tests/host/graph/test_broken_rules.py::test_masks_by_lengths_have_indices_of_their_own",
-    ),
-    Avoided(
-        "attention-strides",
-        "attention and its gradient as graphs of products",
-        "a stride other than 1 on the axis of the head size, except for k and dq in the product for dq",
-        "planning ends the process, with 9.19.0 and 9.28.0 for the profile of an H200",
-        "`Graph` raises ValueError",
-        "graph/broken_rules.py",
-        "tests/host/graph/test_broken_rules.py::test_attention_of_heads_that_are_not_contiguous_is_rejected_by_name",
-    ),
-    Avoided(
-        "attention-rows",
-        "attention as a graph of products or in one operation",
-        "a stride other than 1 on the last axis; rows or an address that are no multiples of 16 bytes",
-        "CUDA error 716, or other elements are read",
-        "`Graph` raises ValueError; `Attention` copies",
-        "graph/broken_rules.py",
-        "tests/host/graph/test_broken_rules.py::test_rows_of_attention_start_at_multiples_of_16_bytes",
-    ),
-    Avoided(
-        "attention-queries",
-        "attention and its gradient as graphs of products",
-        "lengths or a bias with size 1 on the axis of the queries",
-        "only the first row is right",
-        "`Graph` raises ValueError; `Attention` describes them with all queries, by stride 0",
-        "graph/broken_rules.py",
-        "tests/host/graph/test_broken_rules.py::test_operands_of_attentions_scores_have_all_queries",
-    ),
-    Avoided(
-        "attention-bias",
-        "attention and its gradient as graphs of products",
-        "a sum of the scores with a tensor of size 1 on the axis of the keys",
-        "the results of one query, and the gradient of q, are wrong",
-        "`Graph` and `Attention` raise ValueError",
-        "graph/broken_rules.py",
-        "tests/host/graph/test_broken_rules.py::test_operands_of_attentions_scores_have_all_keys",
-    ),
-    Avoided(
-        "attention-lengths-alone",
-        "attention of one query as a graph of products",
-        "lengths of the keys, and no mask that compares the index of the query with theirs",
-        "lengths are rounded up to multiples of 128",
-        "`Graph` raises ValueError; `Attention` also selects the keys up to the last query's",
-        "graph/broken_rules.py",
-        "tests/host/graph/test_broken_rules.py::test_lengths_of_one_query_need_a_diagonal",
-    ),
-    Avoided(
-        "attention-masks",
-        "attention and its gradient as graphs of products",
-        "`logical_and` or `logical_or`, or a selection after the softmax",
-        "it is ignored",
-        "`Graph` raises ValueError; `Attention` selects from the scores for each mask",
-        "graph/broken_rules.py",
-        "tests/host/graph/test_broken_rules.py::test_flags_of_attention_are_not_combined",
-    ),
-    Avoided(
-        "attention-keys",
-        "attention's gradient as a graph of products",
-        "k and k transposed are two inputs",
-        "the transposed one is read for both (engine 6)",
-        "`Graph` raises ValueError; `reshape` makes one from the other",
-        "graph/broken_rules.py",
-        "tests/host/graph/test_broken_rules.py::test_the_gradient_of_attention_reads_k_once",
-    ),
-    Avoided(
-        "attention-heads",
-        "attention's gradient as a graph of products",
-        "a sum of heads of a product in float32",
-        "wrong numbers",
-        "`Graph` raises ValueError; `Attention` sums numbers of q's type",
-        "graph/broken_rules.py",
-        "tests/host/graph/test_broken_rules.py::test_heads_of_attentions_gradient_are_summed_in_16_bits",
-    ),
-    Avoided(
-        "product-sizes",
-        "a graph's matrix product outside attention",
-        "`m`, `n` or `k`, the numbers of valid rows",
-        "they are ignored, as cuDNN's header says",
-        "`Graph` raises ValueError",
-        "graph/broken_rules.py",
-        "tests/host/graph/test_broken_rules.py::test_numbers_of_valid_rows_are_for_attention_alone",
-    ),
-    Avoided(
-        "resample-index",
-        "a graph's resampling",
-        "`index` as a result, tensors that are not channels last",
-        "the indices are not written",
-        "`Graph` raises ValueError",
-        "graph/broken_rules.py",
-        "tests/host/graph/test_broken_rules.py::test_the_places_of_maxima_are_for_tensors_that_are_channels_last",
-    ),
-    Avoided(
-        "softmax-orders",
-        "`cudnnSoftmaxForward`, `cudnnSoftmaxBackward`",
-        "tensors in two memory formats, or with gaps",
-        "some results are wrong",
-        "copies in one memory format",
-        "_layers/softmax.py",
-        f"{_CALLS}[Softmax.backward]",
-    ),
-    Avoided(
-        "softmax-in-place-beta",
-        "`cudnnSoftmaxForward`, `cudnnSoftmaxBackward`",
-        "in place, with beta other than 0",
-        "elements are read after they were written",
-        "results go to scratch memory first",
-        "_layers/softmax.py",
-        f"{_CALLS}[Softmax.forward]",
-    ),
-    Avoided(
-        "softmax-five-axes",
-        "`cudnnSoftmaxForward`, `cudnnSoftmaxBackward`",
-        "over channels, five axes, channels last (float64; any type from about 1,025 channels)",
-        "most of the result is not written",
-        "the positions are one axis",
-        "_layers/softmax.py",
-        f"{_CALLS}[Softmax.forward]",
-    ),
-    Avoided(
-        "clipped-relu-ceiling",
-        "`cudnnActivationBackward`",
-        "clipped relu, x at the ceiling: after a forward in place, every clipped element",
-        "dy is passed on",
-        "a ceiling one representable number lower",
-        "_layers/activation.py",
-        f"{_CALLS}[Activation.backward]",
-    ),
-    Avoided(
-        "running-variance-of-one-value",
-        "`cudnnBatchNormalizationForwardTraining`",
-        "one value for each mean",
-        "the running variance is NaN",
-        "the running statistics are updated in steps of their own",
-        "_layers/batch_normalization.py",
-        f"{_CALLS}[BatchNormalization.forward_training]",
-    ),
-    Avoided(
-        "slow-fill",
-        "`cudnnSetTensor`",
-        "any memory format but packed channels first",
-        "it takes 20 to 560 times as long as the driver's fill",
-        "the driver fills dense memory",
-        "_launch/fill_executables.py",
-        "tests/gpu/test_arrays_gpu.py::test_empty_batches_in_every_library",
-    ),
-)
+AVOIDED = [Avoided(**row) for row in json.loads(Path(__file__).with_name("avoided.json").read_text(encoding="utf-8"))]
 
 
 def rendered() -> str:
