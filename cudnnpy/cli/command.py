@@ -56,11 +56,6 @@ _COMMANDS = {
         "which engine is chosen for a problem, why, and why not the others",
         "Report the candidates for a problem on a GPU, the choice, and the reasons.",
     ),
-    "faults": (
-        "faults",
-        "list or remove the stored faults of candidates",
-        "List the stored faults of candidates, or remove some.",
-    ),
     "plan": (
         "plan.command",
         "plan problems for a GPU that a device profile describes, without the GPU",

@@ -228,7 +228,7 @@ def _tune(
         raise
     if faults:
         count = f"{faults} fault{'s' * (faults != 1)} of candidates stored"
-        _say(f"{count}, which cudnnpy faults lists: these are not run again")
+        _say(f"{count}, which Store.faults lists: these are not run again")
     return [entries[job.key] for job in jobs if job.key in entries], failed
 
 

@@ -47,7 +47,7 @@ def test_alone_it_prints_its_help():
     alone, asked = command(), command("--help")
     assert (alone.returncode, alone.stderr) == (0, "")
     assert alone.stdout == asked.stdout
-    for name in ("info", "edges", "explain", "faults", "plan", "device-profile"):
+    for name in ("info", "edges", "explain", "plan", "device-profile"):
         assert f"\n    {name}" in alone.stdout
 
 

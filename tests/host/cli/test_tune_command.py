@@ -182,9 +182,7 @@ def test_faults_are_stored_and_not_run_again(
     assert tune("problems.txt", machine=faulty) == 0
     printed = capsys.readouterr().err
     assert printed.count("GPU 0, ") == printed.count("; 1 candidate left out for faults") == 3
-    assert (
-        "cudnnpy tune: 3 faults of candidates stored, which cudnnpy faults lists: these are not run again\n" in printed
-    )
+    assert "cudnnpy tune: 3 faults of candidates stored, which Store.faults lists: these are not run again\n" in printed
     with stores.open("user.sqlite") as store:
         faults = store.faults()
         assert {one[1:-1] for one in faults} == {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from issue_graphs import RIGHT, WRONG, Make, random_arrays
 from planning import Planner
 from sample_graphs import GRAPHS, as_graph
+from stored import fault
 from test_rows import ROOT
 
 from cudnnpy import Graph, TensorSpec
@@ -26,6 +28,7 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.known_issues import ISSUES, Issue
 from cudnnpy.graph.problem import GraphLowering, GraphProblem
 from cudnnpy.reference import tolerance
+from cudnnpy.store import Store
 from tools import known_issues as page
 
 X, W, Y = (2, 8, 5, 5), (6, 8, 3, 3), (2, 6, 3, 3)
@@ -452,3 +455,20 @@ def test_a_reported_issue_leaves_engines_to_its_problems(issue: Issue, plan: Pla
 
 def test_the_page_is_what_the_table_says() -> None:
     assert (ROOT / page.PAGE).read_text() == page.rendered()
+
+
+def test_faults_are_listed_by_engine_for_a_developer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "store.sqlite"
+    with Store(path) as store:
+        store.add_faults(
+            [fault(1), fault(2, candidate="engine 20", symptom="context lost"), fault(3, candidate="engine 3")]
+        )
+        store.add_faults([fault(1, candidate="engine 3 + copies", symptom="wrong result")])
+    written = (page.ROOT / page.PAGE).read_bytes()
+    assert page.main(["--faults", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    seen = "with cuDNN 9.19.0 on an NVIDIA H200"
+    assert lines[0] == f"engine 3: 2 limit exceeded {seen}; 1 wrong result {seen}"
+    assert lines[1].strip() == f"{fault(1).text}: engine 3 (multiply=1): limit exceeded: no end after 2.0 s"
+    assert (lines[4], len(lines)) == (f"engine 20: 1 context lost {seen}", 6)
+    assert (page.ROOT / page.PAGE).read_bytes() == written

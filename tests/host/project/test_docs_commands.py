@@ -57,7 +57,7 @@ def parse(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_there_are_commands() -> None:
     lines = [line for _, line in COMMANDS]
-    for name in ("info", "edges", "explain", "faults", "plan", "device-profile", "tune"):
+    for name in ("info", "edges", "explain", "plan", "device-profile", "tune"):
         assert any(line.startswith(f"cudnnpy {name}") for line in lines), name
 
 
