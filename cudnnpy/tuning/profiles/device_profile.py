@@ -41,40 +41,17 @@ FORMAT = 1
 FIRST_RELEASE = 90800  # of cuDNN with device profiles
 _FOLDER = Path(__file__).with_name("device_profiles")
 
-# The keys of cuDNN 9.28, each with a value of its type. Releases add keys, and reject a profile without those that they need.
-KEYS: dict[str, Any] = {
-    "maxGridSize": [1, 1, 1],
-    "maxBlockSize": [1, 1, 1],
-    **dict.fromkeys(
-        (
-            "regsPerBlock",
-            "multiProcessorCount",
-            "warpSize",
-            "maxSharedMemoryPerBlock",
-            "maxSharedMemoryPerBlockOptin",
-            "reservedSharedMemoryPerBlock",
-            "maxRegistersPerSM",
-            "maxCtasPerSM",
-            "maxThreadsPerBlock",
-            "maxThreadsPerSM",
-            "pciDeviceId",
-            "isTccDriver",
-            "supportCoopLaunch",
-            "totalGlobalMem",
-            "smClockRateKHz",
-            "memClockRateKHz",
-            "l2CacheSize",
-            "cudaDeviceId",
-            "deviceVer",
-            "driverVer",
-            "smCountOrigin",
-            "oversizedSharedMemoryPerBlock",
-            "memoryBusWidth",
-        ),
-        1,
-    ),
-    "deviceName": "",
-}
+
+def _packaged_keys() -> dict[str, Any]:
+    """Return the keys of cuDNN 9.28, each with a value of its type: those of a profile of the package, which has all.
+
+    Releases add keys, and reject a profile without those that they need.
+    """
+    packaged = json.loads((_FOLDER / "h200.json").read_text())
+    return {**packaged["set_by_hand"], **packaged["profile"]}
+
+
+KEYS = _packaged_keys()
 # The keys that plans, store keys and reports need.
 _NEEDED = ("deviceName", "deviceVer", "multiProcessorCount", "totalGlobalMem")
 _AGAIN = "read it again with `cudnnpy device-profile` on a machine with the GPU"
