@@ -13,10 +13,3 @@ def check_ordinal(device: int, advice: str = "") -> None:
     if not 0 <= device < count:
         there = "0, the only GPU here" if count == 1 else f"an ordinal from 0 to {count - 1}"
         raise UnavailableError(f"--device must be {there}; got {device}{advice}")
-
-
-def memory(device: int) -> int:
-    """Return the bytes of the memory of a GPU."""
-    from cudnnpy._arrays.workspace import total_bytes
-
-    return total_bytes(device)

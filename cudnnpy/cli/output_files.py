@@ -25,7 +25,8 @@ def check_writable(path: str | os.PathLike[str], *, overwrite: bool = False) -> 
             raise UsageError(f"{path}: there is no folder {target.parent} to write it in")
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {_reason(error)}") from None
-    _check_folder_access(path, target.parent)
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise UsageError(f"{path}: the folder {target.parent} cannot be written to")
 
 
 def write(path: str | os.PathLike[str], content: str | bytes, *, overwrite: bool = True) -> None:
@@ -40,11 +41,6 @@ def write(path: str | os.PathLike[str], content: str | bytes, *, overwrite: bool
         replace_file(target, content.encode(errors="backslashreplace") if isinstance(content, str) else content)
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {_reason(error)}") from None
-
-
-def _check_folder_access(path: str | os.PathLike[str], folder: Path) -> None:
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(f"{path}: the folder {folder} cannot be written to")
 
 
 def _reason(error: OSError) -> str:

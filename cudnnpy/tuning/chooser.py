@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property, partial
 from types import ModuleType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cudnnpy._planning.candidate_filter import try_plan
 from cudnnpy._planning.candidates import Candidate
@@ -24,12 +24,15 @@ from cudnnpy._planning.engines import load_plan
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.errors import CudnnError, StatusError
 from cudnnpy.tuning import recording, stored_choice
-from cudnnpy.tuning.measurement import Measurement, Measurer
+from cudnnpy.tuning.measurement import Measurement
 from cudnnpy.tuning.measurement_freeze import Freeze
 from cudnnpy.tuning.ranking import model
 from cudnnpy.tuning.ranking.candidate_order import RankedChooser
 from cudnnpy.tuning.store.entry import Entry, Key
 from cudnnpy.tuning.store.levels import Layers, current, serves_all_preferences
+
+if TYPE_CHECKING:
+    from cudnnpy.tuning.measuring.tuner import Tuner
 
 
 class _Stored(NamedTuple):
@@ -44,7 +47,7 @@ class _Stored(NamedTuple):
     fits: bool = True
 
 
-def measurer_of(request: Request) -> Measurer | None:
+def measurer_of(request: Request) -> Tuner | None:
     """Return the measurer for a request; None for the preferences that measure nothing, and where nothing may be run."""
     if request.options.prefer != "autotune" or not request.may_run:
         return None
@@ -206,14 +209,14 @@ class TuningChooser(RankedChooser):
 
     # Measuring
 
-    def _measured(self, measurer: Measurer, before: _Stored) -> _Stored:
+    def _measured(self, measurer: Tuner, before: _Stored) -> _Stored:
         """Tune the problem, with the stored choice as an additional candidate.
 
         Return the winner, or the choice that another process stored first.
         """
         measurement = measurer.measure(self._problem, self._options, self._limit, self.left_out)
         self._compiled = measurement.compiled
-        entry = self._noted(measurement)
+        entry = self.noted(measurement)
         if entry is None:
             is_rejected = before.candidate is not None and before.candidate.name in {*self.left_out, *self._failed}
             return _Stored() if is_rejected else before
@@ -222,7 +225,7 @@ class TuningChooser(RankedChooser):
             return self._restored(entry, "", is_new=True)[0]
         return self._kept(entry, before.entry)
 
-    def _noted(self, measurement: Measurement) -> Entry | None:
+    def noted(self, measurement: Measurement) -> Entry | None:
         """Note rejected candidates, and store faults. Return the entry, or None if it has another key."""
         if measurement.faults:
             text = stored_choice.choice_text(self._problem, PlanningOptions())

@@ -1,12 +1,9 @@
-"""Measurements of candidates: Measurer, the protocol of measuring tuners, and its results."""
+"""The results of measuring candidates."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
-
-from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.problem import Problem
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 if TYPE_CHECKING:  # a first call needs no entries
     from cudnnpy.tuning.store.entry import Entry
@@ -43,18 +40,3 @@ class Measurement(NamedTuple):
     rejected: Mapping[str, str] = _NONE
     #: the serialized plan of a choice that was compiled at run time, by the name of its candidate (engines.save_plan)
     compiled: Mapping[str, str] = _NONE
-
-
-class Measurer(Protocol):
-    """Measures problems outside the calling process (measuring.tuner.Tuner)."""
-
-    def measure(
-        self, problem: Problem, options: PlanningOptions, limit: int, left_out: Mapping[str, str]
-    ) -> Measurement:
-        """Measure the candidates of a problem within a workspace limit.
-
-        `left_out` has the names of candidates that are not run, each with the rejection reason.
-        """
-
-    def confirm(self, problem: Problem, options: PlanningOptions, entry: Entry, limit: int) -> str | None:
-        """Return why the result of a stored plan is wrong here; "" if it is right; None if it could not be run."""

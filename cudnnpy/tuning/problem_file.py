@@ -34,20 +34,18 @@ class ListedProblem(NamedTuple):
     line: int  #: the line of the file, from 1
 
 
-def read(path: str | os.PathLike[str], device: int = 0) -> list[ListedProblem]:
-    """Return the problems of a file, for a device, each once and in their order.
+def read(path: str | os.PathLike[str]) -> list[ListedProblem]:
+    """Return the problems of a file, each once and in their order.
 
     Raises ProblemTextError, which names the file, the line and the column, and OSError if the file cannot be read.
     """
-    found, errors = read_with_errors(path, device)
+    found, errors = read_with_errors(path)
     if errors:
         raise errors[0]
     return found
 
 
-def read_with_errors(
-    path: str | os.PathLike[str], device: int = 0
-) -> tuple[list[ListedProblem], list[ProblemTextError]]:
+def read_with_errors(path: str | os.PathLike[str]) -> tuple[list[ListedProblem], list[ProblemTextError]]:
     """Return the problems of a file, as `read` does, and an error for each line that is not a problem.
 
     Raises ProblemTextError for a file that is not one of problems, and OSError if the file cannot be read.
@@ -60,7 +58,7 @@ def read_with_errors(
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         try:
-            problem, options = parse_plannable(line, device)
+            problem, options = parse_plannable(line)
         except ProblemTextError as error:
             errors.append(ProblemTextError(error.reason, error.column, number, name))
             if len(errors) > MAX_REPORTED_LINES:

@@ -32,7 +32,6 @@ from cudnnpy._planning.problem import Values, values_of
 from cudnnpy.errors import StatusError
 from cudnnpy.tuning import chooser as tuning_chooser
 from cudnnpy.tuning.chooser import TuningChooser
-from cudnnpy.tuning.measurement import Measurer
 from cudnnpy.tuning.measuring import knob_search, local_measurer, search
 from cudnnpy.tuning.measuring.local_measurer import LocalMeasurer
 from cudnnpy.tuning.store.database import Store
@@ -327,13 +326,13 @@ def asked(
     )
 
 
-def plan_with(measurer: Measurer | None, problem: Any, options: PlanningOptions, **how: Any) -> Plan:
+def plan_with(measurer: LocalMeasurer | None, problem: Any, options: PlanningOptions, **how: Any) -> Plan:
     """Return the plan of a problem that a measurer measures, in place of `tuner()`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tuning_chooser, "measurer_of", measures_by(measurer))
         return selection.plan_for(problem, options, **how)
 
 
-def measures_by(measurer: Measurer | None) -> Callable[[Request], Measurer | None]:
+def measures_by(measurer: LocalMeasurer | None) -> Callable[[Request], LocalMeasurer | None]:
     """Return what takes the place of tuning.chooser.measurer_of."""
     return lambda request: measurer if request.options.prefer == "autotune" and request.may_run else None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cudnnpy import raw
+from cudnnpy._arrays.workspace import total_bytes
 from cudnnpy._planning import problem_notation, selection
 from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.chooser import Request, check_device
@@ -15,14 +16,13 @@ from cudnnpy._planning.problem import Problem
 from cudnnpy.cli import devices
 from cudnnpy.cli.explain.explanation import Explanation, Gpu, Stored
 from cudnnpy.tuning.chooser import TuningChooser
-from cudnnpy.tuning.measurement import Measurer
 from cudnnpy.tuning.profiles import device_profile
 from cudnnpy.tuning.profiles.device_profile import DeviceProfile
 from cudnnpy.tuning.profiles.planner_process import planner_for
 from cudnnpy.tuning.ranking.model import source_text
 from cudnnpy.tuning.store import levels
 from cudnnpy.tuning.store.entry import Entry
-from cudnnpy.tuning.stored_choice import choice_text, key_of
+from cudnnpy.tuning.stored_choice import key_of
 from cudnnpy.typing import Preference
 
 _NOTHING_STORED = "nothing is stored for this problem"
@@ -83,12 +83,6 @@ def for_profile(text: str, profile: DeviceProfile, prefer: Preference | None) ->
     return _explain(request, profile.memory, rows, profile.source)
 
 
-def _measurer(device: int) -> Measurer:
-    from cudnnpy.tuning.measuring.tuner import Tuner
-
-    return Tuner(device)
-
-
 def on_gpu(text: str, device: int, prefer: Preference | None, *, measure: bool, advice: str = "") -> Explanation:
     """Return the explanation of the choice for a GPU of this machine; with `measure`, candidates are run on it.
 
@@ -100,9 +94,9 @@ def on_gpu(text: str, device: int, prefer: Preference | None, *, measure: bool, 
     devices.check_ordinal(device, advice)
     with on_device(device):
         request = selection.request_for(problem, options)
-        entry = _measured(request, _measurer(device)) if measure else None
+        entry = _measured(request) if measure else None
         rows = [candidate.choice.stored for candidate in selection.survey(TuningChooser(request))]
-        return _explain(request, devices.memory(device), rows, None, entry)
+        return _explain(request, total_bytes(device), rows, None, entry)
 
 
 def _parsed(text: str, prefer: Preference | None, device: int = 0) -> tuple[Problem, PlanningOptions]:
@@ -111,14 +105,14 @@ def _parsed(text: str, prefer: Preference | None, device: int = 0) -> tuple[Prob
     return problem, options if prefer is None else options._replace(prefer=prefer)
 
 
-def _measured(request: Request, measurer: Measurer) -> Entry:
+def _measured(request: Request) -> Entry:
     """Measure a problem and return its entry. Faults are stored. Raises RuntimeError if no candidate could be measured."""
-    problem, options, target, limit = request[:4]
-    tuning_options = with_limit(options)._replace(prefer="autotune")
-    measurement = measurer.measure(problem, tuning_options, limit, TuningChooser(request).left_out)
-    if measurement.faults:
-        key, text = key_of(problem, options, target), choice_text(problem, PlanningOptions())
-        levels.current().add_faults(key, text, measurement.faults)
+    from cudnnpy.tuning.measuring.tuner import Tuner
+
+    problem, chooser = request.problem, TuningChooser(request)
+    options = with_limit(request.options)._replace(prefer="autotune")
+    measurement = Tuner(problem.device).measure(problem, options, request.limit, chooser.left_out)
+    chooser.noted(measurement)
     if measurement.entry is None:
         raise RuntimeError(f"nothing was measured: {measurement.reason}")
     return measurement.entry

@@ -27,7 +27,7 @@ _PLANNING_SECONDS = 30.0  # for the heuristics, until the first candidate is pla
 
 
 class LocalMeasurer:
-    """A measurer that runs candidates in this process (measurement.Measurer).
+    """Measures as tuner.Tuner does, but runs candidates in this process.
 
     The first run of a candidate is between unmapped addresses, where an access outside loses the CUDA context.
     `watch` reports each step, except for `watch.best`; `best` is called with each new fastest candidate, as a Measurement.

@@ -16,8 +16,9 @@ from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.chooser import Rejection, Request
 from cudnnpy._planning.options import PlanningOptions, with_limit
+from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.selection import limit_of, survey
+from cudnnpy._planning.selection import limit_of, no_algorithm, survey
 from cudnnpy._version import __version__
 from cudnnpy.errors import CudnnError, NoAlgorithmError
 from cudnnpy.handle import Handle, on_device
@@ -25,10 +26,11 @@ from cudnnpy.tuning.measurement import Measurement
 from cudnnpy.tuning.measuring import gpus
 from cudnnpy.tuning.measuring.local_measurer import LocalMeasurer
 from cudnnpy.tuning.measuring.watch import Watch
-from cudnnpy.tuning.profiles import device_profile, offline_planning
+from cudnnpy.tuning.profiles import device_profile
 from cudnnpy.tuning.profiles.device_profile import DeviceProfile
 from cudnnpy.tuning.ranking.candidate_order import RankedChooser
 from cudnnpy.tuning.store.entry import Entry
+from cudnnpy.tuning.stored_choice import entry_of
 
 Say = Callable[[dict[str, Any]], object]
 _LEAST_SECONDS = (
@@ -103,7 +105,7 @@ class Service:
 
     def _plan(self, request: Mapping[str, Any]) -> Any:
         try:
-            return offline_planning.entry_for_profile(self._chooser(request)).plain()
+            return self._chooser(request).entry().plain()
         except NoAlgorithmError as error:
             return {"error": str(error), "candidates": _plain_choices(error.candidates)}
 
@@ -149,6 +151,19 @@ class ProfileChooser(RankedChooser):
     def rejections(self) -> Mapping[str, Rejection]:
         """Return the candidates that are left out."""
         return self._rejections
+
+    def entry(self) -> Entry:
+        """Return the choice, with all candidates.
+
+        Every candidate is planned, which takes milliseconds, but for engines that are compiled at run time: they are compiled
+        only until one can be used. Nothing is measured: the choice has neither a time nor an error. Raises NoAlgorithmError,
+        with the table of candidates, if none can be used.
+        """
+        (problem, options, target), considered = self.request[:3], survey(self, compiles=0)
+        found = next((candidate for candidate in considered if not candidate.rejection_reason), None)
+        if found is None:
+            raise no_algorithm(self.request, considered)
+        return entry_of(problem, options, target, Plan(problem, found), considered, complete=True)
 
 
 def _plain_choices(candidates: Iterable[Any]) -> list[dict[str, Any]]:

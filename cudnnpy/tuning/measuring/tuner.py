@@ -43,7 +43,7 @@ class _NotMeasuredError(Exception):
 
 
 class Tuner:
-    """The Measurer of programs (measurement.Measurer), for calls on a device and a stream.
+    """Measures problems for the calls of a program on a device and a stream.
 
     A call takes at most 2 * tune_seconds + 3 s. It waits for the work on the stream first. A call measures nothing if it has to
     wait too long for the stream, or for another call that measures on the GPU.
@@ -57,7 +57,10 @@ class Tuner:
     def measure(
         self, problem: Problem, options: PlanningOptions, limit: int, left_out: Mapping[str, str]
     ) -> Measurement:
-        """Measure the candidates of a problem within a workspace limit, except the ones in `left_out`."""
+        """Measure the candidates of a problem within a workspace limit.
+
+        `left_out` has the names of candidates that are not run, each with the rejection reason.
+        """
         begin = time.monotonic()
         end = begin + 2 * options.tune_seconds
         deadline = end + _EXTRA_SECONDS - _PLANNING_SECONDS

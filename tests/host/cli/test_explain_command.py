@@ -390,13 +390,13 @@ def on_a_gpu(monkeypatch, measurement=None, reasons=()):
         return measurement
 
     monkeypatch.setattr(devices, "check_ordinal", lambda device, advice: None)
-    monkeypatch.setattr(devices, "memory", lambda device: 1 << 37)
+    monkeypatch.setattr(explain_module, "total_bytes", lambda device: 1 << 37)
     monkeypatch.setattr("cudnnpy.handle.on_device", lambda device: nullcontext())
     monkeypatch.setattr("cudnnpy.handle.Handle.default", lambda device: None)
     monkeypatch.setattr("cudnnpy._arrays.workspace.free_bytes", lambda device: 1 << 36)
     monkeypatch.setattr("cudnnpy.tuning.stored_choice.driver", lambda: "13.0")
     monkeypatch.setattr(explain_module.selection, "survey", survey)
-    monkeypatch.setattr(explain_module, "_measurer", lambda device: SimpleNamespace(measure=measure))
+    monkeypatch.setattr("cudnnpy.tuning.measuring.tuner.Tuner", lambda device: SimpleNamespace(measure=measure))
     return seen
 
 

@@ -30,9 +30,9 @@ def file(tmp_path: Path) -> Path:
 
 def test_what_is_written_is_read(file: Path) -> None:
     problem_file.write(file, [FORWARD, GRAPH, FILTER])
-    found = problem_file.read(file, device=2)
+    found = problem_file.read(file)
     assert [request.text for request in found] == [FORWARD, GRAPH, FILTER]
-    assert [request[1:3] for request in found] == [parse(text, 2) for text in (FORWARD, GRAPH, FILTER)]
+    assert [request[1:3] for request in found] == [parse(text) for text in (FORWARD, GRAPH, FILTER)]
     assert [request.line for request in found] == [2, 3, 4]
     assert file.read_text() == f"# Problems for `cudnnpy tune` and `cudnnpy plan`.\n{FORWARD}\n{GRAPH}\n{FILTER}\n"
 
