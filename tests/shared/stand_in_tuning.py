@@ -10,16 +10,18 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from made_up_entries import entry
 
 from cudnnpy import __version__
 from cudnnpy._planning.choice import Choice, Engine
+from cudnnpy.cli.tune import distribution, tune_problem
 from cudnnpy.cli.tune.tune_problem import TuningGpu
+from cudnnpy.tuning.measuring import gpu_worker
 from cudnnpy.tuning.measuring.child_process import WorkerProcess
 from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
 from cudnnpy.tuning.store.entry import Entry
@@ -45,6 +47,19 @@ def started(behaviour: str, opening: Mapping[str, Any]) -> WorkerProcess:
 def worker(behaviour: str) -> Callable[[str], GpuWorker]:
     """What makes the worker of a GPU, whose processes do what a function of this module says."""
     return partial(GpuWorker, start=partial(started, behaviour))
+
+
+class Machine(NamedTuple):
+    """The GPUs of a machine, and what makes the worker of a GPU."""
+
+    gpus: Callable[[], Sequence[TuningGpu]]
+    worker: Callable[[str], Any]
+
+    def replace(self, patch: Any) -> None:
+        """Put them in place of this machine's, by `patch`, a function like setattr."""
+        patch(tune_problem, "tuning_gpus", self.gpus)
+        for module in (distribution, gpu_worker):
+            patch(module, "GpuWorker", self.worker)
 
 
 # In such a process

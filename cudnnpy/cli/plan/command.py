@@ -14,7 +14,6 @@ from cudnnpy.cli.errors import UsageError
 from cudnnpy.cli.text_table import printed, say, show_progress
 
 if TYPE_CHECKING:
-    from cudnnpy.cli.tune.session import TuningBackend
     from cudnnpy.tuning.problem_file import ListedProblem
     from cudnnpy.tuning.store.entry import Entry, Key
 
@@ -56,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace, backend: TuningBackend | None = None) -> int:
-    """Run the command and return its exit status. `backend` has the GPUs and the workers of --time."""
+def run(options: argparse.Namespace) -> int:
+    """Run the command and return its exit status."""
     from cudnnpy.cli import output_files
     from cudnnpy.cli.tune import tune_problem
     from cudnnpy.tuning import problem_file
@@ -70,7 +69,7 @@ def run(options: argparse.Namespace, backend: TuningBackend | None = None) -> in
     before = [] if options.compare is None else _read(options.compare)
     if options.output is not None:
         output_files.check_writable(options.output, overwrite=options.force)
-    with _on_gpu(options.device, backend) if options.time else _for_profile(options.device) as (kind, choose):
+    with _on_gpu(options.device) if options.time else _for_profile(options.device) as (kind, choose):
         keys = [tune_problem.key_for(request.problem, request.options, kind) for request in requests]
         _check_gpu(options, before, keys)
         for error in errors:
@@ -121,13 +120,13 @@ def _for_profile(name: str) -> Iterator[tuple[str, Choose]]:
 
 
 @contextmanager
-def _on_gpu(ordinal: str, backend: TuningBackend | None) -> Iterator[tuple[str, Choose]]:
+def _on_gpu(ordinal: str) -> Iterator[tuple[str, Choose]]:
     """Run the default choices on a GPU of this machine. The entries have their times and errors."""
-    from cudnnpy.cli.tune import problems, session, tune_problem
+    from cudnnpy.cli.tune import problems, tune_problem
     from cudnnpy.errors import PlanningError
+    from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
 
-    backend = backend or session.TuningBackend()
-    gpus, device = backend.gpus(), int(ordinal)
+    gpus, device = tune_problem.tuning_gpus(), int(ordinal)
     if device >= len(gpus):
         raise UsageError(f"--device must be of a GPU that is here, 0 to {len(gpus) - 1}; got {ordinal}")
 
@@ -141,7 +140,7 @@ def _on_gpu(ordinal: str, backend: TuningBackend | None) -> Iterator[tuple[str, 
             raise PlanningError(measurement.reason)
         return measurement.entry
 
-    with closing(backend.worker(gpus[device].uuid)) as worker:
+    with closing(GpuWorker(gpus[device].uuid)) as worker:
         yield gpus[device].kind, choose
 
 

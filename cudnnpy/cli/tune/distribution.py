@@ -28,13 +28,13 @@ _RESULT_SECONDS = 5.0  # to fetch the answer of a job that has ended
 
 
 @contextmanager
-def local_places(gpus: Sequence[TuningGpu], make: Callable[[str], GpuWorker] = GpuWorker) -> Iterator[list[Place]]:
-    """Yield the GPUs of this machine as places. `make` returns the worker of a UUID. The processes end with the context."""
+def local_places(gpus: Sequence[TuningGpu]) -> Iterator[list[Place]]:
+    """Yield the GPUs of this machine as places. The processes end with the context."""
 
     def place(gpu: TuningGpu, worker: GpuWorker) -> Place:
         return Place(gpu, f"GPU {gpu.device}", lambda job: threads.submit(tune_on, worker, job))
 
-    workers = [make(gpu.uuid) for gpu in gpus]
+    workers = [GpuWorker(gpu.uuid) for gpu in gpus]
     threads = ThreadPoolExecutor(max(len(gpus), 1))
     try:
         yield list(map(place, gpus, workers))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
 from cudnnpy import store as stores
 from cudnnpy.availability import UnavailableError
@@ -25,7 +25,6 @@ from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Result, TuningGpu
 from cudnnpy.errors import LibraryNotFoundError
 from cudnnpy.tuning import problem_file
 from cudnnpy.tuning.measurement import UNPROMISING, FoundFault, Symptom
-from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
 from cudnnpy.tuning.problem_file import ListedProblem
 from cudnnpy.tuning.profiles import stub_driver
 from cudnnpy.tuning.store.database import Store, why_in_memory
@@ -33,29 +32,21 @@ from cudnnpy.tuning.store.entry import Entry
 from cudnnpy.tuning.store.levels import VARIABLE, Layers
 
 
-class TuningBackend(NamedTuple):
-    """Dependencies of a tuning run; tests replace them. `worker` returns the worker of a GPU's UUID."""
-
-    gpus: Callable[[], Sequence[TuningGpu]] = tune_problem.tuning_gpus
-    worker: Callable[[str], GpuWorker] = GpuWorker
-
-
-def run(options: argparse.Namespace, backend: TuningBackend | None = None) -> int:
+def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     _check_arguments(options)
     # missing input is an error before an existing output is
     listed = None if options.problems is None else _read(options.problems)
     _check_outputs(options)
-    backend = backend or TuningBackend()
     with ExitStack() as stack:
         if options.dask is None:
             try:
-                gpus = _gpus(options.gpus, backend, options.record)
+                gpus = _gpus(options.gpus, options.record)
             except UnavailableError:
                 if options.save is None or stub_driver.has_driver():
                     raise
                 return _record_only(options)
-            local = stack.enter_context(local_places(gpus, backend.worker))
+            local = stack.enter_context(local_places(gpus))
             distributed = partial(distribute, places=lambda: local)
         else:
             cluster = stack.enter_context(closing(DaskCluster(options.dask)))
@@ -121,12 +112,10 @@ def _check_outputs(options: argparse.Namespace) -> None:
             output_files.check_writable(path, overwrite=options.force)
 
 
-def _gpus(
-    ordinals: Sequence[int] | None, backend: TuningBackend, recorded: Sequence[str] | None = None
-) -> list[TuningGpu]:
+def _gpus(ordinals: Sequence[int] | None, recorded: Sequence[str] | None = None) -> list[TuningGpu]:
     """Return the GPUs of some ordinals, or all GPUs. `recorded` is a program with its arguments."""
     try:
-        gpus = backend.gpus()
+        gpus = tune_problem.tuning_gpus()
     except (UnavailableError, LibraryNotFoundError) as error:
         listing = "; with --save, --record lists the problems of a program" if recorded else ""
         if recorded and "--save" in recorded:

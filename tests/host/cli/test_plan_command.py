@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import sample_graphs
 from offline_profiles import needs_profiles, properties
-from stand_in_tuning import KINDS, gpus_of, worker
+from stand_in_tuning import KINDS, Machine, gpus_of, worker
 
 from cudnnpy import Graph, raw
 from cudnnpy._planning.choice import Engine, deserialize
@@ -22,7 +22,6 @@ from cudnnpy._planning.problem_notation import parse, text_of
 from cudnnpy.cli import command
 from cudnnpy.cli.plan import command as plan_command
 from cudnnpy.cli.tune import tune_problem
-from cudnnpy.cli.tune.session import TuningBackend
 from cudnnpy.errors import PlanningError
 from cudnnpy.tuning.measuring import child_process
 from cudnnpy.tuning.profiles import planner_process
@@ -368,8 +367,9 @@ def timed(*options):
     """Run the command with a stand-in for the GPU and its worker, which take 0.25 ms for every choice."""
     parser = argparse.ArgumentParser()
     plan_command.add_arguments(parser)
-    backend = TuningBackend(partial(gpus_of, KINDS[0]), worker("tune"))
-    return plan_command.run(parser.parse_args(["PROBLEMS.txt", "--device", "0", "--time", *options]), backend)
+    with pytest.MonkeyPatch.context() as patch:
+        Machine(partial(gpus_of, KINDS[0]), worker("tune")).replace(patch.setattr)
+        return plan_command.run(parser.parse_args(["PROBLEMS.txt", "--device", "0", "--time", *options]))
 
 
 @pytest.mark.parametrize(

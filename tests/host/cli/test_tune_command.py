@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from process_groups import has_ended, members_of
-from stand_in_tuning import KINDS, gpus_of, tuned, worker
+from stand_in_tuning import KINDS, Machine, gpus_of, tuned, worker
 
 from cudnnpy import raw
 from cudnnpy import store as stores
@@ -27,7 +27,6 @@ from cudnnpy.availability import UnavailableError
 from cudnnpy.cli import command, errors
 from cudnnpy.cli.tune import command as tune_command
 from cudnnpy.cli.tune import session
-from cudnnpy.cli.tune.session import TuningBackend
 from cudnnpy.cli.tune.tune_problem import TuningGpu
 from cudnnpy.tuning import problem_file, stored_choice
 from cudnnpy.tuning.measurement import FoundFault, Measurement
@@ -41,7 +40,7 @@ PROBLEMS = (
     "backward_data 2x8x9x9 16x8x3x3 pad=1 float16 channels_last",
     "backward_filter 4x8x9x9 16x8x3x3 pad=1 float16 channels_last deterministic",
 )
-ONE_GPU = TuningBackend(partial(gpus_of, KINDS[0]), worker("tune"))
+ONE_GPU = Machine(partial(gpus_of, KINDS[0]), worker("tune"))
 NEVER = ONE_GPU._replace(worker=worker("never"))
 
 
@@ -59,13 +58,15 @@ def write_problems(file: str, *texts: str) -> None:
     Path(file).write_text("".join(f"{text}\n" for text in texts))
 
 
-def tune(*arguments: str, machine: TuningBackend = ONE_GPU) -> int:
+def tune(*arguments: str, machine: Machine = ONE_GPU) -> int:
     """Run the command with a stand-in for the machine."""
     parser = argparse.ArgumentParser()
     tune_command.add_arguments(parser)
     options = parser.parse_args([*arguments])
     try:
-        return session.run(options, machine)
+        with pytest.MonkeyPatch.context() as patch:
+            machine.replace(patch.setattr)
+            return session.run(options)
     except Exception as error:
         status = errors.report("cudnnpy tune", error)
         if status is None:
@@ -145,7 +146,7 @@ def test_what_does_not_change_the_choice_makes_no_second_problem(capsys: pytest.
 
 
 def test_each_kind_of_gpu_gets_its_own_choices(capsys: pytest.CaptureFixture[str]) -> None:
-    machine = TuningBackend(partial(gpus_of, *KINDS), worker("tune_on_two_kinds"))
+    machine = Machine(partial(gpus_of, *KINDS), worker("tune_on_two_kinds"))
     assert tune("problems.txt", machine=machine) == 0
     title, *lines, _, _ = capsys.readouterr().out.splitlines()
     assert re.split(r"  +", title)[1] == "gpu"
@@ -156,7 +157,7 @@ def test_each_kind_of_gpu_gets_its_own_choices(capsys: pytest.CaptureFixture[str
 
 
 def test_only_the_named_gpus_are_used() -> None:
-    machine = TuningBackend(partial(gpus_of, *3 * KINDS[:1]), worker("tune"))
+    machine = Machine(partial(gpus_of, *3 * KINDS[:1]), worker("tune"))
     assert tune("problems.txt", "--gpus", "2,1", machine=machine) == 0
     assert {entry.made_with["device"] for entry in stored().values()} <= {"1", "2"}
 
@@ -619,14 +620,10 @@ sys.path[:0] = [{here!r}, {root!r}]
 from functools import partial
 import stand_in_tuning
 from cudnnpy.cli import command, errors
-from cudnnpy.cli.tune import session
-from cudnnpy.cli.tune.session import TuningBackend
 
 if __name__ == "__main__":
     gpus = partial(stand_in_tuning.gpus_of, *2 * stand_in_tuning.KINDS[:1])
-    machine = TuningBackend(gpus, stand_in_tuning.worker("tune_the_first_alone"))
-    run = session.run
-    session.run = lambda options: run(options, machine)
+    stand_in_tuning.Machine(gpus, stand_in_tuning.worker("tune_the_first_alone")).replace(setattr)
     sys.exit(command.main(["tune", *sys.argv[1:]]))
 """
 

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ from made_up_entries import job
 from process_groups import has_ended
 from stand_in_tuning import gpus_of, worker
 
-from cudnnpy.cli.tune import tune_problem
-from cudnnpy.cli.tune.distribution import distribute, local_places
-from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Result, TuningGpu, tune_on
+from cudnnpy.cli.tune import distribution, tune_problem
+from cudnnpy.cli.tune.distribution import distribute
+from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Place, Result, TuningGpu, tune_on
 from cudnnpy.tuning.measurement import FoundFault, Measurement
 from cudnnpy.tuning.measuring.child_process import StartError
 
@@ -31,6 +31,15 @@ AT_START = "the process that measures and plans ended when it started: signal SI
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # of the locks of GPUs
+
+
+@contextmanager
+def local_places(gpus: Sequence[TuningGpu], make: Callable[[str], Any]) -> Iterator[list[Place]]:
+    """The places of GPUs whose workers `make` makes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distribution, "GpuWorker", make)
+        with distribution.local_places(gpus) as places:
+            yield places
 
 
 def run(texts: Sequence[str], devices: int = 1, behaviour: str = "as_told") -> list[Result | LostPlace]:
@@ -119,7 +128,7 @@ def test_ctrl_c_at_any_moment_ends_the_distribution(chosen: int) -> None:
             signal.raise_signal(signal.SIGINT)
         return trace
 
-    with pytest.raises(KeyboardInterrupt), local_places(gpus_of("", ""), StoppableWorker) as places:  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt), local_places(gpus_of("", ""), StoppableWorker) as places:
         reports = distribute(jobs, lambda: places)
         next(reports)
         before = sys.gettrace()
