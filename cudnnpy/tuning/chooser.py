@@ -167,7 +167,7 @@ class TuningChooser(RankedChooser):
             if choice.candidate is not None or not choice.fits or not self._is_autotuned:
                 return choice
             failed.add(entry.choice)
-            self._store.forget(entry.key, reason)
+            self._store.writable.forget(entry.key, reason, plan=entry.plan)
 
     def _restored(self, entry: Entry, layer: str, *, is_new: bool = False) -> tuple[_Stored, str]:
         """Return the choice of an entry, planned, or the reason why it fails. `is_new` means that it was measured just now."""
@@ -195,8 +195,10 @@ class TuningChooser(RankedChooser):
 
     def is_confirmed(self, entry: Entry) -> bool:
         """Return whether an entry was measured or confirmed with this GPU, cuDNN and driver."""
-        is_measured_here = stored_choice.was_measured_here(entry)
-        return is_measured_here or self._store.is_checked(entry.key, stored_choice.environment_of(entry.key))
+        environment, plan = stored_choice.environment_of(entry.key), entry.plan
+        return stored_choice.was_measured_here(entry) or self._store.writable.is_checked(
+            entry.key, environment, plan=plan
+        )
 
     def _confirmed(self, entry: Entry) -> str:
         """Run a stored choice and return why its result is wrong; "" if it is right, or if it could not be run."""
@@ -204,7 +206,7 @@ class TuningChooser(RankedChooser):
             return ""
         reason = self._measurer.confirm(self._problem, self._options, entry, self._limit)
         if reason == "":
-            self._store.mark_checked(entry.key, stored_choice.environment_of(entry.key))
+            self._store.writable.mark_checked(entry.key, stored_choice.environment_of(entry.key), plan=entry.plan)
         return reason or ""
 
     # Measuring
@@ -240,18 +242,18 @@ class TuningChooser(RankedChooser):
     def _kept(self, entry: Entry, before: Entry | None) -> _Stored:
         """Store an entry, and return its choice; another process's choice if that was stored first and is valid here."""
         now, _ = (None, "") if before is None else self._look_up()
-        current_entry = self._store.put(entry, replace=now is not None and now == before)
+        current_entry = self._store.writable.put(entry, replace=now is not None and now == before)
         if current_entry.choice != entry.choice:
             choice, reason = self._restored(current_entry, "user")
             if choice.candidate is not None:
                 return choice
             if not choice.fits:
                 return self._restored(entry, "", is_new=True)[0]
-            self._store.forget(current_entry.key, reason)
-            self._store.put(entry)
+            self._store.writable.forget(current_entry.key, reason, plan=current_entry.plan)
+            self._store.writable.put(entry)
         choice, reason = self._restored(entry, "", is_new=True)
         if reason:
-            self._store.forget(entry.key, reason)
+            self._store.writable.forget(entry.key, reason, plan=entry.plan)
         return choice
 
 

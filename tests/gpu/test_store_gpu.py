@@ -170,7 +170,7 @@ def of_another_driver() -> Entry:
     assert found is not None
     assert key.gpu
     assert key.multiprocessors > 0
-    return levels.current().put(
+    return levels.current().writable.put(
         found.entry._replace(made_with={**found.entry.made_with, "driver": "another"}), replace=True
     )
 

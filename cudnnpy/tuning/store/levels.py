@@ -41,13 +41,16 @@ class LookUp(NamedTuple):
 
 
 class Layers:
-    """The stores that a process reads, in their order. Changes go to the user's store."""
+    """The stores that a process reads, in their order. Changes go to `writable`: the user's store.
+
+    Plans that failed, and plans that were checked, are marked there, whatever layer their entries are in.
+    """
 
     def __init__(self, user: Store, applications: Iterable[Store] = (), errors: Sequence[str] = ()) -> None:
         self.user, self.errors = user, errors  # the paths that name no store
         # In front of a user's store that is open for reading alone, a store in memory has the changes.
-        self._writable = Store("") if user.read_only else user
-        self._all = [(USER, store) for store in dict.fromkeys((self._writable, user))]
+        self.writable = Store("") if user.read_only else user
+        self._all = [(USER, store) for store in dict.fromkeys((self.writable, user))]
         self._all += [(f"application {store.path}", store) for store in applications]
 
     def get(self, key: Key) -> LayerEntry | None:
@@ -70,40 +73,17 @@ class Layers:
             if first is not None or entry is None:
                 continue
             # The writable store has no entries of failed plans itself.
-            if store is self._writable or not self._writable.is_forgotten(key, entry.plan):
+            if store is self.writable or not self.writable.is_forgotten(key, entry.plan):
                 first = LayerEntry(entry, layer, store)
         return LookUp(first, tuple(faults))
 
     def add_faults(self, key: Key, text: str, faults: Iterable[tuple[str, str, str, str]]) -> int:
         """Store faults of a problem, each a candidate, symptom, detail and driver, as found now: see Store.add_faults."""
         made_at = datetime.now(UTC).isoformat(timespec="seconds")
-        return self._writable.add_faults(
+        return self.writable.add_faults(
             Fault(without_options(key), text, candidate, symptom, printable(" ".join(detail.split())), driver, made_at)
             for candidate, symptom, detail, driver in faults
         )
-
-    def put(self, entry: Entry, *, replace: bool = False) -> Entry:
-        """Store an entry, and return the current entry of its key: see Store.put."""
-        return self._writable.put(entry, replace=replace)
-
-    def forget(self, key: Key, reason: str) -> None:
-        """Mark the plan that `get` returns for this key as failed, so that it is not returned again."""
-        if (plan := self._plan_of(key)) is not None:
-            self._writable.forget(key, reason, plan=plan)
-
-    def is_checked(self, key: Key, environment: str) -> bool:
-        """Return whether the plan that `get` returns for this key was marked as checked in an environment."""
-        plan = self._plan_of(key)
-        return plan is not None and self._writable.is_checked(key, environment, plan=plan)
-
-    def mark_checked(self, key: Key, environment: str) -> None:
-        """Mark the plan that `get` returns for this key as right in an environment, where it ran."""
-        if (plan := self._plan_of(key)) is not None:
-            self._writable.mark_checked(key, environment, plan=plan)
-
-    def _plan_of(self, key: Key) -> str | None:
-        found = self.look_up(key).entry
-        return None if found is None else found.entry.plan
 
 
 def current(*, strict: bool = True) -> Layers:

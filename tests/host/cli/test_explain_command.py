@@ -444,7 +444,7 @@ def stored_here(monkeypatch):
     )
     entry = made_up_entries.entry(TEXT, rows, 1, made_with={"cudnnpy": "0.2.0", "driver": "13.0"})
     entry = entry._replace(key=explain_module.key_of(problem, options, explain_module.Target()))
-    explain_module.levels.current().put(entry)
+    explain_module.levels.current().writable.put(entry)
     return entry
 
 
@@ -477,7 +477,9 @@ def test_a_choice_of_another_driver_is_taken_once_it_is_confirmed(stored_here, c
     monkeypatch.setattr("cudnnpy.tuning.stored_choice.driver", lambda: "14.0")
     chosen, _, reason = why(capsys)
     assert (chosen, reason.partition("; ")[2]) == ("engine 1", "the stored choice was not measured with this driver")
-    explain_module.levels.current().mark_checked(stored_here.key, environment_of(stored_here.key))
+    explain_module.levels.current().writable.mark_checked(
+        stored_here.key, environment_of(stored_here.key), plan=stored_here.plan
+    )
     assert why(capsys)[0] == "engine 2"
 
 

@@ -29,6 +29,13 @@ def made(path: Path, *numbers: int, name: str) -> Path:
     return path
 
 
+def plan_of(layers: Layers) -> str:
+    """The plan that the layers have for the first key."""
+    found = layers.get(key(1))
+    assert found is not None
+    return found.entry.plan
+
+
 def test_the_users_store_comes_first_then_applications_in_their_order(tmp_path: Path) -> None:
     user = Store(made(tmp_path / "user", 1, name="user's"))
     first, second = (
@@ -39,7 +46,7 @@ def test_the_users_store_comes_first_then_applications_in_their_order(tmp_path: 
     assert found.get(key(2)) == LayerEntry(entry(2, name="a"), f"application {tmp_path / 'a'}", first)
     assert found.get(key(3)) == LayerEntry(entry(3, name="b"), f"application {tmp_path / 'b'}", second)
     assert found.get(key(4)) is None
-    found.put(entry(4))
+    found.writable.put(entry(4))
     assert [one.key for one in user] == [key(1), key(4)]
     assert len(first) == 2
 
@@ -48,26 +55,14 @@ def test_a_plan_of_an_application_that_failed_here_is_passed_over(tmp_path: Path
     user = Store(tmp_path / "user")
     first, second = (Store(made(tmp_path / name, 1, name=name)) for name in "ab")
     found = Layers(user, [first, second])
-    found.forget(key(1), "wrong")
+    found.writable.forget(key(1), "wrong", plan=plan_of(found))
     assert found.get(key(1)) == LayerEntry(entry(1, name="b"), f"application {tmp_path / 'b'}", second)
-    found.forget(key(1), "wrong too")
+    found.writable.forget(key(1), "wrong too", plan=plan_of(found))
     assert found.get(key(1)) is None
     assert (len(first), len(second)) == (1, 1)
     assert sorted(failed.reason for failed in user.forgotten()) == ["wrong", "wrong too"]
-    assert found.put(entry(1, name="own")).choice.name == "own"
+    assert found.writable.put(entry(1, name="own")).choice.name == "own"
     assert found.get(key(1)) == LayerEntry(entry(1, name="own"), "user", user)
-
-
-def test_the_check_of_a_plan_is_remembered_in_the_users_store_for_that_plan(tmp_path: Path) -> None:
-    user, application = Store(tmp_path / "user"), Store(made(tmp_path / "a", 1, name="a"))
-    found = Layers(user, [application])
-    assert not found.is_checked(key(1), "here")
-    found.mark_checked(key(1), "here")
-    assert found.is_checked(key(1), "here")
-    assert not found.is_checked(key(1), "there")
-    assert Layers(Store(tmp_path / "user"), [application]).is_checked(key(1), "here")
-    application.put(entry(1, name="a newer one"), replace=True)
-    assert not found.is_checked(key(1), "here")
 
 
 def test_a_users_store_that_is_open_for_reading_alone_is_read(tmp_path: Path) -> None:
@@ -75,9 +70,9 @@ def test_a_users_store_that_is_open_for_reading_alone_is_read(tmp_path: Path) ->
     user = Store(made(tmp_path / "user", 1, name="user's"), read_only=True)
     found = Layers(user)
     assert found.get(key(1)) == LayerEntry(entry(1, name="user's"), "user", user)
-    assert found.put(entry(2)) == entry(2)
+    assert found.writable.put(entry(2)) == entry(2)
     assert found.get(key(2)) is not None
-    found.forget(key(1), "wrong")
+    found.writable.forget(key(1), "wrong", plan=plan_of(found))
     assert found.get(key(1)) is None
     assert [one.key for one in Store(tmp_path / "user")] == [key(1)]
 
@@ -116,7 +111,7 @@ def test_an_empty_variable_turns_the_file_off(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("CUDNNPY_STORE", "")
     assert public.default().path == ""
     assert public.open().path == ""
-    current().put(entry())
+    current().writable.put(entry())
     assert public.default().get(key()) == entry()
 
 
@@ -124,7 +119,7 @@ def test_the_variable_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "mine" / "store"))
     assert public.default().path == str(tmp_path / "mine" / "store")
     assert not (tmp_path / "mine").exists()  # before there is something to write
-    current().put(entry())
+    current().writable.put(entry())
     assert public.open().get(key()) == entry()
     monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "other"))
     assert current().get(key()) is None

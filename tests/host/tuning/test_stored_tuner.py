@@ -60,7 +60,7 @@ def standing(problem: MadeUp = SUMS, **options: Any) -> Entry:
 
 
 def put(entry: Entry) -> None:
-    levels.current().put(entry, replace=True)
+    levels.current().writable.put(entry, replace=True)
 
 
 class Child:
@@ -568,7 +568,7 @@ def test_the_choice_of_another_process_that_was_first_is_taken(cudnn: Cudnn) -> 
     cudnn.engines[2].time = lambda knobs: 3.0  # as a busy GPU would have it
 
     def meanwhile(candidate: Candidate) -> bool:
-        levels.current().put(first)
+        levels.current().writable.put(first)
         return False
 
     cudnn.scarce = meanwhile
