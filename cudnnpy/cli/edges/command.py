@@ -43,7 +43,8 @@ def run(options: argparse.Namespace) -> int:
         open(options.input, "rb").close()
     output_files.check_writable(options.output, overwrite=options.force)
     format = images.format_of(options.output)
-    image = images.load(images.SAMPLE if options.input is None else options.input)
+    frames: list[int] = []
+    image = images.load(images.SAMPLE if options.input is None else options.input, frames.append)
     height, width = image.shape[1:3]
     images.check_size(options.output, format, width, height)
     try:
@@ -60,8 +61,9 @@ def run(options: argparse.Namespace) -> int:
 
         raise MemoryError(str(error).replace(MEMORY_ADVICE, _MEMORY_ADVICE)) from None
     output_files.write(options.output, content, overwrite=options.force)
+    part = f"image 1 of {frames[0]} of " if frames else ""
     source = "the sample image" if options.input is None else options.input
-    _print_summary(f"{options.output}: the edges of {source}, {width} x {height}", edges)
+    _print_summary(f"{options.output}: the edges of {part}{source}, {width} x {height}", edges)
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -31,11 +32,12 @@ def pillow() -> Any:
     return Image
 
 
-def load(source: str | os.PathLike[str]) -> NDArray[np.float32]:
+def load(source: str | os.PathLike[str], on_frames: Callable[[int], object] = int) -> NDArray[np.float32]:
     """Read an image as float32, (1, height, width, 3), scaled so that its smallest value is 0 and its largest 1.
 
     Greyscale (also of 16 bits) is repeated in the three channels, and transparent pixels are blended with white. The camera's
-    orientation is applied. An animation is represented by its first image. All values of a constant image become 0.
+    orientation is applied. An animation is represented by its first image, and `on_frames` is called with the number of its
+    images. All values of a constant image become 0.
 
     Raises UsageError if the file cannot be read as an image, or has more pixels than Pillow's limit against decompression
     bombs, and ImportError without Pillow.
@@ -45,7 +47,7 @@ def load(source: str | os.PathLike[str]) -> NDArray[np.float32]:
     try:
         with warnings.catch_warnings(), open(source, "rb") as file:
             warnings.simplefilter("ignore")  # about damaged metadata and large images
-            pixels = _decode(file)
+            pixels = _decode(file, on_frames)
         return _normalized(pixels)[np.newaxis]
     except MemoryError:
         raise
@@ -57,7 +59,7 @@ def load(source: str | os.PathLike[str]) -> NDArray[np.float32]:
         raise UsageError(f"{name}: the image cannot be read: {_one_line(error)}") from None
 
 
-def _decode(file: BinaryIO) -> NDArray[np.float32]:
+def _decode(file: BinaryIO, on_frames: Callable[[int], object]) -> NDArray[np.float32]:
     """Return the colours of an image of any of Pillow's modes as an array (height, width, 3)."""
     from PIL import ImageOps
 
@@ -65,6 +67,8 @@ def _decode(file: BinaryIO) -> NDArray[np.float32]:
     with Image.open(file) as image:
         if 0 in image.size:
             raise UsageError("it has no pixels ({} x {})".format(*image.size))
+        if (frames := _frames(image)) > 1:
+            on_frames(frames)
         image.load()
         ImageOps.exif_transpose(image, in_place=True)
         if image.mode.startswith(("I", "F")):  # wider than 8 bits, which a conversion to RGB would truncate
@@ -73,6 +77,15 @@ def _decode(file: BinaryIO) -> NDArray[np.float32]:
             colours = image.convert("RGBA")
             return np.array(Image.alpha_composite(Image.new("RGBA", image.size, "white"), colours).convert("RGB"), "f4")
         return np.array(image.convert("RGB"), dtype=np.float32)
+
+
+def _frames(image: Any) -> int:
+    """Return the number of images in a file; 1 if only the first can be read."""
+    try:
+        return int(getattr(image, "n_frames", 1))
+    except Exception:  # decoders raise exceptions of any type for damaged files
+        image.seek(0)
+        return 1
 
 
 def _normalized(values: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -215,12 +215,12 @@ def test_the_commands_options_reach_the_detector(tmp_path, monkeypatch):
     assert given_to == expected
 
 
-def test_of_an_animation_an_image_is_used(tmp_path, capsys):
+def test_an_animation_says_which_image_is_used(tmp_path, capsys):
     first, *others = (Image.new("RGB", (5, 4), colour) for colour in ("red", "blue", "green"))
     first.save(tmp_path / "p.gif", save_all=True, append_images=others)
     assert cli.main(["edges", str(tmp_path / "p.gif"), "-o", str(tmp_path / "x.png"), "--device", "cpu"]) == 0
     (line, *_) = capsys.readouterr().out.splitlines()
-    assert line == f"{tmp_path / 'x.png'}: the edges of {tmp_path / 'p.gif'}, 5 x 4"
+    assert line == f"{tmp_path / 'x.png'}: the edges of image 1 of 3 of {tmp_path / 'p.gif'}, 5 x 4"
 
 
 # Overwriting
