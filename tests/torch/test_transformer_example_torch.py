@@ -13,7 +13,7 @@ def test_it_trains_and_decodes_as_pytorch_does(capsys: pytest.CaptureFixture[str
     losses, right = transformer.main(["--device", "cpu", "--steps", "12", "--tokens", "14"])
     assert losses[-1] < 0.5 * losses[0]
     assert right > 1.5 / transformer.NUMBERS
-    assert "14 tokens decoded as by PyTorch" in capsys.readouterr().out
+    assert "14 tokens decoded from pages of 16 keys as by PyTorch" in capsys.readouterr().out
 
 
 def test_other_results_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,7 +21,7 @@ def test_other_results_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     network, tokens = transformer.Transformer(), transformer.progressions(6, "cpu")
 
-    class Forgetful(transformer.Cache):  # type: ignore[misc]
+    class Forgetful(transformer.PagedCache):  # type: ignore[misc]
         def __call__(self, q: Any, k: Any, v: Any) -> Any:
             return super().__call__(q, k, 10 * v if self.length == 2 else v)
 
