@@ -289,12 +289,13 @@ class Attention(PreferenceOptions, ArrayOperation):
         lengths_q: Array | None = None,
         lengths_kv: Array | None = None,
         page_table: Array | None = None,
-        seed: Array | None = None,
-        offset: Array | None = None,
-        mask: Array | None = None,
         out: ArrayT | None = None,
         statistics: ArrayT | bool = False,
         stream: Stream | None = None,
+        *,
+        seed: Array | None = None,
+        offset: Array | None = None,
+        mask: Array | None = None,
     ) -> Any:
         """Compute softmax(scale * q @ transpose(k) + bias) @ v (cudnnBackendExecute).
 
@@ -313,17 +314,17 @@ class Attention(PreferenceOptions, ArrayOperation):
             (batch, 1, pages of a sequence, 1), in int32: which pages have the keys of each sequence, in order; the keys are a
             multiple of 128. Each number is a page's, also beyond the length; the GPU alone reads them. `lengths_kv` must be
             given.
-        seed, offset : array, optional
-            What the weights that a dropout keeps are drawn from: (1,), in int64. The same numbers keep the same weights.
-        mask : array, optional
-            For `cudnnpy.reference` alone, since cuDNN does not document what it draws: 1 for each weight that the dropout
-            keeps, else 0, (batch, heads, queries, keys), of q's dtype or float32.
         out : array, optional
             The result, (batch, heads, queries, head size of v), of q's dtype.
         statistics : bool or array
             Whether the statistics are a result, or an array for them.
         stream : stream, optional
             Where the work is queued; by default the library's current stream.
+        seed, offset : array, optional
+            What the weights that a dropout keeps are drawn from: (1,), in int64. The same numbers keep the same weights.
+        mask : array, optional
+            For `cudnnpy.reference` alone, since cuDNN does not document what it draws: 1 for each weight that the dropout
+            keeps, else 0, (batch, heads, queries, keys), of q's dtype or float32.
 
         Returns
         -------
@@ -348,14 +349,15 @@ class Attention(PreferenceOptions, ArrayOperation):
         bias: Array | None = None,
         lengths_q: Array | None = None,
         lengths_kv: Array | None = None,
-        seed: Array | None = None,
-        offset: Array | None = None,
-        mask: Array | None = None,
         dq: ArrayT | None = None,
         dk: ArrayT | None = None,
         dv: ArrayT | None = None,
         dbias: ArrayT | bool = False,
         stream: Stream | None = None,
+        *,
+        seed: Array | None = None,
+        offset: Array | None = None,
+        mask: Array | None = None,
     ) -> tuple[ArrayT, ...]:
         """Compute the gradients with respect to q, k, v and the bias (cudnnBackendExecute).
 
@@ -398,12 +400,12 @@ class Attention(PreferenceOptions, ArrayOperation):
         bias: Array | TensorSpec | None = None,
         lengths_q: Array | TensorSpec | None = None,
         lengths_kv: Array | TensorSpec | None = None,
-        seed: Array | TensorSpec | None = None,
-        offset: Array | TensorSpec | None = None,
         page_table: Array | TensorSpec | None = None,
         out: Array | TensorSpec | None = None,
         dout: Array | TensorSpec | None = None,
         *,
+        seed: Array | TensorSpec | None = None,
+        offset: Array | TensorSpec | None = None,
         dbias: bool = False,
         device: int | DeviceProfile | None = None,
     ) -> Plan:
@@ -413,7 +415,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         ----------
         operation : {"forward", "backward"}
             The operation.
-        q, k, v, bias, lengths_q, lengths_kv, seed, offset, page_table, out, dout : array or TensorSpec
+        q, k, v, bias, lengths_q, lengths_kv, page_table, out, dout, seed, offset : array or TensorSpec
             As for `forward` and `backward`, but aligned to 16 bytes, with strides that are multiples of 16 bytes, and 1 on the
             last axis, since a plan makes no copies. `out` and `dout` are packed in q's order of strides by default.
             Statistics are packed, and new results have the order of strides of q, k, v and the bias; rows of a dbias start at
@@ -449,12 +451,12 @@ class Attention(PreferenceOptions, ArrayOperation):
         bias: Array | TensorSpec | None = None,
         lengths_q: Array | TensorSpec | None = None,
         lengths_kv: Array | TensorSpec | None = None,
-        seed: Array | TensorSpec | None = None,
-        offset: Array | TensorSpec | None = None,
         page_table: Array | TensorSpec | None = None,
         out: Array | TensorSpec | None = None,
         dout: Array | TensorSpec | None = None,
         *,
+        seed: Array | TensorSpec | None = None,
+        offset: Array | TensorSpec | None = None,
         dbias: bool = False,
         device: int | DeviceProfile | None = None,
     ) -> list[Candidate]:

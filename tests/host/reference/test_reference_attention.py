@@ -123,7 +123,7 @@ def test_arrays_for_the_results_are_written() -> None:
     np.testing.assert_array_equal(out, made[0])
     np.testing.assert_array_equal(statistics, made[1])
     results = [np.empty_like(q), np.empty_like(k), np.empty_like(k)]
-    found = Attention().backward(q, q, k, k, out, statistics, *[None] * 6, *results)
+    found = Attention().backward(q, q, k, k, out, statistics, *[None] * 3, *results)
     assert all(one is other for one, other in zip(found, results, strict=True))
     with pytest.raises(ValueError, match=r"^dk must not overlap k in memory"):
         Attention().backward(q, q, k, k, out, statistics, dk=k)
