@@ -219,7 +219,7 @@ def test_a_limit_as_text_is_told_its_bytes() -> None:
         cudnnpy.Convolution(workspace_limit="much")
 
 
-SPEC, CONV, NORM = cudnnpy.TensorSpec((8, 64, 28, 28)), cudnnpy.Convolution(), reference.BatchNormalization()
+SPEC, CONV = cudnnpy.TensorSpec((8, 64, 28, 28)), cudnnpy.Convolution()
 PLAN = "Convolution.plan must be (operation, first, second, shape=None, *, bias=None, ...); got"
 REFUSED: list[tuple[Any, str]] = [
     (lambda: CONV.plan(SPEC, SPEC), f"{PLAN} (TensorSpec, TensorSpec): missing a required argument: 'second'"),
