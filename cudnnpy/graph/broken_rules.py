@@ -15,7 +15,7 @@ from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import are_channels_last
 from cudnnpy.graph.attention_lowerings import PRODUCTS_OF_GRADIENT, with_views
-from cudnnpy.graph.graph_facts import HALVES, VECTOR, broadcasts_otherwise, long_axes, rows_are_aligned, sizes
+from cudnnpy.graph.graph_facts import HALVES, VECTOR, broadcasts_otherwise, long_axes, modes, rows_are_aligned, sizes
 from cudnnpy.graph.operation_graph import Operation, OperationGraph, each_uid
 
 _NOT_ALONE = {"concat", "reshape", "rng", "slice", "transpose"}
@@ -27,12 +27,6 @@ _REDUCTIONS = {
 }
 _SOFTMAX_REDUCTIONS = {raw.CUDNN_REDUCE_TENSOR_ADD, raw.CUDNN_REDUCE_TENSOR_MAX}
 _LOGICAL = {raw.CUDNN_POINTWISE_LOGICAL_AND, raw.CUDNN_POINTWISE_LOGICAL_OR, raw.CUDNN_POINTWISE_LOGICAL_NOT}
-_COMPARISONS = {
-    raw.CUDNN_POINTWISE_CMP_GE,
-    raw.CUDNN_POINTWISE_CMP_GT,
-    raw.CUDNN_POINTWISE_CMP_LE,
-    raw.CUDNN_POINTWISE_CMP_LT,
-}
 _INTERPOLATIONS = {raw.CUDNN_RESAMPLE_BILINEAR, raw.CUDNN_RESAMPLE_NEAREST}
 
 
@@ -214,7 +208,7 @@ def _of_attention(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attent
 def _of_lengths(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-lengths
     """The masks of the lengths of attention, one right after the other, must have indices of tensors of their own."""
     masks = _masks_of_lengths(graph)
-    others = {tensors["x"] for tensors in _selections(graph)}
+    others = {tensors["x"] for _, tensors in modes(graph, "binary_select")}
     for masked, (scores, indexed_uid, lengths, _) in masks.items():
         before = masks.get(scores)
         if before is not None and before[:2] == (indexed_uid, indexed_uid) and masked not in others:
@@ -225,26 +219,20 @@ def _of_one_query(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attent
     """The lengths of the keys of one query are read right beside a comparison of its index with theirs."""
     if not _is_attention(graph) or _is_gradient(graph):
         return
-    indices = {uid for one in graph.operations for _, uid in one.results}
-    has_diagonal = any(
-        one.option("mode") in _COMPARISONS and {one.tensors["x"], one.tensors["b"]} <= indices
-        for one in graph.operations
-    )
+    made = {uid for one in graph.operations for _, uid in one.results}
+    compared = (*modes(graph, "cmp_g"), *modes(graph, "cmp_l"))
+    has_diagonal = any({tensors["x"], tensors["b"]} <= made for _, tensors in compared)
     for masked, (_, _, lengths, axis) in _masks_of_lengths(graph).items():
         *_, queries, keys = graph.specs[masked].shape
         if queries == 1 < keys and axis == 3 and not has_diagonal:
             yield lengths, "beside it a selection where the index of the query + lengths - 1 >= those of the keys"
 
 
-def _selections(graph: OperationGraph) -> list[dict[str, Any]]:
-    return [one.tensors for one in graph.operations if one.option("mode") == raw.CUDNN_POINTWISE_BINARY_SELECT]
-
-
 def _masks_of_lengths(graph: OperationGraph) -> dict[int, tuple[int, int, int, int]]:
     """Return for masked scores the scores, the tensor whose indices are compared, the lengths, and the indices' axis."""
     maker = {uid: one for one in graph.operations for _, uid in one.results}
     masks: dict[int, tuple[int, int, int, int]] = {}
-    for tensors in _selections(graph):
+    for _, tensors in modes(graph, "binary_select"):
         flags = maker.get(tensors["t"])
         if flags is None or flags.option("mode") != raw.CUDNN_POINTWISE_CMP_LT:
             continue

@@ -57,7 +57,7 @@ def _of(graph: OperationGraph, kind: str) -> list[Operation]:
     return [one for one in graph.operations if one.kind.startswith(kind)]
 
 
-def _modes(graph: OperationGraph, begin: str = "", end: str = "") -> Iterator[tuple[Operation, dict[str, Any]]]:
+def modes(graph: OperationGraph, begin: str = "", end: str = "") -> Iterator[tuple[Operation, dict[str, Any]]]:
     """Yield the pointwise operations whose mode begins and ends so, with their tensors."""
     for one in _of(graph, "pointwise"):
         name = pointwise_name(one.option("mode"))
@@ -74,9 +74,9 @@ def _broadcasts_beside_convolution(graph: OperationGraph) -> bool:
 
 
 def _compares_narrow(graph: OperationGraph) -> bool:
-    results = [long_axes(graph.specs[uid]) for one, _ in _modes(graph) for _, uid in one.results]
+    results = [long_axes(graph.specs[uid]) for one, _ in modes(graph) for _, uid in one.results]
     return len(_of(graph, "matmul")) < 2 and any(
-        long_axes(graph.specs[tensors["y"]]) < other for _, tensors in _modes(graph, "cmp_") for other in results
+        long_axes(graph.specs[tensors["y"]]) < other for _, tensors in modes(graph, "cmp_") for other in results
     )
 
 
@@ -94,7 +94,7 @@ def _computes_first_operand(graph: OperationGraph) -> bool:
 
 def _has_gradient_of_result(graph: OperationGraph) -> bool:
     virtual = _virtual(graph)
-    return bool(_of(graph, "convolution")) and any(t["x"] in virtual for _, t in _modes(graph, end="_bwd"))
+    return bool(_of(graph, "convolution")) and any(t["x"] in virtual for _, t in modes(graph, end="_bwd"))
 
 
 def _resampled(graph: OperationGraph) -> list[int]:
@@ -115,21 +115,21 @@ def _only_reduces_uneven_channels(graph: OperationGraph) -> bool:
 
 
 def _indexes_rows_of_batches(graph: OperationGraph) -> bool:
-    indices = ((graph.specs[t["y"]].shape, one.option("axis")) for one, t in _modes(graph, "gen_index"))
+    indices = ((graph.specs[t["y"]].shape, one.option("axis")) for one, t in modes(graph, "gen_index"))
     return bool(_of(graph, "matmul")) and any(len(s) == 3 and s[0] > 1 and axis not in (2, -1) for s, axis in indices)
 
 
 def _indexes_outside_attention(graph: OperationGraph) -> bool:
-    return len(_of(graph, "matmul")) < 2 and any(_modes(graph, "gen_index"))
+    return len(_of(graph, "matmul")) < 2 and any(modes(graph, "gen_index"))
 
 
 def _selects_by_numbers(graph: OperationGraph) -> bool:
     """Return whether a gradient of attention compares what is no index."""
-    indices = {uid for one, _ in _modes(graph, "gen_index") for _, uid in one.results}
-    for one, tensors in (*_modes(graph, "add"), *_modes(graph, "sub")):
+    indices = {uid for one, _ in modes(graph, "gen_index") for _, uid in one.results}
+    for one, tensors in (*modes(graph, "add"), *modes(graph, "sub")):
         if not indices.isdisjoint((tensors["x"], tensors["b"])):
             indices.update(uid for _, uid in one.results)
-    compared = ({tensors["x"], tensors["b"]} for _, tensors in _modes(graph, "cmp_"))
+    compared = ({tensors["x"], tensors["b"]} for _, tensors in modes(graph, "cmp_"))
     return len(_of(graph, "matmul")) >= PRODUCTS_OF_GRADIENT and any(indices.isdisjoint(pair) for pair in compared)
 
 
