@@ -26,9 +26,8 @@ class Part(NamedTuple):
     views: dict[int, int]  #: for tensors that share the memory of an input of the problem, the input, by unique ids
     buffer: int = 0  #: the unique id of the buffer of dq; 0 without one
     sums: tuple[int, ...] = ()  #: results that engines may add to in any order, which are cleared before
-    filled: tuple[
-        tuple[int, float], ...
-    ] = ()  #: results that engines may leave unwritten, and what they are filled with
+    #: results that engines may leave unwritten, and what they are filled with before
+    filled: tuple[tuple[int, float], ...] = ()
 
 
 def parts(graph: OperationGraph) -> list[Part]:

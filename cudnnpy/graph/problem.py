@@ -351,7 +351,7 @@ class GraphLowering:
         indices = {uid: index for index, uid in enumerate((*operands, buffer))}
         sources = tuple(indices[views.get(uid, uid)] for uid in graph.in_memory)
         cleared = [*sums, *([buffer] if buffer and raw.version() < _CLEARED else [])]
-        fills = [(uid, 0.0) for uid in cleared] + [*filled]
+        fills = (*((uid, 0.0) for uid in cleared), *filled)
         before = [Step(fill(graph.specs[uid], value), (indices[uid],)) for uid, value in fills]
         return StepSequence([*before, Step(planned, sources)], [byte_extent(graph.specs[buffer])] if buffer else [])
 

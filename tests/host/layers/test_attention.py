@@ -119,6 +119,18 @@ def test_the_forms_for_engines_compute_the_graph(seed: int, form: int) -> None:
             np.testing.assert_allclose(values[uid], expected[name], rtol=2e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize(("queries", "values"), [(1, []), (2, [-np.inf, 0.0])])
+def test_results_of_empty_sequences_in_pages_are_filled_but_for_one_query(queries: int, values: list[float]) -> None:
+    problem = in_pages(drawn(0, sizes=(queries,)), 0)
+    graph = graph_of(Attention(**problem.options), "forward", problem.arrays)
+    asked: Any = graph.problem()
+    (one,) = parts(asked.graph)
+    assert sorted(value for _, value in one.filled) == values
+    assert {uid for uid, _ in one.filled} <= set(one.graph.outputs)
+    (dense,) = parts(graph_of(Attention(), "forward", drawn(0).without_dout()).problem().graph)  # type: ignore[attr-defined]
+    assert not dense.filled
+
+
 def test_an_element_of_a_broadcast_axis_is_the_memory_of_all() -> None:
     """Lengths have stride 0 along the queries; other slices are operations."""
     for strides, is_view in (((1, 1, 0, 1), True), ((16, 16, 1, 1), False)):
