@@ -194,41 +194,71 @@ def test_one_query(keys: int, deterministic: bool) -> None:
         check(large(keys, (3, 4, kv_heads, 1, keys, 64, 64), "float16"), deterministic=deterministic)
 
 
+def numbers(seed: int, offset: int) -> Arrays:
+    """What a dropout draws from, on the GPU."""
+    given = {"seed": seed, "offset": offset}
+    return {name: cudnnpy.to_device(np.array([number], np.int64)) for name, number in given.items()}
+
+
+def kept(problem: Drawn, seed: int, offset: int, **options: Any) -> Any:
+    """The mask of a dropout, but 0 where a key is masked: with the values 1 at one key each, the result has the weights."""
+    layout, keys = problem.options["layout"], keys_of(problem)
+    v = as_operand("v", problem.arrays["v"], layout)
+    identity = np.broadcast_to(np.eye(keys, -(-keys // 8) * 8), (*v.shape[:2], keys, -(-keys // 8) * 8))
+    arrays = {**problem.without_dout(), "v": as_operand("v", identity.astype(v.dtype), layout)}
+    attention: Any = Attention(**problem.options, **options)
+    out = attention.forward(
+        **{name: cudnnpy.to_device(np.ascontiguousarray(array)) for name, array in arrays.items()},
+        **numbers(seed, offset),
+    )
+    weights = as_operand("out", cudnnpy.to_numpy(out).astype(np.float32), layout)[..., :keys]
+    return (weights != 0).astype(np.float32)
+
+
+def check_dropout(problem: Drawn, seed: int, offset: int, **options: Any) -> None:
+    """Forward and backward keep the same weights, which a product with the identity shows."""
+    mask, attention = kept(problem, seed, offset, **options), Attention(**problem.options, **options)
+    problem = problem._replace(arrays={**problem.arrays, "mask": mask})
+    made, gradients = expected_results(problem)
+    on_gpu = {name: cudnnpy.to_device(array) for name, array in {**problem.arrays, **made}.items() if name != "mask"}
+    on_gpu |= numbers(seed, offset)
+    results = {name: poison(array.shape, array.dtype) for name, array in made.items()}
+    attention.forward(**{name: on_gpu[name] for name in on_gpu if name not in ("dout", *made)}, **results)
+    compare("forward", problem, problem.without_dout(), results, made)
+    if "bias" in problem.arrays and keys_of(problem) == 1:
+        return  # refused by name
+    gradients.pop("dbias", None)
+    results = {name: poison(array.shape, array.dtype) for name, array in gradients.items()}
+    try:
+        attention.backward(**on_gpu, **results)
+    except NoAlgorithmError:
+        assert may_lack_engines(problem)
+        return
+    compare("backward", problem, {**problem.arrays, **made}, results, gradients)
+
+
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize(
     "sizes", [(2, 4, 4, 128, 128, 64), (1, 8, 2, 200, 64, 128), (2, 2, 1, 64, 256, 96), (3, 2, 2, 1, 128, 64)]
 )
 def test_what_a_dropout_draws_from_a_seed(sizes: tuple[int, ...], deterministic: bool) -> None:
-    """With the values 1 at one key and 0 at others, the result has the weights that are kept, in both operations."""
-    dtype, dropout, keys = ("float16", "bfloat16")[sizes[0] % 2], 0.25, sizes[4]
-    problem = large(sizes[3], (*sizes, keys), dtype, dropout=dropout)
-    attention: Any = Attention(**problem.options, deterministic=deterministic)
-    identity = np.broadcast_to(np.eye(keys), (sizes[0], sizes[2], keys, keys)).astype(NUMBERS[dtype])
-    q, k, v, dout = (cudnnpy.to_device(problem.arrays[name]) for name in ("q", "k", "v", "dout"))
-
-    def numbers(seed: int, offset: int) -> Arrays:
-        given = {"seed": seed, "offset": offset}
-        return {name: cudnnpy.to_device(np.array([number], np.int64)) for name, number in given.items()}
-
-    def kept(seed: int, offset: int) -> Any:
-        out = attention.forward(q, k, cudnnpy.to_device(identity), **numbers(seed, offset))
-        return (cudnnpy.to_numpy(out).astype(np.float32) != 0).astype(np.float32)
-
-    mask = kept(2**40 + 1, 3)
+    dropout, dtype = 0.25, ("float16", "bfloat16")[sizes[0] % 2]
+    problem = large(sizes[3], (*sizes, sizes[4]), dtype, dropout=dropout)
+    mask = kept(problem, 2**40 + 1, 3, deterministic=deterministic)
     assert abs(mask.mean() - (1 - dropout)) < 4 * (dropout * (1 - dropout) / mask.size) ** 0.5
-    assert (mask == kept(2**40 + 1, 3)).all()
+    assert (mask == kept(problem, 2**40 + 1, 3, deterministic=deterministic)).all()
     for seed, offset in ((2**40 + 2, 3), (1, 3), (2**40 + 1, 3 + 2**20)):
-        share = (mask == kept(seed, offset)).mean()
+        share = (mask == kept(problem, seed, offset, deterministic=deterministic)).mean()
         assert abs(share - (1 - 2 * dropout * (1 - dropout))) < 6 * mask.size**-0.5, f"{seed}, {offset}: {share}"
-    problem = problem._replace(arrays={**problem.arrays, "mask": mask})
-    made, gradients = expected_results(problem)
-    results = {name: poison(array.shape, array.dtype) for name, array in made.items()}
-    attention.forward(q, k, v, **numbers(2**40 + 1, 3), **results)
-    compare("forward", problem, problem.without_dout(), results, made)
-    of_forward = [cudnnpy.to_device(made[name]) for name in ("out", "statistics")]
-    results = {name: poison(array.shape, array.dtype) for name, array in gradients.items()}
-    attention.backward(dout, q, k, v, *of_forward, **numbers(2**40 + 1, 3), **results)
-    compare("backward", problem, {**problem.arrays, **made}, results, gradients)
+    check_dropout(problem, 2**40 + 1, 3, deterministic=deterministic)
+
+
+@pytest.mark.parametrize("seed", range(EXAMPLES // 3))
+def test_drawn_dropouts(seed: int) -> None:
+    problem = drawn(seed, sizes=SIZES[:-1])
+    dropout = (0.1, 0.5, 0.75)[seed % 3]
+    problem = problem._replace(options={**problem.options, "dropout": dropout})
+    check_dropout(problem, seed * 2**33 + 1, seed, deterministic=seed % 2 == 1)
 
 
 def test_deterministic_gradients_have_the_same_bits_in_two_runs() -> None:
