@@ -17,6 +17,8 @@ The graphs are in the form that engines take (tests/host/layers/test_attention.p
 - dbias is a reduction, also of all scores to themselves.
 - Pages are loaded by an operation before each product. Engines take it only beside the valid sizes of both products, one number
   for each sequence, in the memory of the lengths. Missing lengths_q are written to scratch memory.
+- Packed sequences are ragged tensors, but for the statistics and a buffer of dq. Engines take them beside the valid sizes of
+  all products.
 - Sums with an operand that is broadcast along the keys are wrong for one query, and in dq. A bias therefore has all keys; one
   that is broadcast along them changes no result but the statistics.
 
@@ -27,19 +29,23 @@ v twice, as they are and transposed: cudnnpy/graph/attention_lowerings.py.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args
 
 from cudnnpy import raw
+from cudnnpy._arrays.array_libraries import read
+from cudnnpy._arrays.copies import to_numpy
 from cudnnpy._arrays.device_array import current_device
+from cudnnpy._arrays.driver_errors import synchronize
 from cudnnpy._checks.option_values import check_flag, check_integer, check_number, check_option, error_repr
 from cudnnpy._checks.preferences import PreferenceOptions
 from cudnnpy._checks.suggestions import with_suggestions
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides, stride_order, to_packed
 from cudnnpy._launch.array_operation import ArrayOperation
-from cudnnpy._launch.dispatch import Call, Specs
+from cudnnpy._launch.dispatch import Call, Specs, specs_of
 from cudnnpy._launch.fill_executables import fill
 from cudnnpy._launch.implicit_operands import ScratchBuffer, with_implicit_operands
 from cudnnpy._launch.operands import check_input, check_no_overlaps, packed_like
@@ -52,6 +58,7 @@ from cudnnpy._planning.chooser import OtherGpu
 from cudnnpy._planning.plan import Plan
 from cudnnpy.errors import FunctionNotAvailableError
 from cudnnpy.graph.graph_facts import VECTOR, rows_are_aligned
+from cudnnpy.handle import stream_address
 from cudnnpy.typing import Array, ArrayT, AttentionLayout, AttentionOperation, CausalMask, ElementName, Stream
 
 if TYPE_CHECKING:
@@ -63,14 +70,16 @@ OPERATIONS: tuple[AttentionOperation, ...] = get_args(AttentionOperation)
 HEAD_SIZES = range(8, 257, 8)
 _MASKS = 91000  # the first release whose engines take a score of -infinity for a mask
 _DROPOUT = 91400  # the heuristics of releases from 9.11 on fail for a dropout (pytorch #163903)
+_RAGGED = 91800  # gradients of earlier releases need a workspace of zeros for them (TransformerEngine #2186)
 KEYS_AT_ONCE = 128  # engines read numbers of pages beyond a table's end up to a multiple of it, cuDNN 9.19
 LEAST = -(2.0**30)  # scores with a bias below are masked: engines give NaN for the softmax of many such numbers
 LOWEST = -(2.0**100)  # a difference whose exponential is 0
 
 _MASKING = ("bias", "lengths_q", "lengths_kv")
-_PACKING = ("offsets_q", "offsets_kv")
-_OPTIONAL = (*_MASKING, "seed", "offset", *_PACKING)
+PACKING = ("offsets_q", "offsets_kv")
+_OPTIONAL = (*_MASKING, "seed", "offset", *PACKING)
 _PAGED = (*_OPTIONAL, "page_table")
+READ_VALUES = ("lengths_q", "lengths_kv", "page_table", *PACKING)  # whose values the GPU alone reads
 _INPUTS = {"forward": ("q", "k", "v"), "backward": ("dout", "q", "k", "v", "out", "statistics")}
 _RESULTS = {"forward": ("out", "statistics"), "backward": ("dq", "dk", "dv", "dbias")}
 _NAMES = {  # of the arguments of an operation, with the last of its results or without
@@ -89,7 +98,7 @@ _LIKE = {
 _INT32: dict[str, Any] = {"dtype": "int32", "compute_dtype": "int32"}
 
 
-Longest: TypeAlias = tuple[int | None, int | None]
+Longest: TypeAlias = tuple[int | None, ...]  # the longest packed sequences of queries and keys
 
 
 class Sizes(NamedTuple):
@@ -123,15 +132,12 @@ class Sizes(NamedTuple):
         """
         batch, heads, kv_heads, queries, keys, head_size, value_size, pages, tokens = self
         blocks, rows = pages or (batch, keys)
-        q, k, v = (
-            (batch, heads, queries, head_size),
-            (blocks, kv_heads, rows, head_size),
-            (blocks, kv_heads, rows, value_size),
-        )
-        out, statistics = (batch, heads, queries, value_size), (batch, heads, queries, 1)
+        statistics = batch, heads, queries, 1
+        q: tuple[int, ...] = (batch, heads, queries, head_size)
+        k: tuple[int, ...] = (blocks, kv_heads, rows, head_size)
         if tokens is not None:
             q, k = (tokens[0], heads, head_size), (tokens[1], kv_heads, head_size)
-            out, v = q, k
+        out, v = ((*shape[:-1], value_size) for shape in (q, k))
         gradients = {"dout": out, "dq": q, "dk": k, "dv": v}
         return {"q": q, "k": k, "v": v, "out": out, "statistics": statistics, **gradients}
 
@@ -217,15 +223,37 @@ def check_lengths_of_pages(given: Mapping[str, object]) -> None:
 def check_packing(given: Mapping[str, object], longest: Longest) -> None:
     """Raise TypeError or ValueError for packed sequences without what they need, or for a part of that alone."""
     named = {name: n for name, n in zip(("max_length_q", "max_length_kv"), longest, strict=True) if n is not None}
-    if not any(name in given for name in _PACKING):
+    if not any(name in given for name in PACKING):
         if named:
             raise ValueError(f"{[*named][0]} must be None without offsets_q and offsets_kv; got {[*named.values()][0]}")
         return
-    for name in (*_PACKING, "lengths_q", "lengths_kv", "max_length_q", "max_length_kv"):
+    for name in (*PACKING, "lengths_q", "lengths_kv", "max_length_q", "max_length_kv"):
         if name not in given and name not in named:
             raise TypeError(f"{name} must be given with offsets_q and offsets_kv; got None")
     if "page_table" in given:
         raise ValueError("page_table must be None where offsets_q and offsets_kv are given; got an array")
+
+
+def check_values(sizes: Sizes, values: Mapping[str, Sequence[int]]) -> None:
+    """Raise ValueError for lengths, numbers of pages and offsets that do not fit, of those that are given."""
+    limits = {"lengths_q": (sizes.queries, f"0 to {sizes.queries}"), "lengths_kv": (sizes.keys, f"0 to {sizes.keys}")}
+    if sizes.pages is not None:
+        limits["page_table"] = sizes.pages[0] - 1, f"the {sizes.pages[0]} pages"
+    for name, (most, text) in limits.items():
+        numbers = values.get(name) or (0,)
+        if min(numbers) < 0 or max(numbers) > most:
+            raise ValueError(f"{name} must have numbers of {text}; got {min(numbers)} to {max(numbers)}")
+    if sizes.tokens is None:
+        return
+    for of, tokens, heads in zip(("q", "kv"), sizes.tokens, (sizes.heads, sizes.kv_heads), strict=True):
+        row, offsets = heads * sizes.head_size, values[f"offsets_{of}"]
+        for b, length in enumerate(values[f"lengths_{of}"]):
+            start, end = offsets[b : b + 2]
+            if start % max(row, 1) or not 0 <= start <= start + length * row <= end <= tokens * row:
+                raise ValueError(
+                    f"offsets_{of} must count elements, {row} for each token, from 0 to {tokens * row}, with room for each "
+                    f"sequence before the next; got {start} and then {end} for sequence {b} of {length} tokens"
+                )
 
 
 def check_dropout(dropout: float, given: Mapping[str, object], drawn_from: Sequence[str]) -> None:
@@ -349,7 +377,8 @@ class Attention(PreferenceOptions, ArrayOperation):
         Parameters
         ----------
         q : array
-            (batch, heads, queries, head size), in the order of `layout`.
+            (batch, heads, queries, head size), in the order of `layout`. With offsets, q, k, v and out are packed sequences,
+            one after the other: (tokens, heads, head size).
         k, v : array
             (batch, heads of k, keys, head size), of q's dtype; v's head size is out's. With a `page_table` pages of keys:
             (pages, heads of k, keys of a page, head size), where the keys of a page are a power of two.
@@ -372,6 +401,12 @@ class Attention(PreferenceOptions, ArrayOperation):
         mask : array, optional
             For `cudnnpy.reference` alone, since cuDNN does not document what it draws: 1 for each weight that the dropout
             keeps, else 0, (batch, heads, queries, keys), of q's dtype or float32.
+        offsets_q, offsets_kv : array, optional
+            For packed sequences: the element of q and out, and of k and v, with which each sequence begins, and the end,
+            (batch + 1,), in int32 or int64: PyTorch's cu_seqlens times heads times head size. Lengths and `max_length_q` and
+            `max_length_kv` must be given, and v has q's head size.
+        max_length_q, max_length_kv : int, optional
+            The lengths of the longest packed sequences, or more: the queries and keys in other shapes.
 
         Returns
         -------
@@ -416,7 +451,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         ----------
         dout : array
             The gradient with respect to out, of its shape and dtype.
-        q, k, v, bias, lengths_q, lengths_kv, seed, offset, mask
+        q, k, v, bias, lengths_q, lengths_kv, seed, offset, mask, offsets_q, offsets_kv, max_length_q, max_length_kv
             The arguments of `forward`.
         out, statistics : array
             forward's results.
@@ -471,11 +506,13 @@ class Attention(PreferenceOptions, ArrayOperation):
         ----------
         operation : {"forward", "backward"}
             The operation.
-        q, k, v, bias, lengths_q, lengths_kv, page_table, out, dout, seed, offset : array or TensorSpec
+        q, k, v, bias, lengths_q, lengths_kv, page_table, out, dout, seed, offset, offsets_q, offsets_kv : array or TensorSpec
             As for `forward` and `backward`, but aligned to 16 bytes, with strides that are multiples of 16 bytes, and 1 on the
             last axis, since a plan makes no copies. `out` and `dout` are packed in q's order of strides by default.
             Statistics are packed, and new results have the order of strides of q, k, v and the bias; rows of a dbias start at
-            multiples of 16 bytes.
+            multiples of 16 bytes. Results of packed sequences must be cleared before, since engines may leave rows without keys.
+        max_length_q, max_length_kv : int, optional
+            As for `forward`.
         dbias : bool
             Whether dbias is a result, which is of q's dtype.
         device : int or DeviceProfile, optional
@@ -585,9 +622,7 @@ class Attention(PreferenceOptions, ArrayOperation):
     def _backward(self, call: Call, dbias: bool, *longest: Any) -> tuple[Program, list[TensorSpec]]:
         return self._program(call, "backward", dbias, longest)
 
-    def _program(
-        self, call: Call, operation: str, has_last: bool, longest: Any
-    ) -> tuple[Program, list[TensorSpec]]:
+    def _program(self, call: Call, operation: str, has_last: bool, longest: Any) -> tuple[Program, list[TensorSpec]]:
         """Return the program of a call, and the results' specs. `has_last`: the last possible result is wanted."""
         sizes, operands = self._operands(call, operation, has_last, longest or (None, None))
         results = [
@@ -625,7 +660,11 @@ class Attention(PreferenceOptions, ArrayOperation):
         """Check the arrays of a call; return the sizes, and the operands with the axes BHSD, the results last."""
         sizes, tensors = self._inputs(call, longest)
         is_masked = self.causal or self.window or any(name in tensors for name in _MASKING)
-        parts = ("masks and a bias", is_masked, _MASKS), ("dropouts", self.dropout, _DROPOUT)
+        parts = (
+            ("masks and a bias", is_masked, _MASKS),
+            ("dropouts", self.dropout, _DROPOUT),
+            ("packed sequences", sizes.tokens, _RAGGED),
+        )
         for what, needed, since in parts:
             if needed and raw.version() < since:
                 raise FunctionNotAvailableError(
@@ -683,7 +722,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         for name in ("seed", "offset"):
             if name in call.specs:
                 tensors[name] = packed_like(call, name, (1,), "int64")
-        for name in _PACKING:
+        for name in PACKING:
             if name in call.specs:
                 tensors[name] = packed_like(call, name, (sizes.batch + 1,), "int32", "int64")
         if "page_table" in call.specs:
@@ -723,6 +762,32 @@ class Attention(PreferenceOptions, ArrayOperation):
         is_right = left is not None and sizes.queries - 1 + diagonal - left >= sizes.keys
         is_left = right is not None and diagonal + right < 0
         return is_left or is_right or any(name in given for name in _MASKING)
+
+
+def _run_checked(
+    name: str,
+    attention: Attention,
+    implementation: Any,
+    names: Sequence[str],
+    inputs: Sequence[Any],
+    outs: Sequence[Any],
+    stream: Stream | None,
+    *arguments: Any,
+) -> Any:
+    """Run a call after the lengths, numbers of pages and offsets are checked, for which the host waits."""
+    device = read(inputs[0], names[0])[1][3]
+    arrays = {argument: array for argument, array in zip(names, inputs, strict=False) if array is not None}
+    specs = specs_of({argument: read(array, argument) for argument, array in arrays.items()}, device, names[0])
+    sizes, _ = attention._inputs(Call(specs, {}, device, 0, {}), arguments[1:])
+    if stream is not None:
+        synchronize(stream_address(stream), device)
+    values = {argument: to_numpy(arrays[argument]).ravel().tolist() for argument in READ_VALUES if argument in arrays}
+    check_values(sizes, values)
+    return ArrayOperation._run(name, attention, implementation, names, inputs, outs, stream, *arguments)
+
+
+if os.environ.get("CUDNNPY_CHECK_VALUES", "0") not in ("", "0"):
+    Attention._run = staticmethod(_run_checked)
 
 
 def _wanted(name: str, given: Any) -> tuple[bool, Any]:
@@ -798,7 +863,7 @@ class _Composition:
 
         Numbers get four axes. Each packed sequence gets the greatest length.
         """
-        if name in ("seed", "offset", *_PACKING):
+        if name in ("seed", "offset", *PACKING):
             return spec._replace(shape=(*spec.shape, 1, 1, 1), strides=(1, 1, 1, 1))
         if len(spec.shape) == 3:
             _, h, d = spec.shape
