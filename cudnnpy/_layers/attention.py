@@ -224,8 +224,8 @@ def check_packing(given: Mapping[str, object], longest: Longest) -> None:
     """Raise TypeError or ValueError for packed sequences without what they need, or for a part of that alone."""
     named = {name: n for name, n in zip(("max_length_q", "max_length_kv"), longest, strict=True) if n is not None}
     if not any(name in given for name in PACKING):
-        if named:
-            raise ValueError(f"{[*named][0]} must be None without offsets_q and offsets_kv; got {[*named.values()][0]}")
+        for name, n in named.items():
+            raise ValueError(f"{name} must be None without offsets_q and offsets_kv; got {n}")
         return
     for name in (*PACKING, "lengths_q", "lengths_kv", "max_length_q", "max_length_kv"):
         if name not in given and name not in named:
@@ -510,7 +510,7 @@ class Attention(PreferenceOptions, ArrayOperation):
             As for `forward` and `backward`, but aligned to 16 bytes, with strides that are multiples of 16 bytes, and 1 on the
             last axis, since a plan makes no copies. `out` and `dout` are packed in q's order of strides by default.
             Statistics are packed, and new results have the order of strides of q, k, v and the bias; rows of a dbias start at
-            multiples of 16 bytes. Results of packed sequences must be cleared before, since engines may leave rows without keys.
+            multiples of 16 bytes. Results of packed sequences must be cleared before, since engines write the sequences alone.
         max_length_q, max_length_kv : int, optional
             As for `forward`.
         dbias : bool
