@@ -17,6 +17,8 @@ The graphs are in the form that engines take (tests/host/layers/test_attention.p
 - dbias is a reduction, also of all scores to themselves.
 - Pages are loaded by an operation before each product. Engines take it only beside the valid sizes of both products, one number
   for each sequence, in the memory of the lengths. Missing lengths_q are written to scratch memory.
+- Packed sequences are ragged tensors, but for the statistics and a buffer of dq. Engines take them beside the valid sizes of
+  all products.
 - Sums with an operand that is broadcast along the keys are wrong for one query, and in dq. A bias therefore has all keys; one
   that is broadcast along them changes no result but the statistics.
 
@@ -27,24 +29,28 @@ v twice, as they are and transposed: cudnnpy/graph/attention_lowerings.py.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args
 
 from cudnnpy import raw
+from cudnnpy._arrays.array_libraries import read
+from cudnnpy._arrays.copies import to_numpy
 from cudnnpy._arrays.device_array import current_device
+from cudnnpy._arrays.driver_errors import synchronize
 from cudnnpy._checks.option_values import check_flag, check_integer, check_number, check_option, error_repr
 from cudnnpy._checks.preferences import PreferenceOptions
 from cudnnpy._checks.suggestions import with_suggestions
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides, stride_order, to_packed
 from cudnnpy._launch.array_operation import ArrayOperation
-from cudnnpy._launch.dispatch import Call, Specs
+from cudnnpy._launch.dispatch import Call, Specs, specs_of
 from cudnnpy._launch.fill_executables import fill
 from cudnnpy._launch.implicit_operands import ScratchBuffer, with_implicit_operands
 from cudnnpy._launch.operands import check_input, check_no_overlaps, packed_like
 from cudnnpy._launch.program import Operand, Program, is_converted, with_conversion_copies
-from cudnnpy._launch.steps import Step
+from cudnnpy._launch.steps import Step, StepSequence
 from cudnnpy._layers.arguments.planned_tensors import specs_and_device
 from cudnnpy._layers.graph import Graph, Node
 from cudnnpy._planning.candidates import Candidate
@@ -52,6 +58,7 @@ from cudnnpy._planning.chooser import OtherGpu
 from cudnnpy._planning.plan import Plan
 from cudnnpy.errors import FunctionNotAvailableError
 from cudnnpy.graph.graph_facts import VECTOR, rows_are_aligned
+from cudnnpy.handle import stream_address
 from cudnnpy.typing import Array, ArrayT, AttentionLayout, AttentionOperation, CausalMask, ElementName, Stream
 
 if TYPE_CHECKING:
@@ -63,13 +70,16 @@ OPERATIONS: tuple[AttentionOperation, ...] = get_args(AttentionOperation)
 HEAD_SIZES = range(8, 257, 8)
 _MASKS = 91000  # the first release whose engines take a score of -infinity for a mask
 _DROPOUT = 91400  # the heuristics of releases from 9.11 on fail for a dropout (pytorch #163903)
+_RAGGED = 91800  # gradients of earlier releases need a workspace of zeros for them (TransformerEngine #2186)
 KEYS_AT_ONCE = 128  # engines read numbers of pages beyond a table's end up to a multiple of it, cuDNN 9.19
 LEAST = -(2.0**30)  # scores with a bias below are masked: engines give NaN for the softmax of many such numbers
 LOWEST = -(2.0**100)  # a difference whose exponential is 0
 
 _MASKING = ("bias", "lengths_q", "lengths_kv")
-_OPTIONAL = (*_MASKING, "seed", "offset")
+PACKING = ("offsets_q", "offsets_kv")
+_OPTIONAL = (*_MASKING, "seed", "offset", *PACKING)
 _PAGED = (*_OPTIONAL, "page_table")
+READ_VALUES = ("lengths_q", "lengths_kv", "page_table", *PACKING)  # whose values the GPU alone reads
 _INPUTS = {"forward": ("q", "k", "v"), "backward": ("dout", "q", "k", "v", "out", "statistics")}
 _RESULTS = {"forward": ("out", "statistics"), "backward": ("dq", "dk", "dv", "dbias")}
 _NAMES = {  # of the arguments of an operation, with the last of its results or without
@@ -88,6 +98,9 @@ _LIKE = {
 _INT32: dict[str, Any] = {"dtype": "int32", "compute_dtype": "int32"}
 
 
+Longest: TypeAlias = tuple[int | None, ...]  # the longest packed sequences of queries and keys
+
+
 class Sizes(NamedTuple):
     """The sizes of attention."""
 
@@ -99,6 +112,7 @@ class Sizes(NamedTuple):
     head_size: int
     value_size: int
     pages: tuple[int, int] | None = None  #: the number of pages, and the keys of a page, where k and v are pages
+    tokens: tuple[int, int] | None = None  #: the number of tokens of q, and of k and v, of packed sequences
 
     @property
     def scores(self) -> tuple[int, ...]:
@@ -106,41 +120,62 @@ class Sizes(NamedTuple):
         return self.batch, self.heads, self.queries, self.keys
 
     @property
+    def are_empty(self) -> bool:
+        """Whether there are no scores, so that no engine runs."""
+        return 0 in (*self.scores, self.kv_heads, *(self.tokens or ()))
+
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes (batch, heads, sequence, head size) of the tensors by name, without the bias."""
-        batch, heads, kv_heads, queries, keys, head_size, value_size, pages = self
+        """The shapes (batch, heads, sequence, head size) of the tensors by name, without the bias.
+
+        Those of packed sequences are (tokens, heads, head size), but for the statistics.
+        """
+        batch, heads, kv_heads, queries, keys, head_size, value_size, pages, tokens = self
         blocks, rows = pages or (batch, keys)
-        q, k, v = (
-            (batch, heads, queries, head_size),
-            (blocks, kv_heads, rows, head_size),
-            (blocks, kv_heads, rows, value_size),
-        )
-        out, statistics = (batch, heads, queries, value_size), (batch, heads, queries, 1)
+        statistics = batch, heads, queries, 1
+        q: tuple[int, ...] = (batch, heads, queries, head_size)
+        k: tuple[int, ...] = (blocks, kv_heads, rows, head_size)
+        if tokens is not None:
+            q, k = (tokens[0], heads, head_size), (tokens[1], kv_heads, head_size)
+        out, v = ((*shape[:-1], value_size) for shape in (q, k))
         gradients = {"dout": out, "dq": q, "dk": k, "dv": v}
         return {"q": q, "k": k, "v": v, "out": out, "statistics": statistics, **gradients}
 
 
 def in_layout(axes: Sequence[int], layout: AttentionLayout) -> tuple[int, ...]:
-    """Return sizes or strides in the order BHSD in the order of a layout, or the reverse."""
+    """Return sizes or strides in the order BHSD in the order of a layout, or the reverse. Packed sequences have no layout."""
+    if len(axes) != 4 or layout == "BHSD":
+        return tuple(axes)
     b, h, s, d = axes
-    return (b, s, h, d) if layout == "BSHD" else (b, h, s, d)
+    return b, s, h, d
 
 
-def sizes_of(layout: AttentionLayout, shapes: Mapping[str, Sequence[int]]) -> Sizes:
-    """Return the sizes for the shapes of q, k, v, a bias and a page table, which may be missing, in a layout.
+def sizes_of(layout: AttentionLayout, shapes: Mapping[str, Sequence[int]], longest: Longest = (None, None)) -> Sizes:
+    """Return the sizes for the shapes of q, k, v, a bias, a page table and offsets, which may be missing, in a layout.
 
-    Raises ValueError for shapes that do not fit together.
+    `longest` are the lengths of the longest packed sequences. Raises ValueError for shapes that do not fit together.
     """
     given, bias, table = (
         {name: tuple(map(int, shapes[name])) for name in "qkv"},
         shapes.get("bias"),
         shapes.get("page_table"),
     )
+    offsets = shapes.get("offsets_q")
+    axes = layout if offsets is None else ("tokens", "heads", "head size")
     for name, shape in given.items():
-        if len(shape) != 4:
-            raise ValueError(f"{name} must have the 4 axes {layout}; got shape {shape}")
-    (batch, heads, queries, size), of_k, of_v = (in_layout(shape, layout) for shape in given.values())
-    sizes = Sizes(batch, heads, of_k[1], queries, of_k[2], size, of_v[3])
+        if len(shape) != len(axes):
+            raise ValueError(f"{name} must have the {len(axes)} axes {axes}; got shape {shape}")
+    of_q, of_k, of_v = (in_layout(shape, layout) for shape in given.values())
+    if offsets is None:
+        batch, heads, queries, size = of_q
+        sizes = Sizes(batch, heads, of_k[1], queries, of_k[2], size, of_v[3])
+    else:
+        if len(offsets) != 1 or not offsets[0]:
+            raise ValueError(f"offsets_q must have shape (batch + 1,); got shape {tuple(offsets)}")
+        tokens, heads, size = of_q
+        queries, keys = (check_integer(f"max_length_{of}", n, 0) for of, n in zip(("q", "kv"), longest, strict=True))
+        batch = offsets[0] - 1
+        sizes = Sizes(batch, heads, of_k[1], queries, keys, size, size, tokens=(tokens, of_k[0]))
     if table is not None:
         blocks, _, rows, _ = of_k
         if len(table) != 4 or (*table[:2], table[3]) != (batch, 1, 1):
@@ -183,6 +218,42 @@ def check_lengths_of_pages(given: Mapping[str, object]) -> None:
     """Raise TypeError for pages without lengths. `given` has the names of the arrays of a call."""
     if "page_table" in given and "lengths_kv" not in given:
         raise TypeError("lengths_kv must be an array where page_table is given; got None")
+
+
+def check_packing(given: Mapping[str, object], longest: Longest) -> None:
+    """Raise TypeError or ValueError for packed sequences without what they need, or for a part of that alone."""
+    named = {name: n for name, n in zip(("max_length_q", "max_length_kv"), longest, strict=True) if n is not None}
+    if not any(name in given for name in PACKING):
+        for name, n in named.items():
+            raise ValueError(f"{name} must be None without offsets_q and offsets_kv; got {n}")
+        return
+    for name in (*PACKING, "lengths_q", "lengths_kv", "max_length_q", "max_length_kv"):
+        if name not in given and name not in named:
+            raise TypeError(f"{name} must be given with offsets_q and offsets_kv; got None")
+    if "page_table" in given:
+        raise ValueError("page_table must be None where offsets_q and offsets_kv are given; got an array")
+
+
+def check_values(sizes: Sizes, values: Mapping[str, Sequence[int]]) -> None:
+    """Raise ValueError for lengths, numbers of pages and offsets that do not fit, of those that are given."""
+    limits = {"lengths_q": (sizes.queries, f"0 to {sizes.queries}"), "lengths_kv": (sizes.keys, f"0 to {sizes.keys}")}
+    if sizes.pages is not None:
+        limits["page_table"] = sizes.pages[0] - 1, f"the {sizes.pages[0]} pages"
+    for name, (most, text) in limits.items():
+        numbers = values.get(name) or (0,)
+        if min(numbers) < 0 or max(numbers) > most:
+            raise ValueError(f"{name} must have numbers of {text}; got {min(numbers)} to {max(numbers)}")
+    if sizes.tokens is None:
+        return
+    for of, tokens, heads in zip(("q", "kv"), sizes.tokens, (sizes.heads, sizes.kv_heads), strict=True):
+        row, offsets = heads * sizes.head_size, values[f"offsets_{of}"]
+        for b, length in enumerate(values[f"lengths_{of}"]):
+            start, end = offsets[b : b + 2]
+            if start % max(row, 1) or not 0 <= start <= start + length * row <= end <= tokens * row:
+                raise ValueError(
+                    f"offsets_{of} must count elements, {row} for each token, from 0 to {tokens * row}, with room for each "
+                    f"sequence before the next; got {start} and then {end} for sequence {b} of {length} tokens"
+                )
 
 
 def check_dropout(dropout: float, given: Mapping[str, object], drawn_from: Sequence[str]) -> None:
@@ -296,13 +367,18 @@ class Attention(PreferenceOptions, ArrayOperation):
         seed: Array | None = None,
         offset: Array | None = None,
         mask: Array | None = None,
+        offsets_q: Array | None = None,
+        offsets_kv: Array | None = None,
+        max_length_q: int | None = None,
+        max_length_kv: int | None = None,
     ) -> Any:
         """Compute softmax(scale * q @ transpose(k) + bias) @ v (cudnnBackendExecute).
 
         Parameters
         ----------
         q : array
-            (batch, heads, queries, head size), in the order of `layout`.
+            (batch, heads, queries, head size), in the order of `layout`. With offsets, q, k, v and out are packed sequences,
+            one after the other: (tokens, heads, head size).
         k, v : array
             (batch, heads of k, keys, head size), of q's dtype; v's head size is out's. With a `page_table` pages of keys:
             (pages, heads of k, keys of a page, head size), where the keys of a page are a power of two.
@@ -325,6 +401,12 @@ class Attention(PreferenceOptions, ArrayOperation):
         mask : array, optional
             For `cudnnpy.reference` alone, since cuDNN does not document what it draws: 1 for each weight that the dropout
             keeps, else 0, (batch, heads, queries, keys), of q's dtype or float32.
+        offsets_q, offsets_kv : array, optional
+            For packed sequences: the element of q and out, and of k and v, with which each sequence begins, and the end,
+            (batch + 1,), in int32 or int64: PyTorch's cu_seqlens times heads times head size. Lengths and `max_length_q` and
+            `max_length_kv` must be given, and v has q's head size.
+        max_length_q, max_length_kv : int, optional
+            The lengths of the longest packed sequences, or more: the queries and keys in other shapes.
 
         Returns
         -------
@@ -334,9 +416,9 @@ class Attention(PreferenceOptions, ArrayOperation):
         """
         is_wanted, array = _wanted("statistics", statistics)
         names = _NAMES["forward", is_wanted]
-        inputs = (q, k, v, bias, lengths_q, lengths_kv, seed, offset, page_table, mask)
-        outs = (out, array)[: 1 + is_wanted]
-        return self._run("Attention.forward", self, type(self)._forward, names, inputs, outs, stream, is_wanted)
+        inputs = (q, k, v, bias, lengths_q, lengths_kv, seed, offset, offsets_q, offsets_kv, page_table, mask)
+        outs, numbers = (out, array)[: 1 + is_wanted], (is_wanted, max_length_q, max_length_kv)
+        return self._run("Attention.forward", self, type(self)._forward, names, inputs, outs, stream, *numbers)
 
     def backward(
         self,
@@ -358,6 +440,10 @@ class Attention(PreferenceOptions, ArrayOperation):
         seed: Array | None = None,
         offset: Array | None = None,
         mask: Array | None = None,
+        offsets_q: Array | None = None,
+        offsets_kv: Array | None = None,
+        max_length_q: int | None = None,
+        max_length_kv: int | None = None,
     ) -> tuple[ArrayT, ...]:
         """Compute the gradients with respect to q, k, v and the bias (cudnnBackendExecute).
 
@@ -365,7 +451,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         ----------
         dout : array
             The gradient with respect to out, of its shape and dtype.
-        q, k, v, bias, lengths_q, lengths_kv, seed, offset, mask
+        q, k, v, bias, lengths_q, lengths_kv, seed, offset, mask, offsets_q, offsets_kv, max_length_q, max_length_kv
             The arguments of `forward`.
         out, statistics : array
             forward's results.
@@ -384,10 +470,11 @@ class Attention(PreferenceOptions, ArrayOperation):
         """
         is_wanted, array = _wanted("dbias", dbias)
         names = _NAMES["backward", is_wanted]
-        inputs = (dout, q, k, v, out, statistics, bias, lengths_q, lengths_kv, seed, offset, mask)
-        outs = (dq, dk, dv, array)[: 3 + is_wanted]
+        packing = offsets_q, offsets_kv
+        inputs = (dout, q, k, v, out, statistics, bias, lengths_q, lengths_kv, seed, offset, *packing, mask)
+        outs, numbers = (dq, dk, dv, array)[: 3 + is_wanted], (is_wanted, max_length_q, max_length_kv)
         result: tuple[ArrayT, ...] = self._run(
-            "Attention.backward", self, type(self)._backward, names, inputs, outs, stream, is_wanted
+            "Attention.backward", self, type(self)._backward, names, inputs, outs, stream, *numbers
         )
         return result
 
@@ -406,6 +493,10 @@ class Attention(PreferenceOptions, ArrayOperation):
         *,
         seed: Array | TensorSpec | None = None,
         offset: Array | TensorSpec | None = None,
+        offsets_q: Array | TensorSpec | None = None,
+        offsets_kv: Array | TensorSpec | None = None,
+        max_length_q: int | None = None,
+        max_length_kv: int | None = None,
         dbias: bool = False,
         device: int | DeviceProfile | None = None,
     ) -> Plan:
@@ -415,11 +506,13 @@ class Attention(PreferenceOptions, ArrayOperation):
         ----------
         operation : {"forward", "backward"}
             The operation.
-        q, k, v, bias, lengths_q, lengths_kv, page_table, out, dout, seed, offset : array or TensorSpec
+        q, k, v, bias, lengths_q, lengths_kv, page_table, out, dout, seed, offset, offsets_q, offsets_kv : array or TensorSpec
             As for `forward` and `backward`, but aligned to 16 bytes, with strides that are multiples of 16 bytes, and 1 on the
             last axis, since a plan makes no copies. `out` and `dout` are packed in q's order of strides by default.
             Statistics are packed, and new results have the order of strides of q, k, v and the bias; rows of a dbias start at
-            multiples of 16 bytes.
+            multiples of 16 bytes. Results of packed sequences must be cleared before, since engines write the sequences alone.
+        max_length_q, max_length_kv : int, optional
+            As for `forward`.
         dbias : bool
             Whether dbias is a result, which is of q's dtype.
         device : int or DeviceProfile, optional
@@ -438,8 +531,9 @@ class Attention(PreferenceOptions, ArrayOperation):
         NoAlgorithmError
             No engine can run; the message has the table of candidates.
         """
-        given = q, k, v, bias, lengths_q, lengths_kv, seed, offset, page_table, out, dout
-        graph, ordinal = self._planned_graph(operation, given, dbias, device)
+        others = seed, offset, offsets_q, offsets_kv, page_table, out, dout
+        given, longest = (q, k, v, bias, lengths_q, lengths_kv, *others), (max_length_q, max_length_kv)
+        graph, ordinal = self._planned_graph(operation, given, longest, dbias, device)
         return graph.plan(ordinal)
 
     def candidates(
@@ -457,6 +551,10 @@ class Attention(PreferenceOptions, ArrayOperation):
         *,
         seed: Array | TensorSpec | None = None,
         offset: Array | TensorSpec | None = None,
+        offsets_q: Array | TensorSpec | None = None,
+        offsets_kv: Array | TensorSpec | None = None,
+        max_length_q: int | None = None,
+        max_length_kv: int | None = None,
         dbias: bool = False,
         device: int | DeviceProfile | None = None,
     ) -> list[Candidate]:
@@ -469,12 +567,18 @@ class Attention(PreferenceOptions, ArrayOperation):
         list of Candidate
             All candidates. `rejection_reason` is "" for a candidate that can be used.
         """
-        given = q, k, v, bias, lengths_q, lengths_kv, seed, offset, page_table, out, dout
-        graph, ordinal = self._planned_graph(operation, given, dbias, device)
+        others = seed, offset, offsets_q, offsets_kv, page_table, out, dout
+        given, longest = (q, k, v, bias, lengths_q, lengths_kv, *others), (max_length_q, max_length_kv)
+        graph, ordinal = self._planned_graph(operation, given, longest, dbias, device)
         return graph.candidates(ordinal)
 
     def _planned_graph(
-        self, operation: AttentionOperation, tensors: Sequence[Any], dbias: bool, device: int | DeviceProfile | None
+        self,
+        operation: AttentionOperation,
+        tensors: Sequence[Any],
+        longest: Longest,
+        dbias: bool,
+        device: int | DeviceProfile | None,
     ) -> tuple[Graph, int | DeviceProfile]:
         """Return the graph of arrays and TensorSpecs, and the device. Raises ValueError for an empty or unsuitable tensor."""
         check_option("operation", operation, OPERATIONS)
@@ -488,15 +592,14 @@ class Attention(PreferenceOptions, ArrayOperation):
         if "page_table" in specs:
             specs.setdefault("lengths_q", TensorSpec(call.specs["q"].shape[:1], "int32"))
         if operation == "backward":
-            sizes, inputs = self._inputs(call)
+            sizes, inputs = self._inputs(call, longest)
             for name in ("dout", "out", "statistics"):
                 if name not in specs:
                     new = self._new(name, sizes.shapes[name], inputs)
                     specs[name] = new if name == "statistics" else self._in_layout(new)
-        sizes, operands = self._operands(
-            call._replace(specs=Specs(specs)), operation, True if operation == "forward" else dbias
-        )
-        if 0 in (*sizes.scores, sizes.kv_heads):
+        has_last = True if operation == "forward" else dbias
+        sizes, operands = self._operands(call._replace(specs=Specs(specs)), operation, has_last, longest)
+        if sizes.are_empty:
             raise ValueError(f"a planned problem must have elements; got scores of shape {sizes.scores}")
         wanted = _for_engines(operands)
         for operand, needed in zip(operands, wanted, strict=True):
@@ -513,24 +616,24 @@ class Attention(PreferenceOptions, ArrayOperation):
 
     # Set-up, once for each call signature
 
-    def _forward(self, call: Call, statistics: bool) -> tuple[Program, list[TensorSpec]]:
-        return self._program(call, "forward", statistics)
+    def _forward(self, call: Call, statistics: bool, *longest: Any) -> tuple[Program, list[TensorSpec]]:
+        return self._program(call, "forward", statistics, longest)
 
-    def _backward(self, call: Call, dbias: bool) -> tuple[Program, list[TensorSpec]]:
-        return self._program(call, "backward", dbias)
+    def _backward(self, call: Call, dbias: bool, *longest: Any) -> tuple[Program, list[TensorSpec]]:
+        return self._program(call, "backward", dbias, longest)
 
-    def _program(self, call: Call, operation: str, has_last: bool) -> tuple[Program, list[TensorSpec]]:
+    def _program(self, call: Call, operation: str, has_last: bool, longest: Any) -> tuple[Program, list[TensorSpec]]:
         """Return the program of a call, and the results' specs. `has_last`: the last possible result is wanted."""
-        sizes, operands = self._operands(call, operation, has_last)
+        sizes, operands = self._operands(call, operation, has_last, longest or (None, None))
         results = [
             o.spec if o.name in ("statistics", "dbias") else self._in_layout(o.spec) for o in operands if o.is_result
         ]
-        if 0 in (*sizes.scores, sizes.kv_heads):
-            steps = [
-                Step(fill(o.spec, -math.inf if o.name == "statistics" else 0.0), (at,))
-                for at, o in enumerate(operands)
-                if o.is_result and byte_extent(o.spec)
-            ]
+        steps = [
+            Step(fill(o.spec, -math.inf if o.name == "statistics" else 0.0), (at,))
+            for at, o in enumerate(operands)
+            if o.is_result and byte_extent(o.spec)
+        ]
+        if sizes.are_empty:
             return Program("attention of empty tensors", call.device, operands, steps), results
         wanted, hidden = _for_engines(operands), dict[Operand, ScratchBuffer]()
         if operation == "forward" and not has_last:
@@ -547,13 +650,21 @@ class Attention(PreferenceOptions, ArrayOperation):
             every[one] for one in sorted(every, key=lambda one: one.is_result)
         ]  # the inputs of the graph come first
         executable = with_implicit_operands(plan.executable, sources, len(operands))
+        if sizes.tokens:  # engines write the sequences alone
+            executable = StepSequence([*steps, Step(executable, tuple(range(len(operands))))])
         return with_conversion_copies(plan.name, call.device, operands, executable, wanted, plan=plan), results
 
-    def _operands(self, call: Call, operation: str, has_last: bool) -> tuple[Sizes, list[Operand]]:
+    def _operands(
+        self, call: Call, operation: str, has_last: bool, longest: Longest = (None, None)
+    ) -> tuple[Sizes, list[Operand]]:
         """Check the arrays of a call; return the sizes, and the operands with the axes BHSD, the results last."""
-        sizes, tensors = self._inputs(call)
+        sizes, tensors = self._inputs(call, longest)
         is_masked = self.causal or self.window or any(name in tensors for name in _MASKING)
-        parts = ("masks and a bias", is_masked, _MASKS), ("dropouts", self.dropout, _DROPOUT)
+        parts = (
+            ("masks and a bias", is_masked, _MASKS),
+            ("dropouts", self.dropout, _DROPOUT),
+            ("packed sequences", sizes.tokens, _RAGGED),
+        )
         for what, needed, since in parts:
             if needed and raw.version() < since:
                 raise FunctionNotAvailableError(
@@ -590,13 +701,14 @@ class Attention(PreferenceOptions, ArrayOperation):
         check_no_overlaps(call, operands)
         return sizes, operands
 
-    def _inputs(self, call: Call) -> tuple[Sizes, dict[str, TensorSpec]]:
+    def _inputs(self, call: Call, longest: Longest) -> tuple[Sizes, dict[str, TensorSpec]]:
         """Check q, k, v, the bias and the lengths; return the sizes and the tensors, with the axes BHSD."""
         bias = call.specs.get("bias")
         shapes = {name: call.specs[name].shape for name in "qkv"}
-        shapes |= {name: call.specs[name].shape for name in ("bias", "page_table") if name in call.specs}
-        sizes = sizes_of(self.layout, shapes)
-        q = check_input(call, "q", range(4, 5), DTYPES, empty=True)
+        shapes |= {name: call.specs[name].shape for name in ("bias", "page_table", "offsets_q") if name in call.specs}
+        check_packing(call.specs, longest)
+        sizes = sizes_of(self.layout, shapes, longest)
+        q = check_input(call, "q", range(3, 5), DTYPES, empty=True)
         check_lengths_of_pages(call.specs)
         if "mask" in call.specs:
             raise ValueError("mask must be None on a GPU, where seed and offset give it; got an array")
@@ -610,6 +722,9 @@ class Attention(PreferenceOptions, ArrayOperation):
         for name in ("seed", "offset"):
             if name in call.specs:
                 tensors[name] = packed_like(call, name, (1,), "int64")
+        for name in PACKING:
+            if name in call.specs:
+                tensors[name] = packed_like(call, name, (sizes.batch + 1,), "int32", "int64")
         if "page_table" in call.specs:
             table = call.specs["page_table"].shape
             tensors["page_table"] = packed_like(call, "page_table", table, "int32")
@@ -620,7 +735,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         layout: AttentionLayout = "BHSD" if name == "dbias" else self.layout
         if call.specs[name].shape != (expected := in_layout(shape, layout)):
             raise ValueError(f"{name} must have shape {expected}; got shape {tuple(call.specs[name].shape)}")
-        spec = check_input(call, name, range(4, 5), (dtype,), empty=True)
+        spec = check_input(call, name, range(len(shape), len(shape) + 1), (dtype,), empty=True)
         return spec if layout == "BHSD" else self._in_layout(spec)
 
     def _new(self, name: str, shape: tuple[int, ...], tensors: Mapping[str, TensorSpec]) -> TensorSpec:
@@ -647,6 +762,32 @@ class Attention(PreferenceOptions, ArrayOperation):
         is_right = left is not None and sizes.queries - 1 + diagonal - left >= sizes.keys
         is_left = right is not None and diagonal + right < 0
         return is_left or is_right or any(name in given for name in _MASKING)
+
+
+def _run_checked(
+    name: str,
+    attention: Attention,
+    implementation: Any,
+    names: Sequence[str],
+    inputs: Sequence[Any],
+    outs: Sequence[Any],
+    stream: Stream | None,
+    *arguments: Any,
+) -> Any:
+    """Run a call after the lengths, numbers of pages and offsets are checked, for which the host waits."""
+    device = read(inputs[0], names[0])[1][3]
+    arrays = {argument: array for argument, array in zip(names, inputs, strict=False) if array is not None}
+    specs = specs_of({argument: read(array, argument) for argument, array in arrays.items()}, device, names[0])
+    sizes, _ = attention._inputs(Call(specs, {}, device, 0, {}), arguments[1:])
+    if stream is not None:
+        synchronize(stream_address(stream), device)
+    values = {argument: to_numpy(arrays[argument]).ravel().tolist() for argument in READ_VALUES if argument in arrays}
+    check_values(sizes, values)
+    return ArrayOperation._run(name, attention, implementation, names, inputs, outs, stream, *arguments)
+
+
+if os.environ.get("CUDNNPY_CHECK_VALUES", "0") not in ("", "0"):
+    Attention._run = staticmethod(_run_checked)
 
 
 def _wanted(name: str, given: Any) -> tuple[bool, Any]:
@@ -676,6 +817,8 @@ def _in_rows_of_16_bytes(spec: TensorSpec) -> TensorSpec:
     """Return a tensor whose rows start at multiples of 16 bytes, where they have several elements."""
     assert spec.strides is not None
     fits = spec.shape[-1] == 1 or (spec.strides[-1] == 1 and rows_are_aligned(spec))
+    if len(spec.shape) == 3:  # of packed sequences, whose offsets are those of packed tokens
+        fits = spec.strides == packed_strides(spec.shape)
     if spec.alignment >= VECTOR and fits:
         return spec
     *rest, columns = spec.shape
@@ -704,20 +847,28 @@ class _Composition:
                 self.bias_shape = spec.shape
             if not is_result:
                 self.tensors[name] = graph.tensor(name, self.along_queries(name, spec))
+        ragged = {name: self.offsets_of(name, spec) for name, spec, *_ in operands}
+        for name, node in self.tensors.items():
+            node.ragged = ragged[name]
         self.dtype = self.tensors["q"].spec.dtype
         self.each = self.valid()
         made = self.gradients() if "dout" in self.tensors else self.attention()
         for name, spec, is_result, *_ in operands:
             if is_result:
-                graph.output(name, made[name], spec.dtype, spec.strides)
+                strides = self.along_queries(name, spec).strides
+                graph.output(name, made[name], spec.dtype, strides, ragged=ragged[name])
 
     def along_queries(self, name: str, spec: TensorSpec) -> TensorSpec:
         """Return lengths, or a bias that is broadcast along the queries, as a tensor with all queries, with stride 0.
 
-        Numbers get four axes.
+        Numbers get four axes. Each packed sequence gets the greatest length.
         """
-        if name in ("seed", "offset"):
-            return spec._replace(shape=(1, 1, 1, 1), strides=(1, 1, 1, 1))
+        if name in ("seed", "offset", *PACKING):
+            return spec._replace(shape=(*spec.shape, 1, 1, 1), strides=(1, 1, 1, 1))
+        if len(spec.shape) == 3:
+            _, h, d = spec.shape
+            rows = self.sizes.queries if _LIKE.get(name, name) == "q" else self.sizes.keys
+            return spec._replace(shape=(self.sizes.batch, h, rows, d), strides=(rows * h * d, d, h * d, 1))
         if name.startswith("lengths"):
             return spec._replace(shape=(self.sizes.batch, 1, self.sizes.queries, 1), strides=(1, 1, 0, 1))
         if name == "bias" and spec.shape[2] == 1:
@@ -725,6 +876,12 @@ class _Composition:
             (b, h, _, k), (*outer, _, key) = spec.shape, spec.strides
             return spec._replace(shape=(b, h, self.sizes.queries, k), strides=(*outer, 0, key))
         return spec
+
+    def offsets_of(self, name: str, spec: TensorSpec) -> Node | None:
+        """Return the offsets of packed sequences; None for another tensor."""
+        if len(spec.shape) != 3:
+            return None
+        return self.tensors["offsets_q" if _LIKE.get(name, name) == "q" else "offsets_kv"]
 
     def attention(self) -> dict[str, Node]:
         """Add the operations of forward; return the results by name."""
@@ -753,13 +910,14 @@ class _Composition:
             differences = g.pointwise("binary_select", differences, self.number(LOWEST), is_number)
         weights = g.pointwise("exp", differences)
         stored = g.pointwise("mul", self.kept(weights), factor, dtype=self.dtype)
-        of_weights = self.kept(g.matmul(dout, self.transposed(tensors["v"])))
+        queries, keys = self.each.get("lengths_q"), self.each.get("lengths_kv")
+        of_weights = self.kept(g.matmul(dout, self.transposed(tensors["v"]), m=queries, n=keys))
         of_scores = g.pointwise("mul", g.pointwise("sub", of_weights, sums), weights)
         if dropout:
             of_scores = g.pointwise("mul", of_scores, factor)
         scaled = g.pointwise("mul", of_scores, self.number(self.scale), dtype=self.dtype)
         return {
-            "dq": g.matmul(scaled, tensors["k"]),
+            "dq": g.matmul(scaled, tensors["k"], m=queries, k=keys),
             "dk": self.of_heads(self.transposed(scaled), tensors["q"]),
             "dv": self.of_heads(self.transposed(stored), dout),
             **({"dbias": self.of_bias(of_scores)} if self.has_dbias else {}),
@@ -831,9 +989,9 @@ class _Composition:
         return self.graph.pointwise("add", indices, self.graph.number(by, dtype="int32"), **_INT32)
 
     def valid(self) -> dict[str, Node]:
-        """Add the lengths as one number for each sequence, which pages need: the memory of those of all queries."""
+        """Add the lengths as one number for each sequence, which pages and packed sequences need: the same memory."""
         part: dict[str, Any] = {"start": (0, 0, 0, 0), "limit": (self.sizes.batch, 1, 1, 1), "stride": (1, 1, 1, 1)}
-        names = ("lengths_q", "lengths_kv") if self.sizes.pages else ()
+        names = ("lengths_q", "lengths_kv") if self.sizes.pages or self.sizes.tokens else ()
         return {name: self.graph.add("slice", x=self.tensors[name], **part)["y"] for name in names}
 
     def loaded(self, name: str, is_transposed: bool = False) -> Node:
@@ -859,9 +1017,10 @@ class _Composition:
 
     def of_heads(self, a: Node, b: Node) -> Node:
         """Add a product, and its sum over the heads that share a head of k and v. Engines sum numbers of q's type alone."""
+        valid: dict[str, Any] = {"m": self.each.get("lengths_kv"), "k": self.each.get("lengths_q")}
         if self.sizes.heads == self.sizes.kv_heads:
-            return self.graph.matmul(a, b)
-        gradient = self.graph.matmul(a, b, dtype=self.dtype)
+            return self.graph.matmul(a, b, **valid)
+        gradient = self.graph.matmul(a, b, dtype=self.dtype, **valid)
         batch, _, *rest = gradient.shape
         return self.graph.add("reduction", op="add", x=gradient, shape=(batch, self.sizes.kv_heads, *rest))["y"]
 

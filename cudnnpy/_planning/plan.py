@@ -180,6 +180,12 @@ class Plan(PublicDir):
         self.operation, self.operands = problem.operation, caller.names
         problem_specs = problem.specs
         specs = [problem_specs[position] for position in caller.positions]
+        if problem.kind == "graph":
+            ragged = [cast(Any, problem).ragged[position] for position in caller.positions]
+            specs = [
+                spec._replace(shape=(0,) * len(spec.shape)) if is_ragged else spec
+                for spec, is_ragged in zip(specs, ragged, strict=True)
+            ]
         self._address_count = len(names) + 2
         self.workspace_size = executable.workspace_size
         self.choice = candidate.choice._replace(workspace_size=self.workspace_size)

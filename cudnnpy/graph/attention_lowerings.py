@@ -95,8 +95,14 @@ def with_views(graph: OperationGraph) -> tuple[OperationGraph, dict[int, int]]:
         return graph, {}
     operations = tuple(one for one in graph.operations if views.keys().isdisjoint(uid for _, uid in one.results))
     used = {uid for one in operations for uids in one.tensors.values() for uid in each_uid(uids)}
+    offsets = {one.uid: one.ragged for one in graph.tensors}
+    used |= {offsets[views.get(uid, uid)] for uid in used}
     tensors = tuple(
-        one._replace(is_virtual=False, spec=one.spec._replace(alignment=specs[views[one.uid]].alignment))
+        one._replace(
+            is_virtual=False,
+            spec=one.spec._replace(alignment=specs[views[one.uid]].alignment),
+            ragged=offsets[views[one.uid]],
+        )
         if one.uid in views
         else one
         for one in graph.tensors

@@ -87,6 +87,12 @@ class GraphProblem:
         return tuple(specs[uid] for uid in self.graph.in_memory)
 
     @property
+    def ragged(self) -> tuple[bool, ...]:
+        """Whether each of the operands is ragged, so that only its offsets say where it ends."""
+        ragged = {tensor.uid for tensor in self.graph.tensors if tensor.ragged}
+        return tuple(uid in ragged for uid in self.graph.in_memory)
+
+    @property
     def results(self) -> int:
         """The number of results among the operands."""
         return len(self.graph.outputs)

@@ -9,9 +9,12 @@ import numpy as np
 from cudnnpy._layers import attention as device
 from cudnnpy._layers.attention import (
     LEAST,
+    Longest,
     Sizes,
     check_dropout,
     check_lengths_of_pages,
+    check_packing,
+    check_values,
     in_layout,
     sizes_of,
 )
@@ -26,27 +29,27 @@ class Attention(NumpyOperation, device.Attention):
     __doc__ = device.Attention.__doc__
     plan = candidates = NotInReference()
 
-    def _forward(self, arrays: Arrays, statistics: bool) -> list[Array]:
-        sizes, given = self._checked(arrays)
+    def _forward(self, arrays: Arrays, statistics: bool, *longest: int | None) -> list[Array]:
+        sizes, given = self._checked(arrays, longest)
         self._check_results(arrays, {"out": sizes.shapes["out"]}, given, given["q"].dtype.name)
         if statistics:
             shape = sizes.shapes["statistics"]
             _arrays.check_written("statistics", arrays["statistics"], shape, ("float32",), given)
-        values = self._in_float64(given)
+        values = self._in_float64(given, sizes)
         scores = self._scores(values, sizes)
         largest = np.max(scores, 3, keepdims=True, initial=-np.inf)
         largest = np.where(np.isneginf(largest), 0.0, largest)  # of a query without any key
         powers = np.exp(scores - largest)
         total = powers.sum(3, keepdims=True)
         weights = np.where(total == 0, 0.0, powers / total)
-        out = in_layout_of(self._kept(weights, values) @ _repeated(values["v"], sizes.heads), self.layout)
-        results = [_arrays.store(out, given["q"].dtype, arrays["out"])]
+        out = self._kept(weights, values) @ _repeated(values["v"], sizes.heads)
+        results = [_arrays.store(self._as_result("out", out, sizes, given), given["q"].dtype, arrays["out"])]
         if statistics:
             results.append(_arrays.store(largest + np.log(total), np.dtype("float32"), arrays["statistics"]))
         return results
 
-    def _backward(self, arrays: Arrays, dbias: bool) -> list[Array]:
-        sizes, given = self._checked(arrays)
+    def _backward(self, arrays: Arrays, dbias: bool, *longest: int | None) -> list[Array]:
+        sizes, given = self._checked(arrays, longest)
         q, bias = given["q"], given.get("bias")
         if dbias:
             device.check_dbias(sizes, None if bias is None else bias.shape)
@@ -58,7 +61,7 @@ class Attention(NumpyOperation, device.Attention):
                 raise ValueError(f"{name} must have shape {expected}; got shape {array.shape}")
             given[name] = array
         self._check_results(arrays, {name: sizes.shapes[name] for name in ("dq", "dk", "dv")}, given, q.dtype.name)
-        values = self._in_float64(given)
+        values = self._in_float64(given, sizes)
         scores = self._scores(values, sizes)
         weights = np.where(np.isneginf(scores), 0.0, np.exp(scores - values["statistics"]))
         k, v = (_repeated(values[name], sizes.heads) for name in "kv")
@@ -72,7 +75,7 @@ class Attention(NumpyOperation, device.Attention):
             "dv": _of_heads(self._kept(weights, values).swapaxes(2, 3) @ dout, sizes),
         }
         results = [
-            _arrays.store(in_layout_of(gradient, self.layout), q.dtype, arrays[name])
+            _arrays.store(self._as_result(name, gradient, sizes, given), q.dtype, arrays[name])
             for name, gradient in gradients.items()
         ]
         if dbias:
@@ -82,7 +85,7 @@ class Attention(NumpyOperation, device.Attention):
             results.append(_arrays.store(of_scores.sum(axes, keepdims=True), bias.dtype, arrays["dbias"]))
         return results
 
-    def _checked(self, arrays: Arrays) -> tuple[Sizes, dict[str, Array]]:
+    def _checked(self, arrays: Arrays, longest: Longest) -> tuple[Sizes, dict[str, Array]]:
         """Check the inputs that both operations have; return the sizes and the arrays."""
         given = {name: _arrays.check_array(name, arrays[name], device.DTYPES) for name in "qkv"}
         for name in "kv":
@@ -92,13 +95,21 @@ class Attention(NumpyOperation, device.Attention):
         if arrays["page_table"] is not None:
             given["page_table"] = _arrays.check_array("page_table", arrays["page_table"], ("int32",))
         check_lengths_of_pages(arrays)
+        check_packing(arrays, longest)
         check_dropout(self.dropout, arrays, ("mask",))
-        sizes = sizes_of(self.layout, {name: array.shape for name, array in given.items()})
+        for name in device.PACKING:
+            if arrays[name] is not None:
+                given[name] = _arrays.check_array(name, arrays[name], ("int32", "int64"))
+        sizes = sizes_of(self.layout, {name: array.shape for name, array in given.items()}, longest)
         for name in ("lengths_q", "lengths_kv"):
             if arrays[name] is not None:
                 given[name] = _arrays.check_array(name, arrays[name], ("int32",))
                 if given[name].shape != (sizes.batch,):
                     raise ValueError(f"{name} must have shape {(sizes.batch,)}; got shape {given[name].shape}")
+        for name in device.PACKING:
+            if name in given and given[name].shape != (sizes.batch + 1,):
+                raise ValueError(f"{name} must have shape {(sizes.batch + 1,)}; got shape {given[name].shape}")
+        check_values(sizes, {name: given[name].ravel().tolist() for name in device.READ_VALUES if name in given})
         if arrays["mask"] is not None:
             given["mask"] = _arrays.check_array("mask", arrays["mask"], (given["q"].dtype.name, "float32"))
             if given["mask"].shape != sizes.scores:
@@ -114,8 +125,8 @@ class Attention(NumpyOperation, device.Attention):
             if arrays[name] is not None:
                 others[name] = arrays[name]
 
-    def _in_float64(self, given: dict[str, Array]) -> dict[str, Float64]:
-        """Return the arrays in float64, with the axes BHSD."""
+    def _in_float64(self, given: dict[str, Array], sizes: Sizes) -> dict[str, Float64]:
+        """Return the arrays in float64, with the axes BHSD. Packed sequences are padded with zeros."""
         without_layout = ("bias", "statistics", "lengths_q", "lengths_kv", "mask")
         table = given.get("page_table")
         values = {
@@ -123,11 +134,18 @@ class Attention(NumpyOperation, device.Attention):
             if name in without_layout
             else in_layout_of(array.astype(np.float64), self.layout)
             for name, array in given.items()
-            if name != "page_table"
+            if name not in ("page_table", *device.PACKING)
         }
+        if sizes.tokens is not None:
+            packed = [name for name, array in values.items() if array.ndim == 3]
+            values |= {name: _padded(name, values[name], sizes, given) for name in packed}
         if table is not None:
             values |= {name: _out_of_pages(values[name], table) for name in "kv"}
         return values
+
+    def _as_result(self, name: str, array: Float64, sizes: Sizes, given: dict[str, Array]) -> Float64:
+        """Return a result with the axes BHSD in the layout, or as packed sequences."""
+        return in_layout_of(array, self.layout) if sizes.tokens is None else _packed(name, array, sizes, given)
 
     def _kept(self, weights: Float64, values: dict[str, Float64]) -> Float64:
         """Return what the dropout keeps of weights, or of their gradients."""
@@ -159,17 +177,42 @@ class Attention(NumpyOperation, device.Attention):
 
 
 def in_layout_of(array: Array, layout: str) -> Array:
-    """Return an array with the axes BHSD with those of a layout, or the reverse."""
-    return array.swapaxes(1, 2) if layout == "BSHD" else array
+    """Return an array with the axes BHSD with those of a layout, or the reverse. Packed sequences have no layout."""
+    return array.swapaxes(1, 2) if layout == "BSHD" and array.ndim == 4 else array
+
+
+def _padded(name: str, array: Float64, sizes: Sizes, given: dict[str, Array]) -> Float64:
+    """Return packed sequences with the axes BHSD."""
+    _, heads, size = array.shape
+    padded = np.zeros((sizes.batch, heads, sizes.queries if _is_of_q(name) else sizes.keys, size))
+    for b, (tokens, length) in enumerate(_sequences(name, sizes, given)):
+        padded[b, :, :length] = array[tokens].swapaxes(0, 1)
+    return padded
+
+
+def _packed(name: str, array: Float64, sizes: Sizes, given: dict[str, Array]) -> Float64:
+    """Return an array with the axes BHSD as packed sequences, with zeros beside them."""
+    packed = np.zeros(sizes.shapes[name])
+    for b, (tokens, length) in enumerate(_sequences(name, sizes, given)):
+        packed[tokens] = array[b, :, :length].swapaxes(0, 1)
+    return packed
+
+
+def _sequences(name: str, sizes: Sizes, given: dict[str, Array]) -> list[tuple[slice, int]]:
+    """Return the tokens of each packed sequence of a tensor, and their number."""
+    of, heads = ("q", sizes.heads) if _is_of_q(name) else ("kv", sizes.kv_heads)
+    starts = given[f"offsets_{of}"][:-1] // max(heads * sizes.head_size, 1)
+    return [(slice(i, i + n), n) for i, n in zip(starts.tolist(), given[f"lengths_{of}"].tolist(), strict=True)]
+
+
+def _is_of_q(name: str) -> bool:
+    """Return whether a tensor has the sequences of q."""
+    return name in ("q", "dq", "out", "dout")
 
 
 def _out_of_pages(container: Float64, table: Array) -> Float64:
     """Return the keys (batch, heads, keys, size) of pages (pages, heads, keys of a page, size) that a table names."""
     pages = table[:, 0, :, 0]
-    if pages.size and not 0 <= pages.min() <= pages.max() < len(container):
-        raise ValueError(
-            f"page_table must have numbers of the {len(container)} pages; got {pages.min()} to {pages.max()}"
-        )
     _, heads, _, size = container.shape
     return container[pages].swapaxes(1, 2).reshape(len(pages), heads, -1, size)
 

@@ -20,11 +20,15 @@ from attention_problems import (
     graph_of,
     has_dbias,
     in_pages,
+    in_sequences,
     keys_of,
+    padded,
+    queries_of,
+    sequences,
 )
 
 import cudnnpy
-from cudnnpy import Attention, NoAlgorithmError, reference
+from cudnnpy import Attention, NoAlgorithmError, raw, reference
 
 EXAMPLES = int(os.environ.get("CUDNNPY_PROPERTY_EXAMPLES", "60"))
 SIZES = (1, 2, 5, 16, 33, 64, 80, 130, 320)  # of queries, and of keys
@@ -39,11 +43,18 @@ LARGE = [
 ]
 
 
+needs_ragged = pytest.mark.skipif(raw.version() < 91800, reason="packed sequences need cuDNN 9.18")
+
+
 @pytest.fixture(autouse=True)
 def _fresh() -> Any:
     cudnnpy.clear_cache()
     yield
     cudnnpy.clear_cache()
+
+
+def on_device(arrays: Arrays) -> Arrays:
+    return {name: cudnnpy.to_device(array) if np.ndim(array) else array for name, array in arrays.items()}
 
 
 def poison(shape: tuple[int, ...], dtype: Any) -> Any:
@@ -61,13 +72,18 @@ def expected_results(problem: Drawn) -> tuple[Arrays, Arrays]:
 
 
 def compare(operation: str, problem: Drawn, given: Arrays, found: Arrays, expected: Arrays) -> None:
-    made = {**given, **expected}
-    layout = problem.options["layout"]
+    made = padded({**given, **expected}, layout := problem.options["layout"])
     graph = graph_of(Attention(**problem.options), operation, given, dbias="dbias" in expected)
     allowed = reference.tolerance(graph, for_graph(graph, given, layout))
-    for name, right in expected.items():
-        values = as_operand(name, cudnnpy.to_numpy(found[name]).astype(np.float64), layout)
-        right = as_operand(name, right.astype(np.float64), layout)
+    for name in expected:
+        values = cudnnpy.to_numpy(found[name]).astype(np.float64)
+        if values.ndim == 3:
+            beside = np.ones(len(values), bool)
+            for tokens in sequences(name, {**given, name: values}):
+                beside[tokens] = False
+            assert not values[beside].any(), f"{operation} {name}: beside the sequences"
+        values = as_operand(name, padded({**given, name: values}, layout)[name], layout)
+        right = as_operand(name, made[name].astype(np.float64), layout)
         has_keys = (
             np.broadcast_to(np.isfinite(made["statistics"]), right.shape) if operation == "forward" else right == right
         )
@@ -84,7 +100,7 @@ def check(problem: Drawn, **options: Any) -> None:
     """Forward and backward are the reference's; backward takes the reference's results of forward."""
     arrays, attention = problem.arrays, Attention(**problem.options, **options)
     made, gradients = expected_results(problem)
-    on_gpu = {name: cudnnpy.to_device(array) for name, array in {**arrays, **made}.items()}
+    on_gpu = on_device({**arrays, **made})
     inputs = {name: on_gpu[name] for name in problem.without_dout()}
     results = {name: poison(array.shape, array.dtype) for name, array in made.items()}
     attention.forward(**inputs, **results)
@@ -110,14 +126,31 @@ def may_lack_engines(problem: Drawn) -> bool:
     """Return whether the masks of the gradients depend on so many lengths and rows that there may be no engine."""
     lengths = sum(name in problem.arrays for name in ("lengths_q", "lengths_kv"))
     is_left = problem.options.get("window", (None,))[0] is not None
-    queries = problem.arrays["q"].shape[1 if problem.options["layout"] == "BSHD" else 2]
-    too_many = lengths + is_left + (queries > 1) > 2 if lengths else False
+    too_many = lengths + is_left + (queries_of(problem) > 1) > 2 if lengths else False
     return too_many and problem.options["causal"] == "bottom_right"
 
 
 @pytest.mark.parametrize("seed", range(EXAMPLES))
 def test_drawn_problems(seed: int) -> None:
     check(drawn(seed, sizes=SIZES), deterministic=seed % 2 == 1)
+
+
+@needs_ragged
+@pytest.mark.parametrize("seed", range(EXAMPLES))
+def test_drawn_problems_of_packed_sequences(seed: int) -> None:
+    check(in_sequences(drawn(seed, sizes=SIZES), seed), deterministic=seed % 2 == 1)
+
+
+@needs_ragged
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_one_plan_serves_packed_sequences_of_other_lengths(deterministic: bool) -> None:
+    """The first launches are by cuDNN, the last ones direct."""
+    problem = in_sequences(large(0, (3, 4, 2, 160, 200, 64, 64), "bfloat16", causal=True), 1)
+    for seed in range(5):
+        random = np.random.default_rng(seed)
+        most = (("lengths_q", 160), ("lengths_kv", 200))
+        lengths = {name: random.integers(0, n + 1, 3).astype(np.int32) for name, n in most}
+        check(problem._replace(arrays={**problem.arrays, **lengths}), deterministic=deterministic)
 
 
 def large(seed: int, sizes: tuple[int, ...], dtype: str, **options: Any) -> Drawn:

@@ -16,6 +16,9 @@ Arrays = dict[str, Any]
 NUMBERS = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16), "float64": np.dtype(np.float64)}
 
 
+PACKING = ("offsets_q", "offsets_kv", "max_length_q", "max_length_kv")
+
+
 class Drawn(NamedTuple):
     """A problem: options, and arrays by name, with dout."""
 
@@ -28,7 +31,8 @@ class Drawn(NamedTuple):
 
     def others(self) -> Arrays:
         """Return the optional arguments of both operations."""
-        return {name: self.arrays[name] for name in ("bias", "lengths_q", "lengths_kv", "mask") if name in self.arrays}
+        names = "bias", "lengths_q", "lengths_kv", "mask", *PACKING
+        return {name: self.arrays[name] for name in names if name in self.arrays}
 
 
 def drawn(seed: int, dtype: str = "", sizes: tuple[int, ...] = (1, 2, 5, 16, 19, 33)) -> Drawn:
@@ -103,15 +107,68 @@ def out_of_pages(arrays: Arrays, layout: str) -> Arrays:
     return made
 
 
+def in_sequences(problem: Drawn, seed: int) -> Drawn:
+    """Return the problem with packed sequences, some with gaps between them, and one head size."""
+    random, layout, arrays = np.random.default_rng(seed), problem.options["layout"], dict(problem.arrays)
+    dense = {name: in_order(arrays[name], layout) for name in ("q", "k", "v", "dout")}
+    size, batch = min(dense[name].shape[3] for name in "qv"), len(dense["q"])
+    has_gaps, kind = random.random() < 0.5, random.choice(["int32", "int64"])
+    for of, name in (("q", "q"), ("kv", "k")):
+        _, heads, most, _ = dense[name].shape
+        lengths = arrays.setdefault(f"lengths_{of}", np.full(batch, most, np.int32))
+        room = lengths + (random.integers(0, 3, batch) if has_gaps else 0)
+        arrays[f"offsets_{of}"] = (np.concatenate([[0], np.cumsum(room)]) * heads * size).astype(kind)
+        arrays[f"max_length_{of}"] = most
+    for name, array in dense.items():
+        heads = array.shape[1]
+        arrays[name] = np.full((arrays[_of(name, "offsets")][-1] // (heads * size), heads, size), 0.5, array.dtype)
+        for tokens, sequence in zip(sequences(name, arrays), array, strict=True):
+            arrays[name][tokens] = sequence[:, : tokens.stop - tokens.start, :size].swapaxes(0, 1)
+    return Drawn(problem.options, arrays)
+
+
+def sequences(name: str, arrays: Arrays) -> list[slice]:
+    """Return the tokens of each packed sequence of a tensor."""
+    _, heads, size = arrays[name].shape
+    starts = arrays[_of(name, "offsets")][:-1] // (heads * size)
+    return [slice(start, start + length) for start, length in zip(starts, arrays[_of(name, "lengths")], strict=True)]
+
+
+def padded(arrays: Arrays, layout: str) -> Arrays:
+    """Return arrays with packed sequences padded with zeros; the others as they are."""
+    made = dict(arrays)
+    for name, array in arrays.items() if "offsets_q" in arrays else ():
+        if np.ndim(array) == 3:
+            found = np.zeros(
+                (len(arrays["lengths_q"]), array.shape[1], arrays[_of(name, "max_length")], array.shape[2])
+            )
+            for b, tokens in enumerate(sequences(name, arrays)):
+                found[b, :, : tokens.stop - tokens.start] = array[tokens].swapaxes(0, 1)
+            made[name] = in_order(found.astype(array.dtype), layout)
+    return made
+
+
+def _of(name: str, what: str) -> str:
+    return f"{what}_{'q' if name in ('q', 'dq', 'out', 'dout') else 'kv'}"
+
+
+def queries_of(problem: Drawn) -> int:
+    """Return the number of queries."""
+    if "max_length_q" in problem.arrays:
+        return int(problem.arrays["max_length_q"])
+    return int(problem.arrays["q"].shape[1 if problem.options["layout"] == "BSHD" else 2])
+
+
 def keys_of(problem: Drawn) -> int:
     """Return the number of keys."""
+    if "max_length_kv" in problem.arrays:
+        return int(problem.arrays["max_length_kv"])
     return int(problem.arrays["k"].shape[1 if problem.options["layout"] == "BSHD" else 2])
 
 
 def has_dbias(problem: Drawn) -> bool:
     """Return whether the bias of a problem has a gradient."""
-    at = 1 if problem.options["layout"] == "BSHD" else 2
-    lengths = tuple(problem.arrays[name].shape[at] for name in "qk")
+    lengths = queries_of(problem), keys_of(problem)
     return "bias" in problem.arrays and problem.arrays["bias"].shape[2:] == lengths
 
 
@@ -154,11 +211,12 @@ def by_loops(options: dict[str, Any], arrays: Arrays) -> tuple[Any, Any]:
 
 def graph_of(attention: Attention, operation: str, arrays: Arrays, *, dbias: bool = False) -> Graph:
     """Return the graph that the layer builds for arrays, which are packed. The mask of a dropout is an output."""
-    given = {name: _spec(array) for name, array in arrays.items() if name != "mask"}
+    given = {name: _spec(array) for name, array in arrays.items() if name != "mask" and np.ndim(array)}
     if "mask" in arrays:
         given |= dict.fromkeys(("seed", "offset"), TensorSpec((1,), "int64", (1,)))
     has_last = operation == "forward" or dbias
-    sizes, operands = attention._operands(Call(Specs(given), {}, 0, 0, {}), operation, has_last)
+    longest = arrays.get("max_length_q"), arrays.get("max_length_kv")
+    sizes, operands = attention._operands(Call(Specs(given), {}, 0, 0, {}), operation, has_last, longest)
     made = _Composition(attention, sizes, _on(operands, _for_engines(operands)))
     if made.mask is not None:
         made.graph.output("mask", made.mask, "float32")
@@ -172,7 +230,7 @@ def _spec(array: Any) -> TensorSpec:
 
 def for_graph(graph: Graph, arrays: Arrays, layout: str) -> Arrays:
     """Return arrays as the inputs of a graph, and the mask of a dropout, which its seed does not tell."""
-    given = {**dict.fromkeys(("seed", "offset"), np.zeros(1, np.int64)), **arrays}
+    given = {**dict.fromkeys(("seed", "offset"), np.zeros(1, np.int64)), **padded(arrays, layout)}
     found = {node.name: as_operand(node.name, given[node.name], layout) for node in graph.inputs}
     inputs = {node.name: np.broadcast_to(found[node.name], node.shape) for node in graph.inputs}  # along the queries
     return {**inputs, **({"mask": arrays["mask"]} if "mask" in arrays else {})}
@@ -180,6 +238,6 @@ def for_graph(graph: Graph, arrays: Arrays, layout: str) -> Arrays:
 
 def as_operand(name: str, array: Any, layout: str) -> Any:
     """Return an array as the operand of a graph, with the axes BHSD."""
-    if name.startswith("lengths") or name in ("seed", "offset"):
+    if name.startswith(("lengths", "offset")) or name == "seed":
         return array.reshape(-1, 1, 1, 1)
     return array if name in ("bias", "dbias", "statistics", "page_table") else in_order(array, layout)

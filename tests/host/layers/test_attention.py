@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from attention_problems import as_operand, drawn, for_graph, graph_of, has_dbias, in_pages, keys_of, with_dropout
+from attention_problems import (
+    as_operand,
+    drawn,
+    for_graph,
+    graph_of,
+    has_dbias,
+    in_pages,
+    in_sequences,
+    keys_of,
+    padded,
+    with_dropout,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from offline_profiles import needs_profiles
@@ -39,9 +53,10 @@ def _masks() -> Iterator[None]:
 
 
 @settings(deadline=None, max_examples=100)
-@given(st.integers(0, 2**32 - 1), st.booleans())
-def test_the_graphs_compute_what_the_reference_does(seed: int, has_dropout: bool) -> None:
+@given(st.integers(0, 2**32 - 1), st.booleans(), st.booleans())
+def test_the_graphs_compute_what_the_reference_does(seed: int, has_dropout: bool, is_packed: bool) -> None:
     problem = with_dropout(drawn(seed), seed) if has_dropout else drawn(seed)
+    problem = in_sequences(problem, seed) if is_packed else problem
     layout, arrays = problem.options["layout"], problem.arrays
     attention, twin = Attention(**problem.options), reference.Attention(**problem.options)
     made = dict(zip(("out", "statistics"), twin.forward(**problem.without_dout(), statistics=True), strict=True))
@@ -72,6 +87,7 @@ def compare(graph: cudnnpy.Graph, arrays: dict[str, Any], expected: dict[str, An
     inputs = for_graph(graph, arrays, layout)
     allowed = reference.tolerance(graph, inputs)
     results = {name: found for name, found in reference.run(graph, inputs).items() if name != "mask"}
+    expected = padded({**arrays, **expected}, layout)
     for name, found in results.items():
         right = as_operand(name, expected[name], layout).astype(np.float64)
         if name in ("out", "statistics"):  # queries without keys are NaN in the graph, which engines compute as 0
@@ -174,6 +190,15 @@ BOTH = ("lengths_q", "lengths_kv")
 NUMBERS: dict[str, Any] = dict.fromkeys(("seed", "offset"), TensorSpec((1,), "int64"))
 PAGES: dict[str, Any] = {"k": (9, 2, 16, 32), "page_table": TensorSpec((2, 1, 8, 1), "int32")}
 BIAS = TensorSpec((1, 4, 64, 128), H)
+OFFSETS = ("offsets_q", "offsets_kv")
+SEQUENCES: dict[str, Any] = {  # packed, of 64 queries and 128 keys at most
+    "q": (100, 4, 32),
+    "k": (130, 2, 32),
+    "lengths": BOTH,
+    **dict.fromkeys(OFFSETS, TensorSpec((3,), "int64")),
+    "max_length_q": 64,
+    "max_length_kv": 128,
+}
 PLANNED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("forward", {}, {}),
     ("forward", {"causal": "bottom_right", "window": (7, 3)}, {"lengths": BOTH, "bias": BIAS}),
@@ -202,6 +227,10 @@ PLANNED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("backward", {"causal": "bottom_right", "window": (7, 3)}, {}),
     ("backward", {"causal": True}, {"bias": BIAS, "dbias": True}),
     ("backward", {"deterministic": True}, {"q": (2, 4, 1, 24), "k": (2, 4, 9, 24)}),
+    ("forward", {"causal": "bottom_right", "window": (7, 3)}, {**SEQUENCES, "bias": BIAS}),
+    ("forward", {}, {**SEQUENCES, "q": (2, 4, 24), "k": (130, 2, 24), "max_length_q": 1}),
+    ("backward", {"causal": True}, SEQUENCES),
+    ("backward", {"window": (7, 3), "deterministic": True}, {**SEQUENCES, "k": (130, 4, 32)}),
 ]
 
 
@@ -215,6 +244,20 @@ def test_plans_without_a_gpu() -> None:
             == {"forward": "statistics", "backward": "dbias" if "dbias" in others else "dv"}[operation]
         )
         assert made.name.startswith("engine ")
+
+
+@needs_profiles
+@pytest.mark.usefixtures("without_driver")
+def test_a_plan_of_packed_sequences_does_not_know_where_they_end() -> None:
+    """The tensors of its graph have the greatest length for each sequence, and more memory than the sequences."""
+    made = plan("backward", {"causal": True}, **SEQUENCES)
+    small = ("statistics", *BOTH, *OFFSETS)
+    sizes = {name: 2 * 4 * 64 * 4 if name in small else 130 * 4 * 32 * 2 for name in made.operands}
+    ends = [(1 << 20) + sum([*sizes.values()][:at]) for at in range(len(sizes) + 1)]
+    made.check_addresses(tuple(ends[:-1]), (ends[-1] + 15) // 16 * 16)
+    with pytest.raises(ValueError, match=r"^workspace must not overlap k in memory"):
+        made.check_addresses(tuple(ends[:-1]), ends[made.operands.index("q")])
+    assert made.workspace_size < 2 * 4 * (64 * 128 + 128 * 32 * 2) * 2 + (1 << 20)
 
 
 @needs_profiles
@@ -297,6 +340,112 @@ def test_pages_need_lengths_of_queries_which_a_call_writes(stand_in: StandInDevi
     del stand_in.launches[:]
     untyped.Attention.forward(Attention(), **given_)
     assert [launch.is_fill for launch in stand_in.launches] == [True]
+
+
+def packed_arrays() -> dict[str, Any]:
+    """Return the arguments of forward for two packed sequences."""
+    shapes: dict[str, Any] = {"q": (50, 4, 16), "k": (70, 2, 16), "v": (70, 2, 16)}
+    shapes |= {**dict.fromkeys(BOTH, (2,)), **dict.fromkeys(OFFSETS, (3,))}
+    given_: dict[str, Any] = arrays_of(shapes)
+    for name in (*BOTH, *OFFSETS):
+        given_[name].dtype = "int64" if name in OFFSETS else "int32"
+    return {**given_, "max_length_q": 32, "max_length_kv": 48}
+
+
+def of_arrays(given_: dict[str, Any]) -> list[Any]:
+    return [one for one in given_.values() if not isinstance(one, int)]
+
+
+def test_results_of_packed_sequences_are_cleared_before(stand_in: StandInDevice) -> None:
+    given_, attention = packed_arrays(), untyped.Attention(causal=True)
+    out, statistics = attention.forward(**given_, statistics=True)
+    assert [out.shape, statistics.shape] == [(50, 4, 16), (2, 4, 32, 1)]
+    assert [launch.is_fill for launch in stand_in.launches] == [True, True, False]
+    assert [launch.arguments[1:3] for launch in stand_in.launches[:2]] == [(0, 50 * 4 * 16), (0xFF800000, 2 * 4 * 32)]
+    stand_in.check([*of_arrays(given_), out, statistics], stand_in.stream, stand_in.launches)
+    del stand_in.launches[:]
+    more = {"dout": out, "out": out, "statistics": statistics}
+    gradients = attention.backward(**given_, **more)
+    assert [one.shape for one in gradients] == [(50, 4, 16), (70, 2, 16), (70, 2, 16)]
+    assert [launch.is_fill for launch in stand_in.launches] == [True, True, True, False]
+    stand_in.check([*of_arrays({**given_, **more}), *gradients], stand_in.stream, stand_in.launches)
+    count = len(stand_in.planned_graphs)
+    attention.backward(**given_, **more)
+    assert len(stand_in.planned_graphs) == count
+    attention.forward(**{**given_, "max_length_q": 33})
+    assert len(stand_in.planned_graphs) == count + 1
+    given_["q"].strides = (3 * 64, 16, 1)  # a part of another array is copied, since offsets count its elements alone
+    del stand_in.launches[:]
+    attention.forward(**given_)
+    assert "cudnnTransformTensor" in [launch.name for launch in stand_in.launches]
+    with pytest.raises(ValueError, match=r"^out must have shape \(50, 4, 16\); got shape \(51, 4, 16\)"):
+        attention.forward(**given_, out=Array(51, 4, 16, dtype=H))
+
+
+def test_without_tokens_results_are_zeros(stand_in: StandInDevice) -> None:
+    given_ = packed_arrays()
+    given_["k"] = given_["v"] = Array(0, 2, 16, dtype=H)
+    out = untyped.Attention().forward(**given_)
+    assert out.shape == (50, 4, 16)
+    assert [launch.is_fill for launch in stand_in.launches] == [True]
+    assert not stand_in.planned_graphs
+
+
+VALUES = {"lengths_q": [20, 30], "lengths_kv": [48, 22], "offsets_q": [0, 20 * 64, 50 * 64]}
+VALUES |= {"offsets_kv": [0, 48 * 32, 70 * 32]}
+OFFSETS_TEXT = "must count elements, .. for each token, from 0 to .*, with room for each sequence before the next; got"
+BAD_VALUES: list[tuple[str, list[int], str]] = [
+    ("lengths_q", [20, 33], "lengths_q must have numbers of 0 to 32; got 20 to 33"),
+    ("lengths_kv", [-1, 22], "lengths_kv must have numbers of 0 to 48; got -1 to 22"),
+    ("offsets_q", [0, 20, 50], f"offsets_q {OFFSETS_TEXT} 0 and then 20 for sequence 0 of 20 tokens"),
+    ("offsets_kv", [48 * 32, 0, 70 * 32], f"offsets_kv {OFFSETS_TEXT} 1536 and then 0 for sequence 0 of 48 tokens"),
+    ("offsets_kv", [0, 48 * 32, 71 * 32], f"offsets_kv {OFFSETS_TEXT} 1536 and then 2272 for sequence 1 of 22 tokens"),
+    ("lengths_q", [21, 29], f"offsets_q {OFFSETS_TEXT} 0 and then 1280 for sequence 0 of 21 tokens"),
+]
+
+
+@pytest.mark.parametrize(("name", "values", "text"), BAD_VALUES)
+def test_values_in_device_memory_are_checked_on_request(
+    stand_in: StandInDevice, monkeypatch: pytest.MonkeyPatch, name: str, values: list[int], text: str
+) -> None:
+    given_, read = packed_arrays(), dict(VALUES)
+    of = {id(array): name for name, array in given_.items()}
+    monkeypatch.setattr(attention_layer, "to_numpy", lambda array: np.array(read[of[id(array)]]))
+    monkeypatch.setattr(attention_layer, "synchronize", lambda stream, device: None)
+    monkeypatch.setattr(Attention, "_run", staticmethod(attention_layer._run_checked))
+    assert untyped.Attention().forward(**given_, stream=OTHER).shape == (50, 4, 16)
+    del stand_in.launches[:]
+    read[name] = values
+    with pytest.raises(ValueError, match=f"^{text}$"):
+        untyped.Attention().forward(**given_)
+    assert not stand_in.launches
+    on_host = {
+        name: np.zeros(array.shape, H) if name in "qkv" else np.array(read[name], array.dtype)
+        for name, array in given_.items()
+        if not isinstance(array, int)
+    }
+    with pytest.raises(ValueError, match=f"^{text}$"):
+        untyped.reference.Attention().forward(**on_host, max_length_q=32, max_length_kv=48)
+
+
+def test_numbers_of_pages_are_checked_on_request(stand_in: StandInDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    given_ = arrays_of({"q": Q, **IN_PAGES})
+    for name in ("lengths_kv", "page_table"):
+        given_[name].dtype = "int32"
+    read = {id(given_["lengths_kv"]): [7, 128], id(given_["page_table"]): [0] * 15 + [9]}
+    monkeypatch.setattr(attention_layer, "to_numpy", lambda array: np.array(read[id(array)]))
+    monkeypatch.setattr(Attention, "_run", staticmethod(attention_layer._run_checked))
+    with pytest.raises(ValueError, match=r"^page_table must have numbers of the 9 pages; got 0 to 9$"):
+        untyped.Attention().forward(**given_)
+    assert not stand_in.launches
+
+
+@pytest.mark.parametrize(("value", "is_checked"), [("1", True), ("0", False), ("", False)])
+def test_a_variable_of_the_environment_requests_the_check(value: str, is_checked: bool) -> None:
+    code = "from cudnnpy._layers import attention as a; print(a.Attention._run is a._run_checked)"
+    environment = {**os.environ, "CUDNNPY_CHECK_VALUES": value}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(is_checked)
 
 
 def test_gradients_are_of_the_library_shapes_and_orders_of_the_arrays(stand_in: StandInDevice) -> None:
@@ -443,13 +592,54 @@ ARRAYS += [
         "lengths_kv must be an array where page_table is given; got None",
     ),
 ]
+IN_SEQUENCES: dict[str, Any] = {
+    "q": (50, 4, 16),
+    "k": (70, 2, 16),
+    "v": (70, 2, 16),
+    "max_length_q": 32,
+    "max_length_kv": 48,
+    "lengths_q": (2,),
+    "lengths_kv": (2,),
+    "offsets_q": (3,),
+    "offsets_kv": (3,),
+}
+NEEDED = "must be given with offsets_q and offsets_kv; got None"
+ARRAYS += [
+    ({**IN_SEQUENCES, "q": Q}, ValueError, "q must have the 3 axes .*'tokens', 'heads', 'head size'.*; got shape"),
+    ({**IN_SEQUENCES, "v": (70, 2, 24)}, ValueError, r"v must have shape \(70, 2, 16\) for q of shape"),
+    ({**IN_SEQUENCES, "k": (71, 2, 16)}, ValueError, r"v must have shape \(71, 2, 16\) for q of shape"),
+    (
+        {**IN_SEQUENCES, "offsets_q": (3, 1)},
+        ValueError,
+        r"offsets_q must have shape \(batch \+ 1,\); got shape \(3, 1\)",
+    ),
+    ({**IN_SEQUENCES, "offsets_kv": (4,)}, ValueError, r"offsets_kv must have shape \(3,\); got shape \(4,\)"),
+    ({**IN_SEQUENCES, "offsets_kv": ((3,), H)}, TypeError, "offsets_kv must be int32 or int64; got float16"),
+    ({**IN_SEQUENCES, "lengths_kv": (3,)}, ValueError, r"lengths_kv must have shape \(2,\); got shape \(3,\)"),
+    ({**IN_SEQUENCES, "max_length_q": -1}, ValueError, "max_length_q must be an integer of 0 or more; got -1"),
+    ({**IN_SEQUENCES, "max_length_kv": 4.5}, TypeError, "max_length_kv must be an integer of 0 or more; got 4.5"),
+    (
+        {**IN_SEQUENCES, "page_table": (2, 1, 8, 1)},
+        ValueError,
+        "page_table must be None where offsets_q and offsets_kv",
+    ),
+    ({"max_length_q": 32}, ValueError, "max_length_q must be None without offsets_q and offsets_kv; got 32"),
+]
+ARRAYS += [
+    ({other: change for other, change in IN_SEQUENCES.items() if other != name}, TypeError, f"{name} {NEEDED}")
+    for name in IN_SEQUENCES
+    if name not in ("q", "k", "v")
+]
 BY_DEFAULT = {"lengths_q": "int32", "lengths_kv": "int32", "page_table": "int32", "statistics": "float32"}
-BY_DEFAULT |= {"seed": "int64", "offset": "int64"}
+BY_DEFAULT |= dict.fromkeys(("seed", "offset", *OFFSETS), "int64")
 
 
 def with_arrays(changes: dict[str, Any], make: Callable[[tuple[int, ...], str], Any]) -> dict[str, Any]:
     found = {}
     for name, change in {**PACKED, **changes}.items():
+        if isinstance(change, int | float):
+            found[name] = change
+            continue
         shape, dtype = change if isinstance(change[-1], str) else (change, BY_DEFAULT.get(name, H))
         found[name] = make(shape, dtype)
     return found
@@ -568,6 +758,13 @@ def test_a_dropout_needs_a_release_whose_heuristics_propose_engines(monkeypatch:
     text = "dropouts of Attention need cuDNN 9.14.0 or later; the loaded release is 9.13.0"
     with pytest.raises(FunctionNotAvailableError, match=f"^{text}$"):
         plan("backward", {"dropout": 0.1}, **NUMBERS)
+
+
+def test_packed_sequences_need_a_release_that_needs_no_workspace_of_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cudnnpy.raw, "version", lambda: 91700)
+    text = "packed sequences of Attention need cuDNN 9.18.0 or later; the loaded release is 9.17.0"
+    with pytest.raises(FunctionNotAvailableError, match=f"^{text}$"):
+        plan("forward", {}, **SEQUENCES)
 
 
 def test_plans_that_cannot_be_made() -> None:

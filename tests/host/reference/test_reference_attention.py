@@ -6,7 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_problems import Arrays, by_loops, drawn, has_dbias, in_pages, out_of_pages, with_dropout
+from attention_problems import (
+    Arrays,
+    by_loops,
+    drawn,
+    has_dbias,
+    in_pages,
+    in_sequences,
+    out_of_pages,
+    sequences,
+    with_dropout,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,6 +48,36 @@ def test_pages_are_the_keys_in_the_order_of_the_table(seed: int) -> None:
     roundoff = float(np.finfo(np.float16).eps) if out.dtype == np.float16 else 2.0**-8
     np.testing.assert_allclose(out.astype(np.float64), expected, rtol=roundoff, atol=1e-7)
     np.testing.assert_allclose(statistics, logarithms, rtol=1e-6, atol=1e-6)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 2**32 - 1))
+def test_packed_sequences_are_computed_one_by_one(seed: int) -> None:
+    problem = in_sequences(drawn(seed), seed)
+    arrays, options = problem.arrays, {**problem.options, "layout": "BSHD"}
+    out, statistics = Attention(**options).forward(**problem.without_dout(), statistics=True)
+    others = problem.others()
+    gradients = Attention(**options).backward(
+        *(arrays[name] for name in ("dout", "q", "k", "v")), out, statistics, **others
+    )
+    made = {**arrays, "out": out, "dq": gradients[0], "dk": gradients[1], "dv": gradients[2]}
+    found = {name: np.zeros(made[name].shape) for name in ("out", "dq", "dk", "dv")}
+    for b in range(len(statistics)):
+        at = {name: sequences(name, arrays)[b] for name in ("q", "k")}
+        alone = {name: made[name][at["q" if name in ("q", "dout") else "k"]][None] for name in ("q", "k", "v", "dout")}
+        queries, keys = alone["q"].shape[1], alone["k"].shape[1]
+        if "bias" in arrays:
+            bias = arrays["bias"][b % len(arrays["bias"]) :][:1, ..., :keys]
+            alone["bias"] = bias[:, :, :queries] if bias.shape[2] > 1 else bias
+        dout = alone.pop("dout")
+        one, of_one = Attention(**options).forward(**alone, statistics=True)
+        parts = Attention(**options).backward(dout, out=one, statistics=of_one, **alone)
+        for name, part in zip(found, (one, *parts), strict=True):
+            found[name][at["q" if name in ("out", "dq") else "k"]] = part[0]
+        np.testing.assert_allclose(statistics[b, :, :queries, 0], of_one[0, ..., 0], rtol=1e-6)
+        assert np.isneginf(statistics[b, :, queries:]).all()
+    for name, right in found.items():  # backward takes a rounded out
+        np.testing.assert_allclose(made[name].astype(np.float64), right, atol=2e-2, err_msg=name)
 
 
 def test_numbers_that_are_no_pages_are_named() -> None:
