@@ -142,6 +142,11 @@ class Sizes(NamedTuple):
         return {"q": q, "k": k, "v": v, "out": out, "statistics": statistics, **gradients}
 
 
+def side(name: str) -> str:
+    """Return whether a tensor has the sequences of q, "q", or of k and v, "kv"."""
+    return "q" if _LIKE.get(name, name) == "q" else "kv"
+
+
 def in_layout(axes: Sequence[int], layout: AttentionLayout) -> tuple[int, ...]:
     """Return sizes or strides in the order BHSD in the order of a layout, or the reverse. Packed sequences have no layout."""
     if len(axes) != 4 or layout == "BHSD":
@@ -867,7 +872,7 @@ class _Composition:
             return spec._replace(shape=(*spec.shape, 1, 1, 1), strides=(1, 1, 1, 1))
         if len(spec.shape) == 3:
             _, h, d = spec.shape
-            rows = self.sizes.queries if _LIKE.get(name, name) == "q" else self.sizes.keys
+            rows = self.sizes.queries if side(name) == "q" else self.sizes.keys
             return spec._replace(shape=(self.sizes.batch, h, rows, d), strides=(rows * h * d, d, h * d, 1))
         if name.startswith("lengths"):
             return spec._replace(shape=(self.sizes.batch, 1, self.sizes.queries, 1), strides=(1, 1, 0, 1))
@@ -879,9 +884,7 @@ class _Composition:
 
     def offsets_of(self, name: str, spec: TensorSpec) -> Node | None:
         """Return the offsets of packed sequences; None for another tensor."""
-        if len(spec.shape) != 3:
-            return None
-        return self.tensors["offsets_q" if _LIKE.get(name, name) == "q" else "offsets_kv"]
+        return self.tensors[f"offsets_{side(name)}"] if len(spec.shape) == 3 else None
 
     def attention(self) -> dict[str, Node]:
         """Add the operations of forward; return the results by name."""

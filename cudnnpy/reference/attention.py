@@ -16,6 +16,7 @@ from cudnnpy._layers.attention import (
     check_packing,
     check_values,
     in_layout,
+    side,
     sizes_of,
 )
 from cudnnpy.reference import _arrays
@@ -184,7 +185,7 @@ def in_layout_of(array: Array, layout: str) -> Array:
 def _padded(name: str, array: Float64, sizes: Sizes, given: dict[str, Array]) -> Float64:
     """Return packed sequences with the axes BHSD."""
     _, heads, size = array.shape
-    padded = np.zeros((sizes.batch, heads, sizes.queries if _is_of_q(name) else sizes.keys, size))
+    padded = np.zeros((sizes.batch, heads, sizes.queries if side(name) == "q" else sizes.keys, size))
     for b, (tokens, length) in enumerate(_sequences(name, sizes, given)):
         padded[b, :, :length] = array[tokens].swapaxes(0, 1)
     return padded
@@ -200,14 +201,10 @@ def _packed(name: str, array: Float64, sizes: Sizes, given: dict[str, Array]) ->
 
 def _sequences(name: str, sizes: Sizes, given: dict[str, Array]) -> list[tuple[slice, int]]:
     """Return the tokens of each packed sequence of a tensor, and their number."""
-    of, heads = ("q", sizes.heads) if _is_of_q(name) else ("kv", sizes.kv_heads)
-    starts = given[f"offsets_{of}"][:-1] // max(heads * sizes.head_size, 1)
-    return [(slice(i, i + n), n) for i, n in zip(starts.tolist(), given[f"lengths_{of}"].tolist(), strict=True)]
-
-
-def _is_of_q(name: str) -> bool:
-    """Return whether a tensor has the sequences of q."""
-    return name in ("q", "dq", "out", "dout")
+    _, heads, size = sizes.shapes[name]
+    starts = given[f"offsets_{side(name)}"][:-1] // max(heads * size, 1)
+    lengths = given[f"lengths_{side(name)}"].tolist()
+    return [(slice(start, start + n), n) for start, n in zip(starts.tolist(), lengths, strict=True)]
 
 
 def _out_of_pages(container: Float64, table: Array) -> Float64:
