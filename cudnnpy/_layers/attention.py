@@ -633,13 +633,8 @@ class Attention(PreferenceOptions, ArrayOperation):
         results = [
             o.spec if o.name in ("statistics", "dbias") else self._in_layout(o.spec) for o in operands if o.is_result
         ]
-        steps = [
-            Step(fill(o.spec, -math.inf if o.name == "statistics" else 0.0), (at,))
-            for at, o in enumerate(operands)
-            if o.is_result and byte_extent(o.spec)
-        ]
         if sizes.are_empty:
-            return Program("attention of empty tensors", call.device, operands, steps), results
+            return Program("attention of empty tensors", call.device, operands, _clearing(operands)), results
         wanted, hidden = _for_engines(operands), dict[Operand, ScratchBuffer]()
         if operation == "forward" and not has_last:
             made = Operand("statistics", self._new("statistics", sizes.shapes["statistics"], {}), True)
@@ -656,7 +651,8 @@ class Attention(PreferenceOptions, ArrayOperation):
         ]  # the inputs of the graph come first
         executable = with_implicit_operands(plan.executable, sources, len(operands))
         if sizes.tokens:  # engines write the sequences alone
-            executable = StepSequence([*steps, Step(executable, tuple(range(len(operands))))])
+            cleared = _clearing(_on(operands, wanted))
+            executable = StepSequence([*cleared, Step(executable, tuple(range(len(operands))))])
         return with_conversion_copies(plan.name, call.device, operands, executable, wanted, plan=plan), results
 
     def _operands(
@@ -830,6 +826,15 @@ def _in_rows_of_16_bytes(spec: TensorSpec) -> TensorSpec:
     per_row = VECTOR // dtype_of(spec.dtype).itemsize
     columns = columns if columns == 1 else -(-columns // per_row) * per_row
     return to_packed(spec)._replace(strides=packed_strides((*rest, columns)))
+
+
+def _clearing(operands: Sequence[Operand]) -> list[Step]:
+    """Return the steps that fill the results with those of queries and keys that are not there."""
+    return [
+        Step(fill(spec, -math.inf if name == "statistics" else 0.0), (at,))
+        for at, (name, spec, is_result, *_) in enumerate(operands)
+        if is_result and byte_extent(spec)
+    ]
 
 
 def _on(operands: Sequence[Operand], specs: Sequence[TensorSpec]) -> list[Operand]:

@@ -53,7 +53,7 @@ class Launcher:
 def _attention(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Plans are the reference, and PyTorch's kernels its formulas in float64."""
 
-    def program(self: Attention, call: Any, operation: str, has_last: bool) -> Any:
+    def program(self: Attention, call: Any, operation: str, has_last: bool, longest: Any) -> Any:
         machine.planned.append((operation, self))
         if operation in machine.no_algorithm and machine.error is not None:
             raise machine.error

@@ -378,6 +378,13 @@ def test_results_of_packed_sequences_are_cleared_before(stand_in: StandInDevice)
     del stand_in.launches[:]
     attention.forward(**given_)
     assert "cudnnTransformTensor" in [launch.name for launch in stand_in.launches]
+    given_["out"] = Array(50, 4, 16, dtype=H, strides=(3 * 64, 16, 1), pointer=1 << 30)
+    del stand_in.launches[:]
+    attention.forward(**given_)
+    copy_of_q, cleared, _, copy_of_out = stand_in.launches
+    assert (cleared.is_fill, cleared.arguments[1:3]) == (True, (0, 50 * 4 * 16))
+    assert copy_of_q.name == copy_of_out.name == "cudnnTransformTensor"
+    del given_["out"]
     with pytest.raises(ValueError, match=r"^out must have shape \(50, 4, 16\); got shape \(51, 4, 16\)"):
         attention.forward(**given_, out=Array(51, 4, 16, dtype=H))
 
