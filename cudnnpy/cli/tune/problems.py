@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cudnnpy.cli.errors import UsageError
+from cudnnpy.cli.arguments import UsageError
 from cudnnpy.cli.text_table import say
 from cudnnpy.cli.tune import tune_problem
 from cudnnpy.cli.tune.tune_problem import Job
@@ -38,10 +38,7 @@ def record(command: Sequence[str], save: str | None) -> tuple[int, list[ListedPr
     count = f"{len(requests)} problem{'s' * (len(requests) != 1)} recorded"
     say("cudnnpy tune", f"{name} ended with {_status_text(status)}; {count}")
     if save is not None:
-        try:
-            problem_file.write(save, [request.text for request in requests])
-        except OSError as error:
-            raise UsageError(f"{save}: cannot be written: {error.strerror}") from None
+        problem_file.write(save, [request.text for request in requests])
     if interrupt:
         raise interrupt
     return status, requests

@@ -1,10 +1,10 @@
-"""One run of `cudnnpy tune`: look up the problems in the store, tune the others, store the choices, and report."""
+"""The command `cudnnpy tune`: look up problems in the store, tune the others on all GPUs, store the choices, and report."""
 
 from __future__ import annotations
 
 import argparse
+import html
 import os
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import cast
 
 from cudnnpy import store as stores
+from cudnnpy._checks.preferences import TUNE_SECONDS
+from cudnnpy._core.atomic_file import replace_file
 from cudnnpy.availability import UnavailableError
-from cudnnpy.cli import output_files, text_table
-from cudnnpy.cli.errors import UsageError
-from cudnnpy.cli.text_table import Line, say
+from cudnnpy.cli import text_table
+from cudnnpy.cli.arguments import UsageError, check_writable, positive
+from cudnnpy.cli.text_table import say
 from cudnnpy.cli.tune import problems, report, tune_problem
 from cudnnpy.cli.tune.dask_cluster import ABSENCE_SECONDS, ClusterError, DaskCluster
 from cudnnpy.cli.tune.distribution import distribute, local_places
-from cudnnpy.cli.tune.progress import Progress
 from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Result, TuningGpu
 from cudnnpy.errors import LibraryNotFoundError
 from cudnnpy.tuning import problem_file
@@ -32,12 +33,60 @@ from cudnnpy.tuning.store.entry import Entry
 from cudnnpy.tuning.store.levels import VARIABLE, Layers
 
 
+def gpus(text: str) -> tuple[int, ...]:
+    """Return the ordinals of a text such as "0,2". Raises argparse.ArgumentTypeError for any other text."""
+    parts = text.split(",")
+    if not all(part.isdecimal() and part.isascii() and len(part) < 5 for part in parts):
+        raise argparse.ArgumentTypeError(f"GPUs must be numbers, such as 0 or 0,2; got {text!r}")
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command to a parser."""
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("problems", nargs="?", metavar="PROBLEMS.txt", help="a file of problems, one a line")
+    source.add_argument(
+        "--record",
+        nargs=argparse.REMAINDER,
+        metavar="SCRIPT.py",
+        help="run a program (SCRIPT.py or -m MODULE, with all following arguments) and tune its problems; the last option",
+    )
+    parser.add_argument("--save", metavar="PROBLEMS.txt", help="with --record: write the file of its problems")
+    parser.add_argument(
+        "--store", metavar="FILE", help="the store of the choices (default: the user's store, or CUDNNPY_STORE)"
+    )
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument("--gpus", type=gpus, metavar="0,2", help="the GPUs to use (default: all that are visible)")
+    place.add_argument(
+        "--dask",
+        metavar="SCHEDULER",
+        help="tune on the GPUs of a Dask cluster, one worker for each: the address of its scheduler",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=positive,
+        help=f"the time limit of one problem (default: its tune_seconds in the file, otherwise {TUNE_SECONDS:g})",
+    )
+    parser.add_argument(
+        "--thorough",
+        action="store_true",
+        help="measure all candidates within the time limit, not only until several in a row gain nothing",
+    )
+    parser.add_argument("--html", metavar="FILE.html", help="write the report as a page of HTML")
+    parser.add_argument("--force", action="store_true", help="overwrite existing files")
+
+
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
-    _check_arguments(options)
+    if options.record is not None:
+        problems.check_program(options.record)
+    elif options.save is not None:
+        raise UsageError("--save must be with --record; got it without")
     # missing input is an error before an existing output is
     listed = None if options.problems is None else _read(options.problems)
-    _check_outputs(options)
+    for path in (options.html, options.save):
+        if path is not None:
+            check_writable(path, overwrite=options.force)
     with ExitStack() as stack:
         if options.dask is None:
             try:
@@ -86,30 +135,6 @@ def _read(path: str) -> tuple[int, list[ListedProblem]]:
     for error in errors:
         _say(str(error))
     return 1 if errors else 0, requests
-
-
-def _check_arguments(options: argparse.Namespace) -> None:
-    sources = {"a file": options.problems, "--record": options.record}
-    count = sum(value is not None for value in sources.values())
-    if count == 2:
-        raise UsageError("problems must come from a file or from --record; got both")
-    if not count:
-        raise UsageError("a file of problems must be named, or a program with --record; got neither")
-    if options.record is not None:
-        problems.check_program(options.record)
-    elif options.save is not None:
-        raise UsageError("--save must be with --record; got it without")
-    if options.dask is not None and options.gpus is not None:
-        raise UsageError(f"--dask must be without --gpus; got --dask {options.dask} with it")
-
-
-def _check_outputs(options: argparse.Namespace) -> None:
-    """Raise an error before the search for output files that cannot be written."""
-    if options.html is not None:
-        text_table.check_rich("--html")
-    for path in (options.html, options.save):
-        if path is not None:
-            output_files.check_writable(path, overwrite=options.force)
 
 
 def _gpus(ordinals: Sequence[int] | None, recorded: Sequence[str] | None = None) -> list[TuningGpu]:
@@ -201,15 +226,15 @@ def _tune(
     failed: list[tuple[str, str]] = []
     faults = 0
     try:
-        with Progress(len(open_jobs), sys.stderr) as progress:
-            for result in distributed(open_jobs):
-                if isinstance(result, Result):
-                    faults += Layers(store).add_faults(result.job.key, result.job.text, result.faults)
-                    if result.entry is not None:
-                        entries[result.job.key] = _put(store, result.entry)
-                    else:
-                        failed.append((result.job.text, result.reason))
-                progress.show(result)
+        progress = report.Progress(len(open_jobs))
+        for result in distributed(open_jobs):
+            if isinstance(result, Result):
+                faults += Layers(store).add_faults(result.job.key, result.job.text, result.faults)
+                if result.entry is not None:
+                    entries[result.job.key] = _put(store, result.entry)
+                else:
+                    failed.append((result.job.text, result.reason))
+            progress.show(result)
     except (KeyboardInterrupt, ClusterError):
         _say(
             f"stopped; {len(entries)} of {len(jobs)} problems are in {store.path}. The same command goes on from there"
@@ -225,18 +250,17 @@ def _tune(
 
 
 def _report(options: argparse.Namespace, entries: Sequence[Entry], failed: Sequence[tuple[str, str]]) -> None:
-    """Print the table, and write the files that the options name."""
-    explained = [*([Line(report.LEGEND)] if entries else []), Line(report.summary(entries))]
-    not_tuned = [Line(f"not tuned: {text}: {reason}") for text, reason in failed]
-    if entries:
-        text_table.show(report.table(entries, text_table.terminal_width()))
-    for line in explained:
-        print(line.text)
+    """Print the table, and write the page that the options name."""
+    lines = [*report.lines_of(entries)]
+    not_tuned = [f"not tuned: {text}: {reason}" for text, reason in failed]
+    text_table.show(lines)
     for line in not_tuned:
-        _say(line.text)
+        _say(line)
     if options.html is not None:
-        page = text_table.html([*report.table(entries), Line(""), *explained, *not_tuned])
-        output_files.write(options.html, page, overwrite=options.force)
+        text = html.escape(text_table.printed("\n".join([*lines, *not_tuned])))
+        page = f'<!DOCTYPE html>\n<meta charset="utf-8">\n<title>cudnnpy tune</title>\n<pre>\n{text}\n</pre>\n'
+        check_writable(options.html, overwrite=options.force)
+        replace_file(options.html, page.encode())
         _say(f"{options.html} is written")
 
 
