@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from cudnnpy._checks.byte_counts import read_bytes
@@ -30,13 +31,10 @@ def size(text: str) -> int:
 
 def positive(text: str) -> float:
     """Return the positive number of a text. Raises argparse.ArgumentTypeError for any other text."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not (number > 0 and math.isfinite(number)):
-        raise argparse.ArgumentTypeError(f"the value must be a number greater than 0; got {text!r}")
-    return number
+    with suppress(ValueError):
+        if 0 < (number := float(text)) < math.inf:
+            return number
+    raise argparse.ArgumentTypeError(f"the value must be a number greater than 0; got {text!r}")
 
 
 def is_ordinal(device: str) -> bool:

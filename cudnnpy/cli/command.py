@@ -23,11 +23,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from typing import Any, NoReturn, TextIO
 
-from cudnnpy._version import __version__
-
-_DESCRIPTION = (
-    "Every function of NVIDIA's cuDNN 9 C API from Python, and a small convolution layer on it with four clear choices."
-)
+import cudnnpy
 
 # The module of each command, which has its `add_arguments` and `run`; and its help line. A module is imported in `main`, which
 # handles Ctrl-C: the imports take long enough to be interrupted.
@@ -104,9 +100,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     from cudnnpy._checks.suggestions import did_you_mean, near
 
     given = sys.argv[1:] if arguments is None else list(arguments)
-    parser = _Parser(prog="cudnnpy", description=_DESCRIPTION)
-    parser.set_defaults(parser=parser)
-    parser.add_argument("--version", action="version", version=f"cudnnpy {__version__}")
+    parser = _Parser(prog="cudnnpy", description=(cudnnpy.__doc__ or "").partition("\n")[0])
+    parser.set_defaults(parser=parser, run=lambda _options: parser.print_help())
+    parser.add_argument("--version", action="version", version=f"cudnnpy {cudnnpy.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
     for name, (module_name, help_line) in _COMMANDS.items():
         command = commands.add_parser(name, help=help_line, description=help_line)
@@ -124,9 +120,6 @@ def _run(arguments: Sequence[str] | None) -> int:
             options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{advice}")
     except SystemExit as ended:  # after --help, --version, or a wrong argument
         return ended.code if isinstance(ended.code, int) else 0
-    if "run" not in options:
-        parser.print_help()
-        return 0
     return _reported(options)
 
 
@@ -137,7 +130,7 @@ def _reported(options: argparse.Namespace) -> int:
     from cudnnpy.errors import CudnnError, LibraryError, NoAlgorithmError, StatusError
 
     try:
-        status: int = options.run(options)
+        status: int = options.run(options) or 0  # None of the help
         return status
     except NoAlgorithmError as error:
         return say(options.parser.prog, str(error), 2)  # with the table of candidates

@@ -46,23 +46,11 @@ _MEMORY_ADVICE = "--prefer no_workspace and --workspace-limit SIZE need less wor
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to a parser."""
     parser.add_argument("input", nargs="?", metavar="INPUT", help="an image (default: the sample image of the package)")
-    parser.add_argument(
-        "-o",
-        "--output",
-        default="edges.png",
-        help="the file to write (default: %(default)s); its ending gives the format",
-    )
+    parser.add_argument("-o", "--output", default="edges.png", help="the image to write (default: %(default)s)")
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
-    parser.add_argument(
-        "--device", choices=get_args(Device), default="auto", help="default: auto, the GPU if cuDNN can be used"
-    )
+    parser.add_argument("--device", choices=get_args(Device), default="auto", help="default: the GPU if it can be used")
     parser.add_argument("--sigmoid", action="store_true", help="apply a sigmoid to the result")
-    parser.add_argument(
-        "--prefer",
-        choices=PREFERENCES,
-        default="fastest",
-        help="how to choose cuDNN's algorithm (default: %(default)s)",
-    )
+    parser.add_argument("--prefer", choices=PREFERENCES, default="fastest", help="how cuDNN's algorithm is chosen")
     parser.add_argument("--workspace-limit", type=size, metavar="SIZE", help="the largest workspace, for example 64MiB")
 
 
@@ -75,13 +63,8 @@ def run(options: argparse.Namespace) -> int:
     format_of(options.output)
     image = load(options.input or SAMPLE)
     try:
-        edges = detect(
-            image,
-            device=options.device,
-            sigmoid=options.sigmoid,
-            prefer=options.prefer,
-            workspace_limit=options.workspace_limit,
-        )
+        choice = {"prefer": options.prefer, "workspace_limit": options.workspace_limit}
+        edges = detect(image, device=options.device, sigmoid=options.sigmoid, **choice)
         content = encode(options.output, to_levels(edges.values))
     except MemoryError as error:
         raise MemoryError(str(error).replace(MEMORY_ADVICE, _MEMORY_ADVICE)) from None

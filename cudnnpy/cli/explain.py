@@ -1,6 +1,6 @@
 """The command `cudnnpy explain`: plan the candidates for a problem, for a GPU or a device profile, and explain the choice.
 
-`cudnnpy explain --json` prints `Explanation.plain`, whose keys docs/planning-without-a-gpu.md describes. Later versions may add
+`cudnnpy explain --json` prints an Explanation, whose keys docs/planning-without-a-gpu.md describes. Later versions may add
 keys; they change or remove none while `format` stays the same.
 """
 
@@ -19,7 +19,7 @@ from cudnnpy._checks.byte_counts import bytes_text
 from cudnnpy._checks.preferences import PREFERENCES
 from cudnnpy._core.untrusted_json import plain
 from cudnnpy._planning import problem_notation, selection
-from cudnnpy._planning.choice import Choice
+from cudnnpy._planning.choice import Choice, GpuKind
 from cudnnpy._planning.chooser import Request, check_device
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
@@ -40,13 +40,8 @@ from cudnnpy.typing import Preference
 
 FORMAT = 2
 _NOTHING_STORED = "nothing is stored for this problem"
-_NEXT = 5  # candidates in a short report
+_FIRST = 6  # candidates in a short report
 _QUANTITY = re.compile(r"\d[\d.,]*(?: bytes| [KMGT]iB)?")
-_EPILOG = """
-a problem is an operation, its shapes and the options that differ from the defaults, such as
-  cudnnpy explain forward 128x64x56x56 64x64x3x3 pad=1 float16 channels_last
-  cudnnpy explain backward_filter 32x64x28x28 64x64x3x3 pad=1 tf32=False deterministic prefer=no_workspace
-"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,21 +49,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(
         advice_on_unknown="; an option of the problem is a word without dashes, such as workspace_limit=64MiB"
     )
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = _EPILOG
-    parser.add_argument("problem", nargs="+", metavar="PROBLEM", help="a problem in the notation")
+    example = "an operation, shapes and options, such as forward 128x64x56x56 64x64x3x3 pad=1 float16 channels_last"
+    parser.add_argument("problem", nargs="+", metavar="PROBLEM", help=example)
     parser.add_argument(
         "--device",
         default="0",
         metavar="DEVICE",
         help="the ordinal of a GPU of this machine (default: 0), or a device profile: a name, such as h200, or a file",
     )
-    parser.add_argument(
-        "--prefer", choices=PREFERENCES, help="in place of the problem's own preference (default: fastest)"
-    )
-    parser.add_argument(
-        "--all", action="store_true", help="list every candidate, and every rejected one below its reason"
-    )
+    parser.add_argument("--prefer", choices=PREFERENCES, help="in place of the problem's own preference")
+    parser.add_argument("--all", action="store_true", help="list every candidate, also those that are rejected")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
@@ -81,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     advice = "; to plan without a GPU, name a device profile, such as --device h200"
     explanation = _explanation(text, device, options.prefer, advice)
     if options.json:
-        print(json.dumps(explanation.plain(), indent=2))
+        print(json.dumps(plain(explanation), indent=2))
     else:
         show(lines_of(explanation, lists_all=options.all))
     return 0 if explanation.choice is not None else 2
@@ -119,17 +109,7 @@ def explain(problem: str, *, device: int | DeviceProfile = 0, prefer: Preference
     'engine ...'
     """
     check_device(device)
-    return _explanation(problem, device, prefer).plain()
-
-
-class Gpu(NamedTuple):
-    """The GPU that is planned for. `profile` is the name or file of its device profile; None for one of this machine."""
-
-    name: str
-    capability: str
-    multiprocessors: int
-    memory: int
-    profile: str | None
+    return dict(plain(_explanation(problem, device, prefer)))
 
 
 class Stored(NamedTuple):
@@ -148,20 +128,21 @@ class Stored(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """A choice and its reason, with the fields of the JSON."""
+    """A choice and its reason, with the fields of the JSON.
 
+    `device` is the GPU that is planned for: the fields of GpuKind, `memory` in bytes, and `profile`, the name or file of its
+    device profile, or None for a GPU of this machine.
+    """
+
+    format: int
     problem: str
-    device: Gpu
+    device: dict[str, Any]
     cudnn: str
     limit: int
     choice: Choice | None
     why: str
     stored: Stored | None
     candidates: tuple[Choice, ...]
-
-    def plain(self) -> dict[str, Any]:
-        """Return the explanation as JSON."""
-        return {"format": FORMAT, **plain(self)}
 
 
 # The choice and the reason
@@ -215,9 +196,9 @@ def _explained(request: Request, memory: int, rows: Sequence[Choice], path: str 
     elif faulty:
         choice = candidates[faulty[0]]
         why = f"no other candidate can be used, in spite of its fault: {choice.rejection_reason}"
-    gpu = Gpu(key.gpu, key.capability, key.multiprocessors, memory, path)
+    gpu = {**GpuKind(*key[2:5])._asdict(), "memory": memory, "profile": path}
     text, release = problem_notation.text_of(problem, options), raw.version_text(raw.version())
-    return Explanation(text, gpu, release, limit, choice, why, stored, candidates)
+    return Explanation(FORMAT, text, gpu, release, limit, choice, why, stored, candidates)
 
 
 def _why_not_stored(entry: Entry, options: PlanningOptions, limit: int, chooser: TuningChooser) -> str:
@@ -281,32 +262,23 @@ def _with_times(rows: Sequence[Choice], entry: Entry) -> tuple[Choice, ...]:
 def lines_of(explanation: Explanation, *, lists_all: bool = False) -> Iterator[str]:
     """Yield the report of an explanation, whose lines fill the terminal.
 
-    It has the choice, the next candidates that can be used, and the number of candidates that each reason rejected; with
+    It has the choice, the first candidates that can be used, and the number of candidates that each reason rejected; with
     `lists_all`, every candidate.
     """
-    graph = _graph_of(explanation.problem)
+    problem, _ = problem_notation.parse_plannable(explanation.problem)
+    graph = problem if isinstance(problem, GraphProblem) else None
     yield from labelled([*_head(explanation, graph)])
     if graph is not None:
         yield from ("", "tensors in memory", *table([*_tensors(graph)]))
     name = None if explanation.choice is None else explanation.choice.name
     usable = [row for row in explanation.candidates if not row.rejection_reason]
-    shown, title = usable, f"candidates that can be used, in ranking order: {len(usable)}"
-    if not lists_all:
-        others = [row for row in usable if row.name != name]
-        shown = others[:_NEXT]
-        count = f"the next {_NEXT} of {len(others)}" if len(others) > _NEXT else f"{len(others) or 'none'}"
-        title = f"other candidates that can be used, in ranking order: {count}"
-    yield from ("", title)
-    if shown:
-        yield from table([_cells(row, name) for row in shown])
+    hint = "" if lists_all else " (--all lists them)"
+    yield from ("", f"candidates that can be used, in ranking order: {len(usable)}{hint * (len(usable) > _FIRST)}")
+    if usable:
+        shown = usable if lists_all else usable[:_FIRST]
+        yield from table([{"": "*" * (row.name == name), **_cells(row)} for row in shown])
     yield ""
     yield from _rejected([row for row in explanation.candidates if row.rejection_reason], lists_all)
-
-
-def _graph_of(text: str) -> GraphProblem | None:
-    """Return the problem of a text if it is a graph."""
-    problem, _options = problem_notation.parse_plannable(text)
-    return problem if isinstance(problem, GraphProblem) else None
 
 
 def _tensors(graph: GraphProblem) -> Iterator[dict[str, str]]:
@@ -325,58 +297,32 @@ def _tensors(graph: GraphProblem) -> Iterator[dict[str, str]]:
 def _head(explanation: Explanation, graph: GraphProblem | None) -> Iterator[tuple[str, str]]:
     """Yield the labels and texts of the head of the report."""
     gpu, choice, stored = explanation.device, explanation.choice, explanation.stored
-    where = f"; device profile {gpu.profile}" if gpu.profile is not None else ""
+    where = f"; device profile {gpu['profile']}" if gpu["profile"] is not None else ""
     yield "problem", explanation.problem if graph is None else f"{graph.title}{explanation.problem.rpartition('}')[2]}"
-    size = f"{gpu.multiprocessors} multiprocessors, {bytes_text(gpu.memory)}"
-    yield "GPU", f"{gpu.name}, compute capability {gpu.capability}, {size}{where}"
+    kind = GpuKind(gpu["name"], gpu["capability"], gpu["multiprocessors"])
+    yield "GPU", f"{kind}, {bytes_text(gpu['memory'])}{where}"
     yield "cuDNN", explanation.cudnn
     yield "limit", f"{bytes_text(explanation.limit)} of workspace"
-    yield "choice", "none" if choice is None else choice.name
+    cells = choice_cells(None) if choice is None else _cells(choice)
+    yield from ((title, text) for title, text in cells.items() if text != "-")
     yield "because", explanation.why
-    if choice is not None:
-        known = choice.workspace_size
-        yield "workspace", "unknown" if known is None else bytes_text(known)
-        yield "notes", _notes(choice) or "none"
-        yield "time", _time(choice, stored)
-        agreement = f"differs from another candidate by {choice.error or 0:.3g} of the tolerance at most"
-        yield "agreement", "not compared" if choice.error is None else agreement
-    yield "store", "nothing for this problem" if stored is None else _store(stored, explanation.limit)
+    if stored is None:
+        yield "store", "nothing for this problem"
+        return
+    cells, is_within = choice_cells(stored.choice), (stored.choice.workspace_size or 0) <= explanation.limit
+    taken = "; --prefer autotune takes it within this limit" * is_within
+    time = "not measured" if cells["ms"] == "-" else f"{cells['ms']} ms"
+    yield "store", f"{stored.choice.store_layer}: {cells['choice']}, {time}, made {stored.origin}{taken}"
 
 
-def _notes(row: Choice) -> str:
+def _cells(row: Choice) -> dict[str, str]:
+    """Return the cells of a candidate in a table. An expected time is relative to the fastest candidate's."""
     notes = [note for note in row.notes if note != "nondeterministic"]
-    return ", ".join([*notes, *([] if row.deterministic else ["not deterministic"])])
-
-
-def _time(choice: Choice, stored: Stored | None) -> str:
-    if choice.milliseconds is not None:
-        is_stored = stored is not None and stored.choice.name == choice.name
-        spread = "" if choice.spread is None or not is_stored else f", spread {choice.spread:.1%}"
-        when = f" on {stored.made_at[:10]}" if stored is not None and is_stored else ""
-        return f"{choice.milliseconds:.4g} ms, measured{when}{spread}"
-    if choice.expected is None:
-        return "not measured"
-    return f"not measured; predicted by the ranking: {choice.expected:.2f} of the fastest one's"
-
-
-def _store(stored: Stored, limit: int) -> str:
-    choice = stored.choice
-    taken = "; --prefer autotune takes it within this limit" if (choice.workspace_size or 0) <= limit else ""
-    time = "not measured" if choice.milliseconds is None else f"{choice.milliseconds:.4g} ms"
-    return f"{choice.store_layer}: {choice.name}, {time}, made {stored.origin}{taken}"
-
-
-def _cells(row: Choice, choice: str | None) -> dict[str, str]:
-    """Return the row of a candidate, which begins with an asterisk if it is the choice.
-
-    An expected time is relative to the fastest candidate's.
-    """
     return {
-        "": "*" if row.name == choice else "",
         **choice_cells(row),
-        "expected": "" if row.expected is None else f"x{row.expected:.2f}",
+        "expected": "-" if row.expected is None else f"x{row.expected:.2f}",
         "source": row.source,
-        "notes": _notes(row),
+        "notes": ", ".join([*notes, *["not deterministic"] * (not row.deterministic)]) or "-",
     }
 
 

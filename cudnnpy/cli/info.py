@@ -23,13 +23,13 @@ def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     report = availability.report()
     is_usable = report.why_unavailable is None
-    notes = [] if report.cudnn is None else [model.release_note(), known_issues.release_note()]
-    notes = [note for note in notes if note]
+    notes = () if report.cudnn is None else (model.release_note(), known_issues.release_note())
+    not_measured = [note for note in notes if note]
     if options.json:
-        print(json.dumps({**asdict(report), "not_measured": notes}, indent=2))
+        print(json.dumps({**asdict(report), "not_measured": not_measured}, indent=2))
         return 0 if is_usable else 1
     show(labelled([(label, printed(text)) for label, text in report.rows()]))
-    show(printed(f"not measured: {note}") for note in notes)
+    show(printed(f"not measured: {note}") for note in not_measured)
     show(printed(f"problem: {problem}") for problem in report.problems)
     print("cuDNN can be used here" if is_usable else "cuDNN cannot be used here")
     return 0 if is_usable else 1

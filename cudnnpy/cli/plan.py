@@ -135,10 +135,16 @@ def run(options: argparse.Namespace) -> int:
         for error in errors:
             say("cudnnpy plan", error)
         former = {entry.key[:2]: entry for entry in before}
-        planned = []
+        planned: list[Planned] = []
         for request, key in zip(requests, keys, strict=True):
             show_progress(f"planning {len(planned) + 1} of {len(requests)}")
-            planned.append(Planned(request, key, _entry(request, choose, options.problems), former.get(key[:2])))
+            try:
+                now = choose(request)
+            except PlanningError as error:
+                now = None
+                show_progress("")
+                say("cudnnpy plan", f"{options.problems}, line {request.line}: {error}")
+            planned.append(Planned(request, key, now, former.get(key[:2])))
         show_progress("")
     if options.compare is not None:
         is_worse = _print_comparison(options, before, planned)
@@ -161,10 +167,7 @@ def _check_arguments(options: argparse.Namespace) -> None:
 
 def _read(path: str) -> list[Entry]:
     """Return the choices that an earlier run wrote. Raises UsageError for choices of several GPUs or releases."""
-    try:
-        entries = exports.read(Path(path)).entries
-    except ValueError as error:
-        raise UsageError(f"--compare: {error}") from None
+    entries = exports.read(Path(path)).entries
     if len({entry.key[2:] for entry in entries}) > 1:
         raise UsageError(
             f"--compare must name a file of one GPU and one release of cuDNN; got {path}, which has several"
@@ -203,16 +206,6 @@ def _on_gpu(ordinal: str) -> Iterator[tuple[str, Choose]]:
 
     with closing(gpu_worker.GpuWorker(gpus[device].uuid)) as worker:
         yield gpus[device].kind, choose
-
-
-def _entry(request: ListedProblem, choose: Choose, file: str) -> Entry | None:
-    """Return the choice for a problem; None, with the reason on standard error, if it cannot be planned."""
-    try:
-        return choose(request)
-    except PlanningError as error:
-        show_progress("")
-        say("cudnnpy plan", f"{file}, line {request.line}: {error}")
-        return None
 
 
 # The output

@@ -15,7 +15,7 @@ from cudnnpy._process.cuda_state import without_python_advice
 
 _MIN_WIDTH = 60  # columns
 _GAP = "  "
-_MIN_COLUMN = 10  # characters
+_MIN_COLUMN = 4  # characters, on average
 
 
 def width() -> int | None:
@@ -101,9 +101,6 @@ def _widths(cells: Sequence[Sequence[str]], room: int | None) -> list[int]:
     The widest columns are reduced first; the first one, which names the row, stays twice as wide as the others.
     """
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    while room is not None and sum(widths) > room:
-        reducible = [index for index, size in enumerate(widths) if size > _MIN_COLUMN]
-        if not reducible:
-            break
-        widths[max(reducible, key=lambda index: widths[index] / (1 if index else 2))] -= 1
-    return [max(size, 1) for size in widths]
+    while room is not None and sum(widths) > max(room, _MIN_COLUMN * len(widths)):
+        widths[max(range(len(widths)), key=lambda index: widths[index] / (1 if index else 2))] -= 1
+    return widths

@@ -32,11 +32,10 @@ class Progress:
         if not is_terminal or isinstance(report, LostPlace) or report.entry is None:
             number = f"[{self._done}/{self._total}] " if is_result else ""
             print(f"{number}{line}", file=sys.stderr, flush=True)
-        if self._done < self._total:
+        if 0 < self._done < self._total:
             bar = "#" * (_BAR * self._done // self._total)
-            left = (time.monotonic() - self._begin) * (self._total - self._done) / max(self._done, 1)
-            time_left = timedelta(seconds=round(left)) if self._done else "?"
-            show_progress(f"tuning [{bar:{_BAR}}] {self._done}/{self._total}, {time_left} left")
+            left = timedelta(seconds=round((time.monotonic() - self._begin) * (self._total / self._done - 1)))
+            show_progress(f"tuning [{bar:{_BAR}}] {self._done}/{self._total}, {left} left")
 
 
 def text_of(report: Result | LostPlace) -> str:
@@ -47,10 +46,8 @@ def text_of(report: Result | LostPlace) -> str:
     faults = f"; {count} candidate{'s' * (count != 1)} left out for faults" if count else ""
     if report.entry is None:
         return f"{report.job.text}: not tuned: {report.reason}{faults}"
-    milliseconds, times = report.entry.choice.milliseconds, _times(report.entry)
-    gain = "" if times is None else f" ({times[0] / times[1]:.3f} of the default choice)"
-    choice = "not measured" if milliseconds is None else f"{milliseconds:.4f} ms{gain}"
-    return f"{report.job.text}: {choice}, {report.place}, {report.seconds:.1f} s{faults}"
+    milliseconds = choice_cells(report.entry.choice)["ms"]
+    return f"{report.job.text}: {milliseconds} ms, {report.place}, {report.seconds:.1f} s{faults}"
 
 
 def _times(entry: Entry) -> tuple[float, float] | None:

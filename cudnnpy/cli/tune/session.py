@@ -26,7 +26,6 @@ from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Result, TuningGpu
 from cudnnpy.errors import LibraryNotFoundError
 from cudnnpy.tuning import problem_file
 from cudnnpy.tuning.measurement import UNPROMISING, FoundFault, Symptom
-from cudnnpy.tuning.problem_file import ListedProblem
 from cudnnpy.tuning.profiles import stub_driver
 from cudnnpy.tuning.store.database import Store, why_in_memory
 from cudnnpy.tuning.store.entry import Entry
@@ -53,25 +52,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--save", metavar="PROBLEMS.txt", help="with --record: write the file of its problems")
     parser.add_argument(
-        "--store", metavar="FILE", help="the store of the choices (default: the user's store, or CUDNNPY_STORE)"
+        "--store", metavar="FILE", help="the store of the choices (default: CUDNNPY_STORE, or the user's)"
     )
     place = parser.add_mutually_exclusive_group()
     place.add_argument("--gpus", type=gpus, metavar="0,2", help="the GPUs to use (default: all that are visible)")
-    place.add_argument(
-        "--dask",
-        metavar="SCHEDULER",
-        help="tune on the GPUs of a Dask cluster, one worker for each: the address of its scheduler",
-    )
+    place.add_argument("--dask", metavar="SCHEDULER", help="the scheduler of a Dask cluster, on whose GPUs to tune")
     parser.add_argument(
         "--seconds",
         type=positive,
         help=f"the time limit of one problem (default: its tune_seconds in the file, otherwise {TUNE_SECONDS:g})",
     )
-    parser.add_argument(
-        "--thorough",
-        action="store_true",
-        help="measure all candidates within the time limit, not only until several in a row gain nothing",
-    )
+    parser.add_argument("--thorough", action="store_true", help="measure all candidates within the time limit")
     parser.add_argument("--html", metavar="FILE.html", help="write the report as a page of HTML")
     parser.add_argument("--force", action="store_true", help="overwrite existing files")
 
@@ -83,7 +74,10 @@ def run(options: argparse.Namespace) -> int:
     elif options.save is not None:
         raise UsageError("--save must be with --record; got it without")
     # missing input is an error before an existing output is
-    listed = None if options.problems is None else _read(options.problems)
+    requests, errors = ([], []) if options.problems is None else problem_file.read_with_errors(options.problems)
+    for error in errors:
+        _say(str(error))
+    status = len(errors)
     for path in (options.html, options.save):
         if path is not None:
             check_writable(path, overwrite=options.force)
@@ -94,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
             except UnavailableError:
                 if options.save is None or stub_driver.has_driver():
                     raise
-                return _record_only(options)
+                gpus = []
             local = stack.enter_context(local_places(gpus))
             distributed = partial(distribute, places=lambda: local)
         else:
@@ -104,7 +98,11 @@ def run(options: argparse.Namespace) -> int:
             for note in cluster.notes:
                 _say(note)
         store = stack.enter_context(_open_store(options.store))
-        status, requests = listed or problems.record(options.record, options.save)
+        if options.record is not None:
+            status, requests = problems.record(options.record, options.save)
+        if not gpus:
+            _say_how_to_plan(options, len(requests))
+            return 1 if status else 0
         jobs = problems.jobs_of(requests, dict.fromkeys(gpu.kind for gpu in gpus), options.seconds, options.thorough)
         entries, failed = _tune(distributed, jobs, store)
         _report(options, entries, failed)
@@ -114,27 +112,16 @@ def run(options: argparse.Namespace) -> int:
     return 1 if failed or status or lost else 0
 
 
-def _record_only(options: argparse.Namespace) -> int:
-    """Run a program on a machine without a driver, write the file of its problems, and return the program's exit status."""
-    status, requests = problems.record(options.record, options.save)
-    count = f"{len(requests)} problem{'s' * (len(requests) != 1)}"
-    if not requests:
+def _say_how_to_plan(options: argparse.Namespace, count: int) -> None:
+    """Say what the file of a program's problems is for, on a machine without a driver."""
+    if not count:
         advice = "PyTorch's convolutions are recorded within enable()"
         _say(f"{options.save} has no problems: {options.record[0]} planned nothing; {advice}")
-        return 1 if status else 0
+        return
     _say(
-        f"{options.save} has {count}, and none is tuned, since there is no CUDA driver ({stub_driver.LIBRARY}). To plan them: "
-        f"cudnnpy plan {options.save} --device h200 -o plans.jsonl"
+        f"{options.save} has {count} problem{'s' * (count != 1)}, and none is tuned, since there is no CUDA driver "
+        f"({stub_driver.LIBRARY}). To plan them: cudnnpy plan {options.save} --device h200 -o plans.jsonl"
     )
-    return 1 if status else 0
-
-
-def _read(path: str) -> tuple[int, list[ListedProblem]]:
-    """Return the problems of a file; and 1, after a line for each text that is not a problem, otherwise 0."""
-    requests, errors = problem_file.read_with_errors(path)
-    for error in errors:
-        _say(str(error))
-    return 1 if errors else 0, requests
 
 
 def _gpus(ordinals: Sequence[int] | None, recorded: Sequence[str] | None = None) -> list[TuningGpu]:

@@ -413,7 +413,7 @@ def test_times_on_a_gpu_are_written_and_compared(problems, tmp_path, monkeypatch
         ),
         (["--device", "h200", "-o", "-"], "'-' is not the name of a file to write"),
         (["--device", "h200", "--compare", "no.jsonl"], "no.jsonl: No such file or directory"),
-        (["--device", "h200", "--compare", "PROBLEMS.txt"], "--compare: path must be an export of a store"),
+        (["--device", "h200", "--compare", "PROBLEMS.txt"], "path must be an export of a store"),
     ],
 )
 def test_arguments_that_do_not_fit_are_one_line(problems, tmp_path, monkeypatch, capsys, options, message):
