@@ -40,6 +40,7 @@ Device = Literal["auto", "cuda", "cpu"]
 
 _KERNEL = np.ascontiguousarray(EDGE_KERNEL.transpose(0, 2, 3, 1))  # in layout "NHWC": (K, R, S, C)
 _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP", ".tif": "TIFF", ".tiff": "TIFF"}
+_PIXELS_AT_ONCE = 1_000_000  # on the CPU: a photograph of 12 million at once takes 500 MB more, as float64
 _MEMORY_ADVICE = "--prefer no_workspace and --workspace-limit SIZE need less workspace, and --device cpu no GPU"
 
 
@@ -118,17 +119,21 @@ def detect(
         raise UnavailableError(why)
     if device == "cpu" or why is not None:
         start = time.perf_counter()
-        values = reference.Convolution(padding=1, layout="NHWC").forward(image, _KERNEL, activation=activation)
+        conv = reference.Convolution(padding=(0, 1), layout="NHWC")
+        values, padded = np.empty(image.shape, np.float32), np.pad(image, ((0, 0), (1, 1), (0, 0), (0, 0)))
+        rows = max(_PIXELS_AT_ONCE // image.shape[2], 1)
+        for top in range(0, image.shape[1], rows):
+            values[:, top : top + rows] = conv.forward(padded[:, top : top + rows + 2], _KERNEL, activation=activation)
         milliseconds = (time.perf_counter() - start) * 1e3
         return Edges(values, "CPU", "matrix products in NumPy (cudnnpy.reference)", 0, milliseconds, why)
-    conv = Convolution(padding=1, layout="NHWC", tf32=False, prefer=prefer, workspace_limit=workspace_limit)
+    on_gpu = Convolution(padding=1, layout="NHWC", tf32=False, prefer=prefer, workspace_limit=workspace_limit)
     x, w = to_device(image), to_device(_KERNEL)
-    y = conv.forward(x, w, activation=activation)  # loads the kernels, which is not timed
-    plan = conv.plan("forward", x, w, out=y, activation=activation)
+    y = on_gpu.forward(x, w, activation=activation)  # loads the kernels, which is not timed
+    plan = on_gpu.plan("forward", x, w, out=y, activation=activation)
     runtime = cuda_python("bindings.runtime")
     runtime.cudaDeviceSynchronize()  # an error of these calls is raised by the copy to the host
     start = time.perf_counter()
-    conv.forward(x, w, out=y, activation=activation)
+    on_gpu.forward(x, w, out=y, activation=activation)
     runtime.cudaDeviceSynchronize()
     milliseconds = (time.perf_counter() - start) * 1e3
     gpu = str(cuda_python("core").Device(y.device).name)

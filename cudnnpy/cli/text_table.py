@@ -82,8 +82,7 @@ def table(rows: Sequence[Mapping[str, str]], *, shortens: bool = False) -> Itera
     """
     titles = [title for title in rows[0] if any(row[title] not in ("", "-") for row in rows)]
     cells = [titles, *([row[title] for title in titles] for row in rows)]
-    columns = width()
-    widths = _widths(cells, None if columns is None else columns - len(_GAP) * (len(titles) - 1))
+    widths = _widths(cells, (width() or sys.maxsize) - len(_GAP) * (len(titles) - 1))
     for row in cells:
         if shortens:
             row = [
@@ -95,12 +94,12 @@ def table(rows: Sequence[Mapping[str, str]], *, shortens: bool = False) -> Itera
             yield _GAP.join(text.ljust(size) for text, size in zip(texts, widths, strict=True)).rstrip()
 
 
-def _widths(cells: Sequence[Sequence[str]], room: int | None) -> list[int]:
+def _widths(cells: Sequence[Sequence[str]], room: int) -> list[int]:
     """Return the widths of the columns of a table: the widths of the longest cells, reduced where the room is too small.
 
     The widest columns are reduced first; the first one, which names the row, stays twice as wide as the others.
     """
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    while room is not None and sum(widths) > max(room, _MIN_COLUMN * len(widths)):
+    while sum(widths) > max(room, _MIN_COLUMN * len(widths)):
         widths[max(range(len(widths)), key=lambda index: widths[index] / (1 if index else 2))] -= 1
     return widths

@@ -27,9 +27,8 @@ class Progress:
         """Show a result, or a place that is left out. A terminal has lines only for failures."""
         line, is_result = printed(text_of(report)), isinstance(report, Result)
         self._done += is_result
-        is_terminal = sys.stderr.isatty()
         show_progress("")
-        if not is_terminal or isinstance(report, LostPlace) or report.entry is None:
+        if not sys.stderr.isatty() or isinstance(report, LostPlace) or report.entry is None:
             number = f"[{self._done}/{self._total}] " if is_result else ""
             print(f"{number}{line}", file=sys.stderr, flush=True)
         if 0 < self._done < self._total:

@@ -88,7 +88,9 @@ def run(options: argparse.Namespace) -> int:
             except UnavailableError:
                 if options.save is None or stub_driver.has_driver():
                     raise
-                gpus = []
+                status, requests = problems.record(options.record, options.save)
+                _say_how_to_plan(options, len(requests))
+                return 1 if status else 0
             local = stack.enter_context(local_places(gpus))
             distributed = partial(distribute, places=lambda: local)
         else:
@@ -100,9 +102,6 @@ def run(options: argparse.Namespace) -> int:
         store = stack.enter_context(_open_store(options.store))
         if options.record is not None:
             status, requests = problems.record(options.record, options.save)
-        if not gpus:
-            _say_how_to_plan(options, len(requests))
-            return 1 if status else 0
         jobs = problems.jobs_of(requests, dict.fromkeys(gpu.kind for gpu in gpus), options.seconds, options.thorough)
         entries, failed = _tune(distributed, jobs, store)
         _report(options, entries, failed)
