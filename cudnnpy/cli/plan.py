@@ -142,7 +142,6 @@ def run(options: argparse.Namespace) -> int:
                 now = choose(request)
             except PlanningError as error:
                 now = None
-                show_progress("")
                 say("cudnnpy plan", f"{options.problems}, line {request.line}: {error}")
             planned.append(Planned(request, key, now, former.get(key[:2])))
         show_progress("")

@@ -38,8 +38,9 @@ def show(lines: Iterable[str]) -> None:
 
 
 def say(command: str, message: str | Exception, status: int = 0) -> int:
-    """Print a message of a command on standard error, an exception in one line, and return the exit status."""
+    """Print a message of a command on standard error, an exception in one line, in place of a progress; return the status."""
     text = message if isinstance(message, str) else " ".join(str(message).split()) or "out of memory"
+    show_progress("")
     print(printed(f"{command}: {text}"), file=sys.stderr, flush=True)
     return status
 

@@ -105,8 +105,7 @@ def run(options: argparse.Namespace) -> int:
         jobs = problems.jobs_of(requests, dict.fromkeys(gpu.kind for gpu in gpus), options.seconds, options.thorough)
         entries, failed = _tune(distributed, jobs, store)
         _report(options, entries, failed)
-        lost = why_in_memory(store)
-        if lost:
+        if lost := why_in_memory(store):
             _say(f"choices are not stored: {store.path}: {lost}")
     return 1 if failed or status or lost else 0
 
