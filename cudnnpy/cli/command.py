@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from typing import Any, NoReturn, TextIO
 
-import cudnnpy
+from cudnnpy._version import __version__
 
 # The module of each command, which has its `add_arguments` and `run`; and its help line. A module is imported in `main`, which
 # handles Ctrl-C: the imports take long enough to be interrupted.
@@ -100,9 +100,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     from cudnnpy._checks.suggestions import did_you_mean, near
 
     given = sys.argv[1:] if arguments is None else list(arguments)
-    parser = _Parser(prog="cudnnpy", description=(cudnnpy.__doc__ or "").partition("\n")[0])
+    parser = _Parser(prog="cudnnpy", description="cuDNN 9 from Python: its whole C API, and a small convolution layer")
     parser.set_defaults(parser=parser, run=lambda _options: parser.print_help())
-    parser.add_argument("--version", action="version", version=f"cudnnpy {cudnnpy.__version__}")
+    parser.add_argument("--version", action="version", version=f"cudnnpy {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
     for name, (module_name, help_line) in _COMMANDS.items():
         command = commands.add_parser(name, help=help_line, description=help_line)
