@@ -253,7 +253,6 @@ def test_nothing_is_overwritten_without_force(capsys: pytest.CaptureFixture[str]
         (["problems.txt", "--html", "nowhere/out"], "nowhere/out: there is no folder "),
         (["problems.txt", "--html", "nowhere/page.html"], "nowhere/page.html: there is no folder "),
         (["problems.txt", "--html", "."], ".: is a folder, not a file to write"),
-        (["problems.txt", "--dask", "tcp://x", "--gpus", "0"], "argument --gpus: not allowed with argument --dask"),
         (["problems.txt", "--html", "n" * 300], "File name too long"),
         (["problems.txt", "--store", "."], "--store: "),
         (["problems.txt", "--store", "text.txt"], "--store: "),
