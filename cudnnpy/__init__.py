@@ -49,7 +49,7 @@ _LAZY = {
     "descriptors": "",
     "empty": "_arrays.device_array",
     "errors": "",
-    "explain": "cli.explain.explain",
+    "explain": "cli.explain",
     "freeze": "tuning.measurement_freeze",
     "is_available": "availability",
     "log_to": "_core.logging_bridge",

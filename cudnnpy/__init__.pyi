@@ -38,7 +38,7 @@ from cudnnpy._planning.selection import plan as plan
 from cudnnpy._version import __version__ as __version__
 from cudnnpy.availability import is_available as is_available
 from cudnnpy.availability import why_unavailable as why_unavailable
-from cudnnpy.cli.explain.explain import explain as explain
+from cudnnpy.cli.explain import explain as explain
 from cudnnpy.errors import CudnnError as CudnnError
 from cudnnpy.errors import NoAlgorithmError as NoAlgorithmError
 from cudnnpy.handle import Handle as Handle

@@ -11,24 +11,29 @@ from pathlib import Path
 def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
     """Write a file in one step. The mode of a replaced file stays, and a symbolic link is followed.
 
-    A pipe, a device or a file without a name is written to in place. Raises OSError, after which a replaced file is unchanged.
+    A pipe, a device or a file without a name is written to in place. Raises OSError with the name of the file, after which a
+    replaced file is unchanged.
     """
-    earlier = os.stat(path) if os.path.exists(path) else None
-    if earlier is not None and not (stat.S_ISREG(earlier.st_mode) and earlier.st_nlink):
-        Path(path).write_bytes(content)
-        return
-    target = Path(os.path.realpath(path))
-    # The temporary file is in a folder of its own, so that its mode is the default one.
-    with tempfile.TemporaryDirectory(prefix=".partial-", dir=target.parent, ignore_cleanup_errors=True) as folder:
-        partial = Path(folder, "content")
-        partial.touch(0o666 if earlier is None else 0o600)  # the content of a private file is never public
-        with partial.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if earlier is not None:
-            partial.chmod(stat.S_IMODE(earlier.st_mode))
-        os.replace(partial, target)
+    try:
+        earlier = os.stat(path) if os.path.exists(path) else None
+        if earlier is not None and not (stat.S_ISREG(earlier.st_mode) and earlier.st_nlink):
+            Path(path).write_bytes(content)
+            return
+        target = Path(os.path.realpath(path))
+        # The temporary file is in a folder of its own, so that its mode is the default one.
+        with tempfile.TemporaryDirectory(prefix=".partial-", dir=target.parent, ignore_cleanup_errors=True) as folder:
+            partial = Path(folder, "content")
+            partial.touch(0o666 if earlier is None else 0o600)  # the content of a private file is never public
+            with partial.open("wb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            if earlier is not None:
+                partial.chmod(stat.S_IMODE(earlier.st_mode))
+            os.replace(partial, target)
+    except OSError as error:
+        error.filename, error.filename2 = os.fspath(path), None  # in place of the temporary file's
+        raise
 
 
 def make_private_folder(path: str | os.PathLike[str]) -> None:

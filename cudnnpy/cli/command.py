@@ -19,53 +19,21 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from typing import Any, NoReturn, TextIO
 
 from cudnnpy._version import __version__
 
-# Commands are imported in `main`, which handles Ctrl-C: their imports take long enough to be interrupted.
-
-_DESCRIPTION = (
-    "Every function of NVIDIA's cuDNN 9 C API from Python, and a small convolution layer on it with four clear choices."
-)
-
-# The module of each command, which has its `add_arguments` and `run`; its help line; its description.
+# The module of each command, which has its `add_arguments` and `run`; and its help line. A module is imported in `main`, which
+# handles Ctrl-C: the imports take long enough to be interrupted.
 _COMMANDS = {
-    "info": (
-        "info",
-        "which cuDNN, CUDA and GPUs are here, and which parts are missing",
-        "Exit status 1 if cuDNN cannot be used.",
-    ),
-    "edges": (
-        "edges.command",
-        "find the edges of an image",
-        "Convolve an image with a 3x3 edge kernel and write the result, by cuDNN or by NumPy.",
-    ),
-    "tune": (
-        "tune.command",
-        "measure the candidates of problems on all GPUs, and store the choices",
-        (
-            "Tune the problems of a file, or those that a program plans, and store the choices, where "
-            'prefer="autotune" finds them. A problem with a stored choice is not measured again.'
-        ),
-    ),
-    "explain": (
-        "explain.command",
-        "which engine is chosen for a problem, why, and why not the others",
-        "Report the candidates for a problem on a GPU, the choice, and the reasons.",
-    ),
-    "plan": (
-        "plan.command",
-        "plan problems for a GPU that a device profile describes, without the GPU",
-        "Choose engines for a file of problems without a GPU, and write the plans for a store to import.",
-    ),
-    "device-profile": (
-        "plan.device_profile",
-        "write the device profile of a GPU, to plan for it elsewhere",
-        "Read the device profile of a GPU of this machine, for cudnnpy plan and cudnnpy explain.",
-    ),
+    "info": ("info", "which cuDNN, CUDA and GPUs are here, and which parts are missing; exit status 1 without cuDNN"),
+    "edges": ("edges", "find the edges of an image, by cuDNN or by NumPy"),
+    "tune": ("tune.session", "measure the candidates of problems on all GPUs, and store the choices"),
+    "explain": ("explain", "which engine is chosen for a problem, why, and why not the others"),
+    "plan": ("plan", "plan problems for a GPU that a device profile describes, without the GPU"),
+    "device-profile": ("device_profile", "write the device profile of a GPU, to plan for it elsewhere"),
 }
 
 
@@ -87,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr = open(os.devnull, "w")  # noqa: SIM115
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")  # file names may contain any bytes
-        with _signals_as_interrupts(), _one_line_warnings():
+        with _signals_and_warnings():
             status = _run(arguments)
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -97,21 +65,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _discard(sys.stdout)
         return 141
-    except OSError as error:  # of standard output, for example a full disk; commands handle errors of their files
+    except OSError as error:  # of standard output, for example a full disk
         _discard(sys.stdout)
-        place = "standard output" if error.filename is None else error.filename
-        return _fail(2, f"{place}: {error.strerror or error}")
+        return _fail(2, f"standard output: {error.strerror or error}")
     return status
 
 
 @contextmanager
-def _signals_as_interrupts() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise KeyboardInterrupt(number), unless they are ignored, as under nohup, or handled."""
+def _signals_and_warnings() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt(number), and print a warning without the line of code that raised it.
+
+    Signals stay ignored, as under nohup, or handled.
+    """
 
     def stop(number: int, _frame: object) -> NoReturn:
         raise KeyboardInterrupt(number)
 
+    def one_line(message: Warning | str, *_place: Any, **_more: Any) -> str:
+        from cudnnpy.cli.text_table import printed
+
+        return printed(f"cudnnpy: {' '.join(str(message).split())}") + "\n"
+
     with ExitStack() as stack:
+        stack.callback(setattr, warnings, "formatwarning", warnings.formatwarning)
+        warnings.formatwarning = one_line
         for number in (signal.SIGTERM, signal.SIGHUP):
             is_main = threading.current_thread() is threading.main_thread()  # other threads may not set handlers
             if is_main and signal.getsignal(number) == signal.SIG_DFL:
@@ -119,62 +96,54 @@ def _signals_as_interrupts() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _one_line_warnings() -> Iterator[None]:
-    """Print a RuntimeWarning, for example about a damaged store, without the line of code that raised it."""
-    before = warnings.formatwarning
-
-    def one_line(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> str:
-        if issubclass(category, RuntimeWarning):
-            from cudnnpy.cli.text_table import printed
-
-            return printed(f"cudnnpy: {' '.join(str(message).split())}") + "\n"
-        return before(message, category, *place, **more)
-
-    warnings.formatwarning = one_line
-    try:
-        yield
-    finally:
-        warnings.formatwarning = before
-
-
 def _run(arguments: Sequence[str] | None) -> int:
     from cudnnpy._checks.suggestions import did_you_mean, near
-    from cudnnpy.cli import errors
 
-    parser = _Parser(prog="cudnnpy", description=_DESCRIPTION)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    parser = _Parser(prog="cudnnpy", description="cuDNN 9 from Python: its whole C API, and a small convolution layer")
+    parser.set_defaults(parser=parser, run=lambda _options: parser.print_help())
     parser.add_argument("--version", action="version", version=f"cudnnpy {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
-    for name, (module_name, help_line, description) in _COMMANDS.items():
-        command = commands.add_parser(name, help=help_line, description=description)
-        module = import_module(f"cudnnpy.cli.{module_name}")
-        module.add_arguments(command)
-        command.set_defaults(run=module.run, command=f"cudnnpy {name}")
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    if given and not given[0].startswith("-") and given[0] not in _COMMANDS:
-        guess = did_you_mean(near(given[0], _COMMANDS))
-        names = ", ".join(_COMMANDS)
-        return _fail(2, f"command must be one of {names}; got {given[0]!r:.60}{guess} (see cudnnpy --help)")
+    for name, (module_name, help_line) in _COMMANDS.items():
+        command = commands.add_parser(name, help=help_line, description=help_line)
+        if name in given:
+            module = import_module(f"cudnnpy.cli.{module_name}")
+            module.add_arguments(command)
+            command.set_defaults(run=module.run, parser=command)
     try:
+        if given and not given[0].startswith("-") and given[0] not in _COMMANDS:
+            guess = did_you_mean(near(given[0], _COMMANDS))
+            parser.error(f"command must be one of {', '.join(_COMMANDS)}; got {given[0]!r:.60}{guess}")
         options, unknown = parser.parse_known_args(given)
         if unknown:
             advice = getattr(options, "advice_on_unknown", "")
-            name = getattr(options, "command", "cudnnpy")
-            text = " ".join(" ".join(unknown).split())
-            return _fail(2, f"unrecognized arguments: {text}{advice} (see {name} --help)", name)
+            options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{advice}")
     except SystemExit as ended:  # after --help, --version, or a wrong argument
         return ended.code if isinstance(ended.code, int) else 0
-    if "run" not in options:
-        parser.print_help()
-        return 0
+    return _reported(options)
+
+
+def _reported(options: argparse.Namespace) -> int:
+    """Run a command and return its exit status. An error is reported in place of a traceback."""
+    from cudnnpy.availability import UnavailableError
+    from cudnnpy.cli.text_table import say
+    from cudnnpy.errors import CudnnError, LibraryError, NoAlgorithmError, StatusError
+
     try:
-        status: int = options.run(options)
-    except Exception as error:
-        reported = errors.report(options.command, error)
-        if reported is None:
+        status: int = options.run(options) or 0  # None of the help
+        return status
+    except NoAlgorithmError as error:
+        return say(options.parser.prog, str(error), 2)  # with the table of candidates
+    except StatusError as error:  # some are ValueErrors
+        return say(options.parser.prog, error, 1)
+    except (ValueError, ImportError, LibraryError, UnavailableError) as error:
+        return say(options.parser.prog, error, 2)
+    except (CudnnError, MemoryError, RuntimeError) as error:  # the last from the CUDA driver or a child process
+        return say(options.parser.prog, error, 1)
+    except OSError as error:
+        if error.filename is None:  # of standard output
             raise
-        status = reported
-    return status
+        return say(options.parser.prog, f"{os.fsdecode(error.filename)}: {error.strerror or error}", 2)
 
 
 def _fail(status: int, text: str, command: str = "cudnnpy") -> int:
@@ -189,10 +158,6 @@ def _fail(status: int, text: str, command: str = "cudnnpy") -> int:
 
 def _discard(stream: TextIO | None) -> None:
     """Redirect a stream that cannot be written to the null device, so that Python does not flush it at exit."""
-    try:
-        if stream is not None:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
-    except (OSError, ValueError):  # the stream is not a file
-        return
+    if stream is not None:
+        with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:  # the stream may be no file
+            os.dup2(nowhere.fileno(), stream.fileno())

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
+import json
+from dataclasses import asdict
+
+from cudnnpy import availability
+from cudnnpy._planning import known_issues
+from cudnnpy.cli.text_table import labelled, printed, show
+from cudnnpy.tuning.ranking import model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,26 +21,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
-    from cudnnpy import availability
-    from cudnnpy.cli.text_table import Line, labelled, printed, show, width
-
     report = availability.report()
     is_usable = report.why_unavailable is None
-    notes: list[str] = []
-    if report.cudnn is not None:
-        from cudnnpy._planning import known_issues
-        from cudnnpy.tuning.ranking import model
-
-        notes = [note for note in (model.release_note(), known_issues.release_note()) if note]
+    notes = () if report.cudnn is None else (model.release_note(), known_issues.release_note())
+    not_measured = [note for note in notes if note]
     if options.json:
-        import json
-        from dataclasses import asdict
-
-        print(json.dumps({**asdict(report), "not_measured": notes}, indent=2))
+        print(json.dumps({**asdict(report), "not_measured": not_measured}, indent=2))
         return 0 if is_usable else 1
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()
-    show(labelled([(label, printed(text)) for label, text in report.rows()], width() if is_terminal else None))
-    show(Line(printed(f"not measured: {note}")) for note in notes)
-    show(Line(printed(f"problem: {problem}")) for problem in report.problems)
+    show(labelled([(label, printed(text)) for label, text in report.rows()]))
+    show(printed(f"not measured: {note}") for note in not_measured)
+    show(printed(f"problem: {problem}") for problem in report.problems)
     print("cuDNN can be used here" if is_usable else "cuDNN cannot be used here")
     return 0 if is_usable else 1

@@ -85,10 +85,7 @@ def write(path: str | os.PathLike[str], texts: Iterable[str]) -> None:
     """
     known = dict.fromkeys(text_of(*parse(text)) for text in texts)
     content = _HEADER + "".join(f"{text}\n" for text in known)
-    try:
-        replace_file(path, content.encode())
-    except OSError as error:
-        raise type(error)(error.errno, error.strerror, os.fspath(path)) from None
+    replace_file(path, content.encode())
 
 
 def _source(name: str) -> str:

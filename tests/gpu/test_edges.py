@@ -14,7 +14,7 @@ from PIL import Image
 from cudnnpy._checks.preferences import PREFERENCES
 from cudnnpy._planning import candidate_filter
 from cudnnpy.cli import command as cli
-from cudnnpy.cli.edges import detector, images
+from cudnnpy.cli import edges
 from cudnnpy.errors import NoAlgorithmError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def sample_or_photograph(name):
     """The sample, or something like a photograph: light that changes smoothly, and noise; 1920 x 1080."""
     if name == "sample":
-        return images.load(images.SAMPLE)
+        return edges.load(edges.SAMPLE)
     random = np.random.default_rng(7)
     coarse = random.uniform(size=(10, 17, 3))
     rows, columns = np.linspace(0, 8.999, 1080), np.linspace(0, 15.999, 1920)
@@ -38,17 +38,15 @@ def sample_or_photograph(name):
 
 @cache
 def levels_on_the_cpu(name, sigmoid):
-    return images.to_levels(detector.detect(sample_or_photograph(name), device="cpu", sigmoid=sigmoid).values).astype(
-        int
-    )
+    return edges.to_levels(edges.detect(sample_or_photograph(name), device="cpu", sigmoid=sigmoid).values).astype(int)
 
 
 @pytest.mark.parametrize("prefer", PREFERENCES)
 @pytest.mark.parametrize("sigmoid", [False, True])
 @pytest.mark.parametrize("name", ["sample", "photograph"])
 def test_the_gpus_result_is_the_cpus_within_one_grey_level(name, sigmoid, prefer):
-    found = detector.detect(sample_or_photograph(name), device="cuda", sigmoid=sigmoid, prefer=prefer)
-    difference = abs(images.to_levels(found.values).astype(int) - levels_on_the_cpu(name, sigmoid))
+    found = edges.detect(sample_or_photograph(name), device="cuda", sigmoid=sigmoid, prefer=prefer)
+    difference = abs(edges.to_levels(found.values).astype(int) - levels_on_the_cpu(name, sigmoid))
     print(f"{name}, sigmoid={sigmoid}, {prefer}: {found.algorithm}, {found.workspace_size} bytes,", end=" ")
     print(f"{found.milliseconds:.3f} ms, largest difference {difference.max()}, pixels {np.count_nonzero(difference)}")
     assert difference.max() <= 1
@@ -60,28 +58,26 @@ def test_the_gpus_result_is_the_cpus_within_one_grey_level(name, sigmoid, prefer
 
 def test_the_floats_agree_too():
     """No tf32: its ten bits would differ by about 1e-3 here."""
-    found = detector.detect(sample_or_photograph("photograph"), device="cuda").values
-    np.testing.assert_allclose(
-        found, detector.detect(sample_or_photograph("photograph"), device="cpu").values, atol=5e-5
-    )
+    found = edges.detect(sample_or_photograph("photograph"), device="cuda").values
+    np.testing.assert_allclose(found, edges.detect(sample_or_photograph("photograph"), device="cpu").values, atol=5e-5)
 
 
 @pytest.mark.parametrize("prefer", PREFERENCES)
 def test_a_limit_is_kept(prefer):
     assert (
-        detector.detect(sample_or_photograph("sample"), device="cuda", prefer=prefer, workspace_limit=0).workspace_size
+        edges.detect(sample_or_photograph("sample"), device="cuda", prefer=prefer, workspace_limit=0).workspace_size
         == 0
     )
 
 
 def test_auto_takes_the_gpu():
-    assert detector.detect(sample_or_photograph("sample")).device != "CPU"
+    assert edges.detect(sample_or_photograph("sample")).device != "CPU"
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 9), (5, 2)])
 def test_small_images(size):
     small = np.random.default_rng(1).uniform(size=(1, *size, 3)).astype(np.float32)
-    on_gpu, on_cpu = (detector.detect(small, device=device).values for device in ("cuda", "cpu"))
+    on_gpu, on_cpu = (edges.detect(small, device=device).values for device in ("cuda", "cpu"))
     np.testing.assert_allclose(on_gpu, on_cpu, atol=2e-5)
 
 
@@ -93,7 +89,7 @@ def every_candidate_is_refused(monkeypatch):
 @pytest.mark.usefixtures("every_candidate_is_refused")
 def test_where_no_algorithm_remains_each_is_listed_with_the_reason():
     with pytest.raises(NoAlgorithmError, match="prefer='no_workspace', so at most 0 bytes of workspace") as caught:
-        detector.detect(sample_or_photograph("sample"), device="cuda", prefer="no_workspace")
+        edges.detect(sample_or_photograph("sample"), device="cuda", prefer="no_workspace")
     table = [line for line in str(caught.value).splitlines() if line.endswith("refused by this test")]
     assert len(table) == len(caught.value.candidates) > 5
 
@@ -137,7 +133,7 @@ def test_info():
 @pytest.mark.parametrize("options", [[], ["--sigmoid"], ["--workspace-limit", "0"]])
 def test_the_example(tmp_path, options):
     out = tmp_path / "x.png"
-    printed = program("docs/examples/edge_detector.py", images.SAMPLE, "-o", out, *options)
+    printed = program("docs/examples/edge_detector.py", edges.SAMPLE, "-o", out, *options)
     assert_like_the_cpu(out, sigmoid="--sigmoid" in options)
     size = next(line for line in printed.splitlines() if line.startswith("Workspace size: "))
     assert size.endswith(" MB")

@@ -192,20 +192,6 @@ def test_the_choice_is_that_of_a_plan(capsys: pytest.CaptureFixture[str]) -> Non
     assert any(one["rejection_reason"] for one in found["candidates"])
 
 
-def test_measured_candidates_have_times_and_their_agreement(capsys: pytest.CaptureFixture[str]) -> None:
-    found = explained(capsys, "forward 4x32x14x13 64x32x3x3 pad=1 float16 channels_last tune_seconds=1", "--measure")
-    times = [
-        one["milliseconds"]
-        for one in found["candidates"]
-        if one["milliseconds"] is not None and not one["rejection_reason"]
-    ]
-    assert len(times) > 1
-    assert found["choice"]["milliseconds"] in times
-    assert found["choice"]["error"] is not None
-    assert 0 <= found["choice"]["error"] <= 1
-    assert found["why"].startswith("the fastest of ")
-
-
 def test_a_plan_from_python_runs_when_its_text_is_loaded(profile_file: Path) -> None:
     """The plan itself says that it is for a profile, also on such a GPU; `Plan.from_json` plans it again here."""
     profile = DeviceProfile.load(profile_file)

@@ -18,7 +18,7 @@ from cudnnpy import raw
 from cudnnpy._process.installation import with_extra
 from cudnnpy._process.module_state import declare
 from cudnnpy._version import __version__
-from cudnnpy.cli.errors import UsageError
+from cudnnpy.cli.arguments import UsageError
 from cudnnpy.cli.tune.tune_problem import Job, Place, TuningGpu, first_line, tune_on, tuning_gpus
 from cudnnpy.tuning.measurement import Measurement
 from cudnnpy.tuning.measuring.gpu_worker import GpuWorker

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cudnnpy.cli.errors import UsageError
+from cudnnpy.cli.arguments import UsageError
 from cudnnpy.cli.text_table import say
 from cudnnpy.cli.tune import tune_problem
 from cudnnpy.cli.tune.tune_problem import Job
@@ -35,13 +35,11 @@ def record(command: Sequence[str], save: str | None) -> tuple[int, list[ListedPr
         problem_file.write(path, ())
         status, interrupt = _run_program(path, command)
         requests = problem_file.read(path)
+    how = f"signal {-status}" if status < 0 else f"exit status {status}"
     count = f"{len(requests)} problem{'s' * (len(requests) != 1)} recorded"
-    say("cudnnpy tune", f"{name} ended with {_status_text(status)}; {count}")
+    say("cudnnpy tune", f"{name} ended with {how}; {count}")
     if save is not None:
-        try:
-            problem_file.write(save, [request.text for request in requests])
-        except OSError as error:
-            raise UsageError(f"{save}: cannot be written: {error.strerror}") from None
+        problem_file.write(save, [request.text for request in requests])
     if interrupt:
         raise interrupt
     return status, requests
@@ -59,10 +57,6 @@ def _run_program(path: str, command: Sequence[str]) -> tuple[int, KeyboardInterr
         for number in interrupt.args:  # another signal may have been sent to this process alone
             process.send_signal(number)
         return process.wait(), interrupt
-
-
-def _status_text(status: int) -> str:
-    return f"signal {-status}" if status < 0 else f"exit status {status}"
 
 
 def jobs_of(

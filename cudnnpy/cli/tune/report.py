@@ -1,15 +1,52 @@
-"""The report of `cudnnpy tune`: a table with a row for each entry of the store."""
+"""The report of `cudnnpy tune`: its progress, and a table with a row for each entry of the store."""
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from statistics import geometric_mean
 
 from cudnnpy import raw
-from cudnnpy._checks.byte_counts import bytes_text
 from cudnnpy.cli import text_table
-from cudnnpy.cli.text_table import Line
+from cudnnpy.cli.text_table import choice_cells, printed, show_progress
+from cudnnpy.cli.tune.tune_problem import LostPlace, Result
 from cudnnpy.tuning.store.entry import Entry
+
+_BAR = 30  # columns
+
+
+class Progress:
+    """The progress of some number of problems on standard error: on a terminal a bar with the time left, otherwise lines."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._done, self._begin = total, 0, time.monotonic()
+
+    def show(self, report: Result | LostPlace) -> None:
+        """Show a result, or a place that is left out. A terminal has lines only for failures."""
+        line, is_result = printed(text_of(report)), isinstance(report, Result)
+        self._done += is_result
+        show_progress("")
+        if not sys.stderr.isatty() or isinstance(report, LostPlace) or report.entry is None:
+            number = f"[{self._done}/{self._total}] " if is_result else ""
+            print(f"{number}{line}", file=sys.stderr, flush=True)
+        if 0 < self._done < self._total:
+            bar = "#" * (_BAR * self._done // self._total)
+            left = timedelta(seconds=round((time.monotonic() - self._begin) * (self._total / self._done - 1)))
+            show_progress(f"tuning [{bar:{_BAR}}] {self._done}/{self._total}, {left} left")
+
+
+def text_of(report: Result | LostPlace) -> str:
+    """Return a report as one line."""
+    if isinstance(report, LostPlace):
+        return f"{report.place} is left out: {report.reason}"
+    count = len(report.faults)
+    faults = f"; {count} candidate{'s' * (count != 1)} left out for faults" if count else ""
+    if report.entry is None:
+        return f"{report.job.text}: not tuned: {report.reason}{faults}"
+    milliseconds = choice_cells(report.entry.choice)["ms"]
+    return f"{report.job.text}: {milliseconds} ms, {report.place}, {report.seconds:.1f} s{faults}"
 
 
 def _times(entry: Entry) -> tuple[float, float] | None:
@@ -22,43 +59,23 @@ def _times(entry: Entry) -> tuple[float, float] | None:
     return None if chosen is None or default is None else (chosen, default)
 
 
-def over_default(entry: Entry) -> float | None:
-    """Return the time of the choice, relative to the time of the default choice; None if one of them is not known."""
-    times = _times(entry)
-    return None if times is None else times[0] / times[1]
-
-
-def _gpu_text(entry: Entry) -> str:
-    """Return the GPU and the release of cuDNN that an entry is for: "NVIDIA H200, cuDNN 9.19.0"."""
-    return f"{entry.key.gpu}, cuDNN {raw.version_text(entry.key.cudnn)}"
-
-
-def table(entries: Sequence[Entry], columns: int | None = None) -> Iterator[Line]:
-    """Return the lines of the table, wrapped to some number of columns if it is given. Several GPUs have a column."""
-    with_gpu = len(set(map(_gpu_text, entries))) > 1
-    cells = [["problem", *["gpu"] * with_gpu, "choice", "ms", "over default", "workspace"]]
-    for entry in entries:
-        choice, ratio = entry.choice, over_default(entry)
-        numbers = [
-            "" if number is None else f"{number:.{digits}f}"
-            for number, digits in ((choice.milliseconds, 4), (ratio, 3))
-        ]
-        gpu = [_gpu_text(entry)] * with_gpu
-        cells.append([entry.text, *gpu, choice.name, *numbers, bytes_text(choice.workspace_size or 0)])
-    return text_table.table(cells, columns, indent="", numeric=3)
-
-
-LEGEND = "over default: the time of the choice over the time of the default choice, which needs no measuring"
-
-
-def summary(entries: Sequence[Entry]) -> str:
-    """Return one line with the number of problems and the gain over the default choices."""
+def lines_of(entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield the lines of the report: the table, a legend, and the number of problems with the gain over the default choices."""
+    gpus = [f"{entry.key.gpu}, cuDNN {raw.version_text(entry.key.cudnn)}" for entry in entries]
+    rows = []
+    for entry, gpu in zip(entries, gpus, strict=True):
+        times = _times(entry)
+        ratio = "" if times is None else f"{times[0] / times[1]:.3f}"
+        named = {"gpu": gpu} if len(set(gpus)) > 1 else {}
+        rows.append({"problem": entry.text, **named, **choice_cells(entry.choice), "over default": ratio})
+    if rows:
+        yield from text_table.table(rows)
+        yield "over default: the time of the choice over the time of the default choice, which needs no measuring"
     count = f"{len(entries)} problem{'s' * (len(entries) != 1)}"
-    times = [both for both in map(_times, entries) if both is not None]
-    if not times:
-        return count
-    mean = geometric_mean(chosen / default for chosen, default in times)
-    chosen, first = (sum(column) for column in zip(*times, strict=True))
-    return (
-        f"{count}; over the default choice: {mean:.3f} in the geometric mean, {chosen:.4g} ms of {first:.4g} ms in all"
-    )
+    times_of_all = [times for times in map(_times, entries) if times is not None]
+    if times_of_all:
+        mean = geometric_mean(chosen / default for chosen, default in times_of_all)
+        chosen, default = (sum(column) for column in zip(*times_of_all, strict=True))
+        gain = f"{mean:.3f} in the geometric mean, {chosen:.4g} ms of {default:.4g} ms in all"
+        count = f"{count}; over the default choice: {gain}"
+    yield count

@@ -1,10 +1,10 @@
-"""One run of `cudnnpy tune`: look up the problems in the store, tune the others, store the choices, and report."""
+"""The command `cudnnpy tune`: look up problems in the store, tune the others on all GPUs, store the choices, and report."""
 
 from __future__ import annotations
 
 import argparse
+import html
 import os
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -13,31 +13,74 @@ from pathlib import Path
 from typing import cast
 
 from cudnnpy import store as stores
+from cudnnpy._checks.preferences import TUNE_SECONDS
+from cudnnpy._core.atomic_file import replace_file
 from cudnnpy.availability import UnavailableError
-from cudnnpy.cli import output_files, text_table
-from cudnnpy.cli.errors import UsageError
-from cudnnpy.cli.text_table import Line, say
+from cudnnpy.cli import text_table
+from cudnnpy.cli.arguments import UsageError, check_writable, positive
+from cudnnpy.cli.text_table import say
 from cudnnpy.cli.tune import problems, report, tune_problem
 from cudnnpy.cli.tune.dask_cluster import ABSENCE_SECONDS, ClusterError, DaskCluster
 from cudnnpy.cli.tune.distribution import distribute, local_places
-from cudnnpy.cli.tune.progress import Progress
 from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Result, TuningGpu
 from cudnnpy.errors import LibraryNotFoundError
 from cudnnpy.tuning import problem_file
 from cudnnpy.tuning.measurement import UNPROMISING, FoundFault, Symptom
-from cudnnpy.tuning.problem_file import ListedProblem
 from cudnnpy.tuning.profiles import stub_driver
 from cudnnpy.tuning.store.database import Store, why_in_memory
 from cudnnpy.tuning.store.entry import Entry
 from cudnnpy.tuning.store.levels import VARIABLE, Layers
 
 
+def gpus(text: str) -> tuple[int, ...]:
+    """Return the ordinals of a text such as "0,2". Raises argparse.ArgumentTypeError for any other text."""
+    parts = text.split(",")
+    if not all(part.isdecimal() and part.isascii() and len(part) < 5 for part in parts):
+        raise argparse.ArgumentTypeError(f"GPUs must be numbers, such as 0 or 0,2; got {text!r}")
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command to a parser."""
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("problems", nargs="?", metavar="PROBLEMS.txt", help="a file of problems, one a line")
+    source.add_argument(
+        "--record",
+        nargs=argparse.REMAINDER,
+        metavar="SCRIPT.py",
+        help="run a program (SCRIPT.py or -m MODULE, with all following arguments) and tune its problems; the last option",
+    )
+    parser.add_argument("--save", metavar="PROBLEMS.txt", help="with --record: write the file of its problems")
+    parser.add_argument(
+        "--store", metavar="FILE", help="the store of the choices (default: CUDNNPY_STORE, or the user's)"
+    )
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument("--gpus", type=gpus, metavar="0,2", help="the GPUs to use (default: all that are visible)")
+    place.add_argument("--dask", metavar="SCHEDULER", help="the scheduler of a Dask cluster, on whose GPUs to tune")
+    parser.add_argument(
+        "--seconds",
+        type=positive,
+        help=f"the time limit of one problem (default: its tune_seconds in the file, otherwise {TUNE_SECONDS:g})",
+    )
+    parser.add_argument("--thorough", action="store_true", help="measure all candidates within the time limit")
+    parser.add_argument("--html", metavar="FILE.html", help="write the report as a page of HTML")
+    parser.add_argument("--force", action="store_true", help="overwrite existing files")
+
+
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
-    _check_arguments(options)
+    if options.record is not None:
+        problems.check_program(options.record)
+    elif options.save is not None:
+        raise UsageError("--save must be with --record; got it without")
     # missing input is an error before an existing output is
-    listed = None if options.problems is None else _read(options.problems)
-    _check_outputs(options)
+    requests, errors = ([], []) if options.problems is None else problem_file.read_with_errors(options.problems)
+    for error in errors:
+        _say(str(error))
+    status = len(errors)
+    for path in (options.html, options.save):
+        if path is not None:
+            check_writable(path, overwrite=options.force)
     with ExitStack() as stack:
         if options.dask is None:
             try:
@@ -45,7 +88,9 @@ def run(options: argparse.Namespace) -> int:
             except UnavailableError:
                 if options.save is None or stub_driver.has_driver():
                     raise
-                return _record_only(options)
+                status, requests = problems.record(options.record, options.save)
+                _say_how_to_plan(options, len(requests))
+                return 1 if status else 0
             local = stack.enter_context(local_places(gpus))
             distributed = partial(distribute, places=lambda: local)
         else:
@@ -55,61 +100,26 @@ def run(options: argparse.Namespace) -> int:
             for note in cluster.notes:
                 _say(note)
         store = stack.enter_context(_open_store(options.store))
-        status, requests = listed or problems.record(options.record, options.save)
+        if options.record is not None:
+            status, requests = problems.record(options.record, options.save)
         jobs = problems.jobs_of(requests, dict.fromkeys(gpu.kind for gpu in gpus), options.seconds, options.thorough)
         entries, failed = _tune(distributed, jobs, store)
         _report(options, entries, failed)
-        lost = why_in_memory(store)
-        if lost:
+        if lost := why_in_memory(store):
             _say(f"choices are not stored: {store.path}: {lost}")
     return 1 if failed or status or lost else 0
 
 
-def _record_only(options: argparse.Namespace) -> int:
-    """Run a program on a machine without a driver, write the file of its problems, and return the program's exit status."""
-    status, requests = problems.record(options.record, options.save)
-    count = f"{len(requests)} problem{'s' * (len(requests) != 1)}"
-    if not requests:
+def _say_how_to_plan(options: argparse.Namespace, count: int) -> None:
+    """Say what the file of a program's problems is for, on a machine without a driver."""
+    if not count:
         advice = "PyTorch's convolutions are recorded within enable()"
         _say(f"{options.save} has no problems: {options.record[0]} planned nothing; {advice}")
-        return 1 if status else 0
+        return
     _say(
-        f"{options.save} has {count}, and none is tuned, since there is no CUDA driver ({stub_driver.LIBRARY}). To plan them: "
-        f"cudnnpy plan {options.save} --device h200 -o plans.jsonl"
+        f"{options.save} has {count} problem{'s' * (count != 1)}, and none is tuned, since there is no CUDA driver "
+        f"({stub_driver.LIBRARY}). To plan them: cudnnpy plan {options.save} --device h200 -o plans.jsonl"
     )
-    return 1 if status else 0
-
-
-def _read(path: str) -> tuple[int, list[ListedProblem]]:
-    """Return the problems of a file; and 1, after a line for each text that is not a problem, otherwise 0."""
-    requests, errors = problem_file.read_with_errors(path)
-    for error in errors:
-        _say(str(error))
-    return 1 if errors else 0, requests
-
-
-def _check_arguments(options: argparse.Namespace) -> None:
-    sources = {"a file": options.problems, "--record": options.record}
-    count = sum(value is not None for value in sources.values())
-    if count == 2:
-        raise UsageError("problems must come from a file or from --record; got both")
-    if not count:
-        raise UsageError("a file of problems must be named, or a program with --record; got neither")
-    if options.record is not None:
-        problems.check_program(options.record)
-    elif options.save is not None:
-        raise UsageError("--save must be with --record; got it without")
-    if options.dask is not None and options.gpus is not None:
-        raise UsageError(f"--dask must be without --gpus; got --dask {options.dask} with it")
-
-
-def _check_outputs(options: argparse.Namespace) -> None:
-    """Raise an error before the search for output files that cannot be written."""
-    if options.html is not None:
-        text_table.check_rich("--html")
-    for path in (options.html, options.save):
-        if path is not None:
-            output_files.check_writable(path, overwrite=options.force)
 
 
 def _gpus(ordinals: Sequence[int] | None, recorded: Sequence[str] | None = None) -> list[TuningGpu]:
@@ -201,15 +211,15 @@ def _tune(
     failed: list[tuple[str, str]] = []
     faults = 0
     try:
-        with Progress(len(open_jobs), sys.stderr) as progress:
-            for result in distributed(open_jobs):
-                if isinstance(result, Result):
-                    faults += Layers(store).add_faults(result.job.key, result.job.text, result.faults)
-                    if result.entry is not None:
-                        entries[result.job.key] = _put(store, result.entry)
-                    else:
-                        failed.append((result.job.text, result.reason))
-                progress.show(result)
+        progress = report.Progress(len(open_jobs))
+        for result in distributed(open_jobs):
+            if isinstance(result, Result):
+                faults += Layers(store).add_faults(result.job.key, result.job.text, result.faults)
+                if result.entry is not None:
+                    entries[result.job.key] = _put(store, result.entry)
+                else:
+                    failed.append((result.job.text, result.reason))
+            progress.show(result)
     except (KeyboardInterrupt, ClusterError):
         _say(
             f"stopped; {len(entries)} of {len(jobs)} problems are in {store.path}. The same command goes on from there"
@@ -225,18 +235,17 @@ def _tune(
 
 
 def _report(options: argparse.Namespace, entries: Sequence[Entry], failed: Sequence[tuple[str, str]]) -> None:
-    """Print the table, and write the files that the options name."""
-    explained = [*([Line(report.LEGEND)] if entries else []), Line(report.summary(entries))]
-    not_tuned = [Line(f"not tuned: {text}: {reason}") for text, reason in failed]
-    if entries:
-        text_table.show(report.table(entries, text_table.terminal_width()))
-    for line in explained:
-        print(line.text)
+    """Print the table, and write the page that the options name."""
+    lines = [*report.lines_of(entries)]
+    not_tuned = [f"not tuned: {text}: {reason}" for text, reason in failed]
+    text_table.show(lines)
     for line in not_tuned:
-        _say(line.text)
+        _say(line)
     if options.html is not None:
-        page = text_table.html([*report.table(entries), Line(""), *explained, *not_tuned])
-        output_files.write(options.html, page, overwrite=options.force)
+        text = html.escape(text_table.printed("\n".join([*lines, *not_tuned])))
+        page = f'<!DOCTYPE html>\n<meta charset="utf-8">\n<title>cudnnpy tune</title>\n<pre>\n{text}\n</pre>\n'
+        check_writable(options.html, overwrite=options.force)
+        replace_file(options.html, page.encode())
         _say(f"{options.html} is written")
 
 

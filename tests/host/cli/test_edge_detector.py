@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from cudnnpy.cli.edges import detector, images
+from cudnnpy.cli import edges
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "docs" / "examples" / "edge_detector.py"
@@ -46,9 +46,9 @@ def neighbours(image):
 
 
 def test_the_kernel_is_the_template_in_every_pair_of_channels():
-    assert detector.EDGE_KERNEL.shape == (3, 3, 3, 3)
-    assert detector.EDGE_KERNEL.dtype == np.float32
-    for kernel in detector.EDGE_KERNEL.reshape(9, 3, 3):
+    assert edges.EDGE_KERNEL.shape == (3, 3, 3, 3)
+    assert edges.EDGE_KERNEL.dtype == np.float32
+    for kernel in edges.EDGE_KERNEL.reshape(9, 3, 3):
         assert kernel.tolist() == [[1, 1, 1], [1, -8, 1], [1, 1, 1]]
 
 
@@ -61,7 +61,7 @@ def test_the_kernel_is_the_template_in_every_pair_of_channels():
     st.booleans(),
 )
 def test_the_result_of_the_cpu(image, sigmoid):
-    found = detector.detect(image, device="cpu", sigmoid=sigmoid)
+    found = edges.detect(image, device="cpu", sigmoid=sigmoid)
     expected = neighbours(image)
     if sigmoid:
         expected = 1 / (1 + np.exp(-expected))
@@ -72,7 +72,7 @@ def test_the_result_of_the_cpu(image, sigmoid):
 
 
 def test_the_example_without_a_gpu_says_where_and_why(tmp_path):
-    done = without_gpu(EXAMPLE, images.SAMPLE, "-o", tmp_path / "x.png")
+    done = without_gpu(EXAMPLE, edges.SAMPLE, "-o", tmp_path / "x.png")
     assert done.returncode == 2
     assert done.stderr.startswith("edge_detector.py: ")
     assert "CUDNN_STATUS_NOT_INITIALIZED (1001)" in done.stderr
@@ -90,12 +90,12 @@ def test_the_example_loads_and_saves_as_the_command(content, height):
         Image.fromarray(pixels).save(path)
         loaded = example["load_image"](path)
         assert (loaded.shape, loaded.dtype) == ((1, *pixels.shape), np.float32)
-        np.testing.assert_allclose(loaded, images.load(path), atol=1e-6)
+        np.testing.assert_allclose(loaded, edges.load(path), atol=1e-6)
         values = loaded * 3 - 1
         example["save_image"](path, values)
         written = np.asarray(Image.open(path))
     assert written.dtype == np.uint8
-    assert abs(written.astype(int) - images.to_levels(values)).max() <= 1
+    assert abs(written.astype(int) - edges.to_levels(values)).max() <= 1
 
 
 def test_the_example_is_a_port():

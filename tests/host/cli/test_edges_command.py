@@ -15,9 +15,8 @@ from PIL import Image
 
 from cudnnpy._launch.dispatch import MEMORY_ADVICE
 from cudnnpy.cli import command as cli
-from cudnnpy.cli.argument_types import size
-from cudnnpy.cli.edges import command as edges_command
-from cudnnpy.cli.edges import detector, images
+from cudnnpy.cli import edges
+from cudnnpy.cli.arguments import size
 from cudnnpy.errors import CudnnError, NoAlgorithmError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -33,9 +32,9 @@ def command(*arguments, cwd=ROOT, **options):
     return subprocess.run([*COMMAND, *map(str, arguments)], cwd=cwd, env=ENVIRONMENT, check=False, **options)
 
 
-def levels(path=images.SAMPLE, sigmoid=False):
+def levels(path=edges.SAMPLE, sigmoid=False):
     """The edges of an image."""
-    return images.to_levels(detector.detect(images.load(path), device="cpu", sigmoid=sigmoid).values)
+    return edges.to_levels(edges.detect(edges.load(path), device="cpu", sigmoid=sigmoid).values)
 
 
 def noise(path, size=(300, 200), mode="RGB"):
@@ -81,7 +80,7 @@ def test_sigmoid_changes_the_image(tmp_path):
 
 
 def test_it_says_in_one_line_why_the_gpu_was_not_used(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(detector, "why_unavailable", lambda: "there is no driver:\n  install one")
+    monkeypatch.setattr(edges, "why_unavailable", lambda: "there is no driver:\n  install one")
     assert cli.main(["edges", "-o", str(tmp_path / "x.png")]) == 0
     said = "cudnnpy edges: the GPU was not used: there is no driver: install one (cudnnpy info tells more)\n"
     assert capsys.readouterr().err == said
@@ -108,16 +107,15 @@ def test_it_says_in_one_line_why_the_gpu_was_not_used(tmp_path, monkeypatch, cap
         (["-o", "nowhere/x.png"], "there is no folder"),
         (["-o", "there.png/x.png"], "there is no folder|Not a directory"),
         (["-o", "x.ico"], "x.ico: the name must end in .png, .jpg, .jpeg, .bmp, .tif, .tiff, which gives the format"),
-        (["-o", "-"], "-: the name must end in .png"),
+        (["-o", "-"], "'-' is not the name of a file to write"),
         (["-"], "-: No such file"),
-        (["wide.png", "-o", "x.jpg"], "JPEG cannot hold an image of 66000 x 1: at most 65500"),
         (["--format", "png"], "unrecognized arguments: --format"),
         (["-o", "."], "is a folder"),
         (["-o", "there.png"], "there.png: the file exists; --force overwrites it"),
         (["there.png", "-o", "there.png"], "there.png: the file exists; --force"),
         (["there.png", "-o", "link.png"], "link.png: the file exists; --force"),
         (["there.png", "-o", "twin.png"], "twin.png: the file exists; --force"),
-        (["-o", "socket", "--force"], "socket: is not a file"),
+        (["-o", "socket", "--force"], "socket: is not a file to write"),
         (["-o", "n" * 300 + ".png"], "File name too long"),
         (["--prefer", "quickest"], "quickest"),
         (["--device", "tpu"], "tpu"),
@@ -128,14 +126,13 @@ def test_it_says_in_one_line_why_the_gpu_was_not_used(tmp_path, monkeypatch, cap
     ],
 )
 def test_bad_input_is_one_line_and_status_2(tmp_path, monkeypatch, capfd, arguments, words):
-    monkeypatch.setattr(detector, "why_unavailable", lambda: "there is no driver")
+    monkeypatch.setattr(edges, "why_unavailable", lambda: "there is no driver")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.png").write_text("no image")
     (tmp_path / "empty.ppm").write_bytes(b"P6 0 0 255\n")
     (tmp_path / "bomb.ppm").write_bytes(b"P6 200000 200000 255\n")
-    (tmp_path / "short.png").write_bytes(images.SAMPLE.read_bytes()[:20_000])
+    (tmp_path / "short.png").write_bytes(Path(edges.SAMPLE).read_bytes()[:20_000])
     there = noise(tmp_path / "there.png")
-    noise(tmp_path / "wide.png", (66_000, 1))
     (tmp_path / "link.png").symlink_to("there.png")
     (tmp_path / "twin.png").hardlink_to(there)
     (tmp_path / "loop.png").symlink_to("loop.png")
@@ -181,7 +178,7 @@ def test_what_cudnn_could_not_do_is_told_whole(tmp_path, capsys, monkeypatch, er
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr(edges_command, "detect", fail)
+    monkeypatch.setattr(edges, "detect", fail)
     assert cli.main(["edges", "-o", str(tmp_path / "x.png")]) == status
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == ("", f"cudnnpy edges: {error}\n")
@@ -192,7 +189,7 @@ def test_out_of_memory_advises_options_of_the_command(tmp_path, capsys, monkeypa
     def fail(*_, **__):
         raise MemoryError(f"out of memory on device 0. {MEMORY_ADVICE}")
 
-    monkeypatch.setattr(edges_command, "detect", fail)
+    monkeypatch.setattr(edges, "detect", fail)
     assert cli.main(["edges", "-o", str(tmp_path / "x.png")]) == 1
     said = (
         "out of memory on device 0. --prefer no_workspace and --workspace-limit SIZE need less workspace, and --device"
@@ -205,9 +202,9 @@ def test_the_commands_options_reach_the_detector(tmp_path, monkeypatch):
 
     def remember(image, **options):
         given_to.update(options)
-        return detector.Edges(image, "a GPU", "engine 7", 5, 0.25)
+        return edges.Edges(image, "a GPU", "engine 7", 5, 0.25)
 
-    monkeypatch.setattr(edges_command, "detect", remember)
+    monkeypatch.setattr(edges, "detect", remember)
     out = tmp_path / "x.png"
     options = ["--device", "cuda", "--sigmoid", "--prefer", "limited_workspace", "--workspace-limit", "64MiB"]
     assert cli.main(["edges", "-o", str(out), *options]) == 0
@@ -219,8 +216,7 @@ def test_an_animation_says_which_image_is_used(tmp_path, capsys):
     first, *others = (Image.new("RGB", (5, 4), colour) for colour in ("red", "blue", "green"))
     first.save(tmp_path / "p.gif", save_all=True, append_images=others)
     assert cli.main(["edges", str(tmp_path / "p.gif"), "-o", str(tmp_path / "x.png"), "--device", "cpu"]) == 0
-    (line, *_) = capsys.readouterr().out.splitlines()
-    assert line == f"{tmp_path / 'x.png'}: the edges of image 1 of 3 of {tmp_path / 'p.gif'}, 5 x 4"
+    assert capsys.readouterr().err == f"cudnnpy edges: {tmp_path / 'p.gif'}: image 1 of 3 is read\n"
 
 
 # Overwriting

@@ -10,7 +10,7 @@ from offline_profiles import needs_profiles, properties
 from planning import DATA
 
 from cudnnpy import raw
-from cudnnpy.cli import command, devices
+from cudnnpy.cli import arguments, command
 from cudnnpy.tuning.profiles import device_profile
 from cudnnpy.tuning.profiles.device_profile import DeviceProfile, ProfileError
 from cudnnpy.tuning.profiles.planner_process import PlannerProcess
@@ -139,14 +139,14 @@ OLD = [
 ]
 
 
-@pytest.mark.parametrize("arguments", OLD, ids=lambda arguments: arguments.split()[0])
-def test_before_cudnn_9_8_there_are_no_profiles(monkeypatch, capsys, profile_file, tmp_path, arguments):
+@pytest.mark.parametrize("given", OLD, ids=lambda given: given.split()[0])
+def test_before_cudnn_9_8_there_are_no_profiles(monkeypatch, capsys, profile_file, tmp_path, given):
     if raw.version() >= device_profile.FIRST_RELEASE:
         monkeypatch.setattr(raw, "version", lambda: 90700)
-    monkeypatch.setattr(devices, "check_ordinal", lambda device, advice="": None)
+    monkeypatch.setattr(arguments, "check_ordinal", lambda device, advice="": None)
     problems, output = tmp_path / "p.txt", tmp_path / "out"
     problems.write_text("forward 8x16x8x8 16x16x3x3")
-    words = arguments.format(profile=profile_file(GOOD), problems=problems, output=output).split()
+    words = given.format(profile=profile_file(GOOD), problems=problems, output=output).split()
     assert command.main(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "cuDNN must be 9.8.0 or newer for device profiles; got " in line
@@ -164,7 +164,7 @@ def gpu(monkeypatch):
     def check_ordinal(device, advice=""):
         asked.append(device)
 
-    monkeypatch.setattr(devices, "check_ordinal", check_ordinal)
+    monkeypatch.setattr(arguments, "check_ordinal", check_ordinal)
     monkeypatch.setattr(device_profile, "check_release", lambda: None)
     monkeypatch.setattr(
         DeviceProfile, "of_device", lambda device: DeviceProfile(json.dumps(GOOD), 92800, f"GPU {device}")
@@ -195,7 +195,7 @@ def test_an_existing_file_stays_without_force(gpu, tmp_path, capsys):
 
 @pytest.mark.skipif(raw.version() < device_profile.FIRST_RELEASE, reason="the error before cuDNN 9.8 is tested above")
 def test_without_a_gpu_it_says_what_is_missing(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(devices, "why_unavailable", lambda: "there is no GPU")
+    monkeypatch.setattr(arguments, "why_unavailable", lambda: "there is no GPU")
     assert command.main(["device-profile", "-o", str(tmp_path / "x.json")]) == 2
     assert capsys.readouterr().err == "cudnnpy device-profile: there is no GPU\n"
     assert list(tmp_path.iterdir()) == []

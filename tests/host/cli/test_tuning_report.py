@@ -8,8 +8,7 @@ import re
 import pytest
 from made_up_entries import CANDIDATES, candidate, entry, job
 
-from cudnnpy.cli.tune.progress import Progress
-from cudnnpy.cli.tune.report import LEGEND, over_default, summary, table
+from cudnnpy.cli.tune.report import Progress, lines_of
 from cudnnpy.cli.tune.tune_problem import LostPlace, Result
 
 
@@ -22,16 +21,15 @@ def test_the_default_choice_is_the_first_that_ran_and_is_right() -> None:
         candidate("engine 4", "engines", 0.2),
     )
     made = entry("forward", found, 4)
-    assert over_default(made) == 0.5
-    head, row = (re.split(r"  +", line.text) for line in table([made]))
-    assert head == ["problem", "choice", "ms", "over default", "workspace"]
-    assert row == ["forward", "engine 4", "0.2000", "0.500", "0 bytes"]
-    assert LEGEND.startswith(head[3])
+    head, row, legend, _ = (re.split(r"  +", line) for line in lines_of([made]))
+    assert head == ["problem", "choice", "workspace", "ms", "error", "over default"]
+    assert row == ["forward", "engine 4", "0 bytes", "0.2000", "0.1", "0.500"]
+    assert legend[0].startswith(head[-1])
 
 
 def test_the_summary_is_of_the_problems_that_can_be_compared() -> None:
     entries = [entry("a"), entry("b", chosen=0), entry("c", CANDIDATES[2:4], 0)]
-    assert summary(entries) == (
+    assert [*lines_of(entries)][-1] == (
         "3 problems; over the default choice: 0.794 in the geometric mean, 1 ms of 1.25 ms in all"
     )
 
@@ -52,14 +50,14 @@ REPORTS = [
 
 
 def test_progress_is_a_bar_with_the_time_left_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
-    with Progress(4, stream) as shown:
-        for report in REPORTS:
-            shown.show(report)
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
-    assert "2/4" in text
-    assert re.search(r"left \d:\d\d:\d\d", text)
-    assert "forward 2x2: not tuned: the worker was ended by SIGSEGV" in " ".join(text.split())
-    assert "GPU 0 is left out" in text
+    monkeypatch.setattr("sys.stderr", stream)
+    shown = Progress(4)
+    for report in REPORTS:
+        shown.show(report)
+    text = stream.getvalue().replace("\r\x1b[K", "|")
+    assert re.search(r"\|tuning \[#{7} {23}\] 1/4, \d:\d\d:\d\d left\|", text)
+    assert re.search(r"\|tuning \[#{15} {15}\] 2/4, \d:\d\d:\d\d left$", text)
+    assert "|[2/4] forward 2x2: not tuned: the worker was ended by SIGSEGV\n" in text
+    assert "|GPU 0 is left out: RuntimeError: fell off the bus\n" in text
     assert "0.2500 ms" not in text  # a line for each problem would hide the bar

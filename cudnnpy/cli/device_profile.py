@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 
+from cudnnpy import raw
+from cudnnpy.cli import arguments
 from cudnnpy.cli.text_table import printed
+from cudnnpy.tuning.profiles import device_profile
+from cudnnpy.tuning.profiles.device_profile import DeviceProfile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,16 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
-    from cudnnpy import raw
-    from cudnnpy.cli import devices, output_files
-    from cudnnpy.tuning.profiles import device_profile
-    from cudnnpy.tuning.profiles.device_profile import DeviceProfile
-
-    output_files.check_writable(options.output, overwrite=options.force)
-    devices.check_ordinal(options.device)
+    arguments.check_writable(options.output, overwrite=options.force)
+    arguments.check_ordinal(options.device)
     device_profile.check_release()
     profile = DeviceProfile.of_device(options.device)
     assert profile.cudnn is not None
-    output_files.write(options.output, profile.to_json())
+    profile.save(options.output)
     print(printed(f"{options.output}: {profile.description}, read by cuDNN {raw.version_text(profile.cudnn)}"))
     return 0

@@ -1,1 +1,0 @@
-"""The command `cudnnpy edges`: the edge detector."""

@@ -1,1 +1,0 @@
-"""The command `cudnnpy explain`: which candidate is chosen for a problem, and why."""

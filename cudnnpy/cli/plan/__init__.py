@@ -1,1 +1,0 @@
-"""The commands `cudnnpy plan` and `cudnnpy device-profile`: plan without the GPU."""
