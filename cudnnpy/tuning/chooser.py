@@ -29,7 +29,7 @@ from cudnnpy.tuning.measurement_freeze import Freeze
 from cudnnpy.tuning.ranking import model
 from cudnnpy.tuning.ranking.candidate_order import RankedChooser
 from cudnnpy.tuning.store.entry import Entry, Key
-from cudnnpy.tuning.store.levels import Layers, current, serves_all_preferences
+from cudnnpy.tuning.store.levels import Layers, current
 
 if TYPE_CHECKING:
     from cudnnpy.tuning.measuring.tuner import Tuner
@@ -91,10 +91,7 @@ class TuningChooser(RankedChooser):
 
     def known(self) -> Chosen | None:
         """Return the stored or measured choice; None if the caller must choose as prefer="fastest" does."""
-        if self._is_autotuned:
-            found = self._autotuned()
-        else:
-            found = _Stored() if self._is_blank or not serves_all_preferences() else self._stored()
+        found = self._autotuned() if self._is_autotuned else self._stored()
         if found.candidate is None or found.entry is None:
             return None
         found.candidate.store_layer = found.layer

@@ -171,11 +171,8 @@ def _why_not_stored(options: PlanningOptions, stored: Stored | None, limit: int,
         return _NOTHING_STORED
     if fault := chooser.left_out.get(stored.choice.name):
         return f"the stored choice is rejected: {fault}"
-    if options.prefer != "autotune":
-        if not levels.serves_all_preferences():
-            return f"the stored choice is left to autotune by {levels.PREFERENCES_VARIABLE}"
-        if not chooser.is_confirmed(stored.entry):
-            return "the stored choice was not measured with this driver"
+    if options.prefer != "autotune" and not chooser.is_confirmed(stored.entry):
+        return "the stored choice was not measured with this driver"
     if not stored.fits(limit):
         size = stored.choice.workspace_size
         return f"the stored choice needs {size:,} bytes of workspace, more than the limit of {limit:,}"
