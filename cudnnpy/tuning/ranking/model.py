@@ -304,8 +304,8 @@ def _may_be_used(one: Candidate, strict: bool) -> bool:
 
 def model_for(target: Target) -> Model | None:
     """Return the model for the GPU of a target and the loaded cuDNN; None if there is none."""
-    folder, release = os.environ.get(VARIABLE, _FOLDER), model_release()
-    return _read(folder, gpu_kind(target).capability, release) if folder and _has_any(folder, release) else None
+    folder = os.environ.get(VARIABLE, _FOLDER)
+    return _read(folder, gpu_kind(target).capability, model_release()) if folder else None
 
 
 def model_release() -> str:
@@ -341,12 +341,6 @@ def release_note() -> str:
 def file_name(capability: str, release: str) -> str:
     """Return the name of the file of a model."""
     return f"sm-{capability}-cudnn-{release}.npz"
-
-
-@cache
-def _has_any(folder: str, release: str) -> bool:
-    """Return whether a folder has a model for a release, so that the capability of the GPU matters."""
-    return any(Path(folder).glob(file_name("*", release)))
 
 
 @cache
