@@ -209,7 +209,7 @@ def report() -> Report:
         )
     if why is not None and not any(problem in why or why in problem for problem in problems):
         problems.append(why)
-    gpus = tuple(map(_gpu, range(state.gpu_count)))
+    gpus, packages = tuple(map(_gpu, range(state.gpu_count))), _packages()
     return Report(
         system=_system(),
         python=f"{platform.python_version()} ({sys.executable})",
@@ -221,11 +221,11 @@ def report() -> Report:
         cudnn_built_for=built_for,
         driver=driver,
         runtime=state.runtime,
-        bindings=_distribution("cuda-bindings"),
-        core=_distribution("cuda-core"),
+        bindings=packages.get("cuda-bindings"),
+        core=packages.get("cuda-core"),
         gpus=gpus,
         launches=tuple(map(_launches, gpus)) if why is None else (),
-        packages=_packages(),
+        packages=packages,
         problems=tuple(problems),
         why_unavailable=why,
     )
@@ -279,13 +279,6 @@ def _launches(gpu: Gpu) -> str:
     return f"by cuDNN ({why})" if why else "direct, where they are verified"
 
 
-def _distribution(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def _system() -> str:
     """Return the operating system, the architecture of the processor and the C library."""
     library = " ".join(platform.libc_ver()).strip()
@@ -294,11 +287,11 @@ def _system() -> str:
 
 def _packages() -> dict[str, str]:
     """Return the installed packages that matter for compatibility, by name."""
-    versions = {}
+    versions: dict[str, str] = {}
     for distribution in metadata.distributions():
         name = str(distribution.metadata["Name"] or "").lower().replace("_", "-")
         if name in _FRAMEWORKS or name.startswith(("nvidia-", "cuda-", "cupy", "jax")):
-            versions[name] = distribution.version
+            versions.setdefault(name, distribution.version)  # the first one is imported
     return dict(sorted(versions.items()))
 
 

@@ -53,13 +53,12 @@ def _record(plan: Callable[..., Any], tensors: tuple[Any, ...], geometry: Any, *
 
 def _run(operator: Any, tensor: Any, *arguments: Any) -> Any:
     """Run PyTorch's kernel of an operator for the device of its first tensor. Count calls on the CPU, and warn of the first."""
-    if not tensor.is_meta:
-        FALLBACKS[HOST] += 1
-        if FALLBACKS[HOST] == 1 and has_driver() and not Recording.is_open():  # without a driver, `enable` has warned
-            warn(
-                "PyTorch's own kernels compute the convolutions of tensors on the CPU, which cudnnpy.torch cannot serve: move "
-                "the network and its inputs to a GPU. cudnnpy.torch.stats() counts such calls"
-            )
-    else:
+    if tensor.is_meta:
         return meta_table[operator](tensor, *arguments)
+    FALLBACKS[HOST] += 1
+    if FALLBACKS[HOST] == 1 and has_driver() and not Recording.is_open():  # without a driver, `enable` has warned
+        warn(
+            "PyTorch's own kernels compute the convolutions of tensors on the CPU, which cudnnpy.torch cannot serve: move "
+            "the network and its inputs to a GPU. cudnnpy.torch.stats() counts such calls"
+        )
     return operator._op_dk(_COMPOSITE, tensor, *arguments)

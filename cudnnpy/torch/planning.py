@@ -154,10 +154,12 @@ class Planner:
 
     def _is_known_slower(self, name: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> bool:
         """Return whether PyTorch's own depthwise kernel is known to be faster; large filters are measured with "autotune"."""
-        if self.format.is_depthwise_3d:
+        if not self.format.is_depthwise or len(w_shape) == 3:
+            return False
+        if len(w_shape) == 5:
             return math.prod(x_shape) >= _MIN_VOLUME_ELEMENTS
-        is_large = len(w_shape) == 4 and math.prod(w_shape[2:]) > _MAX_FILTER_ELEMENTS
-        return self.format.is_depthwise and is_large and name != "backward_filter" and not _are_timed(self._options)
+        is_large = math.prod(w_shape[2:]) > _MAX_FILTER_ELEMENTS
+        return is_large and name != "backward_filter" and not _are_timed(self._options)
 
     def check_speed(self, x: Any, name: str, planned: Callable[[], object], kernel: Callable[[], object]) -> None:
         """Raise FallbackError if PyTorch's own depthwise kernel is faster than a plan."""

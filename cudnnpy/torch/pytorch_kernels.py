@@ -96,14 +96,9 @@ class ConvolutionFormat(NamedTuple):
         return self.memory_format in (torch.channels_last, torch.channels_last_3d)
 
     @property
-    def is_depthwise_3d(self) -> bool:
-        """Whether PyTorch has a depthwise kernel of its own for it, with three spatial axes."""
-        return bool(self.backend == torch._C._ConvBackend.CudaDepthwise3d)
-
-    @property
     def is_depthwise(self) -> bool:
         """Whether PyTorch has a depthwise kernel of its own for it, and does not call cuDNN."""
-        return self.is_depthwise_3d or bool(self.backend == torch._C._ConvBackend.CudaDepthwise2d)
+        return self.backend in (torch._C._ConvBackend.CudaDepthwise2d, torch._C._ConvBackend.CudaDepthwise3d)
 
     def conversion(self, tensor: Any, is_filter: bool = False) -> Any:
         """Return the memory format that PyTorch's kernels copy a tensor to, or None if it has that format.

@@ -22,10 +22,8 @@ VARIABLE = "CUDNNPY_RECORD"
 _lock = fork_safe_lock()
 _open: defaultdict[type[ProblemLog], list[ProblemLog]] = defaultdict(list)  # by subclass
 _saved: set[str] = set()  # the texts that this process has added to the file
-# Whether the plan cache has default choices from a freeze that ended while others are open.
-_has_default_choices = False
 
-declare(__name__, "_open", "_saved", "_has_default_choices")
+declare(__name__, "_open", "_saved")
 
 
 class ProblemLog(PublicDir):
@@ -159,18 +157,12 @@ class Freeze(ProblemLog):
     def end(self) -> None:
         """Allow measuring again, unless another freeze is open. Further calls do nothing.
 
-        If a problem was not in the store, the plan cache is cleared (`cudnnpy.clear_cache`) when the last freeze ends: the
-        problem is measured at its next call.
+        If a problem was not in the store, the plan cache is cleared (`cudnnpy.clear_cache`): the problem is measured at its
+        next call outside of a freeze.
         """
-        global _has_default_choices
-        with _lock:
-            if self not in self._open:
-                return
-            self._open.remove(self)
-            _has_default_choices |= bool(self._texts)
-            must_clear = _has_default_choices and not self._open
-            _has_default_choices &= not must_clear
-        if must_clear:
+        is_first_end = self in self._open
+        super().end()
+        if is_first_end and self._texts:
             clear_cache()
 
 
