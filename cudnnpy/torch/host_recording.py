@@ -18,13 +18,12 @@ from cudnnpy._core.caller_warning import warn
 from cudnnpy._process.cuda_state import has_driver
 from cudnnpy.torch.fallback_stats import FALLBACKS, HOST
 from cudnnpy.torch.planning import PLANNING_ERRORS, plan_backward, plan_forward
-from cudnnpy.torch.pytorch_kernels import flags
+from cudnnpy.torch.pytorch_kernels import KEY, flags
 from cudnnpy.torch.settings import ACTIVE
 from cudnnpy.tuning.recording import Recording
 
 KEYS = ("CPU", "Meta")
 _TENSORS = (torch.Tensor, torch.nn.Parameter)  # not the tensors with which torch.compile traces
-_COMPOSITE = torch._C.DispatchKey.CompositeExplicitAutograd
 _convolution = torch.ops.aten.convolution.default
 _convolution_backward = torch.ops.aten.convolution_backward.default
 
@@ -61,4 +60,4 @@ def _run(operator: Any, tensor: Any, *arguments: Any) -> Any:
             "PyTorch's own kernels compute the convolutions of tensors on the CPU, which cudnnpy.torch cannot serve: move "
             "the network and its inputs to a GPU. cudnnpy.torch.stats() counts such calls"
         )
-    return operator._op_dk(_COMPOSITE, tensor, *arguments)
+    return operator._op_dk(KEY, tensor, *arguments)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from itertools import compress
+from typing import Any, TypeAlias
 
 from torch import OutOfMemoryError
 
@@ -38,6 +39,7 @@ _MAX_ELEMENTS = (1 << 31) - 1  # PyTorch splits the batch of larger tensors
 _MIN_VOLUME_ELEMENTS = 1 << 18
 _MAX_FILTER_ELEMENTS = 80
 _ALIGNMENT = 16  # bytes: of tensors on the meta device
+Run: TypeAlias = Callable[[], object]  # runs an operation
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -161,7 +163,7 @@ class Planner:
         is_large = math.prod(w_shape[2:]) > _MAX_FILTER_ELEMENTS
         return is_large and name != "backward_filter" and not _are_timed(self._options)
 
-    def check_speed(self, x: Any, name: str, planned: Callable[[], object], kernel: Callable[[], object]) -> None:
+    def check_speed(self, x: Any, name: str, planned: Run, kernel: Run) -> None:
         """Raise FallbackError if PyTorch's own depthwise kernel is faster than a plan."""
         if self.format.is_depthwise:
             check_speed(self._options, x, name, planned, kernel, fallback_stats.DEPTHWISE)
@@ -184,12 +186,9 @@ def planned_operation(
 
     size = planned.workspace_size
     make_workspace = maker(TensorSpec((size,), "uint8", (1,))) if size else None
-    if isinstance(made, TensorSpec):
-        return PlannedOperation(name, launcher, maker(made), make_workspace, library.current_stream)
-    makers = [maker(spec) for spec in made]
-    return PlannedOperation(
-        name, launcher, lambda: tuple([make() for make in makers]), make_workspace, library.current_stream
-    )
+    makers = [maker(spec) for spec in ((made,) if isinstance(made, TensorSpec) else made)]
+    make_result = makers[0] if isinstance(made, TensorSpec) else lambda: tuple([make() for make in makers])
+    return PlannedOperation(name, launcher, make_result, make_workspace, library.current_stream)
 
 
 def _are_timed(options: dict[str, Any]) -> bool:
@@ -197,14 +196,7 @@ def _are_timed(options: dict[str, Any]) -> bool:
     return options["prefer"] == "autotune" and not options["deterministic"]
 
 
-def check_speed(
-    options: dict[str, Any],
-    x: Any,
-    name: str,
-    planned: Callable[[], object],
-    kernel: Callable[[], object],
-    reason: str,
-) -> None:
+def check_speed(options: dict[str, Any], x: Any, name: str, planned: Run, kernel: Run, reason: str) -> None:
     """Time a plan and PyTorch's own kernel, with options for it. Raises FallbackError with a reason if the kernel is faster."""
     if not _are_timed(options):
         return
@@ -282,26 +274,22 @@ def plan_backward(
     conversion = planner.format.conversion
     formats = conversion(dy), conversion(x), conversion(w, is_filter=True)
     dy, x, w = _copies(tensors, formats)
-    of_filter = (x, dy) if planner.is_transposed else (dy, x)
-    operations: list[PlannedOperation | None] = []
-    reasons: list[str] = []
-    for name, inputs, is_requested in (("backward_data", (dy, w), mask[0]), ("backward_filter", of_filter, mask[1])):
-        operation, reason = None, ""
-        if is_requested:
-            only = [name == "backward_data", name == "backward_filter", False]
-            kernel = partial(pytorch_kernels.convolution_backward, None, *tensors, None, *given, only)
-            try:
-                planned = planner.plan(name, tuple(x.shape), tuple(w.shape), *inputs)
-                planner.check_speed(x, name, partial(planned.run, *(one.data_ptr() for one in inputs)), kernel)
-                operation = planned
-            except PLANNING_ERRORS as error:
-                reason = reason_of(error)
-        operations.append(operation)
-        reasons.append(reason)
-    reason = next(filter(None, reasons), "")
-    if reason and not any(operations):
+    inputs = {"backward_data": (dy, w), "backward_filter": (x, dy) if planner.is_transposed else (dy, x)}
+    operations: dict[str, PlannedOperation] = {}
+    reasons: dict[str, str] = {}
+    for name in compress(inputs, mask):
+        only = [name == "backward_data", name == "backward_filter", False]
+        kernel = partial(pytorch_kernels.convolution_backward, None, *tensors, None, *given, only)
+        try:
+            planned = planner.plan(name, tuple(x.shape), tuple(w.shape), *inputs[name])
+            planner.check_speed(x, name, partial(planned.run, *(one.data_ptr() for one in inputs[name])), kernel)
+            operations[name] = planned
+        except PLANNING_ERRORS as error:
+            reasons[name] = reason_of(error)
+    reason = next(iter(reasons.values()), "")
+    if reason and not operations:
         raise FallbackError(reason)
-    dx, dw = operations
+    dx, dw = map(operations.get, inputs)
     axes = (0, *range(2, w.dim())) if mask[2] else None
-    fallback_mask = [*map(bool, reasons), False] if reason else None
+    fallback_mask = [*(name in reasons for name in inputs), False] if reason else None
     return Backward(dx, dw, axes, *formats, planner.is_transposed, fallback_mask, reason)

@@ -14,7 +14,7 @@ import torch
 from cudnnpy.torch.fallback_stats import FALLBACKS
 from cudnnpy.torch.settings import Flags
 
-_KEY = torch._C.DispatchKey.CompositeExplicitAutograd
+KEY = torch._C.DispatchKey.CompositeExplicitAutograd
 
 
 # A plan that takes up to this many times as long is used, since times of small kernels vary.
@@ -28,7 +28,7 @@ def _call(operator: Any, reason: str | None, tensor: Any, *arguments: Any) -> An
     if reason is not None:
         FALLBACKS[reason] += 1
     with torch.cuda.device_of(tensor):
-        return operator._op_dk(_KEY, tensor, *arguments)
+        return operator._op_dk(KEY, tensor, *arguments)
 
 
 convolution = partial(_call, torch.ops.aten._convolution.default)
