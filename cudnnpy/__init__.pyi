@@ -1,5 +1,5 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:80a98279f3350777ab04c009a7c094951a9d1ae81de385e9ecc5bde2df50c649
+# seal: sha256:71e19c917ba2a6d72b9f39533e1040e3a8aa1d8a128683d2af6cae44207f84e1
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors
@@ -42,8 +42,8 @@ from cudnnpy.cli.explain import explain as explain
 from cudnnpy.errors import CudnnError as CudnnError
 from cudnnpy.errors import NoAlgorithmError as NoAlgorithmError
 from cudnnpy.handle import Handle as Handle
-from cudnnpy.tuning.measurement_freeze import freeze as freeze
 from cudnnpy.tuning.profiles.device_profile import DeviceProfile as DeviceProfile
+from cudnnpy.tuning.recording import freeze as freeze
 from cudnnpy.tuning.recording import record as record
 
 _LAZY: dict[str, str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from ctypes import byref
 from dataclasses import dataclass
 from importlib import metadata
@@ -25,7 +25,7 @@ from cudnnpy.raw import _library
 from cudnnpy.raw._consistency import PARTS, unmet_parts
 from cudnnpy.raw._library_files import (
     REPLACED,
-    LibraryFile,
+    Library,
     Owners,
     files_elsewhere,
     files_to_load,
@@ -35,40 +35,14 @@ from cudnnpy.raw._library_files import (
 
 __all__ = ["Gpu", "Library", "Report", "UnavailableError", "is_available", "report", "why_unavailable"]
 
+Library.__module__ = __name__  # where users find it
+
 _FRAMEWORKS = ("ml-dtypes", "numba", "numba-cuda", "numpy", "tensorflow", "torch", "triton")
 _VERSION_CHECKS = ("Graph", "Ops", "Cnn", "Adv")
 
 
 class UnavailableError(CudnnError):
     """cuDNN cannot be used in this process. The message names the missing part and the remedy."""
-
-
-@dataclass(frozen=True)
-class Library:
-    """A file of cuDNN.
-
-    Attributes
-    ----------
-    name, path : str
-        The file.
-    version : str or None
-        The release, such as "9.28.0"; None if it is unknown.
-    origin : str
-        The wheel with its version, "conda", "system", the environment variable that leads to the file, such as
-        "LD_LIBRARY_PATH", or "another folder".
-
-    Examples
-    --------
-    >>> from cudnnpy import availability
-    >>> library, *_ = availability.report().libraries
-    >>> library.name
-    'libcudnn.so.9'
-    """
-
-    name: str
-    path: str
-    version: str | None
-    origin: str = ""
 
 
 @dataclass(frozen=True)
@@ -223,9 +197,8 @@ def report() -> Report:
     libcudnn = _library.file_to_load() if cudnn is None else raw.path()
     loaded = list(loaded_files(owners, None if cudnn is None else libcudnn))
     not_loaded = [] if libcudnn is None else list(files_to_load(libcudnn, loaded, owners))
-    libraries, others = _libraries(loaded), _libraries(not_loaded)
-    if libraries:
-        problems += _file_problems(libraries, owners, others)
+    if loaded:
+        problems += _file_problems(loaded, owners, not_loaded)
     driver = state.driver
     if driver and built_for and int(built_for.split(".")[0]) > int(driver.split(".")[0]):
         supported, built = driver.split(".")[0], built_for.split(".")[0]
@@ -236,23 +209,23 @@ def report() -> Report:
         )
     if why is not None and not any(problem in why or why in problem for problem in problems):
         problems.append(why)
-    gpus = tuple(map(_gpu, range(state.gpu_count)))
+    gpus, packages = tuple(map(_gpu, range(state.gpu_count))), _packages()
     return Report(
         system=_system(),
         python=f"{platform.python_version()} ({sys.executable})",
         package=f"{__version__} ({Path(__file__).resolve().parent})",
         cudnn=cudnn,
-        libraries=libraries,
-        not_loaded=others,
-        elsewhere=_libraries(files_elsewhere([*loaded, *not_loaded], owners)),
+        libraries=tuple(loaded),
+        not_loaded=tuple(not_loaded),
+        elsewhere=tuple(files_elsewhere([*loaded, *not_loaded], owners)),
         cudnn_built_for=built_for,
         driver=driver,
         runtime=state.runtime,
-        bindings=_distribution("cuda-bindings"),
-        core=_distribution("cuda-core"),
+        bindings=packages.get("cuda-bindings"),
+        core=packages.get("cuda-core"),
         gpus=gpus,
         launches=tuple(map(_launches, gpus)) if why is None else (),
-        packages=_packages(),
+        packages=packages,
         problems=tuple(problems),
         why_unavailable=why,
     )
@@ -306,13 +279,6 @@ def _launches(gpu: Gpu) -> str:
     return f"by cuDNN ({why})" if why else "direct, where they are verified"
 
 
-def _distribution(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def _system() -> str:
     """Return the operating system, the architecture of the processor and the C library."""
     library = " ".join(platform.libc_ver()).strip()
@@ -321,16 +287,12 @@ def _system() -> str:
 
 def _packages() -> dict[str, str]:
     """Return the installed packages that matter for compatibility, by name."""
-    versions = {}
+    versions: dict[str, str] = {}
     for distribution in metadata.distributions():
         name = str(distribution.metadata["Name"] or "").lower().replace("_", "-")
         if name in _FRAMEWORKS or name.startswith(("nvidia-", "cuda-", "cupy", "jax")):
-            versions[name] = distribution.version
+            versions.setdefault(name, distribution.version)  # the first one is imported
     return dict(sorted(versions.items()))
-
-
-def _libraries(files: Iterable[LibraryFile]) -> tuple[Library, ...]:
-    return tuple(Library(*file) for file in files)
 
 
 def _groups(libraries: Iterable[Library]) -> dict[tuple[str, str, str], list[str]]:
@@ -342,7 +304,7 @@ def _groups(libraries: Iterable[Library]) -> dict[tuple[str, str, str], list[str
     return groups
 
 
-def _file_problems(libraries: tuple[Library, ...], owners: Owners, later: tuple[Library, ...] = ()) -> Iterator[str]:
+def _file_problems(libraries: Sequence[Library], owners: Owners, later: Sequence[Library] = ()) -> Iterator[str]:
     """Yield the problems of the files that are loaded, and of those that are loaded later.
 
     These are several folders, releases or wheels, and files that were replaced.

@@ -60,12 +60,15 @@ def short_names(kind: type[_Enum]) -> dict[str, _Enum]:
 
 @cache
 def _short_names(kind: type[IntEnum]) -> dict[str, Any]:
-    words = {name: name.split("_") for name in kind.__members__}
-    shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*words.values(), strict=False)))
-    shared = min(shared, min(map(len, words.values())) - 1)
-    return {
-        _RENAMED.get(name, "_".join(words[name][shared:]).lower()): member for name, member in kind.__members__.items()
-    }
+    return dict(zip(shortened(list(kind.__members__)), kind.__members__.values(), strict=True))
+
+
+def shortened(names_of_c: list[str]) -> list[str]:
+    """Return the short names of the enumerators of an enum."""
+    words = [name.split("_") for name in names_of_c]
+    shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*words, strict=False)))
+    shared = min(shared, min(map(len, words)) - 1)
+    return [_RENAMED.get(name, "_".join(parts[shared:]).lower()) for name, parts in zip(names_of_c, words, strict=True)]
 
 
 def short_name(member: IntEnum) -> str:

@@ -16,61 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, SupportsInt, TypeAlias, TypeVar
 
+from cudnnpy import _enumerator_names
+
 if TYPE_CHECKING:
     from ctypes import c_void_p
 
-__all__ = [
-    "ActivationMode",
-    "Array",
-    "ArrayT",
-    "AttentionLayout",
-    "AttentionOperation",
-    "CausalMask",
-    "ComputeDtype",
-    "ConvolutionActivation",
-    "ConvolutionAlgorithm",
-    "ConvolutionMode",
-    "ConvolutionOperation",
-    "CudnnPoolingMode",
-    "DataType",
-    "Device",
-    "Dtype",
-    "DtypeName",
-    "ElementName",
-    "FusedActivation",
-    "FusedOperations",
-    "IndicesType",
-    "Layout",
-    "MathType",
-    "MemoryLayout",
-    "NormalizationActivation",
-    "NormalizationMode",
-    "Padding",
-    "PaddingName",
-    "PerAxis",
-    "PointwiseMode",
-    "Policy",
-    "PoolingMode",
-    "Preference",
-    "ReduceIndices",
-    "ReduceOperation",
-    "ResampleMode",
-    "Shape",
-    "SoftmaxAlgorithm",
-    "SoftmaxMode",
-    "Stream",
-    "SupportsCudaArrayInterface",
-    "SupportsCudaStream",
-    "SupportsDLPack",
-    "SupportsDeviceId",
-    "SupportsDtypeName",
-    "SupportsHandle",
-    "SupportsToList",
-    "TensorFormat",
-    "TensorOperation",
-    "GraphNormalization",
-]
-
+_IMPORTED = frozenset(globals())
 
 # Arrays
 
@@ -241,32 +192,7 @@ ComputeDtype: TypeAlias = (
 )
 """The data type in which the products of a convolution are summed."""
 
-DataType: TypeAlias = Literal[
-    "float32",
-    "float64",
-    "float16",
-    "int8",
-    "int32",
-    "int8x4",
-    "uint8",
-    "uint8x4",
-    "int8x32",
-    "bfloat16",
-    "int64",
-    "packed_bool",
-    "float8_e4m3fn",
-    "float8_e5m2",
-    "fast_float_for_fp8",
-    "float8_e8m0fnu",
-    "float4_e2m1fn",
-    "int4",
-    "uint4",
-    "uint32",
-    "complex64",
-    "complex128",
-    "bool",
-    "fp8_e5m3",
-]
+DataType: TypeAlias = _enumerator_names.DataTypeName
 """cudnnDataType_t: the data types of tensor descriptors."""
 
 
@@ -313,7 +239,7 @@ ConvolutionActivation: TypeAlias = Literal["identity", "relu", "sigmoid", "tanh"
 FusedActivation: TypeAlias = Literal["relu", "sigmoid", "tanh", "elu", "swish"]
 """Activations of FusedConvolution."""
 
-ActivationMode: TypeAlias = Literal["sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity", "swish"]
+ActivationMode: TypeAlias = _enumerator_names.ActivationModeName
 """cudnnActivationMode_t: the modes of Activation."""
 
 CudnnPoolingMode: TypeAlias = Literal["max", "max_deterministic", "average_include_padding", "average_exclude_padding"]
@@ -331,7 +257,7 @@ AttentionLayout: TypeAlias = Literal["BHSD", "BSHD"]
 CausalMask: TypeAlias = bool | Literal["bottom_right"]
 """Whether Attention has a causal mask, and that it ends at the last key ("bottom_right")."""
 
-SoftmaxAlgorithm: TypeAlias = Literal["fast", "accurate", "log"]
+SoftmaxAlgorithm: TypeAlias = _enumerator_names.SoftmaxAlgorithmName
 """cudnnSoftmaxAlgorithm_t: the algorithms of Softmax."""
 
 SoftmaxMode: TypeAlias = Literal["channel", "instance"]
@@ -343,104 +269,41 @@ NormalizationMode: TypeAlias = Literal["spatial", "per_activation"]
 NormalizationActivation: TypeAlias = Literal["relu"]
 """Activations of BatchNormalization."""
 
-ReduceOperation: TypeAlias = Literal["add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros"]
+ReduceOperation: TypeAlias = _enumerator_names.ReduceTensorOpName
 """cudnnReduceTensorOp_t: the reductions of ReduceTensorDescriptor and Graph.reduction."""
 
 
 # Names of other enumerators, for cudnnpy.descriptors and cudnnpy.Graph
 
-TensorFormat: TypeAlias = Literal["nchw", "nhwc", "nchw_vect_c"]
+TensorFormat: TypeAlias = _enumerator_names.TensorFormatName
 """cudnnTensorFormat_t: the memory format of a tensor or filter descriptor."""
 
-MathType: TypeAlias = Literal["default_math", "tensor_op_math", "tensor_op_math_allow_conversion", "fma_math"]
+MathType: TypeAlias = _enumerator_names.MathTypeName
 """cudnnMathType_t: which instructions a convolution descriptor allows."""
 
-TensorOperation: TypeAlias = Literal["add", "mul", "min", "max", "sqrt", "not"]
+TensorOperation: TypeAlias = _enumerator_names.OpTensorOpName
 """cudnnOpTensorOp_t: the operations of OpTensorDescriptor."""
 
-ReduceIndices: TypeAlias = Literal["no_indices", "flattened_indices"]
+ReduceIndices: TypeAlias = _enumerator_names.ReduceTensorIndicesName
 """cudnnReduceTensorIndices_t: whether a minimum or maximum comes with its position."""
 
-IndicesType: TypeAlias = Literal["32bit_indices", "64bit_indices", "16bit_indices", "8bit_indices"]
+IndicesType: TypeAlias = _enumerator_names.IndicesTypeName
 """cudnnIndicesType_t: the integers that such a position is written in."""
 
-FusedOperations: TypeAlias = Literal[
-    "scale_bias_activation_conv_bnstats",
-    "scale_bias_activation_wgrad",
-    "bn_finalize_statistics_training",
-    "bn_finalize_statistics_inference",
-    "conv_scale_bias_add_activation",
-    "scale_bias_add_activation_gen_bitmask",
-    "dactivation_fork_dbatchnorm",
-]
+FusedOperations: TypeAlias = _enumerator_names.FusedOpsName
 """cudnnFusedOps_t: the operations of FusedOpsPlan and its parameter packs."""
 
-PointwiseMode: TypeAlias = Literal[
-    "add",
-    "add_square",
-    "div",
-    "max",
-    "min",
-    "mod",
-    "mul",
-    "pow",
-    "sub",
-    "abs",
-    "ceil",
-    "cos",
-    "exp",
-    "floor",
-    "log",
-    "neg",
-    "rsqrt",
-    "sin",
-    "sqrt",
-    "tan",
-    "erf",
-    "identity",
-    "reciprocal",
-    "atan2",
-    "floor_mod",
-    "relu_fwd",
-    "tanh_fwd",
-    "sigmoid_fwd",
-    "elu_fwd",
-    "gelu_fwd",
-    "softplus_fwd",
-    "swish_fwd",
-    "gelu_approx_tanh_fwd",
-    "relu_bwd",
-    "tanh_bwd",
-    "sigmoid_bwd",
-    "elu_bwd",
-    "gelu_bwd",
-    "softplus_bwd",
-    "swish_bwd",
-    "gelu_approx_tanh_bwd",
-    "cmp_eq",
-    "cmp_neq",
-    "cmp_gt",
-    "cmp_ge",
-    "cmp_lt",
-    "cmp_le",
-    "logical_and",
-    "logical_or",
-    "logical_not",
-    "gen_index",
-    "binary_select",
-]
+PointwiseMode: TypeAlias = _enumerator_names.PointwiseModeName
 """cudnnPointwiseMode_t: the elementwise operations of Graph.pointwise."""
 
-ResampleMode: TypeAlias = Literal[
-    "nearest", "bilinear", "avgpool", "avgpool_include_padding", "avgpool_exclude_padding", "maxpool"
-]
+ResampleMode: TypeAlias = _enumerator_names.ResampleModeName
 """cudnnResampleMode_t: the modes of Graph.resample."""
 
-GraphNormalization: TypeAlias = Literal[
-    "layer_norm", "instance_norm", "batch_norm", "group_norm", "rms_norm", "ada_layer_norm"
-]
+GraphNormalization: TypeAlias = _enumerator_names.BackendNormModeName
 """cudnnBackendNormMode_t: the modes of Graph.normalization."""
+
+__all__ = sorted(name for name in globals().keys() - _IMPORTED if not name.startswith("_"))  # noqa: PLE0605
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

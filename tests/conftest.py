@@ -46,7 +46,6 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(autouse=True)
 def initial_state(request: pytest.FixtureRequest) -> Iterator[None]:
     """Give each test the state of a new process: caches, settings, stores. A GPU test has the handles and memory of others."""
-    os.environ.pop("CUDNNPY_STORED_CHOICES", None)  # which the benchmark sets
     yield
     reset("cudnnpy.tuning.store" if GPU_FOLDER in request.path.parents else "cudnnpy")
 

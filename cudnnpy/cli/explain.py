@@ -205,11 +205,8 @@ def _why_not_stored(entry: Entry, options: PlanningOptions, limit: int, chooser:
     """Return why the stored choice is not taken, or ""."""
     if fault := chooser.left_out.get(entry.choice.name):
         return f"the stored choice is rejected: {fault}"
-    if options.prefer != "autotune":
-        if not levels.serves_all_preferences():
-            return f"the stored choice is left to autotune by {levels.PREFERENCES_VARIABLE}"
-        if not chooser.is_confirmed(entry):
-            return "the stored choice was not measured with this driver"
+    if options.prefer != "autotune" and not chooser.is_confirmed(entry):
+        return "the stored choice was not measured with this driver"
     size = entry.choice.workspace_size or 0
     if size > limit:
         return f"the stored choice needs {size:,} bytes of workspace, more than the limit of {limit:,}"

@@ -9,8 +9,9 @@ import glob
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from importlib import metadata
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from cudnnpy.raw import _library
 from cudnnpy.raw._consistency import parts_of, version_text
@@ -23,13 +24,32 @@ REPLACED = "replaced since it was loaded"  # an origin
 _DELETED = " (deleted)"  # the kernel's mark of a mapped file that is no longer there
 
 
-class LibraryFile(NamedTuple):
-    """A file of cuDNN: `version` is None if it is unknown, and `origin` is the reason why it is found."""
+@dataclass(frozen=True)
+class Library:
+    """A file of cuDNN.
+
+    Attributes
+    ----------
+    name, path : str
+        The file.
+    version : str or None
+        The release, such as "9.28.0"; None if it is unknown.
+    origin : str
+        The wheel with its version, "conda", "system", the environment variable that leads to the file, such as
+        "LD_LIBRARY_PATH", or "another folder".
+
+    Examples
+    --------
+    >>> from cudnnpy import availability
+    >>> library, *_ = availability.report().libraries
+    >>> library.name
+    'libcudnn.so.9'
+    """
 
     name: str
     path: str
     version: str | None
-    origin: str
+    origin: str = ""
 
 
 def owners_of_files() -> Owners:
@@ -45,7 +65,7 @@ def owners_of_files() -> Owners:
     return owners
 
 
-def loaded_files(owners: Owners, first: str | None) -> Iterator[LibraryFile]:
+def loaded_files(owners: Owners, first: str | None) -> Iterator[Library]:
     """Yield the files of cuDNN in this process's memory map, whoever loaded them. `first`, if it is loaded, comes first."""
     paths: dict[str, str] = {} if first is None else {os.path.realpath(first): first}
     with open("/proc/self/maps", errors="surrogateescape") as maps:
@@ -57,10 +77,10 @@ def loaded_files(owners: Owners, first: str | None) -> Iterator[LibraryFile]:
                     paths[real] = path
     for path in paths.values():
         file = _library_file(path, owners)
-        yield file._replace(version=version_text(_library.version())) if file.path == first else file
+        yield replace(file, version=version_text(_library.version())) if file.path == first else file
 
 
-def files_to_load(file: str, loaded: list[LibraryFile], owners: Owners) -> Iterator[LibraryFile]:
+def files_to_load(file: str, loaded: list[Library], owners: Owners) -> Iterator[Library]:
     """Yield the parts of a libcudnn, and itself, unless a file of their name is loaded: later calls of cuDNN load them."""
     names = {other.name for other in loaded}
     for path in (file, *(part.path for _name, part in parts_of(file))):
@@ -68,7 +88,7 @@ def files_to_load(file: str, loaded: list[LibraryFile], owners: Owners) -> Itera
             yield _library_file(path, owners)
 
 
-def files_elsewhere(used: list[LibraryFile], owners: Owners) -> Iterator[LibraryFile]:
+def files_elsewhere(used: list[Library], owners: Owners) -> Iterator[Library]:
     """Yield the files of cuDNN in the other places that are searched, which another program may load."""
     known = {os.path.realpath(other.path) for other in used}
     for folder in dict.fromkeys(folder for _origin, folder in places("libcudnn.so.9")):
@@ -78,11 +98,11 @@ def files_elsewhere(used: list[LibraryFile], owners: Owners) -> Iterator[Library
                 yield _library_file(path, owners)
 
 
-def _library_file(path: str, owners: Owners) -> LibraryFile:
+def _library_file(path: str, owners: Owners) -> Library:
     name = os.path.basename(path)
     if path.endswith(_DELETED):
-        return LibraryFile(name.removesuffix(_DELETED), path.removesuffix(_DELETED), None, REPLACED)
-    return LibraryFile(name, path, _version(path, owners), _origin(path, owners))
+        return Library(name.removesuffix(_DELETED), path.removesuffix(_DELETED), None, REPLACED)
+    return Library(name, path, _version(path, owners), _origin(path, owners))
 
 
 def _version(path: str, owners: Owners) -> str | None:

@@ -22,7 +22,7 @@ from cudnnpy.torch.fallback_stats import FALLBACKS
 from cudnnpy.torch.planned_operations import PlannedOperation
 from cudnnpy.torch.planning import LAUNCH_ERRORS, FallbackError, plan_and_cache, record_launch_failure
 from cudnnpy.torch.pytorch_kernels import flags
-from cudnnpy.torch.settings import ACTIVE, Settings
+from cudnnpy.torch.settings import ACTIVE, Flags, Settings
 
 ROADS = ("flash", "efficient", "cudnn")
 _INPUTS = {
@@ -127,15 +127,14 @@ def _launch(planned: PlannedOperation, tensors: tuple[Any, ...]) -> tuple[Any, .
 
 
 def plan_attention(
-    settings: Settings, tensors: tuple[Any, ...], given: _Given, now: planning.Flags, kernel: Callable[[], Any]
+    settings: Settings, tensors: tuple[Any, ...], given: _Given, now: Flags, kernel: Callable[[], Any]
 ) -> PlannedOperation:
     """Plan attention, or its gradients. Raises FallbackError, or what planning raises."""
     arrays = {
         name: tensor for name, tensor in zip(_INPUTS[given.operation], tensors, strict=True) if tensor is not None
     }
     q, k, v = (arrays[name] for name in "qkv")
-    benchmark, deterministic, enabled, tf32 = now
-    planning.check(enabled, q, k, v)
+    planning.check(now, q, k, v)
     dtype = str(q.dtype).removeprefix("torch.")
     if given.reason:
         raise FallbackError(given.reason)
@@ -159,15 +158,15 @@ def plan_attention(
         results["statistics"] = TensorSpec(shape, "float32", packed_strides(shape))
     # causal: flash has the last query at the last key, the others the first query at the first key
     causal: Any = "bottom_right" if given.is_causal and given.road == "flash" else given.is_causal
-    options = settings.options(benchmark, deterministic, tf32)
+    options = settings.options(now)
     layer = Attention(causal=causal, scale=given.scale, **options)
     addresses = {argument: address for argument, (address, _) in operands.items()}
     call = Call(specs, addresses, device, 0, arrays)
     planned = planning.planned_operation(
         given.operation, call, lambda call: getattr(layer, name)(call, has_last), q, tuple(results.values())
     )
-    if options["prefer"] == "autotune" and not options["deterministic"]:
-        planning.check_speed(q, given.operation, partial(_launch, planned, tensors), kernel, fallback_stats.ATTENTION)
+    run = partial(_launch, planned, tensors)
+    planning.check_speed(options, q, given.operation, run, kernel, fallback_stats.ATTENTION)
     return planned
 
 

@@ -18,13 +18,12 @@ from cudnnpy._core.caller_warning import warn
 from cudnnpy._process.cuda_state import has_driver
 from cudnnpy.torch.fallback_stats import FALLBACKS, HOST
 from cudnnpy.torch.planning import PLANNING_ERRORS, plan_backward, plan_forward
-from cudnnpy.torch.pytorch_kernels import flags
+from cudnnpy.torch.pytorch_kernels import KEY, flags
 from cudnnpy.torch.settings import ACTIVE
 from cudnnpy.tuning.recording import Recording
 
 KEYS = ("CPU", "Meta")
 _TENSORS = (torch.Tensor, torch.nn.Parameter)  # not the tensors with which torch.compile traces
-_COMPOSITE = torch._C.DispatchKey.CompositeExplicitAutograd
 _convolution = torch.ops.aten.convolution.default
 _convolution_backward = torch.ops.aten.convolution_backward.default
 
@@ -53,13 +52,12 @@ def _record(plan: Callable[..., Any], tensors: tuple[Any, ...], geometry: Any, *
 
 def _run(operator: Any, tensor: Any, *arguments: Any) -> Any:
     """Run PyTorch's kernel of an operator for the device of its first tensor. Count calls on the CPU, and warn of the first."""
-    if not tensor.is_meta:
-        FALLBACKS[HOST] += 1
-        if FALLBACKS[HOST] == 1 and has_driver() and not Recording.is_open():  # without a driver, `enable` has warned
-            warn(
-                "PyTorch's own kernels compute the convolutions of tensors on the CPU, which cudnnpy.torch cannot serve: move "
-                "the network and its inputs to a GPU. cudnnpy.torch.stats() counts such calls"
-            )
-    else:
+    if tensor.is_meta:
         return meta_table[operator](tensor, *arguments)
-    return operator._op_dk(_COMPOSITE, tensor, *arguments)
+    FALLBACKS[HOST] += 1
+    if FALLBACKS[HOST] == 1 and has_driver() and not Recording.is_open():  # without a driver, `enable` has warned
+        warn(
+            "PyTorch's own kernels compute the convolutions of tensors on the CPU, which cudnnpy.torch cannot serve: move "
+            "the network and its inputs to a GPU. cudnnpy.torch.stats() counts such calls"
+        )
+    return operator._op_dk(KEY, tensor, *arguments)

@@ -11,33 +11,14 @@ from typing import Any
 from cudnnpy._launch.plan_cache import lookup
 from cudnnpy.torch import pytorch_kernels
 from cudnnpy.torch.planned_operations import Backward, Forward
-from cudnnpy.torch.planning import (
-    LAUNCH_ERRORS,
-    plan_and_cache,
-    plan_backward,
-    plan_forward,
-    record_launch_failure,
-)
+from cudnnpy.torch.planning import LAUNCH_ERRORS, plan_and_cache, plan_backward, plan_forward, record_launch_failure
 from cudnnpy.torch.pytorch_kernels import flags
 from cudnnpy.torch.settings import ACTIVE
 
 
-def convolution(
-    x: Any,
-    w: Any,
-    bias: Any,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    transposed: bool,
-    output_padding: list[int],
-    groups: int,
-    benchmark: bool,
-    deterministic: bool,
-    enabled: bool,
-    tf32: bool,
-) -> Any:
+def convolution(x: Any, w: Any, bias: Any, *given: Any) -> Any:
     """Run aten::_convolution: a convolution or a transposed convolution, with a bias or without (None)."""
+    stride, padding, dilation, transposed, output_padding, groups, benchmark, deterministic, enabled, tf32 = given
     at_x, at_w = x.data_ptr(), w.data_ptr()
     bits = at_x | at_w
     # one flat tuple is the fastest to make and to hash, in every call
@@ -53,34 +34,18 @@ def convolution(
         key += (_alignments(x, w, bias),)
     cached: Forward | str | None = lookup(key)
     if cached is None:
-        geometry = stride, padding, dilation, transposed, output_padding, groups
-        cached = plan_and_cache(key, plan_forward, (x, w, bias), geometry, (benchmark, deterministic, enabled, tf32))
+        cached = plan_and_cache(key, plan_forward, (x, w, bias), given[:-4], given[-4:])
     if isinstance(cached, Forward):
         try:
             return cached.run(x, w, bias, at_x, at_w)
         except LAUNCH_ERRORS as error:
-            reason = record_launch_failure(key, error)
-    else:
-        reason = cached
-    rest = stride, padding, dilation, transposed, output_padding, groups, benchmark, deterministic, enabled, tf32
-    return pytorch_kernels.convolution(reason, x, w, bias, *rest)
+            cached = record_launch_failure(key, error)
+    return pytorch_kernels.convolution(cached, x, w, bias, *given)
 
 
-def convolution_backward(
-    dy: Any,
-    x: Any,
-    w: Any,
-    bias_sizes: list[int] | None,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    transposed: bool,
-    output_padding: list[int],
-    groups: int,
-    mask: list[bool],
-) -> tuple[Any, Any, Any]:
-    """Run aten::convolution_backward: the gradients with respect to input, filter and bias that `mask` selects."""
-    geometry = stride, padding, dilation, transposed, output_padding, groups
+def convolution_backward(dy: Any, x: Any, w: Any, bias_sizes: list[int] | None, *given: Any) -> Any:
+    """Run aten::convolution_backward: the gradients with respect to input, filter and bias that the mask selects."""
+    stride, padding, dilation, transposed, output_padding, groups, mask = given
     at_dy, at_x, at_w = dy.data_ptr(), x.data_ptr(), w.data_ptr()
     now = flags(x.dtype)
     key: tuple[Any, ...] = (
@@ -92,15 +57,13 @@ def convolution_backward(
         key += (_alignments(dy, x, w),)
     cached: Backward | str | None = lookup(key)
     if cached is None:
-        cached = plan_and_cache(key, plan_backward, (dy, x, w), geometry, now, mask)
+        cached = plan_and_cache(key, plan_backward, (dy, x, w), given[:-1], now, mask)
     if isinstance(cached, Backward):
         try:
-            return cached.run(dy, x, w, at_dy, at_x, at_w, bias_sizes, geometry)
+            return cached.run(dy, x, w, at_dy, at_x, at_w, bias_sizes, given[:-1])
         except LAUNCH_ERRORS as error:
-            reason = record_launch_failure(key, error)
-    else:
-        reason = cached
-    return pytorch_kernels.convolution_backward(reason, dy, x, w, bias_sizes, *geometry, mask)
+            cached = record_launch_failure(key, error)
+    return pytorch_kernels.convolution_backward(cached, dy, x, w, bias_sizes, *given)
 
 
 def _alignments(*tensors: Any) -> tuple[int, ...]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from itertools import compress
+from typing import Any, TypeAlias
 
 from torch import OutOfMemoryError
 
@@ -25,8 +26,8 @@ from cudnnpy.handle import on_device
 from cudnnpy.torch import fallback_stats, pytorch_kernels
 from cudnnpy.torch.fallback_stats import HANDLED
 from cudnnpy.torch.planned_operations import Backward, Forward, PlannedOperation, WorkspaceError
-from cudnnpy.torch.pytorch_kernels import ConvolutionFormat, format_of
-from cudnnpy.torch.settings import ACTIVE, Settings
+from cudnnpy.torch.pytorch_kernels import format_of
+from cudnnpy.torch.settings import ACTIVE, Flags, Settings
 from cudnnpy.tuning import recording
 
 _MAX_ELEMENTS = (1 << 31) - 1  # PyTorch splits the batch of larger tensors
@@ -38,10 +39,8 @@ _MAX_ELEMENTS = (1 << 31) - 1  # PyTorch splits the batch of larger tensors
 _MIN_VOLUME_ELEMENTS = 1 << 18
 _MAX_FILTER_ELEMENTS = 80
 _ALIGNMENT = 16  # bytes: of tensors on the meta device
+Run: TypeAlias = Callable[[], object]  # runs an operation
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
-
-# PyTorch's flags for a call: benchmark, deterministic, enabled, allow_tf32.
-Flags: TypeAlias = tuple[bool, bool, bool, bool]
 
 
 # Reasons
@@ -105,38 +104,21 @@ def record_launch_failure(key: tuple[Any, ...], error: Exception) -> str:
 # Plans
 
 
-class ConvolutionArguments(NamedTuple):
-    """The arguments of aten::convolution after the bias, with one element for each spatial axis."""
-
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    is_transposed: bool
-    output_padding: tuple[int, ...]
-    groups: int
-
-    @classmethod
-    def of(cls, given: Sequence[Any], rank: int) -> ConvolutionArguments:
-        """Return the arguments for `rank` spatial axes. PyTorch takes a single element for all of them."""
-        stride, padding, dilation, is_transposed, output_padding, groups = given
-        each = (tuple(one) * (rank if len(one) == 1 else 1) for one in (stride, padding, dilation, output_padding))
-        strides, pads, spreads, extra = each
-        return cls(strides, pads, spreads, is_transposed, extra, groups)
-
-
 class Planner:
     """Plans the operations of a convolution for one geometry, set of options and memory format."""
 
-    def __init__(
-        self, geometry: ConvolutionArguments, options: dict[str, Any], memory_format: ConvolutionFormat
-    ) -> None:
-        self._format = memory_format
-        is_timed = options["prefer"] == "autotune" and not options["deterministic"]  # times differ between processes
-        self._compares = is_timed and memory_format.is_depthwise
+    def __init__(self, settings: Settings, x: Any, w: Any, bias: Any, given: Sequence[Any], now: Flags) -> None:
+        stride, padding, dilation, self.is_transposed, output_padding, self.groups = given
+        self.format, self._options = format_of(x, w, bias, given), settings.options(now)
+
+        def each(elements: Sequence[int]) -> tuple[int, ...]:  # PyTorch takes a single element for all axes
+            return tuple(elements) * (w.dim() - 2 if len(elements) == 1 else 1)
+
+        arguments: dict[str, Any] = {"stride": each(stride), "padding": each(padding), "dilation": each(dilation)}
+        arguments |= {"groups": self.groups, **self._options}
         self._layer: Convolution | ConvolutionTranspose
-        arguments = {name: getattr(geometry, name) for name in ("stride", "padding", "dilation", "groups")} | options
-        if geometry.is_transposed:
-            self._layer = ConvolutionTranspose(**arguments, output_padding=geometry.output_padding)
+        if self.is_transposed:
+            self._layer = ConvolutionTranspose(**arguments, output_padding=each(output_padding))
         else:
             self._layer = Convolution(**arguments)
 
@@ -159,7 +141,7 @@ class Planner:
         operands = {argument: _read(array, argument) for argument, array in arrays.items()}
         device: int = operands[names[0]][1][3]
         specs = specs_of(operands, device, names[0])
-        strides = self._format.strides(shape)
+        strides = self.format.strides(shape)
         out = specs["out"] = TensorSpec(shape, specs[names[0]].dtype, strides)
         if max(math.prod(spec.shape) for spec in specs.values()) > _MAX_ELEMENTS:
             raise FallbackError(fallback_stats.LARGE)
@@ -174,15 +156,17 @@ class Planner:
 
     def _is_known_slower(self, name: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> bool:
         """Return whether PyTorch's own depthwise kernel is known to be faster; large filters are measured with "autotune"."""
-        if self._format.is_depthwise_3d:
+        if not self.format.is_depthwise or len(w_shape) == 3:
+            return False
+        if len(w_shape) == 5:
             return math.prod(x_shape) >= _MIN_VOLUME_ELEMENTS
-        is_large = len(w_shape) == 4 and math.prod(w_shape[2:]) > _MAX_FILTER_ELEMENTS
-        return self._format.is_depthwise and is_large and name != "backward_filter" and not self._compares
+        is_large = math.prod(w_shape[2:]) > _MAX_FILTER_ELEMENTS
+        return is_large and name != "backward_filter" and not _are_timed(self._options)
 
-    def check_speed(self, x: Any, name: str, planned: Callable[[], object], kernel: Callable[[], object]) -> None:
-        """Raise FallbackError if PyTorch's own depthwise kernel is faster than a plan. With "autotune", both are timed."""
-        if self._compares:
-            check_speed(x, name, planned, kernel, fallback_stats.DEPTHWISE)
+    def check_speed(self, x: Any, name: str, planned: Run, kernel: Run) -> None:
+        """Raise FallbackError if PyTorch's own depthwise kernel is faster than a plan."""
+        if self.format.is_depthwise:
+            check_speed(self._options, x, name, planned, kernel, fallback_stats.DEPTHWISE)
 
 
 def planned_operation(
@@ -202,16 +186,20 @@ def planned_operation(
 
     size = planned.workspace_size
     make_workspace = maker(TensorSpec((size,), "uint8", (1,))) if size else None
-    if isinstance(made, TensorSpec):
-        return PlannedOperation(name, launcher, maker(made), make_workspace, library.current_stream)
-    makers = [maker(spec) for spec in made]
-    return PlannedOperation(
-        name, launcher, lambda: tuple([make() for make in makers]), make_workspace, library.current_stream
-    )
+    makers = [maker(spec) for spec in ((made,) if isinstance(made, TensorSpec) else made)]
+    make_result = makers[0] if isinstance(made, TensorSpec) else lambda: tuple([make() for make in makers])
+    return PlannedOperation(name, launcher, make_result, make_workspace, library.current_stream)
 
 
-def check_speed(x: Any, name: str, planned: Callable[[], object], kernel: Callable[[], object], reason: str) -> None:
-    """Time a plan and PyTorch's own kernel. Raises FallbackError with a reason if the kernel is faster."""
+def _are_timed(options: dict[str, Any]) -> bool:
+    """Return whether plans are timed beside PyTorch's kernels. Times, and so results, differ between processes."""
+    return options["prefer"] == "autotune" and not options["deterministic"]
+
+
+def check_speed(options: dict[str, Any], x: Any, name: str, planned: Run, kernel: Run, reason: str) -> None:
+    """Time a plan and PyTorch's own kernel, with options for it. Raises FallbackError with a reason if the kernel is faster."""
+    if not _are_timed(options):
+        return
     is_slower = pytorch_kernels.is_faster(kernel, planned, x)
     HANDLED[name] -= pytorch_kernels.COMPARISON_RUNS
     if is_slower:
@@ -225,9 +213,9 @@ def _read(tensor: Any, argument: str) -> tuple[int, ArrayMetadata]:
     return read(tensor, argument)
 
 
-def check(enabled: bool, *tensors: Any) -> None:
+def check(now: Flags, *tensors: Any) -> None:
     """Raise FallbackError unless cuDNN is enabled, and the tensors are not empty, on one device and of one supported type."""
-    if not enabled:
+    if not now[2]:
         raise FallbackError(fallback_stats.CUDNN_OFF)
     dtype, device = tensors[0].dtype, tensors[0].device
     if str(dtype).removeprefix("torch.") not in _FLOATS:
@@ -249,35 +237,28 @@ def _copies(tensors: tuple[Any, ...], formats: tuple[Any, ...]) -> list[Any]:
 def plan_forward(settings: Settings, tensors: tuple[Any, Any, Any], given: Sequence[Any], now: Flags) -> Forward:
     """Plan aten::_convolution for x, w and bias. `given` are the arguments after them up to the flags."""
     x, w, bias = tensors
-    benchmark, deterministic, enabled, tf32 = now
-    check(enabled, x, w, *(() if bias is None else (bias,)))
-    memory_format = format_of(x, w, bias, given)
-    formats = memory_format.conversion(x), memory_format.conversion(w, is_filter=True)
-    geometry = ConvolutionArguments.of(given, w.dim() - 2)
-    planner = Planner(geometry, settings.options(benchmark, deterministic, tf32), memory_format)
+    check(now, *(tensor for tensor in tensors if tensor is not None))
+    planner = Planner(settings, x, w, bias, given, now)
+    formats = planner.format.conversion(x), planner.format.conversion(w, is_filter=True)
     inputs, bias_shape = _copies((x, w), formats), None
-    if bias is not None and bias.is_contiguous() and _fuses_bias(geometry, memory_format):
+    if bias is not None and bias.is_contiguous() and _fuses_bias(planner):
         inputs.append(bias)
     elif bias is not None:
         bias_shape = (1, bias.numel(), *(1,) * (w.dim() - 2))
     planned = Forward(planner.plan("forward", tuple(x.shape), tuple(w.shape), *inputs), *formats, bias_shape)
-    planner.check_speed(
-        x,
-        "forward",
-        partial(planned.run, x, w, bias, x.data_ptr(), w.data_ptr()),
-        partial(pytorch_kernels.convolution, None, x, w, bias, *given, *now),
-    )
+    run = partial(planned.run, x, w, bias, x.data_ptr(), w.data_ptr())
+    planner.check_speed(x, "forward", run, partial(pytorch_kernels.convolution, None, x, w, bias, *given, *now))
     return planned
 
 
-def _fuses_bias(geometry: ConvolutionArguments, memory_format: ConvolutionFormat) -> bool:
+def _fuses_bias(planner: Planner) -> bool:
     """Return whether the plan adds the bias. Otherwise PyTorch adds it to the result, as its own kernel does.
 
     Measured on an H200 with cuDNN 9.19, for 18 problems in each of six combinations of data type and memory format: channels
     last, a fused bias saves a pass over the result; channels first, fused plans of 1x1 filters take up to twice as long,
     and fused plans with groups take up to 13 times as long in both formats.
     """
-    return geometry.groups == 1 and memory_format.is_channels_last
+    return planner.groups == 1 and planner.format.is_channels_last
 
 
 def plan_backward(
@@ -288,33 +269,27 @@ def plan_backward(
     A gradient that cannot be planned falls back to PyTorch's kernel. Raises FallbackError if no gradient can be planned.
     """
     dy, x, w = tensors
-    benchmark, deterministic, enabled, tf32 = now
-    check(enabled, dy, x, w)
-    memory_format = format_of(x, w, None, given)
-    formats = memory_format.conversion(dy), memory_format.conversion(x), memory_format.conversion(w, is_filter=True)
+    check(now, dy, x, w)
+    planner = Planner(settings, x, w, None, given, now)
+    conversion = planner.format.conversion
+    formats = conversion(dy), conversion(x), conversion(w, is_filter=True)
     dy, x, w = _copies(tensors, formats)
-    geometry = ConvolutionArguments.of(given, w.dim() - 2)
-    planner = Planner(geometry, settings.options(benchmark, deterministic, tf32), memory_format)
-    of_filter = (x, dy) if geometry.is_transposed else (dy, x)
-    operations: list[PlannedOperation | None] = []
-    reasons: list[str] = []
-    for name, inputs, is_requested in (("backward_data", (dy, w), mask[0]), ("backward_filter", of_filter, mask[1])):
-        operation, reason = None, ""
-        if is_requested:
-            only = [name == "backward_data", name == "backward_filter", False]
-            kernel = partial(pytorch_kernels.convolution_backward, None, *tensors, None, *given, only)
-            try:
-                planned = planner.plan(name, tuple(x.shape), tuple(w.shape), *inputs)
-                planner.check_speed(x, name, partial(planned.run, *(one.data_ptr() for one in inputs)), kernel)
-                operation = planned
-            except PLANNING_ERRORS as error:
-                reason = reason_of(error)
-        operations.append(operation)
-        reasons.append(reason)
-    reason = next(filter(None, reasons), "")
-    if reason and not any(operations):
+    inputs = {"backward_data": (dy, w), "backward_filter": (x, dy) if planner.is_transposed else (dy, x)}
+    operations: dict[str, PlannedOperation] = {}
+    reasons: dict[str, str] = {}
+    for name in compress(inputs, mask):
+        only = [name == "backward_data", name == "backward_filter", False]
+        kernel = partial(pytorch_kernels.convolution_backward, None, *tensors, None, *given, only)
+        try:
+            planned = planner.plan(name, tuple(x.shape), tuple(w.shape), *inputs[name])
+            planner.check_speed(x, name, partial(planned.run, *(one.data_ptr() for one in inputs[name])), kernel)
+            operations[name] = planned
+        except PLANNING_ERRORS as error:
+            reasons[name] = reason_of(error)
+    reason = next(iter(reasons.values()), "")
+    if reason and not operations:
         raise FallbackError(reason)
-    dx, dw = operations
+    dx, dw = map(operations.get, inputs)
     axes = (0, *range(2, w.dim())) if mask[2] else None
-    fallback_mask = [*map(bool, reasons), False] if reason else None
-    return Backward(dx, dw, axes, *formats, geometry.is_transposed, fallback_mask, reason)
+    fallback_mask = [*(name in reasons for name in inputs), False] if reason else None
+    return Backward(dx, dw, axes, *formats, planner.is_transposed, fallback_mask, reason)

@@ -6,15 +6,15 @@ The kernels stay registered for the key CompositeExplicitAutograd, where they ar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
 from cudnnpy.torch.fallback_stats import FALLBACKS
+from cudnnpy.torch.settings import Flags
 
-_KEY = torch._C.DispatchKey.CompositeExplicitAutograd
-_convolution = torch.ops.aten._convolution.default
-_convolution_backward = torch.ops.aten.convolution_backward.default
+KEY = torch._C.DispatchKey.CompositeExplicitAutograd
 
 
 # A plan that takes up to this many times as long is used, since times of small kernels vary.
@@ -23,21 +23,16 @@ _ROUNDS, _RUNS = 2, 4
 COMPARISON_RUNS = _ROUNDS * (1 + _RUNS)  #: the runs of each side in a comparison
 
 
-def convolution(reason: str | None, x: Any, *arguments: Any) -> Any:
-    """Call PyTorch's kernel of aten::_convolution, and count the reason; None counts nothing."""
+def _call(operator: Any, reason: str | None, tensor: Any, *arguments: Any) -> Any:
+    """Call PyTorch's kernel of an operator, and count the reason; None counts nothing."""
     if reason is not None:
         FALLBACKS[reason] += 1
-    with torch.cuda.device_of(x):
-        return _convolution._op_dk(_KEY, x, *arguments)
+    with torch.cuda.device_of(tensor):
+        return operator._op_dk(KEY, tensor, *arguments)
 
 
-def convolution_backward(reason: str | None, dy: Any, *arguments: Any) -> tuple[Any, Any, Any]:
-    """Call PyTorch's kernel of aten::convolution_backward, and count the reason; None counts nothing."""
-    if reason is not None:
-        FALLBACKS[reason] += 1
-    with torch.cuda.device_of(dy):
-        gradients: tuple[Any, Any, Any] = _convolution_backward._op_dk(_KEY, dy, *arguments)
-        return gradients
+convolution = partial(_call, torch.ops.aten._convolution.default)
+convolution_backward = partial(_call, torch.ops.aten.convolution_backward.default)
 
 
 def is_faster(kernel: Callable[[], object], planned: Callable[[], object], x: Any) -> bool:
@@ -71,7 +66,7 @@ _enabled, _allow_tf32 = torch._C._get_cudnn_enabled, torch._C._get_cudnn_allow_t
 _float32 = torch.float32
 
 
-def flags(dtype: Any) -> tuple[bool, bool, bool, bool]:
+def flags(dtype: Any) -> Flags:
     """Return PyTorch's flags as aten::_convolution gets them: benchmark, deterministic, enabled, allow_tf32."""
     if dtype is not _float32:
         tf32 = True
@@ -101,14 +96,9 @@ class ConvolutionFormat(NamedTuple):
         return self.memory_format in (torch.channels_last, torch.channels_last_3d)
 
     @property
-    def is_depthwise_3d(self) -> bool:
-        """Whether PyTorch has a depthwise kernel of its own for it, with three spatial axes."""
-        return bool(self.backend == torch._C._ConvBackend.CudaDepthwise3d)
-
-    @property
     def is_depthwise(self) -> bool:
         """Whether PyTorch has a depthwise kernel of its own for it, and does not call cuDNN."""
-        return self.is_depthwise_3d or bool(self.backend == torch._C._ConvBackend.CudaDepthwise2d)
+        return self.backend in (torch._C._ConvBackend.CudaDepthwise2d, torch._C._ConvBackend.CudaDepthwise3d)
 
     def conversion(self, tensor: Any, is_filter: bool = False) -> Any:
         """Return the memory format that PyTorch's kernels copy a tensor to, or None if it has that format.

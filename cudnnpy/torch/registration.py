@@ -20,8 +20,7 @@ from cudnnpy.typing import Preference
 
 DISPATCH_KEY = "CUDA"
 
-_library: Any = None  # holds the registrations
-_attention_library: Any = None  # and those of attention
+_libraries: dict[Callable[[Any], None], Any] = {}  # which hold the registrations, by the function that adds them
 
 
 def enable(
@@ -144,25 +143,21 @@ def is_enabled() -> bool:
 
 def _register(settings: Settings | None) -> None:
     """Make settings active: register or remove the kernels."""
-    global _library, _attention_library
-    has_attention = settings is not None and settings.attention
-    if has_attention and _attention_library is None:  # first, since PyTorch may be too old
-        _attention_library = _registered(_add_attention)
-    if settings is not None and _library is None:
-        _library = _registered(_add_convolutions)
+    wanted: list[Callable[[Any], None]] = [] if settings is None else [_add_convolutions]
+    if settings is not None and settings.attention:
+        wanted.insert(0, _add_attention)  # first, since PyTorch may be too old
+    for add in wanted:
+        if add not in _libraries:
+            _libraries[add] = _registered(add)
     ACTIVE.settings, ACTIVE.identity = settings, None if settings is None else settings.token
-    if settings is None and _library is not None:
-        _library._destroy()
-        _library = None
-    if not has_attention and _attention_library is not None:
-        _attention_library._destroy()
-        _attention_library = None
+    for add in _libraries.keys() - wanted:
+        _libraries.pop(add)._destroy()
 
 
 _setting: ProcessSetting[Settings | None] = ProcessSetting(None, _register)
 
 declare(__name__, "_setting")
-declare(__name__, "_library", "_attention_library", resets=False)  # the setting sets them
+declare(__name__, "_libraries", resets=False)  # the setting sets them
 
 
 def _registered(add: Callable[[Any], None]) -> Any:

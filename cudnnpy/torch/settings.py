@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 from cudnnpy._checks.preferences import PreferenceOptions
 from cudnnpy._core.cache_token import CacheToken, cache_token
 from cudnnpy._process.module_state import declare
+
+Flags: TypeAlias = tuple[bool, bool, bool, bool]  # PyTorch's, for a call: benchmark, deterministic, enabled, allow_tf32
 
 
 @dataclass(frozen=True)
@@ -24,10 +26,11 @@ class Settings:
         """The token that represents them in plan cache keys."""
         return cache_token(Settings, self.planning, self.following)
 
-    def options(self, benchmark: bool, deterministic: bool, tf32: bool) -> dict[str, Any]:
+    def options(self, flags: Flags) -> dict[str, Any]:
         """Return the options of a convolution, for the values of PyTorch's flags."""
-        flags = {"prefer": "autotune" if benchmark else "fastest", "deterministic": deterministic, "tf32": tf32}
-        return self.planning._preferences() | {name: flags[name] for name in self.following}
+        benchmark, deterministic, _, tf32 = flags
+        found = {"prefer": "autotune" if benchmark else "fastest", "deterministic": deterministic, "tf32": tf32}
+        return self.planning._preferences() | {name: found[name] for name in self.following}
 
 
 @dataclass

@@ -25,11 +25,11 @@ from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.errors import CudnnError, StatusError
 from cudnnpy.tuning import recording, stored_choice
 from cudnnpy.tuning.measurement import Measurement
-from cudnnpy.tuning.measurement_freeze import Freeze
 from cudnnpy.tuning.ranking import model
 from cudnnpy.tuning.ranking.candidate_order import RankedChooser
+from cudnnpy.tuning.recording import Freeze
 from cudnnpy.tuning.store.entry import Entry, Key
-from cudnnpy.tuning.store.levels import Layers, current, serves_all_preferences
+from cudnnpy.tuning.store.levels import Layers, current
 
 if TYPE_CHECKING:
     from cudnnpy.tuning.measuring.tuner import Tuner
@@ -91,10 +91,7 @@ class TuningChooser(RankedChooser):
 
     def known(self) -> Chosen | None:
         """Return the stored or measured choice; None if the caller must choose as prefer="fastest" does."""
-        if self._is_autotuned:
-            found = self._autotuned()
-        else:
-            found = _Stored() if self._is_blank or not serves_all_preferences() else self._stored()
+        found = self._autotuned() if self._is_autotuned else self._stored()
         if found.candidate is None or found.entry is None:
             return None
         found.candidate.store_layer = found.layer
@@ -128,14 +125,14 @@ class TuningChooser(RankedChooser):
             return stored if self._is_enough(stored) else self._measured(self._measurer, stored)
 
     def _is_enough(self, stored: _Stored, *, in_freeze: bool = False) -> bool:
-        """Return whether a stored choice is taken without measuring: in a freeze, any one."""
-        return stored.candidate is not None and (in_freeze or not self._allows_more_tuning(stored.entry))
+        """Return whether a stored choice is taken without measuring: in a freeze, any one.
 
-    def _allows_more_tuning(self, entry: Entry | None) -> bool:
-        """Return whether the search of an entry ended early, and more time is allowed now."""
-        if entry is None or entry.choice.milliseconds is None or entry.complete:
-            return False
-        return entry.tune_seconds < self._options.tune_seconds
+        More tuning is allowed if the search of its entry ended early, and more time is allowed now.
+        """
+        entry = stored.entry
+        if entry is None or in_freeze or entry.choice.milliseconds is None or entry.complete:
+            return entry is not None
+        return entry.tune_seconds >= self._options.tune_seconds
 
     # The store
 

@@ -38,7 +38,6 @@ X, W = (8, 64, 28, 28), (64, 64, 3, 3)
 def started(store: Path, tune_seconds: float, *start: Path) -> subprocess.Popen[str]:
     command = [sys.executable, str(HERE / "store_child.py"), str(tune_seconds), *map(str, start)]
     environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), "CUDNNPY_STORE": str(store)}
-    environment["CUDNNPY_STORED_CHOICES"] = "autotune"  # so that "fastest" is timed by itself
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -18,20 +18,16 @@ needs_profiles = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def planner_of_the_file() -> Iterator[None]:
-    """Let the tests of a file share the planner that the first one starts: its environment is that of this test."""
+def _ended_before_and_after() -> Iterator[None]:
+    """End the planner's process before the first test that plans, and after the last."""
     planner_process.end_process()
     yield
     planner_process.end_process()
 
 
-@pytest.fixture
-def own_planner() -> Iterator[None]:
-    """Let a test start a planner, which ends with it."""
-    planner_process.end_process()
-    yield
-    planner_process.end_process()
+# The tests of a file share the planner that the first one starts, in the environment of that test; or a test has its own.
+planner_of_the_file = pytest.fixture(_ended_before_and_after, scope="module", name="planner_of_the_file")
+own_planner = pytest.fixture(_ended_before_and_after, name="own_planner")
 
 
 @pytest.fixture

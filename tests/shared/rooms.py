@@ -5,6 +5,7 @@ from __future__ import annotations
 ROOMS = {
     "the binding": [
         "_version",
+        "_enumerator_names",
         "typing",
         "_checks",
         "_process",

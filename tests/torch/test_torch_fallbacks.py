@@ -93,30 +93,36 @@ def test_tensors_on_two_devices_are_not_planned(machine: Machine, elsewhere: int
     assert machine.planned == []
 
 
+def depthwise(
+    monkeypatch: pytest.MonkeyPatch, backend: str, x: tuple[int, ...], w: tuple[int, ...]
+) -> Callable[[], list[torch.Tensor]]:
+    """A step of a convolution with two groups, for which PyTorch chooses a backend of its own."""
+    monkeypatch.setattr(torch._C, "_select_conv_backend", lambda *_: getattr(torch._C._ConvBackend, backend))
+    monkeypatch.setattr(torch._C, "_conv_determine_backend_memory_format", lambda *_: torch.contiguous_format)
+    leaves = [leaf(draw(*x)), leaf(draw(*w))]
+    convolution = F.conv2d if len(x) == 4 else F.conv3d
+
+    def run() -> list[torch.Tensor]:
+        y = convolution(*leaves, groups=2)
+        return [y, *torch.autograd.grad(y.square().sum(), leaves)]
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("name", "size", "is_left"),
     [
         ("CudaDepthwise3d", 64, True),
         ("CudaDepthwise3d", 63, False),
-        ("CudaDepthwise2d", 64, False),
         ("Cudnn", 64, False),
     ],
 )
 def test_large_depthwise_convolutions_of_volumes_are_pytorchs(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, name: str, size: int, is_left: bool
 ) -> None:
-    backend = getattr(torch._C._ConvBackend, name)
-    monkeypatch.setattr(torch._C, "_select_conv_backend", lambda *_: backend)
-    monkeypatch.setattr(torch._C, "_conv_determine_backend_memory_format", lambda *_: torch.contiguous_format)
     monkeypatch.setattr(planning, "_MIN_VOLUME_ELEMENTS", 64 * 4)
-    x, w = draw(1, 2, size // 2, 2, 2), draw(2, 1, 1, 1, 1)
-    leaves = [leaf(x), leaf(w)]
-
-    def step() -> list[torch.Tensor]:
-        y = F.conv3d(*leaves, groups=2)
-        return [y, *torch.autograd.grad(y.square().sum(), leaves)]
-
-    assert left(step) == ({fallback_stats.DEPTHWISE: 4} if is_left else {})
+    run = depthwise(monkeypatch, name, (1, 2, size // 2, 2, 2), (2, 1, 1, 1, 1))
+    assert left(run) == ({fallback_stats.DEPTHWISE: 4} if is_left else {})
     assert bool(machine.planned) != is_left
 
 
@@ -133,15 +139,8 @@ def test_large_depthwise_filters_are_pytorchs(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, backend: str, prefer: Any, size: int, operations: list[str]
 ) -> None:
     """But for the gradient with respect to the filter. With autotune they are measured (below)."""
-    monkeypatch.setattr(torch._C, "_select_conv_backend", lambda *_: getattr(torch._C._ConvBackend, backend))
-    monkeypatch.setattr(torch._C, "_conv_determine_backend_memory_format", lambda *_: torch.contiguous_format)
-    leaves = [leaf(draw(1, 2, 12, 12)), leaf(draw(2, 1, size, 9))]
-
-    def step() -> list[torch.Tensor]:
-        y = F.conv2d(*leaves, groups=2)
-        return [y, *torch.autograd.grad(y.square().sum(), leaves)]
-
-    assert left(step, prefer=prefer) == ({fallback_stats.DEPTHWISE: 4} if len(operations) == 1 else {})
+    run = depthwise(monkeypatch, backend, (1, 2, 12, 12), (2, 1, size, 9))
+    assert left(run, prefer=prefer) == ({fallback_stats.DEPTHWISE: 4} if len(operations) == 1 else {})
     assert [name for name, _ in machine.planned] == operations
 
 
@@ -165,8 +164,6 @@ def test_autotune_compares_with_pytorchs_depthwise_kernels(
     deterministic: bool,
 ) -> None:
     """Each operation by itself. The runs of the comparison compute the same, and are not counted."""
-    monkeypatch.setattr(torch._C, "_select_conv_backend", lambda *_: getattr(torch._C._ConvBackend, backend))
-    monkeypatch.setattr(torch._C, "_conv_determine_backend_memory_format", lambda *_: torch.contiguous_format)
     compared = []
 
     def is_faster(kernel: Callable[[], Any], planned: Callable[[], Any], x: Any) -> bool:
@@ -178,14 +175,9 @@ def test_autotune_compares_with_pytorchs_depthwise_kernels(
         return compared[-1] in slower
 
     monkeypatch.setattr(pytorch_kernels, "is_faster", is_faster)
-    leaves = [leaf(draw(1, 2, 6, 6)), leaf(draw(2, 1, 3, 3))]
-
-    def step() -> list[torch.Tensor]:
-        y = F.conv2d(*leaves, groups=2)
-        return [y, *torch.autograd.grad(y.square().sum(), leaves)]
-
+    run = depthwise(monkeypatch, backend, (1, 2, 6, 6), (2, 1, 3, 3))
     is_compared = prefer == "autotune" and backend != "Cudnn" and not deterministic
-    fallbacks = left(step, prefer=prefer, deterministic=deterministic)
+    fallbacks = left(run, prefer=prefer, deterministic=deterministic)
     assert compared == (["forward", "backward_data", "backward_filter"] if is_compared else [])
     gone = slower if is_compared else ()
     assert fallbacks == (

@@ -11,7 +11,6 @@ stopped. The exit status is 1 if a row failed. README.md in this folder describe
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -48,7 +47,6 @@ def lines(rows: Sequence[Row]) -> Iterator[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return the exit status."""
-    os.environ.setdefault("CUDNNPY_STORED_CHOICES", "autotune")  # "fastest" takes no choice of autotune's
     parser = command.parser("tools.benchmark", __doc__, 480)
     parser.add_argument("sections", nargs="+", choices=SECTIONS, metavar="SECTION", help=f"of {', '.join(SECTIONS)}")
     parser.add_argument("--tune-seconds", type=float, metavar="SECONDS", help="autotune's limit for each problem")

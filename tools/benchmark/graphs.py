@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+from cudnnpy import store
 from cudnnpy._core.layouts import byte_extent
 from cudnnpy.errors import NoAlgorithmError
 from tools.benchmark import command, runs
@@ -42,6 +42,7 @@ Calls = list[Callable[[], Any]]
 def measure(torch: Any, case: Case, tune_seconds: float, row: dict[str, Any]) -> None:
     """Fill the row of a case. Wrong results are its error."""
     torch.backends.cuda.matmul.allow_tf32 = True
+    store.use("")  # "fastest", which is planned first, takes no choice of autotune's
     row |= {"family": case.family, "ms": {}, "errors": {}, "plans": {}, "absent": {}, "plan_s": {}}
     graph, run = graph_of(case), program(torch, case)
     moved = sum(byte_extent(node.spec) for node in (*graph.inputs, *graph.outputs))
@@ -138,7 +139,6 @@ def _entry(row: Row) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return the exit status: 1 if a row failed."""
-    os.environ.setdefault("CUDNNPY_STORED_CHOICES", "autotune")  # "fastest" takes no choice of autotune's
     parser = command.parser("tools.benchmark.graphs", __doc__, 540)
     parser.add_argument("--seed", type=int, default=SEED, help=f"draws the cases ({SEED})")
     count = EACH * len(FAMILIES)

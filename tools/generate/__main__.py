@@ -1,4 +1,4 @@
-"""`python -m tools.generate [--check]`: headers -> api.jsonl -> cudnnpy/raw/_api.py, _api.pyi, docs/coverage.md.
+"""`python -m tools.generate [--check]`: headers -> api.jsonl -> the four files of _OUTPUTS.
 
 It writes cudnnpy/__init__.pyi as well, from the table of public names in cudnnpy/__init__.py.
 """
@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _OUTPUTS: dict[Path, Callable[[render.Api], str]] = {
     ROOT / "cudnnpy" / "raw" / "_api.py": render.module,
     ROOT / "cudnnpy" / "raw" / "_api.pyi": render.stub,
+    ROOT / "cudnnpy" / "_enumerator_names.py": render.enumerator_names,
     ROOT / "docs" / "coverage.md": render.coverage,
 }
 _PACKAGE_STUB = ROOT / "cudnnpy" / "__init__.pyi"

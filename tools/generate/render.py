@@ -1,4 +1,4 @@
-"""Records -> cudnnpy/raw/_api.py, cudnnpy/raw/_api.pyi and docs/coverage.md."""
+"""Records -> cudnnpy/raw/_api.py, cudnnpy/raw/_api.pyi, cudnnpy/_enumerator_names.py and docs/coverage.md."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from typing import Any
 
+from cudnnpy.names import shortened
 from tools.generate.nulls import not_null
 from tools.generate.records import dump, seal, sealed
 
@@ -26,6 +27,13 @@ _SCALARS = {
     "cudaStream_t": "c_void_p",
     "cudaGraph_t": "c_void_p",
 }
+
+# The enums whose short names are types of cudnnpy.typing.
+_NAMED = (
+    *("cudnnActivationMode_t", "cudnnBackendNormMode_t", "cudnnDataType_t", "cudnnFusedOps_t", "cudnnIndicesType_t"),
+    *("cudnnMathType_t", "cudnnOpTensorOp_t", "cudnnPointwiseMode_t", "cudnnReduceTensorIndices_t"),
+    *("cudnnReduceTensorOp_t", "cudnnResampleMode_t", "cudnnSoftmaxAlgorithm_t", "cudnnTensorFormat_t"),
+)
 
 
 class Api:
@@ -189,6 +197,15 @@ def module(api: Api) -> str:
     out += ["ENUMERATORS_DEPRECATED = {", *(f"    {m['name']!r}: {tuple(m['deprecated'])!r}," for m in old), "}"]
     out += ["", *_public_names(api)]
     return sealed(_banner(api, "the C API as data"), "\n".join(out) + "\n")
+
+
+def enumerator_names(api: Api) -> str:
+    """cudnnpy/_enumerator_names.py: the short names of enums, as types."""
+    names = {enum: shortened(_names(api.enums[enum])) for enum in _NAMED}
+    types = [f"{enum[5:-2]}Name: TypeAlias = Literal[{str(short)[1:-1]}]" for enum, short in names.items()]
+    docstring = '"""The short names of enumerators, by enum, as types. cudnnpy.typing explains them."""'
+    lines = [docstring, "", "from typing import Literal, TypeAlias", "", *types]
+    return sealed(_banner(api, "types"), "\n".join(lines) + "\n")
 
 
 def _needs(api: Api, values: dict[str, int]) -> list[str]:

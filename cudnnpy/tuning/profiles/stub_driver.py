@@ -17,11 +17,25 @@ __all__ = ["LIBRARY", "content", "has_driver", "open_file"]
 
 LIBRARY = "libcuda.so.1"
 _ARCHITECTURE = "x86_64"
-#: The functions by effect: "text" is the error's text, "handle" a success with a handle as the first result, and
-#: "version" and "zero" one with a number. cuDNN links some and looks the others up; it calls few of them to plan.
+_PAGE = 0x1000  # in bytes; also the handle of everything
+_HEADER, _PROGRAM_HEADER, _SYMBOL = 64, 56, 24  # bytes
+_PT_LOAD, _PT_DYNAMIC, _PT_GNU_STACK = 1, 2, 0x6474E551
+_EXECUTE, _WRITE, _READ = 1, 2, 4
+_DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SYMENT, _DT_SONAME = 4, 5, 6, 10, 11, 14
+
+# The machine code of functions, by effect. The first arguments are in rdi and rsi, and the result is in eax.
+_SUCCESS = b"\x31\xc0\xc3"  # xor eax, eax; ret
+_FAILURE = b"\xb8" + pack("<i", 100) + b"\xc3"  # mov eax, CUDA_ERROR_NO_DEVICE; ret
+_HANDLE = b"\x48\xc7\x07" + pack("<i", _PAGE) + _SUCCESS  # mov qword [rdi], _PAGE
+_ZERO = b"\xc7\x07" + pack("<i", 0) + _SUCCESS  # mov dword [rdi], 0
+_VERSION = b"\xc7\x07" + pack("<i", 99_990) + _SUCCESS  # CUDA 99.99: a driver must not be older than the runtime
+# lea rax, [rip + 6]; mov [rsi], rax; the text is behind the function
+_TEXT = b"\x48\x8d\x05" + pack("<i", 6) + b"\x48\x89\x06" + _SUCCESS + b"this is no driver\0"
+
+# cuDNN links some of the functions and looks the others up; it calls few of them to plan.
 _FUNCTIONS = {
-    "text": ("cuGetErrorName", "cuGetErrorString"),
-    "handle": (
+    _TEXT: ("cuGetErrorName", "cuGetErrorString"),
+    _HANDLE: (
         "cuKernelGetFunction",
         "cuLibraryGetKernel",
         "cuLibraryLoadData",
@@ -29,10 +43,10 @@ _FUNCTIONS = {
         "cuModuleGetFunction",
         "cuModuleLoadData",
     ),
-    "version": ("cuDriverGetVersion",),  # some engines ask CUDA's runtime, which must find a driver, but no device
-    "zero": ("cuDeviceGetCount",),
-    "success": ("cuKernelSetAttribute", "cuLibraryUnload", "cuModuleUnload"),
-    "failure": (
+    _VERSION: ("cuDriverGetVersion",),  # some engines ask CUDA's runtime, which must find a driver, but no device
+    _ZERO: ("cuDeviceGetCount",),
+    _SUCCESS: ("cuKernelSetAttribute", "cuLibraryUnload", "cuModuleUnload"),
+    _FAILURE: (
         "cuCtxGetCurrent",
         "cuCtxGetLimit",
         "cuCtxPopCurrent",
@@ -53,14 +67,6 @@ _FUNCTIONS = {
         "cuTensorMapEncodeTiled",
     ),
 }
-_ERROR_TEXT = b"this is no driver\0"
-_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
-_VERSION = 99_990  # of the driver, which must not be older than the runtime: CUDA 99.99
-_PAGE = 0x1000  # in bytes; also the handle of everything
-_HEADER, _PROGRAM_HEADER, _SYMBOL, _DYNAMIC_ENTRY = 64, 56, 24, 16  # bytes
-_PT_LOAD, _PT_DYNAMIC, _PT_GNU_STACK = 1, 2, 0x6474E551
-_EXECUTE, _WRITE, _READ = 1, 2, 4
-_DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SYMENT, _DT_SONAME = 4, 5, 6, 10, 11, 14
 
 
 def open_file() -> int | None:
@@ -87,17 +93,19 @@ def content() -> bytes:
 
     The file has one page, which is mapped twice: for reading and executing, and for the loader to write to the dynamic section.
     """
-    effects = {name: effect for effect, functions in _FUNCTIONS.items() for name in functions}
-    names = b"\0" + b"".join(name.encode() + b"\0" for name in (LIBRARY, *effects))
-    count = len(effects) + 1  # symbol 0 is undefined
+    functions = [(name.encode(), code) for code, names in _FUNCTIONS.items() for name in names]
+    names = b"\0".join((b"", LIBRARY.encode(), *(name for name, _ in functions), b""))
+    count = len(functions) + 1  # symbol 0 is undefined
     symbols_at = _HEADER + 4 * _PROGRAM_HEADER
     hash_at = symbols_at + count * _SYMBOL
     # One bucket: 1, 2, ... to the end.
     hashes = pack(f"<{3 + count}I", 1, count, 1, *((at + 1) % count for at in range(count)))
     names_at = hash_at + len(hashes)
-    text_at = names_at + len(names)
-    code_at = text_at + len(_ERROR_TEXT)
-    code, offsets = _code(text_at - code_at)
+    code_at = names_at + len(names)
+    symbols, code = bytes(_SYMBOL), b""
+    for name, function in functions:
+        symbols += pack("<IBBHQQ", names.index(b"\0" + name + b"\0") + 1, 0x12, 0, 1, code_at + len(code), 1)
+        code += function
     dynamic_at = -(-(code_at + len(code)) // 8) * 8
     dynamic = b"".join(
         pack("<qQ", tag, value)
@@ -125,31 +133,4 @@ def content() -> bytes:
     # 64-bit, little-endian, version 1; a shared object for x86-64
     identification = b"\x7fELF" + bytes((2, 1, 1)) + bytes(9)
     header = identification + pack("<2HI3QI6H", 3, 62, 1, 0, _HEADER, 0, 0, _HEADER, _PROGRAM_HEADER, 4, 0, 0, 0)
-    symbols = bytes(_SYMBOL) + b"".join(
-        pack("<IBBHQQ", names.index(b"\0" + name.encode() + b"\0") + 1, 0x12, 0, 1, code_at + offsets[effect], 1)
-        for name, effect in effects.items()
-    )
-    before = header + programs + symbols + hashes + names + _ERROR_TEXT + code
-    return before.ljust(dynamic_at, b"\0") + dynamic
-
-
-def _code(text_distance: int) -> tuple[bytes, dict[str, int]]:
-    """Return the machine code, which is one function for each effect, and their offsets by effect.
-
-    `text_distance` is the distance of the error's text from the begin of the code. The first arguments are in rdi and rsi, and
-    the result is in eax.
-    """
-    functions = {
-        # lea rax, [rip + text]; mov [rsi], rax; xor eax, eax; ret
-        "text": b"\x48\x8d\x05" + pack("<i", text_distance - 7) + b"\x48\x89\x06\x31\xc0\xc3",
-        "handle": b"\x48\xc7\x07" + pack("<i", _PAGE) + b"\x31\xc0\xc3",  # mov qword [rdi], _PAGE; xor eax, eax; ret
-        "version": b"\xc7\x07" + pack("<i", _VERSION) + b"\x31\xc0\xc3",  # mov dword [rdi], _VERSION; xor eax, eax; ret
-        "zero": b"\xc7\x07" + pack("<i", 0) + b"\x31\xc0\xc3",
-        "success": b"\x31\xc0\xc3",  # xor eax, eax; ret
-        "failure": b"\xb8" + pack("<i", _NO_DEVICE) + b"\xc3",  # mov eax, _NO_DEVICE; ret
-    }
-    offsets, code = {}, b""
-    for effect, function in functions.items():
-        offsets[effect] = len(code)
-        code += function
-    return code, offsets
+    return (header + programs + symbols + hashes + names + code).ljust(dynamic_at, b"\0") + dynamic

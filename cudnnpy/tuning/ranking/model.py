@@ -125,15 +125,15 @@ class Positions:
     """The positions of a problem's candidates among the heuristics' proposals, and the numbers that describe them."""
 
     def __init__(self, configurations: Sequence[Configuration]) -> None:
-        self._first: dict[tuple[str, int], int] = {}  # the first position of each engine in its lowering
-        self._earlier: dict[tuple[str, int], int] = {}  # the number of engines with an earlier one
+        # the first position of each engine in its lowering, and the number of engines with an earlier one
+        self._first: dict[tuple[str, int], tuple[int, int]] = {}
         self._top: dict[str, Configuration] = {}
         engines = Counter[str]()
         proposals = sorted((one for one in configurations if one.position >= 0), key=lambda one: one.position)
         for one in proposals:
             key = one.lowering, one.engine
             if key not in self._first:
-                self._first[key], self._earlier[key] = one.position, engines[one.lowering]
+                self._first[key] = one.position, engines[one.lowering]
                 engines[one.lowering] += 1
             if one.position == 0:
                 self._top.setdefault(one.lowering, one)
@@ -143,14 +143,14 @@ class Positions:
     def of_problem(self, engines: Mapping[int, int]) -> list[float]:
         """Return numbers about the problem. `engines` has an index for each engine that has a number of its own."""
         found = [0.0] * len(engines)
-        for (lowering, engine), position in self._first.items():
+        for (lowering, engine), (position, _) in self._first.items():
             if not lowering and engine in engines:
                 found[engines[engine]] = 1 / (1 + position)
         return [math.log2(self._count), *found, *(float(name in self._lowerings) for name in LOWERINGS)]
 
     def of(self, one: Configuration) -> list[float]:
         """Return the numbers of a candidate."""
-        first, top = self._first.get((one.lowering, one.engine)), self._top.get(one.lowering)
+        top, (first, earlier) = self._top.get(one.lowering), self._first.get((one.lowering, one.engine), (None, 0))
         is_proposed, knobs, equal = one.position >= 0, dict(one.knobs or ()), 0
         if top is not None and top.engine == one.engine:
             equal = len(knobs.items() & dict(top.knobs or ()).items())
@@ -163,7 +163,7 @@ class Positions:
             first is None,
             math.log2(1 + (first or 0)),
             first == 0,
-            self._earlier.get((one.lowering, one.engine), 0) / 4,
+            earlier / 4,
             top is None,
             equal / 4,
             not knobs,
@@ -304,8 +304,8 @@ def _may_be_used(one: Candidate, strict: bool) -> bool:
 
 def model_for(target: Target) -> Model | None:
     """Return the model for the GPU of a target and the loaded cuDNN; None if there is none."""
-    folder, release = os.environ.get(VARIABLE, _FOLDER), model_release()
-    return _read(folder, gpu_kind(target).capability, release) if folder and _has_any(folder, release) else None
+    folder = os.environ.get(VARIABLE, _FOLDER)
+    return _read(folder, gpu_kind(target).capability, model_release()) if folder else None
 
 
 def model_release() -> str:
@@ -341,12 +341,6 @@ def release_note() -> str:
 def file_name(capability: str, release: str) -> str:
     """Return the name of the file of a model."""
     return f"sm-{capability}-cudnn-{release}.npz"
-
-
-@cache
-def _has_any(folder: str, release: str) -> bool:
-    """Return whether a folder has a model for a release, so that the capability of the GPU matters."""
-    return any(Path(folder).glob(file_name("*", release)))
 
 
 @cache

@@ -14,7 +14,6 @@ from cudnnpy.tuning.store.database import Store, is_blank, look_up
 from cudnnpy.tuning.store.entry import Entry, Fault, Key, without_options
 
 VARIABLE, LAYERS_VARIABLE = "CUDNNPY_STORE", "CUDNNPY_STORE_LAYERS"
-PREFERENCES_VARIABLE = "CUDNNPY_STORED_CHOICES"
 USER = "user"
 
 _lock = fork_safe_lock()
@@ -128,17 +127,6 @@ def add(store: Store) -> None:
     with _lock:
         _added[:] = [*(earlier for earlier in _added if earlier.path != store.path), store]
         _current = None
-
-
-def serves_all_preferences() -> bool:
-    """Return whether every preference uses stored choices, not prefer="autotune" alone.
-
-    Raises ValueError if the environment variable has another value than "all" and "autotune".
-    """
-    value = os.environ.get(PREFERENCES_VARIABLE) or "all"
-    if value not in ("all", "autotune"):
-        raise ValueError(f"{PREFERENCES_VARIABLE} must be 'all' or 'autotune'; got {value!r}")
-    return value == "all"
 
 
 def default_path() -> str:

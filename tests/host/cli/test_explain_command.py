@@ -376,19 +376,6 @@ def test_a_stored_choice_is_taken_with_every_preference(stored_here, capsys, pre
     assert why(capsys, "--prefer", prefer) == ("engine 2", 0.25, tuned)
 
 
-def test_a_stored_choice_may_be_left_to_autotune(stored_here, capsys, monkeypatch):
-    monkeypatch.setenv("CUDNNPY_STORED_CHOICES", "autotune")
-    first = "the first of cuDNN's heuristics that can be used"
-    left = "; the stored choice is left to autotune by CUDNNPY_STORED_CHOICES"
-    assert why(capsys) == ("engine 1", 0.5, first + left)
-    assert why(capsys, "--prefer", "autotune")[0] == "engine 2"
-    monkeypatch.setenv("CUDNNPY_STORED_CHOICES", "none")
-    assert command.main(["explain", TEXT]) == 2
-    assert capsys.readouterr().err == (
-        "cudnnpy explain: CUDNNPY_STORED_CHOICES must be 'all' or 'autotune'; got 'none'\n"
-    )
-
-
 def test_a_choice_of_another_driver_is_taken_once_it_is_confirmed(stored_here, capsys, monkeypatch):
     monkeypatch.setattr("cudnnpy.tuning.stored_choice.driver", lambda: "14.0")
     chosen, _, reason = why(capsys)

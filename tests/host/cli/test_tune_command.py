@@ -387,7 +387,7 @@ def test_a_store_that_may_not_be_written_is_found_before_measuring(
 PROGRAM = """
 import sys
 from cudnnpy.tuning import recording
-from cudnnpy.tuning.measurement_freeze import Freeze
+from cudnnpy.tuning.recording import Freeze
 from cudnnpy._planning.problem_notation import parse
 import beside
 assert __name__ == "__main__" and Freeze.is_open()

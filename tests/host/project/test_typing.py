@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, get_args, get_origin
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -209,24 +209,3 @@ def test_an_element_name_is_the_first_of_the_names_of_an_element_type() -> None:
     names = {name: of_element_type(name) for name in literals_of(typing.DtypeName)}
     assert set(names.values()) == literals_of(typing.ElementName)
     assert all(names[name] == name for name in literals_of(typing.ElementName))
-
-
-def test_the_names_of_cudnns_enumerators_are_all_there() -> None:
-    """In the order of C; the pooling modes are those of cudnnPoolingMode_t and Theano's."""
-    enums = {
-        "ActivationMode": raw.cudnnActivationMode_t,
-        "DataType": raw.cudnnDataType_t,
-        "PointwiseMode": raw.cudnnPointwiseMode_t,
-    }
-    for alias, kind in enums.items():
-        assert list(get_args(ALIASES[alias])) == list(names.short_names(kind)), alias
-
-
-def test_everything_public_is_listed() -> None:
-    public = {
-        name
-        for name, value in vars(typing).items()
-        if not name.startswith("_")
-        and (getattr(value, "__module__", None) == typing.__name__ or (get_origin(value) and name[0].isupper()))
-    }
-    assert public == set(typing.__all__)

@@ -90,7 +90,6 @@ def test_the_summary_of_a_file_needs_no_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CUDNNPY_STORE", "")  # which commands of the benchmark set for their process
-    monkeypatch.setenv("CUDNNPY_STORED_CHOICES", "autotune")
     file = tmp_path / "rows.jsonl"
     for number, error in enumerate((None, "wrong")):
         file.open("a").write(json.dumps(row("chain", number, error, fastest=1.0)) + "\n")

@@ -94,16 +94,17 @@ def test_a_freeze_holds_for_all_threads(engines: Cudnn) -> None:
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_guesses_leave_the_plan_cache_with_the_last_freeze(engines: Cudnn, is_known: bool) -> None:
+def test_guesses_leave_the_plan_cache_with_their_freezes(engines: Cudnn, is_known: bool) -> None:
     if is_known:
         planned()
-    outer = cudnnpy.freeze()
-    with cudnnpy.freeze():
+    for freeze in (cudnnpy.freeze(), cudnnpy.freeze()):
         planned()
         plan_cache().insert_planned("a signature", "its plan")
-    assert plan_cache().get("a signature") == "its plan"
-    outer.end()
-    assert plan_cache().get("a signature") == ("its plan" if is_known else None)
+        freeze.end()
+        assert plan_cache().get("a signature") == ("its plan" if is_known else None)
+        plan_cache().insert_planned("a signature", "its plan")
+        freeze.end()  # a second time
+        assert plan_cache().get("a signature") == "its plan"
 
 
 def test_the_engine_of_a_guess_is_not_that_of_later_shapes(engines: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:

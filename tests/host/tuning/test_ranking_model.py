@@ -78,7 +78,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_model_is_for_one_architecture_and_release(folder: Path) -> None:
     assert ranking.model_for(GPU) is None
     made_up_models.write(folder, KEY, 7, FEATURES)
-    ranking._has_any.cache_clear()
+    ranking._read.cache_clear()
     assert ranking.model_for(GPU) is not None
     assert ranking.model_for(Target(profile='{"deviceVer": 800}')) is None
     assert ranking.model_for(Target(profile="{}")) is None

@@ -319,22 +319,6 @@ def test_a_stored_choice_that_fails_is_passed_over_without_a_change_of_the_store
     assert (planned(prefer="fastest").name, reasons()) == ("engine 1", [])
 
 
-def test_one_variable_leaves_stored_choices_to_autotune(cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
-    cudnn.add(Made(1), Made(3), Made(2, lambda knobs: 1.0))
-    planned()
-    add_fault("engine 1")
-    monkeypatch.setenv("CUDNNPY_STORED_CHOICES", "autotune")
-    fastest = planned(prefer="fastest")
-    assert (fastest.name, fastest.store_layer) == ("engine 3", "")  # faults count all the same
-    assert planned().name == "engine 2"
-    for value in ("all", ""):
-        monkeypatch.setenv("CUDNNPY_STORED_CHOICES", value)
-        assert planned(prefer="fastest").name == "engine 2"
-    monkeypatch.setenv("CUDNNPY_STORED_CHOICES", "no")
-    with pytest.raises(ValueError, match="CUDNNPY_STORED_CHOICES must be 'all' or 'autotune'; got 'no'"):
-        planned(prefer="fastest")
-
-
 def test_a_forced_engine_and_that_of_the_first_shape_come_before_the_store(
     cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch
 ) -> None:

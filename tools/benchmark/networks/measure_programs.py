@@ -17,6 +17,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cudnnpy import store
 from tools.benchmark.networks import models
 from tools.benchmark.timing import Budget, interleaved, quiet, summary, within
 
@@ -73,6 +74,7 @@ def measure(torch: Any, program: Program, row: dict[str, Any], tune_seconds: flo
     row.update(network=program.network, batch=program.batch, difference={}, absent={}, ms={})
     row["source"] = models.source(program.network)
     torch.backends.cudnn.benchmark = torch.backends.cudnn.allow_tf32 = True
+    store.use("")  # "fastest", which runs first, takes no choice of autotune's
     lost: dict[str, str] = {}
     if program.part == "inference":
         contenders = _inference(torch, program, row, lost)
