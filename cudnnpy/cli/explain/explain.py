@@ -22,7 +22,7 @@ from cudnnpy.tuning.profiles.planner_process import planner_for
 from cudnnpy.tuning.ranking.model import source_text
 from cudnnpy.tuning.store import levels
 from cudnnpy.tuning.store.entry import Entry
-from cudnnpy.tuning.stored_choice import key_of
+from cudnnpy.tuning.stored_choice import is_confirmed, key_of
 from cudnnpy.typing import Preference
 
 _NOTHING_STORED = "nothing is stored for this problem"
@@ -174,7 +174,7 @@ def _why_not_stored(options: PlanningOptions, stored: Stored | None, limit: int,
     if options.prefer != "autotune":
         if not levels.serves_all_preferences():
             return f"the stored choice is left to autotune by {levels.PREFERENCES_VARIABLE}"
-        if not chooser.is_confirmed(stored.entry):
+        if not is_confirmed(stored.entry):
             return "the stored choice was not measured with this driver"
     if not stored.fits(limit):
         size = stored.choice.workspace_size

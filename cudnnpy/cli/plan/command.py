@@ -6,7 +6,6 @@ import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cudnnpy.cli.argument_types import positive, size
@@ -161,12 +160,15 @@ def _entry(request: ListedProblem, choose: Choose, file: str) -> Entry | None:
 
 def _write(path: str, planned: Planned, invalid: int) -> None:
     """Write the export of a store with the first entry for each key. `invalid` texts are not problems."""
-    from cudnnpy.tuning.store import exports
+    from cudnnpy.tuning.store.store import Store
 
-    entries = {entry.key: entry for _, entry in reversed(planned) if entry is not None}
-    if entries or not (planned or invalid):  # a file without problems has an export without plans
+    store = Store("")
+    for _, entry in planned:
+        if entry is not None:
+            store.put(entry)
+    if len(store) or not (planned or invalid):  # a file without problems has an export without plans
         try:
-            count = exports.write(Path(os.path.realpath(path)), entries.values())
+            count = store.export(os.path.realpath(path))
         except OSError as error:
             raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None
         print(printed(f"{path}: {count} plan{'s' * (count != 1)}"))
@@ -206,10 +208,10 @@ def _print_choices(planned: Planned) -> None:
 
 def _read(path: str) -> list[Entry]:
     """Return the choices that an earlier run wrote. Raises UsageError for choices of several GPUs or releases."""
-    from cudnnpy.tuning.store import exports
+    from cudnnpy.tuning.store.store import Store
 
     try:
-        entries = exports.read(Path(path)).entries
+        entries = [*Store(path, read_only=True)]
     except ValueError as error:
         raise UsageError(f"--compare: {error}") from None
     if len({entry.key[2:] for entry in entries}) > 1:
