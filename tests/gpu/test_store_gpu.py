@@ -55,8 +55,8 @@ def choices(found: Any) -> dict[str, Any]:
 def test_a_second_process_measures_nothing_and_plans_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = answer(started(tmp_path / "store.sqlite", 4.0))  # enough for the start of the process that measures
-    second = answer(started(tmp_path / "store.sqlite", 4.0))
+    first = answer(started(tmp_path / "store.jsonl", 4.0))  # enough for the start of the process that measures
+    second = answer(started(tmp_path / "store.jsonl", 4.0))
     assert first["seconds"] > 0.0
     assert choices(second) == choices(first)
     assert {chosen[3] for chosen in second["chosen"].values()} == {"user"}
@@ -72,7 +72,7 @@ def test_a_second_process_measures_nothing_and_plans_the_same(
 def test_processes_on_one_gpu_choose_alike(tmp_path: Path) -> None:
     """Whatever they measured or found measured. One that waits too long for its turn takes the choice of "fastest"."""
     start = tmp_path / "start"
-    processes = [started(tmp_path / "store.sqlite", 0.2, start) for _ in range(8)]
+    processes = [started(tmp_path / "store.jsonl", 0.2, start) for _ in range(8)]
     start.touch()
     found = [answer(process) for process in processes]
     measured: dict[str, set[str]] = {}
@@ -91,7 +91,7 @@ def new_process(tmp_path: Path) -> Iterator[Callable[[], None]]:
 
     def start() -> None:
         cudnnpy.clear_cache()
-        levels.use(str(tmp_path / "store.sqlite"))
+        levels.use(str(tmp_path / "store.jsonl"))
 
     start()
     yield start

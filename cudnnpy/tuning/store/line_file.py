@@ -16,8 +16,8 @@ import hashlib
 import os
 import random
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, BinaryIO, TypeVar
 
@@ -137,10 +137,7 @@ class LineFile:
 
     def _add(self, line: bytes) -> None:
         """Note a line, which is behind the last one."""
-        if (
-            len(line) > MAX_STORE_LINE_BYTES
-            or hashlib.sha256(memoryview(line)[_CONTENT]).hexdigest().encode() != line[_CHECKSUM]
-        ):
+        if len(line) > MAX_STORE_LINE_BYTES or _checksum(memoryview(line)[_CONTENT]) != line[_CHECKSUM]:
             self._damaged += 1
         elif line.endswith(_REMOVAL):
             self._lines.pop(line[_ID], None)
@@ -156,35 +153,36 @@ class LineFile:
         The records are on the disk when this returns. The function may be called again.
         """
         until = time.monotonic() + PATIENCE_SECONDS
-        while not self.memory_reason:
+        while True:
             try:
-                with _lock, _opened(self._path) as stream:
-                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    try:
-                        if _is_at(self._path, stream):  # no other process has removed or rewritten it
-                            self._read(stream)
-                            result, lines = _worked(work)
-                            if lines:
-                                self._append(stream.fileno(), lines)
-                            return result
-                    finally:
-                        fcntl.flock(
-                            stream, fcntl.LOCK_UN
-                        )  # also for a process that is starting, which has the file open
+                with _lock, nullcontext() if self.memory_reason else _opened(self._path) as stream:
+                    if stream is not None:
+                        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        if not _is_at(self._path, stream):  # another process has removed or rewritten it
+                            continue
+                        self._read(stream)
+                    records: dict[str, Any] = {}
+                    result = work(records)
+                    self._append(stream, [_line(*item) for item in records.items()])
+                    return result
             except BlockingIOError:
                 if time.monotonic() >= until:
                     self._use_memory("it stays locked")
                 time.sleep(random.uniform(0.0, _MAX_PAUSE_SECONDS))
             except (OSError, ForeignFileError) as error:
                 self._use_memory(str(error))
-        with _lock:
-            result, lines = _worked(work)
-            for line in lines:
-                self._add(line)
-            return result
 
-    def _append(self, file: int, lines: Iterable[bytes]) -> None:
-        """Append lines to the locked file. Raises OSError, after which the file has none of them."""
+    def _append(self, stream: BinaryIO | None, lines: list[bytes]) -> None:
+        """Append lines to the locked file, or to memory. Raises OSError, after which the file has none of them."""
+        if stream is not None and lines:
+            self._write(stream.fileno(), lines)
+        for line in lines:
+            self._add(line)
+        if stream is not None and self._count > 2 * len(self._lines) + _SPARE_LINES:
+            with suppress(OSError):  # such as in a folder that is read only
+                replace_file(self._path, b"".join([_header(), *self._lines.values()]))
+
+    def _write(self, file: int, lines: list[bytes]) -> None:
         header = b"" if self._end else _header()
         data = b"".join([header, *lines])
         try:
@@ -196,12 +194,7 @@ class LineFile:
             os.ftruncate(file, self._end)
             raise
         self._end += len(header)
-        for line in lines:
-            self._add(line)
         self._seen = _state(os.fstat(file))
-        if self._count > 2 * len(self._lines) + _SPARE_LINES:
-            with suppress(OSError):  # such as in a folder that is read only
-                replace_file(self._path, b"".join([_header(), *self._lines.values()]))
 
     def _use_memory(self, reason: str) -> None:
         """Keep the records in memory from now on."""
@@ -226,15 +219,13 @@ def _state(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _worked(work: Callable[[dict[str, Any]], _T]) -> tuple[_T, list[bytes]]:
-    """Return the result of a function, and the lines of the records that it notes."""
-    records: dict[str, Any] = {}
-    return work(records), [_line(identifier, record) for identifier, record in records.items()]
-
-
 def _line(identifier: str, record: Any) -> bytes:
     content = f'"id":"{identifier}","record":{canonical_json(record)}}}'.encode("ascii")
-    return b'{"checksum":"%s",%s\n' % (hashlib.sha256(content).hexdigest().encode(), content)
+    return b'{"checksum":"%s",%s\n' % (_checksum(content), content)
+
+
+def _checksum(content: bytes | memoryview) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()
 
 
 def _record(line: bytes | None) -> Any:

@@ -33,8 +33,8 @@ from cudnnpy.tuning.profiles import planner_process
 from cudnnpy.tuning.profiles.planner_process import PlannerProcess
 from cudnnpy.tuning.ranking import model
 from cudnnpy.tuning.store import exports
-from cudnnpy.tuning.store.database import Store
 from cudnnpy.tuning.store.levels import LayerEntry
+from cudnnpy.tuning.store.store import Store
 from cudnnpy.tuning.stored_choice import environment_of
 from tests.shared import made_up_models
 
@@ -285,9 +285,9 @@ class TestTheStore:
 
     def test_what_was_planned_without_measuring_says_so(self, explain, stored, monkeypatch, tmp_path):
         planned = stored._replace(choice=stored.choice._replace(milliseconds=None, error=None, spread=None))
-        monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "store.sqlite"))
+        monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "store.jsonl"))
         monkeypatch.delenv("CUDNNPY_STORE_LAYERS")
-        with Store(tmp_path / "store.sqlite") as store:
+        with Store(tmp_path / "store.jsonl") as store:
             store.put(planned)
         found = json.loads(explain(TEXT, "--prefer", "autotune", "--json"))
         assert found["why"] == (

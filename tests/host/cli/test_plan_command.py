@@ -27,7 +27,7 @@ from cudnnpy.tuning.measuring import child_process
 from cudnnpy.tuning.profiles import planner_process
 from cudnnpy.tuning.profiles.device_profile import FIRST_RELEASE
 from cudnnpy.tuning.store import exports
-from cudnnpy.tuning.store.database import Store
+from cudnnpy.tuning.store.store import Store
 
 ROOT = Path(__file__).resolve().parents[3]
 CONVOLUTION = "forward 8x64x28x28 64x64x3x3 pad=1 float16 channels_last"
@@ -116,7 +116,7 @@ class TestForAProfile:
     def test_a_file_without_problems_has_an_export_without_plans(self, plan, tmp_path):
         status, out, err, file = plan()
         assert (status, out, err) == (0, f"{file}: 0 plans\n", "")
-        assert Store(tmp_path / "store.sqlite").load(file) == 0
+        assert Store(tmp_path / "store.jsonl").load(file) == 0
 
     @pytest.mark.parametrize(
         ("text", "message"),

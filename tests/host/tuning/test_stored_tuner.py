@@ -24,8 +24,8 @@ from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.tuning import chooser, stored_choice
 from cudnnpy.tuning.measurement import FoundFault, Measurement
 from cudnnpy.tuning.store import levels
-from cudnnpy.tuning.store.database import Store
 from cudnnpy.tuning.store.entry import Entry
+from cudnnpy.tuning.store.store import Store
 
 SUMS = MadeUp()
 
@@ -40,7 +40,7 @@ def new_process(tmp_path: Path) -> Callable[[], None]:
     """What a process has that starts now, with the store of the others."""
 
     def start() -> None:
-        levels.use(str(tmp_path / "store.sqlite"))
+        levels.use(str(tmp_path / "store.jsonl"))
 
     start()
     return start
@@ -354,16 +354,16 @@ def test_the_faults_and_choices_of_a_read_only_store_count_and_new_ones_stay_in_
     cudnn: Cudnn, tmp_path: Path
 ) -> None:
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0), Made(3))
-    levels.use(str(tmp_path / "store.sqlite"))
+    levels.use(str(tmp_path / "store.jsonl"))
     planned()
     add_fault("engine 1", problem=MadeUp("others"))
-    before = (tmp_path / "store.sqlite").read_bytes()
-    levels.use(Store(tmp_path / "store.sqlite", read_only=True))
+    before = (tmp_path / "store.jsonl").read_bytes()
+    levels.use(Store(tmp_path / "store.jsonl", read_only=True))
     assert (planned(prefer="fastest").store_layer, planned().store_layer) == ("user", "user")
     found = FoundFault("engine 2", "process ended", "signal 6", "13.0")
     assert measured(Child(Measurement(None, faults=(found,))), MadeUp("others")).name == "engine 3"
     assert planned(MadeUp("others"), prefer="fastest").name == "engine 3"
-    assert (tmp_path / "store.sqlite").read_bytes() == before
+    assert (tmp_path / "store.jsonl").read_bytes() == before
 
 
 @pytest.mark.parametrize("variable", ["CUDNNPY_STORE", "CUDNNPY_STORE_LAYERS"])
@@ -542,17 +542,17 @@ def test_without_memory_for_the_check_a_choice_is_used_and_checked_later(cudnn: 
 
 def test_a_wrong_choice_of_an_application_is_not_taken_again(cudnn: Cudnn, tmp_path: Path) -> None:
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
-    application = tmp_path / "application.sqlite"
+    application = tmp_path / "application.jsonl"
     levels.use(str(application))
     planned()
     put(elsewhere(standing()))
-    user = Store(tmp_path / "user.sqlite")
+    user = Store(tmp_path / "user.jsonl")
     shipped = levels.Layers(user, [Store(application, read_only=True)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cudnnpy.tuning.chooser.current", lambda **_: shipped)
         assert planned().store_layer == f"application {application}"
         cudnn.wrong, cudnn.engines[2].time = {"engine 2"}, lambda knobs: 99.0
-        other = levels.Layers(Store(tmp_path / "other.sqlite"), [Store(application, read_only=True)])
+        other = levels.Layers(Store(tmp_path / "other.jsonl"), [Store(application, read_only=True)])
         patch.setattr("cudnnpy.tuning.chooser.current", lambda **_: other)
         assert (planned().name, planned().store_layer) == ("engine 1", "user")
 
