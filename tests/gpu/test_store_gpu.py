@@ -152,7 +152,7 @@ def test_every_road_takes_the_stored_choice(
     new_process()
     torch.manual_seed(0)
     torch.testing.assert_close(road(), first, rtol=1e-2, atol=5e-2)
-    assert levels.current().user.forgotten() == []
+    assert levels.current().user.faults() == []
 
 
 # The first run of what was not measured here
@@ -210,10 +210,10 @@ def test_a_right_choice_of_another_machine_is_checked_once(
         plan = CONVOLUTION.plan("forward", *SPECS)
         assert (plan.store_layer, plan.milliseconds) == ("user", entry.choice.milliseconds)
     assert len(seen) == 1
-    assert levels.current().user.forgotten() == []
+    assert levels.current().user.faults() == []
 
 
-def test_a_wrong_choice_of_another_machine_is_found_and_forgotten(
+def test_a_wrong_choice_of_another_machine_is_found_and_not_taken_again(
     new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As an engine is that has an issue nobody knows of: some of its results are overwritten.
@@ -258,8 +258,9 @@ def test_a_wrong_choice_of_another_machine_is_found_and_forgotten(
     monkeypatch.setattr(tuning_chooser, "measurer_of", lambda request: measurer)
     plan = plan_for(problem, options)
     assert (len(seen), plan.store_layer) == (1, "")
-    (forgotten,) = levels.current().user.forgotten()
-    assert "wrong result" in forgotten.reason
+    (fault,) = levels.current().user.faults()
+    assert fault.symptom == "not confirmed"
+    assert "wrong result" in fault.detail
     monkeypatch.undo()
     new_process()
     assert CONVOLUTION.plan("forward", *SPECS).store_layer == "user"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from cudnnpy._planning.choice import Engine
-from cudnnpy.store import Choice, Entry, Fault, Key
+from cudnnpy.store import Choice, Entry, Fault, Key, Store
 
 GPU = ("NVIDIA H200", "9.0", 132)
 CUDNN = 91900
@@ -65,3 +67,11 @@ def fault(number: int = 0, given: Key | None = None, **changes: Any) -> Fault:
         driver="13.0",
         made_at="2026-02-01T12:00:00+00:00",
     )._replace(**changes)
+
+
+def export(path: Path, entries: Iterable[Entry]) -> None:
+    """Write an export of entries."""
+    store = Store("")
+    for made in entries:
+        store.put(made)
+    store.export(path)

@@ -37,7 +37,7 @@ _SPARE_LINES = 100  # a file is rewritten when its other lines are more than the
 
 # The parts of a line
 ID_CHARACTERS = 70
-_CHECKSUM, _CONTENT, _ID = slice(13, 77), slice(79, -1), slice(85, 85 + ID_CHARACTERS)
+_CONTENT, _ID = slice(79, -1), slice(85, 85 + ID_CHARACTERS)
 _REMOVAL = b'"record":null}\n'
 
 _T = TypeVar("_T")
@@ -137,7 +137,7 @@ class LineFile:
 
     def _add(self, line: bytes) -> None:
         """Note a line, which is behind the last one."""
-        if len(line) > MAX_STORE_LINE_BYTES or _checksum(memoryview(line)[_CONTENT]) != line[_CHECKSUM]:
+        if len(line) > MAX_STORE_LINE_BYTES or not line.startswith(_start(memoryview(line)[_CONTENT])):
             self._damaged += 1
         elif line.endswith(_REMOVAL):
             self._lines.pop(line[_ID], None)
@@ -221,11 +221,11 @@ def _state(status: os.stat_result) -> tuple[int, ...]:
 
 def _line(identifier: str, record: Any) -> bytes:
     content = f'"id":"{identifier}","record":{canonical_json(record)}}}'.encode("ascii")
-    return b'{"checksum":"%s",%s\n' % (_checksum(content), content)
+    return _start(content) + content + b"\n"
 
 
-def _checksum(content: bytes | memoryview) -> bytes:
-    return hashlib.sha256(content).hexdigest().encode()
+def _start(content: bytes | memoryview) -> bytes:
+    return b'{"checksum":"%s",' % hashlib.sha256(content).hexdigest().encode()
 
 
 def _record(line: bytes | None) -> Any:

@@ -106,9 +106,8 @@ class Store(PublicDir):
         try:
             self._file = LineFile(self.path)
         except ForeignFileError as error:
-            raise ValueError(
-                f"path must be a store, or a file that does not exist yet; got {self.path}, {error}"
-            ) from None
+            expected = "a store or an export" if self.read_only else "a store, or a file that does not exist yet"
+            raise ValueError(f"path must be {expected}; got {self.path}, {error}") from None
         self.read_only = self.read_only or self._file.announced is not None
 
     def __repr__(self) -> str:

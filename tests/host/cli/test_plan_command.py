@@ -14,6 +14,7 @@ import pytest
 import sample_graphs
 from offline_profiles import needs_profiles, properties
 from stand_in_tuning import KINDS, Machine, gpus_of, worker
+from stored import export
 
 from cudnnpy import Graph, raw
 from cudnnpy._planning.choice import Engine, deserialize
@@ -26,7 +27,6 @@ from cudnnpy.errors import PlanningError
 from cudnnpy.tuning.measuring import child_process
 from cudnnpy.tuning.profiles import planner_process
 from cudnnpy.tuning.profiles.device_profile import FIRST_RELEASE
-from cudnnpy.tuning.store import exports
 from cudnnpy.tuning.store.store import Store
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -71,7 +71,7 @@ class TestForAProfile:
         assert out.splitlines()[-1] == f"{file}: 3 plans"
         assert re.match(r"  problem +choice +workspace +candidates\n  forward 8x64x28x28", out)
         assert re.search(r"\d+ of \d+$", out, re.M)
-        found = {entry.key: entry for entry in exports.read(file).entries}
+        found = {entry.key: entry for entry in Store(file, read_only=True)}
         texts = {entry.text for entry in found.values()}
         assert texts == {CONVOLUTION, FILTER.replace("prefer=no_workspace", "workspace_limit=0"), FUSED}
         for entry in found.values():
@@ -104,14 +104,14 @@ class TestForAProfile:
         assert "CUDNN_STATUS_NOT_SUPPORTED" in err
         assert "  none, see above" in out
         assert out.splitlines()[-2:] == [f"{file}: 2 plans", "1 of 3 problems cannot be planned"]
-        assert len(exports.read(file).entries) == 2
+        assert len(Store(file, read_only=True)) == 2
 
     def test_problems_with_one_choice_are_shown_as_written_and_counted_once(self, plan, monkeypatch):
         monkeypatch.setenv("COLUMNS", "200")
         status, out, _, file = plan(CONVOLUTION, f"{CONVOLUTION} prefer=autotune tune_seconds=3")
         assert (status, out.splitlines()[-1]) == (0, f"{file}: 1 plan")
         assert "tune_seconds=3" in out
-        assert [entry.text for entry in exports.read(file).entries] == [CONVOLUTION]
+        assert [entry.text for entry in Store(file, read_only=True)] == [CONVOLUTION]
 
     def test_a_file_without_problems_has_an_export_without_plans(self, plan, tmp_path):
         status, out, err, file = plan()
@@ -134,7 +134,7 @@ class TestForAProfile:
         (line,) = err.splitlines()
         assert f"PROBLEMS.txt, line 3, {message}" in line
         assert out.splitlines()[-2:] == [f"{file}: 2 plans", "1 of 3 problems cannot be planned"]
-        assert len(exports.read(file).entries) == 2
+        assert len(Store(file, read_only=True)) == 2
 
     def test_a_file_of_which_no_text_is_a_problem_has_no_export(self, plan):
         status, out, err, file = plan("forward nonsense", "forward rubbish")
@@ -146,7 +146,7 @@ class TestForAProfile:
         limited = "forward 8x64x28x28 64x64x3x3 pad=1 prefer=limited_workspace"
         limits = {FILTER: 0, limited: 1 << 30, f"{limited} workspace_limit=1000GiB": 1000 << 30}
         *_, file = plan(*limits)
-        found = {entry.key: entry for entry in exports.read(file).entries}
+        found = {entry.key: entry for entry in Store(file, read_only=True)}
         assert len(found) == len(limits)
         kind = json.dumps(properties())
         for text, limit in limits.items():
@@ -160,7 +160,7 @@ class TestForAProfile:
         assert (status, file.read_text()) == (2, "mine")
         assert err == f"cudnnpy plan: {file}: the file exists; --force overwrites it\n"
         assert plan(CONVOLUTION, options=["--force"])[0] == 0
-        assert len(exports.read(file).entries) == 1
+        assert len(Store(file, read_only=True)) == 1
         assert sorted(one.name for one in tmp_path.iterdir()) == ["PROBLEMS.txt", "gpu.json", "plans.jsonl"]
 
     def test_on_a_terminal_it_shows_how_far_it_is(self, plan, monkeypatch):
@@ -192,7 +192,7 @@ class TestForAProfile:
     def test_a_profile_of_the_package_is_found_by_its_name(self, plan):
         status, _, err, file = plan(CONVOLUTION, profile="h200")
         assert (status, err) == (0, "")
-        assert {entry.key.gpu for entry in exports.read(file).entries} == {"NVIDIA H200"}
+        assert {entry.key.gpu for entry in Store(file, read_only=True)} == {"NVIDIA H200"}
 
 
 # What is refused before anything is planned
@@ -238,8 +238,8 @@ def compare(plan, profile_file, problems, tmp_path, capsys):
 
     def run(*texts, change=lambda entry: entry, options=(), also=()):
         *_, file = plan(*texts)
-        entries = map(change, exports.read(file).entries)
-        exports.write(file, [entry for entry in entries if entry is not None])
+        entries = map(change, Store(file, read_only=True))
+        export(file, [entry for entry in entries if entry is not None])
         given = ["plan", str(problems(*texts, *also)), "--device", str(profile_file()), "--compare", str(file)]
         status = command.main([*given, *options])
         printed = capsys.readouterr()
@@ -327,7 +327,7 @@ class TestComparison:
     def test_the_choices_can_be_written_as_well(self, compare, tmp_path):
         status, lines, _ = compare(CONVOLUTION, options=["--save", str(tmp_path / "now.jsonl")])
         assert (status, lines[-1]) == (0, f"{tmp_path / 'now.jsonl'}: 1 plan")
-        assert len(exports.read(tmp_path / "now.jsonl").entries) == 1
+        assert len(Store(tmp_path / "now.jsonl", read_only=True)) == 1
 
     def test_a_text_that_is_no_problem_is_status_1(self, compare):
         status, lines, err = compare(CONVOLUTION, also=["forward nonsense"])
@@ -387,10 +387,10 @@ def test_times_on_a_gpu_are_written_and_compared(problems, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     problems(CONVOLUTION)
     assert timed("--save", "before.jsonl") == 0
-    (entry,) = exports.read(Path("before.jsonl")).entries
+    (entry,) = Store(Path("before.jsonl"), read_only=True)
     assert (entry.choice.milliseconds, entry.choice.error, entry.choice.workspace_size) == (0.25, 0.1, 1 << 20)
     before = with_choice(entry, CONVOLUTION, milliseconds=0.2, workspace_size=(1 << 20) - 4096)
-    exports.write(Path("before.jsonl"), [before])
+    export(Path("before.jsonl"), [before])
     capsys.readouterr()
     assert timed("--compare", "before.jsonl", *limits) == bool(reason)
     title, row, *worse, last = capsys.readouterr().out.splitlines()
@@ -415,8 +415,8 @@ def test_times_on_a_gpu_are_written_and_compared(problems, tmp_path, monkeypatch
             "--slowdown: the value must be a number greater than 0",
         ),
         (["--device", "h200", "-o", "-"], "plans must be written to a file; got standard output"),
-        (["--device", "h200", "--compare", "no.jsonl"], "no.jsonl: No such file or directory"),
-        (["--device", "h200", "--compare", "PROBLEMS.txt"], "--compare: path must be an export of a store"),
+        (["--device", "h200", "--compare", "no.jsonl"], "no.jsonl: no such store"),
+        (["--device", "h200", "--compare", "PROBLEMS.txt"], "--compare: path must be a store or an export; got "),
     ],
 )
 def test_arguments_that_do_not_fit_are_one_line(problems, tmp_path, monkeypatch, capsys, options, message):
