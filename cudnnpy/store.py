@@ -1,11 +1,11 @@
 """Tuned choices that outlast a process: the choices of `prefer="autotune"`, stored, exported and merged.
 
-The store is an SQLite file: the one that the environment variable `CUDNNPY_STORE` names, or ``store.sqlite`` in the cache
+The store is a file of JSON lines: the one that the environment variable `CUDNNPY_STORE` names, or ``store.jsonl`` in the cache
 folder of the platform. With ``CUDNNPY_STORE=""`` choices stay in memory. An application may bring choices of its own
 (`add_layer`, or the paths in `CUDNNPY_STORE_LAYERS`), which are used where the user's store has none.
 
-A file that cannot be written gives one RuntimeWarning, and its choices continue in memory, with the new ones. A damaged file,
-or one of an older release, is set aside with a RuntimeWarning, and a new store begins.
+A file that cannot be written gives one RuntimeWarning, and its choices continue in memory, with the new ones. Damaged lines
+are left out, with one RuntimeWarning.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ import os
 from cudnnpy._checks.public_dir import complete_module
 from cudnnpy._planning.choice import Choice
 from cudnnpy.tuning.store import levels
-from cudnnpy.tuning.store.database import Store, StoreInfo
-from cudnnpy.tuning.store.entry import Entry, Fault, Forgotten, Key
+from cudnnpy.tuning.store.entry import Entry, Fault, Key
+from cudnnpy.tuning.store.store import Store, StoreInfo
 
 __all__ = [
     "Choice",
     "Entry",
     "Fault",
-    "Forgotten",
     "Key",
     "Store",
     "StoreInfo",

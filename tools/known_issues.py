@@ -2,7 +2,7 @@
 
     python -m tools.known_issues            # writes the page
     python -m tools.known_issues --check    # fails if the page differs from the table
-    python -m tools.known_issues --faults choices.sqlite    # lists the faults of a store by engine, to write rows from
+    python -m tools.known_issues --faults choices.jsonl    # lists the faults of a store by engine, to write rows from
 
 Engines are in cudnnpy/_planning/known_issues.json. The functions and operations that cudnnpy does not use are in
 tools/avoided.json, so nothing reads them at run time.

@@ -35,7 +35,7 @@ from cudnnpy.tuning.profiles.planner_process import planner_for
 from cudnnpy.tuning.ranking.model import source_text
 from cudnnpy.tuning.store import levels
 from cudnnpy.tuning.store.entry import Entry
-from cudnnpy.tuning.stored_choice import key_of
+from cudnnpy.tuning.stored_choice import is_confirmed, key_of
 from cudnnpy.typing import Preference
 
 FORMAT = 2
@@ -205,7 +205,7 @@ def _why_not_stored(entry: Entry, options: PlanningOptions, limit: int, chooser:
     """Return why the stored choice is not taken, or ""."""
     if fault := chooser.left_out.get(entry.choice.name):
         return f"the stored choice is rejected: {fault}"
-    if options.prefer != "autotune" and not chooser.is_confirmed(entry):
+    if options.prefer != "autotune" and not is_confirmed(entry):
         return "the stored choice was not measured with this driver"
     size = entry.choice.workspace_size or 0
     if size > limit:

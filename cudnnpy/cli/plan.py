@@ -6,7 +6,6 @@ import argparse
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from pathlib import Path
 from statistics import geometric_mean
 from typing import NamedTuple
 
@@ -24,8 +23,8 @@ from cudnnpy.tuning.problem_file import ListedProblem
 from cudnnpy.tuning.profiles import device_profile
 from cudnnpy.tuning.profiles.device_profile import DeviceProfile
 from cudnnpy.tuning.profiles.planner_process import PlannerProcess
-from cudnnpy.tuning.store import exports
 from cudnnpy.tuning.store.entry import Entry, Key
+from cudnnpy.tuning.store.store import Store
 
 Choose = Callable[[ListedProblem], Entry]
 
@@ -166,7 +165,7 @@ def _check_arguments(options: argparse.Namespace) -> None:
 
 def _read(path: str) -> list[Entry]:
     """Return the choices that an earlier run wrote. Raises UsageError for choices of several GPUs or releases."""
-    entries = exports.read(Path(path)).entries
+    entries = [*Store(path, read_only=True)]
     if len({entry.key[2:] for entry in entries}) > 1:
         raise UsageError(
             f"--compare must name a file of one GPU and one release of cuDNN; got {path}, which has several"
@@ -212,9 +211,12 @@ def _on_gpu(ordinal: str) -> Iterator[tuple[str, Choose]]:
 
 def _write(path: str, planned: Sequence[Planned], invalid: int) -> None:
     """Write the export of a store with the first entry for each key. `invalid` texts are not problems."""
-    entries = {one.now.key: one.now for one in reversed(planned) if one.now is not None}
-    if entries or not (planned or invalid):  # a file without problems has an export without plans
-        count = exports.write(Path(path), entries.values())
+    store = Store("")
+    for one in planned:
+        if one.now is not None:
+            store.put(one.now)
+    if len(store) or not (planned or invalid):  # a file without problems has an export without plans
+        count = store.export(path)
         print(printed(f"{path}: {count} plan{'s' * (count != 1)}"))
     else:
         print(printed(f"{path}: not written, since nothing was planned"))

@@ -1,16 +1,17 @@
 """The chooser of tuning: the stored choice of a problem if it is valid; else, with prefer="autotune", a measured one.
 
 A stored choice is planned again from its engine and knobs. The preferences that measure nothing take it only if it was measured
-or confirmed in this environment (GPU, cuDNN and driver). With prefer="autotune" any other is confirmed first. A choice that
-fails is marked as failed in the store, with the reason, and the problem is measured. The measurer runs candidates in a process
-of its own and stores their faults. A candidate with a fault is not chosen for this problem again until the driver changes.
+or confirmed in this environment (GPU, cuDNN and driver). With prefer="autotune" any other is confirmed first. If it fails, the
+problem is measured. The measurer runs candidates in a process of its own. Their faults are stored, as is one of a stored choice
+that is not confirmed. A candidate with a fault is not chosen for this problem again until the driver changes.
 
 The layer imports this module by `cudnnpy._planning.chooser.tuning`, and nothing else of tuning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from types import ModuleType
@@ -18,13 +19,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cudnnpy._planning.candidate_filter import try_plan
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.chooser import Chosen, Rejection, Request
 from cudnnpy._planning.engines import load_plan
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.errors import CudnnError, StatusError
 from cudnnpy.tuning import recording, stored_choice
-from cudnnpy.tuning.measurement import Measurement
+from cudnnpy.tuning.measurement import FoundFault, Measurement
 from cudnnpy.tuning.ranking import model
 from cudnnpy.tuning.ranking.candidate_order import RankedChooser
 from cudnnpy.tuning.recording import Freeze
@@ -81,7 +81,7 @@ class TuningChooser(RankedChooser):
     def left_out(self) -> dict[str, str]:
         """The rejection reasons of the candidates with a fault, by the candidates' names."""
         if self._faults is None:
-            self._look_up()
+            self._read_faults()
         return self._faults or {}
 
     def rejections(self) -> Mapping[str, Rejection]:
@@ -107,10 +107,12 @@ class TuningChooser(RankedChooser):
 
         They are read from the store only now, since most callers do not need them.
         """
-        stored = None if entry.candidates else self._store.get(entry.key)
-        if stored is not None and stored.entry.choice == entry.choice:
-            entry = stored.entry
-        return [Candidate(choice) for choice in entry.candidates]
+        return [Candidate(choice) for choice in self._whole(entry).candidates]
+
+    def _whole(self, entry: Entry) -> Entry:
+        """Return an entry of the store with its candidates."""
+        whole = (found.entry for found in self._store.entries(entry.key) if found.entry.choice == entry.choice)
+        return entry if entry.candidates else next(whole, entry)
 
     def _autotuned(self) -> _Stored:
         """Return the stored choice, or the measured one if there is none, or if it allows more tuning."""
@@ -140,44 +142,45 @@ class TuningChooser(RankedChooser):
     def _key(self) -> Key:
         return stored_choice.key_of(self._problem, self._options, self._target)
 
-    def _look_up(self) -> tuple[Entry | None, str]:
-        """Return the stored entry and its layer, and note the faults of the problem."""
+    def _read_faults(self) -> None:
         self._faults = self._faults or {}
-        if self._is_blank:
-            return None, ""
-        found, faults = self._store.look_up(self._key)
-        self._faults |= {
-            fault.candidate: stored_choice.reason_of_fault(fault.symptom, fault.detail, fault.made_at)
-            for fault in faults
-            if fault.driver == stored_choice.driver()
-        }
-        return (None, "") if found is None else (found.entry, found.layer)
+        if not self._is_blank:
+            self._faults |= {
+                fault.candidate: stored_choice.reason_of_fault(fault.symptom, fault.detail, fault.made_at)
+                for fault in self._store.faults_of(self._key)
+                if fault.driver == stored_choice.driver()
+            }
+
+    def _add_faults(self, faults: Sequence[FoundFault]) -> None:
+        """Store faults, whose candidates are not chosen from now on."""
+        if faults:
+            text = stored_choice.choice_text(self._problem, PlanningOptions())
+            self._store.add_faults(self._key, text, faults)
+            found = {fault.candidate: stored_choice.reason_of_fault(fault.symptom, fault.detail) for fault in faults}
+            self._faults = {**self.left_out, **found}
 
     def _stored(self) -> _Stored:
-        """Return the stored choice. With prefer="autotune", a choice that fails is marked as failed in the store."""
-        failed: set[Choice] = set()
-        while True:
-            entry, layer = self._look_up()
-            if entry is None or entry.choice in failed:
-                return _Stored()
-            choice, reason = self._restored(entry, layer)
-            if choice.candidate is not None or not choice.fits or not self._is_autotuned:
-                return choice
-            failed.add(entry.choice)
-            self._store.writable.forget(entry.key, reason, plan=entry.plan)
+        """Return the first stored choice that is valid here, or that is too large at the moment."""
+        self._read_faults()
+        if not self._is_blank:
+            for entry, layer in self._store.entries(self._key, without_candidates=True):
+                choice = self._restored(entry, layer)
+                if choice.candidate is not None or not choice.fits:
+                    return choice
+        return _Stored()
 
-    def _restored(self, entry: Entry, layer: str, *, is_new: bool = False) -> tuple[_Stored, str]:
-        """Return the choice of an entry, planned, or the reason why it fails. `is_new` means that it was measured just now."""
+    def _restored(self, entry: Entry, layer: str, *, is_new: bool = False) -> _Stored:
+        """Return the choice of an entry, planned; no candidate if it fails. `is_new` means that it was measured just now."""
         too_large = _Stored(fits=False)
         if (entry.choice.workspace_size or 0) > self._limit:
-            return too_large, ""
-        is_confirmed = is_new or self.is_confirmed(entry)
+            return too_large
+        is_confirmed = is_new or stored_choice.is_confirmed(entry)
         if not (is_confirmed or self._is_autotuned):
-            return _Stored(), ""
+            return _Stored()
         try:
             candidate = stored_choice.stored_candidate(entry, self._problem, self._options, self._target)
         except (ValueError, CudnnError) as error:
-            return _Stored(), str(error)
+            return _failed(entry, str(error))
         candidate.rejection_reason = candidate.rejection_reason or self.left_out.get(candidate.name, "")
         if candidate.name in self._compiled:
             with suppress(StatusError):  # then it is compiled here
@@ -185,25 +188,25 @@ class TuningChooser(RankedChooser):
         if try_plan(candidate, self._problem, self._options, self._limit):
             reason = "" if is_confirmed else self._confirmed(entry)
         elif candidate.executable is not None:
-            return too_large, ""
+            return too_large
         else:
             reason = candidate.rejection_reason
-        return (_Stored(), reason) if reason else (_Stored(candidate, entry, layer), "")
-
-    def is_confirmed(self, entry: Entry) -> bool:
-        """Return whether an entry was measured or confirmed with this GPU, cuDNN and driver."""
-        environment, plan = stored_choice.environment_of(entry.key), entry.plan
-        return stored_choice.was_measured_here(entry) or self._store.writable.is_checked(
-            entry.key, environment, plan=plan
-        )
+        return _failed(entry, reason) if reason else _Stored(candidate, entry, layer)
 
     def _confirmed(self, entry: Entry) -> str:
-        """Run a stored choice and return why its result is wrong; "" if it is right, or if it could not be run."""
+        """Run a stored choice, and store that it is right, or its fault.
+
+        Return why its result is wrong; "" if it is right, or if it could not be run.
+        """
         if self._measurer is None:
             return ""
         reason = self._measurer.confirm(self._problem, self._options, entry, self._limit)
-        if reason == "":
-            self._store.writable.mark_checked(entry.key, stored_choice.environment_of(entry.key), plan=entry.plan)
+        if reason:
+            detail = " ".join(reason.split())
+            self._add_faults([FoundFault(entry.choice.name, "not confirmed", detail, stored_choice.driver())])
+        elif reason == "" and self._store.writable.get(entry.key, without_candidates=True) in (None, entry):
+            made_with = {**entry.made_with, "confirmed_with_driver": stored_choice.driver()}
+            self._store.writable.put(self._whole(entry)._replace(made_with=made_with), replace=True)
         return reason or ""
 
     # Measuring
@@ -220,37 +223,29 @@ class TuningChooser(RankedChooser):
             is_rejected = before.candidate is not None and before.candidate.name in {*self.left_out, *self._failed}
             return _Stored() if is_rejected else before
         entry = _faster(before, entry, measurement)
-        if measurement.was_memory_limited or not before.fits:
-            return self._restored(entry, "", is_new=True)[0]
-        return self._kept(entry, before.entry)
+        choice = self._restored(entry, "", is_new=True)
+        if choice.candidate is None or measurement.was_memory_limited or not before.fits:
+            return choice
+        return self._kept(entry, before.entry, choice)
 
     def noted(self, measurement: Measurement) -> Entry | None:
         """Note rejected candidates, and store faults. Return the entry, or None if it has another key."""
-        if measurement.faults:
-            text = stored_choice.choice_text(self._problem, PlanningOptions())
-            self._store.add_faults(self._key, text, measurement.faults)
-            found = {
-                one.candidate: stored_choice.reason_of_fault(one.symptom, one.detail) for one in measurement.faults
-            }
-            self._faults = {**self.left_out, **found}
+        self._add_faults(measurement.faults)
         self._failed, entry = measurement.rejected, measurement.entry
         return entry if entry is not None and entry.key == self._key else None
 
-    def _kept(self, entry: Entry, before: Entry | None) -> _Stored:
+    def _kept(self, entry: Entry, before: Entry | None, choice: _Stored) -> _Stored:
         """Store an entry, and return its choice; another process's choice if that was stored first and is valid here."""
-        now, _ = (None, "") if before is None else self._look_up()
-        current_entry = self._store.writable.put(entry, replace=now is not None and now == before)
-        if current_entry.choice != entry.choice:
-            choice, reason = self._restored(current_entry, "user")
-            if choice.candidate is not None:
-                return choice
-            if not choice.fits:
-                return self._restored(entry, "", is_new=True)[0]
-            self._store.writable.forget(current_entry.key, reason, plan=current_entry.plan)
-            self._store.writable.put(entry)
-        choice, reason = self._restored(entry, "", is_new=True)
-        if reason:
-            self._store.writable.forget(entry.key, reason, plan=entry.plan)
+        store = self._store.writable
+        now = None if before is None else store.get(entry.key, without_candidates=True)
+        current = store.put(entry, replace=now is not None and now == before)
+        if current.choice == entry.choice:
+            return choice
+        other = self._restored(current, "user")
+        if other.candidate is not None:
+            return other
+        if other.fits:
+            store.put(entry, replace=True)
         return choice
 
 
@@ -268,6 +263,11 @@ def _faster(before: _Stored, entry: Entry, measurement: Measurement) -> Entry:
     if was_run or has_fault or earlier is None or (time is not None and time <= earlier):
         return entry
     return entry._replace(choice=before.entry.choice)
+
+
+def _failed(entry: Entry, reason: str) -> _Stored:
+    logging.getLogger("cudnnpy").info("a stored choice is not used: %s: %s: %s", entry.text, entry.choice.name, reason)
+    return _Stored()
 
 
 def profile_planner() -> ModuleType:

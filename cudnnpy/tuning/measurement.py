@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 if TYPE_CHECKING:  # a first call needs no entries
     from cudnnpy.tuning.store.entry import Entry
 
-Symptom = Literal["context lost", "limit exceeded", "access outside", "wrong result", "process ended"]
+Symptom = Literal["context lost", "limit exceeded", "access outside", "wrong result", "process ended", "not confirmed"]
 SYMPTOMS: tuple[Symptom, ...] = get_args(Symptom)
 
 
@@ -17,7 +17,7 @@ UNPROMISING = "not measured: the ranking expects that it is slower"
 
 
 class FoundFault(NamedTuple):
-    """A fault of a candidate that repeated alone in a fresh process."""
+    """A fault of a candidate that repeated alone in a fresh process, or of a stored choice that was not confirmed."""
 
     candidate: str  #: its name: the engine with its knobs, and the suffix of its lowering
     symptom: Symptom

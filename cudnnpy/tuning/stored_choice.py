@@ -62,14 +62,10 @@ def driver() -> str:
     return "" if int(status) else version_text(number)
 
 
-def environment_of(key: Key) -> str:
-    """Return the fingerprint of the environment that a choice is confirmed in: the GPU, cuDNN and the driver."""
-    return f"{key.gpu}, {key.multiprocessors} multiprocessors, cuDNN {raw.version_text(key.cudnn)}, driver {driver()}"
-
-
-def was_measured_here(entry: Entry) -> bool:
-    """Return whether a choice was measured with the loaded driver, and so counts as confirmed."""
-    return entry.choice.milliseconds is not None and entry.made_with.get("driver") == driver() != ""
+def is_confirmed(entry: Entry) -> bool:
+    """Return whether a choice was measured with the loaded driver, or confirmed by a run with it."""
+    made_with = {} if entry.choice.milliseconds is None else entry.made_with
+    return driver() != "" and driver() in (made_with.get("driver"), entry.made_with.get("confirmed_with_driver"))
 
 
 def reason_of_fault(symptom: str, detail: str, made_at: str = "") -> str:

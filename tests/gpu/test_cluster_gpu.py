@@ -114,18 +114,18 @@ def check(printed: str) -> None:
 
 
 def test_one_rank_learns_the_digits(tmp_path: Path) -> None:
-    printed = trained("--store", str(tmp_path / "s.sqlite"), gpus=1)
+    printed = trained("--store", str(tmp_path / "s.jsonl"), gpus=1)
     check(printed)
     found = re.search(r"accuracy on 360 pictures not trained on: ([\d.]+)%", printed)
     assert found is not None
     assert 97 <= float(found[1]) <= 100
-    with stores.open(tmp_path / "s.sqlite", read_only=True) as store:
+    with stores.open(tmp_path / "s.jsonl", read_only=True) as store:
         assert len(store) >= 8  # three layers forward and to the filter, two of them to the input
 
 
 @pytest.mark.skipif("torch.cuda.device_count() < 2", reason="several ranks need several GPUs")
 @pytest.mark.parametrize("how", ["rank 0 measures", "together", "torchrun"])
 def test_ranks_choose_alike(how: str, tmp_path: Path) -> None:
-    arguments = ["--store", str(tmp_path / "s.sqlite"), *(["--together"] if how == "together" else [])]
+    arguments = ["--store", str(tmp_path / "s.jsonl"), *(["--together"] if how == "together" else [])]
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2") if how == "torchrun" else ()
     check(trained(*arguments, gpus=2, launcher=launcher))

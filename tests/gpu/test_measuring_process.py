@@ -34,7 +34,7 @@ NAMES = {fault: f"engine {900 + at}" for at, fault in enumerate(SYMPTOMS)}
 
 @pytest.fixture
 def new_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[store.Store]:
-    monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "store.sqlite"))
+    monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "store.jsonl"))
     tuner.end_processes()
     reset("cudnnpy.tuning.measuring.tuner")
     cudnnpy.clear_cache()
@@ -154,7 +154,7 @@ for size in range(30, 36):
 
 
 def test_eight_programs_at_once_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "store.sqlite"))
+    monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "store.jsonl"))
     programs = [subprocess.Popen([sys.executable, "-c", PROGRAM], stderr=subprocess.PIPE) for _ in range(8)]
     errors = [program.communicate()[1].decode() for program in programs]
     assert [program.returncode for program in programs] == [0] * 8, errors

@@ -22,7 +22,6 @@ from cudnnpy._planning.problem_notation import parse, text_of
 from cudnnpy.cli import command
 from cudnnpy.handle import Handle
 from cudnnpy.tuning.profiles import device_profile
-from cudnnpy.tuning.store import exports
 from cudnnpy.tuning.store.entry import Entry
 from cudnnpy.tuning.stored_choice import key_of
 
@@ -85,7 +84,7 @@ def plans(profile_file: Path) -> Iterator[Path]:
 
 
 def entry_for(plans: Path, text: str) -> Entry:
-    (found,) = [entry for entry in exports.read(plans).entries if entry.text == text]
+    (found,) = [entry for entry in store.open(plans, read_only=True) if entry.text == text]
     return found
 
 

@@ -54,8 +54,8 @@ def choices(found: Any) -> dict[str, Any]:
 def test_a_second_process_measures_nothing_and_plans_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = answer(started(tmp_path / "store.sqlite", 4.0))  # enough for the start of the process that measures
-    second = answer(started(tmp_path / "store.sqlite", 4.0))
+    first = answer(started(tmp_path / "store.jsonl", 4.0))  # enough for the start of the process that measures
+    second = answer(started(tmp_path / "store.jsonl", 4.0))
     assert first["seconds"] > 0.0
     assert choices(second) == choices(first)
     assert {chosen[3] for chosen in second["chosen"].values()} == {"user"}
@@ -71,7 +71,7 @@ def test_a_second_process_measures_nothing_and_plans_the_same(
 def test_processes_on_one_gpu_choose_alike(tmp_path: Path) -> None:
     """Whatever they measured or found measured. One that waits too long for its turn takes the choice of "fastest"."""
     start = tmp_path / "start"
-    processes = [started(tmp_path / "store.sqlite", 0.2, start) for _ in range(8)]
+    processes = [started(tmp_path / "store.jsonl", 0.2, start) for _ in range(8)]
     start.touch()
     found = [answer(process) for process in processes]
     measured: dict[str, set[str]] = {}
@@ -90,7 +90,7 @@ def new_process(tmp_path: Path) -> Iterator[Callable[[], None]]:
 
     def start() -> None:
         cudnnpy.clear_cache()
-        levels.use(str(tmp_path / "store.sqlite"))
+        levels.use(str(tmp_path / "store.jsonl"))
 
     start()
     yield start
@@ -151,7 +151,7 @@ def test_every_road_takes_the_stored_choice(
     new_process()
     torch.manual_seed(0)
     torch.testing.assert_close(road(), first, rtol=1e-2, atol=5e-2)
-    assert levels.current().user.forgotten() == []
+    assert levels.current().user.faults() == []
 
 
 # The first run of what was not measured here
@@ -209,10 +209,10 @@ def test_a_right_choice_of_another_machine_is_checked_once(
         plan = CONVOLUTION.plan("forward", *SPECS)
         assert (plan.store_layer, plan.milliseconds) == ("user", entry.choice.milliseconds)
     assert len(seen) == 1
-    assert levels.current().user.forgotten() == []
+    assert levels.current().user.faults() == []
 
 
-def test_a_wrong_choice_of_another_machine_is_found_and_forgotten(
+def test_a_wrong_choice_of_another_machine_is_found_and_not_taken_again(
     new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As an engine is that has an issue nobody knows of: some of its results are overwritten.
@@ -257,8 +257,9 @@ def test_a_wrong_choice_of_another_machine_is_found_and_forgotten(
     monkeypatch.setattr(tuning_chooser, "measurer_of", lambda request: measurer)
     plan = plan_for(problem, options)
     assert (len(seen), plan.store_layer) == (1, "")
-    (forgotten,) = levels.current().user.forgotten()
-    assert "wrong result" in forgotten.reason
+    (fault,) = levels.current().user.faults()
+    assert fault.symptom == "not confirmed"
+    assert "wrong result" in fault.detail
     monkeypatch.undo()
     new_process()
     assert CONVOLUTION.plan("forward", *SPECS).store_layer == "user"

@@ -49,7 +49,7 @@ fused.forward(x, w, bias=bias, activation="relu")
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder with problems.txt; the store of this process and of others is a file there."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "store.sqlite"))
+    monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "store.jsonl"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     Path("problems.txt").write_text("\n".join(PROBLEMS))
     return tmp_path
@@ -66,7 +66,7 @@ def tune(*arguments: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def stored(path: str = "store.sqlite") -> list[Entry]:
+def stored(path: str = "store.jsonl") -> list[Entry]:
     with stores.open(path, read_only=True) as store:
         return list(store)
 
@@ -96,7 +96,7 @@ def test_problems_are_measured_once(gpus: str) -> None:
 def test_the_choice_is_taken_by_another_process_and_is_right() -> None:
     assert tune("problems.txt").returncode == 0
     chosen = {entry.text.partition(" ")[0]: entry.choice.name for entry in stored()}
-    stores.use("store.sqlite")
+    stores.use("store.jsonl")
     try:
         random = np.random.default_rng(1)
         x = random.integers(-2, 3, (8, 28, 28, 32)).astype(np.float16)

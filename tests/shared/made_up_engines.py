@@ -34,8 +34,8 @@ from cudnnpy.tuning import chooser as tuning_chooser
 from cudnnpy.tuning.chooser import TuningChooser
 from cudnnpy.tuning.measuring import knob_search, local_measurer, search
 from cudnnpy.tuning.measuring.local_measurer import LocalMeasurer
-from cudnnpy.tuning.store.database import Store
 from cudnnpy.tuning.store.levels import Layers
+from cudnnpy.tuning.store.store import Store
 
 TARGET = Target()
 LOTS = 1 << 40

@@ -46,8 +46,8 @@ from cudnnpy.tuning.chooser import TuningChooser
 from cudnnpy.tuning.measuring import local_measurer, search
 from cudnnpy.tuning.measuring.local_measurer import LocalMeasurer
 from cudnnpy.tuning.store import levels
-from cudnnpy.tuning.store.database import Store
 from cudnnpy.tuning.store.entry import Entry
+from cudnnpy.tuning.store.store import Store
 
 TARGET = engines_of.Target(profile=Path(sys.argv[1]).read_text())
 BUILT: list[str] = []  # the operations whose graphs were built

@@ -1,13 +1,8 @@
-"""Entries for the tests of the store, and the program that several processes run on one file.
-
-python stored.py STORE ACKNOWLEDGED SEED COUNT     puts COUNT entries in an order of its own
-"""
+"""Entries and faults for the tests of the store."""
 
 from __future__ import annotations
 
-import os
-import random
-import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +19,7 @@ def key(number: int = 0, **changes: Any) -> Key:
 
 
 def entry(number: int = 0, **changes: Any) -> Entry:
-    """An entry for a key, as it comes from tuning. Its plan fits on a page of the file or not, by its number."""
+    """An entry for a key, as it comes from tuning. Its plan is short or long, by its number."""
     made = Entry(
         key=key(number),
         text=f"forward {number}x64x56x56 64x64x3x3 pad=1 float16 channels_last",
@@ -74,16 +69,9 @@ def fault(number: int = 0, given: Key | None = None, **changes: Any) -> Fault:
     )._replace(**changes)
 
 
-def write_all(path: Path, acknowledged: Path, seed: int, count: int) -> None:
-    """Put entries with plans of this process; write which plan stands for each after the store has returned it."""
-    order = [*range(count)]
-    random.Random(seed).shuffle(order)
-    file = os.open(acknowledged, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    with Store(path) as store:
-        for number in order:
-            ours = entry(number, text=f"by {seed}")
-            os.write(file, f"{number} {store.put(ours).text}\n".encode())
-
-
-if __name__ == "__main__":
-    write_all(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+def export(path: Path, entries: Iterable[Entry]) -> None:
+    """Write an export of entries."""
+    store = Store("")
+    for made in entries:
+        store.put(made)
+    store.export(path)

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
-from pathlib import Path
 from typing import cast
 
 from cudnnpy import store as stores
@@ -27,9 +26,9 @@ from cudnnpy.errors import LibraryNotFoundError
 from cudnnpy.tuning import problem_file
 from cudnnpy.tuning.measurement import UNPROMISING, FoundFault, Symptom
 from cudnnpy.tuning.profiles import stub_driver
-from cudnnpy.tuning.store.database import Store, why_in_memory
 from cudnnpy.tuning.store.entry import Entry
 from cudnnpy.tuning.store.levels import VARIABLE, Layers
+from cudnnpy.tuning.store.store import Store, why_not_written
 
 
 def gpus(text: str) -> tuple[int, ...]:
@@ -105,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
         jobs = problems.jobs_of(requests, dict.fromkeys(gpu.kind for gpu in gpus), options.seconds, options.thorough)
         entries, failed = _tune(distributed, jobs, store)
         _report(options, entries, failed)
-        if lost := why_in_memory(store):
+        if lost := why_not_written(store):
             _say(f"choices are not stored: {store.path}: {lost}")
     return 1 if failed or status or lost else 0
 
@@ -148,25 +147,12 @@ def _open_store(path: str | None) -> Store:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".* New choices stay in memory", RuntimeWarning)  # it is an error here
             store = stores.open(path)
-    except OSError as error:
-        raise UsageError(f"{name}: {error.filename or path}: {error.strerror or error}") from None
+            reason = why_not_written(store)
     except ValueError as error:
         raise UsageError(f"{name}: {error}") from None
-    if not store.path:
-        raise UsageError(f"{name} must name a file for the choices; got ''. Name one with --store")
-    if store.read_only:
-        raise UsageError(f"{name} must name a writable store; got {store.path}, a read-only export")
-    if reason := why_in_memory(store):
-        raise UsageError(f"{name} must be a store that can be used; got {store.path}: {reason}")
-    _check_writable(name, Path(store.path))
+    if reason:
+        raise UsageError(f"{name} must name a file that can be written; got {store.path!r}: {reason}")
     return store
-
-
-def _check_writable(name: str, path: Path) -> None:
-    """Raise UsageError if the file of a store cannot be written, or not made."""
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
-    if not os.access(path if path.exists() else folder, os.W_OK) or not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(f"{name} must be a file that may be written; got {path}")
 
 
 def _stored(store: Store, job: Job) -> Entry | None:

@@ -1,1 +1,1 @@
-"""The store of tuned choices: entries, SQLite files, exports, and the levels that a process reads."""
+"""The store of tuned choices: entries, the file of lines, and the levels that a process reads."""

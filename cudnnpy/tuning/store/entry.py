@@ -1,4 +1,4 @@
-"""The records of a store: keys, entries with their candidates, failed plans, and faults."""
+"""The records of a store: keys, entries with their candidates, and faults."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from typing import Any, NamedTuple
 
 from cudnnpy._core.untrusted_json import plain, reader
 from cudnnpy._planning.choice import Choice, GpuKind, SerializedPlan
-
-# The version of the content of rows. Keys of another schema have other digests, so that their entries are not found.
-SCHEMA = 1
 
 
 class Key(NamedTuple):
@@ -49,8 +46,8 @@ class Key(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the six parts and of the number of the schema, as hexadecimal digits."""
-        return hashlib.sha256(canonical_json([SCHEMA, *self]).encode()).hexdigest()
+        """The SHA-256 of the six parts, as hexadecimal digits."""
+        return hashlib.sha256(canonical_json(self).encode()).hexdigest()
 
 
 class Entry(NamedTuple):
@@ -134,7 +131,7 @@ class Entry(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A fault of a candidate, which repeated alone in a fresh process.
+    """A fault of a candidate, which repeated alone in a fresh process, or in the run that was to confirm a stored choice.
 
     Attributes
     ----------
@@ -145,7 +142,8 @@ class Fault(NamedTuple):
     candidate : str
         The engine with its knobs.
     symptom : str
-        "context lost", "limit exceeded", "access outside", "wrong result" or "process ended".
+        "context lost", "limit exceeded", "access outside", "wrong result" or "process ended"; "not confirmed" for a stored
+        choice that failed when it was run to be confirmed.
     detail : str
         One line for people.
     driver : str
@@ -180,47 +178,6 @@ class Fault(NamedTuple):
         return fault._replace(key=without_options(fault.key))
 
 
-class Forgotten(NamedTuple):
-    """A plan that failed, and that is not stored again for its key.
-
-    Attributes
-    ----------
-    key : Key
-        The key.
-    text : str
-        The problem in the notation that people read.
-    plan : str
-        The SHA-256 of the serialized plan.
-    reason : str
-        Why it failed.
-    made_at : str
-        When it failed: ISO 8601, in UTC.
-
-    Examples
-    --------
-    >>> from cudnnpy import store
-    >>> with store.Store("") as choices:
-    ...     [one.reason for one in choices.forgotten()]
-    []
-    """
-
-    key: Key
-    text: str
-    plan: str
-    reason: str
-    made_at: str
-
-    def plain(self) -> dict[str, object]:
-        """Return the failed plan as a JSON object, the inverse of `of`."""
-        return dict(plain(self))
-
-    @classmethod
-    def of(cls, plain: Mapping[str, object]) -> Forgotten:
-        """Return the failed plan of a JSON object from `plain`. Raises ValueError for a field that is not valid."""
-        forgotten: Forgotten = _FORGOTTEN("forgotten", plain)
-        return forgotten
-
-
 def without_options(key: Key) -> Key:
     """Return the key of the faults of a problem."""
     return key._replace(options="{}")
@@ -231,9 +188,4 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def digest_of(text: str) -> str:
-    """Return the SHA-256 of a text as hexadecimal digits."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-_ENTRY, _FAULT, _FORGOTTEN = reader(Entry), reader(Fault), reader(Forgotten)
+_ENTRY, _FAULT = reader(Entry), reader(Fault)

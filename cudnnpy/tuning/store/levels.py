@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from cudnnpy._checks.option_values import printable
 from cudnnpy._core.caller_warning import warn
 from cudnnpy._process.module_state import declare, fork_safe_lock
-from cudnnpy.tuning.store.database import Store, is_blank, look_up
 from cudnnpy.tuning.store.entry import Entry, Fault, Key, without_options
+from cudnnpy.tuning.store.store import Store, is_blank
 
 VARIABLE, LAYERS_VARIABLE = "CUDNNPY_STORE", "CUDNNPY_STORE_LAYERS"
 USER = "user"
@@ -29,21 +29,10 @@ class LayerEntry(NamedTuple):
 
     entry: Entry
     layer: str
-    store: Store
-
-
-class LookUp(NamedTuple):
-    """The result of a look-up: the entry of a key without its candidates, and the faults of its problem."""
-
-    entry: LayerEntry | None
-    faults: tuple[Fault, ...]
 
 
 class Layers:
-    """The stores that a process reads, in their order. Changes go to `writable`: the user's store.
-
-    Plans that failed, and plans that were checked, are marked there, whatever layer their entries are in.
-    """
+    """The stores that a process reads, in their order. Changes go to `writable`: the user's store."""
 
     def __init__(self, user: Store, applications: Iterable[Store] = (), errors: Sequence[str] = ()) -> None:
         self.user, self.errors = user, errors  # the paths that name no store
@@ -52,29 +41,25 @@ class Layers:
         self._all = [(USER, store) for store in dict.fromkeys((self.writable, user))]
         self._all += [(f"application {store.path}", store) for store in applications]
 
+    def entries(self, key: Key, *, without_candidates: bool = False) -> Iterator[LayerEntry]:
+        """Iterate over the entries that the layers have for a key: see Store.get."""
+        for layer, store in self._all:
+            entry = store.get(key, without_candidates=without_candidates)
+            if entry is not None:
+                yield LayerEntry(entry, layer)
+
     def get(self, key: Key) -> LayerEntry | None:
-        """Return the entry of a key in the first layer that has one whose plan did not fail here: see Store.get."""
-        first = self.look_up(key).entry
-        entry = None if first is None else first.store.get(key)
-        return None if first is None or entry is None else first._replace(entry=entry)
+        """Return the entry of a key in the first layer that has one."""
+        return next(self.entries(key), None)
 
     @property
     def is_blank(self) -> bool:
-        """Whether no layer has anything, as far as is known without reading."""
+        """Whether no layer has anything."""
         return all(is_blank(store) for _, store in self._all)
 
-    def look_up(self, key: Key) -> LookUp:
-        """Return the entry that `get` returns, and the faults in all layers."""
-        first, faults = None, list[Fault]()
-        for layer, store in self._all:
-            entry, faults_here = look_up(store, key)
-            faults += faults_here
-            if first is not None or entry is None:
-                continue
-            # The writable store has no entries of failed plans itself.
-            if store is self.writable or not self.writable.is_forgotten(key, entry.plan):
-                first = LayerEntry(entry, layer, store)
-        return LookUp(first, tuple(faults))
+    def faults_of(self, key: Key) -> list[Fault]:
+        """Return the faults of the problem of a key in all layers."""
+        return [fault for _, store in self._all for fault in store.faults_of(key)]
 
     def add_faults(self, key: Key, text: str, faults: Iterable[tuple[str, str, str, str]]) -> int:
         """Store faults of a problem, each a candidate, symptom, detail and driver, as found now: see Store.add_faults."""
@@ -136,7 +121,7 @@ def default_path() -> str:
         return value
     from platformdirs import user_cache_path
 
-    return str(user_cache_path("cudnnpy", appauthor=False) / "store.sqlite")
+    return str(user_cache_path("cudnnpy", appauthor=False) / "store.jsonl")
 
 
 def _open(variable: str, path: str, errors: list[str], *, read_only: bool = False) -> Store:

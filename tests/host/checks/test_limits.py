@@ -17,10 +17,11 @@ from cudnnpy._checks.size_limits import MAX_PRINTED_CHARACTERS, MAX_SHOWN_CHARAC
 from cudnnpy.cli import text_table
 from cudnnpy.store import Store
 from cudnnpy.tuning.store.entry import Entry
+from cudnnpy.tuning.store.levels import Layers
 
 # Each call must fail within 500 MiB more memory than the process has, and with a message that can be shown.
 _PROGRAM = r"""
-import re, resource, sys, warnings
+import hashlib, re, resource, sys, warnings
 from itertools import repeat
 from pathlib import Path
 import numpy as np
@@ -29,7 +30,7 @@ from cudnnpy import Engine
 from cudnnpy._core.layouts import TensorSpec, check_spec
 from cudnnpy._planning import choice
 from cudnnpy._planning import problem_notation; from cudnnpy.tuning import problem_file
-from cudnnpy.tuning.store import exports
+from cudnnpy.store import Store
 from cudnnpy._layers.graph import _checked_axes as checked_axes
 
 class Huge:  # an array
@@ -43,7 +44,7 @@ def file(name, content):
     (folder / name).write_bytes(content)
     return folder / name
 
-exported = b'{"entries":1,"format":3,"kind":"cudnnpy store"}\n'
+header = b'{"format":4,"kind":"cudnnpy store"}\n'
 calls = [
     *(
         lambda path=file(f"{number}.txt", content): problem_file.read(path)
@@ -64,11 +65,13 @@ calls = [
     lambda: choice.deserialize("[" + "[]," * 1_000_000 + "1]"),
 ]
 limit = int(re.search(r"VmSize:\s+(\d+)", Path("/proc/self/status").read_text())[1]) * 1024 + (500 << 20)
-long = file("long.jsonl", exported + b"[" + b"[]," * 20_000_000)
+content = b'"id":"entry %s","record":[%s]}' % (b"0" * 64, b"[]," * 20_000_000)
+long = file("long.jsonl", header + b'{"checksum":"%s",%s\n' % (hashlib.sha256(content).hexdigest().encode(), content))
+del content
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 with warnings.catch_warnings(record=True) as caught:
-    found = exports.read(long)
-assert not found.entries and "damaged or missing lines" in str(caught[0].message)
+    assert len(Store(long)) == 0
+assert "1 damaged or missing lines" in str(caught[0].message)
 for many in (range(10**9), repeat(1), Huge()):
     calls += [
         lambda many=many: cudnnpy.Convolution(padding=many),
@@ -145,12 +148,11 @@ def test_an_entry_without_control_characters_is_kept_alone(changes: dict[str, An
     assert str(caught.value).isprintable()
 
 
-def test_the_reason_of_a_failed_plan_is_printable() -> None:
+def test_the_detail_of_a_fault_is_printable() -> None:
     with Store("") as store:
-        made = store.put(entry("forward"))
-        store.forget(made.key, CONTROL)
-        (failed,) = store.forgotten()
-    assert failed.reason == printable(CONTROL) == r"\ud800\x1b[2J\x9b\u202e"
+        Layers(store).add_faults(entry("forward").key, "forward", [("engine 1", "not confirmed", CONTROL, "13.0")])
+        (fault,) = store.faults()
+    assert fault.detail == printable(CONTROL) == r"\ud800\x1b[2J\x9b\u202e"
 
 
 def test_what_the_command_prints_is_printable_and_short(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

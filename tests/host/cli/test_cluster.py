@@ -274,13 +274,13 @@ def test_options_of_this_machine_are_refused(capsys: pytest.CaptureFixture[str])
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with problems.txt; the store is a file there."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "user.sqlite"))
+    monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "user.jsonl"))
     Path("problems.txt").write_text("\n".join(PROBLEMS))
     return tmp_path
 
 
 def stored() -> list[Entry]:
-    with stores.open("user.sqlite", read_only=True) as store:
+    with stores.open("user.jsonl", read_only=True) as store:
         return sorted(store)
 
 

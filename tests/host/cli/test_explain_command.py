@@ -13,6 +13,7 @@ import sample_graphs
 from made_up_candidates import made_up
 from offline_profiles import needs_profiles
 from planning import profile
+from stored import export
 
 import cudnnpy
 from cudnnpy import DeviceProfile, Graph, raw
@@ -24,10 +25,8 @@ from cudnnpy.cli import explain as explain_module
 from cudnnpy.tuning.profiles import planner_process
 from cudnnpy.tuning.profiles.planner_process import PlannerProcess
 from cudnnpy.tuning.ranking import model
-from cudnnpy.tuning.store import exports
-from cudnnpy.tuning.store.database import Store
 from cudnnpy.tuning.store.levels import LayerEntry
-from cudnnpy.tuning.stored_choice import environment_of
+from cudnnpy.tuning.store.store import Store
 from tests.shared import made_up_models
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -217,7 +216,7 @@ class TestTheStore:
             candidates=tuple(measured),
         )
         file = tmp_path / "stored.jsonl"
-        exports.write(file, [entry])
+        export(file, [entry])
         monkeypatch.setenv("CUDNNPY_STORE_LAYERS", str(file))
         return entry
 
@@ -235,7 +234,7 @@ class TestTheStore:
         text = text_of(sample_graphs.GRAPHS["scaled"](Graph()).problem(0))
         entry = cudnnpy.plan(text, device=DeviceProfile.load(h200)).entry
         measured = [one._replace(milliseconds=0.5, workspace_size=64, rejection_reason="") for one in entry.candidates]
-        exports.write(tmp_path / "stored.jsonl", [entry._replace(candidates=tuple(measured))])
+        export(tmp_path / "stored.jsonl", [entry._replace(candidates=tuple(measured))])
         monkeypatch.setenv("CUDNNPY_STORE_LAYERS", str(tmp_path / "stored.jsonl"))
         rows = json.loads(explain(text, "--json"))["candidates"]
         assert [row["rejection_reason"] for row in rows if row["compiled_at_run_time"]] == [""] * 5
@@ -257,7 +256,7 @@ class TestTheStore:
         monkeypatch.setattr(
             explain_module.levels,
             "current",
-            lambda: type("L", (), {"get": lambda _, key: LayerEntry(large, "user", None)})(),
+            lambda: type("L", (), {"get": lambda _, key: LayerEntry(large, "user")})(),
         )
         found = json.loads(explain(TEXT, "--prefer", "autotune", "--json"))
         assert found["choice"] != found["stored"]["choice"]
@@ -271,7 +270,7 @@ class TestTheStore:
         monkeypatch.setattr(
             explain_module.levels,
             "current",
-            lambda: type("L", (), {"get": lambda _, key: LayerEntry(there, "user", None)})(),
+            lambda: type("L", (), {"get": lambda _, key: LayerEntry(there, "user")})(),
         )
         found = json.loads(explain(TEXT, f"tune_seconds={seconds}", "--prefer", "autotune", "--json"))
         more = "; more than its 1.5 s are allowed now, so it is measured again with the others"
@@ -281,9 +280,9 @@ class TestTheStore:
 
     def test_what_was_planned_without_measuring_says_so(self, explain, stored, monkeypatch, tmp_path):
         planned = stored._replace(choice=stored.choice._replace(milliseconds=None, error=None, spread=None))
-        monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "store.sqlite"))
+        monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "store.jsonl"))
         monkeypatch.delenv("CUDNNPY_STORE_LAYERS")
-        with Store(tmp_path / "store.sqlite") as store:
+        with Store(tmp_path / "store.jsonl") as store:
             store.put(planned)
         found = json.loads(explain(TEXT, "--prefer", "autotune", "--json"))
         assert found["why"] == (
@@ -380,9 +379,8 @@ def test_a_choice_of_another_driver_is_taken_once_it_is_confirmed(stored_here, c
     monkeypatch.setattr("cudnnpy.tuning.stored_choice.driver", lambda: "14.0")
     chosen, _, reason = why(capsys)
     assert (chosen, reason.partition("; ")[2]) == ("engine 1", "the stored choice was not measured with this driver")
-    explain_module.levels.current().writable.mark_checked(
-        stored_here.key, environment_of(stored_here.key), plan=stored_here.plan
-    )
+    made_with = {**stored_here.made_with, "confirmed_with_driver": "14.0"}
+    explain_module.levels.current().writable.put(stored_here._replace(made_with=made_with), replace=True)
     assert why(capsys)[0] == "engine 2"
 
 

@@ -13,6 +13,7 @@ import pytest
 import sample_graphs
 from offline_profiles import needs_profiles, properties
 from stand_in_tuning import KINDS, Machine, gpus_of, worker
+from stored import export
 
 from cudnnpy import Graph, raw
 from cudnnpy._planning.choice import Engine, deserialize
@@ -24,8 +25,7 @@ from cudnnpy.errors import PlanningError
 from cudnnpy.tuning.measuring import child_process
 from cudnnpy.tuning.profiles import planner_process
 from cudnnpy.tuning.profiles.device_profile import FIRST_RELEASE
-from cudnnpy.tuning.store import exports
-from cudnnpy.tuning.store.database import Store
+from cudnnpy.tuning.store.store import Store
 
 ROOT = Path(__file__).resolve().parents[3]
 CONVOLUTION = "forward 8x64x28x28 64x64x3x3 pad=1 float16 channels_last"
@@ -69,7 +69,7 @@ class TestForAProfile:
         assert out.splitlines()[-1] == f"{file}: 3 plans"
         assert re.match(r"problem +choice +workspace +candidates\nforward 8x64x28x28", out)
         assert re.search(r"\d+ of \d+$", out, re.M)
-        found = {entry.key: entry for entry in exports.read(file).entries}
+        found = {entry.key: entry for entry in Store(file, read_only=True)}
         texts = {entry.text for entry in found.values()}
         assert texts == {CONVOLUTION, FILTER.replace("prefer=no_workspace", "workspace_limit=0"), FUSED}
         for entry in found.values():
@@ -103,19 +103,19 @@ class TestForAProfile:
         assert "CUDNN_STATUS_NOT_SUPPORTED" in err
         assert "  none, see above" in out
         assert out.splitlines()[-2:] == [f"{file}: 2 plans", "1 of 3 problems cannot be planned"]
-        assert len(exports.read(file).entries) == 2
+        assert len(Store(file, read_only=True)) == 2
 
     def test_problems_with_one_choice_are_shown_as_written_and_counted_once(self, plan, monkeypatch):
         monkeypatch.setenv("COLUMNS", "200")
         status, out, _, file = plan(CONVOLUTION, f"{CONVOLUTION} prefer=autotune tune_seconds=3")
         assert (status, out.splitlines()[-1]) == (0, f"{file}: 1 plan")
         assert "tune_seconds=3" in out
-        assert [entry.text for entry in exports.read(file).entries] == [CONVOLUTION]
+        assert [entry.text for entry in Store(file, read_only=True)] == [CONVOLUTION]
 
     def test_a_file_without_problems_has_an_export_without_plans(self, plan, tmp_path):
         status, out, err, file = plan()
         assert (status, out, err) == (0, f"{file}: 0 plans\n", "")
-        assert Store(tmp_path / "store.sqlite").load(file) == 0
+        assert Store(tmp_path / "store.jsonl").load(file) == 0
 
     @pytest.mark.parametrize(
         ("text", "message"),
@@ -133,7 +133,7 @@ class TestForAProfile:
         (line,) = err.splitlines()
         assert f"PROBLEMS.txt, line 3, {message}" in line
         assert out.splitlines()[-2:] == [f"{file}: 2 plans", "1 of 3 problems cannot be planned"]
-        assert len(exports.read(file).entries) == 2
+        assert len(Store(file, read_only=True)) == 2
 
     def test_a_file_of_which_no_text_is_a_problem_has_no_export(self, plan):
         status, out, err, file = plan("forward nonsense", "forward rubbish")
@@ -145,7 +145,7 @@ class TestForAProfile:
         limited = "forward 8x64x28x28 64x64x3x3 pad=1 prefer=limited_workspace"
         limits = {FILTER: 0, limited: 1 << 30, f"{limited} workspace_limit=1000GiB": 1000 << 30}
         *_, file = plan(*limits)
-        found = {entry.key: entry for entry in exports.read(file).entries}
+        found = {entry.key: entry for entry in Store(file, read_only=True)}
         assert len(found) == len(limits)
         kind = json.dumps(properties())
         for text, limit in limits.items():
@@ -159,7 +159,7 @@ class TestForAProfile:
         assert (status, file.read_text()) == (2, "mine")
         assert err == f"cudnnpy plan: {file}: the file exists; --force overwrites it\n"
         assert plan(CONVOLUTION, options=["--force"])[0] == 0
-        assert len(exports.read(file).entries) == 1
+        assert len(Store(file, read_only=True)) == 1
         assert sorted(one.name for one in tmp_path.iterdir()) == ["PROBLEMS.txt", "gpu.json", "plans.jsonl"]
 
     def test_on_a_terminal_it_shows_how_far_it_is(self, plan, monkeypatch):
@@ -191,7 +191,7 @@ class TestForAProfile:
     def test_a_profile_of_the_package_is_found_by_its_name(self, plan):
         status, _, err, file = plan(CONVOLUTION, profile="h200")
         assert (status, err) == (0, "")
-        assert {entry.key.gpu for entry in exports.read(file).entries} == {"NVIDIA H200"}
+        assert {entry.key.gpu for entry in Store(file, read_only=True)} == {"NVIDIA H200"}
 
 
 # What is refused before anything is planned
@@ -237,8 +237,8 @@ def compare(plan, profile_file, problems, tmp_path, capsys):
 
     def run(*texts, change=lambda entry: entry, options=(), also=()):
         *_, file = plan(*texts)
-        entries = map(change, exports.read(file).entries)
-        exports.write(file, [entry for entry in entries if entry is not None])
+        entries = map(change, Store(file, read_only=True))
+        export(file, [entry for entry in entries if entry is not None])
         given = ["plan", str(problems(*texts, *also)), "--device", str(profile_file()), "--compare", str(file)]
         status = command.main([*given, *options])
         printed = capsys.readouterr()
@@ -326,7 +326,7 @@ class TestComparison:
     def test_the_choices_can_be_written_as_well(self, compare, tmp_path):
         status, lines, _ = compare(CONVOLUTION, options=["--save", str(tmp_path / "now.jsonl")])
         assert (status, lines[-1]) == (0, f"{tmp_path / 'now.jsonl'}: 1 plan")
-        assert len(exports.read(tmp_path / "now.jsonl").entries) == 1
+        assert len(Store(tmp_path / "now.jsonl", read_only=True)) == 1
 
     def test_a_text_that_is_no_problem_is_status_1(self, compare):
         status, lines, err = compare(CONVOLUTION, also=["forward nonsense"])
@@ -384,10 +384,10 @@ def test_times_on_a_gpu_are_written_and_compared(problems, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     problems(CONVOLUTION)
     assert timed("--save", "before.jsonl") == 0
-    (entry,) = exports.read(Path("before.jsonl")).entries
+    (entry,) = Store(Path("before.jsonl"), read_only=True)
     assert (entry.choice.milliseconds, entry.choice.error, entry.choice.workspace_size) == (0.25, 0.1, 1 << 20)
     before = with_choice(entry, CONVOLUTION, milliseconds=0.2, workspace_size=(1 << 20) - 4096)
-    exports.write(Path("before.jsonl"), [before])
+    export(Path("before.jsonl"), [before])
     capsys.readouterr()
     assert timed("--compare", "before.jsonl", *limits) == bool(reason)
     title, row, *worse, last = capsys.readouterr().out.splitlines()

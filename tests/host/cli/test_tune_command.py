@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import html
 import os
 import re
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +28,6 @@ from cudnnpy.tuning import problem_file, stored_choice
 from cudnnpy.tuning.measurement import FoundFault, Measurement
 from cudnnpy.tuning.measuring import gpu_worker
 from cudnnpy.tuning.profiles.device_profile import FIRST_RELEASE
-from cudnnpy.tuning.store import sqlite
 
 ROOT = Path(__file__).resolve().parents[3]
 PROBLEMS = (
@@ -45,7 +43,7 @@ NEVER = ONE_GPU._replace(worker=worker("never"))
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder with problems.txt; the store is a file there."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "user.sqlite"))
+    monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "user.jsonl"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path.parent / f"{tmp_path.name} cache"))  # of the locks of GPUs
     write_problems("problems.txt", *PROBLEMS)
     return tmp_path
@@ -62,7 +60,7 @@ def tune(*arguments: str, machine: Machine = ONE_GPU) -> int:
         return command.main(["tune", *arguments])
 
 
-def stored(path: str = "user.sqlite") -> dict[str, Any]:
+def stored(path: str = "user.jsonl") -> dict[str, Any]:
     with stores.open(path, read_only=True) as store:
         return {entry.text: entry for entry in store}
 
@@ -85,7 +83,7 @@ def test_problems_are_tuned_kept_and_reported(capsys: pytest.CaptureFixture[str]
     assert [line.partition("]")[0] for line in noted] == ["[1/3", "[2/3", "[3/3"]
     assert all(": 0.2500 ms, GPU 0, " in line for line in noted)
     assert set(stored()) == set(PROBLEMS)
-    assert sorted(path.name for path in Path().iterdir() if "sqlite" not in path.name) == ["problems.txt"]
+    assert sorted(path.name for path in Path().iterdir() if path.name != "user.jsonl") == ["problems.txt"]
 
 
 def test_what_is_in_the_store_is_not_measured_again(capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,10 +111,10 @@ def test_a_choice_of_more_seconds_replaces_an_incomplete_one() -> None:
 
 def test_the_seconds_of_a_problem_are_its_own_unless_they_are_given() -> None:
     write_problems("problems.txt", f"{PROBLEMS[0]} tune_seconds=7", PROBLEMS[1])
-    assert tune("problems.txt", "--store", "a.sqlite") == 0
-    assert [stored("a.sqlite")[text].tune_seconds for text in PROBLEMS[:2]] == [7.0, 2.0]
-    assert tune("problems.txt", "--store", "b.sqlite", "--seconds", "0.25") == 0
-    assert [entry.tune_seconds for entry in stored("b.sqlite").values()] == [0.25, 0.25]
+    assert tune("problems.txt", "--store", "a.jsonl") == 0
+    assert [stored("a.jsonl")[text].tune_seconds for text in PROBLEMS[:2]] == [7.0, 2.0]
+    assert tune("problems.txt", "--store", "b.jsonl", "--seconds", "0.25") == 0
+    assert [entry.tune_seconds for entry in stored("b.jsonl").values()] == [0.25, 0.25]
 
 
 def test_a_problem_that_is_listed_twice_gets_the_most_seconds() -> None:
@@ -172,16 +170,16 @@ def test_faults_are_stored_and_not_run_again(
     printed = capsys.readouterr().err
     assert printed.count("GPU 0, ") == printed.count("; 1 candidate left out for faults") == 3
     assert "cudnnpy tune: 3 faults of candidates stored, which Store.faults lists: these are not run again\n" in printed
-    with stores.open("user.sqlite") as store:
+    with stores.open("user.jsonl") as store:
         faults = store.faults()
         assert {one[1:-1] for one in faults} == {
             (text, "engine 9", "process ended", "signal SIGABRT", "13.0") for text in PROBLEMS
         }
         for entry in list(store):
-            store.forget(entry.key, "again")
+            store.forget(entry.key)
     assert tune("problems.txt", machine=faulty) == 0
     assert "for faults" not in capsys.readouterr().err
-    with stores.open("user.sqlite") as store:
+    with stores.open("user.jsonl") as store:
         assert store.faults() == faults
 
 
@@ -194,18 +192,18 @@ def test_faults_of_a_problem_that_fails_are_stored(
     monkeypatch.setattr(stored_choice, "driver", lambda: "13.0")
     assert tune("problems.txt", machine=ONE_GPU._replace(worker=lambda uuid: there)) == 1
     assert "not tuned: set aside after 3 tries: ended; 1 candidate left out for faults\n" in capsys.readouterr().err
-    with stores.open("user.sqlite") as store:
+    with stores.open("user.jsonl") as store:
         assert len(store.faults()) == 3
 
 
 def test_a_choice_for_want_of_memory_is_not_stored(capsys: pytest.CaptureFixture[str]) -> None:
     assert tune("problems.txt", machine=ONE_GPU._replace(worker=worker("scarce"))) == 1
     assert "the GPU has too little free memory to measure in\n" in capsys.readouterr().err
-    assert not Path("user.sqlite").exists()
+    assert stored() == {}
 
 
 def test_what_was_planned_without_a_gpu_is_measured() -> None:
-    with stores.open("user.sqlite") as store:
+    with stores.open("user.jsonl") as store:
         planned = store.put(tuned(PROBLEMS[0], 0, 0.0, milliseconds=None))
     assert tune("problems.txt") == 0
     assert planned.choice.milliseconds is None
@@ -214,11 +212,11 @@ def test_what_was_planned_without_a_gpu_is_measured() -> None:
 
 def test_the_page_has_the_report_as_it_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     graph = 'graph {"calls":[["<script>", "&"]]}'
-    with stores.open("mine.sqlite") as store:
+    with stores.open("mine.jsonl") as store:
         store.put(tuned(PROBLEMS[0], 0, 2.0))
         store.put(tuned(PROBLEMS[1], 0, 2.0)._replace(text=graph))
     write_problems("two.txt", *PROBLEMS[:2])
-    assert tune("two.txt", "--store", "mine.sqlite", "--html", "page.html", machine=NEVER) == 0
+    assert tune("two.txt", "--store", "mine.jsonl", "--html", "page.html", machine=NEVER) == 0
     page = Path("page.html").read_text()
     (code,) = re.findall(r"<pre>(.*)</pre>", page, re.DOTALL)
     shown = html.unescape(re.sub("<[^>]*>", "", code)).splitlines()
@@ -256,13 +254,9 @@ def test_nothing_is_overwritten_without_force(capsys: pytest.CaptureFixture[str]
         (["problems.txt", "--html", "n" * 300], "File name too long"),
         (["problems.txt", "--store", "."], "--store: "),
         (["problems.txt", "--store", "text.txt"], "--store: "),
-        (
-            ["problems.txt", "--store", "export.jsonl"],
-            "export.jsonl, a read-only export",
-        ),
-        (["problems.txt", "--store", ""], "--store must name a file for the choices; got ''"),
-        (["problems.txt", "--store", "newer.sqlite"], "--store must be a store that can be used; got "),
-        (["problems.txt", "--store", "newer.sqlite"], "newer.sqlite: it was made by a newer release of cudnnpy"),
+        (["problems.txt", "--store", "export.jsonl"], "export.jsonl, read only>"),
+        (["problems.txt", "--store", ""], "--store must name a file that can be written; got ''"),
+        (["problems.txt", "--store", "newer.jsonl"], "newer.jsonl, a store of format 5, not 4"),
         (["problems.txt", "--record", "script.py"], "argument --record: not allowed with argument PROBLEMS.txt"),
         (["--record"], "--record must be followed by SCRIPT.py or -m MODULE; got nothing"),
         (["--record", "missing.py"], "there is no file missing.py"),
@@ -276,8 +270,8 @@ def test_bad_input_is_one_line_and_status_2(
     Path("text.txt").write_text("this is a text")
     Path("old.toml").write_text(f'format = 1\nproblems = ["{PROBLEMS[0]}"]\n')
     Path("script.py").write_text("")
-    write_newer("newer.sqlite")
-    stores.open("export.sqlite").export("export.jsonl")
+    Path("newer.jsonl").write_text('{"kind":"cudnnpy store","format":5}\n')
+    stores.open("").export("export.jsonl")
     before = sorted(folder.iterdir())
     assert tune(*arguments, machine=NEVER) == 2
     printed = capsys.readouterr()
@@ -308,14 +302,6 @@ def test_the_commands_own_errors_are_one_line(
     assert len(printed.err.splitlines()) == 1
 
 
-def write_newer(path: str) -> None:
-    """A store as a later release may make it."""
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"PRAGMA application_id = {sqlite.APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {sqlite.TABLE_VERSION + 1}")
-        connection.execute(f"CREATE TABLE {sqlite.TABLE_NAME} (number INTEGER PRIMARY KEY, more TEXT)")
-
-
 @pytest.mark.parametrize(("path", "words"), [("", "must name a file"), (".", ": path must be a file; got ")])
 def test_a_store_of_the_environment_is_named_so(
     path: str, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -330,20 +316,16 @@ def test_a_store_of_the_environment_is_named_so(
 def test_choices_that_cannot_be_kept_are_told_and_no_success(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    connect = sqlite.connect
+    def full(file: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    def full(path: str, *mode: str) -> sqlite3.Connection:
-        if path:
-            raise sqlite3.OperationalError("database or disk is full")
-        return connect(path, *mode)
-
-    monkeypatch.setattr(sqlite, "connect", full)
-    with pytest.warns(RuntimeWarning, match="cannot be used: database or disk is full"):
+    monkeypatch.setattr(os, "write", full)
+    with pytest.warns(RuntimeWarning, match="cannot be used: .*No space left"):
         assert tune("problems.txt") == 1
     printed = capsys.readouterr()
     assert len(printed.out.splitlines()) == 1 + len(PROBLEMS) + 2
     (line,) = [line for line in printed.err.splitlines() if line.startswith("cudnnpy tune: ")]
-    assert re.fullmatch(r"cudnnpy tune: choices are not stored: .*user.sqlite: database or disk is full", line)
+    assert re.fullmatch(r"cudnnpy tune: choices are not stored: .*user.jsonl: .*No space left on device", line)
 
 
 def test_a_machine_without_a_gpu_is_told_where_to_go(capsys: pytest.CaptureFixture[str]) -> None:
@@ -374,10 +356,10 @@ def test_a_line_that_is_no_problem_is_reported_and_the_others_are_tuned(
 def test_a_store_that_may_not_be_written_is_found_before_measuring(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
+    assert tune("problems.txt", "--store", str(folder / "problems.txt" / "new.jsonl"), machine=NEVER) == 2
+    assert "--store must name a file that can be written" in capsys.readouterr().err
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != folder and access(path, mode))
-    assert tune("problems.txt", "--store", str(folder / "new.sqlite"), machine=NEVER) == 2
-    assert "--store must be a file that may be written" in capsys.readouterr().err
     assert tune("problems.txt", "--html", "page.html", machine=NEVER) == 2
     assert "cannot be written to" in capsys.readouterr().err
 
@@ -643,7 +625,7 @@ def check_a_stop(folder: Path, number: signal.Signals, status: int, kill: Callab
         rest = process.stderr.read()
     assert process.returncode == status
     said = (
-        f"cudnnpy tune: stopped; 1 of 3 problems are in {folder / 'user.sqlite'}. The same command goes on from there\n"
+        f"cudnnpy tune: stopped; 1 of 3 problems are in {folder / 'user.jsonl'}. The same command goes on from there\n"
     )
     assert rest == ("" if status < 0 else said)
     assert not members_of(process.pid)

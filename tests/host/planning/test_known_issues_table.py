@@ -458,7 +458,7 @@ def test_the_page_is_what_the_table_says() -> None:
 
 
 def test_faults_are_listed_by_engine_for_a_developer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "store.sqlite"
+    path = tmp_path / "store.jsonl"
     with Store(path) as store:
         store.add_faults(
             [fault(1), fault(2, candidate="engine 20", symptom="context lost"), fault(3, candidate="engine 3")]

@@ -1,4 +1,4 @@
-"""A store: keys, entries, faults, the precedence of two entries, failed plans, and rejected values."""
+"""A store: keys, entries, faults, the precedence of two entries, exports, and rejected values."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import os
 import re
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from messages import says
@@ -18,9 +18,8 @@ from stored import CUDNN, entry, fault, key
 
 from cudnnpy import store as public
 from cudnnpy.errors import ClosedError
-from cudnnpy.store import Entry, Forgotten, Key, Store
-from cudnnpy.tuning.store.contents import CHECKED, ENTRY, FAULT, FORGOTTEN
-from cudnnpy.tuning.store.sqlite import DEFINITION
+from cudnnpy.store import Entry, Key, Store
+from cudnnpy.tuning.store import line_file
 
 # Keys and entries
 
@@ -142,46 +141,18 @@ def test_of_two_stores_the_entry_that_says_more_stands(
     assert store.merge(other) == 0
 
 
-# Plans that failed, and plans that were checked
-
-
-def test_a_plan_that_failed_is_not_kept_again(store: Store) -> None:
+def test_an_entry_that_is_forgotten_may_be_put_again(store: Store) -> None:
     store.put(entry())
-    store.forget(key(), "its first result was wrong")
-    assert (store.get(key()), len(store)) == (None, 0)
-    assert store.put(entry()) == entry()
-    assert store.get(key()) is None
-    (failed,) = store.forgotten()
-    assert failed == Forgotten(key(), entry().text, failed.plan, "its first result was wrong", failed.made_at)
-    assert datetime.now(UTC) - datetime.fromisoformat(failed.made_at) < timedelta(minutes=5)
-    assert store.is_forgotten(key(), entry().plan)
-    assert not store.is_forgotten(key(1), entry().plan)
-    other = Store("")
-    other.put(entry())
-    assert store.merge(other) == 0
-    assert store.put(entry(name="another")).choice.name == "another"
-    assert store.get(key()) == entry(name="another")
+    store.put(entry(1))
+    store.forget(key())
+    store.forget(key(5))  # there is none
+    assert (store.get(key()), [*store], len(store)) == (None, [entry(1)], 1)
+    assert store.put(entry(name="another")) == store.get(key()) == entry(name="another")
 
 
-def test_forgetting_another_plan_leaves_the_entry(store: Store) -> None:
+def test_the_candidates_of_an_entry_need_not_be_read(store: Store) -> None:
     store.put(entry())
-    store.forget(key(), "it failed", plan=entry(name="another").plan)
-    assert store.get(key()) == entry()
-    assert store.put(entry(name="another"), replace=True) == entry(name="another")
-    assert store.get(key()) == entry()
-    store.forget(key(5), "there is none")
-    assert len(store.forgotten()) == 1
-
-
-def test_a_plan_is_checked_for_an_environment(store: Store) -> None:
-    store.mark_checked(key(), "driver 570")
-    assert not store.is_checked(key(), "driver 570")  # there is no plan
-    store.put(entry())
-    store.mark_checked(key(), "driver 570")
-    assert store.is_checked(key(), "driver 570")
-    assert not store.is_checked(key(), "driver 580")
-    store.put(entry(name="another"), replace=True)
-    assert not store.is_checked(key(), "driver 570")
+    assert store.get(key(), without_candidates=True) == entry(candidates=())
 
 
 # Faults of candidates
@@ -211,18 +182,69 @@ def test_a_fault_that_is_removed_may_be_found_again(store: Store) -> None:
     assert store.add_faults([fault()]) == 1
 
 
-@pytest.mark.parametrize("kind", [ENTRY, FORGOTTEN, CHECKED, FAULT])
-@pytest.mark.parametrize(
-    "odd", ["{ bad", "[]", "1", '"x"', "{}", "[1]", "[" * 100_000, '{"key":[]}', '{"key":{"a":1}}']
-)
-def test_a_row_with_odd_content_is_left_out(store: Store, tmp_path: Path, kind: str, odd: str) -> None:
+@pytest.mark.parametrize("odd", [[], 1, "x", {}, [1], {"key": []}, {"key": {"a": 1}}, math.inf])
+def test_a_record_with_odd_content_is_left_out(store: Store, tmp_path: Path, odd: Any) -> None:
     """Its checksum holds."""
     store.put(entry(1))
-    store._rows.run(lambda rows: rows.put(odd, kind, key(2)), writes=True)
-    assert ([*store], store.forgotten(), store.faults()) == ([entry(1)], [], [])
-    store.info()
+    with patch.multiple(line_file, canonical_json=json.dumps):
+        store._lines.change(
+            lambda records: records.update({f"{kind} {key(2).digest}": odd for kind in ("entry", "fault")})
+        )
     store.export(tmp_path / "export.jsonl")
-    assert [*store] == [entry(1)]
+    for one in (store, Store(tmp_path / "export.jsonl")):
+        assert ([*one], one.get(key(2)), one.faults()) == ([entry(1)], None, [])
+
+
+# Exports
+
+
+def test_an_export_has_the_entries_and_faults_and_is_only_read(store: Store, tmp_path: Path) -> None:
+    for number in range(3):
+        store.put(entry(number))
+    store.add_faults([fault(1), fault(2)])
+    file = tmp_path / "plans.jsonl"
+    assert store.export(file) == 3
+    before = file.read_bytes()
+    assert json.loads(before.splitlines()[0]) == {"kind": "cudnnpy store", "format": 4, "records": 5}
+    opened = public.open(file)
+    assert (opened.read_only, len(opened), opened.get(key(2)), opened.faults()) == (True, 3, entry(2), store.faults())
+    for change in (
+        lambda: opened.put(entry(1)),
+        lambda: opened.forget(key(1)),
+        lambda: opened.load(file),
+        lambda: opened.add_faults([fault(1)]),
+    ):
+        with pytest.raises(ValueError, match=says("store must be open for writing...; got <Store ...read only>")):
+            change()
+    assert file.read_bytes() == before
+    other = Store("")
+    other.put(entry(1, text="first"))
+    assert (other.load(str(file)), other.load(file)) == (2, 0)
+    assert [*other] == [entry(0), entry(1, text="first"), entry(2)]
+    assert other.faults() == store.faults()
+
+
+def test_equal_entries_give_equal_exports(store: Store, tmp_path: Path) -> None:
+    """Whatever the order in which they were put, and what the file had before."""
+    texts = []
+    for numbers in (range(30), reversed(range(30))):
+        for number in numbers:
+            store.put(entry(number, milliseconds=1 if number % 2 else 1.0), replace=True)
+        store.export(tmp_path / "plans.jsonl")
+        texts.append((tmp_path / "plans.jsonl").read_bytes())
+    assert texts[0] == texts[1]
+    assert texts[0].count(b"\n") == 31
+
+
+def test_an_export_does_not_replace_the_store_itself(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store.jsonl")
+    store.put(entry())
+    with pytest.raises(ValueError, match=says("path must be another file than the store's; got ...")):
+        store.export(tmp_path / "." / "store.jsonl")
+    for use in (store.load, store.merge, lambda path: store.export(path / "plans.jsonl")):
+        with pytest.raises(FileNotFoundError):
+            use(tmp_path / "none")
+    assert [*store] == [entry()]
 
 
 # What is refused
@@ -232,7 +254,7 @@ def test_a_row_with_odd_content_is_left_out(store: Store, tmp_path: Path, kind: 
     ("call", "kind", "message"),
     [
         (lambda store: store.get("key"), TypeError, "key must be a Key; got 'key'"),
-        (lambda store: store.forget(None, "why"), TypeError, "key must be a Key; got None"),
+        (lambda store: store.forget(None), TypeError, "key must be a Key; got None"),
         (lambda store: store.put({}), TypeError, "entry must be an Entry; got {}"),
         (
             lambda store: store.put(entry(text=3)),
@@ -280,11 +302,11 @@ def test_a_closed_store_is_not_used(store: Store) -> None:
         b"hello\n" * 1000,
         b"\x7fELF" + os.urandom(5000),
         b"{}\n",
-        b"SQLite format 3\0" + bytes(90),
+        b'{"kind": "something"}\n',
+        b'{"kind": "cudnnpy store", "format": 4}',
         bytes(8192),
-        f"BEGIN;\n{DEFINITION};\n".encode(),
     ],
-    ids=["text", "program", "JSON", "SQLite's first bytes", "zeros", "dump of a store"],
+    ids=["text", "program", "JSON", "other JSON", "half a line", "zeros"],
 )
 def test_a_file_of_another_kind_is_not_touched(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "notes"
@@ -294,6 +316,25 @@ def test_a_file_of_another_kind_is_not_touched(tmp_path: Path, content: bytes) -
             public.open(file, read_only=read_only)
     assert file.read_bytes() == content
     assert [*tmp_path.iterdir()] == [file]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            b"SQLite format 3\0" + bytes(90),
+            "...an SQLite file, as earlier releases...tune again or export the choices...",
+        ),
+        (b'{"format":5,"kind":"cudnnpy store"}\n', "...a store of format 5, not 4...use it with the release..."),
+    ],
+)
+def test_a_store_of_another_release_is_refused_and_not_touched(tmp_path: Path, content: bytes, message: str) -> None:
+    file = tmp_path / "store"
+    file.write_bytes(content)
+    for use in (public.open, Store("").load):
+        with pytest.raises(ValueError, match=says(message)):
+            use(file)
+    assert file.read_bytes() == content
 
 
 def test_a_large_file_of_another_kind_is_not_read_whole(tmp_path: Path) -> None:
@@ -320,6 +361,6 @@ def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
     file = tmp_path / "store"
     file.touch()
     store = public.open(file)
-    assert (len(store), file.stat().st_size) == (0, 0)
+    assert (len(store), file.stat().st_size, [*Store(file, read_only=True)]) == (0, 0, [])
     store.put(entry())
     assert [*Store(file)] == [entry()]

@@ -13,7 +13,6 @@ from stored import entry, fault, key
 
 from cudnnpy import store as public
 from cudnnpy.store import Store
-from cudnnpy.tuning.store import sqlite
 from cudnnpy.tuning.store.levels import LayerEntry, Layers, current
 
 
@@ -29,77 +28,51 @@ def made(path: Path, *numbers: int, name: str) -> Path:
     return path
 
 
-def plan_of(layers: Layers) -> str:
-    """The plan that the layers have for the first key."""
-    found = layers.get(key(1))
-    assert found is not None
-    return found.entry.plan
-
-
 def test_the_users_store_comes_first_then_applications_in_their_order(tmp_path: Path) -> None:
     user = Store(made(tmp_path / "user", 1, name="user's"))
     first, second = (
         Store(made(tmp_path / name, *numbers, name=name)) for name, numbers in (("a", (1, 2)), ("b", (2, 3)))
     )
     found = Layers(user, [first, second])
-    assert found.get(key(1)) == LayerEntry(entry(1, name="user's"), "user", user)
-    assert found.get(key(2)) == LayerEntry(entry(2, name="a"), f"application {tmp_path / 'a'}", first)
-    assert found.get(key(3)) == LayerEntry(entry(3, name="b"), f"application {tmp_path / 'b'}", second)
+    assert found.get(key(1)) == LayerEntry(entry(1, name="user's"), "user")
+    assert found.get(key(2)) == LayerEntry(entry(2, name="a"), f"application {tmp_path / 'a'}")
+    assert found.get(key(3)) == LayerEntry(entry(3, name="b"), f"application {tmp_path / 'b'}")
     assert found.get(key(4)) is None
     found.writable.put(entry(4))
     assert [one.key for one in user] == [key(1), key(4)]
     assert len(first) == 2
 
 
-def test_a_plan_of_an_application_that_failed_here_is_passed_over(tmp_path: Path) -> None:
-    user = Store(tmp_path / "user")
-    first, second = (Store(made(tmp_path / name, 1, name=name)) for name in "ab")
-    found = Layers(user, [first, second])
-    found.writable.forget(key(1), "wrong", plan=plan_of(found))
-    assert found.get(key(1)) == LayerEntry(entry(1, name="b"), f"application {tmp_path / 'b'}", second)
-    found.writable.forget(key(1), "wrong too", plan=plan_of(found))
-    assert found.get(key(1)) is None
-    assert (len(first), len(second)) == (1, 1)
-    assert sorted(failed.reason for failed in user.forgotten()) == ["wrong", "wrong too"]
-    assert found.writable.put(entry(1, name="own")).choice.name == "own"
-    assert found.get(key(1)) == LayerEntry(entry(1, name="own"), "user", user)
-
-
 def test_a_users_store_that_is_open_for_reading_alone_is_read(tmp_path: Path) -> None:
     """New choices are kept in memory, and come before it."""
     user = Store(made(tmp_path / "user", 1, name="user's"), read_only=True)
     found = Layers(user)
-    assert found.get(key(1)) == LayerEntry(entry(1, name="user's"), "user", user)
+    assert found.get(key(1)) == LayerEntry(entry(1, name="user's"), "user")
     assert found.writable.put(entry(2)) == entry(2)
     assert found.get(key(2)) is not None
-    found.writable.forget(key(1), "wrong", plan=plan_of(found))
-    assert found.get(key(1)) is None
     assert [one.key for one in Store(tmp_path / "user")] == [key(1)]
 
 
 def test_faults_of_all_layers_count_and_changes_go_to_the_users(tmp_path: Path) -> None:
-    user, application = Store(tmp_path / "user.sqlite"), Store(tmp_path / "application.sqlite")
+    user, application = Store(tmp_path / "user.jsonl"), Store(tmp_path / "application.jsonl")
     application.add_faults([fault(1)])
     layers = Layers(user, [application])
     assert layers.add_faults(key(1), "its text", [("engine 9", "wrong result", "off by\n1", "13.0")]) == 1
     (added,) = user.faults()
     assert added[1:6] == ("its text", "engine 9", "wrong result", "off by 1", "13.0")
     assert application.faults() == [fault(1)]
-    assert layers.look_up(key(1)).faults == (added, fault(1))
+    assert layers.faults_of(key(1)) == [added, fault(1)]
 
 
-def test_a_store_that_is_not_there_is_neither_made_nor_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite, "connect", lambda *_: pytest.fail("SQLite is imported"))
-    for path in ("", tmp_path / "folder" / "store.sqlite"):
+def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    for path in ("", tmp_path / "folder" / "store.jsonl"):
         layers = Layers(Store(path))
         assert layers.is_blank
-        assert layers.look_up(key(1)) == (None, ())
-        assert layers.get(key(1)) is None
+        assert (layers.get(key(1)), layers.faults_of(key(1))) == (None, [])
         assert layers.user.faults_of(key(1)) == layers.user.faults() == []
         assert (layers.user.add_faults([]), layers.user.remove_faults([])) == (0, 0)
     assert [*tmp_path.iterdir()] == []
-    monkeypatch.undo()
-    Store(tmp_path / "folder" / "store.sqlite").put(entry(1))  # as another process does
+    Store(tmp_path / "folder" / "store.jsonl").put(entry(1))  # as another process does
     assert not layers.is_blank
     assert layers.user.get(key(1)) == entry(1)
 
@@ -133,7 +106,7 @@ def test_without_the_variable_it_is_in_the_platforms_cache_folder(
 ) -> None:
     monkeypatch.delenv("CUDNNPY_STORE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert public.default().path == str(tmp_path / "cudnnpy" / "store.sqlite")
+    assert public.default().path == str(tmp_path / "cudnnpy" / "store.jsonl")
     assert public.open().path == public.default().path
     assert [*tmp_path.iterdir()] == []
 
@@ -194,10 +167,10 @@ def test_a_variable_that_names_no_store_is_named(
     assert [file.name for file in tmp_path.iterdir()] == ["notes"]
 
 
-def test_importing_the_store_imports_neither_sqlite_nor_platformdirs() -> None:
+def test_importing_the_store_imports_neither_platformdirs_nor_numpy() -> None:
     program = (
         "import sys; import cudnnpy; cudnnpy.store.open(''); cudnnpy.store.default();"
-        "print({'sqlite3', 'platformdirs', 'numpy'} & set(sys.modules))"
+        "print({'platformdirs', 'numpy'} & set(sys.modules))"
     )
     environment = {**os.environ, "CUDNNPY_STORE": ""}
     done = subprocess.run(

@@ -121,7 +121,7 @@ def test_the_entries_make_an_export(h200: DeviceProfile, tmp_path: Any) -> None:
     with store.open("") as planned:
         planned.put(entry)
         assert planned.export(tmp_path / "plans.jsonl") == 1
-    with store.open(tmp_path / "store.sqlite") as other:
+    with store.open(tmp_path / "store.jsonl") as other:
         assert other.load(tmp_path / "plans.jsonl") == 1
 
 

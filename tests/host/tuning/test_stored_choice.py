@@ -65,7 +65,7 @@ def test_a_second_process_plans_what_the_first_measured(plan: Planner, name: str
         everything = [one["name"] for one in plan("survey", **CASES[name]) if one["planned"]]
     assert len(everything) > 1
     fast = dict.fromkeys(everything, 9.0) | {everything[-1]: 1.0}
-    store = str(tmp_path / "store.sqlite")
+    store = str(tmp_path / "store.jsonl")
     first = plan("tuned", store=store, times=fast, **case)
     assert (first["name"], first["remembered"]) == (everything[-1], "")
     second = plan("tuned", store=store, times={}, **case)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,8 +26,8 @@ from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.tuning import chooser, stored_choice
 from cudnnpy.tuning.measurement import FoundFault, Measurement
 from cudnnpy.tuning.store import levels
-from cudnnpy.tuning.store.database import Store
 from cudnnpy.tuning.store.entry import Entry
+from cudnnpy.tuning.store.store import Store
 
 SUMS = MadeUp()
 
@@ -40,7 +42,7 @@ def new_process(tmp_path: Path) -> Callable[[], None]:
     """What a process has that starts now, with the store of the others."""
 
     def start() -> None:
-        levels.use(str(tmp_path / "store.sqlite"))
+        levels.use(str(tmp_path / "store.jsonl"))
 
     start()
     return start
@@ -99,8 +101,21 @@ def add_fault(candidate: str, driver: str = "13.0", problem: MadeUp = SUMS) -> s
     return f"access outside on {levels.current().user.faults()[0].made_at[:10]}: reads beyond x"
 
 
+@pytest.fixture(autouse=True)
+def log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "cudnnpy")
+    monkeypatch.setattr(sys.modules[__name__], "logged", lambda: caplog.records)
+
+
+def logged() -> list[logging.LogRecord]:
+    """The records of the test."""
+    raise AssertionError
+
+
 def reasons() -> list[str]:
-    return [one.reason for one in levels.current().user.forgotten()]
+    """Why stored choices are not used, each reason once."""
+    messages = [record.getMessage() for record in logged() if "a stored choice is not used" in record.msg]
+    return [*dict.fromkeys(message.split(": ", 3)[3] for message in messages)]
 
 
 @pytest.mark.parametrize("loads", [True, False])
@@ -260,7 +275,7 @@ def entry_that_does_not_load(cudnn: Cudnn) -> Entry:
     return entry
 
 
-def test_a_measured_choice_that_does_not_load_here_is_forgotten_and_fastest_chooses(cudnn: Cudnn) -> None:
+def test_a_measured_choice_that_does_not_load_here_is_not_stored_and_fastest_chooses(cudnn: Cudnn) -> None:
     entry = entry_that_does_not_load(cudnn)
     plan = measured(Child(Measurement(entry)))
     assert (plan.name, plan.milliseconds, len(reasons()), len(levels.current().user)) == ("engine 1", None, 1, 0)
@@ -305,7 +320,7 @@ def test_only_what_was_measured_or_confirmed_with_this_driver_is_taken_without_r
         put(entry)
         child = Child()
         assert (measured(child, prefer="fastest").name, child.confirmed, child.asked) == ("engine 1", [], [])
-        assert standing() == entry  # it is not forgotten
+        assert standing() == entry
     child = Child()
     measured(child)
     assert child.confirmed == [("engine 2", LOTS)]
@@ -315,8 +330,8 @@ def test_only_what_was_measured_or_confirmed_with_this_driver_is_taken_without_r
 def test_a_stored_choice_that_fails_is_passed_over_without_a_change_of_the_store(cudnn: Cudnn) -> None:
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
     planned()
-    put(changed(standing(), lowering="in half"))
-    assert (planned(prefer="fastest").name, reasons()) == ("engine 1", [])
+    put(before := changed(standing(), lowering="in half"))
+    assert (planned(prefer="fastest").name, standing(), faults()) == ("engine 1", before, [])
 
 
 def test_a_forced_engine_and_that_of_the_first_shape_come_before_the_store(
@@ -329,7 +344,8 @@ def test_a_forced_engine_and_that_of_the_first_shape_come_before_the_store(
         assert planned(prefer=prefer, before=Engine(9)).name == "engine 2"  # which does not take it
     add_fault("engine 1")
     assert planned(before=Engine(1)).name == "engine 2"
-    monkeypatch.setattr(levels.Layers, "look_up", lambda *_: pytest.fail("the store was read"))
+    for name in ("entries", "faults_of"):
+        monkeypatch.setattr(levels.Layers, name, lambda *_, **__: pytest.fail("the store was read"))
     assert planned(algorithm=Engine(1)).name == "engine 1"  # in spite of its fault
 
 
@@ -338,16 +354,16 @@ def test_the_faults_and_choices_of_a_read_only_store_count_and_new_ones_stay_in_
     cudnn: Cudnn, tmp_path: Path
 ) -> None:
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0), Made(3))
-    levels.use(str(tmp_path / "store.sqlite"))
+    levels.use(str(tmp_path / "store.jsonl"))
     planned()
     add_fault("engine 1", problem=MadeUp("others"))
-    before = (tmp_path / "store.sqlite").read_bytes()
-    levels.use(Store(tmp_path / "store.sqlite", read_only=True))
+    before = (tmp_path / "store.jsonl").read_bytes()
+    levels.use(Store(tmp_path / "store.jsonl", read_only=True))
     assert (planned(prefer="fastest").store_layer, planned().store_layer) == ("user", "user")
     found = FoundFault("engine 2", "process ended", "signal 6", "13.0")
     assert measured(Child(Measurement(None, faults=(found,))), MadeUp("others")).name == "engine 3"
     assert planned(MadeUp("others"), prefer="fastest").name == "engine 3"
-    assert (tmp_path / "store.sqlite").read_bytes() == before
+    assert (tmp_path / "store.jsonl").read_bytes() == before
 
 
 @pytest.mark.parametrize("variable", ["CUDNNPY_STORE", "CUDNNPY_STORE_LAYERS"])
@@ -393,7 +409,7 @@ def test_a_stored_choice_with_a_fault_is_not_taken(cudnn: Cudnn, prefer: Any) ->
     assert (plan.name, "engine 2" in cudnn.measured[4:]) == (
         ("engine 2 + blocks", False) if prefer == "autotune" else ("engine 1", False)
     )
-    assert reasons() == ([reason] if prefer == "autotune" else [])
+    assert reasons() == [reason]
 
 
 def test_a_candidate_with_a_fault_is_better_than_none(cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -439,7 +455,7 @@ def test_the_faults_that_measuring_finds_are_stored_and_applied_at_once(cudnn: C
         ({"source": "rumour"}, "its source is 'rumour'"),
     ],
 )
-def test_a_plan_that_is_not_of_the_problem_is_forgotten_with_the_reason(
+def test_a_plan_that_is_not_of_the_problem_is_replaced_and_the_reason_logged(
     cudnn: Cudnn, changes: dict[str, Any], reason: str
 ) -> None:
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
@@ -501,15 +517,17 @@ def test_what_was_not_measured_here_is_run_and_checked_once(
     assert (cudnn.confirmed, cudnn.measured) == (["engine 2"], [])
 
 
-def test_a_wrong_choice_is_forgotten_and_another_is_measured(cudnn: Cudnn, new_process: Callable[[], None]) -> None:
+def test_a_wrong_choice_has_a_fault_and_another_is_measured(cudnn: Cudnn, new_process: Callable[[], None]) -> None:
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
     planned()
     put(elsewhere(standing()))
     cudnn.wrong, cudnn.engines[2].time = {"engine 2"}, lambda knobs: 99.0
     assert (planned().name, planned().store_layer) == ("engine 1", "user")
-    assert reasons() == ["wrong result: off by 1 of float64"]
+    assert reasons()[0] == "wrong result: off by 1 of float64"
+    assert faults() == [("engine 2", "not confirmed", "wrong result: off by 1 of float64", "13.0")]
     new_process()
-    assert planned().name == "engine 1"
+    cudnn.confirmed.clear()
+    assert (planned().name, planned().store_layer, cudnn.confirmed) == ("engine 1", "user", [])
 
 
 def test_without_memory_for_the_check_a_choice_is_used_and_checked_later(cudnn: Cudnn) -> None:
@@ -526,19 +544,34 @@ def test_without_memory_for_the_check_a_choice_is_used_and_checked_later(cudnn: 
 
 def test_a_wrong_choice_of_an_application_is_not_taken_again(cudnn: Cudnn, tmp_path: Path) -> None:
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
-    application = tmp_path / "application.sqlite"
+    application = tmp_path / "application.jsonl"
     levels.use(str(application))
     planned()
     put(elsewhere(standing()))
-    user = Store(tmp_path / "user.sqlite")
+    user = Store(tmp_path / "user.jsonl")
     shipped = levels.Layers(user, [Store(application, read_only=True)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cudnnpy.tuning.chooser.current", lambda **_: shipped)
         assert planned().store_layer == f"application {application}"
         cudnn.wrong, cudnn.engines[2].time = {"engine 2"}, lambda knobs: 99.0
-        other = levels.Layers(Store(tmp_path / "other.sqlite"), [Store(application, read_only=True)])
+        other = levels.Layers(Store(tmp_path / "other.jsonl"), [Store(application, read_only=True)])
         patch.setattr("cudnnpy.tuning.chooser.current", lambda **_: other)
         assert (planned().name, planned().store_layer) == ("engine 1", "user")
+
+
+def test_a_confirmed_choice_of_an_application_is_stored_as_the_users(cudnn: Cudnn, tmp_path: Path) -> None:
+    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
+    application = tmp_path / "application.jsonl"
+    levels.use(str(application))
+    planned()
+    put(elsewhere(standing()))
+    shipped, before = standing(), application.read_bytes()
+    levels.use(str(tmp_path / "user.jsonl"))
+    levels.add(Store(application, read_only=True))
+    layers = [planned().store_layer, planned().store_layer, planned(prefer="fastest").store_layer]
+    assert (layers, cudnn.confirmed) == ([f"application {application}", "user", "user"], ["engine 2"])
+    assert standing() == shipped._replace(made_with={**shipped.made_with, "confirmed_with_driver": "13.0"})
+    assert application.read_bytes() == before
 
 
 # Several at once
