@@ -14,7 +14,7 @@ from cudnnpy.errors import FunctionNotAvailableError
 from cudnnpy.graph.kinds import DTYPE, FRACTIONS, GRAPH_OPTIONS, KINDS, NUMBER, Kind, Option
 from cudnnpy.graph.operation_graph import Operation, OperationGraph, Tensor, Uids
 from cudnnpy.names import enumerator
-from cudnnpy.raw._consistency import version_number
+from cudnnpy.raw._library_files import version_number
 
 
 def build_graph(graph: OperationGraph, target: Target) -> Descriptor:

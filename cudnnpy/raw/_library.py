@@ -20,8 +20,7 @@ from cudnnpy.errors import (
 )
 from cudnnpy.raw import _api
 from cudnnpy.raw._argument_checks import refusing
-from cudnnpy.raw._consistency import check_together, own_parts, version_text
-from cudnnpy.raw._elf import examine, findable
+from cudnnpy.raw._library_files import check_together, examine, findable, own_parts, version_text
 from cudnnpy.raw._unknown_names import missing
 
 _MAJOR = 9
