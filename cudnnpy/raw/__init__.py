@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from cudnnpy._checks.public_dir import complete_module
 from cudnnpy.raw import _api
-from cudnnpy.raw._functions import function
 from cudnnpy.raw._library import (
     bound,
     call,
     check,
     ctype,
     error_of,
+    function,
     function_info,
     last_error,
     load,
