@@ -83,15 +83,29 @@ def _checked_integers(name: str, value: Any, low: int, fractions: bool) -> tuple
     )
 
 
+# The ends of the attributes of operands and results that have another name in cuDNN
+_ATTRIBUTES = {
+    **{f"{size}_override": f"GEMM_{size.upper()}_OVERRIDE_DESC" for size in "mnk"},
+    "index": "IDXDESC",
+    "peer_stats": "PEER_STAT_DESCS",
+    "sq_sum": "SQSUMDESC",
+    "exp_average_factor": "EXP_AVERATE_FACTOR_DESC",  # sic
+    "inputs": "INPUT_DESCS",
+    "do": "DODDESC",  # sic
+}
+
+
+def _named(names: str) -> dict[str, str]:
+    """Return the marks of operands or results, "?" and "*", by name: those at the ends of the words."""
+    return {word.rstrip("?*"): word[len(word.rstrip("?*")) :] for word in names.split()}
+
+
 class Kind(NamedTuple):
     """A kind of operation of the graph API."""
 
     descriptor: str  #: CUDNN_BACKEND_OPERATION_{descriptor}_DESCRIPTOR
-    #: the operands: name -> the end of CUDNN_ATTR_OPERATION_{prefix}_..., with "?" if it is optional, "*" if it is a list
-    operands: Mapping[str, str]
-    results: Mapping[
-        str, str
-    ]  #: by name as the operands, with "?" if an operation has the result only when it is asked for
+    operands: Mapping[str, str]  #: name -> "?" if it is optional, "*" if it is a list
+    results: Mapping[str, str]  #: name -> "?" if an operation has it only when it is asked for
     infer: Rule
     options: Mapping[str, Option] = {}  #: attributes of the operation
     nested: str = ""  #: the name of a descriptor that has further options, CUDNN_BACKEND_{nested}_DESCRIPTOR
@@ -112,6 +126,12 @@ class Kind(NamedTuple):
     def attribute_prefix(self) -> str:
         """The beginning of the attributes' names."""
         return f"CUDNN_ATTR_OPERATION_{self.prefix or self.descriptor}_"
+
+    def attribute(self, name: str) -> str:
+        """Return the attribute of an operand or a result, which mostly ends with its name and DESC."""
+        known = raw.cudnnBackendAttributeName_t.__members__
+        ends = (_ATTRIBUTES.get(name), *(f"{name.upper()}{end}" for end in ("DESC", "_DESC", "")))
+        return next(found for end in ends if (found := f"{self.attribute_prefix}{end}") in known)
 
     @property
     def all_options(self) -> dict[str, Option]:
@@ -631,12 +651,7 @@ _COMP_TYPE = {"compute_dtype": Option("COMP_TYPE", DTYPE)}
 _MATH_PREC = {"compute_dtype": Option("MATH_PREC", DTYPE)}
 _SCALES = {"alpha": Option("ALPHA", NUMBER, 1.0), "beta": Option("BETA", NUMBER, 0.0)}
 _SHAPE = {"shape": Option("", low=1, is_required=True)}
-_LENGTHS = {
-    "seq_len_q": "SEQ_LEN_QDESC?",
-    "seq_len_kv": "SEQ_LEN_KVDESC?",
-    "cu_seq_len_q": "CU_SEQ_LEN_QDESC?",
-    "cu_seq_len_kv": "CU_SEQ_LEN_KVDESC?",
-}
+_LENGTHS = _named("seq_len_q? seq_len_kv? cu_seq_len_q? cu_seq_len_kv?")
 _LENGTH_INDICES: dict[str, Callable[[Operands], tuple[int, int]]] = {
     "seq_len_q": lambda given: (_lengths(given)[0], 0),
     "seq_len_kv": lambda given: (_lengths(given)[1], 0),
@@ -644,15 +659,15 @@ _LENGTH_INDICES: dict[str, Callable[[Operands], tuple[int, int]]] = {
     "cu_seq_len_kv": lambda given: (0, _lengths(given)[1]),
 }
 _LENGTH_DTYPES = dict.fromkeys(_LENGTHS, _INT32)
-_DROPOUT = {"dropout_seed": "DROPOUT_SEED_DESC?", "dropout_offset": "DROPOUT_OFFSET_DESC?"}
+_DROPOUT = _named("dropout_seed? dropout_offset?")
 _DROPOUT_DTYPES = dict.fromkeys(_DROPOUT, _INDICES)
-_QUANTIZING = ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")
+_QUANTIZING = _named("descale_q? descale_k? descale_v? descale_s? scale_s? scale_o?")
 _ATTENTION = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 _FORWARD = Kind(
     "CONVOLUTION_FORWARD",
-    {"x": "X", "w": "W"},
-    {"y": "Y"},
+    _named("x w"),
+    _named("y"),
     _convolution,
     options=_SCALES,
     nested="CONVOLUTION",
@@ -672,8 +687,8 @@ _FORWARD = Kind(
 _CLIPS = ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope", "elu_alpha", "softplus_beta", "swish_beta")
 _RESAMPLE = Kind(
     "RESAMPLE_FWD",
-    {"x": "XDESC"},
-    {"y": "YDESC", "index": "IDXDESC?"},
+    _named("x"),
+    _named("y index?"),
     _resample,
     options=_SCALES,
     nested="RESAMPLE",
@@ -691,8 +706,8 @@ _RESAMPLE = Kind(
 )
 _ROPE = Kind(
     "ROPE_FWD",
-    {"x": "XDESC", "freqs": "FREQSDESC"},
-    {"y": "YDESC"},
+    _named("x freqs"),
+    _named("y"),
     _rope,
     options={"output_scale": Option("OUTPUT_SCALE", NUMBER), "rope_dim": Option("ROPE_DIM", INTEGER)},
 )
@@ -707,8 +722,8 @@ KINDS: Mapping[str, Kind] = {
     "convolution_forward": _FORWARD,
     "convolution_backward_data": _FORWARD._replace(
         descriptor="CONVOLUTION_BACKWARD_DATA",
-        operands={"dy": "DY", "w": "W"},
-        results={"dx": "DX"},
+        operands=_named("dy w"),
+        results=_named("dx"),
         infer=lambda options, given, dtype: _gradient("w", "dx", options, given, dtype),
         options={**_SCALES, **_SHAPE},
         prefix="CONVOLUTION_BWD_DATA",
@@ -717,8 +732,8 @@ KINDS: Mapping[str, Kind] = {
     ),
     "convolution_backward_filter": _FORWARD._replace(
         descriptor="CONVOLUTION_BACKWARD_FILTER",
-        operands={"dy": "DY", "x": "X"},
-        results={"dw": "DW"},
+        operands=_named("dy x"),
+        results=_named("dw"),
         infer=lambda options, given, dtype: _gradient("x", "dw", options, given, dtype),
         options={**_SCALES, **_SHAPE},
         prefix="CONVOLUTION_BWD_FILTER",
@@ -727,8 +742,8 @@ KINDS: Mapping[str, Kind] = {
     ),
     "pointwise": Kind(
         "POINTWISE",
-        {"x": "XDESC?", "b": "BDESC?", "t": "TDESC?", "dy": "DYDESC?"},  # dy and x for a gradient
-        {"y": "YDESC", "dx": "DXDESC"},
+        _named("x? b? t? dy?"),  # dy and x for a gradient
+        _named("y dx"),
         _pointwise,
         options={"alpha1": Option("ALPHA1", NUMBER), "alpha2": Option("ALPHA2", NUMBER)},
         nested="POINTWISE",
@@ -742,8 +757,8 @@ KINDS: Mapping[str, Kind] = {
     ),
     "reduction": Kind(
         "REDUCTION",
-        {"x": "XDESC"},
-        {"y": "YDESC"},
+        _named("x"),
+        _named("y"),
         _reduction,
         options={"axes": Option(""), "shape": Option("", low=1)},
         nested="REDUCTION",
@@ -756,14 +771,8 @@ KINDS: Mapping[str, Kind] = {
     ),
     "matmul": Kind(
         "MATMUL",
-        {
-            "a": "ADESC",
-            "b": "BDESC",
-            "m_override": "GEMM_M_OVERRIDE_DESC?",
-            "n_override": "GEMM_N_OVERRIDE_DESC?",
-            "k_override": "GEMM_K_OVERRIDE_DESC?",
-        },
-        {"c": "CDESC"},
+        _named("a b m_override? n_override? k_override?"),
+        _named("c"),
         _matmul,
         nested="MATMUL",
         nested_options={**_COMP_TYPE, "padding_value": Option("PADDING_VALUE", NUMBER)},
@@ -778,32 +787,17 @@ KINDS: Mapping[str, Kind] = {
     "resample_fwd": _RESAMPLE,
     "resample_bwd": _RESAMPLE._replace(
         descriptor="RESAMPLE_BWD",
-        operands={"dy": "DYDESC", "index": "IDXDESC?", "x": "XDESC?", "y": "YDESC?"},
-        results={"dx": "DXDESC"},
+        operands=_named("dy index? x? y?"),
+        results=_named("dx"),
         infer=_resample_backward,
         options={**_SCALES, **_SHAPE},
     ),
     "norm_forward": Kind(
         "NORM_FORWARD",
-        {
-            "x": "XDESC",
-            "scale": "SCALE_DESC",
-            "bias": "BIAS_DESC?",
-            "epsilon": "EPSILON_DESC?",
-            "mean": "MEAN_DESC?",  # of an inference
-            "inv_variance": "INV_VARIANCE_DESC?",
-            "exp_avg_factor": "EXP_AVG_FACTOR_DESC?",
-            "input_running_mean": "INPUT_RUNNING_MEAN_DESC?",
-            "input_running_var": "INPUT_RUNNING_VAR_DESC?",
-            "peer_stats": "PEER_STAT_DESCS*?",
-        },
-        {
-            "y": "YDESC",
-            "mean": "MEAN_DESC",
-            "inv_variance": "INV_VARIANCE_DESC",
-            "output_running_mean": "OUTPUT_RUNNING_MEAN_DESC",
-            "output_running_var": "OUTPUT_RUNNING_VAR_DESC",
-        },
+        _named(
+            "x scale bias? epsilon? mean? inv_variance? exp_avg_factor? input_running_mean? input_running_var? peer_stats*?"
+        ),
+        _named("y mean inv_variance output_running_mean output_running_var"),
         _normalization,
         options={
             "mode": Option("MODE", raw.cudnnBackendNormMode_t, is_required=True),
@@ -817,16 +811,8 @@ KINDS: Mapping[str, Kind] = {
     ),
     "norm_backward": Kind(
         "NORM_BACKWARD",
-        {
-            "dy": "DYDESC",
-            "x": "XDESC",
-            "scale": "SCALE_DESC",
-            "mean": "MEAN_DESC?",
-            "inv_variance": "INV_VARIANCE_DESC",
-            "epsilon": "EPSILON_DESC?",
-            "peer_stats": "PEER_STAT_DESCS*?",
-        },
-        {"dx": "DXDESC", "dscale": "DSCALE_DESC", "dbias": "DBIAS_DESC?"},
+        _named("dy x scale mean? inv_variance epsilon? peer_stats*?"),
+        _named("dx dscale dbias?"),
         _normalization_backward,
         options={"mode": Option("MODE", raw.cudnnBackendNormMode_t, is_required=True)},
         prefix="NORM_BWD",
@@ -835,8 +821,8 @@ KINDS: Mapping[str, Kind] = {
     ),
     "gen_stats": Kind(
         "GEN_STATS",
-        {"x": "XDESC"},
-        {"sum": "SUMDESC", "sq_sum": "SQSUMDESC"},
+        _named("x"),
+        _named("sum sq_sum"),
         _gen_stats,
         options={"mode": Option("MODE", raw.cudnnGenStatsMode_t, raw.CUDNN_GENSTATS_SUM_SQSUM), **_MATH_PREC},
         prefix="GENSTATS",
@@ -845,25 +831,10 @@ KINDS: Mapping[str, Kind] = {
     ),
     "bn_finalize": Kind(
         "BN_FINALIZE_STATISTICS",
-        {
-            "y_sum": "Y_SUM_DESC",
-            "y_sq_sum": "Y_SQ_SUM_DESC",
-            "scale": "SCALE_DESC",
-            "bias": "BIAS_DESC",
-            "prev_running_mean": "PREV_RUNNING_MEAN_DESC?",
-            "prev_running_var": "PREV_RUNNING_VAR_DESC?",
-            "epsilon": "EPSILON_DESC",
-            "exp_average_factor": "EXP_AVERATE_FACTOR_DESC?",  # sic
-            "accum_count": "ACCUM_COUNT_DESC",
-        },
-        {
-            "eq_scale": "EQ_SCALE_DESC",
-            "eq_bias": "EQ_BIAS_DESC",
-            "saved_mean": "SAVED_MEAN_DESC?",
-            "saved_inv_std": "SAVED_INV_STD_DESC?",
-            "updated_running_mean": "UPDATED_RUNNING_MEAN_DESC?",
-            "updated_running_var": "UPDATED_RUNNING_VAR_DESC?",
-        },
+        _named(
+            "y_sum y_sq_sum scale bias prev_running_mean? prev_running_var? epsilon exp_average_factor? accum_count"
+        ),
+        _named("eq_scale eq_bias saved_mean? saved_inv_std? updated_running_mean? updated_running_var?"),
         _bn_finalize,
         options={
             "mode": Option("STATS_MODE", raw.cudnnBnFinalizeStatsMode_t, raw.CUDNN_BN_FINALIZE_STATISTICS_TRAINING),
@@ -875,14 +846,8 @@ KINDS: Mapping[str, Kind] = {
     ),
     "bn_bwd_weights": Kind(
         "BN_BWD_WEIGHTS",
-        {"x": "X_DESC", "dy": "DY_DESC", "mean": "MEAN_DESC", "invstd": "INVSTD_DESC", "bn_scale": "BN_SCALE_DESC"},
-        {
-            "dbn_scale": "DBN_SCALE_DESC",
-            "dbn_bias": "DBN_BIAS_DESC",
-            "eq_dy_scale": "EQ_DY_SCALE_DESC",
-            "eq_x_scale": "EQ_X_SCALE_DESC",
-            "eq_bias": "EQ_BIAS",
-        },
+        _named("x dy mean invstd bn_scale"),
+        _named("dbn_scale dbn_bias eq_dy_scale eq_x_scale eq_bias"),
         _bn_bwd_weights,
         options=_MATH_PREC,
         dtypes=dict.fromkeys(("x", "dy", "mean", "invstd", "bn_scale"), _FLOATS),
@@ -890,29 +855,29 @@ KINDS: Mapping[str, Kind] = {
     ),
     "concat": Kind(
         "CONCAT",
-        {"inputs": "INPUT_DESCS*"},
-        {"output": "OUTPUT_DESC"},
+        _named("inputs*"),
+        _named("output"),
         _concat,
         options={"axis": Option("AXIS", INTEGER, is_required=True), "inplace_index": Option("INPLACE_INDEX", INTEGER)},
     ),
     "reshape": Kind(
         "RESHAPE",
-        {"x": "XDESC"},
-        {"y": "YDESC"},
+        _named("x"),
+        _named("y"),
         _reshape,
         options={**_SHAPE, "strides": Option(""), "mode": Option("MODE", raw.cudnnBackendReshapeMode_t)},
     ),
     "transpose": Kind(
         "TRANSPOSE",
-        {"x": "XDESC"},
-        {"y": "YDESC"},
+        _named("x"),
+        _named("y"),
         _transpose,
         options={"permutation": Option("PERMUTATION", is_required=True)},
     ),
     "slice": Kind(
         "SLICE",
-        {"x": "XDESC"},
-        {"y": "YDESC"},
+        _named("x"),
+        _named("y"),
         _slice,
         options={
             "start": Option("START_INDICES", is_required=True),
@@ -922,8 +887,8 @@ KINDS: Mapping[str, Kind] = {
     ),
     "signal": Kind(
         "SIGNAL",
-        {"flag": "FLAGDESC", "x": "XDESC?"},
-        {"y": "YDESC"},
+        _named("flag x?"),
+        _named("y"),
         lambda options, given, dtype: {"y": given["x"]} if "x" in given else {},
         options={
             "mode": Option("MODE", raw.cudnnSignalMode_t, is_required=True),
@@ -933,8 +898,8 @@ KINDS: Mapping[str, Kind] = {
     ),
     "rng": Kind(
         "RNG",
-        {"seed": "SEED", "offset": "OFFSET_DESC?"},
-        {"y": "YDESC"},
+        _named("seed offset?"),
+        _named("y"),
         lambda options, given, dtype: {"y": _packed(options["shape"], dtype)},
         options=_SHAPE,
         nested="RNG",
@@ -950,8 +915,8 @@ KINDS: Mapping[str, Kind] = {
     ),
     "paged_cache_load": Kind(
         "PAGED_CACHE_LOAD",
-        {"container": "CONTAINER_DESC", "sequence": "SEQUENCE_DESC", "page_table": "PAGE_TABLE_DESC"},
-        {"y": "YDESC"},
+        _named("container sequence page_table"),
+        _named("y"),
         _paged_cache_load,
         options={"shape": Option("", low=1), "strides": Option("")},
         dtypes={"sequence": _INT32, "page_table": _INT32},
@@ -962,16 +927,16 @@ KINDS: Mapping[str, Kind] = {
     ),
     "block_scale_quantize": Kind(
         "BLOCK_SCALE_QUANTIZE",
-        {"x": "XDESC"},
-        {"y": "YDESC", "scale": "SCALE_DESC"},
+        _named("x"),
+        _named("y scale"),
         _block_scale_quantize,
         options={**_MATH_PREC, "block_size": Option("BLOCK_SIZE", low=1, is_required=True)},
         dtypes={"x": _FLOATS},
     ),
     "block_scale_dequantize": Kind(
         "BLOCK_SCALE_DEQUANTIZE",
-        {"x": "XDESC", "scale": "SCALE_DESC"},
-        {"y": "YDESC"},
+        _named("x scale"),
+        _named("y"),
         _block_scale_dequantize,
         options={
             **_MATH_PREC,
@@ -981,12 +946,8 @@ KINDS: Mapping[str, Kind] = {
     ),
     "expand_band_matrix": Kind(
         "EXPAND_BAND_MATRIX",
-        {
-            "x": "XDESC",
-            "kv_token_offset": "KV_TOKEN_OFFSET_DESC?",
-            "speculative_mask": "SPECULATIVE_MASK_DESC?",
-        },
-        {"y": "YDESC"},
+        _named("x kv_token_offset? speculative_mask?"),
+        _named("y"),
         _band,
         options={**_BAND_OPTIONS, **_SHAPE},
         dtypes={"kv_token_offset": _INDICES},
@@ -994,8 +955,8 @@ KINDS: Mapping[str, Kind] = {
     ),
     "contract_band_matrix": Kind(
         "CONTRACT_BAND_MATRIX",
-        {"x": "XDESC"},
-        {"y": "YDESC"},
+        _named("x"),
+        _named("y"),
         _band,
         options={
             **_BAND_OPTIONS,
@@ -1004,14 +965,8 @@ KINDS: Mapping[str, Kind] = {
     ),
     "diagonal_band_mask": Kind(
         "DIAGONAL_BAND_MASK",
-        {
-            "x": "XDESC",
-            "b": "BDESC",
-            **_LENGTHS,
-            "left_bound": "LEFT_BOUND_DESC?",
-            "shift_right_bound": "SHIFT_RIGHT_BOUND_DESC?",
-        },
-        {"y": "YDESC"},
+        {**_named("x b"), **_LENGTHS, **_named("left_bound? shift_right_bound?")},
+        _named("y"),
         _diagonal_band_mask,
         options={"comparison_mode": Option("COMPARISON_MODE", raw.cudnnPointwiseMode_t)},
         dtypes={**_LENGTH_DTYPES, "left_bound": ("float32", "int32"), "shift_right_bound": _INT32},
@@ -1019,8 +974,8 @@ KINDS: Mapping[str, Kind] = {
     ),
     "softmax": Kind(
         "SOFTMAX",
-        {"x": "XDESC", "sink": "SINK_DESC?"},
-        {"y": "YDESC", "stats": "STATS_DESC?", "max": "MAX_DESC?", "sum_exp": "SUM_EXP_DESC?"},
+        _named("x sink?"),
+        _named("y stats? max? sum_exp?"),
         _softmax,
         options={"stats_log2": Option("STATS_LOG2", FLAG)},
         dtypes={"x": _FLOATS, "sink": _FLOATS},
@@ -1029,30 +984,18 @@ KINDS: Mapping[str, Kind] = {
     "rope_fwd": _ROPE,
     "rope_bwd": _ROPE._replace(
         descriptor="ROPE_BWD",
-        operands={"dy": "DYDESC", "freqs": "FREQSDESC"},
-        results={"dx": "DXDESC"},
+        operands=_named("dy freqs"),
+        results=_named("dx"),
     ),
     "sdpa_fwd": Kind(
         "SDPA_FWD",
         {
-            "q": "QDESC",
-            "k": "KDESC",
-            "v": "VDESC",
-            "scale": "SCALEDESC?",
-            "block_mask": "BLOCK_MASK_DESC?",
-            "page_table_k": "PAGE_TABLE_KDESC?",
-            "page_table_v": "PAGE_TABLE_VDESC?",
+            **_named("q k v scale? block_mask? page_table_k? page_table_v?"),
             **_LENGTHS,
             **_DROPOUT,
-            **{name: f"{name.upper()}DESC?" for name in _QUANTIZING},
+            **_QUANTIZING,
         },
-        {
-            "o": "ODESC",
-            "stats": "STATSDESC?",
-            "dropout_rng_dump": "DROPOUT_RNG_DUMP_DESC?",
-            "amax_s": "AMAX_SDESC?",
-            "amax_o": "AMAX_ODESC?",
-        },
+        _named("o stats? dropout_rng_dump? amax_s? amax_o?"),
         _sdpa,
         options={
             "dropout_probability": Option("DROPOUT_PROBABILITY", NUMBER),
@@ -1073,19 +1016,8 @@ KINDS: Mapping[str, Kind] = {
     ),
     "sdpa_bwd": Kind(
         "SDPA_BWD",
-        {
-            "q": "QDESC",
-            "k": "KDESC",
-            "v": "VDESC",
-            "o": "ODESC",
-            "stats": "STATSDESC",
-            "scale": "SCALEDESC?",
-            "do": "DODDESC",  # sic
-            "sink": "SINK_DESC?",
-            **_LENGTHS,
-            **_DROPOUT,
-        },
-        {"dq": "DQDESC", "dk": "DKDESC", "dv": "DVDESC", "dsink": "DSINK_DESC?", "dbias": "DBIAS_DESC?"},
+        {**_named("q k v o stats scale? do sink?"), **_LENGTHS, **_DROPOUT},
+        _named("dq dk dv dsink? dbias?"),
         _sdpa_backward,
         options={
             "dropout_probability": Option("DROPOUT_PROBABILITY", NUMBER),
@@ -1098,14 +1030,8 @@ KINDS: Mapping[str, Kind] = {
     ),
     "moe_grouped_matmul": Kind(
         "MOE_GROUPED_MATMUL",
-        {
-            "token": "TOKEN_DESC",
-            "weight": "WEIGHT_DESC",
-            "first_token_offset": "FIRST_TOKEN_OFFSET_DESC",
-            "token_index": "TOKEN_INDEX_DESC?",
-            "token_ks": "TOKEN_KS_DESC?",
-        },
-        {"output": "OUTPUT_DESC"},
+        _named("token weight first_token_offset token_index? token_ks?"),
+        _named("output"),
         _moe,
         options={
             "mode": Option("MODE", raw.cudnnMoeGroupedMatmulMode_t, raw.CUDNN_MOE_GROUPED_MATMUL_MODE_NONE),
@@ -1125,8 +1051,8 @@ KINDS: Mapping[str, Kind] = {
     ),
     "moe_grouped_matmul_bwd": Kind(
         "MOE_GROUPED_MATMUL_BWD",
-        {"doutput": "DOUTPUT_DESC", "token": "TOKEN_DESC", "first_token_offset": "FIRST_TOKEN_OFFSET_DESC"},
-        {"dweight": "DWEIGHT_DESC"},
+        _named("doutput token first_token_offset"),
+        _named("dweight"),
         _moe_backward,
         options=_MATH_PREC,
         terms=lambda options, given, made: given["token"].shape[1],
