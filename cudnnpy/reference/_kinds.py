@@ -3,7 +3,7 @@
 A function takes the options, the operands and the specs of operands and results, all by name, and returns its results by
 name (some that the operation may lack too). Operands are float64, int64 or bool arrays, and tuples of them for a list.
 Results are not rounded. "Not confirmed on a GPU" marks a meaning that neither cuDNN's documentation nor a run has settled.
-The formulas are independent of the layers' (cudnnpy.reference.Convolution, ...).
+The layers (cudnnpy.reference.Convolution, ...) compute by the same formulas.
 """
 
 from __future__ import annotations
@@ -17,65 +17,48 @@ import numpy as np
 from cudnnpy import raw
 from cudnnpy._core.dtypes import numpy_dtype
 from cudnnpy._core.layouts import TensorSpec, packed_strides
-from cudnnpy.graph.kinds import as_fraction, pointwise_name
+from cudnnpy.graph.kinds import KINDS, as_fraction, pointwise_name
 from cudnnpy.reference._arrays import Array, Float64, Shape
+from cudnnpy.reference._geometry import Geometry
+from cudnnpy.reference._products import correlate, correlate_data, correlate_filter
 
 Options: TypeAlias = Mapping[str, Any]
 Given: TypeAlias = Mapping[str, Any]  # arrays by the names of operands
 Specs: TypeAlias = Mapping[str, Any]  # TensorSpecs by the names of operands and results
 Made: TypeAlias = dict[str, Any]
 
-# Convolutions: y[n, k, p] = sum over c, r of w[k, c, r] * x[n, c, p * stride + r * dilation - padding], by groups
+# Convolutions
 
 
-def _taps(options: Options, w: Shape, y: Shape) -> Iterator[tuple[Any, Any]]:
-    """Yield each position in a filter, and the slices of the padded x that it meets."""
-    strides, dilations = options["stride"], options["dilation"]
-    for tap in np.ndindex(*w[2:]):
-        starts = [r * d for r, d in zip(tap, dilations, strict=True)]
-        meets = [slice(a, a + (p - 1) * s + 1, s) for a, p, s in zip(starts, y[2:], strides, strict=True)]
-        is_flipped = options.get("mode") == raw.CUDNN_CONVOLUTION
-        where: Any = tuple(n - 1 - r for n, r in zip(w[2:], tap, strict=True)) if is_flipped else tap
-        yield (slice(None), slice(None), *where), (slice(None), slice(None), *meets)
+def _geometry(options: Options, x: Shape, w: Shape, y: Shape) -> Geometry:
+    padding = tuple(zip(options["pre_padding"], options["post_padding"], strict=True))
+    return Geometry(x[2:], w[2:], y[2:], padding, options["stride"], options["dilation"], x[1] // w[1])
 
 
-def _pads(options: Options) -> list[tuple[int, int]]:
-    return [(0, 0), (0, 0), *zip(options["pre_padding"], options["post_padding"], strict=True)]
+def _flipped(options: Options, w: Float64) -> Float64:
+    """Reverse a filter in mode "convolution"; the products cross-correlate."""
+    return np.flip(w, tuple(range(2, w.ndim))) if options.get("mode") == raw.CUDNN_CONVOLUTION else w
 
 
 def convolution_forward(options: Options, given: Given, specs: Specs) -> Made:
     """Return y (N, K, P...), alpha * the convolution of x (N, C, D...) with w (K, C / groups, R...)."""
-    x, w, shape = np.pad(given["x"], _pads(options)), given["w"], specs["y"].shape
-    groups = x.shape[1] // w.shape[1]
-    y = np.zeros((shape[0], groups, shape[1] // groups, math.prod(shape[2:])))
-    for where, meets in _taps(options, w.shape, shape):
-        part = x[meets].reshape(shape[0], groups, w.shape[1], y.shape[-1])
-        y += w[where].reshape(groups, y.shape[2], w.shape[1]) @ part
-    return {"y": options.get("alpha", 1.0) * y.reshape(shape)}
+    x, w, y = given["x"], given["w"], specs["y"].shape
+    product = correlate(x, _flipped(options, w), _geometry(options, x.shape, w.shape, y))
+    return {"y": options.get("alpha", 1.0) * product}
 
 
 def convolution_backward_data(options: Options, given: Given, specs: Specs) -> Made:
     """Return dx (N, C, D...) = alpha * the sum over y of dy (N, K, P...) * dy/dx, for w (K, C / groups, R...)."""
-    dy, w, shape, pads = given["dy"], given["w"], specs["dx"].shape, _pads(options)
-    groups = shape[1] // w.shape[1]
-    padded = np.zeros([n + before + after for n, (before, after) in zip(shape, pads, strict=True)])
-    rows = dy.reshape(dy.shape[0], groups, dy.shape[1] // groups, math.prod(dy.shape[2:]))
-    for where, meets in _taps(options, w.shape, dy.shape):
-        tap = w[where].reshape(groups, rows.shape[2], w.shape[1]).transpose(0, 2, 1)
-        padded[meets] += (tap @ rows).reshape(padded[meets].shape)
-    inner = tuple(slice(before, before + n) for n, (before, _) in zip(shape, pads, strict=True))
-    return {"dx": options.get("alpha", 1.0) * padded[inner]}
+    dy, w, x = given["dy"], given["w"], specs["dx"].shape
+    product = correlate_data(dy, _flipped(options, w), _geometry(options, x, w.shape, dy.shape))
+    return {"dx": options.get("alpha", 1.0) * product}
 
 
 def convolution_backward_filter(options: Options, given: Given, specs: Specs) -> Made:
     """Return dw (K, C / groups, R...) = alpha * the sum over y of dy (N, K, P...) * dy/dw, for x (N, C, D...)."""
-    dy, x, shape = given["dy"], np.pad(given["x"], _pads(options)), specs["dw"].shape
-    groups, positions = x.shape[1] // shape[1], math.prod(dy.shape[2:])
-    rows, dw = dy.reshape(dy.shape[0], groups, dy.shape[1] // groups, positions), np.zeros(shape)
-    for where, meets in _taps(options, shape, dy.shape):
-        part = x[meets].reshape(x.shape[0], groups, shape[1], positions).transpose(0, 1, 3, 2)
-        dw[where] = (rows @ part).sum(0).reshape(shape[:2])
-    return {"dw": options.get("alpha", 1.0) * dw}
+    dy, x, w = given["dy"], given["x"], specs["dw"].shape
+    product = correlate_filter(dy, x, _geometry(options, x.shape, w, dy.shape))
+    return {"dw": options.get("alpha", 1.0) * _flipped(options, product)}
 
 
 # Elementwise operations
@@ -869,39 +852,5 @@ def moe_grouped_matmul_bwd(options: Options, given: Given, specs: Specs) -> Made
 
 
 FUNCTIONS: Mapping[str, Callable[[Options, Given, Specs], Made]] = {
-    one.__name__.rstrip("_"): one
-    for one in (
-        convolution_forward,
-        convolution_backward_data,
-        convolution_backward_filter,
-        pointwise,
-        reduction,
-        matmul,
-        resample_fwd,
-        resample_bwd,
-        norm_forward,
-        norm_backward,
-        gen_stats,
-        bn_finalize,
-        bn_bwd_weights,
-        concat,
-        reshape,
-        transpose,
-        slice_,
-        signal,
-        rng,
-        paged_cache_load,
-        block_scale_quantize,
-        block_scale_dequantize,
-        expand_band_matrix,
-        contract_band_matrix,
-        diagonal_band_mask,
-        softmax,
-        rope_fwd,
-        rope_bwd,
-        sdpa_fwd,
-        sdpa_bwd,
-        moe_grouped_matmul,
-        moe_grouped_matmul_bwd,
-    )
+    kind: globals().get(kind) or globals()[f"{kind}_"] for kind in KINDS
 }
