@@ -184,9 +184,8 @@ class Convolution(_NumpyConvolution, device.Convolution):  # type: ignore[misc]
 
 
 class ConvolutionTranspose(_NumpyConvolution, device_transpose.ConvolutionTranspose):  # type: ignore[misc]
-    """The products of a convolution, with forward and backward_data exchanged."""
-
     __doc__ = device_transpose.ConvolutionTranspose.__doc__
+    # those of a convolution, with forward and backward_data exchanged
     _products = correlate_data, correlate, lambda dy, x, geometry: correlate_filter(x, dy, geometry)
 
     def _geometry(self, x_shape: Shape, w_shape: Shape) -> Geometry:
