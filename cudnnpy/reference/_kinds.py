@@ -82,7 +82,7 @@ def _relu(x: Float64, o: Options) -> Float64:
 
 def _relu_slope(x: Float64, o: Options) -> Float64:
     below = np.where(x > o.get("relu_lower_clip", 0.0), 1.0, o.get("relu_lower_clip_slope", 0.0))
-    return np.where(x < o.get("relu_upper_clip", math.inf), below, 0.0)
+    return np.where(x >= o.get("relu_upper_clip", math.nan), 0.0, below)  # without a clip also for infinity
 
 
 def _swish_slope(x: Float64, o: Options) -> Any:
@@ -196,14 +196,14 @@ _REDUCTIONS: Mapping[int, Callable[[Float64, Shape], Float64]] = {
     raw.CUDNN_REDUCE_TENSOR_MIN: lambda x, axes: x.min(axes, keepdims=True, initial=np.inf),
     raw.CUDNN_REDUCE_TENSOR_MAX: lambda x, axes: x.max(axes, keepdims=True, initial=-np.inf),
     raw.CUDNN_REDUCE_TENSOR_AMAX: lambda x, axes: np.abs(x).max(axes, keepdims=True, initial=0.0),
-    raw.CUDNN_REDUCE_TENSOR_AVG: lambda x, axes: _mean(x, axes),
+    raw.CUDNN_REDUCE_TENSOR_AVG: lambda x, axes: mean_of(x, axes),
     raw.CUDNN_REDUCE_TENSOR_NORM1: lambda x, axes: np.abs(x).sum(axes, keepdims=True),
     raw.CUDNN_REDUCE_TENSOR_NORM2: lambda x, axes: np.sqrt(np.square(x).sum(axes, keepdims=True)),
     raw.CUDNN_REDUCE_TENSOR_MUL_NO_ZEROS: lambda x, axes: np.where(x == 0, 1.0, x).prod(axes, keepdims=True),
 }
 
 
-def _mean(x: Float64, axes: Shape) -> Any:
+def mean_of(x: Float64, axes: Shape) -> Any:
     """Return the mean over axes, which remain with size 1; NaN of no elements."""
     return x.sum(axes, keepdims=True) / np.float64(math.prod(x.shape[axis] for axis in axes))
 
@@ -222,7 +222,7 @@ def reduction(options: Options, given: Given, specs: Specs) -> Made:
     return {"y": _REDUCTIONS[options["op"]](groups, tuple(range(1, groups.ndim, 2))).reshape(shape)}
 
 
-def _repeated(x: Array, shape: Shape) -> Array:
+def repeated(x: Array, shape: Shape) -> Array:
     """Return x with each axis but the last two repeated to a shape: element i of it is element i // repeats of x."""
     for axis, size in enumerate(shape):
         x = x if x.shape[axis] == size else np.repeat(x, size // max(x.shape[axis], 1), axis)
@@ -241,7 +241,7 @@ def matmul(options: Options, given: Given, specs: Specs) -> Made:
     m, n, k = (np.inf if one is None else one.reshape(-1, *(1,) * (len(shape) - 1)) for one in valid)
     a = np.where(np.arange(a.shape[-1]) < k, a, 0.0)
     b = np.where(np.arange(b.shape[-2])[:, None] < k, b, 0.0)
-    c = _repeated(a, shape[:-2]) @ _repeated(b, shape[:-2])
+    c = repeated(a, shape[:-2]) @ repeated(b, shape[:-2])
     inside = (np.arange(shape[-2])[:, None] < m) & (np.arange(shape[-1]) < n)
     return {"c": np.where(inside, c, options.get("padding_value", 0.0))}
 
@@ -368,8 +368,8 @@ def norm_forward(options: Options, given: Given, specs: Specs) -> Made:
     x, scale, mode, bias = given["x"], given["scale"], options["mode"], given.get("bias")
     axes = _normalized_axes(mode, x.shape, scale.shape)
     old = [given.get(f"input_running_{name}") for name in ("mean", "var")]
-    mean = np.zeros_like(_mean(x, axes)) if mode == raw.CUDNN_RMS_NORM else _mean(x, axes)
-    variance = _mean(np.square(x - mean), axes)
+    mean = np.zeros_like(mean_of(x, axes)) if mode == raw.CUDNN_RMS_NORM else mean_of(x, axes)
+    variance = mean_of(np.square(x - mean), axes)
     made: Made = {}
     if old[0] is not None:
         if "exp_avg_factor" in given:
@@ -396,7 +396,7 @@ def norm_backward(options: Options, given: Given, specs: Specs) -> Made:
     axes, is_centered = _normalized_axes(mode, x.shape, scale.shape), mode != raw.CUDNN_RMS_NORM
     normalized = (x - (given["mean"] if is_centered else 0.0)) * inverse
     g = dy * scale
-    dx = inverse * (g - normalized * _mean(g * normalized, axes) - (_mean(g, axes) if is_centered else 0.0))
+    dx = inverse * (g - normalized * mean_of(g * normalized, axes) - (mean_of(g, axes) if is_centered else 0.0))
     others = tuple(axis for axis, size in enumerate(scale.shape) if size == 1)
     return {
         "dx": dx,
@@ -726,7 +726,7 @@ def _scores(given: Given, specs: Specs) -> tuple[Float64, Float64, Float64, Floa
     if "page_table_v" in given:
         v = _paged(v, given["page_table_v"], given["page_table_v"].shape[2] * v.shape[2])
     length = min(k.shape[2], v.shape[2])
-    k, v = (_repeated(one[:, :, :length], q.shape[:2]) for one in (k, v))
+    k, v = (repeated(one[:, :, :length], q.shape[:2]) for one in (k, v))
     scores = q @ k.transpose(0, 1, 3, 2) * given.get("scale", 1.0)
     inside_q, inside_kv = (_lengths(given, side) for side in ("q", "kv"))
     if inside_kv is not None:
@@ -795,8 +795,8 @@ def sdpa_bwd(options: Options, given: Given, specs: Specs) -> Made:
     ds = weights * (do @ v.transpose(0, 1, 3, 2) - total)
     made = {
         "dq": scale * ds @ k,
-        "dk": _grouped(scale * ds.transpose(0, 1, 3, 2) @ q, specs["k"].shape),
-        "dv": _grouped(weights.transpose(0, 1, 3, 2) @ do, specs["v"].shape),
+        "dk": grouped(scale * ds.transpose(0, 1, 3, 2) @ q, specs["k"].shape),
+        "dv": grouped(weights.transpose(0, 1, 3, 2) @ do, specs["v"].shape),
     }
     if "sink" in given:
         made["dsink"] = -np.where(rows, np.exp(given["sink"] - stats) * total, 0.0).sum((0, 2), keepdims=True)
@@ -806,7 +806,7 @@ def sdpa_bwd(options: Options, given: Given, specs: Specs) -> Made:
     return made
 
 
-def _grouped(gradient: Float64, shape: Shape) -> Float64:
+def grouped(gradient: Float64, shape: Shape) -> Float64:
     """Return the sums over the heads that share one head of a shape (B, H_k, S, D)."""
     batch, heads, *rest = gradient.shape
     return np.asarray(gradient.reshape(batch, shape[1], heads // max(shape[1], 1), *rest).sum(2))

@@ -17,6 +17,7 @@ from cudnnpy._layers.attention import (
 )
 from cudnnpy.reference import _arrays
 from cudnnpy.reference._arrays import Array, Float64
+from cudnnpy.reference._kinds import grouped, repeated, softmax
 from cudnnpy.reference._numpy_operation import Arrays, NotInReference, NumpyOperation
 
 _RANK = (4,)
@@ -33,16 +34,11 @@ class Attention(NumpyOperation, device.Attention):
             shape = sizes.shapes["statistics"]
             _arrays.check_written("statistics", arrays["statistics"], shape, ("float32",), given)
         values = self._in_float64(given)
-        scores = self._scores(values, sizes)
-        largest = np.max(scores, 3, keepdims=True, initial=-np.inf)
-        largest = np.where(np.isneginf(largest), 0.0, largest)  # of a query without any key
-        powers = np.exp(scores - largest)
-        total = powers.sum(3, keepdims=True)
-        weights = np.where(total == 0, 0.0, powers / total)
-        out = in_layout_of(self._kept(weights, values) @ _repeated(values["v"], sizes.heads), self.layout)
+        made = softmax({}, {"x": self._scores(values, sizes)}, {})
+        out = in_layout_of(self._kept(made["y"], values) @ repeated(values["v"], values["q"].shape[:2]), self.layout)
         results = [_arrays.store(out, given["q"].dtype, arrays["out"])]
         if statistics:
-            results.append(_arrays.store(largest + np.log(total), np.dtype("float32"), arrays["statistics"]))
+            results.append(_arrays.store(made["stats"], np.dtype("float32"), arrays["statistics"]))
         return results
 
     def _backward(self, arrays: Arrays, dbias: bool) -> list[Array]:
@@ -61,15 +57,15 @@ class Attention(NumpyOperation, device.Attention):
         values = self._in_float64(given)
         scores = self._scores(values, sizes)
         weights = np.where(np.isneginf(scores), 0.0, np.exp(scores - values["statistics"]))
-        k, v = (_repeated(values[name], sizes.heads) for name in "kv")
+        k, v = (repeated(values[name], values["q"].shape[:2]) for name in "kv")
         dout, out = values["dout"], values["out"]
         of_weights = self._kept(dout @ v.swapaxes(2, 3), values)
         of_scores = weights * (of_weights - (dout * out).sum(3, keepdims=True))
         scale = self._scale(sizes)
         gradients = {
             "dq": scale * of_scores @ k,
-            "dk": _of_heads(scale * of_scores.swapaxes(2, 3) @ values["q"], sizes),
-            "dv": _of_heads(self._kept(weights, values).swapaxes(2, 3) @ dout, sizes),
+            "dk": grouped(scale * of_scores.swapaxes(2, 3) @ values["q"], values["k"].shape),
+            "dv": grouped(self._kept(weights, values).swapaxes(2, 3) @ dout, values["v"].shape),
         }
         results = [
             _arrays.store(in_layout_of(gradient, self.layout), q.dtype, arrays[name])
@@ -138,7 +134,7 @@ class Attention(NumpyOperation, device.Attention):
 
     def _scores(self, values: dict[str, Float64], sizes: Sizes) -> Float64:
         """Return the scores; masked ones are -infinity."""
-        scores = self._scale(sizes) * values["q"] @ _repeated(values["k"], sizes.heads).swapaxes(2, 3)
+        scores = self._scale(sizes) * values["q"] @ repeated(values["k"], values["q"].shape[:2]).swapaxes(2, 3)
         if "bias" in values:
             scores = scores + values["bias"]
             scores = np.where(scores < LEAST, -np.inf, scores)
@@ -172,15 +168,3 @@ def _out_of_pages(container: Float64, table: Array) -> Float64:
         )
     _, heads, _, size = container.shape
     return container[pages].swapaxes(1, 2).reshape(len(pages), heads, -1, size)
-
-
-def _repeated(array: Float64, heads: int) -> Float64:
-    """Return an array of k or v with each head repeated for the heads of q that share it."""
-    return np.repeat(array, heads // max(array.shape[1], 1), 1)
-
-
-def _of_heads(gradient: Float64, sizes: Sizes) -> Float64:
-    """Return the sum of a gradient over the heads that share a head of k and v."""
-    batch, _, *rest = gradient.shape
-    total: Float64 = gradient.reshape(batch, sizes.kv_heads, sizes.heads // max(sizes.kv_heads, 1), *rest).sum(2)
-    return total

@@ -12,7 +12,7 @@ from cudnnpy._layers import fused as device
 from cudnnpy.reference import _arrays
 from cudnnpy.reference._arrays import Array, Float64, Shape
 from cudnnpy.reference._numpy_operation import Arrays, NotInReference, NumpyOperation
-from cudnnpy.reference.activation import ACTIVATIONS as FUNCTIONS
+from cudnnpy.reference.activation import ACTIVATIONS
 from cudnnpy.reference.convolution import Convolution
 from cudnnpy.typing import FusedActivation
 from cudnnpy.typing import Shape as ShapeArgument
@@ -53,7 +53,7 @@ class FusedConvolution(NumpyOperation, device.FusedConvolution):
             values += spread(bias)
         if residual is not None:
             values += residual.astype(np.float64)
-        return [_arrays.store(FUNCTIONS[activation or "identity"](values), x.dtype, out)]
+        return [_arrays.store(ACTIVATIONS[activation or "identity"](values), x.dtype, out)]
 
     def _convolution(self) -> Convolution:
         return Convolution(**{option.name: getattr(self, option.name) for option in fields(FusedOptions)})
