@@ -16,7 +16,7 @@ import numpy as np
 
 from cudnnpy import raw
 from cudnnpy._core.dtypes import numpy_dtype
-from cudnnpy._core.layouts import TensorSpec, packed_strides
+from cudnnpy._core.layouts import TensorSpec, strides_of
 from cudnnpy.graph.kinds import KINDS, as_fraction, pointwise_name
 from cudnnpy.reference._arrays import Array, Float64, Shape
 from cudnnpy.reference._geometry import Geometry
@@ -464,13 +464,9 @@ def concat(options: Options, given: Given, specs: Specs) -> Made:
     return {"output": np.concatenate(given["inputs"], options["axis"])}
 
 
-def _strides(spec: TensorSpec) -> tuple[int, ...]:
-    return packed_strides(spec.shape) if spec.strides is None else spec.strides
-
-
 def _offsets(spec: TensorSpec) -> Array:
     """Return the place in memory of each element, in elements."""
-    strides = _strides(spec)
+    strides = strides_of(spec)
     places = np.zeros(spec.shape, np.int64)
     for axis, (size, stride) in enumerate(zip(spec.shape, strides, strict=True)):
         places += np.arange(size).reshape([-1 if a == axis else 1 for a in range(len(spec.shape))]) * stride
@@ -524,7 +520,7 @@ def paged_cache_load(options: Options, given: Given, specs: Specs) -> Made:
     if its last size is not D, or if S = D and its strides are those of the transpose.
     """
     spec, width = specs["y"], given["container"].shape[3]
-    strides = _strides(spec)
+    strides = strides_of(spec)
     is_transposed = spec.shape[3] != width or (spec.shape[2] == width and strides[2] < strides[3])
     y = _paged(given["container"], given["page_table"], spec.shape[3 if is_transposed else 2])
     y = np.where(np.arange(y.shape[2])[:, None] < given["sequence"].reshape(-1, 1, 1, 1), y, 0.0)
