@@ -11,14 +11,15 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from enum import EnumMeta, IntEnum
 from fractions import Fraction
+from functools import cache
 from typing import Any, NamedTuple, cast
 
 from cudnnpy import raw
 from cudnnpy._checks.option_values import bounded, check_flag, check_integer, check_number, error_repr
+from cudnnpy._convolution.sizes import Geometry, output_sizes
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, packed_strides, result_strides
 from cudnnpy._core.untrusted_json import LIMIT
-from cudnnpy.graph.shape_inference import broadcast, convolved, share, statistics
 from cudnnpy.names import enumerator
 from cudnnpy.typing import ElementName
 
@@ -95,7 +96,8 @@ _ATTRIBUTES = {
 }
 
 
-def _named(names: str) -> dict[str, str]:
+@cache
+def _named(names: str) -> Mapping[str, str]:
     """Return the marks of operands or results, "?" and "*", by name: those at the ends of the words."""
     return {word.rstrip("?*"): word[len(word.rstrip("?*")) :] for word in names.split()}
 
@@ -104,8 +106,8 @@ class Kind(NamedTuple):
     """A kind of operation of the graph API."""
 
     descriptor: str  #: CUDNN_BACKEND_OPERATION_{descriptor}_DESCRIPTOR
-    operands: Mapping[str, str]  #: name -> "?" if it is optional, "*" if it is a list
-    results: Mapping[str, str]  #: name -> "?" if an operation has it only when it is asked for
+    #: operands -> results: "x w bias? -> y". "?": optional, or made only when it is asked for; "*": a list
+    signature: str
     infer: Rule
     options: Mapping[str, Option] = {}  #: attributes of the operation
     nested: str = ""  #: the name of a descriptor that has further options, CUDNN_BACKEND_{nested}_DESCRIPTOR
@@ -116,6 +118,16 @@ class Kind(NamedTuple):
     dtypes: Mapping[str, tuple[str, ...]] = {}  #: the data types of operands; others may have any
     #: operands that are lengths or indices: name -> a valid first element and the step to the next, from the operands
     indices: Mapping[str, Callable[[Operands], tuple[int, int]]] = {}
+
+    @property
+    def operands(self) -> Mapping[str, str]:
+        """The operands: name -> "?" if it is optional, "*" if it is a list."""
+        return _named(self.signature.partition(" -> ")[0])
+
+    @property
+    def results(self) -> Mapping[str, str]:
+        """The results: name -> "?" if an operation has it only when it is asked for."""
+        return _named(self.signature.partition(" -> ")[2])
 
     @property
     def descriptor_name(self) -> str:
@@ -184,7 +196,15 @@ def _convolution(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dt
         )
     geometry = [options[name] for name in ("pre_padding", "post_padding", "stride", "dilation")]
     _check_axes(options, len(x.shape) - 2, *geometry)
-    return {"y": _like((x.shape[0], w.shape[0], *convolved(x.shape, w.shape, *geometry)), x, dtype)}
+    if x.shape[1] % w.shape[1] or w.shape[0] % (x.shape[1] // w.shape[1]):
+        raise ValueError(
+            "w must have shape (K, C / groups, ...), where groups divides C and K; "
+            f"got shape {w.shape} for {x.shape[1]} channels"
+        )
+    spatial = output_sizes(x.shape[2:], w.shape[2:], Geometry(*geometry))
+    if min(spatial) < 1:
+        raise ValueError(f"w must fit into x with padding, {x.shape}; got shape {w.shape}")
+    return {"y": _like((x.shape[0], w.shape[0], *spatial), x, dtype)}
 
 
 def _gradient(operand: str, result: str, options: Mapping[str, Any], given: Any, dtype: ElementName) -> Any:
@@ -235,7 +255,7 @@ def _pointwise(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtyp
     if name == "gen_index" and not 0 <= options.get("axis", -1) < len(shapes[0]):
         raise ValueError(f"axis must be one of 0 to {len(shapes[0]) - 1} for gen_index; got {options.get('axis')}")
     widest = max(specs, key=lambda spec: math.prod(spec.shape))
-    shape = tuple(broadcast(*sizes) for sizes in zip(*shapes, strict=True))
+    shape = tuple(next((size for size in sizes if size != 1), 1) for sizes in zip(*shapes, strict=True))
     if name.startswith(("cmp_", "logical_")):
         dtype = "bool"
     elif name == "gen_index":
@@ -333,6 +353,21 @@ def _check_together(given: Operands, *names: str) -> None:
         raise TypeError(f"{' and '.join(names)} must be given together; got no {missing[0]}")
 
 
+def _statistics(kind: int, x: tuple[int, ...], scale: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of the mean and of the inverse variance."""
+    if kind == raw.CUDNN_BATCH_NORM:
+        return scale
+    if kind == raw.CUDNN_INSTANCE_NORM:
+        return (*x[:2], *(1,) * (len(x) - 2))
+    normalized = [1 if n == s else n for n, s in zip(x, scale, strict=True)]
+    return (x[0] if kind == raw.CUDNN_ADA_LAYER_NORM else normalized[0], *normalized[1:])
+
+
+def _share(whole: tuple[int, ...], part: tuple[int, ...]) -> int:
+    """Return the number of elements of `whole` for each element of `part`."""
+    return math.prod(whole) // max(math.prod(part), 1)
+
+
 def _normalization(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtype: ElementName) -> Any:
     x, scale, mode = given["x"], given["scale"], options["mode"]
     _check_statistic("scale", scale, x)
@@ -347,7 +382,7 @@ def _normalization(options: Mapping[str, Any], given: Mapping[str, TensorSpec], 
     _check_equal("scale", given, "bias")
     found = {"y": _like(x.shape, x, dtype)}
     kind: ElementName = "float64" if x.dtype == "float64" else "float32"  # an inverse variance may overflow in float16
-    statistic = _like(tuple(statistics(mode, x.shape, scale.shape)), x, kind)
+    statistic = _like(_statistics(mode, x.shape, scale.shape), x, kind)
     if mode in (raw.CUDNN_BATCH_NORM, raw.CUDNN_INSTANCE_NORM):
         _check_shape("scale", scale, tuple(size if axis == 1 else 1 for axis, size in enumerate(x.shape)))
     for name in ("input_running_mean", "input_running_var", *statistics_names):
@@ -369,7 +404,7 @@ def _normalization_backward(options: Mapping[str, Any], given: Mapping[str, Tens
     _check_single(given, "epsilon")
     if "mean" not in given and mode != raw.CUDNN_RMS_NORM:
         raise TypeError("mean must be a node, except for rms_norm; got none")
-    _check_shape("inv_variance", given["inv_variance"], tuple(statistics(mode, x.shape, scale.shape)))
+    _check_shape("inv_variance", given["inv_variance"], _statistics(mode, x.shape, scale.shape))
     _check_equal("inv_variance", given, "mean")
     gradient = _like(scale.shape, scale, scale.dtype)  # engines write no other data type
     return {"dx": _like(x.shape, x, dtype), **dict.fromkeys(("dscale", "dbias"), gradient)}
@@ -543,7 +578,7 @@ def _softmax(options: Mapping[str, Any], given: Operands, dtype: ElementName) ->
 
 def _check_lengths(given: Operands, batch: int) -> None:
     """Raise ValueError unless there is a length for each sequence, or one for all, or one sum more."""
-    for name in _LENGTHS:
+    for name in _named(_LENGTHS):
         if name in given and (name.startswith("cu_") or math.prod(given[name].shape) != 1):
             _check_shape(name, given[name], (batch + name.startswith("cu_"), 1, 1, 1))
 
@@ -559,7 +594,7 @@ def _heads(options: Mapping[str, Any], given: Operands) -> tuple[int, int, int]:
             f"got {q}, {k} and {v}"
         )
     _check_lengths(given, q[0])
-    _check_single(given, "scale", *_QUANTIZING, *_DROPOUT)
+    _check_single(given, "scale", *_named(_QUANTIZING), *_named(_DROPOUT))
     if not 0 <= options.get("dropout_probability", 0.0) < 1:
         raise ValueError(f"dropout_probability must be 0 or more, and below 1; got {options['dropout_probability']}")
     return q[0], q[1], q[2]
@@ -645,29 +680,38 @@ def _lengths(given: Operands) -> tuple[int, int]:
     return given["q"].shape[2], given["k"].shape[2] * pages
 
 
+def _first(given: Operands) -> tuple[int, int]:
+    """Return the values of indices: the first one in all places."""
+    return 0, 0
+
+
+def _first_tokens(given: Operands) -> tuple[int, int]:
+    """Return the first row of the first expert, and the number of rows of each."""
+    return 0, given["token"].shape[1] // given["first_token_offset"].shape[0]
+
+
 # The table
 
 _COMP_TYPE = {"compute_dtype": Option("COMP_TYPE", DTYPE)}
 _MATH_PREC = {"compute_dtype": Option("MATH_PREC", DTYPE)}
 _SCALES = {"alpha": Option("ALPHA", NUMBER, 1.0), "beta": Option("BETA", NUMBER, 0.0)}
 _SHAPE = {"shape": Option("", low=1, is_required=True)}
-_LENGTHS = _named("seq_len_q? seq_len_kv? cu_seq_len_q? cu_seq_len_kv?")
+_LENGTHS = "seq_len_q? seq_len_kv? cu_seq_len_q? cu_seq_len_kv?"
 _LENGTH_INDICES: dict[str, Callable[[Operands], tuple[int, int]]] = {
     "seq_len_q": lambda given: (_lengths(given)[0], 0),
     "seq_len_kv": lambda given: (_lengths(given)[1], 0),
     "cu_seq_len_q": lambda given: (0, _lengths(given)[0]),
     "cu_seq_len_kv": lambda given: (0, _lengths(given)[1]),
 }
-_LENGTH_DTYPES = dict.fromkeys(_LENGTHS, _INT32)
-_DROPOUT = _named("dropout_seed? dropout_offset?")
-_DROPOUT_DTYPES = dict.fromkeys(_DROPOUT, _INDICES)
-_QUANTIZING = _named("descale_q? descale_k? descale_v? descale_s? scale_s? scale_o?")
+_LENGTH_DTYPES = dict.fromkeys(_named(_LENGTHS), _INT32)
+_DROPOUT = "dropout_seed? dropout_offset?"
+_DROPOUT_DTYPES = dict.fromkeys(_named(_DROPOUT), _INDICES)
+_QUANTIZING = "descale_q? descale_k? descale_v? descale_s? scale_s? scale_o?"
 _ATTENTION = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 _FORWARD = Kind(
     "CONVOLUTION_FORWARD",
-    _named("x w"),
-    _named("y"),
+    "x w -> y",
     _convolution,
     options=_SCALES,
     nested="CONVOLUTION",
@@ -687,8 +731,7 @@ _FORWARD = Kind(
 _CLIPS = ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope", "elu_alpha", "softplus_beta", "swish_beta")
 _RESAMPLE = Kind(
     "RESAMPLE_FWD",
-    _named("x"),
-    _named("y index?"),
+    "x -> y index?",
     _resample,
     options=_SCALES,
     nested="RESAMPLE",
@@ -706,8 +749,7 @@ _RESAMPLE = Kind(
 )
 _ROPE = Kind(
     "ROPE_FWD",
-    _named("x freqs"),
-    _named("y"),
+    "x freqs -> y",
     _rope,
     options={"output_scale": Option("OUTPUT_SCALE", NUMBER), "rope_dim": Option("ROPE_DIM", INTEGER)},
 )
@@ -722,8 +764,7 @@ KINDS: Mapping[str, Kind] = {
     "convolution_forward": _FORWARD,
     "convolution_backward_data": _FORWARD._replace(
         descriptor="CONVOLUTION_BACKWARD_DATA",
-        operands=_named("dy w"),
-        results=_named("dx"),
+        signature="dy w -> dx",
         infer=lambda options, given, dtype: _gradient("w", "dx", options, given, dtype),
         options={**_SCALES, **_SHAPE},
         prefix="CONVOLUTION_BWD_DATA",
@@ -732,8 +773,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "convolution_backward_filter": _FORWARD._replace(
         descriptor="CONVOLUTION_BACKWARD_FILTER",
-        operands=_named("dy x"),
-        results=_named("dw"),
+        signature="dy x -> dw",
         infer=lambda options, given, dtype: _gradient("x", "dw", options, given, dtype),
         options={**_SCALES, **_SHAPE},
         prefix="CONVOLUTION_BWD_FILTER",
@@ -742,8 +782,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "pointwise": Kind(
         "POINTWISE",
-        _named("x? b? t? dy?"),  # dy and x for a gradient
-        _named("y dx"),
+        "x? b? t? dy? -> y dx",  # dy and x for a gradient
         _pointwise,
         options={"alpha1": Option("ALPHA1", NUMBER), "alpha2": Option("ALPHA2", NUMBER)},
         nested="POINTWISE",
@@ -757,8 +796,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "reduction": Kind(
         "REDUCTION",
-        _named("x"),
-        _named("y"),
+        "x -> y",
         _reduction,
         options={"axes": Option(""), "shape": Option("", low=1)},
         nested="REDUCTION",
@@ -767,12 +805,11 @@ KINDS: Mapping[str, Kind] = {
             **_COMP_TYPE,
             "deterministic": Option("IS_DETERMINISTIC", FLAG),
         },
-        terms=lambda options, given, made: share(given["x"].shape, made["y"].shape),
+        terms=lambda options, given, made: _share(given["x"].shape, made["y"].shape),
     ),
     "matmul": Kind(
         "MATMUL",
-        _named("a b m_override? n_override? k_override?"),
-        _named("c"),
+        "a b m_override? n_override? k_override? -> c",
         _matmul,
         nested="MATMUL",
         nested_options={**_COMP_TYPE, "padding_value": Option("PADDING_VALUE", NUMBER)},
@@ -787,54 +824,47 @@ KINDS: Mapping[str, Kind] = {
     "resample_fwd": _RESAMPLE,
     "resample_bwd": _RESAMPLE._replace(
         descriptor="RESAMPLE_BWD",
-        operands=_named("dy index? x? y?"),
-        results=_named("dx"),
+        signature="dy index? x? y? -> dx",
         infer=_resample_backward,
         options={**_SCALES, **_SHAPE},
     ),
     "norm_forward": Kind(
         "NORM_FORWARD",
-        _named(
-            "x scale bias? epsilon? mean? inv_variance? exp_avg_factor? input_running_mean? input_running_var? peer_stats*?"
-        ),
-        _named("y mean inv_variance output_running_mean output_running_var"),
+        "x scale bias? epsilon? mean? inv_variance? exp_avg_factor? input_running_mean? input_running_var? peer_stats*?"
+        " -> y mean inv_variance output_running_mean output_running_var",  # mean and inv_variance of an inference
         _normalization,
         options={
             "mode": Option("MODE", raw.cudnnBackendNormMode_t, is_required=True),
             "phase": Option("PHASE", raw.cudnnBackendNormFwdPhase_t, is_required=True),
         },
         prefix="NORM_FWD",
-        terms=lambda options, given, made: share(
-            given["x"].shape, statistics(options["mode"], given["x"].shape, given["scale"].shape)
+        terms=lambda options, given, made: _share(
+            given["x"].shape, _statistics(options["mode"], given["x"].shape, given["scale"].shape)
         ),
         dtypes={"x": _FLOATS, "scale": _FLOATS, "bias": _FLOATS},
     ),
     "norm_backward": Kind(
         "NORM_BACKWARD",
-        _named("dy x scale mean? inv_variance epsilon? peer_stats*?"),
-        _named("dx dscale dbias?"),
+        "dy x scale mean? inv_variance epsilon? peer_stats*? -> dx dscale dbias?",
         _normalization_backward,
         options={"mode": Option("MODE", raw.cudnnBackendNormMode_t, is_required=True)},
         prefix="NORM_BWD",
-        terms=lambda options, given, made: share(given["x"].shape, given["inv_variance"].shape),
+        terms=lambda options, given, made: _share(given["x"].shape, given["inv_variance"].shape),
         dtypes={"dy": _FLOATS, "x": _FLOATS, "scale": _FLOATS},
     ),
     "gen_stats": Kind(
         "GEN_STATS",
-        _named("x"),
-        _named("sum sq_sum"),
+        "x -> sum sq_sum",
         _gen_stats,
         options={"mode": Option("MODE", raw.cudnnGenStatsMode_t, raw.CUDNN_GENSTATS_SUM_SQSUM), **_MATH_PREC},
         prefix="GENSTATS",
         dtypes={"x": _FLOATS},
-        terms=lambda options, given, made: share(given["x"].shape, made["sum"].shape),
+        terms=lambda options, given, made: _share(given["x"].shape, made["sum"].shape),
     ),
     "bn_finalize": Kind(
         "BN_FINALIZE_STATISTICS",
-        _named(
-            "y_sum y_sq_sum scale bias prev_running_mean? prev_running_var? epsilon exp_average_factor? accum_count"
-        ),
-        _named("eq_scale eq_bias saved_mean? saved_inv_std? updated_running_mean? updated_running_var?"),
+        "y_sum y_sq_sum scale bias prev_running_mean? prev_running_var? epsilon exp_average_factor? accum_count"
+        " -> eq_scale eq_bias saved_mean? saved_inv_std? updated_running_mean? updated_running_var?",
         _bn_finalize,
         options={
             "mode": Option("STATS_MODE", raw.cudnnBnFinalizeStatsMode_t, raw.CUDNN_BN_FINALIZE_STATISTICS_TRAINING),
@@ -846,38 +876,33 @@ KINDS: Mapping[str, Kind] = {
     ),
     "bn_bwd_weights": Kind(
         "BN_BWD_WEIGHTS",
-        _named("x dy mean invstd bn_scale"),
-        _named("dbn_scale dbn_bias eq_dy_scale eq_x_scale eq_bias"),
+        "x dy mean invstd bn_scale -> dbn_scale dbn_bias eq_dy_scale eq_x_scale eq_bias",
         _bn_bwd_weights,
         options=_MATH_PREC,
         dtypes=dict.fromkeys(("x", "dy", "mean", "invstd", "bn_scale"), _FLOATS),
-        terms=lambda options, given, made: share(given["x"].shape, given["mean"].shape),
+        terms=lambda options, given, made: _share(given["x"].shape, given["mean"].shape),
     ),
     "concat": Kind(
         "CONCAT",
-        _named("inputs*"),
-        _named("output"),
+        "inputs* -> output",
         _concat,
         options={"axis": Option("AXIS", INTEGER, is_required=True), "inplace_index": Option("INPLACE_INDEX", INTEGER)},
     ),
     "reshape": Kind(
         "RESHAPE",
-        _named("x"),
-        _named("y"),
+        "x -> y",
         _reshape,
         options={**_SHAPE, "strides": Option(""), "mode": Option("MODE", raw.cudnnBackendReshapeMode_t)},
     ),
     "transpose": Kind(
         "TRANSPOSE",
-        _named("x"),
-        _named("y"),
+        "x -> y",
         _transpose,
         options={"permutation": Option("PERMUTATION", is_required=True)},
     ),
     "slice": Kind(
         "SLICE",
-        _named("x"),
-        _named("y"),
+        "x -> y",
         _slice,
         options={
             "start": Option("START_INDICES", is_required=True),
@@ -887,8 +912,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "signal": Kind(
         "SIGNAL",
-        _named("flag x?"),
-        _named("y"),
+        "flag x? -> y",
         lambda options, given, dtype: {"y": given["x"]} if "x" in given else {},
         options={
             "mode": Option("MODE", raw.cudnnSignalMode_t, is_required=True),
@@ -898,8 +922,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "rng": Kind(
         "RNG",
-        _named("seed offset?"),
-        _named("y"),
+        "seed offset? -> y",
         lambda options, given, dtype: {"y": _packed(options["shape"], dtype)},
         options=_SHAPE,
         nested="RNG",
@@ -915,28 +938,25 @@ KINDS: Mapping[str, Kind] = {
     ),
     "paged_cache_load": Kind(
         "PAGED_CACHE_LOAD",
-        _named("container sequence page_table"),
-        _named("y"),
+        "container sequence page_table -> y",
         _paged_cache_load,
         options={"shape": Option("", low=1), "strides": Option("")},
         dtypes={"sequence": _INT32, "page_table": _INT32},
         indices={
             "sequence": lambda given: (given["page_table"].shape[2] * given["container"].shape[2], 0),
-            "page_table": lambda given: (0, 0),
+            "page_table": _first,
         },
     ),
     "block_scale_quantize": Kind(
         "BLOCK_SCALE_QUANTIZE",
-        _named("x"),
-        _named("y scale"),
+        "x -> y scale",
         _block_scale_quantize,
         options={**_MATH_PREC, "block_size": Option("BLOCK_SIZE", low=1, is_required=True)},
         dtypes={"x": _FLOATS},
     ),
     "block_scale_dequantize": Kind(
         "BLOCK_SCALE_DEQUANTIZE",
-        _named("x scale"),
-        _named("y"),
+        "x scale -> y",
         _block_scale_dequantize,
         options={
             **_MATH_PREC,
@@ -946,17 +966,15 @@ KINDS: Mapping[str, Kind] = {
     ),
     "expand_band_matrix": Kind(
         "EXPAND_BAND_MATRIX",
-        _named("x kv_token_offset? speculative_mask?"),
-        _named("y"),
+        "x kv_token_offset? speculative_mask? -> y",
         _band,
         options={**_BAND_OPTIONS, **_SHAPE},
         dtypes={"kv_token_offset": _INDICES},
-        indices={"kv_token_offset": lambda given: (0, 0)},
+        indices={"kv_token_offset": _first},
     ),
     "contract_band_matrix": Kind(
         "CONTRACT_BAND_MATRIX",
-        _named("x"),
-        _named("y"),
+        "x -> y",
         _band,
         options={
             **_BAND_OPTIONS,
@@ -965,8 +983,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "diagonal_band_mask": Kind(
         "DIAGONAL_BAND_MASK",
-        {**_named("x b"), **_LENGTHS, **_named("left_bound? shift_right_bound?")},
-        _named("y"),
+        f"x b {_LENGTHS} left_bound? shift_right_bound? -> y",
         _diagonal_band_mask,
         options={"comparison_mode": Option("COMPARISON_MODE", raw.cudnnPointwiseMode_t)},
         dtypes={**_LENGTH_DTYPES, "left_bound": ("float32", "int32"), "shift_right_bound": _INT32},
@@ -974,8 +991,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "softmax": Kind(
         "SOFTMAX",
-        _named("x sink?"),
-        _named("y stats? max? sum_exp?"),
+        "x sink? -> y stats? max? sum_exp?",
         _softmax,
         options={"stats_log2": Option("STATS_LOG2", FLAG)},
         dtypes={"x": _FLOATS, "sink": _FLOATS},
@@ -984,18 +1000,12 @@ KINDS: Mapping[str, Kind] = {
     "rope_fwd": _ROPE,
     "rope_bwd": _ROPE._replace(
         descriptor="ROPE_BWD",
-        operands=_named("dy freqs"),
-        results=_named("dx"),
+        signature="dy freqs -> dx",
     ),
     "sdpa_fwd": Kind(
         "SDPA_FWD",
-        {
-            **_named("q k v scale? block_mask? page_table_k? page_table_v?"),
-            **_LENGTHS,
-            **_DROPOUT,
-            **_QUANTIZING,
-        },
-        _named("o stats? dropout_rng_dump? amax_s? amax_o?"),
+        f"q k v scale? block_mask? page_table_k? page_table_v? {_LENGTHS} {_DROPOUT} {_QUANTIZING}"
+        " -> o stats? dropout_rng_dump? amax_s? amax_o?",
         _sdpa,
         options={
             "dropout_probability": Option("DROPOUT_PROBABILITY", NUMBER),
@@ -1008,16 +1018,11 @@ KINDS: Mapping[str, Kind] = {
             **_LENGTH_DTYPES,
             **_DROPOUT_DTYPES,
         },
-        indices={
-            **_LENGTH_INDICES,
-            "page_table_k": lambda given: (0, 0),
-            "page_table_v": lambda given: (0, 0),
-        },
+        indices={**_LENGTH_INDICES, **dict.fromkeys(("page_table_k", "page_table_v"), _first)},
     ),
     "sdpa_bwd": Kind(
         "SDPA_BWD",
-        {**_named("q k v o stats scale? do sink?"), **_LENGTHS, **_DROPOUT},
-        _named("dq dk dv dsink? dbias?"),
+        f"q k v o stats scale? do sink? {_LENGTHS} {_DROPOUT} -> dq dk dv dsink? dbias?",
         _sdpa_backward,
         options={
             "dropout_probability": Option("DROPOUT_PROBABILITY", NUMBER),
@@ -1030,8 +1035,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "moe_grouped_matmul": Kind(
         "MOE_GROUPED_MATMUL",
-        _named("token weight first_token_offset token_index? token_ks?"),
-        _named("output"),
+        "token weight first_token_offset token_index? token_ks? -> output",
         _moe,
         options={
             "mode": Option("MODE", raw.cudnnMoeGroupedMatmulMode_t, raw.CUDNN_MOE_GROUPED_MATMUL_MODE_NONE),
@@ -1043,23 +1047,16 @@ KINDS: Mapping[str, Kind] = {
             **dict.fromkeys(("token", "weight"), _FACTORS),
             **dict.fromkeys(("first_token_offset", "token_index", "token_ks"), _INT32),
         },
-        indices={
-            "first_token_offset": lambda given: (0, given["token"].shape[1] // given["first_token_offset"].shape[0]),
-            "token_index": lambda given: (0, 0),
-            "token_ks": lambda given: (0, 0),
-        },
+        indices={"first_token_offset": _first_tokens, **dict.fromkeys(("token_index", "token_ks"), _first)},
     ),
     "moe_grouped_matmul_bwd": Kind(
         "MOE_GROUPED_MATMUL_BWD",
-        _named("doutput token first_token_offset"),
-        _named("dweight"),
+        "doutput token first_token_offset -> dweight",
         _moe_backward,
         options=_MATH_PREC,
         terms=lambda options, given, made: given["token"].shape[1],
         dtypes={"first_token_offset": _INT32},
-        indices={
-            "first_token_offset": lambda given: (0, given["token"].shape[1] // given["first_token_offset"].shape[0])
-        },
+        indices={"first_token_offset": _first_tokens},
     ),
 }
 
