@@ -593,13 +593,14 @@ def block_scale_dequantize(options: Options, given: Given, specs: Specs) -> Made
 # Band matrices: column j of row r in compact form is column r - lower_bandwidth + j of the matrix. Not confirmed on a GPU.
 
 
-def _band(options: Options, rank: int, rows: int, width: int) -> tuple[int, Array]:
-    """Return the axis of the columns, and the column of the matrix for each row and each place of the band."""
+def _band(options: Options, rank: int, rows: int, width: int) -> tuple[Any, Array]:
+    """Return the index of the rows, and the column of the matrix for each row and each place of the band."""
     lower = options["lower_bandwidth"]
     if options["axis"] != rank - 1:
         raise ValueError(f"axis must be the last, {rank - 1}, for the reference; got {options['axis']}")
-    columns = np.arange(rows)[:, None] - lower + np.arange(lower + options["upper_bandwidth"] + 1)
-    return options["axis"] % rank, np.where((columns >= 0) & (columns < width), columns, width)
+    number = np.arange(rows)[:, None]
+    columns = number - lower + np.arange(lower + options["upper_bandwidth"] + 1)
+    return number, np.where((columns >= 0) & (columns < width), columns, width)
 
 
 def expand_band_matrix(options: Options, given: Given, specs: Specs) -> Made:
@@ -612,11 +613,10 @@ def expand_band_matrix(options: Options, given: Given, specs: Specs) -> Made:
             f"{unknown[0]} must be left out for the reference, since cuDNN does not document it; got a tensor"
         )
     shape, x = specs["y"].shape, given["x"]
-    axis, columns = _band(options, x.ndim, x.shape[options["axis"] % x.ndim - 1], shape[options["axis"]])
-    x, target = np.moveaxis(x, axis, -1), np.moveaxis(np.empty(shape), axis, -1).shape
-    y = np.full((*target[:-1], target[-1] + 1), options.get("pad_value", 0.0))
-    y[..., np.arange(columns.shape[0])[:, None], columns] = x
-    return {"y": np.moveaxis(y[..., :-1], -1, axis)}
+    rows, columns = _band(options, x.ndim, x.shape[-2], shape[-1])
+    y = np.full((*shape[:-1], shape[-1] + 1), options.get("pad_value", 0.0))
+    y[..., rows, columns] = x
+    return {"y": y[..., :-1]}
 
 
 def contract_band_matrix(options: Options, given: Given, specs: Specs) -> Made:
@@ -626,12 +626,10 @@ def contract_band_matrix(options: Options, given: Given, specs: Specs) -> Made:
     pad_value. Not confirmed on a GPU.
     """
     x = given["x"]
-    axis = options["axis"] % x.ndim
-    width = min(x.shape[axis], options.get("max_token_value", x.shape[axis]))
-    axis, columns = _band(options, x.ndim, x.shape[axis - 1], width)
-    moved = np.moveaxis(x, axis, -1)[..., :width]
-    padded = np.concatenate([moved, np.full((*moved.shape[:-1], 1), options.get("pad_value", 0.0))], -1)
-    return {"y": np.moveaxis(padded[..., np.arange(columns.shape[0])[:, None], columns], -1, axis)}
+    width = min(x.shape[-1], options.get("max_token_value", x.shape[-1]))
+    rows, columns = _band(options, x.ndim, x.shape[-2], width)
+    padded = np.concatenate([x[..., :width], np.full((*x.shape[:-1], 1), options.get("pad_value", 0.0))], -1)
+    return {"y": padded[..., rows, columns]}
 
 
 # Attention

@@ -1,15 +1,18 @@
-"""Convolution, transposed convolution, and their gradients."""
+"""Convolution, transposed convolution and their gradients; a convolution with a scale, a bias, a residual and an activation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeAlias
+from dataclasses import fields
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
 from cudnnpy._checks.call_arguments import check_activation, check_scales, gradient_shape
-from cudnnpy._convolution.options import ConvolutionOptions, compute_dtype_for
+from cudnnpy._convolution.options import ConvolutionOptions, FusedOptions, compute_dtype_for
+from cudnnpy._core.layouts import from_logical, to_logical
 from cudnnpy._layers import convolution as device
+from cudnnpy._layers import fused as device_fused
 from cudnnpy._layers import transpose as device_transpose
 from cudnnpy.reference import _arrays, _geometry
 from cudnnpy.reference._arrays import Array, Float64, Shape
@@ -17,7 +20,7 @@ from cudnnpy.reference._geometry import Geometry
 from cudnnpy.reference._numpy_operation import Arrays, NotInReference, NumpyOperation
 from cudnnpy.reference._products import correlate, correlate_data, correlate_filter
 from cudnnpy.reference.activation import ACTIVATIONS
-from cudnnpy.typing import ConvolutionActivation
+from cudnnpy.typing import ConvolutionActivation, FusedActivation
 from cudnnpy.typing import Shape as ShapeArgument
 
 _Product: TypeAlias = Callable[[Float64, Float64, Geometry], Float64]
@@ -60,7 +63,9 @@ class _NumpyConvolution(ConvolutionOptions, NumpyOperation):
         act = ACTIVATIONS[check_activation(activation, tuple(ACTIVATIONS)) or "identity"]
         dtype = np.dtype(np.int32) if x.dtype.name in _arrays.INT8 else x.dtype
         _arrays.check_out(out, y_shape, _result_dtypes(x.dtype.name), x=x, w=w, bias=bias)
-        bias = self._checked_bias(bias, y_shape, dtype if out is None else out.dtype)
+        of_y = dtype if out is None else out.dtype
+        channels = y_shape[-1 if self.channels_last else 1]
+        bias = _per_channel("bias", bias, channels, of_y.name if of_y.itemsize > 1 else "float32")
         values = self._scaled(self._products[0](self._float64(x), self._filter64(w), geometry), out, alpha, beta)
         if bias is not None:
             values += bias.astype(np.float64).reshape(-1, *[1] * len(geometry.kernel))
@@ -99,23 +104,10 @@ class _NumpyConvolution(ConvolutionOptions, NumpyOperation):
     ) -> tuple[Geometry, Shape]:
         """Return the geometry, and the shape of forward's result in the layout's axis order."""
         of_x, of_w = self._may_be_empty
-        x_first = self._channels_first(_geometry.shape(x_name, x_shape, of_x))
-        w_first = self._channels_first(_geometry.shape(w_name, w_shape, of_w))
+        x_first = to_logical(_geometry.shape(x_name, x_shape, of_x), self.channels_last)
+        w_first = to_logical(_geometry.shape(w_name, w_shape, of_w), self.channels_last)
         geometry = self._geometry(x_first, w_first)
-        batch, channels, *spatial = self._y_shape(x_first, w_first, geometry)
-        return geometry, (batch, *spatial, channels) if self.channels_last else (batch, channels, *spatial)
-
-    def _checked_bias(self, bias: object, y_shape: Shape, dtype: np.dtype[Any]) -> Array | None:
-        """Check a bias for a result of this shape and dtype; return it as a plain array, or None."""
-        if bias is None:
-            return None
-        channels = y_shape[-1 if self.channels_last else 1]
-        array = _arrays.check_array("bias", bias, (dtype.name if dtype.itemsize > 1 else "float32",))
-        if array.shape != (channels,):
-            raise ValueError(
-                f"bias must have shape ({channels},), one for each output channel; got shape {array.shape}"
-            )
-        return array
+        return geometry, from_logical(self._y_shape(x_first, w_first, geometry), self.channels_last)
 
     def _check_pair(self, arrays: Arrays, name: str) -> tuple[Array, Array]:
         """Check dy and the other input of a gradient, and return both."""
@@ -146,10 +138,6 @@ class _NumpyConvolution(ConvolutionOptions, NumpyOperation):
                 f"{tuple(w_shape)}; got shape {dy.shape}"
             )
         return geometry
-
-    def _channels_first(self, shape: Shape) -> Shape:
-        """Return a shape with its channels first. The check of the rank rejects shapes that are too short."""
-        return (shape[0], shape[-1], *shape[1:-1]) if self.channels_last and len(shape) > 2 else shape
 
     def _float64(self, array: Array) -> Float64:
         """Return an array channels first, in float64, which represents every accepted dtype exactly."""
@@ -194,10 +182,9 @@ class ConvolutionTranspose(_NumpyConvolution, device_transpose.ConvolutionTransp
     def _x_shape(self, dy: Array, w: Array, x_shape: Shape, out: Array | None) -> Shape:
         if x_shape or out is not None:
             return super()._x_shape(dy, w, x_shape, out)
-        dy_shape = self._channels_first(_geometry.shape("dy.shape", dy.shape, (0,)))
-        w_shape = self._channels_first(_geometry.shape("w.shape", w.shape))
-        batch, channels, *spatial = _geometry.transposed(self, self.output_padding, dy_shape, w_shape)
-        return (batch, *spatial, channels) if self.channels_last else (batch, channels, *spatial)
+        dy_shape = to_logical(_geometry.shape("dy.shape", dy.shape, (0,)), self.channels_last)
+        w_shape = to_logical(_geometry.shape("w.shape", w.shape), self.channels_last)
+        return from_logical(_geometry.transposed(self, self.output_padding, dy_shape, w_shape), self.channels_last)
 
     def _y_shape(self, x_shape: Shape, w_shape: Shape, geometry: Geometry) -> Shape:
         return (x_shape[0], w_shape[1] * self.groups, *geometry.input)
@@ -210,3 +197,56 @@ def _result_dtypes(dtype: str) -> tuple[str, ...]:
     if dtype in _arrays.FLOAT8:
         return (*_arrays.FLOAT8_RESULTS, dtype)
     return (dtype,)
+
+
+class FusedConvolution(NumpyOperation, device_fused.FusedConvolution):
+    __doc__ = device_fused.FusedConvolution.__doc__
+    plan = NotInReference()
+
+    def _output_shape(self, x_shape: ShapeArgument, w_shape: ShapeArgument) -> Shape:
+        return self._convolution().output_shape(x_shape, w_shape)
+
+    def _forward(self, arrays: Arrays, activation: FusedActivation | None) -> list[Array]:
+        ranks, dtypes = (3, 4, 5), device_fused.DTYPES
+        x, w = (_arrays.check_tensor(name, arrays[name], ranks, dtypes, empty="any") for name in ("x", "w"))
+        _arrays.check_same_dtype("w", w, "x", x)
+        convolution = self._convolution()
+        y_shape = convolution.output_shape(x.shape, w.shape)
+        channels, of_parameters = (
+            y_shape[-1 if convolution.channels_last else 1],
+            dict.fromkeys((x.dtype.name, "float32")),
+        )
+        scale, bias = (_per_channel(name, arrays[name], channels, *of_parameters) for name in ("scale", "bias"))
+        residual, out = arrays["residual"], arrays["out"]
+        if residual is not None:
+            residual = _arrays.check_array("residual", residual, (x.dtype.name,))
+            if residual.shape != y_shape:
+                raise ValueError(f"residual must have shape {y_shape}, as the result; got shape {residual.shape}")
+        check_activation(activation, device_fused.ACTIVATIONS)
+        _arrays.check_out(out, y_shape, (x.dtype.name,), x=x, w=w, scale=scale, bias=bias, residual=residual)
+
+        def spread(parameter: Array) -> Float64:
+            ones = () if convolution.channels_last else (1,) * (x.ndim - 2)
+            return parameter.astype(np.float64).reshape(channels, *ones)
+
+        values: Float64 = convolution.forward(x.astype(np.float64), w.astype(np.float64))
+        if scale is not None:
+            values *= spread(scale)
+        if bias is not None:
+            values += spread(bias)
+        if residual is not None:
+            values += residual.astype(np.float64)
+        return [_arrays.store(ACTIVATIONS[activation or "identity"](values), x.dtype, out)]
+
+    def _convolution(self) -> Convolution:
+        return Convolution(**{option.name: getattr(self, option.name) for option in fields(FusedOptions)})
+
+
+def _per_channel(name: str, array: Array | None, channels: int, *dtypes: str) -> Array | None:
+    """Check a scale or bias, which may be None, and return it as a plain array."""
+    if array is None:
+        return None
+    array = _arrays.check_array(name, array, dtypes)
+    if array.shape != (channels,):
+        raise ValueError(f"{name} must have shape ({channels},), one for each output channel; got shape {array.shape}")
+    return array
