@@ -144,10 +144,11 @@ def result_strides(shape: Sequence[int], *like: TensorSpec, last: bool = False) 
     """
     for spec in like:
         order = _orders(spec)
-        if len(order) == 1 or not order:  # neither format: the channels may still be the fastest axis
-            last = order == {True} or (not order and _has_channels_inside(spec))
-            return channels_last_strides(shape) if last else packed_strides(shape)
-    last = last or suggests_channels_last(*like)
+        if len(order) < 2:  # neither format: the channels may still be the fastest axis
+            last = True in order or (not order and _has_channels_inside(spec))
+            break
+    else:
+        last = last or suggests_channels_last(*like)
     return channels_last_strides(shape) if last else packed_strides(shape)
 
 

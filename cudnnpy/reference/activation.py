@@ -12,9 +12,8 @@ from cudnnpy import raw
 from cudnnpy._checks.call_arguments import check_scales
 from cudnnpy._layers import activation as device
 from cudnnpy.reference import _arrays
-from cudnnpy.reference._arrays import Array, Float64, ScalarT
+from cudnnpy.reference._arrays import Array, Arrays, Float64, NumpyOperation, ScalarT
 from cudnnpy.reference._kinds import pointwise
-from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation
 
 
 def sigmoid(x: NDArray[ScalarT], out: Array | None = None, alpha: float = 1.0, beta: float = 0.0) -> Array:

@@ -16,9 +16,8 @@ from cudnnpy._layers.attention import (
     sizes_of,
 )
 from cudnnpy.reference import _arrays
-from cudnnpy.reference._arrays import Array, Float64
+from cudnnpy.reference._arrays import Array, Arrays, Float64, NotInReference, NumpyOperation
 from cudnnpy.reference._kinds import grouped, repeated, softmax
-from cudnnpy.reference._numpy_operation import Arrays, NotInReference, NumpyOperation
 
 _RANK = (4,)
 

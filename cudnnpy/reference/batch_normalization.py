@@ -21,9 +21,8 @@ from cudnnpy._layers.batch_normalization import (
     statistics_dtype,
 )
 from cudnnpy.reference import _arrays, _geometry
-from cudnnpy.reference._arrays import Array, Float64, Shape
+from cudnnpy.reference._arrays import Array, Arrays, Float64, NumpyOperation, Shape
 from cudnnpy.reference._kinds import mean_of, norm_backward
-from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation
 
 RANKS = (2, 3, 4, 5)
 

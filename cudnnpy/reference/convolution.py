@@ -15,9 +15,8 @@ from cudnnpy._layers import convolution as device
 from cudnnpy._layers import fused as device_fused
 from cudnnpy._layers import transpose as device_transpose
 from cudnnpy.reference import _arrays, _geometry
-from cudnnpy.reference._arrays import Array, Float64, Shape
+from cudnnpy.reference._arrays import Array, Arrays, Float64, NotInReference, NumpyOperation, Shape
 from cudnnpy.reference._geometry import Geometry
-from cudnnpy.reference._numpy_operation import Arrays, NotInReference, NumpyOperation
 from cudnnpy.reference._products import correlate, correlate_data, correlate_filter
 from cudnnpy.reference.activation import ACTIVATIONS
 from cudnnpy.typing import ConvolutionActivation, FusedActivation

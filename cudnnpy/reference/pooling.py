@@ -11,9 +11,8 @@ from cudnnpy._checks.call_arguments import check_scales
 from cudnnpy._core.layouts import TensorSpec, from_logical, to_logical
 from cudnnpy._layers import pooling as device
 from cudnnpy.reference import _arrays, _geometry
-from cudnnpy.reference._arrays import Array, Float64, Shape
+from cudnnpy.reference._arrays import Array, Arrays, Float64, NumpyOperation, Shape
 from cudnnpy.reference._kinds import resample_bwd, resample_fwd
-from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation
 
 _MODES = {
     "max": raw.CUDNN_RESAMPLE_MAXPOOL,
