@@ -123,6 +123,14 @@ def check_written(
             raise ValueError(f"{name} must not overlap {other_name} in memory; got overlapping arrays")
 
 
+def check_results(results: Sequence[tuple[str, Array | None, Shape, str]], inputs: Mapping[str, Array | None]) -> None:
+    """Check that results, as (name, array, shape, dtype), can be written to and overlap no input and no other result."""
+    others = dict(inputs)
+    for name, array, shape, dtype in results:
+        check_written(name, array, shape, (dtype,), others)
+        others[name] = array
+
+
 def _place(array: Array) -> tuple[object, ...]:
     """Return a value that is equal for two arrays of the same elements in the same memory."""
     strides = [stride for stride, size in zip(array.strides, array.shape, strict=True) if size > 1]

@@ -28,7 +28,7 @@ class Attention(NumpyOperation, device.Attention):
 
     def _forward(self, arrays: Arrays, statistics: bool) -> list[Array]:
         sizes, given = self._checked(arrays)
-        self._check_results(arrays, {"out": sizes.shapes["out"]}, given, given["q"].dtype.name)
+        self._check_results(arrays, sizes, given, "out")
         if statistics:
             shape = sizes.shapes["statistics"]
             _arrays.check_written("statistics", arrays["statistics"], shape, ("float32",), given)
@@ -52,7 +52,7 @@ class Attention(NumpyOperation, device.Attention):
             if array.shape != expected:
                 raise ValueError(f"{name} must have shape {expected}; got shape {array.shape}")
             given[name] = array
-        self._check_results(arrays, {name: sizes.shapes[name] for name in ("dq", "dk", "dv")}, given, q.dtype.name)
+        self._check_results(arrays, sizes, given, "dq", "dk", "dv")
         values = self._in_float64(given)
         scores = self._scores(values, sizes)
         weights = np.where(np.isneginf(scores), 0.0, np.exp(scores - values["statistics"]))
@@ -100,14 +100,10 @@ class Attention(NumpyOperation, device.Attention):
                 raise ValueError(f"mask must have shape {sizes.scores}; got shape {given['mask'].shape}")
         return sizes, given
 
-    def _check_results(
-        self, arrays: Arrays, shapes: dict[str, tuple[int, ...]], given: dict[str, Array], dtype: str
-    ) -> None:
-        others = dict(given)
-        for name, shape in shapes.items():
-            _arrays.check_written(name, arrays[name], in_layout(shape, self.layout), (dtype,), others)
-            if arrays[name] is not None:
-                others[name] = arrays[name]
+    def _check_results(self, arrays: Arrays, sizes: Sizes, given: dict[str, Array], *names: str) -> None:
+        shapes, dtype = (in_layout(sizes.shapes[name], self.layout) for name in names), given["q"].dtype.name
+        results = [(name, arrays[name], shape, dtype) for name, shape in zip(names, shapes, strict=True)]
+        _arrays.check_results(results, given)
 
     def _in_float64(self, given: dict[str, Array]) -> dict[str, Float64]:
         """Return the arrays in float64, with the axes BHSD."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import compress
 
 import numpy as np
@@ -43,7 +43,7 @@ class BatchNormalization(NumpyOperation, device.BatchNormalization):
             raise ValueError(f"alpha and beta must be 1 and 0 with an activation; got {alpha} and {beta}")
         results = [("out", out, x.shape, x.dtype.name)]
         results += [(name, arrays[name], shape, arrays[name].dtype.name) for name in RUNNING if with_running]
-        _check_results(results, {name: arrays[name] for name in ("x", "scale", "bias")})
+        _arrays.check_results(results, {name: arrays[name] for name in ("x", "scale", "bias")})
         if not x.size:  # the running statistics are unchanged
             result = _arrays.store(np.zeros(x.shape), x.dtype, out)
             return [result, np.zeros(shape, dtype), np.full(shape, np.nan, dtype)]
@@ -63,7 +63,7 @@ class BatchNormalization(NumpyOperation, device.BatchNormalization):
         self._check_parameters(x, shape, arrays, "scale", "bias", "mean", "variance")
         out = arrays["out"]
         alpha, beta = check_scales(alpha, beta, out=out)
-        _check_results([("out", out, x.shape, x.dtype.name)], {n: a for n, a in arrays.items() if n != "out"})
+        _arrays.check_results([("out", out, x.shape, x.dtype.name)], {n: a for n, a in arrays.items() if n != "out"})
         if not x.size:
             return [_arrays.store(np.zeros(x.shape), x.dtype, out)]
         inverse = 1 / np.sqrt(self._spread(arrays["variance"], x) + self.epsilon)
@@ -88,7 +88,7 @@ class BatchNormalization(NumpyOperation, device.BatchNormalization):
             self._check_parameters(x, shape, arrays, "out_bias")
             dtype = arrays["out_bias"].dtype
         results = [("out", out, x.shape, x.dtype.name), *((n, a, shape, dtype.name) for n, a in outs.items())]
-        _check_results(results, {name: arrays[name] for name in ("dy", "x", "scale", *SAVED)})
+        _arrays.check_results(results, {name: arrays[name] for name in ("dy", "x", "scale", *SAVED)})
         dx, *gradients = self._gradients(dy, x, shape, arrays)
         found = dict(zip(GRADIENTS, gradients, strict=True))
         made = [_arrays.store_scaled(found[name], dtype, array, *factors) for name, array in outs.items()]
@@ -166,14 +166,6 @@ class BatchNormalization(NumpyOperation, device.BatchNormalization):
         """Replace a running statistic by (1 - factor) * running + factor * values, in place."""
         if running is not None:
             _arrays.store_scaled(self._parameter(values, running.shape), running.dtype, running, factor, 1 - factor)
-
-
-def _check_results(results: Sequence[tuple[str, Array | None, Shape, str]], inputs: Mapping[str, Array | None]) -> None:
-    """Check that results, as (name, array, shape, dtype), can be written to and overlap no input and no other result."""
-    others = dict(inputs)
-    for name, array, shape, dtype in results:
-        _arrays.check_written(name, array, shape, (dtype,), others)
-        others[name] = array
 
 
 def _check_parameter(name: str, array: object, shape: Shape, dtypes: Sequence[str], meaning: str) -> None:
