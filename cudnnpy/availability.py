@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import platform
+import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from ctypes import byref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from itertools import zip_longest
 from pathlib import Path
+from typing import TypeAlias
 
 from cudnnpy import raw
 from cudnnpy._checks.public_dir import complete_module
@@ -22,27 +25,49 @@ from cudnnpy._process.module_state import process_cache
 from cudnnpy._version import __version__
 from cudnnpy.errors import CudnnError
 from cudnnpy.raw import _library
-from cudnnpy.raw._consistency import PARTS, unmet_parts
-from cudnnpy.raw._library_files import (
-    REPLACED,
-    Library,
-    Owners,
-    files_elsewhere,
-    files_to_load,
-    loaded_files,
-    owners_of_files,
-)
+from cudnnpy.raw._library_files import PARTS, examine, parts_of, places, unmet_parts
 
 __all__ = ["Gpu", "Library", "Report", "UnavailableError", "is_available", "report", "why_unavailable"]
 
-Library.__module__ = __name__  # where users find it
-
 _FRAMEWORKS = ("ml-dtypes", "numba", "numba-cuda", "numpy", "tensorflow", "torch", "triton")
 _VERSION_CHECKS = ("Graph", "Ops", "Cnn", "Adv")
+_REPLACED = "replaced since it was loaded"  # an origin
+_DELETED = " (deleted)"  # the kernel's mark of a mapped file that is no longer there
+
+# The files of the installed nvidia-cudnn-* wheels, with the wheels (name, version) that list them.
+_Owners: TypeAlias = dict[str, list[tuple[str, str]]]
 
 
 class UnavailableError(CudnnError):
     """cuDNN cannot be used in this process. The message names the missing part and the remedy."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """A file of cuDNN.
+
+    Attributes
+    ----------
+    name, path : str
+        The file.
+    version : str or None
+        The release, such as "9.28.0"; None if it is unknown.
+    origin : str
+        The wheel with its version, "conda", "system", the environment variable that leads to the file, such as
+        "LD_LIBRARY_PATH", or "another folder".
+
+    Examples
+    --------
+    >>> from cudnnpy import availability
+    >>> library, *_ = availability.report().libraries
+    >>> library.name
+    'libcudnn.so.9'
+    """
+
+    name: str
+    path: str
+    version: str | None
+    origin: str = ""
 
 
 @dataclass(frozen=True)
@@ -191,12 +216,12 @@ def report() -> Report:
         cudnn = raw.version_text(raw.version())
         built_for = cuda_version_text(raw.cudnnGetCudartVersion())
     why = why_unavailable()
-    owners = owners_of_files()
+    owners = _owners_of_files()
     if cudnn is not None:
         problems += _part_problems(owners)  # first, since it loads sub-libraries
     libcudnn = _library.file_to_load() if cudnn is None else raw.path()
-    loaded = list(loaded_files(owners, None if cudnn is None else libcudnn))
-    not_loaded = [] if libcudnn is None else list(files_to_load(libcudnn, loaded, owners))
+    loaded = tuple(_loaded_files(owners, None if cudnn is None else libcudnn))
+    not_loaded = () if libcudnn is None else tuple(_files_to_load(libcudnn, loaded, owners))
     if loaded:
         problems += _file_problems(loaded, owners, not_loaded)
     driver = state.driver
@@ -215,9 +240,9 @@ def report() -> Report:
         python=f"{platform.python_version()} ({sys.executable})",
         package=f"{__version__} ({Path(__file__).resolve().parent})",
         cudnn=cudnn,
-        libraries=tuple(loaded),
-        not_loaded=tuple(not_loaded),
-        elsewhere=tuple(files_elsewhere([*loaded, *not_loaded], owners)),
+        libraries=loaded,
+        not_loaded=not_loaded,
+        elsewhere=tuple(_files_elsewhere((*loaded, *not_loaded), owners)),
         cudnn_built_for=built_for,
         driver=driver,
         runtime=state.runtime,
@@ -304,7 +329,7 @@ def _groups(libraries: Iterable[Library]) -> dict[tuple[str, str, str], list[str
     return groups
 
 
-def _file_problems(libraries: Sequence[Library], owners: Owners, later: Sequence[Library] = ()) -> Iterator[str]:
+def _file_problems(libraries: tuple[Library, ...], owners: _Owners, later: tuple[Library, ...] = ()) -> Iterator[str]:
     """Yield the problems of the files that are loaded, and of those that are loaded later.
 
     These are several folders, releases or wheels, and files that were replaced.
@@ -321,7 +346,7 @@ def _file_problems(libraries: Sequence[Library], owners: Owners, later: Sequence
         )
     elif len({library.version for library in (*libraries, *later) if library.version}) > 1:
         yield f"files of cuDNN are of different releases: {listed}. Install all of cuDNN again, in one release"
-    replaced = ", ".join(library.name for library in libraries if library.origin == REPLACED)
+    replaced = ", ".join(library.name for library in libraries if library.origin == _REPLACED)
     if replaced:
         yield (
             f"{replaced}: replaced since this process loaded it, so that files that are loaded later may be of another "
@@ -336,7 +361,7 @@ def _file_problems(libraries: Sequence[Library], owners: Owners, later: Sequence
         )
 
 
-def _part_problems(owners: Owners) -> Iterator[str]:
+def _part_problems(owners: _Owners) -> Iterator[str]:
     """Yield the problems of the sub-libraries: missing files, and files that do not match libcudnn."""
     folder, name = os.path.split(os.path.realpath(raw.path()))
     files = {file.split(".so")[0] for file in os.listdir(folder)}
@@ -357,6 +382,85 @@ def _part_problems(owners: Owners) -> Iterator[str]:
                 f"libcudnn_{part.lower()} cannot be used with libcudnn {raw.version_text(raw.version())} "
                 f"({raw.cudnnStatus_t(status).name}): install all of cuDNN again, in one version"
             )
+
+
+# The files of cuDNN that this process has loaded, that it would load, and that lie elsewhere. None is loaded here.
+
+
+def _owners_of_files() -> _Owners:
+    """Return the files of the installed wheels of cuDNN with their wheels."""
+    owners: _Owners = {}
+    for distribution in metadata.distributions():
+        name = distribution.metadata["Name"] or ""
+        if name.lower().replace("_", "-").startswith("nvidia-cudnn-"):
+            for file in distribution.files or ():
+                if file.name.startswith("libcudnn"):
+                    path = os.path.realpath(str(distribution.locate_file(file)))
+                    owners.setdefault(path, []).append((name, distribution.version))
+    return owners
+
+
+def _loaded_files(owners: _Owners, first: str | None) -> Iterator[Library]:
+    """Yield the files of cuDNN in this process's memory map, whoever loaded them. `first`, if it is loaded, comes first."""
+    paths: dict[str, str] = {} if first is None else {os.path.realpath(first): first}
+    with open("/proc/self/maps", errors="surrogateescape") as maps:
+        for line in maps:
+            path = line.rstrip("\n").split(maxsplit=5)[-1]
+            if os.path.basename(path).startswith("libcudnn"):
+                real = os.path.realpath(path.removesuffix(_DELETED))
+                if path.endswith(_DELETED) or real not in paths:
+                    paths[real] = path
+    for path in paths.values():
+        file = _library_file(path, owners)
+        yield replace(file, version=raw.version_text(raw.version())) if file.path == first else file
+
+
+def _files_to_load(file: str, loaded: tuple[Library, ...], owners: _Owners) -> Iterator[Library]:
+    """Yield the parts of a libcudnn, and itself, unless a file of their name is loaded: later calls of cuDNN load them."""
+    names = {other.name for other in loaded}
+    for path in (file, *(part.path for _name, part in parts_of(file))):
+        if os.path.basename(path) not in names:
+            yield _library_file(path, owners)
+
+
+def _files_elsewhere(used: tuple[Library, ...], owners: _Owners) -> Iterator[Library]:
+    """Yield the files of cuDNN in the other places that are searched, which another program may load."""
+    known = {os.path.realpath(other.path) for other in used}
+    for folder in dict.fromkeys(folder for _origin, folder in places("libcudnn.so.9")):
+        for path in sorted(glob.iglob(os.path.join(glob.escape(folder), "libcudnn*.so.9"))):
+            if os.path.realpath(path) not in known:
+                known.add(os.path.realpath(path))
+                yield _library_file(path, owners)
+
+
+def _library_file(path: str, owners: _Owners) -> Library:
+    name = os.path.basename(path)
+    if path.endswith(_DELETED):
+        return Library(name.removesuffix(_DELETED), path.removesuffix(_DELETED), None, _REPLACED)
+    return Library(name, path, _version(path, owners), _origin(path, owners))
+
+
+def _version(path: str, owners: _Owners) -> str | None:
+    """Return the version of a file: by its content or its name, otherwise by its wheel."""
+    part = re.fullmatch(r"libcudnn_(\w+)\.so\.9", os.path.basename(path))
+    release = examine(part[1] if part else "", path).release
+    if release:
+        return raw.version_text(release)
+    versions = {version for _name, version in owners.get(os.path.realpath(path), ())}
+    return ".".join(versions.pop().split(".")[:3]) if len(versions) == 1 else None
+
+
+def _origin(path: str, owners: _Owners) -> str:
+    """Return the wheels that have a file, or the place that is searched for it."""
+    if wheels := owners.get(os.path.realpath(path)):
+        return " and ".join(f"wheel {name} {version}" for name, version in wheels)
+    folders = {os.path.realpath(os.path.dirname(one)) for one in (path, os.path.realpath(path))}
+    named = os.environ.get(_library.VARIABLE)
+    if named and os.path.realpath(os.path.dirname(named)) in folders:
+        return _library.VARIABLE
+    found = (origin for origin, folder in places(os.path.basename(path)) if os.path.realpath(folder) in folders)
+    origin = next(found, "another folder")
+    return {"wheel": "site-packages, of no wheel", "CONDA_PREFIX": "conda"}.get(origin, origin)
 
 
 complete_module(globals())

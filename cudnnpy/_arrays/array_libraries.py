@@ -15,8 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from cudnnpy._arrays.device_array import DeviceArray, allocate, empty
-from cudnnpy._arrays.driver_errors import synchronize
+from cudnnpy._arrays.device_array import DeviceArray, allocate, empty, synchronize
 from cudnnpy._checks.numpy_conversions import numpy_conversion
 from cudnnpy._core.cuda_python import can_load_driver, cuda_python, without_cuda
 from cudnnpy._core.dtypes import Dtype, dtype_of, numpy_dtype

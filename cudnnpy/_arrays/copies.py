@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cudnnpy._arrays.array_libraries import library_of, read, spec_of
-from cudnnpy._arrays.device_array import DeviceArray, allocate, current_device
-from cudnnpy._arrays.driver_errors import checked_result, synchronize
+from cudnnpy._arrays.device_array import DeviceArray, allocate, checked_result, current_device, synchronize
 from cudnnpy._core.cuda_python import cuda_python
 from cudnnpy._core.dtypes import Dtype, dtype_of, numpy_dtype
 from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides, stride_order

@@ -134,3 +134,22 @@ def current_device() -> int:
     """Return the ordinal of the calling thread's current CUDA device. Raises NotInitializedError if there is none."""
     with on_device(None) as (ordinal, _):
         return ordinal
+
+
+# Calls of the driver
+
+
+def checked_result(result: tuple[Any, ...]) -> Any:
+    """Return the value of a call of cuda.bindings.driver. Raises RuntimeError for an error of the driver."""
+    driver = cuda_python("bindings.driver")
+    status, *values = result
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"CUDA driver: {status.name} ({int(status)})")
+    return values[0] if values else None
+
+
+def synchronize(stream: int, device: int) -> None:
+    """Wait until the work queued on a stream is done."""
+    driver = cuda_python("bindings.driver")
+    with on_device(device):
+        checked_result(driver.cuStreamSynchronize(stream))

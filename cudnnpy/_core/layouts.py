@@ -116,6 +116,11 @@ def packed_strides(shape: Sequence[int], order: Sequence[int] | None = None) -> 
     return tuple(strides)
 
 
+def strides_of(spec: TensorSpec) -> tuple[int, ...]:
+    """Return the strides of a tensor, packed in C order by default."""
+    return packed_strides(spec.shape) if spec.strides is None else spec.strides
+
+
 def channels_last_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Return packed strides with the channel axis fastest: NHWC in memory, for any number of spatial axes."""
     return packed_strides(shape, [0, *range(2, len(shape)), 1])
@@ -137,13 +142,13 @@ def result_strides(shape: Sequence[int], *like: TensorSpec, last: bool = False) 
     If there is none, the result is channels last if the suggested format of one of them is, or if `last`, and channels
     first otherwise.
     """
-    like = tuple(spec if spec.strides else spec._replace(strides=packed_strides(spec.shape)) for spec in like)
     for spec in like:
         order = _orders(spec)
-        if len(order) == 1 or not order:  # neither format: the channels may still be the fastest axis
-            last = order == {True} or (not order and _has_channels_inside(spec.strides or (), spec.shape))
-            return channels_last_strides(shape) if last else packed_strides(shape)
-    last = last or suggests_channels_last(*like)
+        if len(order) < 2:  # neither format: the channels may still be the fastest axis
+            last = True in order or (not order and _has_channels_inside(spec))
+            break
+    else:
+        last = last or suggests_channels_last(*like)
     return channels_last_strides(shape) if last else packed_strides(shape)
 
 
@@ -157,12 +162,11 @@ def packed_strides_like(order: TensorSpec, shape: Sequence[int]) -> tuple[int, .
 
     If that tensor has this shape and is packed, its strides are returned.
     """
-    assert order.strides is not None
     if tuple(shape) == order.shape and is_dense(order):
-        return order.strides
+        return strides_of(order)
     if _orders(order):
         return result_strides(shape, order)
-    return packed_strides(shape, stride_order(order.strides))
+    return packed_strides(shape, stride_order(strides_of(order)))
 
 
 def to_packed(spec: TensorSpec, dtype: ElementName | None = None) -> TensorSpec:
@@ -223,18 +227,18 @@ def without_elements(spec: TensorSpec) -> TensorSpec:
     return spec._replace(strides=packed_strides(spec.shape, order))
 
 
-def _has_channels_inside(strides: Sequence[int], shape: Sequence[int]) -> bool:
+def _has_channels_inside(spec: TensorSpec) -> bool:
     """Return whether the stride of the channels is less than all spatial strides."""
+    shape, strides = spec.shape, strides_of(spec)
     spatial = [strides[axis] for axis in range(2, len(shape)) if shape[axis] > 1]
     return bool(spatial) and shape[1] > 1 and strides[1] < min(spatial)
 
 
 def byte_extent(spec: TensorSpec) -> int:
     """Return the bytes from the first element to the end of the last; 0 for an empty tensor."""
-    assert spec.strides is not None
     if 0 in spec.shape:
         return 0
-    reach = sum((size - 1) * stride for size, stride in zip(spec.shape, spec.strides, strict=True))
+    reach = sum((size - 1) * stride for size, stride in zip(spec.shape, strides_of(spec), strict=True))
     return (reach + 1) * dtype_of(spec.dtype).itemsize
 
 
@@ -251,10 +255,7 @@ def is_dense(spec: TensorSpec) -> bool:
 def has_same_layout(a: TensorSpec, b: TensorSpec) -> bool:
     """Return whether two tensors of one shape have their elements, if any, in the same places."""
     return a.shape == b.shape and all(
-        size == 1 or s == t or 0 in a.shape
-        for size, s, t in zip(
-            a.shape, a.strides or packed_strides(a.shape), b.strides or packed_strides(b.shape), strict=True
-        )
+        size == 1 or s == t or 0 in a.shape for size, s, t in zip(a.shape, strides_of(a), strides_of(b), strict=True)
     )
 
 
@@ -293,7 +294,7 @@ def normalize_unit_strides(*specs: TensorSpec, last: bool = False) -> tuple[Tens
     return tuple(
         spec._replace(strides=_explicit_strides(spec, True in (order if len(order) == 1 else decisive)))
         if order
-        else spec._replace(strides=_explicit_strides(spec, _has_channels_inside(spec.strides or (), spec.shape)))
+        else spec._replace(strides=_explicit_strides(spec, _has_channels_inside(spec)))
         for spec, order in zip(specs, orders, strict=True)
     )
 
@@ -309,7 +310,7 @@ def suggests_channels_last(*specs: TensorSpec) -> bool:
     PyTorch derives the memory format of results from these strides.
     """
     return any(
-        spec.strides == _explicit_strides(spec, True) != _explicit_strides(spec, False)
+        strides_of(spec) == _explicit_strides(spec, True) != _explicit_strides(spec, False)
         for spec in specs
         if is_format_ambiguous(spec)
     )
@@ -317,9 +318,8 @@ def suggests_channels_last(*specs: TensorSpec) -> bool:
 
 def _orders(spec: TensorSpec) -> set[bool]:
     """Return the memory formats of a tensor by its axes of more than one element: True is channels last."""
-    assert spec.strides is not None
-    real = [axis for axis in range(len(spec.shape)) if spec.shape[axis] > 1]
-    there = sorted(real, key=lambda axis: -spec.strides[axis])  # type: ignore[index]
+    real, strides = [axis for axis in range(len(spec.shape)) if spec.shape[axis] > 1], strides_of(spec)
+    there = sorted(real, key=lambda axis: -strides[axis])
     return {last for last in (False, True) if there == [axis for axis in _axes(len(spec.shape), last) if axis in real]}
 
 
@@ -333,8 +333,7 @@ def _explicit_strides(spec: TensorSpec, last: bool) -> tuple[int, ...]:
 
     Such an axis gets the stride that it would have as the slowest of the axes inside it.
     """
-    assert spec.strides is not None
-    strides, step = list(spec.strides), 1
+    strides, step = list(strides_of(spec)), 1
     for axis in reversed(_axes(len(spec.shape), last)):
         if spec.shape[axis] == 1:
             strides[axis] = step
@@ -351,9 +350,7 @@ def have_same_memory_format(x: TensorSpec, w: TensorSpec, y: TensorSpec) -> bool
     """
     if are_channels_last(x, w, y):
         return True
-    assert x.strides is not None
-    assert y.strides is not None
-    return x.strides[1] != 1 and y.strides[1] != 1 and not is_only_channels_last(w)
+    return strides_of(x)[1] != 1 and strides_of(y)[1] != 1 and not is_only_channels_last(w)
 
 
 # The order of an array's axes
@@ -380,8 +377,7 @@ def in_layout(spec: TensorSpec, channels_last: bool) -> TensorSpec:
 
 def with_two_spatial_axes(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return (shape, strides) with at least two spatial axes, as cuDNN needs: a single one becomes the width, at height 1."""
-    shape, strides = spec.shape, spec.strides
-    assert strides is not None
+    shape, strides = spec.shape, strides_of(spec)
     if len(shape) != 3:
         return shape, strides
     return (*shape[:2], 1, shape[2]), (*strides[:2], strides[2] * shape[2], strides[2])
@@ -389,8 +385,7 @@ def with_two_spatial_axes(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int,
 
 def at_least_4d(spec: TensorSpec) -> TensorSpec:
     """Return a tensor with four axes or five: (n) as (1, 1, 1, n), (N, C) as (N, C, 1, 1), (N, C, W) as (N, C, 1, W)."""
-    shape, strides = spec.shape, spec.strides
-    assert strides is not None
+    shape, strides = spec.shape, strides_of(spec)
     if len(shape) == 1:
         far = strides[0] * shape[0]
         return spec._replace(shape=(1, 1, 1, *shape), strides=(far, far, far, *strides))

@@ -17,7 +17,7 @@ from cudnnpy._core.owned import Owned
 from cudnnpy._process.module_state import process_cache
 from cudnnpy.names import data_type, enumerator
 from cudnnpy.raw import _api
-from cudnnpy.raw._consistency import version_number
+from cudnnpy.raw._library_files import version_number
 
 MAX_ELEMENTS = 1 << 20  # of an array: more than cuDNN needs, and little memory
 INTEGERS = (c_int, c_uint, c_int64, c_size_t, c_ulonglong)

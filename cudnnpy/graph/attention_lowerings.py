@@ -12,7 +12,7 @@ import math
 from typing import Any, NamedTuple
 
 from cudnnpy import raw
-from cudnnpy._core.layouts import TensorSpec, packed_strides
+from cudnnpy._core.layouts import TensorSpec, packed_strides, strides_of
 from cudnnpy.graph.kinds import KINDS
 from cudnnpy.graph.operation_graph import Operation, OperationGraph, Tensor, each_uid
 
@@ -47,7 +47,7 @@ def parts(graph: OperationGraph) -> list[Part]:
     )
     found, specs = [Part(viewed, views, 0, sums)], viewed.specs
     for product in products:
-        tensors: dict[str, Any] = product.tensors
+        tensors = product.tensors
         a, spec = tensors["a"], specs[tensors["c"]]
         is_of_dq = not sums and tensors["c"] in outputs and tensors["b"] not in maker and maker.get(a) == "pointwise"
         if is_of_dq and len(spec.shape) == 4 and spec.dtype in ("float16", "bfloat16"):
@@ -86,8 +86,6 @@ def with_views(graph: OperationGraph) -> tuple[OperationGraph, dict[int, int]]:
             or y not in virtual
         ):
             continue
-        assert isinstance(x, int)
-        assert isinstance(y, int)
         axes = [(t, n) for t, n in _axes(specs[x]) if t or one.kind == "reshape"]
         if axes == _axes(specs[y]):
             views[y] = x
@@ -113,7 +111,7 @@ def with_views(graph: OperationGraph) -> tuple[OperationGraph, dict[int, int]]:
 
 def _axes(spec: TensorSpec) -> list[tuple[int, int]]:
     """Return the strides and sizes of the axes of more than one element, which are equal for a transposed tensor."""
-    return sorted((t, n) for n, t in zip(spec.shape, spec.strides or packed_strides(spec.shape), strict=True) if n > 1)
+    return sorted((t, n) for n, t in zip(spec.shape, strides_of(spec), strict=True) if n > 1)
 
 
 def _with_buffer(part: Part, product: Operation) -> Part:

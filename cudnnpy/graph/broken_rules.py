@@ -9,13 +9,21 @@ one with 9.19.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._core.layouts import are_channels_last
+from cudnnpy._core.layouts import are_channels_last, strides_of
 from cudnnpy.graph.attention_lowerings import PRODUCTS_OF_GRADIENT, with_views
-from cudnnpy.graph.graph_facts import HALVES, VECTOR, broadcasts_otherwise, long_axes, modes, rows_are_aligned, sizes
+from cudnnpy.graph.graph_facts import (
+    HALVES,
+    VECTOR,
+    broadcasts_otherwise,
+    long_axes,
+    modes,
+    of_kind,
+    rows_are_aligned,
+    sizes,
+)
 from cudnnpy.graph.operation_graph import Operation, OperationGraph, each_uid
 
 _NOT_ALONE = {"concat", "reshape", "rng", "slice", "transpose"}
@@ -70,14 +78,13 @@ def _has_matmul_of_other_axes(graph: OperationGraph) -> bool:
 
 
 def _has_matmul_of_two_dtypes(graph: OperationGraph) -> bool:
-    products: list[dict[str, Any]] = [one.tensors for one in graph.operations if one.kind == "matmul"]
-    return any(graph.specs[one["a"]].dtype != graph.specs[one["b"]].dtype for one in products)
+    specs, products = graph.specs, of_kind(graph, "matmul")
+    return any(specs[tensors["a"]].dtype != specs[tensors["b"]].dtype for _, tensors in products)
 
 
 def _is_attention_without_statistics(graph: OperationGraph) -> bool:
-    products = [operation for operation in graph.operations if operation.kind == "matmul"]
     modes = _options(graph, "pointwise", "mode")
-    is_attention = len(products) == 2 and _options(graph, "reduction", "op") == _SOFTMAX_REDUCTIONS
+    is_attention = len(of_kind(graph, "matmul")) == 2 and _options(graph, "reduction", "op") == _SOFTMAX_REDUCTIONS
     return is_attention and raw.CUDNN_POINTWISE_EXP in modes and raw.CUDNN_POINTWISE_LOG not in modes
 
 
@@ -173,24 +180,22 @@ def check_graph(graph: OperationGraph, names: Mapping[int, str]) -> None:
 
 def _is_attention(graph: OperationGraph) -> bool:
     """Return whether a graph has the two products of attention with a softmax between them, or those of its gradient."""
-    products = sum(one.kind == "matmul" for one in graph.operations)
     has_softmax = not _kinds(graph).isdisjoint(("reduction", "softmax"))
-    return _is_gradient(graph) or (products == 2 and has_softmax)
+    return _is_gradient(graph) or (len(of_kind(graph, "matmul")) == 2 and has_softmax)
 
 
 def _is_gradient(graph: OperationGraph) -> bool:
-    return sum(one.kind == "matmul" for one in graph.operations) >= PRODUCTS_OF_GRADIENT
+    return len(of_kind(graph, "matmul")) >= PRODUCTS_OF_GRADIENT
 
 
 def _of_attention(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-strides
     """The axis of the head size must be contiguous in all tensors of the products but k and dq of the product for dq."""
     graph, _ = with_views(graph)
-    products: list[dict[str, Any]] = [one.tensors for one in graph.operations if one.kind == "matmul"]
     if not _is_attention(graph):
         return
     is_gradient = _is_gradient(graph)
     in_memory, maker = graph.in_memory, {uid: one.kind for one in graph.operations for _, uid in one.results}
-    for product in products:
+    for _, product in of_kind(graph, "matmul"):
         a, b, c = (product[name] for name in "abc")
         if a in in_memory and b in in_memory:
             axes = {a: -1, b: -2}
@@ -199,8 +204,7 @@ def _of_attention(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attent
         else:
             continue
         for uid, axis in axes.items():
-            shape, _, strides, _ = graph.specs[uid]
-            assert strides is not None
+            shape, strides = graph.specs[uid].shape, strides_of(graph.specs[uid])
             if uid in in_memory and len(shape) == 4 and strides[axis] != 1 and shape[axis] > 1:
                 yield uid, f"stride 1 on axis {4 + axis} within attention"
 
@@ -236,41 +240,34 @@ def _masks_of_lengths(graph: OperationGraph) -> dict[int, tuple[int, int, int, i
         flags = maker.get(tensors["t"])
         if flags is None or flags.option("mode") != raw.CUDNN_POINTWISE_CMP_LT:
             continue
-        compared: dict[str, Any] = flags.tensors
+        compared = flags.tensors
         index = maker.get(compared["x"])
         if index is not None and index.option("mode") == raw.CUDNN_POINTWISE_GEN_INDEX and compared["b"] not in maker:
-            indexed: dict[str, Any] = index.tensors
-            masks[tensors["y"]] = tensors["x"], indexed["x"], compared["b"], index.option("axis")
+            masks[tensors["y"]] = tensors["x"], index.tensors["x"], compared["b"], index.option("axis")
     return masks
 
 
 def _of_maximum_gradients(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # resample-gradient
     """Maxima of tensors that are channels last are found by their indices."""
-    for one in graph.operations:
-        tensors: dict[str, Any] = one.tensors
-        if one.kind == "resample_bwd" and one.option("mode") == raw.CUDNN_RESAMPLE_MAXPOOL and "index" not in tensors:
-            shape, _, strides, _ = graph.specs[tensors["dy"]]
-            assert strides is not None
-            if strides[1] == 1 and shape[1] > 1:
+    for one, tensors in of_kind(graph, "resample_bwd"):
+        if one.option("mode") == raw.CUDNN_RESAMPLE_MAXPOOL and "index" not in tensors:
+            dy = graph.specs[tensors["dy"]]
+            if strides_of(dy)[1] == 1 and dy.shape[1] > 1:
                 yield tensors["dy"], "packed strides for the gradient of maxpool without `index`"
 
 
 def _of_first_gradients(graph: OperationGraph) -> Iterator[tuple[int, str]]:
     """The gradient of tensors that are not channels last takes x and y, in every mode (cuDNN's header)."""
-    for one in graph.operations:
-        tensors: dict[str, Any] = one.tensors
-        if one.kind == "resample_bwd" and not {"x", "y"} <= tensors.keys():
-            shape, _, strides, _ = graph.specs[tensors["dy"]]
-            assert strides is not None
-            if strides[1] != 1 and shape[1] > 1:
-                yield tensors["dy"], "channels-last strides for a gradient of resampling without x and y"
+    for _, tensors in of_kind(graph, "resample_bwd"):
+        dy = graph.specs[tensors["dy"]]
+        if not {"x", "y"} <= tensors.keys() and strides_of(dy)[1] != 1 and dy.shape[1] > 1:
+            yield tensors["dy"], "channels-last strides for a gradient of resampling without x and y"
 
 
 def _of_first_indices(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # resample-index
     """The places of maxima are written for tensors that are channels last alone."""
-    for one in graph.operations:
-        tensors: dict[str, Any] = one.tensors
-        if one.kind == "resample_fwd" and "index" in tensors and not are_channels_last(graph.specs[tensors["x"]]):
+    for _, tensors in of_kind(graph, "resample_fwd"):
+        if "index" in tensors and not are_channels_last(graph.specs[tensors["x"]]):
             yield tensors["x"], "channels-last strides where `index` is a result"
 
 
@@ -278,10 +275,9 @@ def _of_overrides(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # produc
     """Numbers of valid rows are read within attention alone (cuDNN's header)."""
     if _is_attention(graph):
         return
-    for one in graph.operations:
-        tensors: dict[str, Any] = one.tensors
+    for _, tensors in of_kind(graph, "matmul"):
         for name in ("m_override", "n_override", "k_override"):
-            if one.kind == "matmul" and name in tensors:
+            if name in tensors:
                 yield tensors[name], "a product within attention; zeros in the operands take its place elsewhere"
 
 
@@ -291,26 +287,19 @@ def _of_rows(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-r
     if not _is_attention(viewed) and _kinds(viewed).isdisjoint(("sdpa_fwd", "sdpa_bwd")):
         return
     transposed = set(_transposed(viewed))
-    loaded = {
-        uid
-        for one in viewed.operations
-        if one.kind == "paged_cache_load"
-        for _, uids in one.operands
-        for uid in each_uid(uids)
-    }
+    loaded = {uid for one, _ in of_kind(viewed, "paged_cache_load") for _, uid in one.operands}
     outputs = set(viewed.outputs)
     for uid in viewed.in_memory:
         spec = viewed.specs[uid]
         is_loaded = spec.dtype in HALVES or (spec.dtype == "float32" and uid not in outputs)
         if len(spec.shape) != 4 or not is_loaded:
             continue
-        assert spec.strides is not None
         inner = 2 if uid in transposed else 3
         if spec.alignment < VECTOR:
             yield uid, f"an alignment of {VECTOR} bytes within attention, not of {spec.alignment}"
         if spec.shape[inner] == 1 or uid in loaded:
             continue
-        if spec.strides[inner] != 1:
+        if strides_of(spec)[inner] != 1:
             yield uid, f"stride 1 on axis {inner} within attention"
         if not rows_are_aligned(spec, inner):
             each = VECTOR // dtype_of(spec.dtype).itemsize
@@ -323,9 +312,9 @@ def _of_rows(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-r
 def _transposed(graph: OperationGraph) -> Iterator[int]:
     """Yield the tensors (batch, heads, head size, keys) in memory of products with another tensor in memory."""
     in_memory = graph.in_memory
-    for one in graph.operations:
-        if one.kind == "matmul" and {one.tensors["a"], one.tensors["b"]} <= {*in_memory}:
-            yield one.tensors["b"]  # type: ignore[misc]
+    for _, tensors in of_kind(graph, "matmul"):
+        if {tensors["a"], tensors["b"]} <= {*in_memory}:
+            yield tensors["b"]
 
 
 def _of_two_keys(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attention-keys
@@ -334,9 +323,8 @@ def _of_two_keys(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # attenti
     if not _is_gradient(viewed):
         return
     maker = {uid: one.kind for one in viewed.operations for _, uid in one.results}
-    for one in viewed.operations:
-        tensors: dict[str, Any] = one.tensors
-        is_of_dq = one.kind == "matmul" and maker.get(tensors["a"]) == "pointwise" and tensors["b"] not in maker
+    for _, tensors in of_kind(viewed, "matmul"):
+        is_of_dq = maker.get(tensors["a"]) == "pointwise" and tensors["b"] not in maker
         if is_of_dq and tensors["b"] not in views.values():
             yield (
                 tensors["b"],
@@ -348,10 +336,10 @@ def _of_sums_of_heads(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # at
     """Products whose heads are summed are read as numbers of 16 bits."""
     if not _is_gradient(graph):
         return
-    products = {uid for one in graph.operations if one.kind == "matmul" for _, uid in one.results}
-    for one in graph.operations:
-        x: Any = one.tensors.get("x")
-        if one.kind == "reduction" and one.option("shape") and x in products and graph.specs[x].dtype not in HALVES:
+    products = {tensors["c"] for _, tensors in of_kind(graph, "matmul")}
+    for one, tensors in of_kind(graph, "reduction"):
+        x = tensors["x"]
+        if one.option("shape") and x in products and graph.specs[x].dtype not in HALVES:
             yield x, "the dtype float16 or bfloat16 where heads of attention's gradient are summed"
 
 
@@ -359,13 +347,13 @@ def _of_selections(graph: OperationGraph) -> Iterator[tuple[int, str]]:  # atten
     """Masks are selections from the scores, each by one comparison."""
     if not _is_attention(graph):
         return
-    reduced = {uid for one in graph.operations if one.kind == "reduction" for _, uid in one.results}
+    reduced = {tensors["y"] for _, tensors in of_kind(graph, "reduction")}
     weights: set[int] = set()
     for one in graph.operations:
         tensors, mode = one.tensors, one.option("mode")
         (_, result), *_ = one.results
         if one.kind == "softmax":
-            weights.add(tensors["y"])  # type: ignore[arg-type]
+            weights.add(tensors["y"])
         if one.kind != "pointwise":
             continue
         is_of_weights = not weights.isdisjoint(uid for _, uids in one.operands for uid in each_uid(uids))
@@ -397,11 +385,12 @@ def _broadcast_in_attention(graph: OperationGraph, axis: int) -> Iterator[tuple[
     if not _is_attention(graph):
         return
     specs, in_memory = graph.specs, graph.in_memory
-    for one in graph.operations:
-        (_, result), *_ = one.results
+    for one, _ in of_kind(graph, "pointwise"):
+        ((_, result),) = one.results
         size = specs[result].shape[axis : axis + 1]
-        for uid in (uid for _, uids in one.operands for uid in each_uid(uids)):
-            if one.kind == "pointwise" and uid in in_memory and specs[uid].shape[axis : axis + 1] == (1,) != size:
+        for _, uid in one.operands:
+            assert isinstance(uid, int)
+            if uid in in_memory and specs[uid].shape[axis : axis + 1] == (1,) != size:
                 yield one, uid, size[0]
 
 

@@ -37,95 +37,74 @@ def uids(operands: tuple[str, ...]) -> tuple[int, ...]:
 def convolution_graph(problem: ConvolutionSpec) -> OperationGraph:
     """Return the operation graph of a problem: the convolution, then its bias and activation."""
     x, w, y = problem.x, problem.w, problem.y
-    graph = _GraphParts()
     if problem.bias is None and problem.activation is None:
-        graph.add_tensors(x=x, w=w, y=y)
-        graph.add_convolution(problem, "y")
-        return graph.graph
+        return _graph({"x": x, "w": w, "y": y}, [_convolution(problem, "y")])
     x, w, y = with_channels_last_strides(x, w, y)
     wide = _wide(problem.compute_dtype)
-    graph.add_tensors(x=x, w=w)
-    graph.add_virtual("convolved", y, wide)
-    graph.add_convolution(problem, "convolved")
-    graph.add_epilogue(y, problem.bias, problem.activation, wide)
-    return graph.graph
+    specs, operations = _epilogue(y, problem.bias, problem.activation, wide)
+    before = {"x": x, "w": w, "convolved": y._replace(dtype=wide)}
+    return _graph({**before, **specs}, [_convolution(problem, "convolved"), *operations], ("convolved", "biased"))
 
 
 def epilogue_graph(y: TensorSpec, bias: TensorSpec | None, activation: str | None) -> OperationGraph:
     """Return the operation graph of a bias and an activation on a convolution's result in memory, in place."""
-    graph = _GraphParts()
-    graph.add_tensors(convolved=y)
-    graph.add_epilogue(y, bias, activation, _wide(y.dtype))
-    return graph.graph
+    specs, operations = _epilogue(y, bias, activation, _wide(y.dtype))
+    return _graph({"convolved": y, **specs}, operations, ("biased",))
 
 
-class _GraphParts:
-    """The tensors and operations of a graph. Tensors have at least two spatial axes."""
+def _graph(specs: dict[str, TensorSpec], operations: list[Operation], virtual: tuple[str, ...] = ()) -> OperationGraph:
+    """Return the graph of operations on tensors, which have at least two spatial axes then."""
+    tensors = []
+    for name, spec in specs.items():
+        shape, strides = with_two_spatial_axes(spec)
+        tensors.append(Tensor(_UIDS[name], spec._replace(shape=shape, strides=strides), name in virtual))
+    return OperationGraph(tuple(tensors), tuple(operations))
 
-    def __init__(self) -> None:
-        self._tensors: dict[str, Tensor] = {}
-        self._operations: list[Operation] = []
 
-    @property
-    def graph(self) -> OperationGraph:
-        """The graph."""
-        return OperationGraph(tuple(self._tensors.values()), tuple(self._operations))
+def _convolution(problem: ConvolutionSpec, result: str) -> Operation:
+    """Return the convolution or gradient. `result` is the tensor in the place of y."""
+    g, (kind, names) = problem.geometry, _KINDS[problem.operation]
+    options = {
+        "alpha": problem.alpha,
+        "beta": problem.beta,
+        "compute_dtype": problem.compute_dtype,
+        "mode": enumerator(raw.cudnnConvolutionMode_t, problem.mode, "mode"),
+        "spatial_dims": max(len(g.stride), 2),
+        "pre_padding": _spatial(g.pre_padding, 0),
+        "post_padding": _spatial(g.post_padding, 0),
+        "stride": _spatial(g.stride, 1),
+        "dilation": _spatial(g.dilation, 1),
+    }
+    if problem.operation != "forward":
+        options["shape"] = with_two_spatial_axes(problem.specs[-1])[0]
+    return _operation(kind, options, dict(zip(names, ("x", "w", result), strict=True)))
 
-    def add_tensors(self, **specs: TensorSpec) -> None:
-        """Add tensors in memory."""
-        for name, spec in specs.items():
-            shape, strides = with_two_spatial_axes(spec)
-            self._tensors[name] = Tensor(_UIDS[name], spec._replace(shape=shape, strides=strides))
 
-    def add_virtual(self, name: str, like: TensorSpec, dtype: ElementName) -> None:
-        """Add a tensor between two operations."""
-        self.add_tensors(**{name: like._replace(dtype=dtype)})
-        self._tensors[name] = self._tensors[name]._replace(is_virtual=True)
-
-    def add_convolution(self, problem: ConvolutionSpec, result: str) -> None:
-        """Add the convolution or gradient. `result` is the tensor in the place of y."""
-        g, (kind, names) = problem.geometry, _KINDS[problem.operation]
-        options = {
-            "alpha": problem.alpha,
-            "beta": problem.beta,
-            "compute_dtype": problem.compute_dtype,
-            "mode": enumerator(raw.cudnnConvolutionMode_t, problem.mode, "mode"),
-            "spatial_dims": max(len(g.stride), 2),
-            "pre_padding": _spatial(g.pre_padding, 0),
-            "post_padding": _spatial(g.post_padding, 0),
-            "stride": _spatial(g.stride, 1),
-            "dilation": _spatial(g.dilation, 1),
-        }
-        if problem.operation != "forward":
-            options["shape"] = with_two_spatial_axes(problem.specs[-1])[0]
-        self._add(kind, options, dict(zip(names, ("x", "w", result), strict=True)))
-
-    def add_epilogue(self, y: TensorSpec, bias: TensorSpec | None, activation: str | None, wide: ElementName) -> None:
-        """Add a bias and an activation on the tensor "convolved", computed in the dtype `wide`, with the result y."""
-        self.add_tensors(y=y)
-        last = "convolved"
-        if bias is not None:
-            shape = (1, y.shape[1], *(1 for _ in y.shape[2:]))
-            self.add_tensors(bias=bias._replace(shape=shape, strides=result_strides(shape, y)))
-            biased = "y" if activation is None else "biased"
-            if activation is not None:
-                self.add_virtual("biased", y, wide)
-            self._add_pointwise("add", wide, x=last, b="bias", y=biased)
-            last = biased
+def _epilogue(
+    y: TensorSpec, bias: TensorSpec | None, activation: str | None, wide: ElementName
+) -> tuple[dict[str, TensorSpec], list[Operation]]:
+    """Return a bias and an activation on the tensor "convolved", computed in the dtype `wide`, with their other tensors."""
+    specs, last = {"y": y}, "convolved"
+    steps: list[tuple[str, dict[str, str]]] = []
+    if bias is not None:
+        shape = (1, y.shape[1], *(1 for _ in y.shape[2:]))
+        specs["bias"] = bias._replace(shape=shape, strides=result_strides(shape, y))
+        steps.append(("add", {"x": last, "b": "bias", "y": "y" if activation is None else "biased"}))
         if activation is not None:
-            self._add_pointwise(f"{activation}_fwd", wide, x=last, y="y")
+            specs["biased"], last = y._replace(dtype=wide), "biased"
+    if activation is not None:
+        steps.append((f"{activation}_fwd", {"x": last, "y": "y"}))
+    modes = ((enumerator(raw.cudnnPointwiseMode_t, mode, "mode"), tensors) for mode, tensors in steps)
+    return specs, [_operation("pointwise", {"mode": mode, "compute_dtype": wide}, tensors) for mode, tensors in modes]
 
-    def _add_pointwise(self, mode: str, dtype: ElementName, **tensors: str) -> None:
-        number = enumerator(raw.cudnnPointwiseMode_t, mode, "mode")
-        self._add("pointwise", {"mode": number, "compute_dtype": dtype}, tensors)
 
-    def _add(self, kind: str, options: dict[str, Any], tensors: dict[str, str]) -> None:
-        row = KINDS[kind]
-        operands, results = (
-            tuple((name, _UIDS[tensors[name]]) for name in names if name in tensors)
-            for names in (row.operands, row.results)
-        )
-        self._operations.append(Operation(kind, tuple(row.complete(options).items()), operands, results))
+def _operation(kind: str, options: dict[str, Any], tensors: dict[str, str]) -> Operation:
+    row = KINDS[kind]
+    operands, results = (
+        tuple((name, _UIDS[tensors[name]]) for name in names if name in tensors)
+        for names in (row.operands, row.results)
+    )
+    return Operation(kind, tuple(row.complete(options).items()), operands, results)
 
 
 def _wide(dtype: ElementName) -> ElementName:

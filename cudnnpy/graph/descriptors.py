@@ -11,10 +11,10 @@ from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._planning.engines import Target
 from cudnnpy.backend import Descriptor
 from cudnnpy.errors import FunctionNotAvailableError
-from cudnnpy.graph.kinds import DTYPE, FRACTIONS, GRAPH_OPTIONS, KINDS, NUMBER, Kind, Option
+from cudnnpy.graph.kinds import DTYPE, FRACTIONS, GRAPH_OPTIONS, KINDS, NUMBER, Option
 from cudnnpy.graph.operation_graph import Operation, OperationGraph, Tensor, Uids
 from cudnnpy.names import enumerator
-from cudnnpy.raw._consistency import version_number
+from cudnnpy.raw._library_files import version_number
 
 
 def build_graph(graph: OperationGraph, target: Target) -> Descriptor:
@@ -38,7 +38,7 @@ def build_graph(graph: OperationGraph, target: Target) -> Descriptor:
     for operation in graph.operations:
         kind, options = KINDS[operation.kind], dict(operation.options)
         prefix = kind.attribute_prefix
-        attributes = {_attribute(kind, name): of(uids) for name, uids in operation.tensors.items()}
+        attributes = {kind.attribute(name): of(uids) for name, uids in operation.tensors.items()}
         if kind.nested:
             nested = _descriptor(f"CUDNN_BACKEND_{kind.nested}_DESCRIPTOR")
             _set_options(nested, f"CUDNN_ATTR_{kind.nested}_", kind.nested_options, options)
@@ -77,7 +77,7 @@ def _parts(graph: OperationGraph) -> Iterator[tuple[str, str]]:
         kind = KINDS[operation.kind]
         yield kind.descriptor_name, operation.kind
         for name in operation.tensors:
-            yield _attribute(kind, name), f"{name} of {operation.kind}"
+            yield kind.attribute(name), f"{name} of {operation.kind}"
         yield from _option_parts(operation, kind.attribute_prefix, kind.options)
         yield from _option_parts(operation, f"CUDNN_ATTR_{kind.nested}_", kind.nested_options)
     for tensor in graph.tensors:
@@ -92,11 +92,6 @@ def _option_parts(operation: Operation, prefix: str, table: Mapping[str, Option]
             yield table[name].attribute_name(prefix), f"{name} of {operation.kind}"
             if isinstance(value, IntEnum):
                 yield value.name, operation.kind
-
-
-def _attribute(kind: Kind, name: str) -> str:
-    """Return the attribute of an operand or a result."""
-    return kind.attribute_prefix + {**kind.operands, **kind.results}[name].rstrip("?*")
 
 
 def _data_type(tensor: Tensor) -> raw.cudnnDataType_t:

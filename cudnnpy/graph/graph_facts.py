@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._core.layouts import TensorSpec, are_channels_last, is_format_ambiguous
+from cudnnpy._core.layouts import TensorSpec, are_channels_last, is_format_ambiguous, strides_of
 from cudnnpy.graph.attention_lowerings import PRODUCTS_OF_GRADIENT
 from cudnnpy.graph.kinds import pointwise_name
 from cudnnpy.graph.operation_graph import Operation, OperationGraph, each_uid
@@ -47,22 +47,21 @@ def broadcasts_otherwise(graph: OperationGraph) -> bool:
 
 def rows_are_aligned(spec: TensorSpec, inner: int = -1) -> bool:
     """Return whether each row along an axis starts at a multiple of 16 bytes."""
-    assert spec.strides is not None
-    others = long_axes(spec) - {range(len(spec.shape))[inner]}
-    return all(spec.strides[axis] * dtype_of(spec.dtype).itemsize % VECTOR == 0 for axis in others)
+    others, strides = long_axes(spec) - {range(len(spec.shape))[inner]}, strides_of(spec)
+    return all(strides[axis] * dtype_of(spec.dtype).itemsize % VECTOR == 0 for axis in others)
 
 
-def _of(graph: OperationGraph, kind: str) -> list[Operation]:
-    """Return the operations whose kind begins so."""
-    return [one for one in graph.operations if one.kind.startswith(kind)]
+def of_kind(graph: OperationGraph, kind: str) -> list[tuple[Operation, dict[str, Any]]]:
+    """Return the operations whose kind begins so, with their tensors."""
+    return [(one, one.tensors) for one in graph.operations if one.kind.startswith(kind)]
 
 
 def modes(graph: OperationGraph, begin: str = "", end: str = "") -> Iterator[tuple[Operation, dict[str, Any]]]:
     """Yield the pointwise operations whose mode begins and ends so, with their tensors."""
-    for one in _of(graph, "pointwise"):
+    for one, tensors in of_kind(graph, "pointwise"):
         name = pointwise_name(one.option("mode"))
         if name.startswith(begin) and name.endswith(end):
-            yield one, one.tensors
+            yield one, tensors
 
 
 def _virtual(graph: OperationGraph) -> set[int]:
@@ -70,12 +69,12 @@ def _virtual(graph: OperationGraph) -> set[int]:
 
 
 def _broadcasts_beside_convolution(graph: OperationGraph) -> bool:
-    return bool(_of(graph, "convolution")) and broadcasts_otherwise(graph)
+    return bool(of_kind(graph, "convolution")) and broadcasts_otherwise(graph)
 
 
 def _compares_narrow(graph: OperationGraph) -> bool:
     results = [long_axes(graph.specs[uid]) for one, _ in modes(graph) for _, uid in one.results]
-    return len(_of(graph, "matmul")) < 2 and any(
+    return len(of_kind(graph, "matmul")) < 2 and any(
         long_axes(graph.specs[tensors["y"]]) < other for _, tensors in modes(graph, "cmp_") for other in results
     )
 
@@ -83,24 +82,23 @@ def _compares_narrow(graph: OperationGraph) -> bool:
 def _has_two_formats(graph: OperationGraph) -> bool:
     images = (graph.specs[uid] for uid in graph.in_memory if len(graph.specs[uid].shape) > 3)
     formats = {are_channels_last(spec) for spec in images if not is_format_ambiguous(spec)}
-    return not _of(graph, "matmul") and not _of(graph, "sdpa") and len(formats) > 1
+    return not of_kind(graph, "matmul") and not of_kind(graph, "sdpa") and len(formats) > 1
 
 
 def _computes_first_operand(graph: OperationGraph) -> bool:
-    operands = {uid for one in _of(graph, "convolution") for _, uids in one.operands for uid in each_uid(uids)}
+    operands = {uid for one, _ in of_kind(graph, "convolution") for _, uids in one.operands for uid in each_uid(uids)}
     images = (graph.specs[uid] for uid in graph.in_memory if len(graph.specs[uid].shape) > 3)
     return not operands.isdisjoint(_virtual(graph)) and not all(map(are_channels_last, images))
 
 
 def _has_gradient_of_result(graph: OperationGraph) -> bool:
     virtual = _virtual(graph)
-    return bool(_of(graph, "convolution")) and any(t["x"] in virtual for _, t in modes(graph, end="_bwd"))
+    return bool(of_kind(graph, "convolution")) and any(t["x"] in virtual for _, t in modes(graph, end="_bwd"))
 
 
 def _resampled(graph: OperationGraph) -> list[int]:
     """Return the unique ids of what is resampled, or of the gradients of results of it."""
-    found: list[dict[str, Any]] = [one.tensors for one in _of(graph, "resample")]
-    return [tensors["dy"] if "dy" in tensors else tensors["x"] for tensors in found]
+    return [tensors["dy"] if "dy" in tensors else tensors["x"] for _, tensors in of_kind(graph, "resample")]
 
 
 def _resamples_result(graph: OperationGraph) -> bool:
@@ -109,18 +107,20 @@ def _resamples_result(graph: OperationGraph) -> bool:
 
 def _only_reduces_uneven_channels(graph: OperationGraph) -> bool:
     given = [graph.specs[uid] for uid in _resampled(graph)]
-    reduced = {uid for one in _of(graph, "reduction") for _, uid in one.results}
+    reduced = {tensors["y"] for _, tensors in of_kind(graph, "reduction")}
     is_uneven = any(spec.shape[1] * dtype_of(spec.dtype).itemsize % VECTOR for spec in given)
     return is_uneven and reduced.issuperset(graph.outputs)
 
 
 def _indexes_rows_of_batches(graph: OperationGraph) -> bool:
     indices = ((graph.specs[t["y"]].shape, one.option("axis")) for one, t in modes(graph, "gen_index"))
-    return bool(_of(graph, "matmul")) and any(len(s) == 3 and s[0] > 1 and axis not in (2, -1) for s, axis in indices)
+    return bool(of_kind(graph, "matmul")) and any(
+        len(s) == 3 and s[0] > 1 and axis not in (2, -1) for s, axis in indices
+    )
 
 
 def _indexes_outside_attention(graph: OperationGraph) -> bool:
-    return len(_of(graph, "matmul")) < 2 and any(modes(graph, "gen_index"))
+    return len(of_kind(graph, "matmul")) < 2 and any(modes(graph, "gen_index"))
 
 
 def _selects_by_numbers(graph: OperationGraph) -> bool:
@@ -130,32 +130,31 @@ def _selects_by_numbers(graph: OperationGraph) -> bool:
         if not indices.isdisjoint((tensors["x"], tensors["b"])):
             indices.update(uid for _, uid in one.results)
     compared = ({tensors["x"], tensors["b"]} for _, tensors in modes(graph, "cmp_"))
-    return len(_of(graph, "matmul")) >= PRODUCTS_OF_GRADIENT and any(indices.isdisjoint(pair) for pair in compared)
+    return len(of_kind(graph, "matmul")) >= PRODUCTS_OF_GRADIENT and any(indices.isdisjoint(pair) for pair in compared)
 
 
 def _scales_float8_otherwise(graph: OperationGraph) -> bool:
-    specs, products = graph.specs, [one.tensors for one in _of(graph, "matmul")]
-    factors = {specs[one[name]].dtype for one in products for name in "ab"}  # type: ignore[index]
+    specs = graph.specs
+    factors = {specs[tensors[name]].dtype for _, tensors in of_kind(graph, "matmul") for name in "ab"}
     results = {specs[uid].dtype for uid in graph.outputs if long_axes(specs[uid])}
     return not factors.isdisjoint(EIGHTS) and (bool(graph.numbers) or not results <= set(EIGHTS))
 
 
 def _converts_uneven_int8(graph: OperationGraph) -> bool:
-    specs, products = graph.specs, [one.tensors for one in _of(graph, "matmul")]
-    is_converted = not _virtual(graph).isdisjoint(one[name] for one in products for name in "ab")
+    specs, products = graph.specs, of_kind(graph, "matmul")
+    is_converted = not _virtual(graph).isdisjoint(tensors[name] for _, tensors in products for name in "ab")
     inputs = [specs[uid] for uid in graph.in_memory if specs[uid].dtype == "int8" and uid not in graph.outputs]
     return is_converted and not all(_is_even(spec) for spec in inputs)
 
 
 def _is_even(spec: TensorSpec) -> bool:
-    assert spec.strides is not None
-    inner = min(long_axes(spec), key=lambda axis: spec.strides[axis], default=-1)  # type: ignore[index]
+    inner = min(long_axes(spec), key=strides_of(spec).__getitem__, default=-1)
     return spec.alignment >= VECTOR and rows_are_aligned(spec, inner)
 
 
 def _has_signed_block_scales(graph: OperationGraph) -> bool:
-    found: list[dict[str, Any]] = [one.tensors for one in _of(graph, "block_scale_dequantize")]
-    return any(graph.specs[tensors["scale"]].dtype != "float8_e8m0fnu" for tensors in found)
+    found = of_kind(graph, "block_scale_dequantize")
+    return any(graph.specs[tensors["scale"]].dtype != "float8_e8m0fnu" for _, tensors in found)
 
 
 _FACTS: dict[str, Callable[[OperationGraph], bool]] = {

@@ -8,7 +8,7 @@ from enum import EnumMeta, IntEnum
 from typing import Any, cast
 
 from cudnnpy import raw
-from cudnnpy._core.layouts import TensorSpec, check_distinct
+from cudnnpy._core.layouts import TensorSpec, check_distinct, strides_of
 from cudnnpy._core.untrusted_json import spec_of
 from cudnnpy.graph.kinds import GRAPH_OPTIONS, KINDS, NUMBER, Kind, Option
 from cudnnpy.graph.operation_graph import Operation, OperationGraph, Tensor, Uids, canonical_graph, number_of
@@ -42,17 +42,16 @@ def graph_to_json(graph: OperationGraph) -> dict[str, Any]:
 
 
 def _tensor_to_json(tensor: Tensor) -> list[Any]:
-    shape, dtype, strides, alignment = tensor.spec
+    shape, dtype, _, alignment = tensor.spec
     if tensor.number is not None:
         return [_value_to_json(tensor.number), dtype, len(shape)]
-    assert strides is not None
     others = {
         name: _value_to_json(value) for name, default in _OTHERS.items() if (value := getattr(tensor, name)) != default
     }
     return [
         list(shape),
         dtype,
-        list(strides),
+        list(strides_of(tensor.spec)),
         *([] if tensor.is_virtual else [alignment]),
         *([others] if others else []),
     ]

@@ -11,14 +11,15 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from enum import EnumMeta, IntEnum
 from fractions import Fraction
+from functools import cache
 from typing import Any, NamedTuple, cast
 
 from cudnnpy import raw
 from cudnnpy._checks.option_values import bounded, check_flag, check_integer, check_number, error_repr
+from cudnnpy._convolution.sizes import Geometry, output_sizes
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, packed_strides, result_strides
 from cudnnpy._core.untrusted_json import LIMIT
-from cudnnpy.graph.shape_inference import broadcast, convolved, share, statistics
 from cudnnpy.names import enumerator
 from cudnnpy.typing import ElementName
 
@@ -83,15 +84,30 @@ def _checked_integers(name: str, value: Any, low: int, fractions: bool) -> tuple
     )
 
 
+# The ends of the attributes of operands and results that have another name in cuDNN
+_ATTRIBUTES = {
+    **{f"{size}_override": f"GEMM_{size.upper()}_OVERRIDE_DESC" for size in "mnk"},
+    "index": "IDXDESC",
+    "peer_stats": "PEER_STAT_DESCS",
+    "sq_sum": "SQSUMDESC",
+    "exp_average_factor": "EXP_AVERATE_FACTOR_DESC",  # sic
+    "inputs": "INPUT_DESCS",
+    "do": "DODDESC",  # sic
+}
+
+
+@cache
+def _named(names: str) -> Mapping[str, str]:
+    """Return the marks of operands or results, "?" and "*", by name: those at the ends of the words."""
+    return {word.rstrip("?*"): word[len(word.rstrip("?*")) :] for word in names.split()}
+
+
 class Kind(NamedTuple):
     """A kind of operation of the graph API."""
 
     descriptor: str  #: CUDNN_BACKEND_OPERATION_{descriptor}_DESCRIPTOR
-    #: the operands: name -> the end of CUDNN_ATTR_OPERATION_{prefix}_..., with "?" if it is optional, "*" if it is a list
-    operands: Mapping[str, str]
-    results: Mapping[
-        str, str
-    ]  #: by name as the operands, with "?" if an operation has the result only when it is asked for
+    #: operands -> results: "x w bias? -> y". "?": optional, or made only when it is asked for; "*": a list
+    signature: str
     infer: Rule
     options: Mapping[str, Option] = {}  #: attributes of the operation
     nested: str = ""  #: the name of a descriptor that has further options, CUDNN_BACKEND_{nested}_DESCRIPTOR
@@ -104,6 +120,16 @@ class Kind(NamedTuple):
     indices: Mapping[str, Callable[[Operands], tuple[int, int]]] = {}
 
     @property
+    def operands(self) -> Mapping[str, str]:
+        """The operands: name -> "?" if it is optional, "*" if it is a list."""
+        return _named(self.signature.partition(" -> ")[0])
+
+    @property
+    def results(self) -> Mapping[str, str]:
+        """The results: name -> "?" if an operation has it only when it is asked for."""
+        return _named(self.signature.partition(" -> ")[2])
+
+    @property
     def descriptor_name(self) -> str:
         """The enumerator of the descriptor."""
         return f"CUDNN_BACKEND_OPERATION_{self.descriptor}_DESCRIPTOR"
@@ -112,6 +138,12 @@ class Kind(NamedTuple):
     def attribute_prefix(self) -> str:
         """The beginning of the attributes' names."""
         return f"CUDNN_ATTR_OPERATION_{self.prefix or self.descriptor}_"
+
+    def attribute(self, name: str) -> str:
+        """Return the attribute of an operand or a result, which mostly ends with its name and DESC."""
+        known = raw.cudnnBackendAttributeName_t.__members__
+        ends = (_ATTRIBUTES.get(name), *(f"{name.upper()}{end}" for end in ("DESC", "_DESC", "")))
+        return next(found for end in ends if (found := f"{self.attribute_prefix}{end}") in known)
 
     @property
     def all_options(self) -> dict[str, Option]:
@@ -164,7 +196,15 @@ def _convolution(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dt
         )
     geometry = [options[name] for name in ("pre_padding", "post_padding", "stride", "dilation")]
     _check_axes(options, len(x.shape) - 2, *geometry)
-    return {"y": _like((x.shape[0], w.shape[0], *convolved(x.shape, w.shape, *geometry)), x, dtype)}
+    if x.shape[1] % w.shape[1] or w.shape[0] % (x.shape[1] // w.shape[1]):
+        raise ValueError(
+            "w must have shape (K, C / groups, ...), where groups divides C and K; "
+            f"got shape {w.shape} for {x.shape[1]} channels"
+        )
+    spatial = output_sizes(x.shape[2:], w.shape[2:], Geometry(*geometry))
+    if min(spatial) < 1:
+        raise ValueError(f"w must fit into x with padding, {x.shape}; got shape {w.shape}")
+    return {"y": _like((x.shape[0], w.shape[0], *spatial), x, dtype)}
 
 
 def _gradient(operand: str, result: str, options: Mapping[str, Any], given: Any, dtype: ElementName) -> Any:
@@ -215,7 +255,7 @@ def _pointwise(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtyp
     if name == "gen_index" and not 0 <= options.get("axis", -1) < len(shapes[0]):
         raise ValueError(f"axis must be one of 0 to {len(shapes[0]) - 1} for gen_index; got {options.get('axis')}")
     widest = max(specs, key=lambda spec: math.prod(spec.shape))
-    shape = tuple(broadcast(*sizes) for sizes in zip(*shapes, strict=True))
+    shape = tuple(next((size for size in sizes if size != 1), 1) for sizes in zip(*shapes, strict=True))
     if name.startswith(("cmp_", "logical_")):
         dtype = "bool"
     elif name == "gen_index":
@@ -313,6 +353,21 @@ def _check_together(given: Operands, *names: str) -> None:
         raise TypeError(f"{' and '.join(names)} must be given together; got no {missing[0]}")
 
 
+def _statistics(kind: int, x: tuple[int, ...], scale: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of the mean and of the inverse variance."""
+    if kind == raw.CUDNN_BATCH_NORM:
+        return scale
+    if kind == raw.CUDNN_INSTANCE_NORM:
+        return (*x[:2], *(1,) * (len(x) - 2))
+    normalized = [1 if n == s else n for n, s in zip(x, scale, strict=True)]
+    return (x[0] if kind == raw.CUDNN_ADA_LAYER_NORM else normalized[0], *normalized[1:])
+
+
+def _share(whole: tuple[int, ...], part: tuple[int, ...]) -> int:
+    """Return the number of elements of `whole` for each element of `part`."""
+    return math.prod(whole) // max(math.prod(part), 1)
+
+
 def _normalization(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtype: ElementName) -> Any:
     x, scale, mode = given["x"], given["scale"], options["mode"]
     _check_statistic("scale", scale, x)
@@ -327,7 +382,7 @@ def _normalization(options: Mapping[str, Any], given: Mapping[str, TensorSpec], 
     _check_equal("scale", given, "bias")
     found = {"y": _like(x.shape, x, dtype)}
     kind: ElementName = "float64" if x.dtype == "float64" else "float32"  # an inverse variance may overflow in float16
-    statistic = _like(tuple(statistics(mode, x.shape, scale.shape)), x, kind)
+    statistic = _like(_statistics(mode, x.shape, scale.shape), x, kind)
     if mode in (raw.CUDNN_BATCH_NORM, raw.CUDNN_INSTANCE_NORM):
         _check_shape("scale", scale, tuple(size if axis == 1 else 1 for axis, size in enumerate(x.shape)))
     for name in ("input_running_mean", "input_running_var", *statistics_names):
@@ -349,7 +404,7 @@ def _normalization_backward(options: Mapping[str, Any], given: Mapping[str, Tens
     _check_single(given, "epsilon")
     if "mean" not in given and mode != raw.CUDNN_RMS_NORM:
         raise TypeError("mean must be a node, except for rms_norm; got none")
-    _check_shape("inv_variance", given["inv_variance"], tuple(statistics(mode, x.shape, scale.shape)))
+    _check_shape("inv_variance", given["inv_variance"], _statistics(mode, x.shape, scale.shape))
     _check_equal("inv_variance", given, "mean")
     gradient = _like(scale.shape, scale, scale.dtype)  # engines write no other data type
     return {"dx": _like(x.shape, x, dtype), **dict.fromkeys(("dscale", "dbias"), gradient)}
@@ -523,7 +578,7 @@ def _softmax(options: Mapping[str, Any], given: Operands, dtype: ElementName) ->
 
 def _check_lengths(given: Operands, batch: int) -> None:
     """Raise ValueError unless there is a length for each sequence, or one for all, or one sum more."""
-    for name in _LENGTHS:
+    for name in _named(_LENGTHS):
         if name in given and (name.startswith("cu_") or math.prod(given[name].shape) != 1):
             _check_shape(name, given[name], (batch + name.startswith("cu_"), 1, 1, 1))
 
@@ -539,7 +594,7 @@ def _heads(options: Mapping[str, Any], given: Operands) -> tuple[int, int, int]:
             f"got {q}, {k} and {v}"
         )
     _check_lengths(given, q[0])
-    _check_single(given, "scale", *_QUANTIZING, *_DROPOUT)
+    _check_single(given, "scale", *_named(_QUANTIZING), *_named(_DROPOUT))
     if not 0 <= options.get("dropout_probability", 0.0) < 1:
         raise ValueError(f"dropout_probability must be 0 or more, and below 1; got {options['dropout_probability']}")
     return q[0], q[1], q[2]
@@ -625,34 +680,38 @@ def _lengths(given: Operands) -> tuple[int, int]:
     return given["q"].shape[2], given["k"].shape[2] * pages
 
 
+def _first(given: Operands) -> tuple[int, int]:
+    """Return the values of indices: the first one in all places."""
+    return 0, 0
+
+
+def _first_tokens(given: Operands) -> tuple[int, int]:
+    """Return the first row of the first expert, and the number of rows of each."""
+    return 0, given["token"].shape[1] // given["first_token_offset"].shape[0]
+
+
 # The table
 
 _COMP_TYPE = {"compute_dtype": Option("COMP_TYPE", DTYPE)}
 _MATH_PREC = {"compute_dtype": Option("MATH_PREC", DTYPE)}
 _SCALES = {"alpha": Option("ALPHA", NUMBER, 1.0), "beta": Option("BETA", NUMBER, 0.0)}
 _SHAPE = {"shape": Option("", low=1, is_required=True)}
-_LENGTHS = {
-    "seq_len_q": "SEQ_LEN_QDESC?",
-    "seq_len_kv": "SEQ_LEN_KVDESC?",
-    "cu_seq_len_q": "CU_SEQ_LEN_QDESC?",
-    "cu_seq_len_kv": "CU_SEQ_LEN_KVDESC?",
-}
+_LENGTHS = "seq_len_q? seq_len_kv? cu_seq_len_q? cu_seq_len_kv?"
 _LENGTH_INDICES: dict[str, Callable[[Operands], tuple[int, int]]] = {
     "seq_len_q": lambda given: (_lengths(given)[0], 0),
     "seq_len_kv": lambda given: (_lengths(given)[1], 0),
     "cu_seq_len_q": lambda given: (0, _lengths(given)[0]),
     "cu_seq_len_kv": lambda given: (0, _lengths(given)[1]),
 }
-_LENGTH_DTYPES = dict.fromkeys(_LENGTHS, _INT32)
-_DROPOUT = {"dropout_seed": "DROPOUT_SEED_DESC?", "dropout_offset": "DROPOUT_OFFSET_DESC?"}
-_DROPOUT_DTYPES = dict.fromkeys(_DROPOUT, _INDICES)
-_QUANTIZING = ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")
+_LENGTH_DTYPES = dict.fromkeys(_named(_LENGTHS), _INT32)
+_DROPOUT = "dropout_seed? dropout_offset?"
+_DROPOUT_DTYPES = dict.fromkeys(_named(_DROPOUT), _INDICES)
+_QUANTIZING = "descale_q? descale_k? descale_v? descale_s? scale_s? scale_o?"
 _ATTENTION = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 _FORWARD = Kind(
     "CONVOLUTION_FORWARD",
-    {"x": "X", "w": "W"},
-    {"y": "Y"},
+    "x w -> y",
     _convolution,
     options=_SCALES,
     nested="CONVOLUTION",
@@ -672,8 +731,7 @@ _FORWARD = Kind(
 _CLIPS = ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope", "elu_alpha", "softplus_beta", "swish_beta")
 _RESAMPLE = Kind(
     "RESAMPLE_FWD",
-    {"x": "XDESC"},
-    {"y": "YDESC", "index": "IDXDESC?"},
+    "x -> y index?",
     _resample,
     options=_SCALES,
     nested="RESAMPLE",
@@ -691,8 +749,7 @@ _RESAMPLE = Kind(
 )
 _ROPE = Kind(
     "ROPE_FWD",
-    {"x": "XDESC", "freqs": "FREQSDESC"},
-    {"y": "YDESC"},
+    "x freqs -> y",
     _rope,
     options={"output_scale": Option("OUTPUT_SCALE", NUMBER), "rope_dim": Option("ROPE_DIM", INTEGER)},
 )
@@ -707,8 +764,7 @@ KINDS: Mapping[str, Kind] = {
     "convolution_forward": _FORWARD,
     "convolution_backward_data": _FORWARD._replace(
         descriptor="CONVOLUTION_BACKWARD_DATA",
-        operands={"dy": "DY", "w": "W"},
-        results={"dx": "DX"},
+        signature="dy w -> dx",
         infer=lambda options, given, dtype: _gradient("w", "dx", options, given, dtype),
         options={**_SCALES, **_SHAPE},
         prefix="CONVOLUTION_BWD_DATA",
@@ -717,8 +773,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "convolution_backward_filter": _FORWARD._replace(
         descriptor="CONVOLUTION_BACKWARD_FILTER",
-        operands={"dy": "DY", "x": "X"},
-        results={"dw": "DW"},
+        signature="dy x -> dw",
         infer=lambda options, given, dtype: _gradient("x", "dw", options, given, dtype),
         options={**_SCALES, **_SHAPE},
         prefix="CONVOLUTION_BWD_FILTER",
@@ -727,8 +782,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "pointwise": Kind(
         "POINTWISE",
-        {"x": "XDESC?", "b": "BDESC?", "t": "TDESC?", "dy": "DYDESC?"},  # dy and x for a gradient
-        {"y": "YDESC", "dx": "DXDESC"},
+        "x? b? t? dy? -> y dx",  # dy and x for a gradient
         _pointwise,
         options={"alpha1": Option("ALPHA1", NUMBER), "alpha2": Option("ALPHA2", NUMBER)},
         nested="POINTWISE",
@@ -742,8 +796,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "reduction": Kind(
         "REDUCTION",
-        {"x": "XDESC"},
-        {"y": "YDESC"},
+        "x -> y",
         _reduction,
         options={"axes": Option(""), "shape": Option("", low=1)},
         nested="REDUCTION",
@@ -752,18 +805,11 @@ KINDS: Mapping[str, Kind] = {
             **_COMP_TYPE,
             "deterministic": Option("IS_DETERMINISTIC", FLAG),
         },
-        terms=lambda options, given, made: share(given["x"].shape, made["y"].shape),
+        terms=lambda options, given, made: _share(given["x"].shape, made["y"].shape),
     ),
     "matmul": Kind(
         "MATMUL",
-        {
-            "a": "ADESC",
-            "b": "BDESC",
-            "m_override": "GEMM_M_OVERRIDE_DESC?",
-            "n_override": "GEMM_N_OVERRIDE_DESC?",
-            "k_override": "GEMM_K_OVERRIDE_DESC?",
-        },
-        {"c": "CDESC"},
+        "a b m_override? n_override? k_override? -> c",
         _matmul,
         nested="MATMUL",
         nested_options={**_COMP_TYPE, "padding_value": Option("PADDING_VALUE", NUMBER)},
@@ -778,92 +824,47 @@ KINDS: Mapping[str, Kind] = {
     "resample_fwd": _RESAMPLE,
     "resample_bwd": _RESAMPLE._replace(
         descriptor="RESAMPLE_BWD",
-        operands={"dy": "DYDESC", "index": "IDXDESC?", "x": "XDESC?", "y": "YDESC?"},
-        results={"dx": "DXDESC"},
+        signature="dy index? x? y? -> dx",
         infer=_resample_backward,
         options={**_SCALES, **_SHAPE},
     ),
     "norm_forward": Kind(
         "NORM_FORWARD",
-        {
-            "x": "XDESC",
-            "scale": "SCALE_DESC",
-            "bias": "BIAS_DESC?",
-            "epsilon": "EPSILON_DESC?",
-            "mean": "MEAN_DESC?",  # of an inference
-            "inv_variance": "INV_VARIANCE_DESC?",
-            "exp_avg_factor": "EXP_AVG_FACTOR_DESC?",
-            "input_running_mean": "INPUT_RUNNING_MEAN_DESC?",
-            "input_running_var": "INPUT_RUNNING_VAR_DESC?",
-            "peer_stats": "PEER_STAT_DESCS*?",
-        },
-        {
-            "y": "YDESC",
-            "mean": "MEAN_DESC",
-            "inv_variance": "INV_VARIANCE_DESC",
-            "output_running_mean": "OUTPUT_RUNNING_MEAN_DESC",
-            "output_running_var": "OUTPUT_RUNNING_VAR_DESC",
-        },
+        "x scale bias? epsilon? mean? inv_variance? exp_avg_factor? input_running_mean? input_running_var? peer_stats*?"
+        " -> y mean inv_variance output_running_mean output_running_var",  # mean and inv_variance of an inference
         _normalization,
         options={
             "mode": Option("MODE", raw.cudnnBackendNormMode_t, is_required=True),
             "phase": Option("PHASE", raw.cudnnBackendNormFwdPhase_t, is_required=True),
         },
         prefix="NORM_FWD",
-        terms=lambda options, given, made: share(
-            given["x"].shape, statistics(options["mode"], given["x"].shape, given["scale"].shape)
+        terms=lambda options, given, made: _share(
+            given["x"].shape, _statistics(options["mode"], given["x"].shape, given["scale"].shape)
         ),
         dtypes={"x": _FLOATS, "scale": _FLOATS, "bias": _FLOATS},
     ),
     "norm_backward": Kind(
         "NORM_BACKWARD",
-        {
-            "dy": "DYDESC",
-            "x": "XDESC",
-            "scale": "SCALE_DESC",
-            "mean": "MEAN_DESC?",
-            "inv_variance": "INV_VARIANCE_DESC",
-            "epsilon": "EPSILON_DESC?",
-            "peer_stats": "PEER_STAT_DESCS*?",
-        },
-        {"dx": "DXDESC", "dscale": "DSCALE_DESC", "dbias": "DBIAS_DESC?"},
+        "dy x scale mean? inv_variance epsilon? peer_stats*? -> dx dscale dbias?",
         _normalization_backward,
         options={"mode": Option("MODE", raw.cudnnBackendNormMode_t, is_required=True)},
         prefix="NORM_BWD",
-        terms=lambda options, given, made: share(given["x"].shape, given["inv_variance"].shape),
+        terms=lambda options, given, made: _share(given["x"].shape, given["inv_variance"].shape),
         dtypes={"dy": _FLOATS, "x": _FLOATS, "scale": _FLOATS},
     ),
     "gen_stats": Kind(
         "GEN_STATS",
-        {"x": "XDESC"},
-        {"sum": "SUMDESC", "sq_sum": "SQSUMDESC"},
+        "x -> sum sq_sum",
         _gen_stats,
         options={"mode": Option("MODE", raw.cudnnGenStatsMode_t, raw.CUDNN_GENSTATS_SUM_SQSUM), **_MATH_PREC},
         prefix="GENSTATS",
         dtypes={"x": _FLOATS},
-        terms=lambda options, given, made: share(given["x"].shape, made["sum"].shape),
+        terms=lambda options, given, made: _share(given["x"].shape, made["sum"].shape),
     ),
     "bn_finalize": Kind(
         "BN_FINALIZE_STATISTICS",
-        {
-            "y_sum": "Y_SUM_DESC",
-            "y_sq_sum": "Y_SQ_SUM_DESC",
-            "scale": "SCALE_DESC",
-            "bias": "BIAS_DESC",
-            "prev_running_mean": "PREV_RUNNING_MEAN_DESC?",
-            "prev_running_var": "PREV_RUNNING_VAR_DESC?",
-            "epsilon": "EPSILON_DESC",
-            "exp_average_factor": "EXP_AVERATE_FACTOR_DESC?",  # sic
-            "accum_count": "ACCUM_COUNT_DESC",
-        },
-        {
-            "eq_scale": "EQ_SCALE_DESC",
-            "eq_bias": "EQ_BIAS_DESC",
-            "saved_mean": "SAVED_MEAN_DESC?",
-            "saved_inv_std": "SAVED_INV_STD_DESC?",
-            "updated_running_mean": "UPDATED_RUNNING_MEAN_DESC?",
-            "updated_running_var": "UPDATED_RUNNING_VAR_DESC?",
-        },
+        "y_sum y_sq_sum scale bias prev_running_mean? prev_running_var? epsilon exp_average_factor? accum_count"
+        " -> eq_scale eq_bias saved_mean? saved_inv_std? updated_running_mean? updated_running_var?",
         _bn_finalize,
         options={
             "mode": Option("STATS_MODE", raw.cudnnBnFinalizeStatsMode_t, raw.CUDNN_BN_FINALIZE_STATISTICS_TRAINING),
@@ -875,44 +876,33 @@ KINDS: Mapping[str, Kind] = {
     ),
     "bn_bwd_weights": Kind(
         "BN_BWD_WEIGHTS",
-        {"x": "X_DESC", "dy": "DY_DESC", "mean": "MEAN_DESC", "invstd": "INVSTD_DESC", "bn_scale": "BN_SCALE_DESC"},
-        {
-            "dbn_scale": "DBN_SCALE_DESC",
-            "dbn_bias": "DBN_BIAS_DESC",
-            "eq_dy_scale": "EQ_DY_SCALE_DESC",
-            "eq_x_scale": "EQ_X_SCALE_DESC",
-            "eq_bias": "EQ_BIAS",
-        },
+        "x dy mean invstd bn_scale -> dbn_scale dbn_bias eq_dy_scale eq_x_scale eq_bias",
         _bn_bwd_weights,
         options=_MATH_PREC,
         dtypes=dict.fromkeys(("x", "dy", "mean", "invstd", "bn_scale"), _FLOATS),
-        terms=lambda options, given, made: share(given["x"].shape, given["mean"].shape),
+        terms=lambda options, given, made: _share(given["x"].shape, given["mean"].shape),
     ),
     "concat": Kind(
         "CONCAT",
-        {"inputs": "INPUT_DESCS*"},
-        {"output": "OUTPUT_DESC"},
+        "inputs* -> output",
         _concat,
         options={"axis": Option("AXIS", INTEGER, is_required=True), "inplace_index": Option("INPLACE_INDEX", INTEGER)},
     ),
     "reshape": Kind(
         "RESHAPE",
-        {"x": "XDESC"},
-        {"y": "YDESC"},
+        "x -> y",
         _reshape,
         options={**_SHAPE, "strides": Option(""), "mode": Option("MODE", raw.cudnnBackendReshapeMode_t)},
     ),
     "transpose": Kind(
         "TRANSPOSE",
-        {"x": "XDESC"},
-        {"y": "YDESC"},
+        "x -> y",
         _transpose,
         options={"permutation": Option("PERMUTATION", is_required=True)},
     ),
     "slice": Kind(
         "SLICE",
-        {"x": "XDESC"},
-        {"y": "YDESC"},
+        "x -> y",
         _slice,
         options={
             "start": Option("START_INDICES", is_required=True),
@@ -922,8 +912,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "signal": Kind(
         "SIGNAL",
-        {"flag": "FLAGDESC", "x": "XDESC?"},
-        {"y": "YDESC"},
+        "flag x? -> y",
         lambda options, given, dtype: {"y": given["x"]} if "x" in given else {},
         options={
             "mode": Option("MODE", raw.cudnnSignalMode_t, is_required=True),
@@ -933,8 +922,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "rng": Kind(
         "RNG",
-        {"seed": "SEED", "offset": "OFFSET_DESC?"},
-        {"y": "YDESC"},
+        "seed offset? -> y",
         lambda options, given, dtype: {"y": _packed(options["shape"], dtype)},
         options=_SHAPE,
         nested="RNG",
@@ -950,28 +938,25 @@ KINDS: Mapping[str, Kind] = {
     ),
     "paged_cache_load": Kind(
         "PAGED_CACHE_LOAD",
-        {"container": "CONTAINER_DESC", "sequence": "SEQUENCE_DESC", "page_table": "PAGE_TABLE_DESC"},
-        {"y": "YDESC"},
+        "container sequence page_table -> y",
         _paged_cache_load,
         options={"shape": Option("", low=1), "strides": Option("")},
         dtypes={"sequence": _INT32, "page_table": _INT32},
         indices={
             "sequence": lambda given: (given["page_table"].shape[2] * given["container"].shape[2], 0),
-            "page_table": lambda given: (0, 0),
+            "page_table": _first,
         },
     ),
     "block_scale_quantize": Kind(
         "BLOCK_SCALE_QUANTIZE",
-        {"x": "XDESC"},
-        {"y": "YDESC", "scale": "SCALE_DESC"},
+        "x -> y scale",
         _block_scale_quantize,
         options={**_MATH_PREC, "block_size": Option("BLOCK_SIZE", low=1, is_required=True)},
         dtypes={"x": _FLOATS},
     ),
     "block_scale_dequantize": Kind(
         "BLOCK_SCALE_DEQUANTIZE",
-        {"x": "XDESC", "scale": "SCALE_DESC"},
-        {"y": "YDESC"},
+        "x scale -> y",
         _block_scale_dequantize,
         options={
             **_MATH_PREC,
@@ -981,21 +966,15 @@ KINDS: Mapping[str, Kind] = {
     ),
     "expand_band_matrix": Kind(
         "EXPAND_BAND_MATRIX",
-        {
-            "x": "XDESC",
-            "kv_token_offset": "KV_TOKEN_OFFSET_DESC?",
-            "speculative_mask": "SPECULATIVE_MASK_DESC?",
-        },
-        {"y": "YDESC"},
+        "x kv_token_offset? speculative_mask? -> y",
         _band,
         options={**_BAND_OPTIONS, **_SHAPE},
         dtypes={"kv_token_offset": _INDICES},
-        indices={"kv_token_offset": lambda given: (0, 0)},
+        indices={"kv_token_offset": _first},
     ),
     "contract_band_matrix": Kind(
         "CONTRACT_BAND_MATRIX",
-        {"x": "XDESC"},
-        {"y": "YDESC"},
+        "x -> y",
         _band,
         options={
             **_BAND_OPTIONS,
@@ -1004,14 +983,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "diagonal_band_mask": Kind(
         "DIAGONAL_BAND_MASK",
-        {
-            "x": "XDESC",
-            "b": "BDESC",
-            **_LENGTHS,
-            "left_bound": "LEFT_BOUND_DESC?",
-            "shift_right_bound": "SHIFT_RIGHT_BOUND_DESC?",
-        },
-        {"y": "YDESC"},
+        f"x b {_LENGTHS} left_bound? shift_right_bound? -> y",
         _diagonal_band_mask,
         options={"comparison_mode": Option("COMPARISON_MODE", raw.cudnnPointwiseMode_t)},
         dtypes={**_LENGTH_DTYPES, "left_bound": ("float32", "int32"), "shift_right_bound": _INT32},
@@ -1019,8 +991,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "softmax": Kind(
         "SOFTMAX",
-        {"x": "XDESC", "sink": "SINK_DESC?"},
-        {"y": "YDESC", "stats": "STATS_DESC?", "max": "MAX_DESC?", "sum_exp": "SUM_EXP_DESC?"},
+        "x sink? -> y stats? max? sum_exp?",
         _softmax,
         options={"stats_log2": Option("STATS_LOG2", FLAG)},
         dtypes={"x": _FLOATS, "sink": _FLOATS},
@@ -1029,30 +1000,12 @@ KINDS: Mapping[str, Kind] = {
     "rope_fwd": _ROPE,
     "rope_bwd": _ROPE._replace(
         descriptor="ROPE_BWD",
-        operands={"dy": "DYDESC", "freqs": "FREQSDESC"},
-        results={"dx": "DXDESC"},
+        signature="dy freqs -> dx",
     ),
     "sdpa_fwd": Kind(
         "SDPA_FWD",
-        {
-            "q": "QDESC",
-            "k": "KDESC",
-            "v": "VDESC",
-            "scale": "SCALEDESC?",
-            "block_mask": "BLOCK_MASK_DESC?",
-            "page_table_k": "PAGE_TABLE_KDESC?",
-            "page_table_v": "PAGE_TABLE_VDESC?",
-            **_LENGTHS,
-            **_DROPOUT,
-            **{name: f"{name.upper()}DESC?" for name in _QUANTIZING},
-        },
-        {
-            "o": "ODESC",
-            "stats": "STATSDESC?",
-            "dropout_rng_dump": "DROPOUT_RNG_DUMP_DESC?",
-            "amax_s": "AMAX_SDESC?",
-            "amax_o": "AMAX_ODESC?",
-        },
+        f"q k v scale? block_mask? page_table_k? page_table_v? {_LENGTHS} {_DROPOUT} {_QUANTIZING}"
+        " -> o stats? dropout_rng_dump? amax_s? amax_o?",
         _sdpa,
         options={
             "dropout_probability": Option("DROPOUT_PROBABILITY", NUMBER),
@@ -1065,27 +1018,11 @@ KINDS: Mapping[str, Kind] = {
             **_LENGTH_DTYPES,
             **_DROPOUT_DTYPES,
         },
-        indices={
-            **_LENGTH_INDICES,
-            "page_table_k": lambda given: (0, 0),
-            "page_table_v": lambda given: (0, 0),
-        },
+        indices={**_LENGTH_INDICES, **dict.fromkeys(("page_table_k", "page_table_v"), _first)},
     ),
     "sdpa_bwd": Kind(
         "SDPA_BWD",
-        {
-            "q": "QDESC",
-            "k": "KDESC",
-            "v": "VDESC",
-            "o": "ODESC",
-            "stats": "STATSDESC",
-            "scale": "SCALEDESC?",
-            "do": "DODDESC",  # sic
-            "sink": "SINK_DESC?",
-            **_LENGTHS,
-            **_DROPOUT,
-        },
-        {"dq": "DQDESC", "dk": "DKDESC", "dv": "DVDESC", "dsink": "DSINK_DESC?", "dbias": "DBIAS_DESC?"},
+        f"q k v o stats scale? do sink? {_LENGTHS} {_DROPOUT} -> dq dk dv dsink? dbias?",
         _sdpa_backward,
         options={
             "dropout_probability": Option("DROPOUT_PROBABILITY", NUMBER),
@@ -1098,14 +1035,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "moe_grouped_matmul": Kind(
         "MOE_GROUPED_MATMUL",
-        {
-            "token": "TOKEN_DESC",
-            "weight": "WEIGHT_DESC",
-            "first_token_offset": "FIRST_TOKEN_OFFSET_DESC",
-            "token_index": "TOKEN_INDEX_DESC?",
-            "token_ks": "TOKEN_KS_DESC?",
-        },
-        {"output": "OUTPUT_DESC"},
+        "token weight first_token_offset token_index? token_ks? -> output",
         _moe,
         options={
             "mode": Option("MODE", raw.cudnnMoeGroupedMatmulMode_t, raw.CUDNN_MOE_GROUPED_MATMUL_MODE_NONE),
@@ -1117,23 +1047,16 @@ KINDS: Mapping[str, Kind] = {
             **dict.fromkeys(("token", "weight"), _FACTORS),
             **dict.fromkeys(("first_token_offset", "token_index", "token_ks"), _INT32),
         },
-        indices={
-            "first_token_offset": lambda given: (0, given["token"].shape[1] // given["first_token_offset"].shape[0]),
-            "token_index": lambda given: (0, 0),
-            "token_ks": lambda given: (0, 0),
-        },
+        indices={"first_token_offset": _first_tokens, **dict.fromkeys(("token_index", "token_ks"), _first)},
     ),
     "moe_grouped_matmul_bwd": Kind(
         "MOE_GROUPED_MATMUL_BWD",
-        {"doutput": "DOUTPUT_DESC", "token": "TOKEN_DESC", "first_token_offset": "FIRST_TOKEN_OFFSET_DESC"},
-        {"dweight": "DWEIGHT_DESC"},
+        "doutput token first_token_offset -> dweight",
         _moe_backward,
         options=_MATH_PREC,
         terms=lambda options, given, made: given["token"].shape[1],
         dtypes={"first_token_offset": _INT32},
-        indices={
-            "first_token_offset": lambda given: (0, given["token"].shape[1] // given["first_token_offset"].shape[0])
-        },
+        indices={"first_token_offset": _first_tokens},
     ),
 }
 

@@ -41,8 +41,8 @@ class Operation(NamedTuple):
         return dict(self.options).get(name)
 
     @property
-    def tensors(self) -> dict[str, Uids]:
-        """The unique ids of the operands and of the results, by name."""
+    def tensors(self) -> dict[str, Any]:
+        """The unique ids of the operands and of the results, by name; a tuple of them for a list."""
         return dict((*self.operands, *self.results))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from cudnnpy import raw
 from cudnnpy._checks.option_values import error_repr
-from cudnnpy._core.layouts import TensorSpec, are_channels_last, byte_extent, channels_last_strides
+from cudnnpy._core.layouts import TensorSpec, are_channels_last, byte_extent, channels_last_strides, strides_of
 from cudnnpy._core.untrusted_json import parse_json
 from cudnnpy._launch.fill_executables import fill
 from cudnnpy._launch.steps import Executable, Step, StepSequence
@@ -171,7 +171,7 @@ class GraphProblem:
         convolutions = []
         for operation in graph.operations:
             if operation.kind.startswith("convolution"):
-                found = {name.removeprefix("d"): specs[uid] for name, uid in operation.tensors.items()}  # type: ignore[index]
+                found = {name.removeprefix("d"): specs[uid] for name, uid in operation.tensors.items()}
                 results = (found["y"], *(specs[uid] for uid in graph.outputs if specs[uid].shape == found["y"].shape))
                 convolutions += [(found["x"], found["w"], y) for y in results]
         return ProblemTraits(
@@ -258,8 +258,7 @@ def _indices(graph: OperationGraph) -> dict[int, Values]:
                     found[uid] = min(values, found.get(uid, values))
     for tensor in graph.tensors:
         if tensor.ragged:  # each sequence has the greatest length
-            assert tensor.spec.strides is not None
-            found[tensor.ragged] = Values(0, 0, is_whole=True, step=tensor.spec.strides[0])
+            found[tensor.ragged] = Values(0, 0, is_whole=True, step=strides_of(tensor.spec)[0])
     return found
 
 

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 
 from cudnnpy._checks.public_dir import complete_module
 from cudnnpy.raw import _api
-from cudnnpy.raw._consistency import version_text
-from cudnnpy.raw._functions import function
 from cudnnpy.raw._library import (
     bound,
     call,
     check,
     ctype,
     error_of,
+    function,
     function_info,
     last_error,
     load,
@@ -30,6 +29,7 @@ from cudnnpy.raw._library import (
     unchecked,
     version,
 )
+from cudnnpy.raw._library_files import version_text
 from cudnnpy.raw._unknown_names import missing
 
 if TYPE_CHECKING:

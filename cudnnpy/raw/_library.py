@@ -20,8 +20,7 @@ from cudnnpy.errors import (
 )
 from cudnnpy.raw import _api
 from cudnnpy.raw._argument_checks import refusing
-from cudnnpy.raw._consistency import check_together, own_parts, version_text
-from cudnnpy.raw._elf import examine, findable
+from cudnnpy.raw._library_files import check_together, examine, findable, own_parts, version_text
 from cudnnpy.raw._unknown_names import missing
 
 _MAJOR = 9
@@ -34,6 +33,8 @@ _lock = fork_safe_lock()
 _loaded: tuple[ctypes.CDLL, str, int] | None = None
 
 declare(__name__, "_loaded", resets=False)  # a process cannot unload it
+
+_Text = type("_Text", (str,), {"__repr__": str.__str__})  # an annotation, which is printed without quotes
 
 _SCALARS: dict[str, Any] = {
     "void": None,
@@ -400,6 +401,26 @@ def unchecked(name: str) -> Callable[..., int]:
     function: Callable[..., int] = load()[name]
     function.restype = ctypes.c_int  # type: ignore[attr-defined]
     return function
+
+
+def function(name: str) -> Callable[..., Any]:
+    """Return the function of a C name. It loads no library before it is called."""
+    from inspect import Parameter, Signature  # importing cudnnpy.raw would take a tenth longer
+
+    returns, parameters, _header, since, replacements = function_info(name)
+    made: Any = refusing(name, bound)
+    made.__name__ = made.__qualname__ = name
+    made.__module__ = "cudnnpy.raw"  # where help and pickle find it
+    notes = [f"Since cuDNN {since}."] * bool(since)
+    if replacements is not None:
+        notes.append(f"Deprecated{': use ' if replacements else ''}{' or '.join(replacements)}.")
+    made.__doc__ = f"{prototype(name)}\n\n{' '.join(notes)}".strip()
+    made.argtypes, made.restype = [ctype(kind) for _name, kind, _direction in parameters], ctype(returns)
+    made.__signature__ = Signature(
+        [Parameter(n, Parameter.POSITIONAL_ONLY, annotation=_Text(f"{d} {t}".lstrip())) for n, t, d in parameters],
+        return_annotation=_Text(returns),
+    )
+    return made  # type: ignore[no-any-return]
 
 
 @process_cache

@@ -11,12 +11,10 @@ from cudnnpy._checks.public_dir import complete_module
 from cudnnpy.reference.activation import Activation, sigmoid
 from cudnnpy.reference.attention import Attention
 from cudnnpy.reference.batch_normalization import BatchNormalization
-from cudnnpy.reference.convolution import Convolution
-from cudnnpy.reference.fused import FusedConvolution
+from cudnnpy.reference.convolution import Convolution, ConvolutionTranspose, FusedConvolution
 from cudnnpy.reference.graph import run, tolerance
 from cudnnpy.reference.pooling import Pooling
 from cudnnpy.reference.softmax import Softmax
-from cudnnpy.reference.transpose import ConvolutionTranspose
 
 __all__ = [
     "Activation",

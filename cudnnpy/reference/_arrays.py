@@ -1,17 +1,18 @@
-"""Check the caller's NumPy arrays, and round float64 results once to their dtype.
+"""Operations on NumPy arrays: check the caller's arrays, and round float64 results once to their dtype.
 
 bfloat16 and float8 are recognized by the names of their dtypes, which ml_dtypes defines; this module does not import it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cudnnpy._checks.numpy_conversions import numpy_conversion
+from cudnnpy._checks.options import Options
 
 Array: TypeAlias = NDArray[Any]
 ScalarT = TypeVar("ScalarT", bound=np.generic)
@@ -122,6 +123,14 @@ def check_written(
             raise ValueError(f"{name} must not overlap {other_name} in memory; got overlapping arrays")
 
 
+def check_results(results: Sequence[tuple[str, Array | None, Shape, str]], inputs: Mapping[str, Array | None]) -> None:
+    """Check that results, as (name, array, shape, dtype), can be written to and overlap no input and no other result."""
+    others = dict(inputs)
+    for name, array, shape, dtype in results:
+        check_written(name, array, shape, (dtype,), others)
+        others[name] = array
+
+
 def _place(array: Array) -> tuple[object, ...]:
     """Return a value that is equal for two arrays of the same elements in the same memory."""
     strides = [stride for stride, size in zip(array.strides, array.shape, strict=True) if size > 1]
@@ -186,3 +195,50 @@ def _odd_float32(values: Float64) -> NDArray[np.float32]:
     bits -= inexact & (np.abs(nearest) > np.abs(values))
     bits |= inexact
     return nearest
+
+
+# Operations
+
+
+class Arrays(dict[str, Any]):
+    """The arrays that were passed to a call, by name; `arrays[name]` is None for a missing one."""
+
+    def __missing__(self, name: str) -> None:
+        return None
+
+
+class NotInReference:
+    """A method of the device class that needs a GPU: the reference does not have the attribute."""
+
+    def __get__(self, operation: object, kind: type) -> NoReturn:
+        raise AttributeError
+
+
+class NumpyOperation(Options):
+    """An operation whose implementations compute on NumPy arrays.
+
+    A subclass inherits from this class first, and then from the class on device arrays, whose options and
+    public methods it has. Its implementations take the arrays by name and the arguments of the method, and return the results.
+    """
+
+    def _derived(self) -> dict[str, Any]:
+        """Return nothing: plans are not cached."""
+        return {}
+
+    @staticmethod
+    def _run(
+        name: str,
+        operation: NumpyOperation,
+        implementation: Callable[..., Sequence[Any]],
+        names: Sequence[str],
+        inputs: Sequence[Any],
+        outs: Sequence[Any],
+        stream: object,
+        *arguments: Any,
+    ) -> Any:
+        """Compute the result, or a tuple of the results, without warnings about floating-point numbers."""
+        passed = zip(names, (*inputs, *outs), strict=True)
+        arrays = Arrays({name: array for name, array in passed if array is not None})
+        with np.errstate(all="ignore"):
+            results = implementation(operation, arrays, *arguments)
+        return results[0] if len(results) == 1 else tuple(results)

@@ -3,7 +3,7 @@
 A function takes the options, the operands and the specs of operands and results, all by name, and returns its results by
 name (some that the operation may lack too). Operands are float64, int64 or bool arrays, and tuples of them for a list.
 Results are not rounded. "Not confirmed on a GPU" marks a meaning that neither cuDNN's documentation nor a run has settled.
-The formulas are independent of the layers' (cudnnpy.reference.Convolution, ...).
+The layers (cudnnpy.reference.Convolution, ...) compute by the same formulas.
 """
 
 from __future__ import annotations
@@ -16,66 +16,49 @@ import numpy as np
 
 from cudnnpy import raw
 from cudnnpy._core.dtypes import numpy_dtype
-from cudnnpy._core.layouts import TensorSpec, packed_strides
-from cudnnpy.graph.kinds import as_fraction, pointwise_name
+from cudnnpy._core.layouts import TensorSpec, strides_of
+from cudnnpy.graph.kinds import KINDS, as_fraction, pointwise_name
 from cudnnpy.reference._arrays import Array, Float64, Shape
+from cudnnpy.reference._geometry import Geometry
+from cudnnpy.reference._products import correlate, correlate_data, correlate_filter
 
 Options: TypeAlias = Mapping[str, Any]
 Given: TypeAlias = Mapping[str, Any]  # arrays by the names of operands
 Specs: TypeAlias = Mapping[str, Any]  # TensorSpecs by the names of operands and results
 Made: TypeAlias = dict[str, Any]
 
-# Convolutions: y[n, k, p] = sum over c, r of w[k, c, r] * x[n, c, p * stride + r * dilation - padding], by groups
+# Convolutions
 
 
-def _taps(options: Options, w: Shape, y: Shape) -> Iterator[tuple[Any, Any]]:
-    """Yield each position in a filter, and the slices of the padded x that it meets."""
-    strides, dilations = options["stride"], options["dilation"]
-    for tap in np.ndindex(*w[2:]):
-        starts = [r * d for r, d in zip(tap, dilations, strict=True)]
-        meets = [slice(a, a + (p - 1) * s + 1, s) for a, p, s in zip(starts, y[2:], strides, strict=True)]
-        is_flipped = options.get("mode") == raw.CUDNN_CONVOLUTION
-        where: Any = tuple(n - 1 - r for n, r in zip(w[2:], tap, strict=True)) if is_flipped else tap
-        yield (slice(None), slice(None), *where), (slice(None), slice(None), *meets)
+def _geometry(options: Options, x: Shape, w: Shape, y: Shape) -> Geometry:
+    padding = tuple(zip(options["pre_padding"], options["post_padding"], strict=True))
+    return Geometry(x[2:], w[2:], y[2:], padding, options["stride"], options["dilation"], x[1] // w[1])
 
 
-def _pads(options: Options) -> list[tuple[int, int]]:
-    return [(0, 0), (0, 0), *zip(options["pre_padding"], options["post_padding"], strict=True)]
+def _flipped(options: Options, w: Float64) -> Float64:
+    """Reverse a filter in mode "convolution"; the products cross-correlate."""
+    return np.flip(w, tuple(range(2, w.ndim))) if options.get("mode") == raw.CUDNN_CONVOLUTION else w
 
 
 def convolution_forward(options: Options, given: Given, specs: Specs) -> Made:
     """Return y (N, K, P...), alpha * the convolution of x (N, C, D...) with w (K, C / groups, R...)."""
-    x, w, shape = np.pad(given["x"], _pads(options)), given["w"], specs["y"].shape
-    groups = x.shape[1] // w.shape[1]
-    y = np.zeros((shape[0], groups, shape[1] // groups, math.prod(shape[2:])))
-    for where, meets in _taps(options, w.shape, shape):
-        part = x[meets].reshape(shape[0], groups, w.shape[1], y.shape[-1])
-        y += w[where].reshape(groups, y.shape[2], w.shape[1]) @ part
-    return {"y": options.get("alpha", 1.0) * y.reshape(shape)}
+    x, w, y = given["x"], given["w"], specs["y"].shape
+    product = correlate(x, _flipped(options, w), _geometry(options, x.shape, w.shape, y))
+    return {"y": options.get("alpha", 1.0) * product}
 
 
 def convolution_backward_data(options: Options, given: Given, specs: Specs) -> Made:
     """Return dx (N, C, D...) = alpha * the sum over y of dy (N, K, P...) * dy/dx, for w (K, C / groups, R...)."""
-    dy, w, shape, pads = given["dy"], given["w"], specs["dx"].shape, _pads(options)
-    groups = shape[1] // w.shape[1]
-    padded = np.zeros([n + before + after for n, (before, after) in zip(shape, pads, strict=True)])
-    rows = dy.reshape(dy.shape[0], groups, dy.shape[1] // groups, math.prod(dy.shape[2:]))
-    for where, meets in _taps(options, w.shape, dy.shape):
-        tap = w[where].reshape(groups, rows.shape[2], w.shape[1]).transpose(0, 2, 1)
-        padded[meets] += (tap @ rows).reshape(padded[meets].shape)
-    inner = tuple(slice(before, before + n) for n, (before, _) in zip(shape, pads, strict=True))
-    return {"dx": options.get("alpha", 1.0) * padded[inner]}
+    dy, w, x = given["dy"], given["w"], specs["dx"].shape
+    product = correlate_data(dy, _flipped(options, w), _geometry(options, x, w.shape, dy.shape))
+    return {"dx": options.get("alpha", 1.0) * product}
 
 
 def convolution_backward_filter(options: Options, given: Given, specs: Specs) -> Made:
     """Return dw (K, C / groups, R...) = alpha * the sum over y of dy (N, K, P...) * dy/dw, for x (N, C, D...)."""
-    dy, x, shape = given["dy"], np.pad(given["x"], _pads(options)), specs["dw"].shape
-    groups, positions = x.shape[1] // shape[1], math.prod(dy.shape[2:])
-    rows, dw = dy.reshape(dy.shape[0], groups, dy.shape[1] // groups, positions), np.zeros(shape)
-    for where, meets in _taps(options, shape, dy.shape):
-        part = x[meets].reshape(x.shape[0], groups, shape[1], positions).transpose(0, 1, 3, 2)
-        dw[where] = (rows @ part).sum(0).reshape(shape[:2])
-    return {"dw": options.get("alpha", 1.0) * dw}
+    dy, x, w = given["dy"], given["x"], specs["dw"].shape
+    product = correlate_filter(dy, x, _geometry(options, x.shape, w, dy.shape))
+    return {"dw": options.get("alpha", 1.0) * _flipped(options, product)}
 
 
 # Elementwise operations
@@ -99,7 +82,7 @@ def _relu(x: Float64, o: Options) -> Float64:
 
 def _relu_slope(x: Float64, o: Options) -> Float64:
     below = np.where(x > o.get("relu_lower_clip", 0.0), 1.0, o.get("relu_lower_clip_slope", 0.0))
-    return np.where(x < o.get("relu_upper_clip", math.inf), below, 0.0)
+    return np.where(x >= o.get("relu_upper_clip", math.nan), 0.0, below)  # without a clip also for infinity
 
 
 def _swish_slope(x: Float64, o: Options) -> Any:
@@ -213,14 +196,14 @@ _REDUCTIONS: Mapping[int, Callable[[Float64, Shape], Float64]] = {
     raw.CUDNN_REDUCE_TENSOR_MIN: lambda x, axes: x.min(axes, keepdims=True, initial=np.inf),
     raw.CUDNN_REDUCE_TENSOR_MAX: lambda x, axes: x.max(axes, keepdims=True, initial=-np.inf),
     raw.CUDNN_REDUCE_TENSOR_AMAX: lambda x, axes: np.abs(x).max(axes, keepdims=True, initial=0.0),
-    raw.CUDNN_REDUCE_TENSOR_AVG: lambda x, axes: _mean(x, axes),
+    raw.CUDNN_REDUCE_TENSOR_AVG: lambda x, axes: mean_of(x, axes),
     raw.CUDNN_REDUCE_TENSOR_NORM1: lambda x, axes: np.abs(x).sum(axes, keepdims=True),
     raw.CUDNN_REDUCE_TENSOR_NORM2: lambda x, axes: np.sqrt(np.square(x).sum(axes, keepdims=True)),
     raw.CUDNN_REDUCE_TENSOR_MUL_NO_ZEROS: lambda x, axes: np.where(x == 0, 1.0, x).prod(axes, keepdims=True),
 }
 
 
-def _mean(x: Float64, axes: Shape) -> Any:
+def mean_of(x: Float64, axes: Shape) -> Any:
     """Return the mean over axes, which remain with size 1; NaN of no elements."""
     return x.sum(axes, keepdims=True) / np.float64(math.prod(x.shape[axis] for axis in axes))
 
@@ -239,7 +222,7 @@ def reduction(options: Options, given: Given, specs: Specs) -> Made:
     return {"y": _REDUCTIONS[options["op"]](groups, tuple(range(1, groups.ndim, 2))).reshape(shape)}
 
 
-def _repeated(x: Array, shape: Shape) -> Array:
+def repeated(x: Array, shape: Shape) -> Array:
     """Return x with each axis but the last two repeated to a shape: element i of it is element i // repeats of x."""
     for axis, size in enumerate(shape):
         x = x if x.shape[axis] == size else np.repeat(x, size // max(x.shape[axis], 1), axis)
@@ -258,7 +241,7 @@ def matmul(options: Options, given: Given, specs: Specs) -> Made:
     m, n, k = (np.inf if one is None else one.reshape(-1, *(1,) * (len(shape) - 1)) for one in valid)
     a = np.where(np.arange(a.shape[-1]) < k, a, 0.0)
     b = np.where(np.arange(b.shape[-2])[:, None] < k, b, 0.0)
-    c = _repeated(a, shape[:-2]) @ _repeated(b, shape[:-2])
+    c = repeated(a, shape[:-2]) @ repeated(b, shape[:-2])
     inside = (np.arange(shape[-2])[:, None] < m) & (np.arange(shape[-1]) < n)
     return {"c": np.where(inside, c, options.get("padding_value", 0.0))}
 
@@ -385,8 +368,8 @@ def norm_forward(options: Options, given: Given, specs: Specs) -> Made:
     x, scale, mode, bias = given["x"], given["scale"], options["mode"], given.get("bias")
     axes = _normalized_axes(mode, x.shape, scale.shape)
     old = [given.get(f"input_running_{name}") for name in ("mean", "var")]
-    mean = np.zeros_like(_mean(x, axes)) if mode == raw.CUDNN_RMS_NORM else _mean(x, axes)
-    variance = _mean(np.square(x - mean), axes)
+    mean = np.zeros_like(mean_of(x, axes)) if mode == raw.CUDNN_RMS_NORM else mean_of(x, axes)
+    variance = mean_of(np.square(x - mean), axes)
     made: Made = {}
     if old[0] is not None:
         if "exp_avg_factor" in given:
@@ -413,7 +396,7 @@ def norm_backward(options: Options, given: Given, specs: Specs) -> Made:
     axes, is_centered = _normalized_axes(mode, x.shape, scale.shape), mode != raw.CUDNN_RMS_NORM
     normalized = (x - (given["mean"] if is_centered else 0.0)) * inverse
     g = dy * scale
-    dx = inverse * (g - normalized * _mean(g * normalized, axes) - (_mean(g, axes) if is_centered else 0.0))
+    dx = inverse * (g - normalized * mean_of(g * normalized, axes) - (mean_of(g, axes) if is_centered else 0.0))
     others = tuple(axis for axis, size in enumerate(scale.shape) if size == 1)
     return {
         "dx": dx,
@@ -481,13 +464,9 @@ def concat(options: Options, given: Given, specs: Specs) -> Made:
     return {"output": np.concatenate(given["inputs"], options["axis"])}
 
 
-def _strides(spec: TensorSpec) -> tuple[int, ...]:
-    return packed_strides(spec.shape) if spec.strides is None else spec.strides
-
-
 def _offsets(spec: TensorSpec) -> Array:
     """Return the place in memory of each element, in elements."""
-    strides = _strides(spec)
+    strides = strides_of(spec)
     places = np.zeros(spec.shape, np.int64)
     for axis, (size, stride) in enumerate(zip(spec.shape, strides, strict=True)):
         places += np.arange(size).reshape([-1 if a == axis else 1 for a in range(len(spec.shape))]) * stride
@@ -541,7 +520,7 @@ def paged_cache_load(options: Options, given: Given, specs: Specs) -> Made:
     if its last size is not D, or if S = D and its strides are those of the transpose.
     """
     spec, width = specs["y"], given["container"].shape[3]
-    strides = _strides(spec)
+    strides = strides_of(spec)
     is_transposed = spec.shape[3] != width or (spec.shape[2] == width and strides[2] < strides[3])
     y = _paged(given["container"], given["page_table"], spec.shape[3 if is_transposed else 2])
     y = np.where(np.arange(y.shape[2])[:, None] < given["sequence"].reshape(-1, 1, 1, 1), y, 0.0)
@@ -614,13 +593,14 @@ def block_scale_dequantize(options: Options, given: Given, specs: Specs) -> Made
 # Band matrices: column j of row r in compact form is column r - lower_bandwidth + j of the matrix. Not confirmed on a GPU.
 
 
-def _band(options: Options, rank: int, rows: int, width: int) -> tuple[int, Array]:
-    """Return the axis of the columns, and the column of the matrix for each row and each place of the band."""
+def _band(options: Options, rank: int, rows: int, width: int) -> tuple[Any, Array]:
+    """Return the index of the rows, and the column of the matrix for each row and each place of the band."""
     lower = options["lower_bandwidth"]
     if options["axis"] != rank - 1:
         raise ValueError(f"axis must be the last, {rank - 1}, for the reference; got {options['axis']}")
-    columns = np.arange(rows)[:, None] - lower + np.arange(lower + options["upper_bandwidth"] + 1)
-    return options["axis"] % rank, np.where((columns >= 0) & (columns < width), columns, width)
+    number = np.arange(rows)[:, None]
+    columns = number - lower + np.arange(lower + options["upper_bandwidth"] + 1)
+    return number, np.where((columns >= 0) & (columns < width), columns, width)
 
 
 def expand_band_matrix(options: Options, given: Given, specs: Specs) -> Made:
@@ -633,11 +613,10 @@ def expand_band_matrix(options: Options, given: Given, specs: Specs) -> Made:
             f"{unknown[0]} must be left out for the reference, since cuDNN does not document it; got a tensor"
         )
     shape, x = specs["y"].shape, given["x"]
-    axis, columns = _band(options, x.ndim, x.shape[options["axis"] % x.ndim - 1], shape[options["axis"]])
-    x, target = np.moveaxis(x, axis, -1), np.moveaxis(np.empty(shape), axis, -1).shape
-    y = np.full((*target[:-1], target[-1] + 1), options.get("pad_value", 0.0))
-    y[..., np.arange(columns.shape[0])[:, None], columns] = x
-    return {"y": np.moveaxis(y[..., :-1], -1, axis)}
+    rows, columns = _band(options, x.ndim, x.shape[-2], shape[-1])
+    y = np.full((*shape[:-1], shape[-1] + 1), options.get("pad_value", 0.0))
+    y[..., rows, columns] = x
+    return {"y": y[..., :-1]}
 
 
 def contract_band_matrix(options: Options, given: Given, specs: Specs) -> Made:
@@ -647,12 +626,10 @@ def contract_band_matrix(options: Options, given: Given, specs: Specs) -> Made:
     pad_value. Not confirmed on a GPU.
     """
     x = given["x"]
-    axis = options["axis"] % x.ndim
-    width = min(x.shape[axis], options.get("max_token_value", x.shape[axis]))
-    axis, columns = _band(options, x.ndim, x.shape[axis - 1], width)
-    moved = np.moveaxis(x, axis, -1)[..., :width]
-    padded = np.concatenate([moved, np.full((*moved.shape[:-1], 1), options.get("pad_value", 0.0))], -1)
-    return {"y": np.moveaxis(padded[..., np.arange(columns.shape[0])[:, None], columns], -1, axis)}
+    width = min(x.shape[-1], options.get("max_token_value", x.shape[-1]))
+    rows, columns = _band(options, x.ndim, x.shape[-2], width)
+    padded = np.concatenate([x[..., :width], np.full((*x.shape[:-1], 1), options.get("pad_value", 0.0))], -1)
+    return {"y": padded[..., rows, columns]}
 
 
 # Attention
@@ -743,7 +720,7 @@ def _scores(given: Given, specs: Specs) -> tuple[Float64, Float64, Float64, Floa
     if "page_table_v" in given:
         v = _paged(v, given["page_table_v"], given["page_table_v"].shape[2] * v.shape[2])
     length = min(k.shape[2], v.shape[2])
-    k, v = (_repeated(one[:, :, :length], q.shape[:2]) for one in (k, v))
+    k, v = (repeated(one[:, :, :length], q.shape[:2]) for one in (k, v))
     scores = q @ k.transpose(0, 1, 3, 2) * given.get("scale", 1.0)
     inside_q, inside_kv = (_lengths(given, side) for side in ("q", "kv"))
     if inside_kv is not None:
@@ -812,8 +789,8 @@ def sdpa_bwd(options: Options, given: Given, specs: Specs) -> Made:
     ds = weights * (do @ v.transpose(0, 1, 3, 2) - total)
     made = {
         "dq": scale * ds @ k,
-        "dk": _grouped(scale * ds.transpose(0, 1, 3, 2) @ q, specs["k"].shape),
-        "dv": _grouped(weights.transpose(0, 1, 3, 2) @ do, specs["v"].shape),
+        "dk": grouped(scale * ds.transpose(0, 1, 3, 2) @ q, specs["k"].shape),
+        "dv": grouped(weights.transpose(0, 1, 3, 2) @ do, specs["v"].shape),
     }
     if "sink" in given:
         made["dsink"] = -np.where(rows, np.exp(given["sink"] - stats) * total, 0.0).sum((0, 2), keepdims=True)
@@ -823,7 +800,7 @@ def sdpa_bwd(options: Options, given: Given, specs: Specs) -> Made:
     return made
 
 
-def _grouped(gradient: Float64, shape: Shape) -> Float64:
+def grouped(gradient: Float64, shape: Shape) -> Float64:
     """Return the sums over the heads that share one head of a shape (B, H_k, S, D)."""
     batch, heads, *rest = gradient.shape
     return np.asarray(gradient.reshape(batch, shape[1], heads // max(shape[1], 1), *rest).sum(2))
@@ -869,39 +846,5 @@ def moe_grouped_matmul_bwd(options: Options, given: Given, specs: Specs) -> Made
 
 
 FUNCTIONS: Mapping[str, Callable[[Options, Given, Specs], Made]] = {
-    one.__name__.rstrip("_"): one
-    for one in (
-        convolution_forward,
-        convolution_backward_data,
-        convolution_backward_filter,
-        pointwise,
-        reduction,
-        matmul,
-        resample_fwd,
-        resample_bwd,
-        norm_forward,
-        norm_backward,
-        gen_stats,
-        bn_finalize,
-        bn_bwd_weights,
-        concat,
-        reshape,
-        transpose,
-        slice_,
-        signal,
-        rng,
-        paged_cache_load,
-        block_scale_quantize,
-        block_scale_dequantize,
-        expand_band_matrix,
-        contract_band_matrix,
-        diagonal_band_mask,
-        softmax,
-        rope_fwd,
-        rope_bwd,
-        sdpa_fwd,
-        sdpa_bwd,
-        moe_grouped_matmul,
-        moe_grouped_matmul_bwd,
-    )
+    kind: globals().get(kind) or globals()[f"{kind}_"] for kind in KINDS
 }

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cudnnpy import raw
 from cudnnpy._checks.call_arguments import check_scales
 from cudnnpy._layers import activation as device
 from cudnnpy.reference import _arrays
-from cudnnpy.reference._arrays import Array, Float64, ScalarT
-from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation
+from cudnnpy.reference._arrays import Array, Arrays, Float64, NumpyOperation, ScalarT
+from cudnnpy.reference._kinds import pointwise
 
 
 def sigmoid(x: NDArray[ScalarT], out: Array | None = None, alpha: float = 1.0, beta: float = 0.0) -> Array:
@@ -46,7 +48,7 @@ def sigmoid(x: NDArray[ScalarT], out: Array | None = None, alpha: float = 1.0, b
     alpha, beta = check_scales(alpha, beta, out=out)
     _arrays.check_out(out, x.shape, _arrays.FLOATS)
     with np.errstate(all="ignore"):
-        return _arrays.store_scaled(_sigmoid(x.astype(np.float64)), x.dtype, out, alpha, beta)
+        return _arrays.store_scaled(_forward("sigmoid", x.astype(np.float64)), x.dtype, out, alpha, beta)
 
 
 class Activation(NumpyOperation, device.Activation):
@@ -56,7 +58,8 @@ class Activation(NumpyOperation, device.Activation):
         x, out = _arrays.check_tensor("x", arrays["x"], empty="any"), arrays["out"]
         alpha, beta = check_scales(alpha, beta, out=out)
         _arrays.check_out(out, x.shape, (x.dtype.name,), in_place=("x",), x=x)
-        values = FUNCTIONS[self.mode](x.astype(np.float64), self.coefficient)
+        activation = ACTIVATIONS.get(self.mode) or partial(_forward, self.mode)
+        values = activation(x.astype(np.float64), self.coefficient)
         return [_arrays.store_scaled(values, x.dtype, out, alpha, beta)]
 
     def _backward(self, arrays: Arrays, alpha: float, beta: float) -> list[Array]:
@@ -64,44 +67,35 @@ class Activation(NumpyOperation, device.Activation):
         x, y = (_arrays.check_like(name, arrays[name], "dy", dy) for name in ("x", "y"))
         alpha, beta = check_scales(alpha, beta, out=out)
         _arrays.check_out(out, dy.shape, (dy.dtype.name,), in_place=("dy",), dy=dy, x=x, y=y)
-        read = (y if self.mode in FROM_RESULT else x).astype(np.float64)
-        values = GRADIENTS[self.mode](dy.astype(np.float64), read, self.coefficient)
+        values = dy.astype(np.float64)
+        if self.mode in _OF_RESULT:
+            values *= _OF_RESULT[self.mode](y.astype(np.float64))
+        else:
+            values = _pointwise(self.mode, "bwd", self.coefficient, dy=values, x=x.astype(np.float64))
         return [_arrays.store_scaled(values, dy.dtype, out, alpha, beta)]
 
 
-def _sigmoid(x: Float64, c: float = 1.0) -> Float64:
-    small = np.exp(-np.abs(x))  # at most 1, so it cannot overflow
-    return np.asarray(np.where(x >= 0, 1.0, small) / (1.0 + small))
+def _pointwise(mode: str, end: str, coefficient: float, **given: Float64) -> Float64:
+    """Return the elementwise operation of graphs for a mode, "fwd" or "bwd", with its coefficient."""
+    number = raw.cudnnPointwiseMode_t[f"CUDNN_POINTWISE_{mode.removeprefix('clipped_')}_{end}".upper()]
+    (made,) = pointwise({"mode": number, _COEFFICIENTS.get(mode, ""): coefficient}, given, {}).values()
+    return np.asarray(made)
 
 
-def _swish_gradient(dy: Float64, x: Float64, c: float) -> Float64:
-    small = np.exp(-np.abs(c * x))
-    # sigmoid' is small / (1 + small) ** 2: sigmoid * (1 - sigmoid) would lose digits to cancellation.
-    return dy * (_sigmoid(c * x) + c * x * small / (1.0 + small) ** 2)
+def _forward(mode: str, x: Float64, coefficient: float = 1.0) -> Float64:
+    return _pointwise(mode, "fwd", coefficient, x=x)
 
 
-# Activations as functions of x and the coefficient. Convolutions apply the ones in ACTIVATIONS, with coefficient 1.
+# The coefficients of modes among the options of elementwise operations
+_COEFFICIENTS = {"elu": "elu_alpha", "swish": "swish_beta", "clipped_relu": "relu_upper_clip"}
+# Activations as functions of x and the coefficient. Convolutions apply these, with coefficient 1.
 ACTIVATIONS: dict[str, Callable[..., Float64]] = {
-    "identity": lambda x, c=1.0: x,
-    "relu": lambda x, c=1.0: np.maximum(x, 0.0),
-    "sigmoid": _sigmoid,
-    "tanh": lambda x, c=1.0: np.tanh(x),
-    "elu": lambda x, c=1.0: np.where(x > 0, x, c * np.expm1(x)),
-    "swish": lambda x, c=1.0: x * _sigmoid(c * x),
+    "identity": lambda x, coefficient=1.0: x,
+    **{mode: partial(_forward, mode) for mode in ("relu", "sigmoid", "tanh", "elu", "swish")},
 }
-FUNCTIONS: dict[str, Callable[[Float64, float], Float64]] = {
-    **ACTIVATIONS,
-    "clipped_relu": lambda x, c: np.minimum(np.maximum(x, 0.0), c),
-}
-
-# Gradients with respect to x as functions of dy, x (y for the modes in FROM_RESULT) and the coefficient.
-FROM_RESULT = ("sigmoid", "tanh")
-GRADIENTS: dict[str, Callable[[Float64, Float64, float], Float64]] = {
-    "sigmoid": lambda dy, y, c: dy * y * (1.0 - y),
-    "relu": lambda dy, x, c: np.where(x > 0, dy, 0.0),
-    "tanh": lambda dy, y, c: dy * (1.0 - y) * (1.0 + y),
-    "clipped_relu": lambda dy, x, c: np.where((x > 0) & (x < c), dy, 0.0),
-    "elu": lambda dy, x, c: np.where(x > 0, dy, dy * c * np.exp(x)),
-    "identity": lambda dy, x, c: dy,
-    "swish": _swish_gradient,
+# Derivatives as functions of the result, which cuDNN reads for these modes
+_OF_RESULT: dict[str, Callable[[Float64], Float64]] = {
+    "sigmoid": lambda y: y * (1.0 - y),
+    "tanh": lambda y: (1.0 - y) * (1.0 + y),
+    "identity": np.ones_like,
 }

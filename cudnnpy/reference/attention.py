@@ -20,8 +20,8 @@ from cudnnpy._layers.attention import (
     sizes_of,
 )
 from cudnnpy.reference import _arrays
-from cudnnpy.reference._arrays import Array, Float64
-from cudnnpy.reference._numpy_operation import Arrays, NotInReference, NumpyOperation
+from cudnnpy.reference._arrays import Array, Arrays, Float64, NotInReference, NumpyOperation
+from cudnnpy.reference._kinds import grouped, repeated, softmax
 
 _RANK = (4,)
 
@@ -32,21 +32,16 @@ class Attention(NumpyOperation, device.Attention):
 
     def _forward(self, arrays: Arrays, statistics: bool, *longest: int | None) -> list[Array]:
         sizes, given = self._checked(arrays, longest)
-        self._check_results(arrays, {"out": sizes.shapes["out"]}, given, given["q"].dtype.name)
+        self._check_results(arrays, sizes, given, "out")
         if statistics:
             shape = sizes.shapes["statistics"]
             _arrays.check_written("statistics", arrays["statistics"], shape, ("float32",), given)
         values = self._in_float64(given, sizes)
-        scores = self._scores(values, sizes)
-        largest = np.max(scores, 3, keepdims=True, initial=-np.inf)
-        largest = np.where(np.isneginf(largest), 0.0, largest)  # of a query without any key
-        powers = np.exp(scores - largest)
-        total = powers.sum(3, keepdims=True)
-        weights = np.where(total == 0, 0.0, powers / total)
-        out = self._kept(weights, values) @ _repeated(values["v"], sizes.heads)
+        made = softmax({}, {"x": self._scores(values, sizes)}, {})
+        out = self._kept(made["y"], values) @ repeated(values["v"], values["q"].shape[:2])
         results = [_arrays.store(self._as_result("out", out, sizes, given), given["q"].dtype, arrays["out"])]
         if statistics:
-            results.append(_arrays.store(largest + np.log(total), np.dtype("float32"), arrays["statistics"]))
+            results.append(_arrays.store(made["stats"], np.dtype("float32"), arrays["statistics"]))
         return results
 
     def _backward(self, arrays: Arrays, dbias: bool, *longest: int | None) -> list[Array]:
@@ -61,19 +56,19 @@ class Attention(NumpyOperation, device.Attention):
             if array.shape != expected:
                 raise ValueError(f"{name} must have shape {expected}; got shape {array.shape}")
             given[name] = array
-        self._check_results(arrays, {name: sizes.shapes[name] for name in ("dq", "dk", "dv")}, given, q.dtype.name)
+        self._check_results(arrays, sizes, given, "dq", "dk", "dv")
         values = self._in_float64(given, sizes)
         scores = self._scores(values, sizes)
         weights = np.where(np.isneginf(scores), 0.0, np.exp(scores - values["statistics"]))
-        k, v = (_repeated(values[name], sizes.heads) for name in "kv")
+        k, v = (repeated(values[name], values["q"].shape[:2]) for name in "kv")
         dout, out = values["dout"], values["out"]
         of_weights = self._kept(dout @ v.swapaxes(2, 3), values)
         of_scores = weights * (of_weights - (dout * out).sum(3, keepdims=True))
         scale = self._scale(sizes)
         gradients = {
             "dq": scale * of_scores @ k,
-            "dk": _of_heads(scale * of_scores.swapaxes(2, 3) @ values["q"], sizes),
-            "dv": _of_heads(self._kept(weights, values).swapaxes(2, 3) @ dout, sizes),
+            "dk": grouped(scale * of_scores.swapaxes(2, 3) @ values["q"], values["k"].shape),
+            "dv": grouped(self._kept(weights, values).swapaxes(2, 3) @ dout, values["v"].shape),
         }
         results = [
             _arrays.store(self._as_result(name, gradient, sizes, given), q.dtype, arrays[name])
@@ -117,14 +112,10 @@ class Attention(NumpyOperation, device.Attention):
                 raise ValueError(f"mask must have shape {sizes.scores}; got shape {given['mask'].shape}")
         return sizes, given
 
-    def _check_results(
-        self, arrays: Arrays, shapes: dict[str, tuple[int, ...]], given: dict[str, Array], dtype: str
-    ) -> None:
-        others = dict(given)
-        for name, shape in shapes.items():
-            _arrays.check_written(name, arrays[name], in_layout(shape, self.layout), (dtype,), others)
-            if arrays[name] is not None:
-                others[name] = arrays[name]
+    def _check_results(self, arrays: Arrays, sizes: Sizes, given: dict[str, Array], *names: str) -> None:
+        shapes, dtype = (in_layout(sizes.shapes[name], self.layout) for name in names), given["q"].dtype.name
+        results = [(name, arrays[name], shape, dtype) for name, shape in zip(names, shapes, strict=True)]
+        _arrays.check_results(results, given)
 
     def _in_float64(self, given: dict[str, Array], sizes: Sizes) -> dict[str, Float64]:
         """Return the arrays in float64, with the axes BHSD. Packed sequences are padded with zeros."""
@@ -157,7 +148,7 @@ class Attention(NumpyOperation, device.Attention):
 
     def _scores(self, values: dict[str, Float64], sizes: Sizes) -> Float64:
         """Return the scores; masked ones are -infinity."""
-        scores = self._scale(sizes) * values["q"] @ _repeated(values["k"], sizes.heads).swapaxes(2, 3)
+        scores = self._scale(sizes) * values["q"] @ repeated(values["k"], values["q"].shape[:2]).swapaxes(2, 3)
         if "bias" in values:
             scores = scores + values["bias"]
             scores = np.where(scores < LEAST, -np.inf, scores)
@@ -212,15 +203,3 @@ def _out_of_pages(container: Float64, table: Array) -> Float64:
     pages = table[:, 0, :, 0]
     _, heads, _, size = container.shape
     return container[pages].swapaxes(1, 2).reshape(len(pages), heads, -1, size)
-
-
-def _repeated(array: Float64, heads: int) -> Float64:
-    """Return an array of k or v with each head repeated for the heads of q that share it."""
-    return np.repeat(array, heads // max(array.shape[1], 1), 1)
-
-
-def _of_heads(gradient: Float64, sizes: Sizes) -> Float64:
-    """Return the sum of a gradient over the heads that share a head of k and v."""
-    batch, _, *rest = gradient.shape
-    total: Float64 = gradient.reshape(batch, sizes.kv_heads, sizes.heads // max(sizes.kv_heads, 1), *rest).sum(2)
-    return total

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import compress
 
 import numpy as np
 
+from cudnnpy import raw
 from cudnnpy._checks.call_arguments import check_activation, check_scales
 from cudnnpy._checks.option_values import check_number
 from cudnnpy._layers import batch_normalization as device
@@ -19,9 +21,8 @@ from cudnnpy._layers.batch_normalization import (
     statistics_dtype,
 )
 from cudnnpy.reference import _arrays, _geometry
-from cudnnpy.reference._arrays import Array, Float64, Shape
-from cudnnpy.reference._moments import check_dtypes_of_parameters, check_parameter, check_results, gradient, moments
-from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation
+from cudnnpy.reference._arrays import Array, Arrays, Float64, NumpyOperation, Shape
+from cudnnpy.reference._kinds import mean_of, norm_backward
 
 RANKS = (2, 3, 4, 5)
 
@@ -42,13 +43,12 @@ class BatchNormalization(NumpyOperation, device.BatchNormalization):
             raise ValueError(f"alpha and beta must be 1 and 0 with an activation; got {alpha} and {beta}")
         results = [("out", out, x.shape, x.dtype.name)]
         results += [(name, arrays[name], shape, arrays[name].dtype.name) for name in RUNNING if with_running]
-        check_results(results, {name: arrays[name] for name in ("x", "scale", "bias")})
+        _arrays.check_results(results, {name: arrays[name] for name in ("x", "scale", "bias")})
         if not x.size:  # the running statistics are unchanged
             result = _arrays.store(np.zeros(x.shape), x.dtype, out)
             return [result, np.zeros(shape, dtype), np.full(shape, np.nan, dtype)]
         x64 = self._float64(x)
-        mean, variance = moments(x64, self._axes(x))
-        inverse = 1 / np.sqrt(variance + self.epsilon)
+        mean, variance, inverse = self._moments(x64)
         y = self._affine((x64 - mean) * inverse, x, arrays["scale"], arrays["bias"])
         y = y if activation is None else np.maximum(y, 0.0)
         result = _arrays.store_scaled(_arrays.in_layout(y, self.layout), x.dtype, out, alpha, beta)
@@ -63,7 +63,7 @@ class BatchNormalization(NumpyOperation, device.BatchNormalization):
         self._check_parameters(x, shape, arrays, "scale", "bias", "mean", "variance")
         out = arrays["out"]
         alpha, beta = check_scales(alpha, beta, out=out)
-        check_results([("out", out, x.shape, x.dtype.name)], {n: a for n, a in arrays.items() if n != "out"})
+        _arrays.check_results([("out", out, x.shape, x.dtype.name)], {n: a for n, a in arrays.items() if n != "out"})
         if not x.size:
             return [_arrays.store(np.zeros(x.shape), x.dtype, out)]
         inverse = 1 / np.sqrt(self._spread(arrays["variance"], x) + self.epsilon)
@@ -79,7 +79,7 @@ class BatchNormalization(NumpyOperation, device.BatchNormalization):
         is_saved, scale, out = check_both_or_neither(arrays, *SAVED), arrays["scale"], arrays["out"]
         self._check_parameters(x, shape, arrays, "scale")
         for name in SAVED if is_saved else ():
-            check_parameter(name, arrays[name], shape, (statistics_dtype(x.dtype.name),), self._meaning)
+            _check_parameter(name, arrays[name], shape, (statistics_dtype(x.dtype.name),), self._meaning)
         alpha, beta = check_scales(alpha, beta, out=out)
         outs = {name: arrays[name] for name in compress(GRADIENTS, (scale is not None, with_bias))}
         factors = check_scales(parameter_alpha, parameter_beta, prefix="parameter_", **outs)
@@ -88,7 +88,7 @@ class BatchNormalization(NumpyOperation, device.BatchNormalization):
             self._check_parameters(x, shape, arrays, "out_bias")
             dtype = arrays["out_bias"].dtype
         results = [("out", out, x.shape, x.dtype.name), *((n, a, shape, dtype.name) for n, a in outs.items())]
-        check_results(results, {name: arrays[name] for name in ("dy", "x", "scale", *SAVED)})
+        _arrays.check_results(results, {name: arrays[name] for name in ("dy", "x", "scale", *SAVED)})
         dx, *gradients = self._gradients(dy, x, shape, arrays)
         found = dict(zip(GRADIENTS, gradients, strict=True))
         made = [_arrays.store_scaled(found[name], dtype, array, *factors) for name, array in outs.items()]
@@ -98,17 +98,15 @@ class BatchNormalization(NumpyOperation, device.BatchNormalization):
         """Return the gradients with respect to x, scale and bias in float64, in the layouts of x and the parameters."""
         if not x.size:
             return np.zeros(x.shape), np.zeros(shape), np.zeros(shape)
-        axes = self._axes(x)
         dy64, x64 = self._float64(dy), self._float64(x)
         if SAVED[0] in arrays:
             mean, inverse = (self._spread(arrays[name], x) for name in SAVED)
         else:
-            mean, variance = moments(x64, axes)
-            inverse = 1 / np.sqrt(variance + self.epsilon)
-        normalized = (x64 - mean) * inverse
-        dx = gradient(self._affine(dy64, x, arrays["scale"]), normalized, inverse, axes)
-        dscale = (dy64 * normalized).sum(axis=axes, keepdims=True)
-        dbias = dy64.sum(axis=axes, keepdims=True)
+            mean, _, inverse = self._moments(x64)
+        scale = np.ones_like(inverse) if arrays["scale"] is None else self._spread(arrays["scale"], x)
+        given = {"dy": dy64, "x": x64, "scale": scale, "mean": mean, "inv_variance": inverse}
+        made = norm_backward({"mode": raw.CUDNN_BATCH_NORM}, given, {})
+        dx, dscale, dbias = (made[name] for name in ("dx", "dscale", "dbias"))
         return _arrays.in_layout(dx, self.layout), self._parameter(dscale, shape), self._parameter(dbias, shape)
 
     def _checked_input(self, array: object) -> tuple[Array, Shape]:
@@ -131,14 +129,18 @@ class BatchNormalization(NumpyOperation, device.BatchNormalization):
         """Check the types, dtypes and shapes of parameters. Only mean and variance are required."""
         for name in names:
             if name in arrays or name in ("mean", "variance"):
-                check_parameter(name, arrays[name], shape, parameter_dtypes(x.dtype.name), self._meaning)
-        check_dtypes_of_parameters(arrays)
+                _check_parameter(name, arrays[name], shape, parameter_dtypes(x.dtype.name), self._meaning)
+        if "scale" in arrays and "bias" in arrays:
+            _arrays.check_same_dtype("bias", arrays["bias"], "scale", arrays["scale"])
         if self.mode == "spatial":
             check_channels(arrays, shape[0])
 
-    def _axes(self, x: Array) -> Shape:
-        """The axes of x, channels first, over which its mean is computed."""
-        return (0,) if self.mode == "per_activation" else (0, *range(2, x.ndim))
+    def _moments(self, x: Float64) -> tuple[Float64, Float64, Float64]:
+        """Return the mean, the biased variance and the inverse of the deviation; x is channels first."""
+        axes = (0,) if self.mode == "per_activation" else (0, *range(2, x.ndim))
+        mean = mean_of(x, axes)
+        variance = mean_of(np.square(x - mean), axes)
+        return mean, variance, 1 / np.sqrt(variance + self.epsilon)
 
     def _float64(self, array: Array) -> Float64:
         return np.asarray(_arrays.channels_first(array, self.layout), np.float64)
@@ -147,7 +149,7 @@ class BatchNormalization(NumpyOperation, device.BatchNormalization):
         """Return a parameter in float64, shaped to broadcast against a channels-first x."""
         if self.mode == "per_activation":
             return self._float64(parameter[None])
-        return np.asarray(parameter, np.float64).reshape(-1, *[1] * (x.ndim - 2))
+        return np.asarray(parameter, np.float64).reshape(1, -1, *[1] * (x.ndim - 2))
 
     def _affine(self, values: Float64, x: Array, scale: Array | None, bias: Array | None = None) -> Float64:
         """Return scale * values + bias; a scale of None is 1, a bias of None is 0."""
@@ -164,3 +166,10 @@ class BatchNormalization(NumpyOperation, device.BatchNormalization):
         """Replace a running statistic by (1 - factor) * running + factor * values, in place."""
         if running is not None:
             _arrays.store_scaled(self._parameter(values, running.shape), running.dtype, running, factor, 1 - factor)
+
+
+def _check_parameter(name: str, array: object, shape: Shape, dtypes: Sequence[str], meaning: str) -> None:
+    """Check that a parameter is an array of one of the dtypes and of the shape, which meaning explains in the error."""
+    checked = _arrays.check_array(name, array, tuple(dtypes))
+    if checked.shape != shape:
+        raise ValueError(f"{name} must have shape {shape}, {meaning}; got shape {checked.shape}")

@@ -121,14 +121,14 @@ def evaluate(
     """Return the results of `run` and of `tolerance`, by one evaluation of the graph."""
     data, values = checked_arrays(graph, arrays)
     errors: dict[int, Float64] = {uid: np.zeros(array.shape) for uid, array in values.items()}
-    dtypes = [node.spec.dtype for node in graph.outputs]
+    dtypes, virtual = [node.spec.dtype for node in graph.outputs], {one.uid for one in data.tensors if one.is_virtual}
     bounds = _Bounds(graph.compute_dtype, graph.options.tf32, notes, max(_ROUNDOFF.get(dtype, 0.0) for dtype in dtypes))
     with np.errstate(all="ignore"):
         for step in _steps(data, values):
             found = bounds.of(step, {name: _of(uids, errors) for name, uids in step.operation.operands})
             for name, uid in step.operation.results:
                 dtype = step.specs[name].dtype
-                stored = bounds.stored_roundoff(step.operation, dtype) if step.virtual[name] else _ROUNDOFF.get(dtype)
+                stored = bounds.stored_roundoff(step.operation, dtype) if uid in virtual else _ROUNDOFF.get(dtype)
                 errors[uid] = _rounded_error(found[name], step.made[name], _number(values[uid]), stored, dtype)
     results = {node.name: values[node.uid] for node in graph.outputs}
     for node in graph.outputs:
@@ -189,7 +189,6 @@ class _Step(NamedTuple):
     given: Given
     specs: Specs
     made: Made  # before rounding
-    virtual: Mapping[str, bool]  # whether a result is only virtual, by name
 
     def again(self, given: Given) -> Made:
         """Evaluate the operation with other operands."""
@@ -237,7 +236,6 @@ _RANDOM = (("rng", "y"), ("sdpa_fwd", "dropout_rng_dump"))  # the kinds and name
 def _steps(graph: OperationGraph, values: dict[int, Array]) -> Iterator[_Step]:
     """Evaluate the operations in order, and put their results, rounded, into `values`."""
     specs = graph.specs
-    virtual = {tensor.uid: tensor.is_virtual for tensor in graph.tensors}
     for operation in graph.operations:
         given = {name: _of(uids, values, _number) for name, uids in operation.operands}
         given |= {name: _number(values[uid]) for name, uid in operation.results if uid in values}  # random ones
@@ -248,8 +246,7 @@ def _steps(graph: OperationGraph, values: dict[int, Array]) -> Iterator[_Step]:
                 f"{operation.kind} {name}: {made[name].shape} {specs[uid].shape}"
             )
             values[uid] = rounded(made[name], numpy_dtype(specs[uid].dtype))
-        is_virtual = {name: virtual[uid] for name, uid in operation.results}
-        yield _Step(operation, dict(operation.options), given, of_all, made, is_virtual)
+        yield _Step(operation, dict(operation.options), given, of_all, made)
 
 
 def _of(uids: Uids, by_uid: Mapping[int, Any], convert: Any = lambda one: one) -> Any:

@@ -7,8 +7,7 @@ import numpy as np
 from cudnnpy._checks.call_arguments import check_scales
 from cudnnpy._layers import softmax as device
 from cudnnpy.reference import _arrays, _geometry
-from cudnnpy.reference._arrays import Array
-from cudnnpy.reference._numpy_operation import Arrays, NumpyOperation
+from cudnnpy.reference._arrays import Array, Arrays, NumpyOperation
 
 RANKS = (2, 3, 4, 5)
 

@@ -54,8 +54,8 @@ def attribute(name: str) -> int:
 def test_the_names_of_a_row_are_cudnns(name: str) -> None:
     kind = KINDS[name]
     assert isinstance(getattr(raw, f"CUDNN_BACKEND_OPERATION_{kind.descriptor}_DESCRIPTOR"), int)
-    for end in (*kind.operands.values(), *kind.results.values()):
-        number = attribute(kind.attribute_prefix + end.rstrip("?*"))
+    for operand in (*kind.operands, *kind.results):
+        number = attribute(kind.attribute(operand))
         assert set(_api.ATTRIBUTE_KINDS[number]) == {raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR}
     if kind.nested:
         (held,) = _api.ATTRIBUTE_KINDS[attribute(kind.attribute_prefix + kind.nested_attribute)]
@@ -78,9 +78,7 @@ def test_what_a_row_requires_of_a_descriptor_is_what_the_headers_say(name: str) 
     """No row leaves out an operand without which cuDNN would end the process."""
     kind = KINDS[name]
     number = getattr(raw, f"CUDNN_BACKEND_OPERATION_{kind.descriptor}_DESCRIPTOR")
-    ours = {
-        attribute(kind.attribute_prefix + end.rstrip("?*")) for end in (*kind.operands.values(), *kind.results.values())
-    }
+    ours = {attribute(kind.attribute(operand)) for operand in (*kind.operands, *kind.results)}
     ours |= {
         attribute(option.attribute_name(kind.attribute_prefix)) for option in kind.options.values() if option.attribute
     }

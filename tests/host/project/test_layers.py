@@ -21,9 +21,9 @@ PACKAGE = ROOT / "cudnnpy"
 ORDER = [name for room in ROOMS.values() for name in room]
 
 
-# What the reference shares with the rest: types, the checks of options, the error for a name that it lacks, and the classes
-# from which it takes options, signatures and docstrings. Its numerics are independent.
-WITH_THE_REFERENCE = {"typing", "_checks"}
+# What the reference shares with the rest: types, names of C, the checks of options, the error for a name that it lacks, and the
+# classes from which it takes options, signatures and docstrings. Its numerics are independent.
+WITH_THE_REFERENCE = {"typing", "_checks", "raw"}
 LAYERS = {
     f"_layers.{name}"
     for name in (
@@ -31,8 +31,8 @@ LAYERS = {
         *("activation", "attention", "batch_normalization", "pooling", "softmax"),
     )
 }
-LAYERS |= {"_convolution.options"}
-# The evaluator of graphs reads graphs as data, and has no formula in common with the reference of the layers.
+LAYERS |= {"_convolution.options", "_core.layouts"}
+# The evaluator of graphs reads graphs as data. The reference of the layers computes by its formulas.
 EVALUATOR = {"reference.graph", "reference._kinds"}
 AS_DATA = {"raw", "graph.kinds", "graph.operation_graph", "_core.dtypes", "_core.layouts", "_layers.graph"}
 
@@ -92,8 +92,6 @@ def breaches(sources: dict[str, str], order: list[str]) -> list[str]:
         for line, other in imported(source, set(sources)):
             if top(other) == top(name):
                 within[name].add(other)
-                if name in EVALUATOR and other not in {*EVALUATOR, "reference._arrays"}:
-                    found.append(f"{name}:{line} imports {other}: the evaluator has formulas of its own")
             elif top(other) not in rank:
                 found.append(f"{name}:{line} imports {other or 'the package itself'}")
             elif top(name) in rank and rank[top(other)] > rank[top(name)] and (name, other) not in COMPARISONS:

@@ -13,8 +13,8 @@ import pytest
 
 from cudnnpy import raw
 from cudnnpy.errors import LibraryNotFoundError, LibraryVersionError
-from cudnnpy.raw import _consistency, _elf
-from cudnnpy.raw._consistency import PARTS, check_together
+from cudnnpy.raw import _library_files
+from cudnnpy.raw._library_files import PARTS, check_together
 
 REAL = Path(raw.path()).parent
 VERSIONS = {"graph": "cudnn_graph_version", "ops": "cudnn_ops_infer_version", "adv": "cudnn_adv_infer_version"}
@@ -47,13 +47,13 @@ def of_release(folder: Path, name: str, number: int) -> Path:
 
 def test_the_releases_of_the_real_files() -> None:
     for name in PARTS:
-        found = _elf.examine(name, str(part(REAL, name)))
+        found = _library_files.examine(name, str(part(REAL, name)))
         assert not found.damage
         if name in VERSIONS:
             assert found.release == raw.version()
     check_together(raw.path())
-    assert _consistency.unmet_parts(raw.path()) == []
-    assert _consistency.own_parts(raw.path()) == []
+    assert _library_files.unmet_parts(raw.path()) == []
+    assert _library_files.own_parts(raw.path()) == []
 
 
 @pytest.mark.parametrize("name", sorted(file.stem[9:-3] for file in REAL.glob("libcudnn_*.so.9")))
@@ -103,7 +103,7 @@ def test_a_part_that_tells_no_release_and_fits_no_other(copy: Path) -> None:
         LibraryVersionError, match=r"libcudnn_cnn\.so\.9 is of another release .*lacks cudnn_of_another"
     ):
         check_together(str(copy / "libcudnn.so.9"))
-    assert [problem.split(" is ")[0] for problem in _consistency.unmet_parts(str(copy / "libcudnn.so.9"))] == [
+    assert [problem.split(" is ")[0] for problem in _library_files.unmet_parts(str(copy / "libcudnn.so.9"))] == [
         str(part(copy, "cnn"))
     ]
 
@@ -134,9 +134,9 @@ def test_own_parts_come_before_those_of_the_library_path(copy: Path, monkeypatch
     other = copy / "other"
     other.mkdir()
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{REAL}:{other}")
-    assert _consistency.own_parts(library) == []  # the very same files
+    assert _library_files.own_parts(library) == []  # the very same files
     of_release(other, "ops", 0x09_63_02)
-    assert _consistency.own_parts(library)[:2] == [str(part(copy, "graph")), str(part(copy, "ops"))]
+    assert _library_files.own_parts(library)[:2] == [str(part(copy, "graph")), str(part(copy, "ops"))]
 
 
 _MIXED = """
@@ -185,7 +185,7 @@ def test_numbers_in_a_files_name_tell_its_release(tmp_path: Path) -> None:
     real = tmp_path / "libcudnn_cnn.so.9.14.1"
     shutil.copy(part(REAL, "cnn"), real)
     part(tmp_path, "cnn").symlink_to(real)
-    assert _elf.examine("cnn", str(part(tmp_path, "cnn"))).release == 91401
+    assert _library_files.examine("cnn", str(part(tmp_path, "cnn"))).release == 91401
 
 
 _ATTEMPTS = """
@@ -240,10 +240,10 @@ def test_a_damaged_libcudnn_is_not_loaded(tmp_path: Path, variable: str | None, 
 def test_the_dynamic_linkers_cache_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache, library = tmp_path / "ld.so.cache", tmp_path / "libof.so.9"
     cache.write_bytes(f"\0glibc-ld.so.cache\0libof.so.9\0{library}\0/of/libof.so.99\0".encode())
-    monkeypatch.setattr(_elf, "_CACHE", cache)
-    assert _elf.findable(library.name) is None
+    monkeypatch.setattr(_library_files, "_CACHE", cache)
+    assert _library_files.findable(library.name) is None
     library.write_bytes(b"")
-    assert _elf.findable(library.name) == str(library)
+    assert _library_files.findable(library.name) == str(library)
 
 
 def test_every_byte_of_the_tables_may_be_wrong(tmp_path: Path) -> None:
@@ -253,4 +253,4 @@ def test_every_byte_of_the_tables_may_be_wrong(tmp_path: Path) -> None:
     for at in range(0, len(data) - 4, len(data) // 300):
         for value in (0, 0xFFFFFFFF):
             part(tmp_path, "ops").write_bytes(data[:at] + struct.pack("<I", value) + data[at + 4 :])
-            _elf.examine("ops", str(file))
+            _library_files.examine("ops", str(file))

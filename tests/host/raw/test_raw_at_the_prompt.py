@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cudnnpy import errors, raw
-from cudnnpy.raw import _api, _functions
+from cudnnpy.raw import _api, _library
 
 
 def failed() -> Any:
@@ -86,8 +86,8 @@ def test_check_names_the_function_that_returned_the_status() -> None:
 
 
 def test_an_unknown_status_is_an_int_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_functions, "bound", lambda _name: lambda *_: 7777)
-    status = _functions.function("cudnnCreate")(byref(raw.cudnnHandle_t()))
+    monkeypatch.setattr(_library, "bound", lambda _name: lambda *_: 7777)
+    status = _library.function("cudnnCreate")(byref(raw.cudnnHandle_t()))
     assert (status, str(status), repr(status)) == (7777, "unknown_7777", "<cudnnStatus_t.unknown_7777: 7777>")
     assert pickle.loads(pickle.dumps(status)) == 7777
     with pytest.raises(errors.StatusError, match=r"^cudnnCreate returned an unknown status \(7777\)"):
