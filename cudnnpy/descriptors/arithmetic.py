@@ -28,8 +28,6 @@ class OpTensorDescriptor(Descriptor[raw.cudnnOpTensorDescriptor_t]):
     'add'
     """
 
-    _create = "cudnnCreateOpTensorDescriptor"
-    _destroy = "cudnnDestroyOpTensorDescriptor"
     _reader = ("cudnnGetOpTensorDescriptor",)
 
     def __init__(
@@ -74,8 +72,6 @@ class ReduceTensorDescriptor(Descriptor[raw.cudnnReduceTensorDescriptor_t]):
     'add'
     """
 
-    _create = "cudnnCreateReduceTensorDescriptor"
-    _destroy = "cudnnDestroyReduceTensorDescriptor"
     _reader = ("cudnnGetReduceTensorDescriptor",)
 
     def __init__(

@@ -43,8 +43,6 @@ class ConvolutionDescriptor(Descriptor[raw.cudnnConvolutionDescriptor_t]):
     ((1, 1), (2, 2))
     """
 
-    _create = "cudnnCreateConvolutionDescriptor"
-    _destroy = "cudnnDestroyConvolutionDescriptor"
     _reader = "cudnnGetConvolutionNdDescriptor", _MAX_SPATIAL_AXES
 
     def __init__(

@@ -22,8 +22,6 @@ class TensorTransformDescriptor(GeneralDescriptor[raw.cudnnTensorTransformDescri
     False
     """
 
-    _create = "cudnnCreateTensorTransformDescriptor"
-    _destroy = "cudnnDestroyTensorTransformDescriptor"
     _reader = "cudnnGetTensorTransformDescriptor", raw.CUDNN_DIM_MAX
 
 
@@ -38,9 +36,6 @@ class SpatialTransformerDescriptor(GeneralDescriptor[raw.cudnnSpatialTransformer
     False
     """
 
-    _create = "cudnnCreateSpatialTransformerDescriptor"
-    _destroy = "cudnnDestroySpatialTransformerDescriptor"
-
 
 class RNNDescriptor(GeneralDescriptor[raw.cudnnRNNDescriptor_t]):
     """A recurrent neural network: cudnnSetRNNDescriptor_v8, cudnnGetRNNDescriptor_v8, cudnnRNNSetClip_v9.
@@ -53,8 +48,6 @@ class RNNDescriptor(GeneralDescriptor[raw.cudnnRNNDescriptor_t]):
     False
     """
 
-    _create = "cudnnCreateRNNDescriptor"
-    _destroy = "cudnnDestroyRNNDescriptor"
     _reader = ("cudnnGetRNNDescriptor_v8",)
 
 
@@ -69,8 +62,6 @@ class RNNDataDescriptor(GeneralDescriptor[raw.cudnnRNNDataDescriptor_t]):
     False
     """
 
-    _create = "cudnnCreateRNNDataDescriptor"
-    _destroy = "cudnnDestroyRNNDataDescriptor"
     _reader = "cudnnGetRNNDataDescriptor", 0, (c_double * 1)()  # C writes the padding value there
 
 
@@ -85,8 +76,6 @@ class CTCLossDescriptor(GeneralDescriptor[raw.cudnnCTCLossDescriptor_t]):
     False
     """
 
-    _create = "cudnnCreateCTCLossDescriptor"
-    _destroy = "cudnnDestroyCTCLossDescriptor"
     _reader = ("cudnnGetCTCLossDescriptor_v9",)
 
 
@@ -101,8 +90,6 @@ class SeqDataDescriptor(GeneralDescriptor[raw.cudnnSeqDataDescriptor_t]):
     False
     """
 
-    _create = "cudnnCreateSeqDataDescriptor"
-    _destroy = "cudnnDestroySeqDataDescriptor"
     _reader = "cudnnGetSeqDataDescriptor", raw.CUDNN_SEQDATA_DIM_COUNT, 0, None
 
 
@@ -117,8 +104,6 @@ class AttnDescriptor(GeneralDescriptor[raw.cudnnAttnDescriptor_t]):
     False
     """
 
-    _create = "cudnnCreateAttnDescriptor"
-    _destroy = "cudnnDestroyAttnDescriptor"
     _reader = ("cudnnGetAttnDescriptor",)
 
 
@@ -139,9 +124,6 @@ class FusedOpsConstParamPack(_FusedOps[raw.cudnnFusedOpsConstParamPack_t]):
     False
     """
 
-    _create = "cudnnCreateFusedOpsConstParamPack"
-    _destroy = "cudnnDestroyFusedOpsConstParamPack"
-
 
 class FusedOpsVariantParamPack(_FusedOps[raw.cudnnFusedOpsVariantParamPack_t]):
     """The pointers of a fused operation: cudnnSetFusedOpsVariantParamPackAttribute.
@@ -153,9 +135,6 @@ class FusedOpsVariantParamPack(_FusedOps[raw.cudnnFusedOpsVariantParamPack_t]):
     ...     owner.closed
     False
     """
-
-    _create = "cudnnCreateFusedOpsVariantParamPack"
-    _destroy = "cudnnDestroyFusedOpsVariantParamPack"
 
 
 class FusedOpsPlan(_FusedOps[raw.cudnnFusedOpsPlan_t]):
@@ -170,6 +149,3 @@ class FusedOpsPlan(_FusedOps[raw.cudnnFusedOpsPlan_t]):
     ...     owner.closed
     False
     """
-
-    _create = "cudnnCreateFusedOpsPlan"
-    _destroy = "cudnnDestroyFusedOpsPlan"

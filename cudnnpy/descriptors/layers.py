@@ -37,8 +37,6 @@ class ActivationDescriptor(Descriptor[raw.cudnnActivationDescriptor_t]):
     'relu'
     """
 
-    _create = "cudnnCreateActivationDescriptor"
-    _destroy = "cudnnDestroyActivationDescriptor"
     _reader = ("cudnnGetActivationDescriptor",)
 
     def __init__(
@@ -93,9 +91,6 @@ class PoolingDescriptor(Descriptor[raw.cudnnPoolingDescriptor_t]):
     (2, 2)
     """
 
-    _create = "cudnnCreatePoolingDescriptor"
-    _destroy = "cudnnDestroyPoolingDescriptor"
-
     def __init__(
         self,
         mode: CudnnPoolingMode | raw.cudnnPoolingMode_t,
@@ -147,8 +142,6 @@ class LRNDescriptor(Descriptor[raw.cudnnLRNDescriptor_t]):
     5
     """
 
-    _create = "cudnnCreateLRNDescriptor"
-    _destroy = "cudnnDestroyLRNDescriptor"
     _reader = ("cudnnGetLRNDescriptor",)
 
     def __init__(self, n: int = 5, alpha: float = 1e-4, beta: float = 0.75, k: float = 2.0) -> None:
@@ -195,9 +188,6 @@ class DropoutDescriptor(Descriptor[raw.cudnnDropoutDescriptor_t]):
     >>> dropout.get("cudnnGetDropoutDescriptor", handle)["dropout"]
     0.25
     """
-
-    _create = "cudnnCreateDropoutDescriptor"
-    _destroy = "cudnnDestroyDropoutDescriptor"
 
     def __init__(
         self,

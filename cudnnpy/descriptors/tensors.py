@@ -48,8 +48,6 @@ class TensorDescriptor(Descriptor[raw.cudnnTensorDescriptor_t]):
     (3072, 1, 96, 3)
     """
 
-    _create = "cudnnCreateTensorDescriptor"
-    _destroy = "cudnnDestroyTensorDescriptor"
     _reader = "cudnnGetTensorNdDescriptor", _MAX_DIMENSIONS
 
     def __init__(
@@ -121,8 +119,6 @@ class FilterDescriptor(Descriptor[raw.cudnnFilterDescriptor_t]):
     (64, 3, 7, 7)
     """
 
-    _create = "cudnnCreateFilterDescriptor"
-    _destroy = "cudnnDestroyFilterDescriptor"
     _reader = "cudnnGetFilterNdDescriptor", _MAX_DIMENSIONS
 
     def __init__(
