@@ -12,8 +12,7 @@ captured by the user records the same kernels.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakSet
 
 from cudnnpy import raw
@@ -22,12 +21,18 @@ from cudnnpy._core.cuda_python import gpu_facts
 from cudnnpy._core.driver import current_device, has_several_devices, is_stream_or_torch_capturing, make_current
 from cudnnpy._launch.address_validation import Addresses
 from cudnnpy._launch.proven_machines import why_not_proven
-from cudnnpy._launch.steps import WORKSPACE_ALIGNMENT, BoundLaunch, Executable
+from cudnnpy._launch.steps import WORKSPACE_ALIGNMENT, BoundLaunch
 from cudnnpy._process.module_state import declare, in_forked_child
 from cudnnpy.handle import Handle, in_use, on_device
 
 if TYPE_CHECKING:
     from cudnnpy._launch.direct.direct_launch import DirectLaunch
+    from cudnnpy._launch.program import Program
+    from cudnnpy._planning.plan import Plan
+
+# Its executable is bound to addresses that its `check_addresses` has checked. If `is_relocatable` is true, the same kernels
+# serve all addresses, which are multiples of 16 then, and have the same parameters but for the addresses.
+Launchable: TypeAlias = "Plan | Program"
 
 # cuDNN launches of a plan before its direct launch is made. A plan that is launched once never pays for it.
 _DIRECT_THRESHOLD = 2
@@ -38,34 +43,6 @@ _epoch = object()  # replaced by set_direct_launches and in a forked child, wher
 
 declare(__name__, "_setting")
 declare(__name__, "_epoch", in_child=True)
-
-
-class Launchable(Protocol):
-    """A plan or a program: an executable, and the facts that its launcher needs.
-
-    `name` is for errors, `workspace_size` is in bytes, and `is_relocatable` is true if the same kernels serve all
-    addresses, which are multiples of 16 then, and have the same parameters but for the addresses.
-    """
-
-    name: str
-    device: int
-    workspace_size: int
-    is_relocatable: bool
-
-    @property
-    def _planning_ms(self) -> float:
-        """The host time of planning, in milliseconds; 0 if it is unknown."""
-
-    @property
-    def _trace_text(self) -> Callable[[], str]:
-        """The function that returns the beginning of a traced line (tracing.py), up to the source of the choice."""
-
-    @property
-    def executable(self) -> Executable:
-        """The executable, which is bound to addresses that were checked."""
-
-    def check_addresses(self, operands: Addresses, workspace: int) -> None:
-        """Raise ValueError for invalid addresses of the operands or of the workspace."""
 
 
 def set_direct_launches(is_on: bool | None) -> None:

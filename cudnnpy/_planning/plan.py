@@ -97,25 +97,6 @@ def check_pointers(
             raise ValueError(f"workspace must not overlap {name} in memory; got {bytes_text(size)} at {space:#x}")
 
 
-def _line(problem: Problem, options: PlanningOptions, name: str, source: str) -> str:
-    """Return the beginning of a traced line: the problem in the notation, and its choice as a comment."""
-    return f"{text_of(problem, options)} # {name}; {source}"
-
-
-@dataclass(slots=True)
-class _Work:
-    """A Launchable (launcher.py) of a plan."""
-
-    name: str
-    device: int
-    workspace_size: int
-    is_relocatable: bool
-    executable: Executable
-    check_addresses: AddressCheck
-    _trace_text: Callable[[], str]
-    _planning_ms: float
-
-
 class Plan(PublicDir):
     """One operation planned for one device: the chosen engine, and its execution with raw addresses.
 
@@ -234,7 +215,10 @@ class Plan(PublicDir):
         try:
             launcher = self._of_thread.launcher
         except AttributeError:
-            launcher = self._of_thread.launcher = Launcher(self._work())
+            self._check_runs()
+            planned = object.__new__(Plan)  # without the launchers, so that no reference cycle delays the end of both
+            planned.__dict__.update(vars(self), _of_thread=None)
+            launcher = self._of_thread.launcher = Launcher(planned)
         stream = addresses[-1]
         if type(stream) is not int or stream >> 64:
             stream = stream_address(stream)
@@ -252,35 +236,20 @@ class Plan(PublicDir):
         given = "".join(f" and {name}=" for name in named)
         raise TypeError(f"addresses must be {', '.join(names)}; got {len(addresses)} addresses{given}")
 
-    def _work(self) -> _Work:
-        """Return the launchable part. It does not refer to the plan, so that no reference cycle delays the end of both."""
-        self._check_runs()
-        return _Work(
-            self.name,
-            self.device,
-            self.workspace_size,
-            self.is_relocatable,
-            self.executable,
-            self.check_addresses,
-            self._trace_text,
-            self._planning_ms,
-        )
-
     def _check_runs(self) -> None:
         """Raise CudnnError for a plan for a GPU that a profile describes."""
         if self.profile is not None:
             raise _cannot_run(self.profile)
 
-    @property
-    def _trace_text(self) -> Callable[[], str]:
-        """The function that returns the beginning of a traced line. It does not refer to the plan."""
+    def _trace_text(self) -> str:
+        """Return the beginning of a traced line: the problem in the notation, and its choice as a comment."""
         if self.store_layer:
             source = f"from the store ({self.store_layer})"
         elif self._options.algorithm is not None:
             source = "algorithm="
         else:
             source = self.source if self.milliseconds is None else f"autotune ({self.milliseconds:.4g} ms)"
-        return partial(_line, self.problem, self._options, self.name, source)
+        return f"{text_of(self.problem, self._options)} # {self.name}; {source}"
 
     def __reduce__(self) -> tuple[Callable[..., Plan], tuple[Any, ...]]:
         """By the text of to_json, so that a plan, and options that force one, can be pickled and copied."""
