@@ -26,10 +26,10 @@ from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._layers.lowerings.zero_channels import program_on_zeros, zeros_for
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.choice import Engine
-from cudnnpy._planning.chooser import OtherGpu, chooser_of
+from cudnnpy._planning.chooser import OtherGpu
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan
-from cudnnpy._planning.selection import candidates_elsewhere, plan_elsewhere, plan_for, request_for, survey
+from cudnnpy._planning.selection import candidates_on, plan_for, plan_on
 from cudnnpy.handle import on_device
 from cudnnpy.typing import Array, ArrayT, ConvolutionActivation, ConvolutionOperation, Shape, Stream
 
@@ -330,7 +330,7 @@ class Convolution(ConvolutionOptions, ArrayOperation):
         """
         problem = self._problem(operation, first, second, shape, bias, activation, out, alpha, beta, device)
         if isinstance(device, OtherGpu):
-            return plan_elsewhere(problem, self._planning, device)
+            return plan_on(device, problem, self._planning)
         arrays = [array for array in (first, second, bias) if array is not None]
         real = not any(isinstance(array, TensorSpec) for array in (*arrays, out))
         with on_device(problem.device):
@@ -363,10 +363,7 @@ class Convolution(ConvolutionOptions, ArrayOperation):
             All candidates. `rejection_reason` is "" for a candidate that can be used.
         """
         problem = self._problem(operation, first, second, shape, bias, activation, out, alpha, beta, device)
-        if isinstance(device, OtherGpu):
-            return candidates_elsewhere(problem, self._planning, device)
-        with on_device(problem.device):
-            return survey(chooser_of(request_for(problem, self._planning)))
+        return candidates_on(device, problem, self._planning)
 
     def _problem(
         self,

@@ -5,16 +5,19 @@ The operations of a graph are created by cudnnpy.graph.descriptors.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from copy import copy
 from ctypes import byref, c_int32, c_int64, c_void_p
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from functools import cache, cached_property, lru_cache, partial
 from typing import Any, TypeVar, cast
 
 from cudnnpy import raw
+from cudnnpy._core.cuda_python import gpu_facts
 from cudnnpy._launch.variant_pack import VariantPacks
+from cudnnpy._planning.choice import GpuKind
 from cudnnpy._process.module_state import declare
 from cudnnpy.backend import Descriptor
 from cudnnpy.errors import StatusError
@@ -57,6 +60,21 @@ class Target:
         if isinstance(found, StatusError):
             raise copy(found)  # the traceback of a raised error refers to the callers' objects, such as arrays
         return cast(T, found)
+
+
+def gpu_kind(target: Target) -> GpuKind:
+    """Return the kind of the GPU of a target. GPUs of one kind share stored choices and plans."""
+    if target.profile is not None:
+        return _of_profile(target.profile)
+    return GpuKind("", "", 0) if target.handle is None else GpuKind(*gpu_facts(target.handle.device))
+
+
+@lru_cache(maxsize=8)
+def _of_profile(profile: str) -> GpuKind:
+    properties = json.loads(profile)
+    number = properties.get("deviceVer", 0)  # 900
+    capability = f"{number // 100}.{number % 100 // 10}" if number else ""
+    return GpuKind(str(properties.get("deviceName", "")), capability, int(properties.get("multiProcessorCount", 0)))
 
 
 @dataclass(frozen=True)

@@ -21,17 +21,15 @@ from cudnnpy._launch.launcher import Launcher
 from cudnnpy._launch.plan_cache import DEFAULT_LIMIT
 from cudnnpy._launch.program import Operand, check_overlaps
 from cudnnpy._launch.steps import BoundLaunch, Executable, is_relocatable
-from cudnnpy._planning.candidates import Candidate, recorded
-from cudnnpy._planning.choice import Choice, Engine, NamedOperand, SerializedPlan, deserialize, invalid_text
+from cudnnpy._planning.candidates import Candidate, configured, recorded
+from cudnnpy._planning.choice import Choice, Engine, GpuKind, NamedOperand, SerializedPlan, deserialize, invalid_text
 from cudnnpy._planning.chooser import chooser_class
-from cudnnpy._planning.engines import Target
-from cudnnpy._planning.gpu_kind import gpu_kind
+from cudnnpy._planning.engines import Target, gpu_kind
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.plan_serialization import parsed_problem, serialized_candidate
 from cudnnpy._planning.problem import CallerOperands, Problem
-from cudnnpy._planning.problem_notation import text_of
+from cudnnpy._planning.problem_notation import parse_plannable, text_of
 from cudnnpy._process.module_state import declare
-from cudnnpy.errors import CudnnError, StatusError
+from cudnnpy.errors import CudnnError, LibraryVersionError, StatusError
 from cudnnpy.handle import Handle, on_device, stream_address
 
 if TYPE_CHECKING:  # a copy of the package may lack tuning
@@ -39,6 +37,7 @@ if TYPE_CHECKING:  # a copy of the package may lack tuning
     from cudnnpy.tuning.store.entry import Entry
 
 _ALIGNMENT = 16  # of the workspace, in bytes
+_SOURCES = ("ranking", "heuristics", "engines", "knobs", "legacy")  # of choices in texts
 _BEFORE_STREAM = slice(-1)  # of the addresses; a constant, because making a slice is noticeable in a launch
 
 # A plan owns the kernels that were compiled for it at run time, and a CUDA graph that was captured from it may launch them
@@ -374,6 +373,56 @@ def _caller_operands(content: SerializedPlan, problem: Problem) -> CallerOperand
     if sorted(indices[-problem.results :]) != results:
         raise invalid_text("its results must be its last operands")
     return CallerOperands(names, tuple(map(indices.index, range(len(indices)))))
+
+
+def parsed_problem(content: SerializedPlan, device: int) -> Problem:
+    """Return the problem of a serialized plan for a device. Raises ValueError if it is not a problem."""
+    try:
+        return parse_plannable(content.problem, device)[0]
+    except ValueError as error:
+        raise invalid_text(f"its problem is invalid: {error}") from error
+
+
+def serialized_candidate(content: SerializedPlan, problem: Problem, target: Target) -> Candidate:
+    """Return the candidate of a serialized plan, not yet planned, with its measured time and error.
+
+    Raises LibraryVersionError if another release of cuDNN made the plan, ValueError if it was made for another GPU or its parts
+    contradict each other, and StatusError if cuDNN does not support the engine here.
+    """
+    _check_origin(content, gpu_kind(target))
+    given = content.choice
+    if given.source not in _SOURCES:
+        raise invalid_text(f"its source is {given.source[:60]!r}, which proposes no plans")
+    if given.engine is None:
+        options = PlanningOptions(algorithm=given.name.partition(" + ")[0], tf32=not given.strict)
+        try:
+            candidate = problem.forced_candidate(options, target)
+        except (TypeError, ValueError) as error:
+            raise invalid_text(f"its algorithm is invalid: {error}") from error
+    else:
+        lowering = next((one for one in problem.lowerings() if one.part_text == given.lowering), None)
+        if lowering is None:
+            raise invalid_text(f"its lowering is not one of {problem}")
+        candidate = configured(lowering, target, given.engine)
+        candidate.source = given.source
+    for field in ("name", "source", "engine", "lowering", "strict"):
+        expected, actual = getattr(candidate.choice, field), getattr(given, field)
+        if expected != actual:
+            raise invalid_text(f"its {field} must be {expected!r}; got {str(actual)[:200]!r}")
+    measured = ("milliseconds", "spread", "error", "expected")
+    candidate.choice = candidate.choice._replace(**{field: getattr(given, field) for field in measured})
+    return candidate
+
+
+def _check_origin(content: SerializedPlan, gpu: GpuKind) -> None:
+    if content.cudnn != raw.version():
+        release = raw.version_text(content.cudnn) if 90000 <= content.cudnn < 100000 else str(content.cudnn)[:20]
+        raise LibraryVersionError(
+            f"text must be a plan of the loaded cuDNN, {raw.version_text(raw.version())}; got one of cuDNN {release}, "
+            "whose engines have other numbers: plan again"
+        )
+    if content.gpu != str(gpu):
+        raise ValueError(f"text must be a plan for this GPU, {gpu}; got one for {content.gpu[:200]}: plan again")
 
 
 def profile_plan(entry: Entry, profile: DeviceProfile, operands: CallerOperands | None = None) -> Plan:

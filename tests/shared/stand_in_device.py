@@ -370,7 +370,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, cuda_driver: DriverFixture) -> Sta
     monkeypatch.setattr(dispatch, "run", run)
     monkeypatch.setattr(ArrayOperation, "_run", staticmethod(run))
     monkeypatch.setattr(Handle, "default", classmethod(default))
-    for module in (dispatch, launcher, convolution, graph):
+    for module in (dispatch, launcher, convolution, selection):
         monkeypatch.setattr(module, "on_device", on_device)
     monkeypatch.setattr(launcher, "has_several_devices", lambda: True)
     monkeypatch.setattr(direct_launch, "make_direct_launch", stand_in.direct)

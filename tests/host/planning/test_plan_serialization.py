@@ -18,7 +18,6 @@ from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._layers.lowerings.convolution_lowerings import lowerings
 from cudnnpy._layers.lowerings.v7_algorithms import LegacyExecutable
 from cudnnpy._planning import plan as plans
-from cudnnpy._planning import plan_serialization
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.choice import Choice, GpuKind, digest
 from cudnnpy._planning.plan import Plan
@@ -48,8 +47,7 @@ def v7_plan(monkeypatch, strict, **asked):
 def handle(monkeypatch):
     monkeypatch.setattr(plans, "Handle", type("Handle", (), {"default": staticmethod(lambda _: OnTheGpu())}))
     monkeypatch.setattr(plans, "on_device", lambda device: nullcontext())
-    for module in (plans, plan_serialization):
-        monkeypatch.setattr(module, "gpu_kind", lambda target: GpuKind("NVIDIA H200", "9.0", 132))
+    monkeypatch.setattr(plans, "gpu_kind", lambda target: GpuKind("NVIDIA H200", "9.0", 132))
 
 
 @pytest.mark.usefixtures("handle")
