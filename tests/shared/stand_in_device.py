@@ -28,7 +28,7 @@ from cudnnpy._core.owned import Owned
 from cudnnpy._launch import dispatch, launcher
 from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.direct import direct_launch
-from cudnnpy._layers import convolution, graph
+from cudnnpy._layers import convolution
 from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
