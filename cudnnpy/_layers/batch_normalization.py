@@ -37,7 +37,6 @@ from cudnnpy._core.layouts import (
 )
 from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.dispatch import Call
-from cudnnpy._launch.fill_executables import fill
 from cudnnpy._launch.operands import (
     check_no_overlaps,
     logical,
@@ -46,14 +45,15 @@ from cudnnpy._launch.operands import (
     packed_like,
     resolve_output,
 )
-from cudnnpy._launch.program import Operand, Program, with_conversion_copies
-from cudnnpy._launch.step_builder import StepBuilder
+from cudnnpy._launch.program import Operand, Program, StepBuilder, with_conversion_copies
 from cudnnpy._launch.steps import (
     Executable,
     FunctionCall,
     OperandAddress,
     Step,
     copy,
+    fill,
+    fill_or_scale,
     in_parts,
     scaling_arguments,
     tensor_descriptor,
@@ -417,7 +417,7 @@ class BatchNormalization(ArrayOperation):
         results = [in_layout(dx, normalized.channels_last), *gradients.values()]
         prepared = _Prepared("batch normalization gradient", call, normalized, operands)
         if 0 in x.shape:
-            return prepared.without_elements(dict.fromkeys(GRADIENTS, 0.0), d), results
+            return prepared.without_elements(dict.fromkeys(GRADIENTS, 0.0), parameter_beta), results
         names = ("dy", "x", "scale", *saved, "out", *GRADIENTS)
         if saved and factors == ((1.0, 0.0), (1.0, 0.0)):
             graphs = (
@@ -590,16 +590,10 @@ class _Prepared(NamedTuple):
                     return program
         return None
 
-    def without_elements(self, values: dict[str, float], factor: Any = None) -> Program:
-        """Return the program for an empty x: the operands named in `values` become these, or themselves times a factor."""
-
-        def step(spec: TensorSpec, value: float) -> Executable:
-            if factor:
-                return FunctionCall("cudnnScaleTensor", tensor_descriptor(spec), OperandAddress(0), factor)
-            return fill(spec, value)
-
+    def without_elements(self, values: dict[str, float], beta: float = 0.0) -> Program:
+        """Return the program for an empty x: the operands named in `values` become these, or themselves times beta."""
         steps = [
-            Step(step(operand.spec, values[operand.name]), (at,))
+            Step(fill_or_scale(operand.spec, values[operand.name], beta), (at,))
             for at, operand in enumerate(self.operands)
             if operand.name in values and 0 not in operand.spec.shape
         ]

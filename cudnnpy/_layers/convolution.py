@@ -16,9 +16,8 @@ from cudnnpy._core.driver import check_not_capturing
 from cudnnpy._core.layouts import TensorSpec, byte_extent
 from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.dispatch import Call, Specs
-from cudnnpy._launch.fill_executables import program_for_empty_input
 from cudnnpy._launch.operands import check_no_overlaps
-from cudnnpy._launch.program import Operand, Program
+from cudnnpy._launch.program import Operand, Program, program_for_empty_input
 from cudnnpy._layers.arguments.call_problem import OperationRequest, problem_of_call
 from cudnnpy._layers.arguments.planned_tensors import specs_and_device
 from cudnnpy._layers.lowerings.bias_gradient import bias_gradient

@@ -28,8 +28,7 @@ from cudnnpy._core.layouts import (
 from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.operands import check_no_overlaps, logical, logical_like, logical_result
-from cudnnpy._launch.program import Operand, Program, with_conversion_copies
-from cudnnpy._launch.step_builder import StepBuilder
+from cudnnpy._launch.program import Operand, Program, StepBuilder, with_conversion_copies
 from cudnnpy._launch.steps import (
     Executable,
     FunctionCall,

@@ -16,11 +16,10 @@ from cudnnpy._checks.option_values import check_integer, error_repr
 from cudnnpy._checks.public_dir import PublicDir
 from cudnnpy._core.layouts import TensorSpec, byte_extent
 from cudnnpy._launch.address_validation import AddressCheck, address_check
-from cudnnpy._launch.implicit_operands import with_implicit_operands
 from cudnnpy._launch.launcher import Launcher
 from cudnnpy._launch.plan_cache import DEFAULT_LIMIT
 from cudnnpy._launch.program import Operand, check_overlaps
-from cudnnpy._launch.steps import BoundLaunch, Executable, is_relocatable
+from cudnnpy._launch.steps import BoundLaunch, Executable, is_relocatable, with_implicit_operands
 from cudnnpy._planning.candidates import Candidate, configured, recorded
 from cudnnpy._planning.choice import Choice, Engine, GpuKind, NamedOperand, SerializedPlan, deserialize, invalid_text
 from cudnnpy._planning.chooser import chooser_class

@@ -16,10 +16,8 @@ from cudnnpy._core.layouts import (
     to_packed,
 )
 from cudnnpy._launch.dispatch import Call
-from cudnnpy._launch.fill_executables import program_for_empty_input
 from cudnnpy._launch.operands import FLOATS, check_no_overlaps
-from cudnnpy._launch.program import Operand, Program
-from cudnnpy._launch.step_builder import StepBuilder
+from cudnnpy._launch.program import Operand, Program, StepBuilder, program_for_empty_input
 from cudnnpy._launch.steps import (
     WORKSPACE,
     FunctionCall,

@@ -33,7 +33,7 @@ from cudnnpy._core.layouts import (
     is_dense,
     result_strides,
 )
-from cudnnpy._launch.step_builder import StepBuilder, Tensor
+from cudnnpy._launch.program import StepBuilder, Tensor
 from cudnnpy._launch.steps import Executable, StepSequence
 from cudnnpy._layers.lowerings.epilogue import add_epilogue
 from cudnnpy._layers.lowerings.space_to_depth import SpaceToDepth, can_transform, with_space_to_depth

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, packed_strides
-from cudnnpy._launch.step_builder import StepBuilder, Tensor
+from cudnnpy._launch.program import StepBuilder, Tensor
 from cudnnpy._launch.steps import FunctionCall, OperandAddress, scaling_arguments, tensor_descriptor
 from cudnnpy._planning.engines import GraphExecutable, Target, heuristics
 from cudnnpy.descriptors import ActivationDescriptor

@@ -21,7 +21,7 @@ from cudnnpy._core.layouts import (
     stride_order,
 )
 from cudnnpy._launch.dispatch import Call
-from cudnnpy._launch.step_builder import StepBuilder
+from cudnnpy._launch.program import StepBuilder
 from cudnnpy._launch.steps import StepSequence
 from cudnnpy._layers.graph import Graph
 from cudnnpy._planning.choice import Engine

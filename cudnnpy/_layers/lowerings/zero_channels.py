@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from cudnnpy._convolution.sizes import Geometry
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, canonical_spec, result_strides
-from cudnnpy._launch.program import Operand, Program
-from cudnnpy._launch.step_builder import StepBuilder
+from cudnnpy._launch.program import Operand, Program, StepBuilder
 from cudnnpy._launch.steps import Executable
 from cudnnpy._planning.plan import Plan
 from cudnnpy.typing import ElementName

@@ -13,8 +13,7 @@ from cudnnpy._convolution.specification import result_in_layout
 from cudnnpy._core.layouts import TensorSpec, byte_extent, canonical_spec, in_layout, result_strides
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.operands import check_no_overlaps
-from cudnnpy._launch.program import Operand, Program
-from cudnnpy._launch.step_builder import StepBuilder
+from cudnnpy._launch.program import Operand, Program, StepBuilder
 from cudnnpy._layers.arguments.call_problem import OperationRequest, logical_spec, problem_of_call
 from cudnnpy._layers.convolution import Convolution, operands_of
 from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
