@@ -17,12 +17,11 @@ from weakref import WeakSet
 
 from cudnnpy import raw
 from cudnnpy._checks.option_values import error_repr
-from cudnnpy._core.cuda_python import gpu_facts
+from cudnnpy._core.cuda_python import cuda_python, gpu_facts
 from cudnnpy._core.driver import current_device, has_several_devices, is_stream_or_torch_capturing, make_current
 from cudnnpy._launch.address_validation import Addresses
-from cudnnpy._launch.proven_machines import why_not_proven
 from cudnnpy._launch.steps import WORKSPACE_ALIGNMENT, BoundLaunch
-from cudnnpy._process.module_state import declare, in_forked_child
+from cudnnpy._process.module_state import declare, in_forked_child, process_cache
 from cudnnpy.handle import Handle, in_use, on_device
 
 if TYPE_CHECKING:
@@ -36,6 +35,11 @@ Launchable: TypeAlias = "Plan | Program"
 
 # cuDNN launches of a plan before its direct launch is made. A plan that is launched once never pays for it.
 _DIRECT_THRESHOLD = 2
+
+# The machines on which direct launches are on by default, because the tests ran there with them:
+# the compute capability, the release of cuDNN, the major release of the CUDA runtime that cuDNN was built with, and the major
+# release of the driver. A row is written by hand, in the commit that records its run of the GPU tests in docs/dev/gpu.md.
+PROVEN = (("9.0", 91900, 13, 580),)
 
 _log = logging.getLogger("cudnnpy")
 _setting: bool | None = None  # of set_direct_launches
@@ -205,3 +209,26 @@ _direct_launchers: WeakSet[Launcher] = WeakSet()  # of all threads, with a direc
 
 declare(__name__, "_direct_launchers", resets=False)
 in_forked_child(_direct_launchers.clear)
+
+
+@process_cache
+def why_not_proven(capability: str) -> str:
+    """Return why direct launches are off by default on the GPUs of a compute capability ("9.0"); "" if they are on.
+
+    The driver is asked for its release only if the rest is in the table, because loading NVML takes a while.
+    """
+    cudnn, runtime = raw.version(), raw.cudnnGetCudartVersion() // 1000
+    drivers = [row[3] for row in PROVEN if row[:3] == (capability, cudnn, runtime)]
+    driver = _driver_release() if drivers else 0
+    if driver in drivers:
+        return ""
+    release = f", driver {driver or 'unknown'}" if drivers else ""
+    return f"unproven: compute capability {capability}, cuDNN {raw.version_text(cudnn)} for CUDA {runtime}{release}"
+
+
+def _driver_release() -> int:
+    """Return the major release of the driver, 580 for example; 0 if it is unknown."""
+    try:
+        return int(cuda_python("core.system").get_kernel_mode_driver_version()[0])
+    except Exception:  # of NVML, which may be missing or fail
+        return 0

@@ -43,7 +43,7 @@ from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.operands import check_input, check_no_overlaps, packed_like
 from cudnnpy._launch.program import Operand, Program, is_converted, with_conversion_copies
 from cudnnpy._launch.steps import ScratchBuffer, Step, fill, with_implicit_operands
-from cudnnpy._layers.arguments.planned_tensors import specs_and_device
+from cudnnpy._layers.arguments import specs_and_device
 from cudnnpy._layers.graph import Graph, Node
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.chooser import OtherGpu

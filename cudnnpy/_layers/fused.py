@@ -24,9 +24,9 @@ from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.operands import check_input, check_no_overlaps, logical, logical_like, logical_result, packed_like
 from cudnnpy._launch.program import Operand, Program, is_converted, with_conversion_copies
-from cudnnpy._layers.arguments.planned_tensors import specs_and_device
+from cudnnpy._layers.arguments import specs_and_device
+from cudnnpy._layers.convolution import program_on_zeros, zeros_for
 from cudnnpy._layers.graph import Graph
-from cudnnpy._layers.lowerings.zero_channels import program_on_zeros, zeros_for
 from cudnnpy._planning.chooser import OtherGpu
 from cudnnpy._planning.plan import Plan
 from cudnnpy.names import enumerator

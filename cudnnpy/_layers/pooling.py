@@ -37,7 +37,7 @@ from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.operands import check_no_overlaps, logical, logical_like, logical_result
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
 from cudnnpy._launch.steps import FunctionCall, OperandAddress, Step, in_parts, scaling_arguments, tensor_descriptor
-from cudnnpy._layers.lowerings.sum_by_graphs import sum_by_graphs
+from cudnnpy._layers.lowerings.sums import sum_by_graphs
 from cudnnpy.descriptors import PoolingDescriptor
 from cudnnpy.names import enumerator
 from cudnnpy.typing import Array, ArrayT, CudnnPoolingMode, Layout, PerAxis, PoolingMode, Shape, Stream

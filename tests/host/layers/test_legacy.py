@@ -12,7 +12,7 @@ from cudnnpy import TensorSpec
 from cudnnpy._convolution.options import ConvolutionOptions
 from cudnnpy._convolution.specification import ConvolutionSpec, make_problem
 from cudnnpy._convolution.v7_algorithm_names import algorithm_names
-from cudnnpy._layers.lowerings.v7_algorithms import LegacyExecutable
+from cudnnpy._layers.lowerings.convolution_candidates import LegacyExecutable
 from cudnnpy.handle import Handle
 
 X, W, Y = (2, 4, 8, 8), (6, 4, 3, 3), (2, 6, 6, 6)
