@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
+
+from cudnnpy import raw
 from cudnnpy._checks.option_values import error_repr
 from cudnnpy._checks.suggestions import suggest_value
+from cudnnpy.names import short_names
 
-# In the order of the enumerators; "0" is ALGO_0.
-_NAMES = {
-    "forward": (
-        "implicit_gemm",
-        "implicit_precomp_gemm",
-        "gemm",
-        "direct",
-        "fft",
-        "fft_tiling",
-        "winograd",
-        "winograd_nonfused",
-    ),
-    "backward_data": ("0", "1", "fft", "fft_tiling", "winograd", "winograd_nonfused"),
-    "backward_filter": ("0", "1", "fft", "3", "winograd", "winograd_nonfused", "fft_tiling"),
+_ENUMS: dict[str, type[IntEnum]] = {
+    "forward": raw.cudnnConvolutionFwdAlgo_t,
+    "backward_data": raw.cudnnConvolutionBwdDataAlgo_t,
+    "backward_filter": raw.cudnnConvolutionBwdFilterAlgo_t,
 }
+_NAMES = {operation: tuple(name for name in short_names(kind) if name != "count") for operation, kind in _ENUMS.items()}
 # Theano's names for the same algorithms, where they differ.
 _THEANO = {
     "forward": {"none": "implicit_gemm", "small": "implicit_precomp_gemm", "large": "gemm"},
