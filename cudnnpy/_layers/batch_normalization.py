@@ -38,10 +38,9 @@ from cudnnpy._core.layouts import (
 from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.operands import (
+    check_input,
+    check_like,
     check_no_overlaps,
-    logical,
-    logical_like,
-    logical_result,
     packed_like,
     resolve_output,
 )
@@ -322,7 +321,7 @@ class BatchNormalization(ArrayOperation):
             parameters |= _parameters(call, normalized, *running)
             for name in running:
                 check_writable(name, call.arrays[name])
-        y = logical_result(call, "out", x.shape, x, self.layout, beta)
+        y = resolve_output(call, "out", x.shape, x.dtype, x, beta, self.layout)
         operands = [Operand("x", x)]
         for name, spec in parameters.items():
             updated = name in RUNNING
@@ -374,7 +373,7 @@ class BatchNormalization(ArrayOperation):
         normalized = self._normalized(x)
         names = ("scale", "bias", "mean", "variance")
         parameters = _parameters(call, normalized, *names)
-        y = logical_result(call, "out", x.shape, x, self.layout, beta)
+        y = resolve_output(call, "out", x.shape, x.dtype, x, beta, self.layout)
         operands = [Operand("x", x), *(Operand(name, normalized.logical(spec)) for name, spec in parameters.items())]
         operands.append(Operand("out", y, True))
         check_no_overlaps(call, operands)
@@ -400,11 +399,11 @@ class BatchNormalization(ArrayOperation):
         """`with_bias`: dbias is a result; dscale is one if there is a scale."""
         factors = (alpha, beta), (parameter_alpha, parameter_beta)
         dy = self._logical(call, "dy")
-        x = logical_like(call, "x", self.layout, dy.shape, dy.dtype)
+        x = check_like(call, "x", dy.shape, dy.dtype, self.layout)
         normalized = self._normalized(x)
         parameters = _parameters(call, normalized, "scale")
         saved = _saved(call, normalized)
-        dx = logical_result(call, "out", x.shape, dy, self.layout, beta)
+        dx = resolve_output(call, "out", x.shape, dy.dtype, dy, beta, self.layout)
         (a, b), (c, d) = (scaling_arguments(*pair, x.dtype) for pair in factors)
         dtypes = (parameters["scale"].dtype,) if parameters else (x.dtype, *parameter_dtypes(x.dtype))
         outs = compress(GRADIENTS, ("scale" in call.specs, with_bias))
@@ -439,7 +438,7 @@ class BatchNormalization(ArrayOperation):
         """Check x or dy; its axes as (N, C, spatial...)."""
         # An array of shape (0,) has one axis and no channels: PyTorch accepts it.
         ranks = range(1, 6) if call.specs[name].shape == (0,) else _RANKS
-        return logical(call, name, self.layout, ranks, empty=True)
+        return check_input(call, name, ranks, empty=True, layout=self.layout)
 
     def _normalized(self, x: TensorSpec) -> Normalized:
         return Normalized(x, self.mode == "spatial", self.layout.endswith("C") and len(x.shape) > 2)

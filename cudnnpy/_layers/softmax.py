@@ -27,7 +27,7 @@ from cudnnpy._core.layouts import (
 )
 from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.dispatch import Call
-from cudnnpy._launch.operands import check_no_overlaps, logical, logical_like, logical_result
+from cudnnpy._launch.operands import check_input, check_like, check_no_overlaps, resolve_output
 from cudnnpy._launch.program import Operand, Program, StepBuilder, with_conversion_copies
 from cudnnpy._launch.steps import (
     Executable,
@@ -226,8 +226,8 @@ class Softmax(ArrayOperation):
         return in_parts(function, *[whole] * (3 if gradient else 2))
 
     def _forward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
-        x = logical(call, "x", self.layout, _RANKS, empty=True)
-        y = logical_result(call, "out", x.shape, x, self.layout, beta)
+        x = check_input(call, "x", _RANKS, empty=True, layout=self.layout)
+        y = resolve_output(call, "out", x.shape, x.dtype, x, beta, self.layout)
         operands = check_no_overlaps(call, (Operand("x", x), Operand("out", y, True, ("x",))))
         scaling_arguments(alpha, beta, x.dtype)
         if not byte_extent(y):
@@ -235,9 +235,9 @@ class Softmax(ArrayOperation):
         return self._program("softmax", call, operands, alpha, beta), [in_layout(y, self._channels_last(x))]
 
     def _backward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
-        dy = logical(call, "dy", self.layout, _RANKS, empty=True)
-        y = logical_like(call, "y", self.layout, dy.shape, dy.dtype)
-        dx = logical_result(call, "out", dy.shape, dy, self.layout, beta)
+        dy = check_input(call, "dy", _RANKS, empty=True, layout=self.layout)
+        y = check_like(call, "y", dy.shape, dy.dtype, self.layout)
+        dx = resolve_output(call, "out", dy.shape, dy.dtype, dy, beta, self.layout)
         operands = check_no_overlaps(call, (Operand("dy", dy), Operand("y", y), Operand("out", dx, True, ("dy",))))
         scaling_arguments(alpha, beta, dy.dtype)
         if not byte_extent(dx):
