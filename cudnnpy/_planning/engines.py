@@ -382,7 +382,11 @@ class GraphExecutable:
             # C copies the values. Bytes are created faster than ctypes arrays, and threads need not share them.
             addresses, space = self._addresses(*pointers, *self._hosts), _address(workspace)
         except struct.error:  # not integers of 64 bits: the error names the attribute
-            attributes = {_UNIQUE_IDS: self.uids, _DATA_POINTERS: (*pointers, *self._hosts), _WORKSPACE: workspace}
+            attributes: dict[int, Any] = {
+                _UNIQUE_IDS: self.uids,
+                _DATA_POINTERS: (*pointers, *self._hosts),
+                _WORKSPACE: workspace,
+            }
             return Descriptor(_KIND, attributes).pointer
         pack = VariantPack(self._destroy, self._numbers)
         if status := self._create(_KIND, byref(pack)):

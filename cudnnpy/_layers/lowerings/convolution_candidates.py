@@ -35,8 +35,7 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Read, Values, is_strict, values_of
 from cudnnpy._planning.problem_notation import ParsedText, text_of
-from cudnnpy.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor
-from cudnnpy.descriptors.choosing import FUNCTIONS, permitted_math
+from cudnnpy.descriptors import FUNCTIONS, ConvolutionDescriptor, FilterDescriptor, TensorDescriptor, permitted_math
 from cudnnpy.handle import Handle
 from cudnnpy.names import short_names
 

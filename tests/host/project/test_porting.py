@@ -11,7 +11,7 @@ import cudnnpy
 from cudnnpy import descriptors, raw, reference
 from cudnnpy._checks.other_names import advice
 from cudnnpy._convolution.v7_algorithm_names import algorithm_named
-from cudnnpy.descriptors.choosing import FUNCTIONS
+from cudnnpy.descriptors import FUNCTIONS
 
 FOLDER = pages.ROOT / "docs" / "porting"
 SOURCES = ("from-c.md", "cudnn-frontend.md", "theano.md", "singa.md", "mxnet.md", "cupy.md", "torch.md", "jax.md")
