@@ -35,8 +35,7 @@ from cudnnpy._core.layouts import (
     per_channel,
     to_packed,
 )
-from cudnnpy._launch.array_operation import ArrayOperation
-from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.dispatch import ArrayOperation, Call
 from cudnnpy._launch.operands import (
     check_input,
     check_like,

@@ -11,13 +11,18 @@ from cudnnpy._arrays.device_array import current_device
 from cudnnpy._checks.call_arguments import shape_argument
 from cudnnpy._checks.option_values import check_option, error_repr
 from cudnnpy._convolution.options import ConvolutionOptions
-from cudnnpy._convolution.sizes import Geometry, output_shape_in_layout
-from cudnnpy._convolution.specification import INPUTS, OPERATIONS, planning_options, result_in_layout
+from cudnnpy._convolution.specification import (
+    INPUTS,
+    OPERATIONS,
+    Geometry,
+    output_shape_in_layout,
+    planning_options,
+    result_in_layout,
+)
 from cudnnpy._core.driver import check_not_capturing
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, byte_extent, canonical_spec, result_strides
-from cudnnpy._launch.array_operation import ArrayOperation
-from cudnnpy._launch.dispatch import Call, Specs
+from cudnnpy._launch.dispatch import ArrayOperation, Call, Specs
 from cudnnpy._launch.operands import check_no_overlaps
 from cudnnpy._launch.program import Operand, Program, StepBuilder, program_for_empty_input
 from cudnnpy._launch.steps import Executable

@@ -10,8 +10,13 @@ from cudnnpy._arrays.device_array import current_device
 from cudnnpy._checks.call_arguments import check_activation
 from cudnnpy._checks.option_values import in_array_order
 from cudnnpy._convolution.options import FusedOptions
-from cudnnpy._convolution.sizes import Geometry, geometry, output_shape, output_shape_in_layout
-from cudnnpy._convolution.specification import result_in_layout
+from cudnnpy._convolution.specification import (
+    Geometry,
+    geometry,
+    output_shape,
+    output_shape_in_layout,
+    result_in_layout,
+)
 from cudnnpy._core.layouts import (
     TensorSpec,
     at_least_4d,
@@ -20,8 +25,7 @@ from cudnnpy._core.layouts import (
     per_channel,
     result_strides,
 )
-from cudnnpy._launch.array_operation import ArrayOperation
-from cudnnpy._launch.dispatch import Call, Specs
+from cudnnpy._launch.dispatch import ArrayOperation, Call, Specs
 from cudnnpy._launch.operands import check_input, check_like, check_no_overlaps, packed_like, resolve_output
 from cudnnpy._launch.program import Operand, Program, is_converted, with_conversion_copies
 from cudnnpy._layers.arguments import specs_and_device

@@ -25,8 +25,7 @@ from cudnnpy._core.layouts import (
     to_packed,
     with_strides_of,
 )
-from cudnnpy._launch.array_operation import ArrayOperation
-from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.dispatch import ArrayOperation, Call
 from cudnnpy._launch.operands import check_input, check_like, check_no_overlaps, resolve_output
 from cudnnpy._launch.program import Operand, Program, StepBuilder, with_conversion_copies
 from cudnnpy._launch.steps import (

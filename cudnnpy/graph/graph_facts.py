@@ -1,4 +1,4 @@
-"""Properties of graphs, by name, that known issues of engines depend on (cudnnpy/_planning/issue_conditions.py)."""
+"""Properties of graphs, by name, that known issues of engines depend on (cudnnpy/_planning/known_issues.py)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from cudnnpy._launch.steps import Executable, Step, StepSequence, fill
 from cudnnpy._planning.candidates import Candidate, all_engines, candidate_for_engine, heuristic_candidates, rejected
 from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.engines import GraphExecutable, Target
-from cudnnpy._planning.issue_conditions import ProblemTraits
+from cudnnpy._planning.known_issues import ProblemTraits
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import FLAGS, POSITIVE, Read, Values, values_of
 from cudnnpy._planning.problem_notation import ParsedText, ProblemSyntax, ProblemTextError

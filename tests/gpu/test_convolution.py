@@ -16,7 +16,7 @@ from whole_numbers import assert_same, exact_result, to_host, whole_numbers
 
 import cudnnpy
 from cudnnpy import Convolution, ConvolutionTranspose, Engine, NoAlgorithmError, Plan, TensorSpec, raw
-from cudnnpy._convolution.v7_algorithm_names import algorithm_names
+from cudnnpy._convolution.options import algorithm_names
 from cudnnpy._layers.lowerings import space_to_depth
 from cudnnpy.backend import Descriptor
 from cudnnpy.tuning.ranking.candidate_order import RankedChooser

@@ -26,8 +26,8 @@ from cudnnpy._arrays.array_libraries import ArrayLibrary
 from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides
 from cudnnpy._core.owned import Owned
 from cudnnpy._launch import dispatch, launcher
-from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.direct import direct_launch
+from cudnnpy._launch.dispatch import ArrayOperation
 from cudnnpy._layers import convolution
 from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._planning import selection

@@ -10,8 +10,8 @@ from cudnnpy import raw
 from cudnnpy._checks.option_values import error_repr
 from cudnnpy._convolution import notation
 from cudnnpy._convolution.float64_elements import float64_elements
+from cudnnpy._convolution.options import algorithm_named, algorithm_names
 from cudnnpy._convolution.specification import ROLES, ConvolutionSpec
-from cudnnpy._convolution.v7_algorithm_names import algorithm_named, algorithm_names
 from cudnnpy._core.layouts import TensorSpec, is_packed, packed_strides, with_two_spatial_axes
 from cudnnpy._launch.steps import (
     WORKSPACE,

@@ -48,7 +48,7 @@ from cudnnpy._layers.lowerings.space_to_depth import SpaceToDepth, can_transform
 from cudnnpy._planning import known_issues
 from cudnnpy._planning.choice import LOWERING_OPTIONS
 from cudnnpy._planning.engines import GraphExecutable, Target, heuristics
-from cudnnpy._planning.issue_conditions import ProblemTraits
+from cudnnpy._planning.known_issues import ProblemTraits
 from cudnnpy.backend import Descriptor
 from cudnnpy.descriptors import ActivationDescriptor
 from cudnnpy.errors import StatusError

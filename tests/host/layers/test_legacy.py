@@ -9,9 +9,8 @@ from stand_in_device import STREAM, StandInDevice
 from stand_in_library import LibcudnnFixture
 
 from cudnnpy import TensorSpec
-from cudnnpy._convolution.options import ConvolutionOptions
+from cudnnpy._convolution.options import ConvolutionOptions, algorithm_names
 from cudnnpy._convolution.specification import ConvolutionSpec, make_problem
-from cudnnpy._convolution.v7_algorithm_names import algorithm_names
 from cudnnpy._layers.lowerings.convolution_candidates import LegacyExecutable
 from cudnnpy.handle import Handle
 

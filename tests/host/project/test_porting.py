@@ -10,7 +10,7 @@ import pytest
 import cudnnpy
 from cudnnpy import descriptors, raw, reference
 from cudnnpy._checks.other_names import advice
-from cudnnpy._convolution.v7_algorithm_names import algorithm_named
+from cudnnpy._convolution.options import algorithm_named
 from cudnnpy.descriptors import FUNCTIONS
 
 FOLDER = pages.ROOT / "docs" / "porting"
