@@ -767,7 +767,7 @@ _OwnedT = TypeVar("_OwnedT", bound=Owned[Any])
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
-class ConvolutionFunctions(NamedTuple):
+class _ConvolutionFunctions(NamedTuple):
     """The C functions of a convolution operation."""
 
     direction: str  # in the names of the functions
@@ -781,9 +781,9 @@ class ConvolutionFunctions(NamedTuple):
 
 
 FUNCTIONS = {
-    "forward": ConvolutionFunctions("Forward", raw.cudnnConvolutionFwdAlgo_t, "xwy"),
-    "backward_data": ConvolutionFunctions("BackwardData", raw.cudnnConvolutionBwdDataAlgo_t, "wyx", "0"),
-    "backward_filter": ConvolutionFunctions("BackwardFilter", raw.cudnnConvolutionBwdFilterAlgo_t, "xyw", "03"),
+    "forward": _ConvolutionFunctions("Forward", raw.cudnnConvolutionFwdAlgo_t, "xwy"),
+    "backward_data": _ConvolutionFunctions("BackwardData", raw.cudnnConvolutionBwdDataAlgo_t, "wyx", "0"),
+    "backward_filter": _ConvolutionFunctions("BackwardFilter", raw.cudnnConvolutionBwdFilterAlgo_t, "xyw", "03"),
 }
 
 
@@ -980,7 +980,7 @@ class _Tensors(NamedTuple):
     convolution: ConvolutionDescriptor
     y: TensorDescriptor
 
-    def ordered(self, functions: ConvolutionFunctions) -> tuple[Any, Any, ConvolutionDescriptor, Any]:
+    def ordered(self, functions: _ConvolutionFunctions) -> tuple[Any, Any, ConvolutionDescriptor, Any]:
         """Return the descriptors in the order of C."""
         first, second, last = (getattr(self, role) for role in functions.operands)
         return first, second, self.convolution, last
@@ -1031,7 +1031,7 @@ def _handle(value: object) -> tuple[Handle, int | None]:
 
 
 def _results(
-    name: str, functions: ConvolutionFunctions, handle: Handle, *arguments: Any, memory: tuple[Any, ...] = ()
+    name: str, functions: _ConvolutionFunctions, handle: Handle, *arguments: Any, memory: tuple[Any, ...] = ()
 ) -> list[Any]:
     """Return the structs that a Get or Find function fills in."""
     count = c_int()
@@ -1042,12 +1042,12 @@ def _results(
     return filled
 
 
-def _heuristics(functions: ConvolutionFunctions, handle: Handle, tensors: _Tensors) -> list[Any]:
+def _heuristics(functions: _ConvolutionFunctions, handle: Handle, tensors: _Tensors) -> list[Any]:
     return _results("cudnnGetConvolution{}Algorithm_v7", functions, handle, *tensors.ordered(functions))
 
 
 def _search(
-    functions: ConvolutionFunctions,
+    functions: _ConvolutionFunctions,
     handle: Handle,
     tensors: _Tensors,
     device: int,
@@ -1105,7 +1105,11 @@ def _array_memory(array: Any, argument: str, device: int, min_size: int = 0) -> 
 
 
 def _candidate(
-    functions: ConvolutionFunctions, result: Any, permitted: raw.cudnnMathType_t, deterministic: bool, limit: int | None
+    functions: _ConvolutionFunctions,
+    result: Any,
+    permitted: raw.cudnnMathType_t,
+    deterministic: bool,
+    limit: int | None,
 ) -> AlgorithmCandidate:
     """Return a result of Get or Find as a candidate, with its rejection reason."""
     reason, algorithm, math_type = "", functions.algorithms(result.algo), raw.cudnnMathType_t(result.mathType)

@@ -55,6 +55,16 @@ class ProblemTraits(NamedTuple):
     facts: frozenset[str] = frozenset()
 
 
+class HasFact(NamedTuple):
+    """The condition that a graph has a property of cudnnpy/graph/graph_facts.py, which has the text of it."""
+
+    name: str
+
+    def __call__(self, traits: ProblemTraits) -> bool:
+        """Return whether a problem has the property."""
+        return self.name in traits.facts
+
+
 def always(traits: ProblemTraits) -> bool:
     """all problems"""
     return True
@@ -183,72 +193,6 @@ def sums_channels_first(traits: ProblemTraits) -> bool:
     return not all(are_channels_last(*tensors) for tensors in traits.convolutions)
 
 
-def has_index(traits: ProblemTraits) -> bool:
-    """gen_index without two products, as attention has them"""
-    return "indexes outside attention" in traits.facts
-
-
-def broadcasts_beside_convolution(traits: ProblemTraits) -> bool:
-    """beside a convolution, a pointwise operand that has neither all elements, nor one for each channel, for each position \
-(of each image), or in all"""
-    return "broadcasts beside a convolution" in traits.facts
-
-
-def compares_narrow(traits: ProblemTraits) -> bool:
-    """a comparison with a result that other pointwise operations broadcast, outside attention"""
-    return "compares narrow tensors" in traits.facts
-
-
-def has_two_formats(traits: ProblemTraits) -> bool:
-    """images in memory of which some are channels last and others are not; no matrix product"""
-    return "has two formats" in traits.facts
-
-
-def computes_first_operand(traits: ProblemTraits) -> bool:
-    """operations before a convolution, and an image in memory that is not channels last"""
-    return "computes a first operand" in traits.facts
-
-
-def has_gradient_of_result(traits: ProblemTraits) -> bool:
-    """the gradient of an activation whose x is a result that is not in memory, with a convolution"""
-    return "has a gradient of a result" in traits.facts
-
-
-def resamples_result(traits: ProblemTraits) -> bool:
-    """resampling, or its gradient, of a result that is not in memory"""
-    return "resamples a result" in traits.facts
-
-
-def only_reduces_uneven_channels(traits: ProblemTraits) -> bool:
-    """reductions as the only outputs after resampling or its gradient, and channels that do not fill a multiple of 16 bytes"""
-    return "only reduces uneven channels" in traits.facts
-
-
-def indexes_rows_of_batches(traits: ProblemTraits) -> bool:
-    """gen_index of another axis than the last beside a matrix product with three axes and several batches"""
-    return "indexes rows of batches" in traits.facts
-
-
-def selects_by_numbers(traits: ProblemTraits) -> bool:
-    """the gradient of attention with a selection by a comparison of other numbers than indices"""
-    return "selects by numbers in attention's gradient" in traits.facts
-
-
-def scales_float8_otherwise(traits: ProblemTraits) -> bool:
-    """a matrix product of float8 with a number by value, or with a result of another type than float8"""
-    return "scales float8 otherwise" in traits.facts
-
-
-def converts_uneven_int8(traits: ProblemTraits) -> bool:
-    """operations before a matrix product, and an int8 input with rows or an address that are no multiples of 16 bytes"""
-    return "converts uneven int8" in traits.facts
-
-
-def has_signed_block_scales(traits: ProblemTraits) -> bool:
-    """scales of blocks in a type with a sign, any but float8_e8m0fnu"""
-    return "has signed block scales" in traits.facts
-
-
 # The table
 
 Operation = Literal["forward", "backward_data", "backward_filter", "graph"]
@@ -314,11 +258,13 @@ class Issue(NamedTuple):
 
 
 def _read() -> Iterator[Issue]:
-    """Yield the entries of known_issues.json, in which `condition` is the name of a function above."""
+    """Yield the entries of known_issues.json, in which `condition` is a function above, or a property of graphs."""
     for row in json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8")):
         pairs = {"measured": tuple(map(tuple, row["measured"]))} if "measured" in row else {}
         lists = {name: tuple(row[name]) for name in ("operations", "engines", "assumed") if name in row}
-        yield Issue(**{**row, **lists, **pairs, "condition": globals()[row["condition"]]})
+        yield Issue(
+            **{**row, **lists, **pairs, "condition": globals().get(row["condition"], HasFact(row["condition"]))}
+        )
 
 
 ISSUES = tuple(_read())
