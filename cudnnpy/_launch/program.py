@@ -174,16 +174,18 @@ def with_conversion_copies(
     wanted: Sequence[TensorSpec],
     beta: float = 0.0,
     plan: Any = None,
+    scale: tuple[float, float] | None = None,
 ) -> Program:
     """Wrap an executable with copies that convert operands to the memory format and dtype in `wanted`.
 
-    Results are converted back. A result that is read, or any result with a beta, is converted first, too.
+    Results are converted back. A result that is read, or any result with a beta, is converted first, too. `scale` are the
+    factors of the results and of their previous content, which the copies back apply in place of the executable.
     """
     builder = StepBuilder({operand.name: operand.spec for operand in operands})
     tensors: list[Tensor] = []
     after: list[tuple[Tensor, Tensor]] = []
     for operand, own, want in zip(operands, builder.operands.values(), wanted, strict=True):
-        if not is_converted(operand.spec, want):
+        if not is_converted(operand.spec, want) and not (scale and operand.is_result):
             tensors.append(own)
             continue
         converted = builder.scratch(want)
@@ -194,7 +196,7 @@ def with_conversion_copies(
             builder.copy(own, converted)
     builder.add(executable, *tensors)
     for converted, own in after:
-        builder.copy(converted, own)
+        builder.copy(converted, own, *(scale or ()))
     return builder.program(name, device, operands, plan)
 
 

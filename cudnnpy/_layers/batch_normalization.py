@@ -178,19 +178,10 @@ class BatchNormalization(ArrayOperation):
             The statistics for `backward`, of the parameters' shape; the latter is 1 / sqrt(biased variance + epsilon). For no
             elements they are 0 and NaN.
         """
-        return self._run(
-            "BatchNormalization.forward_training",
-            self,
-            type(self)._forward_training,
-            ("x", "scale", "bias", "running_mean", "running_variance", "out", "saved_mean", "saved_inverse_variance"),
-            (x, scale, bias, running_mean, running_variance),
-            (out, None, None),
-            stream,
-            average_factor,
-            activation,
-            alpha,
-            beta,
-        )
+        name, names = "BatchNormalization.forward_training", ("x", "scale", "bias", *RUNNING, "out", *SAVED)
+        inputs, outs = (x, scale, bias, running_mean, running_variance), (out, None, None)
+        factors = average_factor, activation, alpha, beta
+        return self._run(name, self, type(self)._forward_training, names, inputs, outs, stream, *factors)
 
     def forward_inference(
         self,
@@ -278,26 +269,16 @@ class BatchNormalization(ArrayOperation):
             Of scale's dtype, or without a scale of out_bias's or x's; None if it is not computed.
         """
         results: dict[str, Any] = {"out": out}
-        outs = ("out_scale", out_scale, scale is not None), ("out_bias", out_bias, should_compute_bias(bias, scale))
-        for name, array, is_computed in outs:
+        wanted = ("out_scale", out_scale, scale is not None), ("out_bias", out_bias, should_compute_bias(bias, scale))
+        for name, array, is_computed in wanted:
             if is_computed:
                 results[name] = array
             elif array is not None:
                 raise ValueError(f"{name} must be None where there is no {name[4:]}; got an array")
-        found = self._run(
-            "BatchNormalization.backward",
-            self,
-            type(self)._backward,
-            ("dy", "x", "scale", "saved_mean", "saved_inverse_variance", *results),
-            (dy, x, scale, saved_mean, saved_inverse_variance),
-            tuple(results.values()),
-            stream,
-            alpha,
-            beta,
-            parameter_alpha,
-            parameter_beta,
-            "out_bias" in results,
-        )
+        name, names = "BatchNormalization.backward", ("dy", "x", "scale", *SAVED, *results)
+        inputs, outs = (dy, x, scale, saved_mean, saved_inverse_variance), tuple(results.values())
+        factors = alpha, beta, parameter_alpha, parameter_beta, "out_bias" in results
+        found = self._run(name, self, type(self)._backward, names, inputs, outs, stream, *factors)
         made = dict(zip(results, found if len(results) > 1 else (found,), strict=True))
         return made["out"], made.get("out_scale"), made.get("out_bias")
 

@@ -27,7 +27,7 @@ from cudnnpy._core.layouts import (
 )
 from cudnnpy._launch.dispatch import ArrayOperation, Call
 from cudnnpy._launch.operands import check_input, check_like, check_no_overlaps, resolve_output
-from cudnnpy._launch.program import Operand, Program, StepBuilder, with_conversion_copies
+from cudnnpy._launch.program import Operand, Program, with_conversion_copies
 from cudnnpy._launch.steps import (
     Executable,
     FunctionCall,
@@ -167,18 +167,9 @@ class Softmax(ArrayOperation):
         In place, the function would read its own results: softmax-in-place-beta in docs/known-issues.md.
         """
         required_specs = self._required_specs(call, *(operand.spec for operand in operands))
-        *inputs, out = operands
-        executable = self._function(required_specs[0], 1.0 if beta else alpha, len(inputs) == 2)
-        if not beta:
-            return with_conversion_copies(name, call.device, operands, executable, required_specs)
-        operands_of_function = [*inputs, out._replace(spec=required_specs[-1])]
-        program = with_conversion_copies(name, call.device, operands_of_function, executable, required_specs)
-        builder = StepBuilder({operand.name: operand.spec for operand in operands})
-        *sources, target = builder.operands.values()
-        result = builder.scratch(required_specs[-1])
-        builder.add(program.executable, *sources, result)
-        builder.copy(result, target, alpha, beta)
-        return builder.program(name, call.device, operands)
+        executable = self._function(required_specs[0], 1.0 if beta else alpha, len(operands) == 3)
+        scale = (alpha, beta) if beta else None
+        return with_conversion_copies(name, call.device, operands, executable, required_specs, scale=scale)
 
     def _required_specs(self, call: Call, first: TensorSpec, *others: TensorSpec) -> list[TensorSpec]:
         """The tensors in one memory format (softmax-orders in docs/known-issues.md): many channels become rows by copies.
