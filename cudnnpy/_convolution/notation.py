@@ -40,13 +40,13 @@ from typing import Any
 
 from cudnnpy._checks.dtype_names import ALIASES, ELEMENT_NAMES
 from cudnnpy._convolution.options import MODES, PADDINGS, ConvolutionOptions, compute_dtype_for
+from cudnnpy._convolution.sizes import output_shape
 from cudnnpy._convolution.specification import (
     ACTIVATIONS,
     OPERATIONS,
     ConvolutionSpec,
     bias_dtype,
     make_problem,
-    output_shape,
     with_normalized_strides,
 )
 from cudnnpy._core.dtypes import dtype_of

@@ -9,7 +9,8 @@ from cudnnpy._arrays.array_libraries import read, spec_of
 from cudnnpy._checks.call_arguments import check_no_beta, gradient_shape
 from cudnnpy._checks.option_values import check_shape, error_repr, in_array_order, is_channels_last
 from cudnnpy._convolution.options import ConvolutionOptions, algorithm_named
-from cudnnpy._convolution.specification import OPERANDS, ROLES, make_problem, output_shape
+from cudnnpy._convolution.sizes import output_shape
+from cudnnpy._convolution.specification import OPERANDS, ROLES, make_problem
 from cudnnpy._core.layouts import CHANNELS_FIRST, TensorSpec, canonical_spec, check_spec, result_strides, to_logical
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.operands import in_logical_order

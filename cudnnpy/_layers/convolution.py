@@ -11,14 +11,8 @@ from cudnnpy._arrays.device_array import current_device
 from cudnnpy._checks.call_arguments import shape_argument
 from cudnnpy._checks.option_values import check_option, error_repr
 from cudnnpy._convolution.options import ConvolutionOptions
-from cudnnpy._convolution.specification import (
-    INPUTS,
-    OPERATIONS,
-    Geometry,
-    output_shape_in_layout,
-    planning_options,
-    result_in_layout,
-)
+from cudnnpy._convolution.sizes import Geometry, output_shape_in_layout
+from cudnnpy._convolution.specification import INPUTS, OPERATIONS, planning_options, result_in_layout
 from cudnnpy._core.driver import check_not_capturing
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, byte_extent, canonical_spec, result_strides

@@ -10,13 +10,8 @@ from cudnnpy._arrays.device_array import current_device
 from cudnnpy._checks.call_arguments import check_activation
 from cudnnpy._checks.option_values import in_array_order
 from cudnnpy._convolution.options import FusedOptions
-from cudnnpy._convolution.specification import (
-    Geometry,
-    geometry,
-    output_shape,
-    output_shape_in_layout,
-    result_in_layout,
-)
+from cudnnpy._convolution.sizes import Geometry, geometry, output_shape, output_shape_in_layout
+from cudnnpy._convolution.specification import result_in_layout
 from cudnnpy._core.layouts import (
     TensorSpec,
     at_least_4d,

@@ -8,13 +8,13 @@ from typing import Any
 from cudnnpy._checks.call_arguments import gradient_shape, shape_argument
 from cudnnpy._checks.option_values import check_shape, expand_per_axis, in_array_order, is_channels_last
 from cudnnpy._convolution.options import ConvolutionOptions, TransposeOptions
-from cudnnpy._convolution.specification import (
+from cudnnpy._convolution.sizes import (
     output_shape,
-    result_in_layout,
     transposed_geometry,
     transposed_input_shape,
     transposed_output_shape,
 )
+from cudnnpy._convolution.specification import result_in_layout
 from cudnnpy._core.layouts import TensorSpec, byte_extent, canonical_spec, in_layout, result_strides, to_logical
 from cudnnpy._launch.dispatch import ArrayOperation, Call, Specs
 from cudnnpy._launch.operands import check_no_overlaps

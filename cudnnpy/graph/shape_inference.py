@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from cudnnpy import raw
-from cudnnpy._convolution.specification import Geometry, output_sizes
+from cudnnpy._convolution.sizes import Geometry, output_sizes
 
 
 def convolved(

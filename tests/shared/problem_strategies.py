@@ -9,7 +9,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from cudnnpy._convolution.options import ConvolutionOptions
-from cudnnpy._convolution.specification import ACTIVATIONS, OPERATIONS, bias_dtype, make_problem, output_shape
+from cudnnpy._convolution.sizes import output_shape
+from cudnnpy._convolution.specification import ACTIVATIONS, OPERATIONS, bias_dtype, make_problem
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, packed_strides
 from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem

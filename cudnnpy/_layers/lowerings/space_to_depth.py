@@ -23,7 +23,8 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
-from cudnnpy._convolution.specification import ConvolutionSpec, Geometry
+from cudnnpy._convolution.sizes import Geometry
+from cudnnpy._convolution.specification import ConvolutionSpec
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import (
     MAX_TENSOR_ELEMENTS,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import cudnnpy
 from cudnnpy import Convolution, ConvolutionTranspose, Engine, TensorSpec, names, raw, reference
-from cudnnpy._convolution import specification
+from cudnnpy._convolution import sizes
 from cudnnpy._convolution import specification as ask
 from cudnnpy._convolution.options import MODES, PADDINGS, ConvolutionOptions
 from cudnnpy._convolution.specification import ConvolutionSpec
@@ -72,20 +72,20 @@ def outcome(function: Callable[[], Any]) -> Any:
 def test_the_output_has_a_place_for_every_step_of_the_filter(drawn: Any) -> None:
     options, x, w = drawn
     checked = ConvolutionOptions(**options)
-    spatial = specification.geometry(checked, x[2:], w[2:])
+    spatial = sizes.geometry(checked, x[2:], w[2:])
     places = []
     for size, kernel, before, after, stride, dilation in zip(x[2:], w[2:], *spatial, strict=True):
         taps = range(0, kernel * dilation, dilation)
         padded = range(size + before + after)
         places.append(sum(all(start + tap in padded for tap in taps) for start in padded[::stride]))
     if all(places):
-        assert specification.output_shape(checked, x, w) == (x[0], w[0], *places)
+        assert sizes.output_shape(checked, x, w) == (x[0], w[0], *places)
     else:
         with pytest.raises(
             ValueError,
             match="the output would be empty",
         ):
-            specification.output_shape(checked, x, w)
+            sizes.output_shape(checked, x, w)
 
 
 @given(asked())
@@ -97,16 +97,14 @@ def test_named_paddings_are_what_their_names_say(drawn: Any) -> None:
     reach = [d * (k - 1) + 1 for d, k in zip(dilation, w[2:], strict=True)]
 
     def sides(padding: Any) -> list[tuple[int, int]]:
-        spatial = specification.geometry(ConvolutionOptions(**{**options, "padding": padding}), x[2:], w[2:])
+        spatial = sizes.geometry(ConvolutionOptions(**{**options, "padding": padding}), x[2:], w[2:])
         return list(zip(spatial.pre_padding, spatial.post_padding, strict=True))
 
     assert sides("valid") == [(0, 0)] * rank == sides(0)
     assert sides("half") == [(r // 2, r // 2) for r in reach] == sides([r // 2 for r in reach])
     assert sides("full") == [(r - 1, r - 1) for r in reach] == sides([(r - 1, r - 1) for r in reach])
     same = ConvolutionOptions(**{**options, "padding": "same"})
-    assert specification.output_shape(same, x, w)[2:] == tuple(
-        math.ceil(n / s) for n, s in zip(x[2:], stride, strict=True)
-    )
+    assert sizes.output_shape(same, x, w)[2:] == tuple(math.ceil(n / s) for n, s in zip(x[2:], stride, strict=True))
     assert all(0 <= after - before <= 1 for before, after in sides("same"))
 
 
@@ -149,7 +147,7 @@ def test_output_padding_picks_a_size_that_the_convolution_maps_back(drawn: Any, 
     assert got == outcome(lambda: reference.ConvolutionTranspose(**options, output_padding=extra).output_shape(*shapes))
     if isinstance(got, tuple):
         dy, filters = (np.empty(shape) for shape in (got, shapes[1]))
-        assert specification.transposed_input_shape(transpose, got, shapes[1]) == shapes[0]
+        assert sizes.transposed_input_shape(transpose, got, shapes[1]) == shapes[0]
         assert (
             reference.ConvolutionTranspose(**options, output_padding=extra).backward_data(dy, filters).shape
             == shapes[0]
@@ -419,10 +417,8 @@ def test_every_field_of_a_problem_tells_problems_apart() -> None:
     assert set(others) == set(ConvolutionSpec._fields)
     every = {base, *(base._replace(**{name: value}) for name, value in others.items())}
     assert len(every) == len(others) + 1
-    sides = {
-        base._replace(geometry=base.geometry._replace(**{side: (7, 7)})) for side in specification.Geometry._fields
-    }
-    assert len(sides) == len(specification.Geometry._fields)
+    sides = {base._replace(geometry=base.geometry._replace(**{side: (7, 7)})) for side in sizes.Geometry._fields}
+    assert len(sides) == len(sizes.Geometry._fields)
     assert cudnnpy.TensorSpec._fields == ("shape", "dtype", "strides", "alignment")
 
 

@@ -11,7 +11,8 @@ from numpy_machine import NumpyExecutable, run_steps, tensor_in
 
 from cudnnpy import reference
 from cudnnpy._convolution.options import ConvolutionOptions
-from cudnnpy._convolution.specification import ConvolutionSpec, make_problem, output_shape
+from cudnnpy._convolution.sizes import output_shape
+from cudnnpy._convolution.specification import ConvolutionSpec, make_problem
 from cudnnpy._core.layouts import TensorSpec, byte_extent, channels_last_strides, packed_strides
 from cudnnpy._launch.steps import StepSequence
 from cudnnpy._layers.lowerings import convolution_lowerings as lowering_of

@@ -13,7 +13,7 @@ from numpy_machine import to_depth, to_space
 from cudnnpy import reference
 from cudnnpy._convolution import specification
 from cudnnpy._convolution.options import ConvolutionOptions
-from cudnnpy._convolution.specification import Geometry, output_shape
+from cudnnpy._convolution.sizes import Geometry, output_shape
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides
 from cudnnpy._layers.lowerings import space_to_depth
 from cudnnpy._layers.lowerings.space_to_depth import SpaceToDepth, with_space_to_depth

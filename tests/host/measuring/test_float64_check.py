@@ -17,7 +17,7 @@ from cudnnpy import TensorSpec, reference
 from cudnnpy._convolution import specification
 from cudnnpy._convolution.float64_elements import float64_elements
 from cudnnpy._convolution.options import ConvolutionOptions
-from cudnnpy._convolution.specification import output_shape
+from cudnnpy._convolution.sizes import output_shape
 from cudnnpy._core.layouts import channels_last_strides
 from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._planning.problem import StridedSlice
