@@ -214,12 +214,9 @@ def _below(ceiling: float, dtype: str) -> float:
 
     if ceiling <= 0.0:  # the gradient is 0 everywhere
         return ceiling
+    own, step = (np.dtype("float32"), 1 << 16) if dtype == "bfloat16" else (np.dtype(dtype), 1)  # its upper half
+    unsigned = np.dtype(f"uint{8 * own.itemsize}")
     with np.errstate(over="ignore"):
-        if dtype == "bfloat16":  # the upper half of a float32
-            bits = int(np.float32(ceiling).view(np.uint32)) >> 16
-            near = np.array([bits, max(bits - 1, 0)], np.uint32) << 16
-            lower, lowest = map(float, near.view(np.float32))
-        else:
-            nearest = np.dtype(dtype).type(ceiling)
-            lower, lowest = float(nearest), float(np.nextafter(nearest, np.dtype(dtype).type(0.0)))
+        bits = int(own.type(ceiling).view(unsigned)) // step * step
+    lower, lowest = map(float, np.array([bits, max(bits - step, 0)], unsigned).view(own))
     return lower if lower < ceiling else lowest

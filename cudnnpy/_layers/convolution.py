@@ -18,8 +18,8 @@ from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, byte_extent, canonical_spec, result_strides
 from cudnnpy._launch.dispatch import ArrayOperation, Call, Specs
 from cudnnpy._launch.operands import check_no_overlaps
-from cudnnpy._launch.program import Operand, Program, StepBuilder, program_for_empty_input
-from cudnnpy._launch.steps import Executable
+from cudnnpy._launch.program import Operand, Program, program_for_empty_input, with_conversion_copies
+from cudnnpy._launch.steps import Executable, ScratchBuffer, with_implicit_operands, zero_fill
 from cudnnpy._layers.arguments import OperationRequest, problem_of_call, specs_and_device
 from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._layers.lowerings.sums import bias_gradient
@@ -491,9 +491,7 @@ def program_on_zeros(
     plan: Plan,
 ) -> Program:
     """Return the program on `operands` whose executable takes zeros in scratch memory in place of the first two, x and w."""
-    builder = StepBuilder({operand.name: operand.spec for operand in operands})
-    replaced = [builder.scratch(spec) for spec in zeros]
-    for tensor in replaced:
-        builder.clear(tensor)
-    builder.add(executable, *replaced, *[*builder.operands.values()][2:])
-    return builder.program(name, device, operands, plan)
+    buffers = [ScratchBuffer(size, zero_fill(size)) for size in map(byte_extent, zeros)]
+    sources = [*buffers, *range(2, len(operands))]
+    whole = with_implicit_operands(executable, sources, len(operands))
+    return with_conversion_copies(name, device, operands, whole, [one.spec for one in operands], plan=plan)

@@ -38,17 +38,14 @@ class Target:
 
     handle: Handle | None = None
     profile: str | None = None
-    _descriptor: list[Descriptor] = field(default_factory=list)
     _shared: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def device(self) -> Descriptor | None:
         """Return the device property descriptor of a profile; None for a handle."""
         if self.profile is None:
             return None
-        if not self._descriptor:
-            attributes: dict[int, Any] = {raw.CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION: self.profile}
-            self._descriptor.append(Descriptor(raw.CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, attributes))
-        return self._descriptor[0]
+        attributes: dict[int, Any] = {raw.CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION: self.profile}
+        return self.memoize("device", make=lambda: Descriptor(raw.CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, attributes))
 
     def memoize(self, *key: Hashable, make: Callable[[], T]) -> T:
         """Return the result of `make`, which is called once for each key. A copy of a StatusError that it raises is raised."""
