@@ -18,10 +18,9 @@ from cudnnpy._convolution.specification import result_in_layout
 from cudnnpy._core.layouts import TensorSpec, byte_extent, canonical_spec, in_layout, result_strides, to_logical
 from cudnnpy._launch.dispatch import ArrayOperation, Call, Specs
 from cudnnpy._launch.operands import check_no_overlaps
-from cudnnpy._launch.program import Operand, Program, StepBuilder
+from cudnnpy._launch.program import Program, StepBuilder
 from cudnnpy._layers.arguments import OperationRequest, logical_spec, problem_of_call
 from cudnnpy._layers.convolution import Convolution, Prepared, check_forced, operands_of
-from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._layers.lowerings.sums import bias_gradient
 from cudnnpy.typing import Array, ArrayT, ConvolutionActivation, Shape, Stream
 
@@ -285,8 +284,8 @@ def prepare_extended(
                 expected, given = (in_array_order(shape, layout) for shape in (expected, x.shape))
                 raise ValueError(f"out must have shape {expected}; got shape {given}")
         extended_shape = tuple(size + more for size, more in zip(x.shape, surplus, strict=True))
-        extended = TensorSpec(extended_shape, x.dtype, result_strides(extended_shape, x))
-        specs[name] = in_layout(extended, is_channels_last(layout))
+        spec = TensorSpec(extended_shape, x.dtype, result_strides(extended_shape, x))
+        specs[name] = in_layout(spec, is_channels_last(layout))
     problem = problem_of_call(convolution, request._replace(call=call._replace(specs=specs)))
     at = len(problem.specs) - 1 if is_forward else 0
     if x is None:
@@ -298,30 +297,24 @@ def prepare_extended(
     results = [result_in_layout(convolution, operands[-1].spec, problem.x, problem.w, problem.y)]
     if problem.is_empty:
         return convolution._without_elements(call, problem, operands), results
-    return _with_copies(convolution, call, problem, operands, at), results
+    # the problem's plan, on an extended copy of x in scratch memory
+    plan = convolution._plan_in(call, problem, byte_extent(problem.specs[at]))
+    builder = StepBuilder({operand.name: operand.spec for operand in operands})
+    tensors = [*builder.operands.values()]
+    own, extended = tensors[at], builder.scratch(problem.specs[at])
+    part = extended._replace(spec=extended.spec._replace(shape=x.shape))  # x's elements of `extended`
+    if not operands[at].is_result:
+        builder.clear(extended)
+    if not operands[at].is_result or problem.beta:
+        builder.copy(own, part)
+    builder.add(plan.executable, *tensors[:at], extended, *tensors[at + 1 :])
+    if operands[at].is_result:
+        builder.copy(part, own)
+    return builder.program(plan.name, call.device, operands, plan), results
 
 
 def _less(shape: tuple[int, ...], surplus: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size - more for size, more in zip(shape, surplus, strict=True))
-
-
-def _with_copies(
-    convolution: Convolution, call: Call, problem: ConvolutionProblem, operands: list[Operand], at: int
-) -> Program:
-    """Return the program of the problem's plan on an extended copy, in scratch memory, of the operand with index `at`."""
-    plan = convolution._plan_in(call, problem, byte_extent(problem.specs[at]))
-    builder = StepBuilder({operand.name: operand.spec for operand in operands})
-    tensors = [*builder.operands.values()]
-    x, extended = tensors[at], builder.scratch(problem.specs[at])
-    part = extended._replace(spec=extended.spec._replace(shape=x.spec.shape))  # x's elements of `extended`
-    if not operands[at].is_result:
-        builder.clear(extended)
-    if not operands[at].is_result or problem.beta:
-        builder.copy(x, part)
-    builder.add(plan.executable, *tensors[:at], extended, *tensors[at + 1 :])
-    if operands[at].is_result:
-        builder.copy(part, x)
-    return builder.program(plan.name, call.device, operands, plan)
 
 
 def surplus_of(options: TransposeOptions, rank: int) -> tuple[int, ...]:

@@ -199,15 +199,6 @@ Operation = Literal["forward", "backward_data", "backward_filter", "graph"]
 Remedy = Literal[
     "rejected", "not called deterministic", "not fused", "padded", "added apart", "not proposed", "accepted"
 ]
-Kind = Literal[
-    "with tensor cores",
-    "without tensor cores",
-    "with textures",
-    "compiled at run time",
-    "noted down_convert_inputs",
-    "any",
-]
-
 NEWEST = 92800  #: the newest release whose engines were compared with the measured ones
 
 
@@ -226,7 +217,7 @@ class Issue(NamedTuple):
     condition: Callable[[ProblemTraits], bool]
     reason: str
     remedy: Remedy = "rejected"
-    kind: Kind | None = None
+    kind: str | None = None
     detail: str = ""
     measured: tuple[tuple[int, str], ...] = ((91900, "NVIDIA H200"),)
     assumed: tuple[int, int | None] = (90000, None)

@@ -67,9 +67,7 @@ class ConvolutionLowering(NamedTuple):
     x_transform: SpaceToDepth | None = None
     w_transform: SpaceToDepth | None = None
     channels_last_copies: bool = False  #: whether tensors that are channels first are copied to channels last, and back
-    flipped_forward: bool = (
-        False  #: whether a gradient with respect to x is computed as a forward convolution, without copies
-    )
+    flipped_forward: bool = False  #: whether a gradient with respect to x is computed as a forward, without copies
 
     @property
     def is_whole(self) -> bool:
