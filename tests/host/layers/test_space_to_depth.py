@@ -16,7 +16,7 @@ from cudnnpy._convolution.options import ConvolutionOptions
 from cudnnpy._convolution.sizes import Geometry, output_shape
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides
 from cudnnpy._layers.lowerings import space_to_depth
-from cudnnpy._layers.lowerings.space_to_depth import SpaceToDepth, with_space_to_depth
+from cudnnpy._layers.lowerings.convolution_lowerings import SpaceToDepth, with_space_to_depth
 
 
 @st.composite
