@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from cudnnpy import raw
 from cudnnpy._checks.public_dir import complete_module
-from cudnnpy._launch.proven_machines import why_not_proven
+from cudnnpy._launch.launcher import why_not_proven
 from cudnnpy._process.cuda_state import CUDA_MAJORS, CudaState, cuda_state, error_text
 from cudnnpy._process.cuda_state import version_text as cuda_version_text
 from cudnnpy._process.installation import to_install, with_extra

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cudnnpy import raw, store
-from cudnnpy._planning.known_issues import ISSUES, NEWEST, Issue, Remedy
+from cudnnpy._planning.known_issues import ISSUES, NEWEST, HasFact, Issue, Remedy
+from cudnnpy.graph.graph_facts import FACTS
 from cudnnpy.store import Fault
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -131,13 +132,19 @@ def _engines() -> Iterator[str]:
             issue.id,
             ", ".join(issue.operations),
             _of(issue),
-            issue.condition.__doc__ or "",
+            condition_text(issue),
             happens,
             REMEDIES[issue.remedy],
             measured,
             _assumed(*issue.assumed),
         )
         yield f"| {' | '.join(row)} |\n"
+
+
+def condition_text(issue: Issue) -> str:
+    """Return when a problem has an issue, from the docstring of its condition."""
+    condition = issue.condition
+    return (FACTS[condition.name] if isinstance(condition, HasFact) else condition).__doc__ or ""
 
 
 def _of(issue: Issue) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from cudnnpy._convolution.specification import ConvolutionSpec
@@ -13,7 +14,7 @@ from cudnnpy._planning.problem import Read, StridedSlice
 class _Taps(NamedTuple):
     """The positions in x, w and y of the products that an element sums, on one spatial axis."""
 
-    x: range
+    x: Sequence[int]
     w: Sequence[int]
     y: Sequence[int]
 
@@ -83,26 +84,18 @@ def _sums(problem: ConvolutionSpec, position: tuple[int, ...], read: Read) -> tu
 
 def _taps(problem: ConvolutionSpec, axis: int, at: int) -> _Taps:
     """Return the products of the element at a position of a spatial axis, by their positions in x, w and y."""
-    g = problem.geometry
+    g, operation = problem.geometry, problem.operation
     pad, stride, dilation = g.pre_padding[axis], g.stride[axis], g.dilation[axis]
     x, w, y = (spec.shape[2 + axis] for spec in (problem.x, problem.w, problem.y))
-    flip = problem.mode == "convolution"
-
-    def tap(r: int) -> int:
-        return w - 1 - r if flip else r
-
-    if problem.operation == "forward":
-        inside = [r for r in range(w) if 0 <= at * stride - pad + r * dilation < x]
-        first = at * stride - pad + inside[0] * dilation if inside else 0
-        return _Taps(range(first, first + len(inside) * dilation, dilation), [tap(r) for r in inside], [at])
-    if problem.operation == "backward_data":
-        pairs = [divmod(at + pad - r * dilation, stride) for r in range(w)]
-        inside = [r for r, (o, rest) in enumerate(pairs) if rest == 0 and 0 <= o < y]
-        return _Taps(range(at, at + 1), [tap(r) for r in inside], [pairs[r][0] for r in inside])
-    offset = tap(at) * dilation - pad
-    low = max(0, -(offset // stride))
-    outputs = range(low, max(low, min(y, (x - 1 - offset) // stride + 1)))
-    return _Taps(range(low * stride + offset, low * stride + offset + len(outputs) * stride, stride), outputs, outputs)
+    if operation == "forward":  # pairs of a position in y, and one in the filter that is not flipped
+        pairs = [(at, r) for r in range(w)]
+    elif operation == "backward_data":
+        pairs = [(o, r) for r in range(w) for o, rest in [divmod(at + pad - r * dilation, stride)] if not rest]
+    else:
+        pairs = [(o, w - 1 - at if problem.mode == "convolution" else at) for o in range(y)]
+    taps = [(o * stride - pad + r * dilation, w - 1 - r if problem.mode == "convolution" else r, o) for o, r in pairs]
+    inside = [tap for tap in taps if 0 <= tap[0] < x and 0 <= tap[2] < y]
+    return _Taps(*([tap[role] for tap in inside] for role in range(3)))
 
 
 def _boxed(
@@ -112,7 +105,8 @@ def _boxed(
     import numpy as np
 
     low, high = [min(places) for places in spatial], [max(places) for places in spatial]
-    step = [places.step if isinstance(places, range) else 1 for places in spatial]
+    gaps = [{abs(b - a) for a, b in pairwise(places)} for places in spatial]
+    step = [min(gap) if len(gap) == 1 else 1 for gap in gaps]  # to read no more than there is between
     counts = [(b - a) // s + 1 for a, b, s in zip(low, high, step, strict=True)]
     found = read(operand, StridedSlice((*start, *low), (*shape, *counts), (1, 1, *step)))
     picked = [[(at - a) // s for at in places] for places, a, s in zip(spatial, low, step, strict=True)]

@@ -85,38 +85,28 @@ _LAST = "written as channels_last, with shapes that stay (N, C, spatial...)"
 
 def words_of(problem: ConvolutionSpec) -> list[str]:
     """Return the words of a problem, without defaults."""
-    geometry, words = (
-        problem.geometry,
-        [problem.operation, _joined("x", problem.x.shape), _joined("x", problem.w.shape)],
-    )
-    pads = [
-        str(before) if before == after else f"{before}:{after}"
-        for before, after in zip(geometry.pre_padding, geometry.post_padding, strict=True)
-    ]
-    for name, values, default in (
-        ("pad", pads, "0"),
-        ("stride", list(map(str, geometry.stride)), "1"),
-        ("dilation", list(map(str, geometry.dilation)), "1"),
-    ):
+    g, dtype, bias = problem.geometry, problem.x.dtype, problem.bias
+    pads = [f"{b}" if b == a else f"{b}:{a}" for b, a in zip(g.pre_padding, g.post_padding, strict=True)]
+    axes = {"pad": (pads, "0"), "stride": (map(str, g.stride), "1"), "dilation": (map(str, g.dilation), "1")}
+    words = [problem.operation, _joined("x", problem.x.shape), _joined("x", problem.w.shape)]
+    for name, (texts, default) in axes.items():
+        values = list(texts)
         if set(values) != {default}:
             words.append(f"{name}={values[0] if len(set(values)) == 1 else ','.join(values)}")
-    if problem.groups != 1:
-        words.append(f"groups={problem.groups}")
-    if problem.mode != "cross_correlation":
-        words.append(f"mode={problem.mode}")
-    return words + _words_of_types(problem) + _words_of_memory(problem) + _words_of_epilogue(problem)
-
-
-def _words_of_types(problem: ConvolutionSpec) -> list[str]:
-    words: list[str] = []
-    dtype = problem.x.dtype
-    if dtype != "float32":
-        words.append(dtype)
-    if problem.y.dtype != _result_dtype(problem.operation, dtype):
-        words.append(f"y.dtype={problem.y.dtype}")
-    if problem.compute_dtype != compute_dtype_for(None, dtype):
-        words.append(f"compute_dtype={problem.compute_dtype}")
-    return words
+    others = {
+        f"groups={problem.groups}": problem.groups != 1,
+        f"mode={problem.mode}": problem.mode != "cross_correlation",
+        dtype: dtype != "float32",
+        f"y.dtype={problem.y.dtype}": problem.y.dtype != _result_dtype(problem.operation, dtype),
+        f"compute_dtype={problem.compute_dtype}": problem.compute_dtype != compute_dtype_for(None, dtype),
+        **dict.fromkeys(_words_of_memory(problem), True),
+        "bias": bias is not None,
+        f"bias.alignment={bias and bias.alignment}": bias is not None and bias.alignment != 16,
+        f"activation={problem.activation}": problem.activation is not None,
+        f"alpha={number_text(problem.alpha)}": problem.alpha != 1,
+        f"beta={number_text(problem.beta)}": problem.beta != 0,
+    }
+    return words + [word for word, is_needed in others.items() if is_needed]
 
 
 def _words_of_memory(problem: ConvolutionSpec) -> list[str]:
@@ -152,21 +142,6 @@ def _fewest_strides(problem: ConvolutionSpec) -> tuple[str, Sequence[str]]:
         if with_normalized_strides(problem._replace(**tensors)) == problem:
             return order, names
     return "packed", _TENSORS
-
-
-def _words_of_epilogue(problem: ConvolutionSpec) -> list[str]:
-    words = []
-    if problem.bias is not None:
-        words.append("bias")
-        if problem.bias.alignment != 16:
-            words.append(f"bias.alignment={problem.bias.alignment}")
-    if problem.activation is not None:
-        words.append(f"activation={problem.activation}")
-    if problem.alpha != 1:
-        words.append(f"alpha={number_text(problem.alpha)}")
-    if problem.beta != 0:
-        words.append(f"beta={number_text(problem.beta)}")
-    return words
 
 
 def _joined(mark: str, numbers: tuple[int, ...]) -> str:

@@ -21,7 +21,7 @@ from cudnnpy._core.layouts import (
     is_format_ambiguous,
     normalize_unit_strides,
 )
-from cudnnpy._planning.issue_conditions import ProblemTraits
+from cudnnpy._planning.known_issues import ProblemTraits
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.typing import ConvolutionMode, ConvolutionOperation, ElementName
 

@@ -32,11 +32,17 @@ _WITHOUT_ARRAYS = {"cudnnSetTensorTransformDescriptor"}
 class Descriptor(Owned[PointerT]):
     """A descriptor of the C API below the graph API.
 
-    A value that cuDNN rejects raises StatusError with cuDNN's own text. The descriptor can be set again afterwards.
+    A value that cuDNN rejects raises StatusError with cuDNN's own text. The descriptor can be set again afterwards. A class
+    that has the name of a kind of descriptors in C owns such descriptors: cudnnCreateTensorDescriptor makes a TensorDescriptor.
     """
 
     _kept: dict[Any, tuple[Owned[Any], ...]]
     _reader: ClassVar[tuple[Any, ...]]  # the C function that reads the values, with its arguments
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if (create := f"cudnnCreate{cls.__name__}") in raw.functions():
+            cls._create, cls._destroy = create, create.replace("Create", "Destroy")
 
     def _read(self) -> dict[str, Any]:
         """Return the values by their C names."""

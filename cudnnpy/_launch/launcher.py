@@ -12,25 +12,34 @@ captured by the user records the same kernels.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakSet
 
 from cudnnpy import raw
 from cudnnpy._checks.option_values import error_repr
-from cudnnpy._core.cuda_python import gpu_facts
+from cudnnpy._core.cuda_python import cuda_python, gpu_facts
 from cudnnpy._core.driver import current_device, has_several_devices, is_stream_or_torch_capturing, make_current
 from cudnnpy._launch.address_validation import Addresses
-from cudnnpy._launch.proven_machines import why_not_proven
-from cudnnpy._launch.steps import WORKSPACE_ALIGNMENT, BoundLaunch, Executable
-from cudnnpy._process.module_state import declare, in_forked_child
+from cudnnpy._launch.steps import WORKSPACE_ALIGNMENT, BoundLaunch
+from cudnnpy._process.module_state import declare, in_forked_child, process_cache
 from cudnnpy.handle import Handle, in_use, on_device
 
 if TYPE_CHECKING:
     from cudnnpy._launch.direct.direct_launch import DirectLaunch
+    from cudnnpy._launch.program import Program
+    from cudnnpy._planning.plan import Plan
+
+# Its executable is bound to addresses that its `check_addresses` has checked. If `is_relocatable` is true, the same kernels
+# serve all addresses, which are multiples of 16 then, and have the same parameters but for the addresses.
+Launchable: TypeAlias = "Plan | Program"
 
 # cuDNN launches of a plan before its direct launch is made. A plan that is launched once never pays for it.
 _DIRECT_THRESHOLD = 2
+
+# The machines on which direct launches are on by default, because the tests ran there with them:
+# the compute capability, the release of cuDNN, the major release of the CUDA runtime that cuDNN was built with, and the major
+# release of the driver. A row is written by hand, in the commit that records its run of the GPU tests in docs/dev/gpu.md.
+PROVEN = (("9.0", 91900, 13, 580),)
 
 _log = logging.getLogger("cudnnpy")
 _setting: bool | None = None  # of set_direct_launches
@@ -38,34 +47,6 @@ _epoch = object()  # replaced by set_direct_launches and in a forked child, wher
 
 declare(__name__, "_setting")
 declare(__name__, "_epoch", in_child=True)
-
-
-class Launchable(Protocol):
-    """A plan or a program: an executable, and the facts that its launcher needs.
-
-    `name` is for errors, `workspace_size` is in bytes, and `is_relocatable` is true if the same kernels serve all
-    addresses, which are multiples of 16 then, and have the same parameters but for the addresses.
-    """
-
-    name: str
-    device: int
-    workspace_size: int
-    is_relocatable: bool
-
-    @property
-    def _planning_ms(self) -> float:
-        """The host time of planning, in milliseconds; 0 if it is unknown."""
-
-    @property
-    def _trace_text(self) -> Callable[[], str]:
-        """The function that returns the beginning of a traced line (tracing.py), up to the source of the choice."""
-
-    @property
-    def executable(self) -> Executable:
-        """The executable, which is bound to addresses that were checked."""
-
-    def check_addresses(self, operands: Addresses, workspace: int) -> None:
-        """Raise ValueError for invalid addresses of the operands or of the workspace."""
 
 
 def set_direct_launches(is_on: bool | None) -> None:
@@ -228,3 +209,26 @@ _direct_launchers: WeakSet[Launcher] = WeakSet()  # of all threads, with a direc
 
 declare(__name__, "_direct_launchers", resets=False)
 in_forked_child(_direct_launchers.clear)
+
+
+@process_cache
+def why_not_proven(capability: str) -> str:
+    """Return why direct launches are off by default on the GPUs of a compute capability ("9.0"); "" if they are on.
+
+    The driver is asked for its release only if the rest is in the table, because loading NVML takes a while.
+    """
+    cudnn, runtime = raw.version(), raw.cudnnGetCudartVersion() // 1000
+    drivers = [row[3] for row in PROVEN if row[:3] == (capability, cudnn, runtime)]
+    driver = _driver_release() if drivers else 0
+    if driver in drivers:
+        return ""
+    release = f", driver {driver or 'unknown'}" if drivers else ""
+    return f"unproven: compute capability {capability}, cuDNN {raw.version_text(cudnn)} for CUDA {runtime}{release}"
+
+
+def _driver_release() -> int:
+    """Return the major release of the driver, 580 for example; 0 if it is unknown."""
+    try:
+        return int(cuda_python("core.system").get_kernel_mode_driver_version()[0])
+    except Exception:  # of NVML, which may be missing or fail
+        return 0

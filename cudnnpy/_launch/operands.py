@@ -15,7 +15,7 @@ from cudnnpy._core.layouts import (
     to_logical,
     without_elements,
 )
-from cudnnpy._launch.dispatch import Call, Specs
+from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.program import Operand, check_overlaps
 from cudnnpy.typing import ElementName, Layout
 
@@ -30,13 +30,22 @@ def check_no_overlaps(call: Call, operands: Sequence[Operand]) -> Sequence[Opera
 
 
 def check_input(
-    call: Call, name: str, ranks: range = range(1, 6), dtypes: Sequence[str] = FLOATS, *, empty: bool = False
+    call: Call,
+    name: str,
+    ranks: range = range(1, 6),
+    dtypes: Sequence[str] = FLOATS,
+    *,
+    empty: bool = False,
+    layout: Layout | None = None,
 ) -> TensorSpec:
     """Return an array of a call, checked: its dtype, its rank, and that its strides are 1 or more.
 
-    Unless `empty`, it must have elements. An empty array gets the strides of a packed tensor in its memory format.
+    With a `layout`, which is checked, too, its axes become (N, C, spatial...). Unless `empty`, it must have elements. An empty
+    array gets the strides of a packed tensor in its memory format.
     """
     spec = call.specs[name]
+    if layout is not None:
+        spec = in_logical_order(spec, name, layout)
     if spec.dtype not in dtypes:
         raise TypeError(f"{name} must be {' or '.join(dtypes)}; got {spec.dtype}")
     if len(spec.shape) not in ranks:
@@ -55,26 +64,32 @@ def check_input(
     return canonical_spec(spec, name)
 
 
-def check_like(call: Call, name: str, shape: Sequence[int], dtype: str, layout: Layout = "NCHW") -> TensorSpec:
+def check_like(call: Call, name: str, shape: Sequence[int], dtype: str, layout: Layout | None = None) -> TensorSpec:
     """Return an array of a call that must have a shape and a dtype. It is empty if the shape is.
 
-    If the array's axes were brought to logical order, the error has those of the layout.
+    With a `layout`, its axes and those of the shape are (N, C, spatial...), and those of the error are the array's own.
     """
-    spec = check_input(call, name, dtypes=FLOATS, empty=0 in shape)
+    spec = check_input(call, name, empty=0 in shape, layout=layout)
     if spec.dtype != dtype:
         raise TypeError(f"{name} must be {dtype}; got {spec.dtype}")
     if spec.shape != tuple(shape):
-        expected, given = (in_array_order(one, layout) for one in (shape, spec.shape))
+        expected, given = (in_array_order(one, layout or "NCHW") for one in (shape, spec.shape))
         raise ValueError(f"{name} must have shape {expected}; got shape {given}")
     return spec
 
 
 def resolve_output(
-    call: Call, name: str, shape: Sequence[int], dtype: ElementName, order: TensorSpec | None = None, beta: float = 0.0
+    call: Call,
+    name: str,
+    shape: Sequence[int],
+    dtype: ElementName,
+    order: TensorSpec | None = None,
+    beta: float = 0.0,
+    layout: Layout | None = None,
 ) -> TensorSpec:
-    """Return the tensor of a result: the array passed for it, checked, or a new one in the memory format of another."""
+    """Return the tensor of a result: the array passed for it, checked by check_like, or a new one in the format of another."""
     if name in call.specs:
-        return check_like(call, name, shape, dtype)
+        return check_like(call, name, shape, dtype, layout)
     check_no_beta("beta", beta, name)
     strides = (
         packed_strides(shape) if order is None or len(order.shape) != len(shape) else packed_strides_like(order, shape)
@@ -107,32 +122,3 @@ def in_logical_order(spec: TensorSpec, name: str, layout: Layout) -> TensorSpec:
         check_distinct(spec._replace(strides=strides), name)
     last = is_channels_last(layout)
     return spec._replace(shape=to_logical(spec.shape, last), strides=to_logical(strides, last))
-
-
-def logical(
-    call: Call,
-    name: str,
-    layout: Layout,
-    ranks: range = range(3, 6),
-    dtypes: Sequence[str] = FLOATS,
-    *,
-    empty: bool = False,
-) -> TensorSpec:
-    """Return an array of a call with its axes as (N, C, spatial...), checked as `check_input` does, and its layout."""
-    spec = in_logical_order(call.specs[name], name, layout)
-    return check_input(call._replace(specs=Specs({name: spec})), name, ranks, dtypes, empty=empty)
-
-
-def logical_like(call: Call, name: str, layout: Layout, shape: Sequence[int], dtype: str) -> TensorSpec:
-    """Return an array of a call with its axes as (N, C, spatial...). It must have a shape and a dtype."""
-    spec = logical(call, name, layout, range(1, 6), empty=0 in shape)
-    return check_like(call._replace(specs=Specs({name: spec})), name, shape, dtype, layout)
-
-
-def logical_result(
-    call: Call, name: str, shape: Sequence[int], order: TensorSpec, layout: Layout, beta: float = 0.0
-) -> TensorSpec:
-    """Return a result with its axes as (N, C, spatial...): the array passed for it, checked, or a new one like `order`."""
-    if name not in call.specs:
-        return resolve_output(call, name, shape, order.dtype, order, beta)
-    return logical_like(call, name, layout, shape, order.dtype)

@@ -1,13 +1,13 @@
-"""Program: a step sequence with named operands, which dispatch launches like a plan. Most operations run as programs."""
+"""Program: steps with named operands, which dispatch launches like a plan, and StepBuilder, which assembles steps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cudnnpy._core.layouts import TensorSpec, byte_extent, channels_last_strides, has_same_layout, packed_strides
 from cudnnpy._launch.address_validation import address_check
-from cudnnpy._launch.steps import Executable, Step, StepSequence, copy
+from cudnnpy._launch.steps import Executable, Step, StepSequence, copy, fill_or_scale, zero_fill
 
 _ALIGNMENT = 16  # bytes; kernels for less aligned operands may differ from those for others
 
@@ -122,6 +122,50 @@ def is_converted(spec: TensorSpec, wanted: TensorSpec) -> bool:
     return spec.dtype != wanted.dtype or spec.alignment < wanted.alignment or not has_same_layout(spec, wanted)
 
 
+class Tensor(NamedTuple):
+    """An operand of a step sequence, or a tensor in its scratch memory: the index of its address, and its spec."""
+
+    address_index: int
+    spec: TensorSpec
+
+
+class StepBuilder:
+    """Assembles a step sequence.
+
+    `operands` has the specs of the sequence's operands by name, in the order of their addresses.
+    """
+
+    def __init__(self, operands: Mapping[str, TensorSpec]) -> None:
+        self.operands = {name: Tensor(index, spec) for index, (name, spec) in enumerate(operands.items())}
+        self._steps: list[Step] = []
+        self._scratch: list[int] = []
+
+    def scratch(self, spec: TensorSpec) -> Tensor:
+        """Return a new tensor in scratch memory."""
+        self._scratch.append(byte_extent(spec))
+        return Tensor(len(self.operands) + len(self._scratch) - 1, spec)
+
+    def add(self, executable: Executable, *tensors: Tensor) -> None:
+        """Add a step: an executable, and the tensors that are its operands."""
+        self._steps.append(Step(executable, tuple(tensor.address_index for tensor in tensors)))
+
+    def copy(self, source: Tensor, target: Tensor, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """Add a step: target = alpha * source + beta * target, for tensors of one shape."""
+        self.add(copy(source.spec, target.spec, alpha, beta), source, target)
+
+    def clear(self, tensor: Tensor) -> None:
+        """Add a step that sets all bytes of a tensor in scratch memory to 0."""
+        self.add(zero_fill(byte_extent(tensor.spec)), tensor)
+
+    def sequence(self) -> StepSequence:
+        """Return the steps that were added, and their scratch memory, as one executable."""
+        return StepSequence(self._steps, self._scratch)
+
+    def program(self, name: str, device: int, operands: Sequence[Operand], plan: Any = None) -> Program:
+        """Return the steps that were added as a program, whose operands are in the order of the builder's."""
+        return Program(name, device, operands, self._steps, self._scratch, plan)
+
+
 def with_conversion_copies(
     name: str,
     device: int,
@@ -130,24 +174,36 @@ def with_conversion_copies(
     wanted: Sequence[TensorSpec],
     beta: float = 0.0,
     plan: Any = None,
+    scale: tuple[float, float] | None = None,
 ) -> Program:
     """Wrap an executable with copies that convert operands to the memory format and dtype in `wanted`.
 
-    Results are converted back. A result that is read, or any result with a beta, is converted first, too.
+    Results are converted back. A result that is read, or any result with a beta, is converted first, too. `scale` are the
+    factors of the results and of their previous content, which the copies back apply in place of the executable.
     """
-    before: list[Step] = []
-    after: list[Step] = []
-    indices: list[int] = []
-    scratch: list[int] = []
-    for at, (operand, want) in enumerate(zip(operands, wanted, strict=True)):
-        spec = operand.spec
-        if not is_converted(spec, want):
-            indices.append(at)
+    builder = StepBuilder({operand.name: operand.spec for operand in operands})
+    tensors: list[Tensor] = []
+    after: list[tuple[Tensor, Tensor]] = []
+    for operand, own, want in zip(operands, builder.operands.values(), wanted, strict=True):
+        if not is_converted(operand.spec, want) and not (scale and operand.is_result):
+            tensors.append(own)
             continue
-        indices.append(len(operands) + len(scratch))
-        scratch.append(byte_extent(want))
+        converted = builder.scratch(want)
+        tensors.append(converted)
         if operand.is_result:
-            after.append(Step(copy(want, spec), (indices[-1], at)))
+            after.append((converted, own))
         if not operand.is_result or operand.is_read or beta:
-            before.append(Step(copy(spec, want), (at, indices[-1])))
-    return Program(name, device, operands, [*before, Step(executable, tuple(indices)), *after], scratch, plan)
+            builder.copy(own, converted)
+    builder.add(executable, *tensors)
+    for converted, own in after:
+        builder.copy(converted, own, *(scale or ()))
+    return builder.program(name, device, operands, plan)
+
+
+def program_for_empty_input(name: str, device: int, operands: Sequence[Operand], beta: float) -> Program:
+    """Return the program of sums over nothing: result = 0 + beta * result. An empty result is not written.
+
+    The result is the last operand.
+    """
+    at, out = len(operands) - 1, operands[-1].spec
+    return Program(name, device, operands, [Step(fill_or_scale(out, 0.0, beta), (at,))] if byte_extent(out) else [])

@@ -1,7 +1,8 @@
-"""The steps of a plan: calls of C functions and planned graphs, in sequence, on operands and scratch memory."""
+"""The steps of a plan: calls of C functions, fills and planned graphs, in sequence, on operands and scratch memory."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_double, c_float
 from functools import cached_property, partial
@@ -10,8 +11,9 @@ from typing import Any, NamedTuple, Protocol
 
 from cudnnpy import raw
 from cudnnpy._checks.call_arguments import check_scales
-from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._core.layouts import TensorSpec, at_least_4d, is_too_large
+from cudnnpy._core.cuda_python import cuda_python
+from cudnnpy._core.dtypes import bits_of, dtype_of
+from cudnnpy._core.layouts import TensorSpec, at_least_4d, is_dense, is_too_large
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.handle import Handle
 
@@ -220,3 +222,75 @@ def sequential_launch(launches: Sequence[BoundLaunch], owners: tuple[Any, ...] =
 def aligned_size(size: int) -> int:
     """Return the bytes that a part of a workspace takes, so that the next part is aligned."""
     return -(-size // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
+
+
+# Fills: the driver fills dense memory, and cudnnSetTensor the rest (slow-fill in docs/known-issues.md)
+
+
+def fill(out: TensorSpec, value: float) -> Executable:
+    """Return the executable that fills a tensor of floats with 0, 1 or NaN, or one of float32 or int32 with any number."""
+    if is_dense(out):
+        if out.dtype != "float64":
+            return Memset(out, value)
+        out = TensorSpec((math.prod(out.shape),), out.dtype, (1,))
+    number = scaling_arguments(0.0, 0.0, out.dtype)[0]
+    number.value = value
+    return FunctionCall("cudnnSetTensor", tensor_descriptor(out), OperandAddress(0), number)
+
+
+def fill_or_scale(out: TensorSpec, value: float, beta: float) -> Executable:
+    """Return the executable of a result without terms: out = beta * out, or with a beta of 0 a fill, which reads nothing."""
+    if not beta:
+        return fill(out, value)
+    factor = scaling_arguments(beta, 0.0, out.dtype)[0]
+    return FunctionCall("cudnnScaleTensor", tensor_descriptor(out), OperandAddress(0), factor)
+
+
+def zero_fill(size: int) -> Executable:
+    """Return the executable that sets bytes of scratch memory to 0, which is the number 0 in every dtype."""
+    return Memset(TensorSpec((-(-size // 4),), "float32", (1,)), 0.0)
+
+
+class Memset:
+    """A fill of dense memory by the driver: cuMemsetD16Async, cuMemsetD32Async."""
+
+    workspace_size = 0
+    name = "memset"
+
+    def __init__(self, out: TensorSpec, value: float) -> None:
+        self._count, self._width = math.prod(out.shape), dtype_of(out.dtype).itemsize
+        self._pattern = bits_of(value, out.dtype)
+
+    def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> BoundLaunch:
+        """Return the launch that fills the memory at an address, on the stream of the handle."""
+        driver = cuda_python("bindings.driver")
+        memset = driver.cuMemsetD16Async if self._width == 2 else driver.cuMemsetD32Async
+        address, pattern, count = addresses[0], self._pattern, self._count
+
+        def launch() -> int:
+            failed = int(memset(address, pattern, count, handle._address)[0])
+            return int(raw.CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER) if failed else 0
+
+        launch.owners = (self, handle)  # type: ignore[attr-defined]
+        return launch
+
+
+# Executables on the operands of a call in another order
+
+
+class ScratchBuffer(NamedTuple):
+    """A part of the workspace for a result that the caller did not request, or for an input that the caller left out."""
+
+    size: int
+    filled: Executable | None = None  #: what writes the input
+
+
+def with_implicit_operands(executable: Executable, sources: list[int | ScratchBuffer], count: int) -> Executable:
+    """Return an executable on `count` operands, which launches another one on the addresses of the sources."""
+    if sources == [*range(count)]:
+        return executable
+    scratch = [source for source in sources if isinstance(source, ScratchBuffer)]
+    of_scratch = iter(range(count, count + len(scratch)))
+    indices = [source if isinstance(source, int) else next(of_scratch) for source in sources]
+    fills = [Step(one.filled, (at,)) for at, one in enumerate(scratch, count) if one.filled is not None]
+    return StepSequence([*fills, Step(executable, tuple(indices))], [one.size for one in scratch])

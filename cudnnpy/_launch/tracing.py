@@ -25,7 +25,7 @@ from cudnnpy._core.driver import is_stream_or_torch_capturing, relaxed_capture
 from cudnnpy._core.process_setting import ProcessSetting
 from cudnnpy._launch import dispatch
 from cudnnpy._launch.address_validation import Addresses
-from cudnnpy._launch.array_operation import ArrayOperation
+from cudnnpy._launch.dispatch import ArrayOperation
 from cudnnpy._launch.launcher import Launcher
 from cudnnpy._process.module_state import declare
 from cudnnpy.handle import on_device

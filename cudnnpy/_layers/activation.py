@@ -9,8 +9,7 @@ from typing import Any, get_args
 from cudnnpy._checks.option_values import check_number, check_option
 from cudnnpy._checks.suggestions import with_suggestions
 from cudnnpy._core.layouts import TensorSpec, byte_extent, has_same_layout, is_dense, is_too_large, with_strides_of
-from cudnnpy._launch.array_operation import ArrayOperation
-from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.dispatch import ArrayOperation, Call
 from cudnnpy._launch.operands import check_input, check_like, check_no_overlaps, resolve_output
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
 from cudnnpy._launch.steps import (
@@ -215,12 +214,9 @@ def _below(ceiling: float, dtype: str) -> float:
 
     if ceiling <= 0.0:  # the gradient is 0 everywhere
         return ceiling
+    own, step = (np.dtype("float32"), 1 << 16) if dtype == "bfloat16" else (np.dtype(dtype), 1)  # its upper half
+    unsigned = np.dtype(f"uint{8 * own.itemsize}")
     with np.errstate(over="ignore"):
-        if dtype == "bfloat16":  # the upper half of a float32
-            bits = int(np.float32(ceiling).view(np.uint32)) >> 16
-            near = np.array([bits, max(bits - 1, 0)], np.uint32) << 16
-            lower, lowest = map(float, near.view(np.float32))
-        else:
-            nearest = np.dtype(dtype).type(ceiling)
-            lower, lowest = float(nearest), float(np.nextafter(nearest, np.dtype(dtype).type(0.0)))
+        bits = int(own.type(ceiling).view(unsigned)) // step * step
+    lower, lowest = map(float, np.array([bits, max(bits - step, 0)], unsigned).view(own))
     return lower if lower < ceiling else lowest

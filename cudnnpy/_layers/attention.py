@@ -44,14 +44,11 @@ from cudnnpy._checks.preferences import PreferenceOptions
 from cudnnpy._checks.suggestions import with_suggestions
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides, stride_order, to_packed
-from cudnnpy._launch.array_operation import ArrayOperation
-from cudnnpy._launch.dispatch import Call, Specs, specs_of
-from cudnnpy._launch.fill_executables import fill
-from cudnnpy._launch.implicit_operands import ScratchBuffer, with_implicit_operands
+from cudnnpy._launch.dispatch import ArrayOperation, Call, Specs, specs_of
 from cudnnpy._launch.operands import check_input, check_no_overlaps, packed_like
 from cudnnpy._launch.program import Operand, Program, is_converted, with_conversion_copies
-from cudnnpy._launch.steps import Step, StepSequence
-from cudnnpy._layers.arguments.planned_tensors import specs_and_device
+from cudnnpy._launch.steps import ScratchBuffer, Step, StepSequence, fill, with_implicit_operands
+from cudnnpy._layers.arguments import specs_and_device
 from cudnnpy._layers.graph import Graph, Node
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.chooser import OtherGpu

@@ -35,25 +35,23 @@ from cudnnpy._core.layouts import (
     per_channel,
     to_packed,
 )
-from cudnnpy._launch.array_operation import ArrayOperation
-from cudnnpy._launch.dispatch import Call
-from cudnnpy._launch.fill_executables import fill
+from cudnnpy._launch.dispatch import ArrayOperation, Call
 from cudnnpy._launch.operands import (
+    check_input,
+    check_like,
     check_no_overlaps,
-    logical,
-    logical_like,
-    logical_result,
     packed_like,
     resolve_output,
 )
-from cudnnpy._launch.program import Operand, Program, with_conversion_copies
-from cudnnpy._launch.step_builder import StepBuilder
+from cudnnpy._launch.program import Operand, Program, StepBuilder, with_conversion_copies
 from cudnnpy._launch.steps import (
     Executable,
     FunctionCall,
     OperandAddress,
     Step,
     copy,
+    fill,
+    fill_or_scale,
     in_parts,
     scaling_arguments,
     tensor_descriptor,
@@ -180,19 +178,10 @@ class BatchNormalization(ArrayOperation):
             The statistics for `backward`, of the parameters' shape; the latter is 1 / sqrt(biased variance + epsilon). For no
             elements they are 0 and NaN.
         """
-        return self._run(
-            "BatchNormalization.forward_training",
-            self,
-            type(self)._forward_training,
-            ("x", "scale", "bias", "running_mean", "running_variance", "out", "saved_mean", "saved_inverse_variance"),
-            (x, scale, bias, running_mean, running_variance),
-            (out, None, None),
-            stream,
-            average_factor,
-            activation,
-            alpha,
-            beta,
-        )
+        name, names = "BatchNormalization.forward_training", ("x", "scale", "bias", *RUNNING, "out", *SAVED)
+        inputs, outs = (x, scale, bias, running_mean, running_variance), (out, None, None)
+        factors = average_factor, activation, alpha, beta
+        return self._run(name, self, type(self)._forward_training, names, inputs, outs, stream, *factors)
 
     def forward_inference(
         self,
@@ -280,26 +269,16 @@ class BatchNormalization(ArrayOperation):
             Of scale's dtype, or without a scale of out_bias's or x's; None if it is not computed.
         """
         results: dict[str, Any] = {"out": out}
-        outs = ("out_scale", out_scale, scale is not None), ("out_bias", out_bias, should_compute_bias(bias, scale))
-        for name, array, is_computed in outs:
+        wanted = ("out_scale", out_scale, scale is not None), ("out_bias", out_bias, should_compute_bias(bias, scale))
+        for name, array, is_computed in wanted:
             if is_computed:
                 results[name] = array
             elif array is not None:
                 raise ValueError(f"{name} must be None where there is no {name[4:]}; got an array")
-        found = self._run(
-            "BatchNormalization.backward",
-            self,
-            type(self)._backward,
-            ("dy", "x", "scale", "saved_mean", "saved_inverse_variance", *results),
-            (dy, x, scale, saved_mean, saved_inverse_variance),
-            tuple(results.values()),
-            stream,
-            alpha,
-            beta,
-            parameter_alpha,
-            parameter_beta,
-            "out_bias" in results,
-        )
+        name, names = "BatchNormalization.backward", ("dy", "x", "scale", *SAVED, *results)
+        inputs, outs = (dy, x, scale, saved_mean, saved_inverse_variance), tuple(results.values())
+        factors = alpha, beta, parameter_alpha, parameter_beta, "out_bias" in results
+        found = self._run(name, self, type(self)._backward, names, inputs, outs, stream, *factors)
         made = dict(zip(results, found if len(results) > 1 else (found,), strict=True))
         return made["out"], made.get("out_scale"), made.get("out_bias")
 
@@ -322,7 +301,7 @@ class BatchNormalization(ArrayOperation):
             parameters |= _parameters(call, normalized, *running)
             for name in running:
                 check_writable(name, call.arrays[name])
-        y = logical_result(call, "out", x.shape, x, self.layout, beta)
+        y = resolve_output(call, "out", x.shape, x.dtype, x, beta, self.layout)
         operands = [Operand("x", x)]
         for name, spec in parameters.items():
             updated = name in RUNNING
@@ -374,7 +353,7 @@ class BatchNormalization(ArrayOperation):
         normalized = self._normalized(x)
         names = ("scale", "bias", "mean", "variance")
         parameters = _parameters(call, normalized, *names)
-        y = logical_result(call, "out", x.shape, x, self.layout, beta)
+        y = resolve_output(call, "out", x.shape, x.dtype, x, beta, self.layout)
         operands = [Operand("x", x), *(Operand(name, normalized.logical(spec)) for name, spec in parameters.items())]
         operands.append(Operand("out", y, True))
         check_no_overlaps(call, operands)
@@ -400,11 +379,11 @@ class BatchNormalization(ArrayOperation):
         """`with_bias`: dbias is a result; dscale is one if there is a scale."""
         factors = (alpha, beta), (parameter_alpha, parameter_beta)
         dy = self._logical(call, "dy")
-        x = logical_like(call, "x", self.layout, dy.shape, dy.dtype)
+        x = check_like(call, "x", dy.shape, dy.dtype, self.layout)
         normalized = self._normalized(x)
         parameters = _parameters(call, normalized, "scale")
         saved = _saved(call, normalized)
-        dx = logical_result(call, "out", x.shape, dy, self.layout, beta)
+        dx = resolve_output(call, "out", x.shape, dy.dtype, dy, beta, self.layout)
         (a, b), (c, d) = (scaling_arguments(*pair, x.dtype) for pair in factors)
         dtypes = (parameters["scale"].dtype,) if parameters else (x.dtype, *parameter_dtypes(x.dtype))
         outs = compress(GRADIENTS, ("scale" in call.specs, with_bias))
@@ -417,7 +396,7 @@ class BatchNormalization(ArrayOperation):
         results = [in_layout(dx, normalized.channels_last), *gradients.values()]
         prepared = _Prepared("batch normalization gradient", call, normalized, operands)
         if 0 in x.shape:
-            return prepared.without_elements(dict.fromkeys(GRADIENTS, 0.0), d), results
+            return prepared.without_elements(dict.fromkeys(GRADIENTS, 0.0), parameter_beta), results
         names = ("dy", "x", "scale", *saved, "out", *GRADIENTS)
         if saved and factors == ((1.0, 0.0), (1.0, 0.0)):
             graphs = (
@@ -439,7 +418,7 @@ class BatchNormalization(ArrayOperation):
         """Check x or dy; its axes as (N, C, spatial...)."""
         # An array of shape (0,) has one axis and no channels: PyTorch accepts it.
         ranks = range(1, 6) if call.specs[name].shape == (0,) else _RANKS
-        return logical(call, name, self.layout, ranks, empty=True)
+        return check_input(call, name, ranks, empty=True, layout=self.layout)
 
     def _normalized(self, x: TensorSpec) -> Normalized:
         return Normalized(x, self.mode == "spatial", self.layout.endswith("C") and len(x.shape) > 2)
@@ -590,16 +569,10 @@ class _Prepared(NamedTuple):
                     return program
         return None
 
-    def without_elements(self, values: dict[str, float], factor: Any = None) -> Program:
-        """Return the program for an empty x: the operands named in `values` become these, or themselves times a factor."""
-
-        def step(spec: TensorSpec, value: float) -> Executable:
-            if factor:
-                return FunctionCall("cudnnScaleTensor", tensor_descriptor(spec), OperandAddress(0), factor)
-            return fill(spec, value)
-
+    def without_elements(self, values: dict[str, float], beta: float = 0.0) -> Program:
+        """Return the program for an empty x: the operands named in `values` become these, or themselves times beta."""
         steps = [
-            Step(step(operand.spec, values[operand.name]), (at,))
+            Step(fill_or_scale(operand.spec, values[operand.name], beta), (at,))
             for at, operand in enumerate(self.operands)
             if operand.name in values and 0 not in operand.spec.shape
         ]

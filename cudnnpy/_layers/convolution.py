@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -10,28 +11,26 @@ from cudnnpy._arrays.device_array import current_device
 from cudnnpy._checks.call_arguments import shape_argument
 from cudnnpy._checks.option_values import check_option, error_repr
 from cudnnpy._convolution.options import ConvolutionOptions
-from cudnnpy._convolution.sizes import output_shape_in_layout
+from cudnnpy._convolution.sizes import Geometry, output_shape_in_layout
 from cudnnpy._convolution.specification import INPUTS, OPERATIONS, planning_options, result_in_layout
 from cudnnpy._core.driver import check_not_capturing
-from cudnnpy._core.layouts import TensorSpec, byte_extent
-from cudnnpy._launch.array_operation import ArrayOperation
-from cudnnpy._launch.dispatch import Call, Specs
-from cudnnpy._launch.fill_executables import program_for_empty_input
+from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._core.layouts import TensorSpec, byte_extent, canonical_spec, result_strides
+from cudnnpy._launch.dispatch import ArrayOperation, Call, Specs
 from cudnnpy._launch.operands import check_no_overlaps
-from cudnnpy._launch.program import Operand, Program
-from cudnnpy._layers.arguments.call_problem import OperationRequest, problem_of_call
-from cudnnpy._layers.arguments.planned_tensors import specs_and_device
-from cudnnpy._layers.lowerings.bias_gradient import bias_gradient
+from cudnnpy._launch.program import Operand, Program, program_for_empty_input, with_conversion_copies
+from cudnnpy._launch.steps import Executable, ScratchBuffer, with_implicit_operands, zero_fill
+from cudnnpy._layers.arguments import OperationRequest, problem_of_call, specs_and_device
 from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
-from cudnnpy._layers.lowerings.zero_channels import program_on_zeros, zeros_for
+from cudnnpy._layers.lowerings.sums import bias_gradient
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.choice import Engine
-from cudnnpy._planning.chooser import OtherGpu, chooser_of
+from cudnnpy._planning.chooser import OtherGpu
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan
-from cudnnpy._planning.selection import candidates_elsewhere, plan_elsewhere, plan_for, request_for, survey
+from cudnnpy._planning.selection import candidates_on, plan_for, plan_on
 from cudnnpy.handle import on_device
-from cudnnpy.typing import Array, ArrayT, ConvolutionActivation, ConvolutionOperation, Shape, Stream
+from cudnnpy.typing import Array, ArrayT, ConvolutionActivation, ConvolutionOperation, ElementName, Shape, Stream
 
 if TYPE_CHECKING:
     from cudnnpy.tuning.profiles.device_profile import DeviceProfile
@@ -330,7 +329,7 @@ class Convolution(ConvolutionOptions, ArrayOperation):
         """
         problem = self._problem(operation, first, second, shape, bias, activation, out, alpha, beta, device)
         if isinstance(device, OtherGpu):
-            return plan_elsewhere(problem, self._planning, device)
+            return plan_on(device, problem, self._planning)
         arrays = [array for array in (first, second, bias) if array is not None]
         real = not any(isinstance(array, TensorSpec) for array in (*arrays, out))
         with on_device(problem.device):
@@ -363,10 +362,7 @@ class Convolution(ConvolutionOptions, ArrayOperation):
             All candidates. `rejection_reason` is "" for a candidate that can be used.
         """
         problem = self._problem(operation, first, second, shape, bias, activation, out, alpha, beta, device)
-        if isinstance(device, OtherGpu):
-            return candidates_elsewhere(problem, self._planning, device)
-        with on_device(problem.device):
-            return survey(chooser_of(request_for(problem, self._planning)))
+        return candidates_on(device, problem, self._planning)
 
     def _problem(
         self,
@@ -472,3 +468,30 @@ def check_forced(given: object) -> None:
         raise TypeError(f"algorithm must be a v7 algorithm's name, a cudnnpy.Engine or a Plan; got {error_repr(given)}")
     if isinstance(given, Plan) and given.problem.kind != "convolution":
         raise TypeError("algorithm must be the plan of a convolution; got the plan of a graph")
+
+
+# x and w with 0 channels, whose sums are 0: a plan for zeros in scratch memory adds bias and activation
+
+
+def zeros_for(y: TensorSpec, dtype: ElementName) -> tuple[TensorSpec, TensorSpec, Geometry]:
+    """Return x, w and geometry of a convolution of zeros with y's shape, with a filter of size 1 and 16 bytes of channels."""
+    channels, taps = 16 // dtype_of(dtype).itemsize, (1,) * len(y.shape[2:])
+    shapes = (y.shape[0], channels, *y.shape[2:]), (y.shape[1], channels, *taps)
+    x, w = (canonical_spec(TensorSpec(shape, dtype, result_strides(shape, y)), "zeros") for shape in shapes)
+    none = (0,) * len(taps)
+    return x, w, Geometry(none, none, taps, taps)
+
+
+def program_on_zeros(
+    name: str,
+    device: int,
+    operands: Sequence[Operand],
+    zeros: tuple[TensorSpec, TensorSpec],
+    executable: Executable,
+    plan: Plan,
+) -> Program:
+    """Return the program on `operands` whose executable takes zeros in scratch memory in place of the first two, x and w."""
+    buffers = [ScratchBuffer(size, zero_fill(size)) for size in map(byte_extent, zeros)]
+    sources = [*buffers, *range(2, len(operands))]
+    whole = with_implicit_operands(executable, sources, len(operands))
+    return with_conversion_copies(name, device, operands, whole, [one.spec for one in operands], plan=plan)

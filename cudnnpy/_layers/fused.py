@@ -20,13 +20,12 @@ from cudnnpy._core.layouts import (
     per_channel,
     result_strides,
 )
-from cudnnpy._launch.array_operation import ArrayOperation
-from cudnnpy._launch.dispatch import Call, Specs
-from cudnnpy._launch.operands import check_input, check_no_overlaps, logical, logical_like, logical_result, packed_like
+from cudnnpy._launch.dispatch import ArrayOperation, Call, Specs
+from cudnnpy._launch.operands import check_input, check_like, check_no_overlaps, packed_like, resolve_output
 from cudnnpy._launch.program import Operand, Program, is_converted, with_conversion_copies
-from cudnnpy._layers.arguments.planned_tensors import specs_and_device
+from cudnnpy._layers.arguments import specs_and_device
+from cudnnpy._layers.convolution import program_on_zeros, zeros_for
 from cudnnpy._layers.graph import Graph
-from cudnnpy._layers.lowerings.zero_channels import program_on_zeros, zeros_for
 from cudnnpy._planning.chooser import OtherGpu
 from cudnnpy._planning.plan import Plan
 from cudnnpy.names import enumerator
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "elu", "swish")
 DTYPES = ("float16", "bfloat16", "float32")
+_RANKS = range(3, 6)
 _PARAMETERS = ("scale", "bias")
 _COEFFICIENTS = {"elu": {"elu_alpha": 1.0}, "swish": {"swish_beta": 1.0}}
 _NAMES = ("x", "w", *_PARAMETERS, "residual", "out")
@@ -203,20 +203,20 @@ class FusedConvolution(FusedOptions, ArrayOperation):
 
     def _operands(self, call: Call) -> list[Operand]:
         """Check the arrays of a call; return x, w, the optional ones and out, in logical order."""
-        x = logical(call, "x", self.layout, dtypes=DTYPES, empty=True)
-        w = logical(call, "w", self.layout, dtypes=DTYPES, empty=True)
+        x = check_input(call, "x", _RANKS, DTYPES, empty=True, layout=self.layout)
+        w = check_input(call, "w", _RANKS, DTYPES, empty=True, layout=self.layout)
         if w.dtype != x.dtype:
             raise TypeError(f"w must be {x.dtype}, as x; got {w.dtype}")
         shape = output_shape(self, x.shape, w.shape)
         order = TensorSpec(shape, x.dtype, result_strides(shape, x, w, last=call.suggests_channels_last))
-        y = logical_result(call, "out", shape, order, self.layout)
+        y = resolve_output(call, "out", shape, order.dtype, order, layout=self.layout)
         operands = [Operand("x", x), Operand("w", w)]
         for name in _PARAMETERS:
             if name in call.specs:
                 dtype = check_input(call, name, range(1, 2), tuple({x.dtype: 0, "float32": 0})).dtype
                 operands.append(Operand(name, packed_like(call, name, (shape[1],), dtype)))
         if "residual" in call.specs:
-            operands.append(Operand("residual", logical_like(call, "residual", self.layout, shape, x.dtype)))
+            operands.append(Operand("residual", check_like(call, "residual", shape, x.dtype, self.layout)))
         operands.append(Operand("out", y, True))
         check_no_overlaps(call, operands)
         return operands

@@ -61,18 +61,17 @@ from cudnnpy._launch.program import Operand, Program
 from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.choice import Engine
-from cudnnpy._planning.chooser import OtherGpu, check_device, chooser_of
+from cudnnpy._planning.chooser import OtherGpu, check_device
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import CallerOperands
-from cudnnpy._planning.selection import candidates_elsewhere, plan_elsewhere, plan_for, request_for, survey
+from cudnnpy._planning.selection import candidates_on, plan_for, plan_on
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.graph.broken_rules import check_graph
 from cudnnpy.graph.convolutions import as_convolution
 from cudnnpy.graph.kinds import GRAPH_OPTIONS, KINDS, pointwise_name
 from cudnnpy.graph.operation_graph import Operation, OperationGraph, Tensor, canonical_graph, number_of
 from cudnnpy.graph.problem import GraphProblem
-from cudnnpy.handle import on_device
 from cudnnpy.names import enumerator, short_name
 from cudnnpy.typing import (
     Array,
@@ -962,10 +961,7 @@ class Graph(PublicDir):
             No engine can run the graph; the message has the table of candidates.
         """
         problem, operands = self._plannable(device)
-        if isinstance(device, OtherGpu):
-            return plan_elsewhere(problem, self.options, device, operands)
-        with on_device(device):
-            return plan_for(problem, self.options, operands=operands)
+        return plan_on(device, problem, self.options, operands)
 
     def candidates(self, device: int | DeviceProfile = 0) -> list[Candidate]:
         """Plan every candidate for the graph. `cudnnpy.candidates_table` makes a table of them.
@@ -985,11 +981,7 @@ class Graph(PublicDir):
         ValueError
             As for `plan`.
         """
-        problem, _ = self._plannable(device)
-        if isinstance(device, OtherGpu):
-            return candidates_elsewhere(problem, self.options, device)
-        with on_device(device):
-            return survey(chooser_of(request_for(problem, self.options)))
+        return candidates_on(device, self._plannable(device)[0], self.options)
 
     def _plannable(self, device: Any) -> tuple[ConvolutionProblem | GraphProblem, CallerOperands]:
         """Return the problem of the graph on a device, as `_problem` does. Raises ValueError if there is nothing to plan."""

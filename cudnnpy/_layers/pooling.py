@@ -32,12 +32,11 @@ from cudnnpy._core.layouts import (
     to_packed,
     with_strides_of,
 )
-from cudnnpy._launch.array_operation import ArrayOperation
-from cudnnpy._launch.dispatch import Call
-from cudnnpy._launch.operands import check_no_overlaps, logical, logical_like, logical_result
+from cudnnpy._launch.dispatch import ArrayOperation, Call
+from cudnnpy._launch.operands import check_input, check_like, check_no_overlaps, resolve_output
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
 from cudnnpy._launch.steps import FunctionCall, OperandAddress, Step, in_parts, scaling_arguments, tensor_descriptor
-from cudnnpy._layers.lowerings.sum_by_graphs import sum_by_graphs
+from cudnnpy._layers.lowerings.sums import sum_by_graphs
 from cudnnpy.descriptors import PoolingDescriptor
 from cudnnpy.names import enumerator
 from cudnnpy.typing import Array, ArrayT, CudnnPoolingMode, Layout, PerAxis, PoolingMode, Shape, Stream
@@ -47,6 +46,7 @@ from cudnnpy.typing import Array, ArrayT, CudnnPoolingMode, Layout, PerAxis, Poo
 _MIN_SUM_BYTES = 1 << 20  # of x, for which a graph is worth compiling
 _MIN_SUM_POSITIONS = 256
 
+_RANKS = range(3, 6)
 POOLING_MODES: tuple[PoolingMode, ...] = get_args(PoolingMode)
 THEANO_POOLING: dict[str, CudnnPoolingMode] = {
     "average_inc_pad": "average_include_padding",
@@ -199,7 +199,7 @@ class Pooling(ArrayOperation):
         return self.layout.endswith("C")
 
     def _logical(self, call: Call, name: str) -> TensorSpec:
-        return logical(call, name, self.layout, empty=True)
+        return check_input(call, name, _RANKS, empty=True, layout=self.layout)
 
     def _pooled(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The logical shape of forward's result. Raises ValueError for a shape of x that does not fit the options."""
@@ -226,7 +226,7 @@ class Pooling(ArrayOperation):
 
     def _forward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
         x = self._logical(call, "x")
-        y = logical_result(call, "out", self._pooled(x.shape), x, self.layout, beta)
+        y = resolve_output(call, "out", self._pooled(x.shape), x.dtype, x, beta, self.layout)
         operands = check_no_overlaps(call, (Operand("x", x), Operand("out", y, True)))
         results = [in_layout(y, self._channels_last)]
         a, b = scaling_arguments(alpha, beta, x.dtype)
@@ -248,8 +248,8 @@ class Pooling(ArrayOperation):
     def _backward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
         x = self._logical(call, "x")
         shape = self._pooled(x.shape)
-        dy, y = (logical_like(call, name, self.layout, shape, x.dtype) for name in ("dy", "y"))
-        dx = logical_result(call, "out", x.shape, x, self.layout, beta)
+        dy, y = (check_like(call, name, shape, x.dtype, self.layout) for name in ("dy", "y"))
+        dx = resolve_output(call, "out", x.shape, x.dtype, x, beta, self.layout)
         operands = check_no_overlaps(
             call, (Operand("dy", dy), Operand("x", x), Operand("y", y), Operand("out", dx, True))
         )

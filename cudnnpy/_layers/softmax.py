@@ -25,11 +25,9 @@ from cudnnpy._core.layouts import (
     to_packed,
     with_strides_of,
 )
-from cudnnpy._launch.array_operation import ArrayOperation
-from cudnnpy._launch.dispatch import Call
-from cudnnpy._launch.operands import check_no_overlaps, logical, logical_like, logical_result
+from cudnnpy._launch.dispatch import ArrayOperation, Call
+from cudnnpy._launch.operands import check_input, check_like, check_no_overlaps, resolve_output
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
-from cudnnpy._launch.step_builder import StepBuilder
 from cudnnpy._launch.steps import (
     Executable,
     FunctionCall,
@@ -163,24 +161,22 @@ class Softmax(ArrayOperation):
 
     # Set-up, once for each call signature
 
-    def _program(self, name: str, call: Call, operands: Sequence[Operand], alpha: float, beta: float) -> Program:
+    def _program(
+        self, name: str, call: Call, operands: Sequence[Operand], alpha: float, beta: float
+    ) -> tuple[Program, list[TensorSpec]]:
         """The function on the operands; with a beta, its result goes to scratch memory first.
 
         In place, the function would read its own results: softmax-in-place-beta in docs/known-issues.md.
         """
-        required_specs = self._required_specs(call, *(operand.spec for operand in operands))
-        *inputs, out = operands
-        executable = self._function(required_specs[0], 1.0 if beta else alpha, len(inputs) == 2)
-        if not beta:
-            return with_conversion_copies(name, call.device, operands, executable, required_specs)
-        operands_of_function = [*inputs, out._replace(spec=required_specs[-1])]
-        program = with_conversion_copies(name, call.device, operands_of_function, executable, required_specs)
-        builder = StepBuilder({operand.name: operand.spec for operand in operands})
-        *sources, target = builder.operands.values()
-        result = builder.scratch(required_specs[-1])
-        builder.add(program.executable, *sources, result)
-        builder.copy(result, target, alpha, beta)
-        return builder.program(name, call.device, operands)
+        specs = [operand.spec for operand in check_no_overlaps(call, operands)]
+        results = [in_layout(specs[-1], self.layout.endswith("C") and len(specs[-1].shape) > 2)]
+        scaling_arguments(alpha, beta, specs[-1].dtype)
+        if not byte_extent(specs[-1]):
+            return Program(name, call.device, operands, []), results
+        required_specs = self._required_specs(call, *specs)
+        executable = self._function(required_specs[0], 1.0 if beta else alpha, len(operands) == 3)
+        scale = (alpha, beta) if beta else None
+        return with_conversion_copies(name, call.device, operands, executable, required_specs, scale=scale), results
 
     def _required_specs(self, call: Call, first: TensorSpec, *others: TensorSpec) -> list[TensorSpec]:
         """The tensors in one memory format (softmax-orders in docs/known-issues.md): many channels become rows by copies.
@@ -227,23 +223,13 @@ class Softmax(ArrayOperation):
         return in_parts(function, *[whole] * (3 if gradient else 2))
 
     def _forward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
-        x = logical(call, "x", self.layout, _RANKS, empty=True)
-        y = logical_result(call, "out", x.shape, x, self.layout, beta)
-        operands = check_no_overlaps(call, (Operand("x", x), Operand("out", y, True, ("x",))))
-        scaling_arguments(alpha, beta, x.dtype)
-        if not byte_extent(y):
-            return Program("softmax", call.device, operands, []), [in_layout(y, self._channels_last(x))]
-        return self._program("softmax", call, operands, alpha, beta), [in_layout(y, self._channels_last(x))]
+        x = check_input(call, "x", _RANKS, empty=True, layout=self.layout)
+        y = resolve_output(call, "out", x.shape, x.dtype, x, beta, self.layout)
+        return self._program("softmax", call, (Operand("x", x), Operand("out", y, True, ("x",))), alpha, beta)
 
     def _backward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
-        dy = logical(call, "dy", self.layout, _RANKS, empty=True)
-        y = logical_like(call, "y", self.layout, dy.shape, dy.dtype)
-        dx = logical_result(call, "out", dy.shape, dy, self.layout, beta)
-        operands = check_no_overlaps(call, (Operand("dy", dy), Operand("y", y), Operand("out", dx, True, ("dy",))))
-        scaling_arguments(alpha, beta, dy.dtype)
-        if not byte_extent(dx):
-            return Program("softmax gradient", call.device, operands, []), [in_layout(dx, self._channels_last(dy))]
-        return self._program("softmax gradient", call, operands, alpha, beta), [in_layout(dx, self._channels_last(dy))]
-
-    def _channels_last(self, spec: TensorSpec) -> bool:
-        return self.layout.endswith("C") and len(spec.shape) > 2
+        dy = check_input(call, "dy", _RANKS, empty=True, layout=self.layout)
+        y = check_like(call, "y", dy.shape, dy.dtype, self.layout)
+        dx = resolve_output(call, "out", dy.shape, dy.dtype, dy, beta, self.layout)
+        operands = Operand("dy", dy), Operand("y", y), Operand("out", dx, True, ("dy",))
+        return self._program("softmax gradient", call, operands, alpha, beta)

@@ -5,46 +5,25 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from cudnnpy._checks.byte_counts import bytes_text
 from cudnnpy._checks.public_dir import list_attributes
 from cudnnpy._launch.steps import Executable
 from cudnnpy._planning import known_issues
 from cudnnpy._planning.choice import Choice, Engine
 from cudnnpy._planning.engines import EngineConfiguration, Target, engine, engine_name, engines, heuristics
-from cudnnpy._planning.issue_conditions import ProblemTraits
+from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.problem import Problem, is_strict
 from cudnnpy.backend import Descriptor
 from cudnnpy.errors import StatusError
 
+if TYPE_CHECKING:  # both import this module
+    from cudnnpy._layers.lowerings.convolution_lowerings import ConvolutionLowering
+    from cudnnpy.graph.problem import GraphLowering
 
-class Lowering(Protocol):
-    """One way to compute a problem: an operation graph, and the copies and functions around it."""
-
-    @property
-    def suffix(self) -> str:
-        """The conversions around the graph, as a suffix of candidates' names: "", " + copies"."""
-
-    @property
-    def lowering_options(self) -> dict[str, bool]:
-        """The options of an Engine that runs on it: {}, or {"space_to_depth": True}, for instance."""
-
-    def build_graph(self, target: Target) -> Descriptor:
-        """Return the finalized operation graph. Raises StatusError if cuDNN rejects it."""
-
-    def executable(self, plan: Descriptor, target: Target) -> Executable:
-        """Return the executable of the whole problem for an execution plan of the graph."""
-
-    @property
-    def traits(self) -> ProblemTraits:
-        """The properties that known issues of engines depend on."""
-
-    @property
-    def is_deterministic(self) -> bool:
-        """Whether the functions around the graph, and its form, leave the result the same bits every time."""
-
-    @property
-    def part_text(self) -> str:
-        """The notation of the part that the graph computes, which identifies the lowering; "" for the whole problem."""
+#: One way to compute a problem: an operation graph, and the copies and functions around it
+Lowering: TypeAlias = "ConvolutionLowering | GraphLowering"
 
 
 class _Recorded:
@@ -159,6 +138,32 @@ def unsupported(error: Exception) -> str:
         detail = " ".join(error.detail.split())
         reason = f"{error.name} ({error.status})" + (f": {detail[:160]}" if detail else "")
     return f"not supported here: {reason}"
+
+
+def rejection_by_options(candidate: Candidate, problem: Problem, options: PlanningOptions) -> str:
+    """Return the reason to reject a candidate before it is planned; "" if the options permit it."""
+    if candidate.rejection_reason:
+        return candidate.rejection_reason
+    if options.deterministic and not candidate.deterministic:
+        return "not deterministic"
+    if is_strict(problem, options) and candidate.uses_tf32:
+        return "uses tf32"
+    return ""
+
+
+def try_plan(candidate: Candidate, problem: Problem, options: PlanningOptions, limit: int) -> bool:
+    """Plan a candidate unless an option or the workspace limit rejects it.
+
+    Return whether it is planned; otherwise its `rejection_reason` has the reason.
+    """
+    candidate.rejection_reason = rejection_by_options(candidate, problem, options)
+    executable = None if candidate.rejection_reason else candidate.prepare()
+    if executable is None:
+        return False
+    if executable.workspace_size > limit:
+        candidate.rejection_reason = f"needs {bytes_text(executable.workspace_size)}, the limit is {bytes_text(limit)}"
+        return False
+    return True
 
 
 def heuristic_candidates(lowering: Lowering, target: Target) -> Iterator[Candidate]:

@@ -6,7 +6,7 @@ A serialized plan is a line of JSON: a choice with its problem in the notation, 
      multiprocessors","problem":"forward 8x64x28x28 64x64x3x3 pad=1 float16","version":6,"sha256":"..."}
 
 A text configures a plan and is never executed: cuDNN plans the engine again where the text is loaded
-(plan_serialization.py). The digest detects a text that was changed or truncated.
+(plan.py). The digest detects a text that was changed or truncated.
 """
 
 from __future__ import annotations

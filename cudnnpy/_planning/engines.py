@@ -5,16 +5,20 @@ The operations of a graph are created by cudnnpy.graph.descriptors.
 
 from __future__ import annotations
 
+import json
+import struct
+import sys
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from copy import copy
-from ctypes import byref, c_int32, c_int64, c_void_p
+from ctypes import addressof, byref, c_int32, c_int64, c_void_p
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from functools import cache, cached_property, lru_cache, partial
 from typing import Any, TypeVar, cast
 
 from cudnnpy import raw
-from cudnnpy._launch.variant_pack import VariantPacks
+from cudnnpy._core.cuda_python import gpu_facts
+from cudnnpy._planning.choice import GpuKind
 from cudnnpy._process.module_state import declare
 from cudnnpy.backend import Descriptor
 from cudnnpy.errors import StatusError
@@ -34,17 +38,14 @@ class Target:
 
     handle: Handle | None = None
     profile: str | None = None
-    _descriptor: list[Descriptor] = field(default_factory=list)
     _shared: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def device(self) -> Descriptor | None:
         """Return the device property descriptor of a profile; None for a handle."""
         if self.profile is None:
             return None
-        if not self._descriptor:
-            attributes: dict[int, Any] = {raw.CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION: self.profile}
-            self._descriptor.append(Descriptor(raw.CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, attributes))
-        return self._descriptor[0]
+        attributes: dict[int, Any] = {raw.CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION: self.profile}
+        return self.memoize("device", make=lambda: Descriptor(raw.CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, attributes))
 
     def memoize(self, *key: Hashable, make: Callable[[], T]) -> T:
         """Return the result of `make`, which is called once for each key. A copy of a StatusError that it raises is raised."""
@@ -57,6 +58,21 @@ class Target:
         if isinstance(found, StatusError):
             raise copy(found)  # the traceback of a raised error refers to the callers' objects, such as arrays
         return cast(T, found)
+
+
+def gpu_kind(target: Target) -> GpuKind:
+    """Return the kind of the GPU of a target. GPUs of one kind share stored choices and plans."""
+    if target.profile is not None:
+        return _of_profile(target.profile)
+    return GpuKind("", "", 0) if target.handle is None else GpuKind(*gpu_facts(target.handle.device))
+
+
+@lru_cache(maxsize=8)
+def _of_profile(profile: str) -> GpuKind:
+    properties = json.loads(profile)
+    number = properties.get("deviceVer", 0)  # 900
+    capability = f"{number // 100}.{number % 100 // 10}" if number else ""
+    return GpuKind(str(properties.get("deviceName", "")), capability, int(properties.get("multiProcessorCount", 0)))
 
 
 @dataclass(frozen=True)
@@ -83,14 +99,16 @@ class EngineConfiguration:
 
     def finalize(self) -> Descriptor:
         """Return the execution plan. Raises StatusError if cuDNN does not support this configuration."""
-        return Descriptor(
-            raw.CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR,
-            {
-                raw.CUDNN_ATTR_EXECUTION_PLAN_HANDLE: self.target.handle,
-                raw.CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP: self.target.device(),
-                raw.CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG: self.descriptor,
-            },
-        )
+        return _execution_plan(self.target, raw.CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, self.descriptor)
+
+
+def _execution_plan(target: Target, attribute: int, value: Any) -> Descriptor:
+    attributes: dict[int, Any] = {
+        raw.CUDNN_ATTR_EXECUTION_PLAN_HANDLE: target.handle,
+        raw.CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP: target.device(),
+        attribute: value,
+    }
+    return Descriptor(raw.CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, attributes)
 
 
 def engine_name(index: int, knobs: tuple[tuple[int, int], ...] | None) -> str:
@@ -297,6 +315,36 @@ def _ranges(found: Descriptor) -> dict[int, range]:
     return ranges
 
 
+# Variant packs, which pass the addresses of a launch to cudnnBackendExecute, each made in five C calls. A finalized pack takes
+# no other addresses, and serves any number of launches. Plain ints, which ctypes passes fastest:
+_KIND = int(raw.CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)
+_UNIQUE_IDS = int(raw.CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS)
+_DATA_POINTERS = int(raw.CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS)
+_WORKSPACE = int(raw.CUDNN_ATTR_VARIANT_PACK_WORKSPACE)
+_INT64, _VOID_PTR = int(raw.CUDNN_TYPE_INT64), int(raw.CUDNN_TYPE_VOID_PTR)
+_ONE = c_int64(1)
+_address = struct.Struct("Q").pack
+
+_process = object()  # replaced in a forked child, which must not destroy objects that were made before the fork
+
+declare(__name__, "_process", in_child=True, resets=False)
+
+
+class VariantPack(c_void_p):
+    """A cudnnBackendDescriptor_t of a variant pack, which is destroyed with its last reference.
+
+    It owns the numbers whose host addresses it holds.
+    """
+
+    def __init__(self, destroy: Callable[..., int], numbers: tuple[Any, ...]) -> None:
+        super().__init__()
+        self.destroy, self.numbers, self.process = destroy, numbers, _process
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing() and self and self.process is _process:  # at exit, the names of this module may be gone
+            self.destroy(self)
+
+
 class GraphExecutable:
     """A finalized execution plan, with the unique ids of its tensors in the order of the addresses.
 
@@ -308,13 +356,49 @@ class GraphExecutable:
 
     def __init__(self, plan: Descriptor, uids: tuple[int, ...], constants: tuple[tuple[int, Any], ...] = ()) -> None:
         self.plan, self.uids = plan, (*uids, *(uid for uid, _ in constants))
-        self._packs = VariantPacks(self.uids, tuple(type(number)(number.value) for _, number in constants))
-        self._execute = raw.unchecked("cudnnBackendExecute")
         self.workspace_size = int(plan[raw.CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE])
+        # All of a variant pack that does not depend on the addresses is prepared here.
+        self._numbers = tuple(type(number)(number.value) for _, number in constants)
+        self._hosts = tuple(map(addressof, self._numbers))
+        self._count, self._ids = c_int64(len(self.uids)), (c_int64 * len(self.uids))(*self.uids)
+        self._addresses = struct.Struct(f"{len(self.uids)}Q").pack
+        # Without argtypes, ctypes passes these objects unchecked, which halves the cost of a call.
+        self._execute = raw.unchecked("cudnnBackendExecute")
+        self._create = raw.unchecked("cudnnBackendCreateDescriptor")
+        self._set = raw.unchecked("cudnnBackendSetAttribute")
+        self._finalize = raw.unchecked("cudnnBackendFinalize")
+        self._destroy = raw.unchecked("cudnnBackendDestroyDescriptor")
 
     def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> Callable[[], int]:
         """Return the launch on these addresses. The end of the launch object destroys its variant pack."""
-        return partial(self._execute, handle.pointer, self.plan.pointer, self._packs.finalized(addresses, workspace))
+        return partial(self._execute, handle.pointer, self.plan.pointer, self._pack(addresses, workspace))
+
+    def _pack(self, pointers: tuple[int, ...], workspace: int) -> Any:
+        """Return the finalized pack of these addresses. Raises StatusError if cuDNN rejects it."""
+        try:
+            # C copies the values. Bytes are created faster than ctypes arrays, and threads need not share them.
+            addresses, space = self._addresses(*pointers, *self._hosts), _address(workspace)
+        except struct.error:  # not integers of 64 bits: the error names the attribute
+            attributes: dict[int, Any] = {
+                _UNIQUE_IDS: self.uids,
+                _DATA_POINTERS: (*pointers, *self._hosts),
+                _WORKSPACE: workspace,
+            }
+            return Descriptor(_KIND, attributes).pointer
+        pack = VariantPack(self._destroy, self._numbers)
+        if status := self._create(_KIND, byref(pack)):
+            raise raw.error_of(status, "cudnnBackendCreateDescriptor")
+        set_attribute, count = self._set, self._count
+        status = (
+            set_attribute(pack, _UNIQUE_IDS, _INT64, count, self._ids)
+            or set_attribute(pack, _DATA_POINTERS, _VOID_PTR, count, addresses)
+            or set_attribute(pack, _WORKSPACE, _VOID_PTR, _ONE, space)
+        )
+        if status:
+            raise raw.error_of(status, "cudnnBackendSetAttribute")
+        if status := self._finalize(pack):
+            raise raw.error_of(status, "cudnnBackendFinalize")
+        return pack
 
     @cached_property
     def is_relocatable(self) -> bool:
@@ -338,11 +422,4 @@ def save_plan(plan: Descriptor) -> str:
 
 def load_plan(text: str, target: Target) -> Descriptor:
     """Load an execution plan that save_plan serialized. Raises StatusError if it does not load here."""
-    return Descriptor(
-        raw.CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR,
-        {
-            raw.CUDNN_ATTR_EXECUTION_PLAN_HANDLE: target.handle,
-            raw.CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP: target.device(),
-            raw.CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION: text,
-        },
-    )
+    return _execution_plan(target, raw.CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, text)

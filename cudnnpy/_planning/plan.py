@@ -16,22 +16,19 @@ from cudnnpy._checks.option_values import check_integer, error_repr
 from cudnnpy._checks.public_dir import PublicDir
 from cudnnpy._core.layouts import TensorSpec, byte_extent
 from cudnnpy._launch.address_validation import AddressCheck, address_check
-from cudnnpy._launch.implicit_operands import with_implicit_operands
 from cudnnpy._launch.launcher import Launcher
 from cudnnpy._launch.plan_cache import DEFAULT_LIMIT
 from cudnnpy._launch.program import Operand, check_overlaps
-from cudnnpy._launch.steps import BoundLaunch, Executable, is_relocatable
-from cudnnpy._planning.candidates import Candidate, recorded
-from cudnnpy._planning.choice import Choice, Engine, NamedOperand, SerializedPlan, deserialize, invalid_text
+from cudnnpy._launch.steps import BoundLaunch, Executable, is_relocatable, with_implicit_operands
+from cudnnpy._planning.candidates import Candidate, configured, recorded
+from cudnnpy._planning.choice import Choice, Engine, GpuKind, NamedOperand, SerializedPlan, deserialize, invalid_text
 from cudnnpy._planning.chooser import chooser_class
-from cudnnpy._planning.engines import Target
-from cudnnpy._planning.gpu_kind import gpu_kind
+from cudnnpy._planning.engines import Target, gpu_kind
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.plan_serialization import parsed_problem, serialized_candidate
 from cudnnpy._planning.problem import CallerOperands, Problem
-from cudnnpy._planning.problem_notation import text_of
+from cudnnpy._planning.problem_notation import parse_plannable, text_of
 from cudnnpy._process.module_state import declare
-from cudnnpy.errors import CudnnError, StatusError
+from cudnnpy.errors import CudnnError, LibraryVersionError, StatusError
 from cudnnpy.handle import Handle, on_device, stream_address
 
 if TYPE_CHECKING:  # a copy of the package may lack tuning
@@ -39,6 +36,7 @@ if TYPE_CHECKING:  # a copy of the package may lack tuning
     from cudnnpy.tuning.store.entry import Entry
 
 _ALIGNMENT = 16  # of the workspace, in bytes
+_SOURCES = ("ranking", "heuristics", "engines", "knobs", "legacy")  # of choices in texts
 _BEFORE_STREAM = slice(-1)  # of the addresses; a constant, because making a slice is noticeable in a launch
 
 # A plan owns the kernels that were compiled for it at run time, and a CUDA graph that was captured from it may launch them
@@ -95,25 +93,6 @@ def check_pointers(
     for name, spec, pointer in named:
         if pointer < space + size and space < pointer + byte_extent(spec):
             raise ValueError(f"workspace must not overlap {name} in memory; got {bytes_text(size)} at {space:#x}")
-
-
-def _line(problem: Problem, options: PlanningOptions, name: str, source: str) -> str:
-    """Return the beginning of a traced line: the problem in the notation, and its choice as a comment."""
-    return f"{text_of(problem, options)} # {name}; {source}"
-
-
-@dataclass(slots=True)
-class _Work:
-    """A Launchable (launcher.py) of a plan."""
-
-    name: str
-    device: int
-    workspace_size: int
-    is_relocatable: bool
-    executable: Executable
-    check_addresses: AddressCheck
-    _trace_text: Callable[[], str]
-    _planning_ms: float
 
 
 class Plan(PublicDir):
@@ -240,7 +219,10 @@ class Plan(PublicDir):
         try:
             launcher = self._of_thread.launcher
         except AttributeError:
-            launcher = self._of_thread.launcher = Launcher(self._work())
+            self._check_runs()
+            planned = object.__new__(Plan)  # without the launchers, so that no reference cycle delays the end of both
+            planned.__dict__.update(vars(self), _of_thread=None)
+            launcher = self._of_thread.launcher = Launcher(planned)
         stream = addresses[-1]
         if type(stream) is not int or stream >> 64:
             stream = stream_address(stream)
@@ -258,35 +240,20 @@ class Plan(PublicDir):
         given = "".join(f" and {name}=" for name in named)
         raise TypeError(f"addresses must be {', '.join(names)}; got {len(addresses)} addresses{given}")
 
-    def _work(self) -> _Work:
-        """Return the launchable part. It does not refer to the plan, so that no reference cycle delays the end of both."""
-        self._check_runs()
-        return _Work(
-            self.name,
-            self.device,
-            self.workspace_size,
-            self.is_relocatable,
-            self.executable,
-            self.check_addresses,
-            self._trace_text,
-            self._planning_ms,
-        )
-
     def _check_runs(self) -> None:
         """Raise CudnnError for a plan for a GPU that a profile describes."""
         if self.profile is not None:
             raise _cannot_run(self.profile)
 
-    @property
-    def _trace_text(self) -> Callable[[], str]:
-        """The function that returns the beginning of a traced line. It does not refer to the plan."""
+    def _trace_text(self) -> str:
+        """Return the beginning of a traced line: the problem in the notation, and its choice as a comment."""
         if self.store_layer:
             source = f"from the store ({self.store_layer})"
         elif self._options.algorithm is not None:
             source = "algorithm="
         else:
             source = self.source if self.milliseconds is None else f"autotune ({self.milliseconds:.4g} ms)"
-        return partial(_line, self.problem, self._options, self.name, source)
+        return f"{text_of(self.problem, self._options)} # {self.name}; {source}"
 
     def __reduce__(self) -> tuple[Callable[..., Plan], tuple[Any, ...]]:
         """By the text of to_json, so that a plan, and options that force one, can be pickled and copied."""
@@ -411,6 +378,56 @@ def _caller_operands(content: SerializedPlan, problem: Problem) -> CallerOperand
     if sorted(indices[-problem.results :]) != results:
         raise invalid_text("its results must be its last operands")
     return CallerOperands(names, tuple(map(indices.index, range(len(indices)))))
+
+
+def parsed_problem(content: SerializedPlan, device: int) -> Problem:
+    """Return the problem of a serialized plan for a device. Raises ValueError if it is not a problem."""
+    try:
+        return parse_plannable(content.problem, device)[0]
+    except ValueError as error:
+        raise invalid_text(f"its problem is invalid: {error}") from error
+
+
+def serialized_candidate(content: SerializedPlan, problem: Problem, target: Target) -> Candidate:
+    """Return the candidate of a serialized plan, not yet planned, with its measured time and error.
+
+    Raises LibraryVersionError if another release of cuDNN made the plan, ValueError if it was made for another GPU or its parts
+    contradict each other, and StatusError if cuDNN does not support the engine here.
+    """
+    _check_origin(content, gpu_kind(target))
+    given = content.choice
+    if given.source not in _SOURCES:
+        raise invalid_text(f"its source is {given.source[:60]!r}, which proposes no plans")
+    if given.engine is None:
+        options = PlanningOptions(algorithm=given.name.partition(" + ")[0], tf32=not given.strict)
+        try:
+            candidate = problem.forced_candidate(options, target)
+        except (TypeError, ValueError) as error:
+            raise invalid_text(f"its algorithm is invalid: {error}") from error
+    else:
+        lowering = next((one for one in problem.lowerings() if one.part_text == given.lowering), None)
+        if lowering is None:
+            raise invalid_text(f"its lowering is not one of {problem}")
+        candidate = configured(lowering, target, given.engine)
+        candidate.source = given.source
+    for field in ("name", "source", "engine", "lowering", "strict"):
+        expected, actual = getattr(candidate.choice, field), getattr(given, field)
+        if expected != actual:
+            raise invalid_text(f"its {field} must be {expected!r}; got {str(actual)[:200]!r}")
+    measured = ("milliseconds", "spread", "error", "expected")
+    candidate.choice = candidate.choice._replace(**{field: getattr(given, field) for field in measured})
+    return candidate
+
+
+def _check_origin(content: SerializedPlan, gpu: GpuKind) -> None:
+    if content.cudnn != raw.version():
+        release = raw.version_text(content.cudnn) if 90000 <= content.cudnn < 100000 else str(content.cudnn)[:20]
+        raise LibraryVersionError(
+            f"text must be a plan of the loaded cuDNN, {raw.version_text(raw.version())}; got one of cuDNN {release}, "
+            "whose engines have other numbers: plan again"
+        )
+    if content.gpu != str(gpu):
+        raise ValueError(f"text must be a plan for this GPU, {gpu}; got one for {content.gpu[:200]}: plan again")
 
 
 def profile_plan(entry: Entry, profile: DeviceProfile, operands: CallerOperands | None = None) -> Plan:

@@ -307,15 +307,12 @@ _REFUSED = {
 
 
 def _words_of(options: PlanningOptions) -> list[str]:
-    default, words = PlanningOptions(), []
-    if options.prefer != default.prefer:
-        words.append(f"prefer={options.prefer}")
-    if options.workspace_limit is not None:
-        words.append(f"workspace_limit={write_bytes(options.workspace_limit)}")
-    if options.deterministic:
-        words.append("deterministic")
-    if not options.tf32:
-        words.append("tf32=False")
-    if options.tune_seconds != default.tune_seconds:
-        words.append(f"tune_seconds={number_text(options.tune_seconds)}")
-    return words
+    limit, default = options.workspace_limit, PlanningOptions()
+    words = {
+        f"prefer={options.prefer}": options.prefer != default.prefer,
+        f"workspace_limit={write_bytes(limit or 0)}": limit is not None,
+        "deterministic": options.deterministic,
+        "tf32=False": not options.tf32,
+        f"tune_seconds={number_text(options.tune_seconds)}": options.tune_seconds != default.tune_seconds,
+    }
+    return [word for word, is_needed in words.items() if is_needed]

@@ -11,8 +11,7 @@ from cudnnpy._arrays import workspace as memory
 from cudnnpy._checks.byte_counts import bytes_text
 from cudnnpy._core.candidate_table import table
 from cudnnpy._planning import problem_notation
-from cudnnpy._planning.candidate_filter import rejection_by_options, try_plan
-from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.candidates import Candidate, rejection_by_options, try_plan
 from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.chooser import (
     Chooser,
@@ -187,26 +186,30 @@ def plan(problem: str, *, device: int | DeviceProfile = 0) -> Plan:
     0
     """
     check_device(device)
-    if isinstance(device, OtherGpu):
-        return plan_elsewhere(*problem_notation.parse_plannable(problem), device)
-    found, options = problem_notation.parse_plannable(problem, device)
-    with on_device(device):
-        return plan_for(found, options)
+    ordinal = 0 if isinstance(device, OtherGpu) else device
+    return plan_on(device, *problem_notation.parse_plannable(problem, ordinal))
 
 
-def plan_elsewhere(
-    problem: Problem, options: PlanningOptions, gpu: OtherGpu, operands: CallerOperands | None = None
-) -> Plan:
-    """Return the plan of a problem for another GPU. Raises NoAlgorithmError, and ValueError for a v7 algorithm or a Plan."""
+def plan_on(device: object, problem: Problem, options: PlanningOptions, operands: CallerOperands | None = None) -> Plan:
+    """Return the plan of a problem for its device, or for another GPU if the argument `device` of a call is one.
+
+    Raises NoAlgorithmError, and ValueError for a v7 algorithm or a Plan on another GPU.
+    """
+    if not isinstance(device, OtherGpu):
+        with on_device(problem.device):
+            return plan_for(problem, options, operands=operands)
     if not isinstance(options.algorithm, Engine | None):
         raise ValueError(f"algorithm must be None or a cudnnpy.Engine for a device profile; got {options.algorithm!r}")
-    plan: Plan = tuning().profile_planner().plan_for_profile(problem, options, gpu, operands)
+    plan: Plan = tuning().profile_planner().plan_for_profile(problem, options, device, operands)
     return plan
 
 
-def candidates_elsewhere(problem: Problem, options: PlanningOptions, gpu: OtherGpu) -> list[Candidate]:
-    """Return every candidate of a problem for another GPU, with the rejection reasons."""
-    found: list[Candidate] = tuning().profile_planner().candidates_for_profile(problem, options, gpu)
+def candidates_on(device: object, problem: Problem, options: PlanningOptions) -> list[Candidate]:
+    """Return every candidate of a problem, with the rejection reasons, for its device or another GPU, as plan_on does."""
+    if not isinstance(device, OtherGpu):
+        with on_device(problem.device):
+            return survey(chooser_of(request_for(problem, options)))
+    found: list[Candidate] = tuning().profile_planner().candidates_for_profile(problem, options, device)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Properties of graphs, by name, that known issues of engines depend on (cudnnpy/_planning/issue_conditions.py)."""
+"""Properties of graphs, by name, that known issues of engines depend on (cudnnpy/_planning/known_issues.py)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VECTOR = 16  # the bytes that engines load at once
 
 def facts(graph: OperationGraph) -> frozenset[str]:
     """Return the names of the properties that a graph has."""
-    return frozenset(name for name, has in _FACTS.items() if has(graph))
+    return frozenset(name for name, has in FACTS.items() if has(graph))
 
 
 def sizes(graph: OperationGraph) -> Iterator[tuple[str, set[int], set[int]]]:
@@ -68,30 +68,36 @@ def _virtual(graph: OperationGraph) -> set[int]:
     return {tensor.uid for tensor in graph.tensors if tensor.is_virtual}
 
 
-def _broadcasts_beside_convolution(graph: OperationGraph) -> bool:
+def broadcasts_beside_convolution(graph: OperationGraph) -> bool:
+    """beside a convolution, a pointwise operand that has neither all elements, nor one for each channel, for each position \
+(of each image), or in all"""
     return bool(of_kind(graph, "convolution")) and broadcasts_otherwise(graph)
 
 
-def _compares_narrow(graph: OperationGraph) -> bool:
+def compares_narrow(graph: OperationGraph) -> bool:
+    """a comparison with a result that other pointwise operations broadcast, outside attention"""
     results = [long_axes(graph.specs[uid]) for one, _ in modes(graph) for _, uid in one.results]
     return len(of_kind(graph, "matmul")) < 2 and any(
         long_axes(graph.specs[tensors["y"]]) < other for _, tensors in modes(graph, "cmp_") for other in results
     )
 
 
-def _has_two_formats(graph: OperationGraph) -> bool:
+def has_two_formats(graph: OperationGraph) -> bool:
+    """images in memory of which some are channels last and others are not; no matrix product"""
     images = (graph.specs[uid] for uid in graph.in_memory if len(graph.specs[uid].shape) > 3)
     formats = {are_channels_last(spec) for spec in images if not is_format_ambiguous(spec)}
     return not of_kind(graph, "matmul") and not of_kind(graph, "sdpa") and len(formats) > 1
 
 
-def _computes_first_operand(graph: OperationGraph) -> bool:
+def computes_first_operand(graph: OperationGraph) -> bool:
+    """operations before a convolution, and an image in memory that is not channels last"""
     operands = {uid for one, _ in of_kind(graph, "convolution") for _, uids in one.operands for uid in each_uid(uids)}
     images = (graph.specs[uid] for uid in graph.in_memory if len(graph.specs[uid].shape) > 3)
     return not operands.isdisjoint(_virtual(graph)) and not all(map(are_channels_last, images))
 
 
-def _has_gradient_of_result(graph: OperationGraph) -> bool:
+def has_gradient_of_result(graph: OperationGraph) -> bool:
+    """the gradient of an activation whose x is a result that is not in memory, with a convolution"""
     virtual = _virtual(graph)
     return bool(of_kind(graph, "convolution")) and any(t["x"] in virtual for _, t in modes(graph, end="_bwd"))
 
@@ -101,30 +107,34 @@ def _resampled(graph: OperationGraph) -> list[int]:
     return [tensors["dy"] if "dy" in tensors else tensors["x"] for _, tensors in of_kind(graph, "resample")]
 
 
-def _resamples_result(graph: OperationGraph) -> bool:
+def resamples_result(graph: OperationGraph) -> bool:
+    """resampling, or its gradient, of a result that is not in memory"""
     return not _virtual(graph).isdisjoint(_resampled(graph))
 
 
-def _only_reduces_uneven_channels(graph: OperationGraph) -> bool:
+def only_reduces_uneven_channels(graph: OperationGraph) -> bool:
+    """reductions as the only outputs after resampling or its gradient, and channels that do not fill a multiple of 16 bytes"""
     given = [graph.specs[uid] for uid in _resampled(graph)]
     reduced = {tensors["y"] for _, tensors in of_kind(graph, "reduction")}
     is_uneven = any(spec.shape[1] * dtype_of(spec.dtype).itemsize % VECTOR for spec in given)
     return is_uneven and reduced.issuperset(graph.outputs)
 
 
-def _indexes_rows_of_batches(graph: OperationGraph) -> bool:
+def indexes_rows_of_batches(graph: OperationGraph) -> bool:
+    """gen_index of another axis than the last beside a matrix product with three axes and several batches"""
     indices = ((graph.specs[t["y"]].shape, one.option("axis")) for one, t in modes(graph, "gen_index"))
     return bool(of_kind(graph, "matmul")) and any(
         len(s) == 3 and s[0] > 1 and axis not in (2, -1) for s, axis in indices
     )
 
 
-def _indexes_outside_attention(graph: OperationGraph) -> bool:
+def has_index(graph: OperationGraph) -> bool:
+    """gen_index without two products, as attention has them"""
     return len(of_kind(graph, "matmul")) < 2 and any(modes(graph, "gen_index"))
 
 
-def _selects_by_numbers(graph: OperationGraph) -> bool:
-    """Return whether a gradient of attention compares what is no index."""
+def selects_by_numbers(graph: OperationGraph) -> bool:
+    """the gradient of attention with a selection by a comparison of other numbers than indices"""
     indices = {uid for one, _ in modes(graph, "gen_index") for _, uid in one.results}
     for one, tensors in (*modes(graph, "add"), *modes(graph, "sub")):
         if not indices.isdisjoint((tensors["x"], tensors["b"])):
@@ -133,14 +143,16 @@ def _selects_by_numbers(graph: OperationGraph) -> bool:
     return len(of_kind(graph, "matmul")) >= PRODUCTS_OF_GRADIENT and any(indices.isdisjoint(pair) for pair in compared)
 
 
-def _scales_float8_otherwise(graph: OperationGraph) -> bool:
+def scales_float8_otherwise(graph: OperationGraph) -> bool:
+    """a matrix product of float8 with a number by value, or with a result of another type than float8"""
     specs = graph.specs
     factors = {specs[tensors[name]].dtype for _, tensors in of_kind(graph, "matmul") for name in "ab"}
     results = {specs[uid].dtype for uid in graph.outputs if long_axes(specs[uid])}
     return not factors.isdisjoint(EIGHTS) and (bool(graph.numbers) or not results <= set(EIGHTS))
 
 
-def _converts_uneven_int8(graph: OperationGraph) -> bool:
+def converts_uneven_int8(graph: OperationGraph) -> bool:
+    """operations before a matrix product, and an int8 input with rows or an address that are no multiples of 16 bytes"""
     specs, products = graph.specs, of_kind(graph, "matmul")
     is_converted = not _virtual(graph).isdisjoint(tensors[name] for _, tensors in products for name in "ab")
     inputs = [specs[uid] for uid in graph.in_memory if specs[uid].dtype == "int8" and uid not in graph.outputs]
@@ -152,23 +164,28 @@ def _is_even(spec: TensorSpec) -> bool:
     return spec.alignment >= VECTOR and rows_are_aligned(spec, inner)
 
 
-def _has_signed_block_scales(graph: OperationGraph) -> bool:
+def has_signed_block_scales(graph: OperationGraph) -> bool:
+    """scales of blocks in a type with a sign, any but float8_e8m0fnu"""
     found = of_kind(graph, "block_scale_dequantize")
     return any(graph.specs[tensors["scale"]].dtype != "float8_e8m0fnu" for _, tensors in found)
 
 
-_FACTS: dict[str, Callable[[OperationGraph], bool]] = {
-    "broadcasts beside a convolution": _broadcasts_beside_convolution,
-    "compares narrow tensors": _compares_narrow,
-    "has two formats": _has_two_formats,
-    "computes a first operand": _computes_first_operand,
-    "has a gradient of a result": _has_gradient_of_result,
-    "resamples a result": _resamples_result,
-    "only reduces uneven channels": _only_reduces_uneven_channels,
-    "indexes rows of batches": _indexes_rows_of_batches,
-    "indexes outside attention": _indexes_outside_attention,
-    "selects by numbers in attention's gradient": _selects_by_numbers,
-    "scales float8 otherwise": _scales_float8_otherwise,
-    "converts uneven int8": _converts_uneven_int8,
-    "has signed block scales": _has_signed_block_scales,
+#: The properties, whose docstrings are the column "when" of docs/known-issues.md, by their names, which known_issues.json has
+FACTS: dict[str, Callable[[OperationGraph], bool]] = {
+    has.__name__: has
+    for has in (
+        has_index,
+        broadcasts_beside_convolution,
+        compares_narrow,
+        has_two_formats,
+        computes_first_operand,
+        has_gradient_of_result,
+        resamples_result,
+        only_reduces_uneven_channels,
+        indexes_rows_of_batches,
+        selects_by_numbers,
+        scales_float8_otherwise,
+        converts_uneven_int8,
+        has_signed_block_scales,
+    )
 }

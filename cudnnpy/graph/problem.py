@@ -12,12 +12,11 @@ from cudnnpy import raw
 from cudnnpy._checks.option_values import error_repr
 from cudnnpy._core.layouts import TensorSpec, are_channels_last, byte_extent, channels_last_strides, strides_of
 from cudnnpy._core.untrusted_json import parse_json
-from cudnnpy._launch.fill_executables import fill
-from cudnnpy._launch.steps import Executable, Step, StepSequence
+from cudnnpy._launch.steps import Executable, Step, StepSequence, fill
 from cudnnpy._planning.candidates import Candidate, all_engines, candidate_for_engine, heuristic_candidates, rejected
 from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.engines import GraphExecutable, Target
-from cudnnpy._planning.issue_conditions import ProblemTraits
+from cudnnpy._planning.known_issues import ProblemTraits
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import FLAGS, POSITIVE, Read, Values, values_of
 from cudnnpy._planning.problem_notation import ParsedText, ProblemSyntax, ProblemTextError

@@ -18,7 +18,7 @@ from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._launch.dispatch import Call, specs_of
 from cudnnpy._launch.launcher import Launcher
 from cudnnpy._launch.plan_cache import plan_cache
-from cudnnpy._layers.arguments.call_problem import OperationRequest, problem_of_call
+from cudnnpy._layers.arguments import OperationRequest, problem_of_call
 from cudnnpy._layers.convolution import Convolution
 from cudnnpy._layers.transpose import INPUT_NAMES, ConvolutionTranspose
 from cudnnpy.errors import CaptureError, NoAlgorithmError, StatusError

@@ -17,8 +17,7 @@ from functools import cached_property, partial
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
-from cudnnpy._planning.candidate_filter import try_plan
-from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.candidates import Candidate, try_plan
 from cudnnpy._planning.chooser import Chosen, Rejection, Request
 from cudnnpy._planning.engines import load_plan
 from cudnnpy._planning.options import PlanningOptions

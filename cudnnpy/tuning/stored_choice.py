@@ -15,13 +15,12 @@ from weakref import WeakValueDictionary
 
 from cudnnpy import raw
 from cudnnpy._core.cuda_python import cuda_python
-from cudnnpy._planning import known_issues, plan_serialization
+from cudnnpy._planning import known_issues
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.choice import invalid_text
-from cudnnpy._planning.engines import Target
-from cudnnpy._planning.gpu_kind import gpu_kind
+from cudnnpy._planning.engines import Target, gpu_kind
 from cudnnpy._planning.options import PlanningOptions, with_limit
-from cudnnpy._planning.plan import Plan
+from cudnnpy._planning.plan import Plan, serialized_candidate
 from cudnnpy._planning.problem import Problem, is_strict
 from cudnnpy._planning.problem_notation import text_of
 from cudnnpy._process.cuda_state import version_text
@@ -110,14 +109,14 @@ def entry_of(
 def stored_candidate(entry: Entry, problem: Problem, options: PlanningOptions, target: Target) -> Candidate:
     """Return the candidate of an entry, not yet planned, with its measured time and error.
 
-    Raises ValueError if its plan is for another problem, and the errors of plan_serialization.candidate_of.
+    Raises ValueError if its plan is for another problem, and the errors of serialized_candidate.
     """
     choice = entry.choice
     if entry.key.problem != text_of(problem) or (
         choice.engine is None and choice.strict != is_strict(problem, options)
     ):
         raise invalid_text(f"it is not a plan for {problem}")
-    candidate = plan_serialization.serialized_candidate(entry.serialized, problem, target)
+    candidate = serialized_candidate(entry.serialized, problem, target)
     if (
         candidate.lowering is not None
         and candidate.engine is not None

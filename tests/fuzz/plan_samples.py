@@ -12,7 +12,7 @@ from typing import Any
 import planning
 
 from cudnnpy._layers.graph import Graph
-from cudnnpy._layers.lowerings import v7_algorithms
+from cudnnpy._layers.lowerings import convolution_candidates
 from cudnnpy._layers.lowerings.convolution_lowerings import lowerings
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning import selection
@@ -54,7 +54,7 @@ def prepare() -> None:
     vars(plans).update(
         Target=lambda handle: planner.TARGET, Handle=planner.NoHandle, on_device=lambda device: nullcontext()
     )
-    vars(v7_algorithms).update(LegacyExecutable=Algorithm)
+    vars(convolution_candidates).update(LegacyExecutable=Algorithm)
     os.environ.setdefault("CUDNN_LOGLEVEL_DBG", "0")
 
 

@@ -14,7 +14,7 @@ from cuda.core import Device
 from numpy.typing import NDArray
 
 import cudnnpy
-from cudnnpy import raw, reference
+from cudnnpy import descriptors, raw, reference
 from cudnnpy._checks.preferences import PREFERENCES
 from cudnnpy.descriptors import (
     AlgorithmCandidate,
@@ -22,7 +22,6 @@ from cudnnpy.descriptors import (
     FilterDescriptor,
     TensorDescriptor,
     choose_algorithm,
-    choosing,
     workspace_size,
 )
 from cudnnpy.errors import NoAlgorithmError
@@ -48,7 +47,7 @@ class Case:
 
     def __init__(self, operation: Any, dtype: str, owned: ExitStack, math_type: Any = "default_math") -> None:
         self.operation, self.dtype = operation, dtype
-        self.functions = choosing.FUNCTIONS[operation]
+        self.functions = descriptors.FUNCTIONS[operation]
         self.descriptors = (
             owned.enter_context(TensorDescriptor(X, dtype)),  # type: ignore[arg-type]
             owned.enter_context(FilterDescriptor(W, dtype)),  # type: ignore[arg-type]

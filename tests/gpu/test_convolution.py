@@ -16,8 +16,8 @@ from whole_numbers import assert_same, exact_result, to_host, whole_numbers
 
 import cudnnpy
 from cudnnpy import Convolution, ConvolutionTranspose, Engine, NoAlgorithmError, Plan, TensorSpec, raw
-from cudnnpy._convolution.v7_algorithm_names import algorithm_names
-from cudnnpy._layers.lowerings import space_to_depth
+from cudnnpy._convolution.options import algorithm_names
+from cudnnpy._layers.lowerings import convolution_lowerings
 from cudnnpy.backend import Descriptor
 from cudnnpy.tuning.ranking.candidate_order import RankedChooser
 
@@ -310,7 +310,7 @@ def check_candidates(
 
 def test_plans_in_blocks_of_pixels_are_right_and_survive_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the transformations before and after them."""
-    monkeypatch.setattr(space_to_depth, "_MIN_BYTES", 0)
+    monkeypatch.setattr(convolution_lowerings, "_MIN_BYTES", 0)
     how: dict[str, Any] = {"padding": 3, "stride": 2}
     x_shape, w_shape, y_shape = (4, 3, 22, 20), (16, 3, 7, 7), (4, 16, 11, 10)
     dy, w = whole_numbers(*y_shape, seed=1), whole_numbers(*w_shape, seed=2)

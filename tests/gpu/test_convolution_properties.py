@@ -24,7 +24,7 @@ from strategies import DEVICE, NOT_A_NUMBER, Case, Drawn, GuardedWorkspace, Memo
 from tolerance import difference, is_approximate
 
 import cudnnpy
-from cudnnpy._layers.lowerings import space_to_depth
+from cudnnpy._layers.lowerings import convolution_lowerings
 from cudnnpy._planning.selection import NOT_COMPILED
 from cudnnpy.errors import NoAlgorithmError
 
@@ -363,7 +363,7 @@ def test_every_candidate_of_drawn_problems(outcomes: Outcomes) -> None:
 
 def test_drawn_problems_in_blocks(outcomes: Outcomes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Strided convolutions of few channels, however small they are; of some every candidate, also by space-to-depth."""
-    monkeypatch.setattr(space_to_depth, "_MIN_BYTES", 0)
+    monkeypatch.setattr(convolution_lowerings, "_MIN_BYTES", 0)
     check_each(max(10, EXAMPLES // 10), few_channels(), lambda drawn: check_call(drawn, outcomes), size)
     planned = few_channels().filter(only_candidates).map(with_result)
     check_each(max(5, EXAMPLES // 50), planned, lambda drawn: check_candidates(drawn, outcomes), size)

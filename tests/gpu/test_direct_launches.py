@@ -15,7 +15,7 @@ from drawing import EXAMPLES, SEED
 import cudnnpy
 from cudnnpy import Convolution, Plan, TensorSpec, availability, raw
 from cudnnpy._core.layouts import byte_extent
-from cudnnpy._launch.proven_machines import PROVEN
+from cudnnpy._launch.launcher import PROVEN
 from cudnnpy._launch.steps import WORKSPACE_ALIGNMENT
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.handle import Handle

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from cudnnpy._checks.preferences import PREFERENCES
-from cudnnpy._planning import candidate_filter
+from cudnnpy._planning import candidates
 from cudnnpy.cli import command as cli
 from cudnnpy.cli import edges
 from cudnnpy.errors import NoAlgorithmError
@@ -83,7 +83,7 @@ def test_small_images(size):
 
 @pytest.fixture
 def every_candidate_is_refused(monkeypatch):
-    monkeypatch.setattr(candidate_filter, "rejection_by_options", lambda *_: "refused by this test")
+    monkeypatch.setattr(candidates, "rejection_by_options", lambda *_: "refused by this test")
 
 
 @pytest.mark.usefixtures("every_candidate_is_refused")

@@ -28,7 +28,7 @@ def plan_for_profile(profile: str) -> dict[str, Any]:
     target = Target(profile=profile)
     for module in (selection, convolution, plan):
         vars(module)["Target"] = lambda handle: target
-    for module in (convolution, plan):
+    for module in (convolution, plan, selection):
         vars(module)["on_device"] = lambda device: nullcontext()
     vars(workspace)["free_bytes"] = lambda device: 1 << 37
     Handle.default = classmethod(lambda cls, device: None)  # type: ignore[method-assign, assignment]

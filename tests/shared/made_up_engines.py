@@ -26,7 +26,7 @@ from cudnnpy._planning.candidates import (
 )
 from cudnnpy._planning.chooser import Request
 from cudnnpy._planning.engines import Target, engine_name
-from cudnnpy._planning.issue_conditions import ProblemTraits
+from cudnnpy._planning.known_issues import ProblemTraits
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Values, values_of
 from cudnnpy.errors import StatusError

@@ -20,7 +20,7 @@ from cudnnpy import Engine, Graph, raw, reference
 from cudnnpy._core.dtypes import dtype_of, numpy_dtype
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._launch.steps import FunctionCall, OperandAddress, Step, StepSequence
-from cudnnpy._layers.lowerings.space_to_depth import SpaceToDepth, Transform, can_transform
+from cudnnpy._layers.lowerings.convolution_lowerings import SpaceToDepth, Transform, can_transform
 
 Memories: TypeAlias = Mapping[int, np.ndarray]  # by the operands' numbers
 

@@ -27,7 +27,6 @@ from cudnnpy._launch.steps import is_relocatable
 from cudnnpy._layers import graph as graph_of
 from cudnnpy._layers.convolution import Convolution
 from cudnnpy._layers.lowerings import convolution_lowerings as lowerings
-from cudnnpy._layers.lowerings import epilogue as epilogues
 from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._planning import engines as engines_of
 from cudnnpy._planning import plan as plans
@@ -429,7 +428,7 @@ def counted(operation: Callable[[Any], str], build: Callable[..., Any]) -> Calla
 
 def main() -> None:
     vars(lowerings)["convolution_graph"] = counted(lambda p: str(p.operation), convolution_graph)
-    vars(epilogues)["epilogue_graph"] = counted(lambda y: "epilogue", epilogues.epilogue_graph)
+    vars(lowerings)["epilogue_graph"] = counted(lambda y: "epilogue", lowerings.epilogue_graph)
     # autotune knows devices by their handles: here there is the profile's
     targets = SimpleNamespace(**{**vars(engines_of), "Target": lambda handle: TARGET})
     for module in (plans, selection, local_measurer):

@@ -26,9 +26,9 @@ from cudnnpy._arrays.array_libraries import ArrayLibrary
 from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides
 from cudnnpy._core.owned import Owned
 from cudnnpy._launch import dispatch, launcher
-from cudnnpy._launch.array_operation import ArrayOperation
 from cudnnpy._launch.direct import direct_launch
-from cudnnpy._layers import convolution, graph
+from cudnnpy._launch.dispatch import ArrayOperation
+from cudnnpy._layers import convolution
 from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
@@ -370,7 +370,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, cuda_driver: DriverFixture) -> Sta
     monkeypatch.setattr(dispatch, "run", run)
     monkeypatch.setattr(ArrayOperation, "_run", staticmethod(run))
     monkeypatch.setattr(Handle, "default", classmethod(default))
-    for module in (dispatch, launcher, convolution, graph):
+    for module in (dispatch, launcher, convolution, selection):
         monkeypatch.setattr(module, "on_device", on_device)
     monkeypatch.setattr(launcher, "has_several_devices", lambda: True)
     monkeypatch.setattr(direct_launch, "make_direct_launch", stand_in.direct)

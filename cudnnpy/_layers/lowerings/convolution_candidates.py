@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from ctypes import byref, c_size_t
 from typing import Self
 
+from cudnnpy import raw
 from cudnnpy._checks.option_values import error_repr
 from cudnnpy._convolution import notation
 from cudnnpy._convolution.float64_elements import float64_elements
-from cudnnpy._convolution.specification import ConvolutionSpec
-from cudnnpy._convolution.v7_algorithm_names import algorithm_named, algorithm_names
-from cudnnpy._launch.steps import Executable
-from cudnnpy._layers.lowerings import v7_algorithms
+from cudnnpy._convolution.options import algorithm_named, algorithm_names
+from cudnnpy._convolution.specification import ROLES, ConvolutionSpec
+from cudnnpy._core.layouts import TensorSpec, is_packed, packed_strides, with_two_spatial_axes
+from cudnnpy._launch.steps import (
+    WORKSPACE,
+    Executable,
+    FunctionCall,
+    OperandAddress,
+    scaling_arguments,
+    tensor_descriptor,
+)
 from cudnnpy._layers.lowerings.convolution_lowerings import ConvolutionLowering, lowerings
 from cudnnpy._planning import known_issues
 from cudnnpy._planning.candidates import (
@@ -26,6 +35,9 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Read, Values, is_strict, values_of
 from cudnnpy._planning.problem_notation import ParsedText, text_of
+from cudnnpy.descriptors import FUNCTIONS, ConvolutionDescriptor, FilterDescriptor, TensorDescriptor, permitted_math
+from cudnnpy.handle import Handle
+from cudnnpy.names import short_names
 
 _NO_COPIES = "needs copies, which int8 and float8 tensors cannot have"
 _NO_LOWERING = {
@@ -151,10 +163,62 @@ def from_algorithm(problem: ConvolutionSpec, strict: bool, target: Target, name:
         return rejected("legacy", name, _NO_COPIES)
 
     def make() -> Executable:
-        return lowering.complete(v7_algorithms.LegacyExecutable(lowering.part, name, strict, target.handle), target)
+        return lowering.complete(LegacyExecutable(lowering.part, name, strict, target.handle), target)
 
-    is_deterministic = v7_algorithms.is_deterministic(problem.operation, name)
+    is_deterministic = name not in FUNCTIONS[problem.operation].nondeterministic
     choice = Choice(
         name + lowering.suffix, "legacy", None, lowering.part_text, deterministic=is_deterministic, strict=strict
     )
     return Candidate(choice, make, lowering)
+
+
+# The v7 functions. Their calls take longer on the host, since cuDNN plans again in each.
+
+
+class LegacyExecutable(FunctionCall):
+    """The call of a v7 algorithm. Raises StatusError, with cuDNN's reason, if cuDNN does not support it here.
+
+    `strict`: float32 is multiplied as float32, not as tf32 (CUDNN_FMA_MATH).
+    """
+
+    def __init__(self, problem: ConvolutionSpec, name: str, strict: bool, handle: Handle | None) -> None:
+        if handle is None:
+            raise ValueError("the v7 functions need a GPU")
+        functions, g = FUNCTIONS[problem.operation], problem.geometry
+        if g.pre_padding != g.post_padding:
+            raise ValueError("the v7 functions need the same padding before and after")
+        alpha, beta = scaling_arguments(problem.alpha, problem.beta, problem.compute_dtype)
+        tensors: dict[str, TensorDescriptor | FilterDescriptor]
+        tensors = {"x": tensor_descriptor(problem.x), "w": _filter(problem.w), "y": tensor_descriptor(problem.y)}
+        one = len(g.stride) == 1
+        convolution = ConvolutionDescriptor(
+            (0, *g.pre_padding) if one else g.pre_padding,
+            (1, *g.stride) if one else g.stride,
+            (1, *g.dilation) if one else g.dilation,
+            mode=problem.mode,
+            compute_dtype=problem.compute_dtype,
+            groups=problem.groups,
+            math_type=permitted_math(problem.x.dtype, tf32=not strict),
+        )
+        first, second, last = (tensors[role] for role in functions.operands)
+        given = [ROLES[operand] for operand in problem.operands if operand != "bias"]
+        x, y, z = (OperandAddress(given.index(role)) for role in functions.operands)
+        algorithm = short_names(functions.algorithms)[name]
+        size = c_size_t()
+        function = functions.function("cudnnGetConvolution{}WorkspaceSize")
+        raw.call(function, handle, first, second, convolution, last, algorithm, byref(size))
+        super().__init__(
+            functions.function("cudnnConvolution{}"), alpha, first, x, second, y, convolution, algorithm,
+            WORKSPACE, size.value, beta, last, z, workspace_size=size.value,
+        )  # fmt: skip
+        self.strict = strict
+
+
+def _filter(spec: TensorSpec) -> FilterDescriptor:
+    if not is_packed(spec):
+        raise ValueError("the v7 functions need packed filters")
+    return FilterDescriptor(
+        with_two_spatial_axes(spec)[0],
+        spec.dtype,
+        format="nchw" if spec.strides == packed_strides(spec.shape) else "nhwc",
+    )

@@ -10,7 +10,7 @@ Lowerings avoid the known issues of engines (_planning/known_issues.json):
 No engine (up to 9.28) fuses a bias or an activation into backward_data, as a transposed convolution's forward needs it, and
 no engine takes filters with gaps, which are copied. Three further lowerings can be faster:
 
-- a space-to-depth transformation of strided convolutions of few channels (space_to_depth.py);
+- a space-to-depth transformation of strided convolutions of few channels (below);
 - copies of channels-first tensors to channels last, in half precision and for depthwise convolutions;
 - gradients with respect to x of depthwise convolutions as forward convolutions with the filter flipped.
 """
@@ -18,11 +18,14 @@ no engine takes filters with gaps, which are copied. Three further lowerings can
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
+from cudnnpy import raw
 from cudnnpy._convolution.notation import words_of
+from cudnnpy._convolution.sizes import Geometry
 from cudnnpy._convolution.specification import ROLES, ConvolutionSpec, with_normalized_strides
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import (
@@ -31,21 +34,151 @@ from cudnnpy._core.layouts import (
     are_channels_last,
     channels_last_strides,
     is_dense,
+    is_only_channels_last,
+    is_packed,
+    packed_strides,
     result_strides,
 )
-from cudnnpy._launch.step_builder import StepBuilder, Tensor
-from cudnnpy._launch.steps import Executable, StepSequence
-from cudnnpy._layers.lowerings.epilogue import add_epilogue
-from cudnnpy._layers.lowerings.space_to_depth import SpaceToDepth, can_transform, with_space_to_depth
+from cudnnpy._launch.program import StepBuilder, Tensor
+from cudnnpy._launch.steps import (
+    Executable,
+    FunctionCall,
+    OperandAddress,
+    StepSequence,
+    scaling_arguments,
+    tensor_descriptor,
+)
 from cudnnpy._planning import known_issues
 from cudnnpy._planning.choice import LOWERING_OPTIONS
-from cudnnpy._planning.engines import GraphExecutable, Target
-from cudnnpy._planning.issue_conditions import ProblemTraits
+from cudnnpy._planning.engines import GraphExecutable, Target, heuristics
+from cudnnpy._planning.known_issues import ProblemTraits
 from cudnnpy.backend import Descriptor
-from cudnnpy.graph.convolutions import convolution_graph, uids
+from cudnnpy.descriptors import ActivationDescriptor, TensorTransformDescriptor
+from cudnnpy.errors import StatusError
+from cudnnpy.graph.convolutions import convolution_graph, epilogue_graph, uids
 from cudnnpy.graph.descriptors import build_graph
+from cudnnpy.handle import Handle
+from cudnnpy.names import enumerator
+from cudnnpy.raw import CUDNN_TENSOR_NCHW, CUDNN_TENSOR_NHWC, CUDNN_TRANSFORM_FOLD, CUDNN_TRANSFORM_UNFOLD
 
 _IMAGE_AXES = 2  # maximum of spatial axes; with three, depthwise convolutions run on other kernels
+
+
+# Space-to-depth: strided convolutions of few channels become convolutions of stride 1
+#
+# cuDNN's engines pad three channels to four or eight, and no engine is fast for the gradient with respect to such an x.
+# The transformation makes channels of blocks of s x t pixels, where s and t are the strides: x of (N, C, H, W), zero-padded,
+# becomes (N, s t C, H', W'), and w of (K, C, R, S), zero-padded to whole blocks, becomes (K, s t C, R', S'). Then
+#
+#     y[i] = sum over r of x[s i + r] w[r] = sum over j, p of x'[i + j, p] w'[j, p]        where r = s j + p
+#
+# is a convolution of stride 1 without padding, and so are its gradients, to which the inverse transformation is applied.
+# cudnnTransformTensorEx computes both at the speed of memory (CUDNN_TRANSFORM_FOLD and _UNFOLD, which also pad and crop).
+# It determines the order of the new channels, which is the same for x and w.
+#
+# On an H200 (docs/benchmarks) the gradient with respect to the image of a ResNet takes 0.36 to 0.5 of the time of the best
+# engine without this transformation, its first convolution in bfloat16 0.55, and a convolution with 16 x 16 patches 0.14
+# (its gradient with respect to the image takes 62 us instead of 1.4 s). Since the padding of w is multiplied by x, a NaN or
+# an infinity in x spreads within its block.
+
+_CHANNELS = 4  # maximum of x's channels; with more, engines add little padding
+_MIN_BYTES = 1 << 20  # minimum of x's bytes; below, two or three more launches cost more than they save
+
+
+class SpaceToDepth(NamedTuple):
+    """A space-to-depth transformation: the padding before and after, and the size of blocks, on each spatial axis.
+
+    Padding below 0 crops. With blocks of size 1 the transformation only pads.
+    """
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    block: tuple[int, ...]
+
+    def of(self, spec: TensorSpec) -> TensorSpec:
+        """Return the transformed tensor, packed in the memory format of the given one."""
+        n, c, *spatial = spec.shape
+        padded = (b + size + a for b, size, a in zip(self.before, spatial, self.after, strict=True))
+        sizes = (size // length for size, length in zip(padded, self.block, strict=True))
+        shape = (n, c * math.prod(self.block), *sizes)
+        packed = channels_last_strides if is_only_channels_last(spec) else packed_strides
+        return spec._replace(shape=shape, strides=packed(shape), alignment=16)
+
+    def to_depth(self, whole: TensorSpec) -> Transform:
+        """Return the transformation of operand 0, `whole`, to operand 1."""
+        return Transform(self, whole, CUDNN_TRANSFORM_FOLD, 0.0)
+
+    def to_space(self, whole: TensorSpec, beta: float = 0.0) -> Transform:
+        """Return the inverse transformation of operand 0, plus beta * whole, to operand 1, `whole`."""
+        return Transform(self, whole, CUDNN_TRANSFORM_UNFOLD, beta)
+
+
+class Transform:
+    """A launch of cudnnTransformTensorEx. Its descriptor needs a driver, so it is created when it is first bound."""
+
+    workspace_size = 0
+
+    def __init__(self, transform: SpaceToDepth, whole: TensorSpec, direction: int, beta: float) -> None:
+        self.transform, self.whole, self.direction, self.beta = transform, whole, direction, beta
+
+    @cached_property
+    def function(self) -> FunctionCall:
+        """The call of the C function."""
+        folds, transform = self.direction == CUDNN_TRANSFORM_FOLD, self.transform
+        x, y = (self.whole, transform.of(self.whole)) if folds else (transform.of(self.whole), self.whole)
+        spatial = max(len(self.whole.shape) - 2, 2)
+        height = spatial - len(transform.block)  # a single axis is the width of an image of height 1
+        sign = 1 if folds else -1  # the inverse crops the padding
+        how = TensorTransformDescriptor()
+        how.set(
+            "cudnnSetTensorTransformDescriptor",
+            2 + spatial,
+            CUDNN_TENSOR_NHWC if is_only_channels_last(self.whole) else CUDNN_TENSOR_NCHW,
+            (*(0,) * (2 + height), *(sign * size for size in transform.before)),
+            (*(0,) * (2 + height), *(sign * size for size in transform.after)),
+            (*(1,) * height, *transform.block),
+            self.direction,
+        )
+        one, beta = scaling_arguments(1.0, self.beta, self.whole.dtype)
+        tensors = one, tensor_descriptor(x), OperandAddress(0), beta, tensor_descriptor(y), OperandAddress(1)
+        return FunctionCall("cudnnTransformTensorEx", how, *tensors)
+
+    def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> Callable[[], int]:
+        """Return the launch on these addresses."""
+        return self.function.bind(handle, addresses, workspace)
+
+
+def can_transform(spec: TensorSpec) -> bool:
+    """Return whether cudnnTransformTensorEx supports a tensor: packed in either memory format, and aligned."""
+    return is_packed(spec) and spec.alignment >= 16 and dtype_of(spec.dtype).itemsize > 1
+
+
+def with_space_to_depth(problem: ConvolutionSpec) -> tuple[ConvolutionSpec, SpaceToDepth, SpaceToDepth] | None:
+    """Return the transformed problem, and the transformations of x and w; None where it is not supported or not faster."""
+    x, w, g = problem.x, problem.w, problem.geometry
+    elements = math.prod(x.shape)
+    if x.shape[1] > _CHANNELS or elements * dtype_of(x.dtype).itemsize < _MIN_BYTES or elements > MAX_TENSOR_ELEMENTS:
+        return None
+    if problem.groups > 1 or problem.mode != "cross_correlation" or any(step > 1 for step in g.dilation):
+        return None
+    if all(step == 1 for step in g.stride) or any(r < step for r, step in zip(w.shape[2:], g.stride, strict=True)):
+        return None
+    if not (can_transform(x) and can_transform(w) and is_only_channels_last(x) == is_only_channels_last(w)):
+        return None
+    blocks = [-(-size // step) for size, step in zip(w.shape[2:], g.stride, strict=True)]
+    reach = [step * (out + count - 1) for step, out, count in zip(g.stride, problem.y.shape[2:], blocks, strict=True)]
+    after = tuple(end - size - pad for end, size, pad in zip(reach, x.shape[2:], g.pre_padding, strict=True))
+    if any(size < 0 for size in after):  # the result does not depend on all of x
+        return None
+    no_padding, one = (0,) * len(blocks), (1,) * len(blocks)
+    of_x = SpaceToDepth(g.pre_padding, after, g.stride)
+    rest = (step * count - size for step, count, size in zip(g.stride, blocks, w.shape[2:], strict=True))
+    of_w = SpaceToDepth(no_padding, tuple(rest), g.stride)
+    part = problem._replace(x=of_x.of(x), w=of_w.of(w), geometry=Geometry(no_padding, no_padding, one, one))
+    return part, of_x, of_w
+
+
+# Lowerings
 
 
 class ConvolutionLowering(NamedTuple):
@@ -56,9 +189,7 @@ class ConvolutionLowering(NamedTuple):
     x_transform: SpaceToDepth | None = None
     w_transform: SpaceToDepth | None = None
     channels_last_copies: bool = False  #: whether tensors that are channels first are copied to channels last, and back
-    flipped_forward: bool = (
-        False  #: whether a gradient with respect to x is computed as a forward convolution, without copies
-    )
+    flipped_forward: bool = False  #: whether a gradient with respect to x is computed as a forward, without copies
 
     @property
     def is_whole(self) -> bool:
@@ -267,3 +398,44 @@ def _steps(lowering: ConvolutionLowering, plan: Executable, target: Target) -> S
     if lowering.has_epilogue:
         add_epilogue(builder, builder.operands[result], builder.operands.get("bias"), whole.activation, target)
     return builder.sequence()
+
+
+def add_epilogue(
+    builder: StepBuilder, result: Tensor, bias: Tensor | None, activation: str | None, target: Target
+) -> None:
+    """Add the steps of a bias and an activation: a graph if the result is channels last, else a v7 function for each.
+
+    The graph is planned once for a target: its engine is compiled at run time, which takes 0.2 s or more.
+    """
+    y, row = result.spec, None if bias is None else bias.spec
+    tensors = (result,) if bias is None else (result, bias)
+    if y.strides == channels_last_strides(y.shape):
+        planned = target.memoize("epilogue", y, row, activation, make=lambda: _planned(y, row, activation, target))
+        if planned is not None:
+            builder.add(planned, *tensors, result)
+            return
+    d, (one, zero) = tensor_descriptor(y), scaling_arguments(1.0, 0.0, y.dtype)
+    if row is not None:
+        shape = (1, y.shape[1], *(1 for _ in y.shape[2:]))
+        spread = tensor_descriptor(TensorSpec(shape, row.dtype, packed_strides(shape)))
+        add = FunctionCall("cudnnAddTensor", one, spread, OperandAddress(1), one, d, OperandAddress(0))
+        builder.add(add, *tensors)
+    if activation is not None:
+        beta = 1.0 if activation == "swish" else None
+        mode = enumerator(raw.cudnnActivationMode_t, activation, "activation")
+        how = ActivationDescriptor(mode, coefficient=1.0, propagate_nan=True, swish_beta=beta)
+        activate = FunctionCall("cudnnActivationForward", how, one, d, OperandAddress(0), zero, d, OperandAddress(0))
+        builder.add(activate, result)
+
+
+def _planned(y: TensorSpec, bias: TensorSpec | None, activation: str | None, target: Target) -> GraphExecutable | None:
+    """Return the first executable of the graph that needs no workspace; None if there is none."""
+    operands = ("convolved", "y") if bias is None else ("convolved", "bias", "y")
+    for configuration in heuristics(build_graph(epilogue_graph(y, bias, activation), target), target):
+        try:
+            executable = GraphExecutable(configuration.finalize(), uids(operands))
+        except StatusError:
+            continue
+        if not executable.workspace_size:
+            return executable
+    return None

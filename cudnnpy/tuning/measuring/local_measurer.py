@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from cudnnpy._planning.candidate_filter import try_plan
-from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.candidates import Candidate, try_plan
 from cudnnpy._planning.choice import Choice, Engine
 from cudnnpy._planning.engines import Target, save_plan
 from cudnnpy._planning.options import PlanningOptions

@@ -21,8 +21,7 @@ from itertools import chain
 
 from cudnnpy._arrays import workspace as memory
 from cudnnpy._checks.byte_counts import bytes_text
-from cudnnpy._planning.candidate_filter import try_plan
-from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.candidates import Candidate, try_plan
 from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions

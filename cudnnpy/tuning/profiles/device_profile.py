@@ -30,8 +30,7 @@ from cudnnpy._checks.suggestions import did_you_mean, with_suggestions
 from cudnnpy._core.atomic_file import replace_file
 from cudnnpy._core.untrusted_json import parse_json
 from cudnnpy._planning.chooser import OtherGpu
-from cudnnpy._planning.engines import Target
-from cudnnpy._planning.gpu_kind import gpu_kind
+from cudnnpy._planning.engines import Target, gpu_kind
 from cudnnpy._version import __version__
 from cudnnpy.backend import Descriptor
 from cudnnpy.errors import LibraryNotFoundError, StatusError

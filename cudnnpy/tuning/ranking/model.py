@@ -38,8 +38,7 @@ from cudnnpy._planning.candidates import (
     uses_tf32,
 )
 from cudnnpy._planning.choice import Engine
-from cudnnpy._planning.engines import Target, heuristics
-from cudnnpy._planning.gpu_kind import gpu_kind
+from cudnnpy._planning.engines import Target, gpu_kind, heuristics
 from cudnnpy.errors import StatusError
 from cudnnpy.typing import ConvolutionOperation
 

@@ -17,8 +17,7 @@ import cudnnpy
 from cudnnpy import Convolution, TensorSpec
 from cudnnpy._core.cache_token import CacheToken, cache_token
 from cudnnpy._launch import dispatch, plan_cache
-from cudnnpy._launch.array_operation import ArrayOperation
-from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.dispatch import ArrayOperation, Call
 
 X = (2, 4, 6, 6)
 

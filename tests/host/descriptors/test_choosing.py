@@ -16,7 +16,7 @@ from stand_in_device import Array
 from stand_in_library import LibcudnnFixture
 
 import cudnnpy
-from cudnnpy import raw
+from cudnnpy import descriptors, raw
 from cudnnpy._arrays import array_libraries
 from cudnnpy._arrays.array_libraries import ArrayLibrary
 from cudnnpy.descriptors import (
@@ -25,7 +25,6 @@ from cudnnpy.descriptors import (
     FilterDescriptor,
     TensorDescriptor,
     choose_algorithm,
-    choosing,
     workspace_size,
 )
 from cudnnpy.errors import CaptureError, NoAlgorithmError, StatusError
@@ -115,11 +114,11 @@ def is_convolution(value: object) -> bool:
 def machine(monkeypatch: pytest.MonkeyPatch, libcudnn: LibcudnnFixture) -> Machine:
     machine = Machine()
     libcudnn(machine.call, real=True)
-    monkeypatch.setattr(choosing.memory, "allocate", machine.take)
-    monkeypatch.setattr(choosing.memory, "trim_pool_afterwards", lambda device, stream: contextlib.nullcontext())
-    monkeypatch.setattr(choosing, "is_stream_or_torch_capturing", lambda stream: machine.capturing)
+    monkeypatch.setattr(descriptors.memory, "allocate", machine.take)
+    monkeypatch.setattr(descriptors.memory, "trim_pool_afterwards", lambda device, stream: contextlib.nullcontext())
+    monkeypatch.setattr(descriptors, "is_stream_or_torch_capturing", lambda stream: machine.capturing)
     monkeypatch.setattr(
-        choosing, "on_device", lambda device: contextlib.nullcontext((0 if device is None else device, 1))
+        descriptors, "on_device", lambda device: contextlib.nullcontext((0 if device is None else device, 1))
     )
     handle = Handle.__new__(Handle)
     handle._pointer = handle._as_parameter_ = pointer(raw.cudnnHandle_t, 0x10)
@@ -173,7 +172,7 @@ def test_each_operation_calls_its_functions_with_its_operands(
     address = {"x": 0x100, "w": 0x200, "y": 0x300}
     a, b, c = (address[role] for role in ORDER[operation])
     assert list(arguments[1:8]) == [first, a, second, b, tensors[2], last, c]
-    algorithm = choosing.FUNCTIONS[operation].algorithms(1)
+    algorithm = descriptors.FUNCTIONS[operation].algorithms(1)
     assert workspace_size(operation, *tensors, algorithm) == machine.needed
     name, arguments, _ = machine.calls[-1]
     assert name == f"cudnnGetConvolution{direction}WorkspaceSize"

@@ -19,7 +19,6 @@ import cudnnpy
 from cudnnpy import availability, raw
 from cudnnpy._core import driver as driver_calls
 from cudnnpy._launch import launcher as launcher_module
-from cudnnpy._launch import proven_machines
 from cudnnpy._launch.address_validation import Addresses
 from cudnnpy._launch.direct import direct_launch
 from cudnnpy._launch.launcher import Launcher
@@ -250,10 +249,10 @@ def test_the_default_is_on_for_the_rows_of_the_table_alone(
 
     modules = {"core.system": SimpleNamespace(get_kernel_mode_driver_version=asked)}
     monkeypatch.setattr(launcher_module, "gpu_facts", lambda device: ("a GPU", capability, 132))
-    monkeypatch.setattr(proven_machines, "cuda_python", modules.__getitem__)
+    monkeypatch.setattr(launcher_module, "cuda_python", modules.__getitem__)
     monkeypatch.setattr(raw, "version", lambda: cudnn)
     monkeypatch.setattr(raw, "cudnnGetCudartVersion", lambda: runtime)
-    proven_machines.why_not_proven.cache_clear()  # type: ignore[attr-defined]
+    launcher_module.why_not_proven.cache_clear()  # type: ignore[attr-defined]
     cudnnpy.set_direct_launches(None)
     launcher = Launcher(FakePlan(log, is_relocatable=True))
     run(launcher, 4)

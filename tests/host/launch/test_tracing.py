@@ -20,7 +20,7 @@ from stand_in_device import STREAM, Array, StandInDevice
 import cudnnpy
 from cudnnpy import Engine, TensorSpec
 from cudnnpy._launch import dispatch, tracing
-from cudnnpy._launch.array_operation import ArrayOperation
+from cudnnpy._launch.dispatch import ArrayOperation
 from cudnnpy._launch.launcher import Launcher
 from cudnnpy._planning.problem_notation import parse
 from cudnnpy.tuning import problem_file

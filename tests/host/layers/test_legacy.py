@@ -9,10 +9,9 @@ from stand_in_device import STREAM, StandInDevice
 from stand_in_library import LibcudnnFixture
 
 from cudnnpy import TensorSpec
-from cudnnpy._convolution.options import ConvolutionOptions
+from cudnnpy._convolution.options import ConvolutionOptions, algorithm_names
 from cudnnpy._convolution.specification import ConvolutionSpec, make_problem
-from cudnnpy._convolution.v7_algorithm_names import algorithm_names
-from cudnnpy._layers.lowerings.v7_algorithms import LegacyExecutable
+from cudnnpy._layers.lowerings.convolution_candidates import LegacyExecutable
 from cudnnpy.handle import Handle
 
 X, W, Y = (2, 4, 8, 8), (6, 4, 3, 3), (2, 6, 6, 6)

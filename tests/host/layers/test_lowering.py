@@ -16,7 +16,6 @@ from cudnnpy._convolution.specification import ConvolutionSpec, make_problem
 from cudnnpy._core.layouts import TensorSpec, byte_extent, channels_last_strides, packed_strides
 from cudnnpy._launch.steps import StepSequence
 from cudnnpy._layers.lowerings import convolution_lowerings as lowering_of
-from cudnnpy._layers.lowerings import space_to_depth
 from cudnnpy._layers.lowerings.convolution_lowerings import ConvolutionLowering, lowerings
 from cudnnpy._planning.engines import Target
 
@@ -236,7 +235,7 @@ def test_a_depthwise_gradient_with_three_axes_is_no_forward_convolution(axes: in
 
 @pytest.fixture
 def _small_ones_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(space_to_depth, "_MIN_BYTES", 0)
+    monkeypatch.setattr(lowering_of, "_MIN_BYTES", 0)
 
 
 STEM = ConvolutionOptions(padding=((3, 2), (1, 3)), stride=(2, 3))

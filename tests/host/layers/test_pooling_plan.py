@@ -17,7 +17,7 @@ from cudnnpy._core.layouts import channels_last_strides, packed_strides
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.program import Program, _function_names
 from cudnnpy._layers import pooling
-from cudnnpy._layers.lowerings import sum_by_graphs as reductions
+from cudnnpy._layers.lowerings import sums as reductions
 
 
 @pytest.fixture(autouse=True, scope="module")

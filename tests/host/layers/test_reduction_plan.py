@@ -16,8 +16,8 @@ from cudnnpy import Graph, TensorSpec
 from cudnnpy._core.layouts import channels_last_strides, packed_strides
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.steps import StepSequence
-from cudnnpy._layers.lowerings import sum_by_graphs as reductions
-from cudnnpy._layers.lowerings.sum_by_graphs import sum_by_graphs
+from cudnnpy._layers.lowerings import sums as reductions
+from cudnnpy._layers.lowerings.sums import sum_by_graphs
 
 CALL = Call(Specs(), {}, 0, 0, {})
 

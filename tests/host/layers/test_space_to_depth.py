@@ -15,8 +15,8 @@ from cudnnpy._convolution import specification
 from cudnnpy._convolution.options import ConvolutionOptions
 from cudnnpy._convolution.sizes import Geometry, output_shape
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides
-from cudnnpy._layers.lowerings import space_to_depth
-from cudnnpy._layers.lowerings.space_to_depth import SpaceToDepth, with_space_to_depth
+from cudnnpy._layers.lowerings import convolution_lowerings
+from cudnnpy._layers.lowerings.convolution_lowerings import SpaceToDepth, with_space_to_depth
 
 
 @st.composite
@@ -45,7 +45,7 @@ def asked(
 
 @pytest.fixture(autouse=True)
 def _small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(space_to_depth, "_MIN_BYTES", 0)
+    monkeypatch.setattr(convolution_lowerings, "_MIN_BYTES", 0)
 
 
 FOLDED = {"yes": 0, "no": 0}

@@ -20,8 +20,7 @@ from cudnnpy._arrays import workspace as memory
 from cudnnpy._core.layouts import byte_extent, in_layout, packed_strides, to_logical
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.program import Program
-from cudnnpy._layers.lowerings.zero_extension import surplus_of
-from cudnnpy._layers.transpose import INPUT_NAMES
+from cudnnpy._layers.transpose import INPUT_NAMES, surplus_of
 from cudnnpy._planning import selection
 from cudnnpy._planning.chooser import Chooser, Chosen
 from cudnnpy.handle import Handle

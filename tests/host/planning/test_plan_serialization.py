@@ -15,10 +15,9 @@ from test_planning import PROBLEMS
 
 import cudnnpy
 from cudnnpy._core.layouts import TensorSpec
+from cudnnpy._layers.lowerings.convolution_candidates import LegacyExecutable
 from cudnnpy._layers.lowerings.convolution_lowerings import lowerings
-from cudnnpy._layers.lowerings.v7_algorithms import LegacyExecutable
 from cudnnpy._planning import plan as plans
-from cudnnpy._planning import plan_serialization
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.choice import Choice, GpuKind, digest
 from cudnnpy._planning.plan import Plan
@@ -33,7 +32,7 @@ class OnTheGpu:
 
 def v7_plan(monkeypatch, strict, **asked):
     monkeypatch.setattr(
-        "cudnnpy._layers.lowerings.v7_algorithms.raw.call", lambda *_: None
+        "cudnnpy._layers.lowerings.convolution_candidates.raw.call", lambda *_: None
     )  # the query of the workspace
     problem = cudnnpy.Convolution(padding=1, tf32=not strict)._problem(
         "forward", TensorSpec((1, 3, 8, 8)), TensorSpec((4, 3, 3, 3)), device=0, **asked
@@ -48,8 +47,7 @@ def v7_plan(monkeypatch, strict, **asked):
 def handle(monkeypatch):
     monkeypatch.setattr(plans, "Handle", type("Handle", (), {"default": staticmethod(lambda _: OnTheGpu())}))
     monkeypatch.setattr(plans, "on_device", lambda device: nullcontext())
-    for module in (plans, plan_serialization):
-        monkeypatch.setattr(module, "gpu_kind", lambda target: GpuKind("NVIDIA H200", "9.0", 132))
+    monkeypatch.setattr(plans, "gpu_kind", lambda target: GpuKind("NVIDIA H200", "9.0", 132))
 
 
 @pytest.mark.usefixtures("handle")

@@ -10,8 +10,8 @@ import pytest
 import cudnnpy
 from cudnnpy import descriptors, raw, reference
 from cudnnpy._checks.other_names import advice
-from cudnnpy._convolution.v7_algorithm_names import algorithm_named
-from cudnnpy._layers.lowerings import v7_algorithms
+from cudnnpy._convolution.options import algorithm_named
+from cudnnpy.descriptors import FUNCTIONS
 
 FOLDER = pages.ROOT / "docs" / "porting"
 SOURCES = ("from-c.md", "cudnn-frontend.md", "theano.md", "singa.md", "mxnet.md", "cupy.md", "torch.md", "jax.md")
@@ -70,7 +70,7 @@ def test_theanos_algorithm_names_are_what_the_page_says() -> None:
                     continue
                 found = algorithm_named(operation, name)
                 assert found == (name.replace("non_fused", "nonfused") if row[column] == "the same" else ours)
-                assert v7_algorithms.is_deterministic(operation, found) is ("not deterministic" not in row[column])
+                assert (found in FUNCTIONS[operation].nondeterministic) is ("not deterministic" in row[column])
 
 
 def test_theanos_policies_are_options() -> None:

@@ -146,7 +146,7 @@ def test_what_is_no_address_is_refused_and_no_pack_is_made(stand_in: StandInDevi
 # In a process without other threads: with them, Python 3.12 and later warn of a fork.
 FORK = """
 import os
-from cudnnpy._launch.variant_pack import VariantPack
+from cudnnpy._planning.engines import VariantPack
 
 destroyed = []
 

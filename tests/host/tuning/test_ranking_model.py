@@ -18,7 +18,7 @@ from cudnnpy._planning import known_issues
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.issue_conditions import ProblemTraits
+from cudnnpy._planning.known_issues import ProblemTraits
 from cudnnpy.errors import NotSupportedError
 from cudnnpy.tuning.ranking import model as ranking
 from cudnnpy.tuning.ranking.model import Model

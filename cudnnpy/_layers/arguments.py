@@ -1,19 +1,21 @@
-"""The problem of a call of a convolution: its tensors by name, in the arrays' own axis order, become a ConvolutionProblem."""
+"""The tensors of a call of a layer, and the problem that a convolution's call asks for."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from cudnnpy._arrays.array_libraries import read, spec_of
 from cudnnpy._checks.call_arguments import check_no_beta, gradient_shape
 from cudnnpy._checks.option_values import check_shape, error_repr, in_array_order, is_channels_last
-from cudnnpy._convolution.options import ConvolutionOptions
+from cudnnpy._convolution.options import ConvolutionOptions, algorithm_named
 from cudnnpy._convolution.sizes import output_shape
 from cudnnpy._convolution.specification import OPERANDS, ROLES, make_problem
-from cudnnpy._convolution.v7_algorithm_names import algorithm_named
-from cudnnpy._core.layouts import CHANNELS_FIRST, TensorSpec, canonical_spec, result_strides, to_logical
+from cudnnpy._core.layouts import CHANNELS_FIRST, TensorSpec, canonical_spec, check_spec, result_strides, to_logical
 from cudnnpy._launch.dispatch import Call
 from cudnnpy._launch.operands import in_logical_order
 from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
+from cudnnpy._planning.chooser import OtherGpu, check_device
 from cudnnpy.typing import Layout
 
 
@@ -79,3 +81,28 @@ def logical_spec(spec: TensorSpec, name: str, layout: Layout) -> TensorSpec:
     if rank not in CHANNELS_FIRST:
         raise ValueError(f"{name} must have 3, 4 or 5 axes; got shape {tuple(spec.shape)}")
     return in_logical_order(spec, name, layout)
+
+
+def specs_and_device(
+    given: Mapping[str, object], device: int | OtherGpu | None
+) -> tuple[dict[str, TensorSpec], int | None]:
+    """Return the specs of arrays and TensorSpecs by name, and the ordinal of their device; None if no device is given.
+
+    The ordinal for a profile is 0. Raises TypeError and ValueError for arguments that do not fit together.
+    """
+    specs: dict[str, TensorSpec] = {}
+    devices: dict[str, int] = {}
+    check_device(device, {name: one for name, one in given.items() if not isinstance(one, TensorSpec | None)})
+    for name, array in given.items():
+        if isinstance(array, TensorSpec):
+            specs[name] = check_spec(name, array)
+        elif array is not None:
+            pointer, signature = read(array, name)
+            devices[name] = signature[3]
+            specs[name] = spec_of(signature, min(pointer & -pointer, 16))
+    if isinstance(device, OtherGpu):
+        return specs, 0
+    ordinals = set(devices.values()) | ({device} if device is not None else set())
+    if len(ordinals) > 1:
+        raise ValueError(f"device must be the device of the arrays, {devices}; got {device}")
+    return specs, ordinals.pop() if ordinals else None
