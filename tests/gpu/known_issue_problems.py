@@ -446,7 +446,7 @@ def convolved(trial: Convolved, found: EngineConfiguration, handle: Handle) -> s
     except StatusError:
         return None
     memory = GuardedMemory(problem.specs, 0) if trial.guarded else None
-    addresses = [0] * len(problem.specs) if memory is None else memory.addresses(at_end=True)
+    addresses = [0] * len(problem.specs) if memory is None else memory.pointers
     buffers = [Buffer(spec, trial.offset, at) for spec, at in zip(problem.specs, addresses, strict=True)]
     *inputs, result = buffers
     given = []

@@ -61,14 +61,16 @@ def test_operands_are_mapped_to_their_last_byte() -> None:
     def is_mapped(address: int) -> bool:
         return int(driver.cuPointerGetAttribute(attribute, address)[0]) == 0
 
-    for spec, address in zip(given, memory.addresses(True), strict=True):
+    for spec, address in zip(given, memory.pointers, strict=True):
         end = address + byte_extent(spec)
         assert is_mapped(end - 1)
         assert not is_mapped(end + 16)
-    for address in memory.addresses(False):
+    memory.is_at_end = False
+    for address in memory.pointers:
         assert is_mapped(address)
         assert not is_mapped(address - 1)
-    space = memory.workspace(1000, True)
+    memory.is_at_end = True
+    space = memory.workspace(1000)
     assert is_mapped(space)
     assert is_mapped(space + 999)
     memory.close()

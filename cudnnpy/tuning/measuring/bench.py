@@ -77,7 +77,7 @@ class Bench(Verifier):
         assert executable is not None
         if not self.memory.has_copies:
             self._ran = None
-        workspace = self.memory.timing_workspace(executable.workspace_size)
+        workspace = self.memory.aligned_workspace(executable.workspace_size)
         return [executable.bind(self.handle, pointers, workspace) for pointers in self.memory.timing_sets]
 
     # The finalists
@@ -163,13 +163,13 @@ class Bench(Verifier):
         if candidate.rejection_reason:
             return
         self._watch.begin(None, COMPARING_SECONDS)
-        error = self._checker.error(self.memory.kept[0])
+        errors = self._checker.errors(self.memory.kept[0])
         if not self._agrees_at_start(candidate):
             return
-        if error is not None:
-            candidate.error = error / self._tolerance
-            if not error <= self._tolerance:
-                reason = f"wrong result: off by {error:.3g} of float64, {self._tolerance:.3g} is allowed"
+        if errors is not None:
+            candidate.error = errors[0] / self._tolerance
+            if not errors[0] <= self._tolerance:
+                reason = f"wrong result: off by {errors[0]:.3g} of float64, {self._tolerance:.3g} is allowed"
                 candidate.rejection_reason = self._explained(candidate, reason)
             return
         for other in others:

@@ -1,4 +1,4 @@
-"""The device memory of a measurement: guarded operands for verified runs, and rotated copies for timed runs.
+"""The operands of a measurement: guarded for verified runs, and rotated copies for timed runs.
 
 Timed runs take the copies in turn, so that each starts with a cold L2 cache, as in a network in which other layers run in
 between. For tensors of about the size of the cache, the fastest candidate with a warm cache can be 15 % slower with a cold
@@ -17,7 +17,7 @@ from cudnnpy._core.layouts import TensorSpec, byte_extent, is_dense
 from cudnnpy._launch.steps import aligned_size
 from cudnnpy._planning.problem import Problem
 from cudnnpy.tuning.measuring.guarded_memory import STREAM, GuardedMemory
-from cudnnpy.tuning.measuring.random_operands import have_gaps_changed, image, numbers, without_gaps
+from cudnnpy.tuning.measuring.random_operands import drawn, image
 
 _COLD = 3  # the rotated buffers together have at least this many times the size of the L2 cache
 _MAX_SETS = 16
@@ -37,7 +37,7 @@ FIRST = Fills()
 SECOND = Fills(0x7B, 0x7B, 0x7B)  # large finite numbers of every data type
 
 
-class BenchBuffers:
+class BenchBuffers(GuardedMemory):
     """The operands of one problem, the baseline's results, and the workspace.
 
     With `times` false there is one copy. Without memory for copies, timed runs take the guarded operands. Otherwise only
@@ -46,45 +46,31 @@ class BenchBuffers:
     """
 
     def __init__(self, problem: Problem, limit: int = sys.maxsize, *, times: bool = True) -> None:
+        super().__init__(problem.specs, problem.device, limit=limit)
         self._problem = problem
         self.results = problem.specs[-problem.results :]
-        self.is_at_end = True  #: whether the operands are flush with the ends of their mappings
-        self._owners: list[Any] = []
-        self._images: dict[int, Any] = {}  # the bytes of operands with gaps, by operand index
-        self._guarded = GuardedMemory(problem.specs, problem.device, limit=limit)
+        self._first_result = len(problem.specs) - problem.results
+        self._owner: Any = None
+        self._images: dict[Any, Any] = {}  # the bytes of operands with gaps
         try:
             self._allocate(times)
-            self._draw()
+            self._draw_inputs()
+            self._copy_operands()
         except BaseException:
             self.close()  # the traceback refers to the memory
             raise
 
     def close(self) -> None:
         """Free the memory."""
-        self._guarded.close()
-        self._owners.clear()
+        super().close()
+        self._owner = None
 
     # Addresses
 
     @property
-    def pointers(self) -> tuple[int, ...]:
-        """The addresses of the guarded operands."""
-        return self._guarded.addresses(self.is_at_end)
-
-    @property
-    def inputs(self) -> tuple[int, ...]:
-        """The addresses at which the host reads inputs: in ordinary memory, if there is a copy."""
-        return self.timing_sets[0][: -len(self.results)]
-
-    @property
     def scratch(self) -> tuple[int, ...]:
         """The addresses of the guarded results."""
-        return self.pointers[-len(self.results) :]
-
-    @property
-    def start(self) -> int | None:
-        """The address of the result's initial content, which beta multiplies; None without beta."""
-        return self._templates[0] if self._problem.beta else None
+        return self.pointers[self._first_result :]
 
     @property
     def timing_sets(self) -> list[tuple[int, ...]]:
@@ -96,41 +82,30 @@ class BenchBuffers:
         """Whether timed runs use copies, so that the guarded operands are unchanged."""
         return bool(self._copies)
 
-    def workspace(self, size: int) -> int:
-        """Return the address of the guarded workspace. Raises MemoryError."""
-        return self._guarded.workspace(size, self.is_at_end)
-
-    def timing_workspace(self, size: int) -> int:
-        """Return the address of the workspace of timed runs. Raises MemoryError."""
-        return self._guarded.aligned_workspace(size)
-
     def _allocate(self, times: bool) -> None:
-        specs, results = self._problem.specs, [byte_extent(spec) for spec in self.results]
-        needs_template = [not is_dense(spec) or (not at and self._problem.beta) for at, spec in enumerate(self.results)]
-        templates = [size for size, is_needed in zip(results, needs_template, strict=True) if is_needed]
-        cache = _cache_size(self._problem.device)
-        sizes = [byte_extent(spec) + _offset(spec) for spec in specs]
+        results = [byte_extent(spec) for spec in self.results]
+        cache = _cache_size(self._device)
+        sizes = [byte_extent(spec) + _offset(spec) for spec in self._specs]
         count = min(max(1, -(-_COLD * cache // sum(sizes))), _MAX_SETS)
         if not times:
             count, cache = 1, min(cache, _MIN_FILLER)
-        fixed = [*results, *results, *templates]
         try:
-            parts = self._take([*fixed, cache, *(sizes * count)])
+            parts = self._take([*results, *results, cache, *(sizes * count)])
         except MemoryError:
             count, cache = 0, min(cache, _MIN_FILLER)
-            parts = self._take([*fixed, cache])
+            parts = self._take([*results, *results, cache])
         self.kept = parts[: len(results)]  #: the addresses of the baseline's results
         self.compared = parts[len(results) : 2 * len(results)]  #: the addresses of results while they are compared
-        given = iter(parts[2 * len(results) : len(fixed)])
-        self._templates = [next(given) if is_needed else None for is_needed in needs_template]
-        self.filler = parts[len(fixed)], cache  #: memory that is filled to keep the GPU busy: its address and size
-        copies = iter(parts[len(fixed) + 1 :])
-        self._copies = [tuple(next(copies) + _offset(spec) for spec in specs) for _ in range(count)]
+        self.filler = (
+            parts[2 * len(results)],
+            cache,
+        )  #: memory that is filled to keep the GPU busy: its address and size
+        copies = iter(parts[2 * len(results) + 1 :])
+        self._copies = [tuple(next(copies) + _offset(spec) for spec in self._specs) for _ in range(count)]
 
     def _take(self, sizes: Sequence[int]) -> list[int]:
         """Return the addresses of parts of one allocation."""
-        address, _, owner = allocate(sum(map(aligned_size, sizes)), self._problem.device, STREAM)
-        self._owners.append(owner)
+        address, _, self._owner = allocate(sum(map(aligned_size, sizes)), self._device, STREAM)
         addresses = []
         for size in sizes:
             addresses.append(address)
@@ -138,23 +113,6 @@ class BenchBuffers:
         return addresses
 
     # Contents
-
-    def _draw(self) -> None:
-        """Fill the inputs, the result's initial content for beta, and the copies."""
-        driver = cuda_python("bindings.driver")
-        specs = self._problem.specs
-        self._draw_inputs()
-        for at, (spec, address) in enumerate(zip(self.results, self._templates, strict=True)):
-            if address is not None and is_dense(spec):
-                self._repeat(spec, address, self._start_elements())
-            elif address is not None:
-                self._upload(address, self._result_image(at, FIRST))
-        for copies in self._copies:
-            for at, (spec, address) in enumerate(zip(specs, copies, strict=True)):
-                if at < len(specs) - len(self.results):
-                    driver.cuMemcpyDtoDAsync(address, self.pointers[at], byte_extent(spec), STREAM)
-                else:
-                    driver.cuMemsetD8Async(address, 0, byte_extent(spec), STREAM)
 
     def place(self, at_end: bool) -> None:
         """Move the operands flush with the ends or the beginnings of their mappings. The results are undefined afterwards."""
@@ -165,20 +123,11 @@ class BenchBuffers:
     def reset(self, workspace_size: int, fills: Fills = FIRST) -> None:
         """Fill the guarded results and the workspace before a run; with beta, the first result gets its initial content."""
         driver = cuda_python("bindings.driver")
-        for at, (spec, address) in enumerate(zip(self.results, self.scratch, strict=True)):
-            template = self._templates[at]
-            if template is None:
-                driver.cuMemsetD8Async(address, fills.results, byte_extent(spec), STREAM)
-            elif is_dense(spec) or fills == FIRST:
-                driver.cuMemcpyDtoDAsync(address, template, byte_extent(spec), STREAM)
-            else:
-                self._upload(address, self._result_image(at, fills))
+        for operand in range(self._first_result, len(self._specs)):
+            is_drawn = bool(self._problem.beta) and operand == self._first_result
+            self._fill(operand, None if is_drawn else fills.results, fills.gaps)
         if workspace_size:
             driver.cuMemsetD8Async(self.workspace(workspace_size), fills.workspace, workspace_size, STREAM)
-
-    def keep(self) -> None:
-        """Copy the guarded results to the baseline."""
-        self.copy_results(self.kept)
 
     def copy_results(self, to: Sequence[int]) -> None:
         """Copy the guarded results to other addresses."""
@@ -194,33 +143,41 @@ class BenchBuffers:
         have_changed = False
         for spec, address in zip(self.results, self.scratch, strict=True):
             if not is_dense(spec):
-                memory = np.empty(byte_extent(spec), np.uint8)
+                memory, is_gap = np.empty(byte_extent(spec), np.uint8), image(spec, 0, 1).view(bool)
                 driver.cuMemcpyDtoHAsync(memory.ctypes.data, address, memory.nbytes, STREAM)
                 driver.cuStreamSynchronize(STREAM)
-                have_changed |= have_gaps_changed(memory, spec, fills.gaps)
-                self._upload(address, without_gaps(memory, spec))
+                have_changed |= bool((memory[is_gap] != fills.gaps).any())
+                memory[is_gap] = 0
+                self._upload(address, memory)
         return have_changed
 
     def _draw_inputs(self) -> None:
         """Fill the guarded inputs with random numbers, equal at every placement, and their gaps with NaN or extremes."""
-        ranges = self._problem.value_ranges
-        inputs = self._problem.specs[: -len(self.results)]
-        for at, (spec, address) in enumerate(zip(inputs, self.pointers, strict=False)):
-            drawn = numbers(spec.dtype, at, ranges[at])
-            if is_dense(spec):
-                self._repeat(spec, address, drawn)
-                continue
-            if at not in self._images:
-                self._images[at] = image(spec, drawn, 0xFF if "float" in spec.dtype else 0x80)
-            self._upload(address, self._images[at])
+        for operand in range(self._first_result):
+            self._fill(operand, None, 0xFF if "float" in self._specs[operand].dtype else 0x80)
 
-    def _start_elements(self) -> Any:
-        at = len(self._problem.specs) - len(self.results)
-        return numbers(self.results[0].dtype, at, self._problem.value_ranges[at])
+    def _copy_operands(self) -> None:
+        driver = cuda_python("bindings.driver")
+        for copies in self._copies:
+            for operand, (spec, address) in enumerate(zip(self._specs, copies, strict=True)):
+                if operand < self._first_result:
+                    driver.cuMemcpyDtoDAsync(address, self.pointers[operand], byte_extent(spec), STREAM)
+                else:
+                    driver.cuMemsetD8Async(address, 0, byte_extent(spec), STREAM)
 
-    def _result_image(self, at: int, fills: Fills) -> Any:
-        elements = self._start_elements() if self._problem.beta and not at else fills.results
-        return image(self.results[at], elements, fills.gaps)
+    def _fill(self, operand: int, byte: int | None, gaps: int) -> None:
+        """Fill a guarded operand with one byte, or with its random numbers; and its gaps with another byte."""
+        driver = cuda_python("bindings.driver")
+        spec, address = self._specs[operand], self.pointers[operand]
+        if not is_dense(spec):
+            if (operand, byte, gaps) not in self._images:
+                elements = drawn(self._problem, operand) if byte is None else byte
+                self._images[operand, byte, gaps] = image(spec, elements, gaps)
+            self._upload(address, self._images[operand, byte, gaps])
+        elif byte is None:
+            self._repeat(spec, address, drawn(self._problem, operand))
+        else:
+            driver.cuMemsetD8Async(address, byte, byte_extent(spec), STREAM)
 
     def _repeat(self, spec: TensorSpec, address: int, block: Any) -> None:
         """Fill a dense tensor with a repeated block: once from the host, then by copies of doubling size."""

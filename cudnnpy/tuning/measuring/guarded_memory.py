@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from cudnnpy._arrays.workspace import release_workspace
@@ -24,7 +25,7 @@ _POOL_ALIGNMENT = 256  # bytes, of ordinary memory
 
 
 class _Mapping:
-    """Memory between at least `guard` bytes of unmapped addresses on each side."""
+    """Memory between at least `guard` bytes of unmapped addresses on each side. `close` frees it when no work uses it."""
 
     def __init__(self, size: int, guard: int, device: int) -> None:
         driver = cuda_python("bindings.driver")
@@ -35,47 +36,34 @@ class _Mapping:
         least = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
         grain = int(_checked(driver.cuMemGetAllocationGranularity(memory, least)))
         guard, self.size = (-(-max(length, 1) // grain) * grain for length in (guard, size))
-        self._reserved = self.size + 2 * guard
-        self._base = int(_checked(driver.cuMemAddressReserve(self._reserved, 0, 0, 0)))
-        self.start, self._is_mapped = self._base + guard, False
-        try:
+        reserved = self.size + 2 * guard
+        with ExitStack() as stack:
+            base = int(_checked(driver.cuMemAddressReserve(reserved, 0, 0, 0)))
+            stack.callback(driver.cuMemAddressFree, base, reserved)
+            self.start = base + guard
             handle = _checked(driver.cuMemCreate(self.size, memory, 0))
             try:
                 _checked(driver.cuMemMap(self.start, self.size, 0, handle, 0))
-                self._is_mapped = True
             finally:
                 driver.cuMemRelease(handle)  # the mapping still holds the memory
+            stack.callback(driver.cuMemUnmap, self.start, self.size)
             access = driver.CUmemAccessDesc()
             access.location = memory.location
             access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
             _checked(driver.cuMemSetAccess(self.start, self.size, [access], 1))
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Free the memory, when no work uses it any more."""
-        driver = cuda_python("bindings.driver")
-        if self._is_mapped:
-            driver.cuMemUnmap(self.start, self.size)
-        driver.cuMemAddressFree(self._base, self._reserved)
+            self.close = stack.pop_all().close
 
 
 class GuardedMemory:
-    """The memory of a problem's operands and of a workspace that grows, each in a mapping of its own.
+    """The memory of operands and of a workspace that grows, each in a mapping of its own.
 
     `limit` is the largest workspace in bytes that is allocated in advance; a larger request is still served. Raises MemoryError
     if there is no memory for the operands.
     """
 
-    def __init__(
-        self,
-        specs: Sequence[TensorSpec],
-        device: int,
-        *,
-        limit: int = sys.maxsize,
-    ) -> None:
+    def __init__(self, specs: Sequence[TensorSpec], device: int, *, limit: int = sys.maxsize) -> None:
         self._specs, self._device, self._limit = specs, device, limit
+        self.is_at_end = True  #: whether the operands are flush with the ends of their mappings, or with the beginnings
         self._guard = max(map(byte_extent, specs))
         self._spaces: list[_Mapping] = []
         self._workspace: _Mapping | None = None
@@ -91,19 +79,18 @@ class GuardedMemory:
         _wait()
         for space in (*self._spaces, *([self._workspace] if self._workspace else [])):
             space.close()
-        self._spaces.clear()
-        self._workspace = None
 
-    def addresses(self, at_end: bool) -> tuple[int, ...]:
-        """Return the addresses of the operands, flush with the ends of their mappings or with the beginnings."""
-        if not at_end:
+    @property
+    def pointers(self) -> tuple[int, ...]:
+        """The addresses of the operands."""
+        if not self.is_at_end:
             return tuple(space.start for space in self._spaces)
         return tuple(
             (space.start + space.size - byte_extent(spec)) // spec.alignment * spec.alignment
             for space, spec in zip(self._spaces, self._specs, strict=True)
         )
 
-    def workspace(self, size: int, at_end: bool) -> int:
+    def workspace(self, size: int) -> int:
         """Return the address of a workspace that is a multiple of 16 and not of 256; 0 for no bytes. Raises MemoryError.
 
         The previous workspace is freed if it has to grow.
@@ -111,7 +98,7 @@ class GuardedMemory:
         if not size:
             return 0
         space = self._grown(size)
-        if not at_end:
+        if not self.is_at_end:
             return space.start + _WORKSPACE_ALIGNMENT
         address = (space.start + space.size - size) // _WORKSPACE_ALIGNMENT * _WORKSPACE_ALIGNMENT
         return address if address % _POOL_ALIGNMENT else address - _WORKSPACE_ALIGNMENT

@@ -3,7 +3,7 @@
 The baseline is the result of the first candidate that runs, the default choice. Two runs of each candidate are compared with it
 on the device (result_comparison.py). In the second run the operands are flush with the beginnings of their mappings, and the
 initial content of results, workspace and gaps is different. If two results differ by more than `tolerance`, float64 elements
-(float64_check.py) decide which one is right; without them, the result of conventional arithmetic counts as right. A wrong
+decide which one is right; without them, the result of conventional arithmetic counts as right. A wrong
 baseline is replaced, and all candidates that agreed with it are verified again.
 """
 
@@ -22,9 +22,8 @@ from cudnnpy._planning.problem import Problem
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle
 from cudnnpy.tuning.measuring.bench_buffers import FIRST, SECOND, BenchBuffers, Fills
-from cudnnpy.tuning.measuring.float64_check import Float64Checker
 from cudnnpy.tuning.measuring.guarded_memory import STREAM
-from cudnnpy.tuning.measuring.result_comparison import MaxAbs, tolerance
+from cudnnpy.tuning.measuring.result_comparison import Float64Checker, MaxAbs, tolerance
 from cudnnpy.tuning.measuring.timing import Timer
 from cudnnpy.tuning.measuring.watch import SILENT, Watch
 
@@ -64,7 +63,7 @@ class Verifier:
         self.memory = BenchBuffers(problem, limit, times=times)
         self.timer = Timer(self.memory.filler)
         self._max_abs = MaxAbs(handle, problem.device)
-        self._checker = Float64Checker(problem, self.memory, handle)
+        self._checker = Float64Checker(problem)
         self.baseline: list[float] = []  # the largest element of each of its results
         self.baseline_of: Candidate | None = None
         self.verified: dict[str, Any] = {}  # the engines of the candidates that agree with it, by the candidates' names
@@ -74,7 +73,6 @@ class Verifier:
     def close(self) -> None:
         """Free the memory. Exceptions and their tracebacks may outlive it."""
         self.memory.close()
-        self._max_abs.close()
         self.timer.close()
 
     @property
@@ -186,7 +184,7 @@ class Verifier:
             if candidate.rejection_reason:
                 return
             self._run_guarded(candidate)
-        self.memory.keep()
+        self.memory.copy_results(self.memory.kept)
         self.baseline, self.baseline_of, self.verified = largest, candidate, {}
 
     def _all_largest(self) -> list[float]:

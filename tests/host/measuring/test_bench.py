@@ -101,10 +101,9 @@ class Memory:
         self.results, self.scratch, self.kept, self.compared = results, [0], [0], [0]
         self.number = self.kept_number = math.nan
 
-    def keep(self) -> None:
-        self.kept_number = self.number
-
-    def copy_results(self, to: Any) -> None: ...
+    def copy_results(self, to: Any) -> None:
+        if to is self.kept:
+            self.kept_number = self.number
 
     def have_gaps_changed(self) -> bool:
         return False
@@ -151,10 +150,10 @@ class Sketch(Bench):
             return abs(self.memory.number)
         return abs(self.memory.number - self.memory.kept_number)
 
-    def errors(self, one: int, other: int) -> tuple[float, float] | None:
+    def errors(self, one: int, other: int) -> list[float] | None:
         if self.truth is None:
             return None
-        return abs(self.memory.number - self.truth), abs(self.memory.kept_number - self.truth)
+        return [abs(self.memory.number - self.truth), abs(self.memory.kept_number - self.truth)]
 
     def tuned(self, *candidates: Candidate) -> list[str]:
         """The names of the finalists, where the first candidate is the default choice."""

@@ -28,7 +28,7 @@ from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.handle import Handle
-from cudnnpy.tuning.measuring import bench, float64_check, result_comparison, timing
+from cudnnpy.tuning.measuring import bench, result_comparison, timing
 from cudnnpy.tuning.measuring.search import Search
 from cudnnpy.tuning.measuring.watch import ContextLost, Watch
 
@@ -48,7 +48,6 @@ class Device(Memory):
         self.status = driver.CUresult.CUDA_SUCCESS  # of what the GPU runs
         monkeypatch.setattr(workspace, "total_bytes", lambda device: self.total)
         monkeypatch.setattr(workspace, "trim_pool_afterwards", self.temporary)
-        monkeypatch.setattr(float64_check, "copy", self.copy)
         monkeypatch.setattr(result_comparison.MaxAbs, "__call__", self.largest)
         driver.functions |= {
             "cuStreamSynchronize": lambda stream: (self.status,),
@@ -80,21 +79,6 @@ class Device(Memory):
             if minus is not None:
                 found -= view(minus, size).view(spec.dtype)
             return float(np.abs(found.astype(float)).max())
-
-    def copy(self, source: TensorSpec, packed: TensorSpec) -> Any:
-        def bind(handle: Any, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
-            def launch() -> int:
-                assert not self.is_mapped(pointers[0])
-                assert source.strides is not None
-                count = 1 + sum((n - 1) * s for n, s in zip(source.shape, source.strides, strict=True))
-                itemsize = np.dtype(source.dtype).itemsize
-                values = tensor_in(view(pointers[0], count * itemsize), source)
-                view(pointers[1], values.size * itemsize)[:] = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-                return 0
-
-            return launch
-
-        return SimpleNamespace(bind=bind)
 
 
 @pytest.fixture
