@@ -204,7 +204,7 @@ class TuningChooser(RankedChooser):
         """Run a stored choice and return why its result is wrong; "" if it is right, or if it could not be run."""
         if self._measurer is None:
             return ""
-        reason = self._measurer.confirm(self._problem, self._options, entry, self._limit)
+        reason = self._measurer.confirm(self._problem, self._options, entry.choice, self._limit)
         if reason == "":
             self._store.writable.mark_checked(entry.key, stored_choice.environment_of(entry.key), plan=entry.plan)
         return reason or ""

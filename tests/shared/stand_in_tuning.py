@@ -21,6 +21,7 @@ from cudnnpy import __version__
 from cudnnpy._planning.choice import Choice, Engine
 from cudnnpy.cli.tune import distribution, tune_problem
 from cudnnpy.cli.tune.tune_problem import TuningGpu
+from cudnnpy.tuning.measurement import Measurement
 from cudnnpy.tuning.measuring import gpu_worker
 from cudnnpy.tuning.measuring.child_process import WorkerProcess
 from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
@@ -156,14 +157,7 @@ def answers(request: Message, gpu: str, behaviour: str) -> Iterator[Message]:
 
 def answer(found: Entry, *, was_memory_limited: bool = False) -> Message:
     """The answer to a request to measure."""
-    plain = {
-        "entry": found.plain(),
-        "reason": "",
-        "was_memory_limited": was_memory_limited,
-        "rejected": {},
-        "compiled": {},
-    }
-    return {"answer": plain}
+    return {"answer": Measurement(found, was_memory_limited=was_memory_limited).plain()}
 
 
 def refuse_to_start(gpu: str, behaviour: str) -> None:

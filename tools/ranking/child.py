@@ -34,8 +34,8 @@ from cudnnpy._planning.problem import is_strict
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.tuning.measuring import child, search
 from cudnnpy.tuning.measuring.bench import Bench
+from cudnnpy.tuning.measuring.child import Say, Service
 from cudnnpy.tuning.measuring.gpus import uuid_of
-from cudnnpy.tuning.measuring.service import Say, Service
 from cudnnpy.tuning.measuring.watch import Watch
 from cudnnpy.tuning.ranking import model as ranking
 from cudnnpy.tuning.ranking.convolution_features import features
@@ -110,7 +110,7 @@ class SurveyService(Service):
             for name, (ms, size) in request["known"].items()
         }
         watch = Watch(begin, tell)
-        find = search.Search(Handle.default(0), watch=watch, known=known, left_out=request["left_out"])
+        find = search.Search(Handle.default(0), watch=watch)
         options = options._replace(tune_seconds=_SECONDS)
         with on_device(0):
             begin(None, 60.0)
@@ -118,7 +118,8 @@ class SurveyService(Service):
             candidates = _candidates(found, target, positions)
             if most := request["most"]:
                 candidates = self._chosen(list(candidates), problem, options, target, positions, most)
-            find(problem, options, target, candidates, workspace.free_bytes(0) // 2)
+            limit = workspace.free_bytes(0) // 2
+            find(problem, options, candidates, limit, left_out=request["left_out"], known=known)
             for candidate in measured.values():
                 self._say({"row": _row(candidate, positions)})  # the finalists' times have changed
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 from cudnnpy import store as stores
 from cudnnpy.availability import UnavailableError
@@ -24,7 +23,7 @@ from cudnnpy.cli.tune.progress import Progress
 from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Result, TuningGpu
 from cudnnpy.errors import LibraryNotFoundError
 from cudnnpy.tuning import problem_file
-from cudnnpy.tuning.measurement import UNPROMISING, FoundFault, Symptom
+from cudnnpy.tuning.measurement import UNPROMISING, FoundFault
 from cudnnpy.tuning.problem_file import ListedProblem
 from cudnnpy.tuning.profiles import stub_driver
 from cudnnpy.tuning.store.database import Store, why_in_memory
@@ -183,7 +182,7 @@ def _put(store: Store, entry: Entry) -> Entry:
 
 def _with_known_faults(store: Store, job: Job) -> Job:
     faults = store.faults_of(job.key)
-    known = (FoundFault(one.candidate, cast(Symptom, one.symptom), one.detail, one.driver) for one in faults)
+    known = (FoundFault(one.candidate, one.symptom, one.detail, one.driver) for one in faults)
     return job._replace(known=tuple(known))
 
 

@@ -13,7 +13,7 @@ from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy.availability import visible_gpus
 from cudnnpy.tuning import stored_choice
-from cudnnpy.tuning.measurement import SYMPTOMS, FoundFault, Measurement
+from cudnnpy.tuning.measurement import FoundFault, Measurement
 from cudnnpy.tuning.measuring.child_process import StartError
 from cudnnpy.tuning.measuring.gpu_lock import gpu_lock
 from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
@@ -23,7 +23,6 @@ from cudnnpy.tuning.store.entry import Entry, Key
 EXTRA_SECONDS = 300.0  # beyond ten times the seconds of the search, to plan, to start processes and to confirm faults
 _POLL_SECONDS = 1.0  # between two checks for a stop, while another process uses the GPU
 _MAX_REASON = 300  # characters
-_MAX_FAULTS = 100  # of one problem: each ends two processes
 
 
 class Job(NamedTuple):
@@ -107,22 +106,15 @@ def first_line(error: BaseException) -> str:
 def checked_answer(answer: Any, job: Job, sender: str) -> Measurement:
     """Return the answer of another process to a job. Raises ValueError if it is malformed, or for something else."""
     try:
-        entry = None if answer.entry is None else Entry.of(answer.entry.plain())
-        faults = tuple(FoundFault(*fault) for fault in answer.faults)
-        if len(faults) > _MAX_FAULTS or not all(fault.symptom in SYMPTOMS for fault in faults):
-            given = f"{len(faults)}, the first {str(faults[:1])[:200]}"
-            raise ValueError(f"faults must be at most {_MAX_FAULTS}, of known symptoms; got {given}")
-        texts = [answer.reason, *(text for fault in faults for text in fault)]
-        if not all(isinstance(text, str) and text.isprintable() for text in texts):
-            raise ValueError("texts must be str without control characters; got another value")
+        measurement = Measurement.of(answer.plain())
     except Exception as error:
         raise ValueError(f"{sender} must send a measurement; got another answer: {first_line(error)}") from None
-    expected, actual = ({**item.key._asdict(), "text": item.text} for item in (job, entry or job))
+    expected, actual = ({**item.key._asdict(), "text": item.text} for item in (job, measurement.entry or job))
     for name, value in expected.items():
         if actual[name] != value:
             expected_value, other = repr(value)[:200], repr(actual[name])[:200]
             raise ValueError(f"{sender} must send an entry with {name} {expected_value}; got {other}")
-    return Measurement(entry, answer.reason, faults=faults)
+    return measurement
 
 
 # GPUs, without a CUDA context in this process

@@ -10,9 +10,8 @@ from typing import Any
 
 from cudnnpy._checks.option_values import printable
 from cudnnpy._planning.choice import Choice
-from cudnnpy.tuning.measurement import FoundFault, Measurement, Symptom
+from cudnnpy.tuning.measurement import FoundFault, Measurement
 from cudnnpy.tuning.measuring.child_process import Ended, Message, StartError, WorkerProcess
-from cudnnpy.tuning.store.entry import Entry
 from cudnnpy.tuning.stored_choice import driver
 
 _MAX_ENDS = 20  # of processes for one problem
@@ -59,9 +58,9 @@ class GpuWorker:
             return found
         return found._replace(entry=found.entry._replace(tune_seconds=seconds))  # the last process had a part of them
 
-    def confirm(self, text: str, entry: Entry, limit: int, deadline: float) -> str | None:
-        """Return why the result of a stored choice is wrong on this GPU; "" if it is right, None if it could not be run."""
-        request = {"do": "confirm", "text": text, "entry": entry.plain(), "limit": limit}
+    def confirm(self, text: str, choice: Choice, limit: int, deadline: float) -> str | None:
+        """Return why the result of a choice is wrong on this GPU; "" if it is right, None if it could not be run."""
+        request = {"do": "confirm", "text": text, "choice": choice.plain(), "limit": limit}
         answer = self.ask(request, deadline, parse=_reason_of)
         if isinstance(answer, Ended):
             return None if answer.cause == "deadline" else f"{symptom_of(answer)}: {answer.how}"
@@ -102,25 +101,13 @@ class GpuWorker:
             process.kill()
 
 
-def symptom_of(ended: Ended) -> Symptom:
+def symptom_of(ended: Ended) -> str:
     """Return the symptom of a candidate at which a process ended."""
     if ended.cause != "ended":
         return "limit exceeded"
     if "CUDA_ERROR_ILLEGAL_ADDRESS" in ended.how:
         return "access outside"
     return "context lost" if "CUDA_ERROR" in ended.how else "process ended"
-
-
-def _measurement_of(given: Message) -> Measurement:
-    """Return the measurement of a message. Raises ValueError for fields of other types."""
-    entry = None if given["entry"] is None else Entry.of(given["entry"])
-    reason, was_limited, rejected, compiled = (
-        given[name] for name in ("reason", "was_memory_limited", "rejected", "compiled")
-    )
-    texts = [reason, *rejected.values(), *compiled.values()]
-    if not (isinstance(was_limited, bool) and all(isinstance(text, str) for text in texts)):
-        raise ValueError("a measurement must have texts and a bool; got others")
-    return Measurement(entry, reason, was_limited, rejected=rejected, compiled=compiled)
 
 
 def _reason_of(given: object) -> str | None:
@@ -150,7 +137,7 @@ class _Search:
         reason = f"more than {_MAX_ENDS} candidates ended their process"
         for _ in range(_MAX_ENDS):
             try:
-                answer = self._worker.ask(self._request(), self._deadline, self._note, _measurement_of)
+                answer = self._worker.ask(self._request(), self._deadline, self._note, Measurement.of)
             except StartError as error:
                 if not self._suspects:
                     raise
@@ -182,7 +169,7 @@ class _Search:
         if "measured" in message:
             self._rows.append(message["measured"])
         elif "best" in message:
-            self._best = _measurement_of(message["best"])
+            self._best = Measurement.of(message["best"])
 
     def _answered(self, answer: Message) -> Measurement:
         """Return the measurement of an answer, or the best choice of an earlier process if the answer has no choice."""
@@ -216,7 +203,7 @@ class _Search:
             if time.monotonic() > self._deadline:
                 break
             self._worker.close()
-            request = {"do": "try", "text": self._text, "choice": suspect.step.get("choice"), "limit": self._limit}
+            request = {"do": "confirm", "text": self._text, "choice": suspect.step.get("choice"), "limit": self._limit}
             try:
                 answer = self._worker.ask(request, until)
             except StartError:

@@ -16,6 +16,7 @@ from typing import TypeVar
 from cudnnpy._arrays import workspace
 from cudnnpy._core.caller_warning import warn
 from cudnnpy._core.driver import is_stream_idle
+from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._process.module_state import declare, fork_safe_lock
@@ -25,7 +26,6 @@ from cudnnpy.tuning.measuring import gpus
 from cudnnpy.tuning.measuring.child_process import StartError, why_no_interpreter
 from cudnnpy.tuning.measuring.gpu_lock import gpu_lock
 from cudnnpy.tuning.measuring.gpu_worker import GpuWorker, MeasureError
-from cudnnpy.tuning.store.entry import Entry
 from cudnnpy.tuning.stored_choice import choice_text
 
 VARIABLE = "CUDNNPY_MEASURE_IN"  # of earlier versions
@@ -78,12 +78,12 @@ class Tuner:
             _note_tuned(time.monotonic() - begin)
         return measurement
 
-    def confirm(self, problem: Problem, options: PlanningOptions, entry: Entry, limit: int) -> str | None:
-        """Return why the result of a stored plan is wrong here; "" if it is right; None if it could not be run."""
+    def confirm(self, problem: Problem, options: PlanningOptions, choice: Choice, limit: int) -> str | None:
+        """Return why the result of a choice is wrong here; "" if it is right; None if it could not be run."""
         deadline = time.monotonic() + 2 * options.tune_seconds + _EXTRA_SECONDS - _PLANNING_SECONDS
         try:
             text = choice_text(problem, options)
-            return self._in_turn(lambda worker: worker.confirm(text, entry, limit, deadline), deadline)
+            return self._in_turn(lambda worker: worker.confirm(text, choice, limit, deadline), deadline)
         except (_NotMeasuredError, ValueError):
             return None
 

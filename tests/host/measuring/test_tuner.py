@@ -200,4 +200,4 @@ def test_a_stored_choice_is_confirmed_in_the_process() -> None:
         TensorSpec((1, 1, 1, 1), "float32"),
         device=0,
     )
-    assert Tuner(0).confirm(ConvolutionProblem(*made), OPTIONS, ENTRY, 10) == "wrong"
+    assert Tuner(0).confirm(ConvolutionProblem(*made), OPTIONS, ENTRY.choice, 10) == "wrong"

@@ -28,7 +28,7 @@ from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.handle import Handle
-from cudnnpy.tuning.measuring import bench, result_comparison, timing
+from cudnnpy.tuning.measuring import bench, result_comparison, search, timing
 from cudnnpy.tuning.measuring.search import Search
 from cudnnpy.tuning.measuring.watch import ContextLost, Watch
 
@@ -48,6 +48,7 @@ class Device(Memory):
         self.status = driver.CUresult.CUDA_SUCCESS  # of what the GPU runs
         monkeypatch.setattr(workspace, "total_bytes", lambda device: self.total)
         monkeypatch.setattr(workspace, "trim_pool_afterwards", self.temporary)
+        monkeypatch.setattr(search, "Target", lambda handle: Target())
         monkeypatch.setattr(result_comparison.MaxAbs, "__call__", self.largest)
         driver.functions |= {
             "cuStreamSynchronize": lambda stream: (self.status,),
@@ -159,7 +160,7 @@ class Case:
         executable: Any = SimpleNamespace(bind=bind, workspace_size=space)
         return made_up(name, "engines", notes=tuple(notes), make=lambda: executable)
 
-    def tuner(self, **options: Any) -> Search:
+    def tuner(self) -> Search:
         handle: Any = SimpleNamespace(_address=0, _in_use=None)
         handle.set_stream = lambda stream: setattr(handle, "_address", stream)
         watch = Watch(
@@ -167,16 +168,16 @@ class Case:
             lambda candidate: self.reports.append(("measured", candidate.name)),
             lambda candidate: self.reports.append(("best", candidate.name)),
         )
-        return Search(handle, watch=watch, **options)
+        return Search(handle, watch=watch)
 
     def confirmed(self, given: Candidate, limit: int = 1 << 30) -> str:
         """The rejection reason of a candidate that is run once."""
         assert given.prepare() is not None
-        self.tuner().confirm(self.problem, PlanningOptions(), Target(), given, limit)
+        self.tuner().verify(self.problem, PlanningOptions(), given, limit)
         return given.rejection_reason
 
     def tuned(self, *candidates: Candidate, limit: int = 1 << 30, **options: Any) -> str:
-        chosen = self.tuner(**options)(self.problem, PlanningOptions(), Target(), candidates, limit)
+        chosen = self.tuner()(self.problem, PlanningOptions(), candidates, limit, **options)
         assert chosen is not None
         assert chosen.executable is not None
         assert chosen.milliseconds is not None
@@ -287,7 +288,7 @@ def test_all_memory_is_freed_before_it_is_given_back(device: Device) -> None:
     assert case.tuned(case.candidate("default", 1.0), fast) == "fast"
     assert device.held_after == [0]
     assert fast.prepare() is not None
-    case.tuner().confirm(case.problem, PlanningOptions(), Target(), fast, 1 << 30)
+    case.tuner().verify(case.problem, PlanningOptions(), fast, 1 << 30)
     assert device.held_after == [0, 0]
     for most in (100_000, 5000):  # too little for a workspace; for more than some operands
         device.most = most
