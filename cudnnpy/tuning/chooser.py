@@ -32,7 +32,7 @@ from cudnnpy.tuning.store.entry import Entry, Key
 from cudnnpy.tuning.store.levels import Layers, current, serves_all_preferences
 
 if TYPE_CHECKING:
-    from cudnnpy.tuning.measuring.tuner import Tuner
+    from cudnnpy.tuning.measuring.gpu_worker import Tuner
 
 
 class _Stored(NamedTuple):
@@ -51,7 +51,7 @@ def measurer_of(request: Request) -> Tuner | None:
     """Return the measurer for a request; None for the preferences that measure nothing, and where nothing may be run."""
     if request.options.prefer != "autotune" or not request.may_run:
         return None
-    from cudnnpy.tuning.measuring.tuner import Tuner
+    from cudnnpy.tuning.measuring.gpu_worker import Tuner
 
     return Tuner(request.problem.device, request.stream)
 

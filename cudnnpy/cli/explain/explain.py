@@ -107,7 +107,7 @@ def _parsed(text: str, prefer: Preference | None, device: int = 0) -> tuple[Prob
 
 def _measured(request: Request) -> Entry:
     """Measure a problem and return its entry. Faults are stored. Raises RuntimeError if no candidate could be measured."""
-    from cudnnpy.tuning.measuring.tuner import Tuner
+    from cudnnpy.tuning.measuring.gpu_worker import Tuner
 
     problem, chooser = request.problem, TuningChooser(request)
     options = with_limit(request.options)._replace(prefer="autotune")

@@ -15,7 +15,6 @@ from cudnnpy.availability import visible_gpus
 from cudnnpy.tuning import stored_choice
 from cudnnpy.tuning.measurement import FoundFault, Measurement
 from cudnnpy.tuning.measuring.child_process import StartError
-from cudnnpy.tuning.measuring.gpu_lock import gpu_lock
 from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
 from cudnnpy.tuning.measuring.gpus import uuid_of
 from cudnnpy.tuning.store.entry import Entry, Key
@@ -78,8 +77,8 @@ def tune_on(worker: GpuWorker, job: Job) -> Measurement:
     and StartError if no process could be started or the worker was stopped.
     """
     while not worker.is_stopped:
-        with gpu_lock(worker.uuid, time.monotonic() + _POLL_SECONDS) as is_held:
-            if is_held:
+        with worker.turn(time.monotonic() + _POLL_SECONDS) as has_turn:
+            if has_turn:
                 return _measured(worker, job)
     raise StartError("stopped")
 

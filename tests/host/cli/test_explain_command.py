@@ -6,7 +6,7 @@ import io
 import json
 import re
 import sys
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -199,7 +199,7 @@ def planned():
     """Two choices for the problem, by the heuristics alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDNNPY_MODELS", "")
-        with PlannerProcess(DeviceProfile.load(profile())) as planner:
+        with closing(PlannerProcess(DeviceProfile.load(profile()))) as planner:
             return planner.plan(TEXT), planner.plan(f"{TEXT} prefer=no_workspace")
 
 
@@ -396,7 +396,7 @@ def on_a_gpu(monkeypatch, measurement=None, reasons=()):
     monkeypatch.setattr("cudnnpy._arrays.workspace.free_bytes", lambda device: 1 << 36)
     monkeypatch.setattr("cudnnpy.tuning.stored_choice.driver", lambda: "13.0")
     monkeypatch.setattr(explain_module.selection, "survey", survey)
-    monkeypatch.setattr("cudnnpy.tuning.measuring.tuner.Tuner", lambda device: SimpleNamespace(measure=measure))
+    monkeypatch.setattr("cudnnpy.tuning.measuring.gpu_worker.Tuner", lambda device: SimpleNamespace(measure=measure))
     return seen
 
 

@@ -12,9 +12,9 @@ import pytest
 from made_up_entries import entry
 
 from cudnnpy.tuning.measurement import Measurement
-from cudnnpy.tuning.measuring import gpu_worker
+from cudnnpy.tuning.measuring import child_process
 from cudnnpy.tuning.measuring.child_process import Ended, StartError
-from cudnnpy.tuning.measuring.gpu_worker import GpuWorker, MeasureError
+from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
 
 ENTRY = entry("forward 1x1x8x8 1x1x3x3")
 ROW = {"name": "engine 1", "milliseconds": 1.0}
@@ -25,7 +25,7 @@ Answer = Callable[[Mapping[str, Any], Callable[[Any], object]], Any]
 
 
 def died(name: str, how: str = CRASH, cause: Any = "ended") -> Answer:
-    return lambda request, note: Ended(cause, how, name, {"begin": name, "choice": {"name": name}})
+    return lambda request, note: Ended(cause, how, {"begin": name, "choice": {"name": name}})
 
 
 def done(request: Mapping[str, Any], note: Callable[[Any], object]) -> Any:
@@ -163,7 +163,7 @@ def test_an_end_at_no_candidate_ends_the_search() -> None:
 
 
 def test_errors_are_those_of_the_problem_or_of_memory() -> None:
-    with pytest.raises(MeasureError, match="no engine"):
+    with pytest.raises(ValueError, match="no engine"):
         measured(Processes(lambda request, note: {"error": "no engine", "kind": "NoAlgorithmError"}))
     late = {"answer": Measurement(None, "no more", True).plain()}
     found = measured(Processes(lambda request, note: late))
@@ -210,7 +210,7 @@ def test_no_problem_ends_more_processes_than_a_limit() -> None:
     there = Processes(*(died(f"engine {number}") for number in range(50)))
     found = measured(there, deadline=time.monotonic() + 60)
     assert found.entry is None
-    assert sum(request["do"] == "measure" for request in there.requests) == gpu_worker._MAX_ENDS
+    assert sum(request["do"] == "measure" for request in there.requests) == child_process._MAX_ENDS + 1
 
 
 def test_a_stored_choice_is_confirmed_in_the_process() -> None:

@@ -22,7 +22,7 @@ import pytest
 from stored import entry, fault, key
 
 from cudnnpy.store import Store
-from cudnnpy.tuning.measuring.gpu_lock import gpu_lock
+from cudnnpy.tuning.measuring.gpu_worker import gpu_lock
 from cudnnpy.tuning.store import sqlite, sqlite_file
 from cudnnpy.tuning.store.sqlite import FileUnavailableError
 
