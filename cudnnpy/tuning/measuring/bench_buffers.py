@@ -40,9 +40,9 @@ SECOND = Fills(0x7B, 0x7B, 0x7B)  # large finite numbers of every data type
 class BenchBuffers(GuardedMemory):
     """The operands of one problem, the baseline's results, and the workspace.
 
-    With `times` false there is one copy. Without memory for copies, timed runs take the guarded operands. Otherwise only
-    candidates use guarded operands, so that no other function can be the cause of an access outside. Raises MemoryError without
-    memory for the operands.
+    With `times` false there are no copies. Without memory for copies, timed runs take the guarded operands. No function
+    but candidates uses guarded operands, and so can be the cause of an access outside. Raises MemoryError without memory for
+    the operands.
     """
 
     def __init__(self, problem: Problem, limit: int = sys.maxsize, *, times: bool = True) -> None:
@@ -88,7 +88,7 @@ class BenchBuffers(GuardedMemory):
         sizes = [byte_extent(spec) + _offset(spec) for spec in self._specs]
         count = min(max(1, -(-_COLD * cache // sum(sizes))), _MAX_SETS)
         if not times:
-            count, cache = 1, min(cache, _MIN_FILLER)
+            count, cache = 0, min(cache, _MIN_FILLER)
         try:
             parts = self._take([*results, *results, cache, *(sizes * count)])
         except MemoryError:

@@ -37,10 +37,9 @@ from cudnnpy._planning.problem_notation import text_of
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle, in_use
 from cudnnpy.tuning.measurement import UNPROMISING, Measurement
-from cudnnpy.tuning.measuring.bench import HOPELESS, Bench, milliseconds
+from cudnnpy.tuning.measuring.bench import HOPELESS, PLANNING_SECONDS, Bench, milliseconds
 from cudnnpy.tuning.measuring.guarded_memory import STREAM
 from cudnnpy.tuning.measuring.knob_search import GAIN, other_knobs
-from cudnnpy.tuning.measuring.verification import PLANNING_SECONDS
 from cudnnpy.tuning.measuring.watch import SILENT, Watch
 from cudnnpy.tuning.ranking.candidate_order import ranked_candidates, tuning_order
 from cudnnpy.tuning.stored_choice import entry_of
