@@ -10,8 +10,8 @@ are about as fast as the fastest are timed again, in alternation.
 Results are compared with the baseline, the result of the first candidate that runs, the default choice. Two runs of each
 candidate are compared with it on the device (result_comparison.py). In the second run the operands are flush with the
 beginnings of their mappings, and the initial content of results, workspace and gaps is different. If two results differ by more
-than `tolerance`, float64 elements decide which one is right; without them, the result of conventional arithmetic counts as right. A
-wrong baseline is replaced, and all candidates that agreed with it are verified again.
+than `tolerance`, float64 elements decide which one is right; without them, the result of conventional arithmetic counts as
+right. A wrong baseline is replaced, and all candidates that agreed with it are verified again.
 """
 
 from __future__ import annotations
@@ -81,19 +81,9 @@ class Bench:
     Any method raises ContextLost if a candidate ends the CUDA context.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        options: PlanningOptions,
-        handle: Handle,
-        limit: int,
-        *,
-        watch: Watch = SILENT,
-        times: bool = True,
-    ) -> None:
-        """Allocate the memory; with `times` false, only for verified runs (`confirm`)."""
+    def __init__(self, problem: Problem, options: PlanningOptions, handle: Handle, *, watch: Watch = SILENT) -> None:
         self.problem, self.options, self.handle, self._watch = problem, options, handle, watch
-        self.memory = BenchBuffers(problem, limit, times=times)
+        self.memory = BenchBuffers(problem)
         self.timer = Timer(self.memory.filler)
         self._max_abs = MaxAbs(handle, problem.device)
         self._checker = Float64Checker(problem)

@@ -7,7 +7,6 @@ cache than another one.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -40,20 +39,20 @@ SECOND = Fills(0x7B, 0x7B, 0x7B)  # large finite numbers of every data type
 class BenchBuffers(GuardedMemory):
     """The operands of one problem, the baseline's results, and the workspace.
 
-    With `times` false there are no copies. Without memory for copies, timed runs take the guarded operands. No function
+    Without memory for copies, timed runs take the guarded operands. No function
     but candidates uses guarded operands, and so can be the cause of an access outside. Raises MemoryError without memory for
     the operands.
     """
 
-    def __init__(self, problem: Problem, limit: int = sys.maxsize, *, times: bool = True) -> None:
-        super().__init__(problem.specs, problem.device, limit=limit)
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.specs, problem.device)
         self._problem = problem
         self.results = problem.specs[-problem.results :]
         self._first_result = len(problem.specs) - problem.results
         self._owner: Any = None
         self._images: dict[Any, Any] = {}  # the bytes of operands with gaps
         try:
-            self._allocate(times)
+            self._allocate()
             self._draw_inputs()
             self._copy_operands()
         except BaseException:
@@ -82,13 +81,11 @@ class BenchBuffers(GuardedMemory):
         """Whether timed runs use copies, so that the guarded operands are unchanged."""
         return bool(self._copies)
 
-    def _allocate(self, times: bool) -> None:
+    def _allocate(self) -> None:
         results = [byte_extent(spec) for spec in self.results]
         cache = _cache_size(self._device)
         sizes = [byte_extent(spec) + _offset(spec) for spec in self._specs]
         count = min(max(1, -(-_COLD * cache // sum(sizes))), _MAX_SETS)
-        if not times:
-            count, cache = 0, min(cache, _MIN_FILLER)
         try:
             parts = self._take([*results, *results, cache, *(sizes * count)])
         except MemoryError:

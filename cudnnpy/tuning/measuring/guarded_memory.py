@@ -9,7 +9,6 @@ share memory need no separate run.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -57,12 +56,11 @@ class _Mapping:
 class GuardedMemory:
     """The memory of operands and of a workspace that grows, each in a mapping of its own.
 
-    `limit` is the largest workspace in bytes that is allocated in advance; a larger request is still served. Raises MemoryError
-    if there is no memory for the operands.
+    Raises MemoryError if there is no memory for the operands.
     """
 
-    def __init__(self, specs: Sequence[TensorSpec], device: int, *, limit: int = sys.maxsize) -> None:
-        self._specs, self._device, self._limit = specs, device, limit
+    def __init__(self, specs: Sequence[TensorSpec], device: int) -> None:
+        self._specs, self._device = specs, device
         self.is_at_end = True  #: whether the operands are flush with the ends of their mappings, or with the beginnings
         self._guard = max(map(byte_extent, specs))
         self._spaces: list[_Mapping] = []
@@ -109,16 +107,12 @@ class GuardedMemory:
 
     def _grown(self, size: int) -> _Mapping:
         size += 2 * _WORKSPACE_ALIGNMENT
-        held = 0 if self._workspace is None else self._workspace.size
-        if self._workspace is None or size > held:
+        if self._workspace is None or size > self._workspace.size:
             if self._workspace is not None:
                 _wait()
                 self._workspace.close()  # before the larger one is allocated
                 self._workspace = None
-            try:
-                self._workspace = self._obtained(max(size, min(2 * held, self._limit)))  # it grows a few times only
-            except MemoryError:
-                self._workspace = self._obtained(size)
+            self._workspace = self._obtained(size)
         return self._workspace
 
     def _obtained(self, size: int) -> _Mapping:

@@ -180,7 +180,7 @@ class Search:
         self._stale = 0  # the number of measured candidates since the last gain
         self._scarce = 0  # the number of candidates that ran out of memory
         self.is_complete = True
-        with self._new_bench(problem, options, min(limit, self._most)) as self._bench:
+        with self._new_bench(problem, options) as self._bench:
             self._measure_all(candidates)
             return _winner(self._bench.finalists(self._right(), self.default), self.default)
 
@@ -195,15 +195,15 @@ class Search:
                     if try_plan(other, problem, options, most):
                         yield other
 
-        with self._new_bench(problem, options, most, times=False) as bench:
+        with self._new_bench(problem, options) as bench:
             bench.confirm(candidate, others())
 
     @contextmanager
-    def _new_bench(self, problem: Problem, options: PlanningOptions, limit: int, times: bool = True) -> Iterator[Bench]:
+    def _new_bench(self, problem: Problem, options: PlanningOptions) -> Iterator[Bench]:
         """Yield a bench, whose memory is freed with the context."""
         with in_use(self._handle, STREAM), memory.trim_pool_afterwards(problem.device, STREAM):
             self._watch.begin(None, _PREPARING_SECONDS)
-            with closing(Bench(problem, options, self._handle, limit, watch=self._watch, times=times)) as bench:
+            with closing(Bench(problem, options, self._handle, watch=self._watch)) as bench:
                 yield bench
 
     def _measure_all(self, candidates: Iterable[Candidate]) -> None:
