@@ -38,7 +38,7 @@ from cudnnpy.graph.operation_graph import canonical_graph
 from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.reference.graph import compare, evaluate
-from cudnnpy.tuning.measuring.guarded_memory import GuardedMemory
+from cudnnpy.tuning.measuring.bench_buffers import GuardedMemory
 
 UNWRITTEN = 0xFF  # in every byte that nothing was written to: NaN in a type that has one
 MARGIN = 256  # bytes before each tensor

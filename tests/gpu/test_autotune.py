@@ -14,8 +14,7 @@ from whole_numbers import assert_same, exact_result, whole_numbers
 import cudnnpy
 from cudnnpy import Candidate, Convolution, TensorSpec
 from cudnnpy._core.layouts import channels_last_strides
-from cudnnpy.tuning.measuring.guarded_memory import GuardedMemory
-from cudnnpy.tuning.measuring.random_operands import drawn
+from cudnnpy.tuning.measuring.bench_buffers import GuardedMemory, drawn
 from cudnnpy.tuning.measuring.result_comparison import Float64Checker, tolerance
 
 OPERATIONS = ("forward", "backward_data", "backward_filter")

@@ -14,7 +14,7 @@ from planted import X, specs
 from cudnnpy import Convolution, TensorSpec
 from cudnnpy._core.driver import make_current
 from cudnnpy._core.layouts import byte_extent
-from cudnnpy.tuning.measuring.guarded_memory import GuardedMemory
+from cudnnpy.tuning.measuring.bench_buffers import GuardedMemory
 
 CHILD = Path(__file__).with_name("faulty_kernels.py")
 

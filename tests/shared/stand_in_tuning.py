@@ -19,7 +19,7 @@ from made_up_entries import entry
 
 from cudnnpy import __version__
 from cudnnpy._planning.choice import Choice, Engine
-from cudnnpy.cli.tune import distribution, tune_problem
+from cudnnpy.cli.tune import tune_problem
 from cudnnpy.cli.tune.tune_problem import TuningGpu
 from cudnnpy.tuning.measurement import Measurement
 from cudnnpy.tuning.measuring import gpu_worker
@@ -59,7 +59,7 @@ class Machine(NamedTuple):
     def replace(self, patch: Any) -> None:
         """Put them in place of this machine's, by `patch`, a function like setattr."""
         patch(tune_problem, "tuning_gpus", self.gpus)
-        for module in (distribution, gpu_worker):
+        for module in (tune_problem, gpu_worker):
             patch(module, "GpuWorker", self.worker)
 
 

@@ -34,7 +34,7 @@ from cudnnpy._planning.problem import is_strict
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.tuning.measuring import child, search
 from cudnnpy.tuning.measuring.bench import Bench
-from cudnnpy.tuning.measuring.child import Say, Service
+from cudnnpy.tuning.measuring.child import Service
 from cudnnpy.tuning.measuring.gpus import uuid_of
 from cudnnpy.tuning.measuring.watch import Watch
 from cudnnpy.tuning.ranking import model as ranking
@@ -88,11 +88,8 @@ class SurveyBench(Bench):
 class SurveyService(Service):
     """A Service that measures the candidates of a survey, too."""
 
-    def __init__(self, say: Say) -> None:
-        super().__init__(say)
-        self._actions["survey"] = self._survey_times
-
-    def _survey_times(self, request: Mapping[str, Any]) -> None:
+    def do_survey(self, request: Mapping[str, Any]) -> None:
+        """Send the row of each candidate of a problem."""
         problem, options = problem_notation.parse(request["text"])
         target = Target(Handle.default(0))
         positions: dict[str, int] = {}

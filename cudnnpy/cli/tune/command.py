@@ -8,14 +8,6 @@ from cudnnpy._checks.preferences import TUNE_SECONDS
 from cudnnpy.cli.argument_types import positive
 
 
-def gpus(text: str) -> tuple[int, ...]:
-    """Return the ordinals of a text such as "0,2". Raises argparse.ArgumentTypeError for any other text."""
-    parts = text.split(",")
-    if not all(part.isdecimal() and part.isascii() and len(part) < 5 for part in parts):
-        raise argparse.ArgumentTypeError(f"GPUs must be numbers, such as 0 or 0,2; got {text!r}")
-    return tuple(dict.fromkeys(map(int, parts)))
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to a parser."""
     parser.add_argument(
@@ -34,7 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--store", metavar="FILE", help="the store of the choices (default: the user's store, or CUDNNPY_STORE)"
     )
-    parser.add_argument("--gpus", type=gpus, metavar="0,2", help="the GPUs to use (default: all that are visible)")
     parser.add_argument(
         "--dask",
         metavar="SCHEDULER",

@@ -1,4 +1,4 @@
-"""The workers of a Dask cluster as places for jobs (distribution), in place of the GPUs of this machine.
+"""The workers of a Dask cluster as places for jobs (tune_problem), in place of the GPUs of this machine.
 
 Each worker gets a GPU of its own. `distributed` sends a job to the worker of its place and brings the answer back. The
 functions `announce`, `tune` and `version` run in the cluster.

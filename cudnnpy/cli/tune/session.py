@@ -18,9 +18,8 @@ from cudnnpy.cli.errors import UsageError
 from cudnnpy.cli.text_table import Line, say
 from cudnnpy.cli.tune import problems, report, tune_problem
 from cudnnpy.cli.tune.dask_cluster import ABSENCE_SECONDS, ClusterError, DaskCluster
-from cudnnpy.cli.tune.distribution import distribute, local_places
 from cudnnpy.cli.tune.progress import Progress
-from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Result, TuningGpu
+from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Result, TuningGpu, distribute, local_places
 from cudnnpy.errors import LibraryNotFoundError
 from cudnnpy.tuning import problem_file
 from cudnnpy.tuning.measurement import UNPROMISING, FoundFault
@@ -40,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         if options.dask is None:
             try:
-                gpus = _gpus(options.gpus, options.record)
+                gpus = _gpus(options.record)
             except UnavailableError:
                 if options.save is None or stub_driver.has_driver():
                     raise
@@ -98,8 +97,6 @@ def _check_arguments(options: argparse.Namespace) -> None:
         problems.check_program(options.record)
     elif options.save is not None:
         raise UsageError("--save must be with --record; got it without")
-    if options.dask is not None and options.gpus is not None:
-        raise UsageError(f"--dask must be without --gpus; got --dask {options.dask} with it")
 
 
 def _check_outputs(options: argparse.Namespace) -> None:
@@ -111,20 +108,15 @@ def _check_outputs(options: argparse.Namespace) -> None:
             output_files.check_writable(path, overwrite=options.force)
 
 
-def _gpus(ordinals: Sequence[int] | None, recorded: Sequence[str] | None = None) -> list[TuningGpu]:
-    """Return the GPUs of some ordinals, or all GPUs. `recorded` is a program with its arguments."""
+def _gpus(recorded: Sequence[str] | None) -> list[TuningGpu]:
+    """Return all GPUs. `recorded` is a program with its arguments."""
     try:
-        gpus = tune_problem.tuning_gpus()
+        return tune_problem.tuning_gpus()
     except (UnavailableError, LibraryNotFoundError) as error:
         listing = "; with --save, --record lists the problems of a program" if recorded else ""
         if recorded and "--save" in recorded:
             listing = "; --save must be before --record, whose program takes all words after its name"
         raise UnavailableError(f"{error}; cudnnpy plan chooses without a GPU{listing}") from None
-    ordinals = range(len(gpus)) if ordinals is None else ordinals
-    for device in ordinals:
-        if device >= len(gpus):
-            raise UsageError(f"--gpus must be of GPUs that are here, 0 to {len(gpus) - 1}; got {device}")
-    return [gpus[device] for device in ordinals]
 
 
 # The store

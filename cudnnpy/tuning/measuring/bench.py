@@ -1,7 +1,7 @@
 """Measure candidates on the GPU: run each between unmapped addresses, time it, and verify its result.
 
 The first run of a candidate is the guarded one: its operands and the workspace are flush with the ends of their mappings
-(guarded_memory.py). Then it is timed in ordinary memory (bench_buffers.py), unless its first run shows that it cannot be the
+(bench_buffers.py). Then it is timed in ordinary memory (bench_buffers.py), unless its first run shows that it cannot be the
 fastest. Its result is verified before it is chosen, or before others are measured against its time.
 
 A candidate that fails or runs out of memory is rejected with the reason. The workspace never exceeds the limit. Candidates that
@@ -31,8 +31,7 @@ from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle
-from cudnnpy.tuning.measuring.bench_buffers import FIRST, SECOND, BenchBuffers, Fills
-from cudnnpy.tuning.measuring.guarded_memory import STREAM
+from cudnnpy.tuning.measuring.bench_buffers import FIRST, SECOND, STREAM, BenchBuffers, Fills
 from cudnnpy.tuning.measuring.result_comparison import Float64Checker, MaxAbs, tolerance
 from cudnnpy.tuning.measuring.timing import LONG_MS, Timer
 from cudnnpy.tuning.measuring.watch import SILENT, Watch

@@ -1,4 +1,9 @@
-"""The operands of a measurement: guarded for verified runs, and rotated copies for timed runs.
+"""The operands of a measurement: random numbers in guarded memory for verified runs, and rotated copies for timed runs.
+
+In guarded memory a read or write outside an operand or the workspace is a GPU fault: each has a mapping of its own
+(cuMemAddressReserve, cuMemCreate, cuMemMap), with unmapped addresses on both sides. An operand is placed flush with the end of
+its mapping, as far as its alignment allows, or with the beginning. Results never share memory with another operand
+(check_pointers in plan.py), and inputs are only read. Therefore operands that share memory need no separate run.
 
 Timed runs take the copies in turn, so that each starts with a cold L2 cache, as in a network in which other layers run in
 between. For tensors of about the size of the cache, the fastest candidate with a warm cache can be 15 % slower with a cold
@@ -8,20 +13,194 @@ cache than another one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from cudnnpy._arrays.workspace import allocate
+from cudnnpy._arrays.workspace import allocate, release_workspace
 from cudnnpy._core.cuda_python import cuda_python
-from cudnnpy._core.layouts import TensorSpec, byte_extent, is_dense
+from cudnnpy._core.dtypes import dtype_of, numpy_dtype
+from cudnnpy._core.layouts import TensorSpec, byte_extent, is_dense, packed_strides
 from cudnnpy._launch.steps import aligned_size
-from cudnnpy._planning.problem import Problem
-from cudnnpy.tuning.measuring.guarded_memory import STREAM, GuardedMemory
-from cudnnpy.tuning.measuring.random_operands import drawn, image
+from cudnnpy._planning.problem import Problem, StridedSlice, Values
+from cudnnpy.errors import CudnnError
 
+STREAM = 0  # all work of a measurement goes to the default stream
+_WORKSPACE_ALIGNMENT = 16  # bytes, as Plan.execute requires
+_POOL_ALIGNMENT = 256  # bytes, of ordinary memory
 _COLD = 3  # the rotated buffers together have at least this many times the size of the L2 cache
 _MAX_SETS = 16
 _MIN_FILLER = 1 << 20  # bytes; the filler where memory is scarce
 _ALIGNED = 16  # bytes; an operand with this alignment or more is timed at a multiple of 256
+
+# The random numbers of a tensor, which repeat in memory. It is prime, so that no two images of a batch are alike.
+_NUMBERS = 262_139
+
+
+# Random numbers on the host
+
+
+@lru_cache(maxsize=32)
+def numbers(dtype: str, seed: int, values: Values) -> Any:
+    """Return random numbers, or lengths or indices, as an array of a data type."""
+    import numpy as np
+
+    if values.step is not None:
+        return (values.low + values.step * np.arange(_NUMBERS)).astype(numpy_dtype(dtype))
+    drawn = np.random.default_rng(seed).uniform(values.low, values.high, _NUMBERS)
+    return (np.rint(drawn) if values.is_whole else drawn).astype(numpy_dtype(dtype))
+
+
+def drawn(problem: Problem, operand: int) -> Any:
+    """Return the numbers that repeat in an operand of a problem; of a result, those of its initial content for beta."""
+    return numbers(problem.specs[operand].dtype, operand, problem.value_ranges[operand])
+
+
+def image(spec: TensorSpec, elements: Any, gaps: int) -> Any:
+    """Return the bytes of a tensor: elements from a repeated array, or filled with one byte; gaps filled with another byte."""
+    import numpy as np
+
+    assert spec.strides is not None
+    memory, size = np.full(byte_extent(spec), gaps, np.uint8), dtype_of(spec.dtype).itemsize
+    view = np.lib.stride_tricks.as_strided(
+        memory.view(f"u{size}"), spec.shape, [size * stride for stride in spec.strides]
+    )
+    if isinstance(elements, int):
+        elements = np.full(view.itemsize, elements, np.uint8)
+    view[...] = np.resize(elements.view(view.dtype), spec.shape)
+    return memory
+
+
+def part(problem: Problem, operand: int, box: StridedSlice) -> Any:
+    """Return a slice of an operand as float64: its numbers repeat in memory, or between gaps in logical order."""
+    import numpy as np
+
+    spec, index = problem.specs[operand], np.zeros((), np.int64)
+    strides = spec.strides if spec.strides and is_dense(spec) else packed_strides(spec.shape)
+    for begin, count, step, stride in zip(*box, strides, strict=True):
+        index = index[..., None] + stride * (begin + step * np.arange(count))
+    return drawn(problem, operand)[index % _NUMBERS].astype(np.float64)
+
+
+# Guarded memory
+
+
+class _Mapping:
+    """Memory between at least `guard` bytes of unmapped addresses on each side. `close` frees it when no work uses it."""
+
+    def __init__(self, size: int, guard: int, device: int) -> None:
+        driver = cuda_python("bindings.driver")
+        memory = driver.CUmemAllocationProp()
+        memory.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        memory.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        memory.location.id = device
+        least = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+        grain = int(_checked(driver.cuMemGetAllocationGranularity(memory, least)))
+        guard, self.size = (-(-max(length, 1) // grain) * grain for length in (guard, size))
+        reserved = self.size + 2 * guard
+        with ExitStack() as stack:
+            base = int(_checked(driver.cuMemAddressReserve(reserved, 0, 0, 0)))
+            stack.callback(driver.cuMemAddressFree, base, reserved)
+            self.start = base + guard
+            handle = _checked(driver.cuMemCreate(self.size, memory, 0))
+            try:
+                _checked(driver.cuMemMap(self.start, self.size, 0, handle, 0))
+            finally:
+                driver.cuMemRelease(handle)  # the mapping still holds the memory
+            stack.callback(driver.cuMemUnmap, self.start, self.size)
+            access = driver.CUmemAccessDesc()
+            access.location = memory.location
+            access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+            _checked(driver.cuMemSetAccess(self.start, self.size, [access], 1))
+            self.close = stack.pop_all().close
+
+
+class GuardedMemory:
+    """The memory of operands and of a workspace that grows, each in a mapping of its own.
+
+    Raises MemoryError if there is no memory for the operands.
+    """
+
+    def __init__(self, specs: Sequence[TensorSpec], device: int) -> None:
+        self._specs, self._device = specs, device
+        self.is_at_end = True  #: whether the operands are flush with the ends of their mappings, or with the beginnings
+        self._guard = max(map(byte_extent, specs))
+        self._spaces: list[_Mapping] = []
+        self._workspace: _Mapping | None = None
+        try:
+            for spec in specs:
+                self._spaces.append(self._obtained(byte_extent(spec)))
+        except BaseException:
+            self.close()  # the traceback refers to the memory
+            raise
+
+    def close(self) -> None:
+        """Free the memory once the GPU does not use it any more."""
+        _wait()
+        for space in (*self._spaces, *([self._workspace] if self._workspace else [])):
+            space.close()
+
+    @property
+    def pointers(self) -> tuple[int, ...]:
+        """The addresses of the operands."""
+        if not self.is_at_end:
+            return tuple(space.start for space in self._spaces)
+        return tuple(
+            (space.start + space.size - byte_extent(spec)) // spec.alignment * spec.alignment
+            for space, spec in zip(self._spaces, self._specs, strict=True)
+        )
+
+    def workspace(self, size: int) -> int:
+        """Return the address of a workspace that is a multiple of 16 and not of 256; 0 for no bytes. Raises MemoryError.
+
+        The previous workspace is freed if it has to grow.
+        """
+        if not size:
+            return 0
+        space = self._grown(size)
+        if not self.is_at_end:
+            return space.start + _WORKSPACE_ALIGNMENT
+        address = (space.start + space.size - size) // _WORKSPACE_ALIGNMENT * _WORKSPACE_ALIGNMENT
+        return address if address % _POOL_ALIGNMENT else address - _WORKSPACE_ALIGNMENT
+
+    def aligned_workspace(self, size: int) -> int:
+        """Return the address of a workspace for timing, aligned as ordinary memory; 0 for no bytes. Raises MemoryError."""
+        return self._grown(size).start if size else 0
+
+    def _grown(self, size: int) -> _Mapping:
+        size += 2 * _WORKSPACE_ALIGNMENT
+        if self._workspace is None or size > self._workspace.size:
+            if self._workspace is not None:
+                _wait()
+                self._workspace.close()  # before the larger one is allocated
+                self._workspace = None
+            self._workspace = self._obtained(size)
+        return self._workspace
+
+    def _obtained(self, size: int) -> _Mapping:
+        try:
+            return _Mapping(size, self._guard, self._device)
+        except MemoryError:
+            release_workspace()  # the pool may hold unused memory, which no mapping can have
+            return _Mapping(size, self._guard, self._device)
+
+
+def _wait() -> None:
+    driver = cuda_python("bindings.driver")
+    driver.cuStreamSynchronize(STREAM)
+
+
+def _checked(answer: tuple[Any, ...]) -> Any:
+    """Return the result of a driver call. Raises MemoryError without memory, and CudnnError for other errors."""
+    status, *result = answer
+    if not int(status):
+        return result[0] if result else None
+    if status.name == "CUDA_ERROR_OUT_OF_MEMORY":
+        raise MemoryError("the device has no memory for a mapping of an operand or workspace")
+    raise CudnnError(f"device memory could not be mapped: the driver reported {status.name}")
+
+
+# The buffers of a bench
 
 
 class Fills(NamedTuple):
@@ -54,7 +233,7 @@ class BenchBuffers(GuardedMemory):
         try:
             self._allocate()
             self._draw_inputs()
-            self._copy_operands()
+            self._copy_inputs()
         except BaseException:
             self.close()  # the traceback refers to the memory
             raise
@@ -153,14 +332,11 @@ class BenchBuffers(GuardedMemory):
         for operand in range(self._first_result):
             self._fill(operand, None, 0xFF if "float" in self._specs[operand].dtype else 0x80)
 
-    def _copy_operands(self) -> None:
+    def _copy_inputs(self) -> None:
         driver = cuda_python("bindings.driver")
         for copies in self._copies:
-            for operand, (spec, address) in enumerate(zip(self._specs, copies, strict=True)):
-                if operand < self._first_result:
-                    driver.cuMemcpyDtoDAsync(address, self.pointers[operand], byte_extent(spec), STREAM)
-                else:
-                    driver.cuMemsetD8Async(address, 0, byte_extent(spec), STREAM)
+            for spec, address, source in zip(self._specs[: self._first_result], copies, self.pointers, strict=False):
+                driver.cuMemcpyDtoDAsync(address, source, byte_extent(spec), STREAM)
 
     def _fill(self, operand: int, byte: int | None, gaps: int) -> None:
         """Fill a guarded operand with one byte, or with its random numbers; and its gaps with another byte."""

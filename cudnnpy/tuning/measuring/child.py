@@ -71,27 +71,21 @@ def main() -> None:
 
 
 class Service:
-    """Answers requests. `say` sends a message before the answer."""
+    """Answers requests, each by the method of its name. `say` sends a message before the answer."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
         self._profile: DeviceProfile | None = None
-        self._actions: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-            "open": self._open,
-            "measure": self._measure,
-            "confirm": self._confirm,
-            "plan": self._plan,
-            "survey": self._survey,
-        }
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return {"answer": ...}, or {"error": text, "kind": class} for an error that a request may cause."""
         try:
-            return {"answer": self._actions[request["do"]](request)}
+            return {"answer": getattr(self, f"do_{request['do']}")(request)}
         except (CudnnError, ValueError, TypeError, MemoryError, OSError) as error:
             return {"error": str(error), "kind": type(error).__name__}
 
-    def _open(self, request: Mapping[str, Any]) -> str:
+    def do_open(self, request: Mapping[str, Any]) -> str:
+        """Load the parent's libraries and the profile, or make a handle; return the version."""
         if request["version"] == __version__:
             for file in request["libraries"]:
                 with suppress(OSError):  # cuDNN finds its own, or reports the missing file
@@ -118,7 +112,9 @@ class Service:
         watch = Watch(self._begin, lambda candidate: self._say({"measured": candidate.choice.stored.plain()}))
         return Search(Handle.default(0), watch=watch)
 
-    def _measure(self, request: Mapping[str, Any]) -> Any:
+    def do_measure(self, request: Mapping[str, Any]) -> Any:
+        """Return the measurement of a problem."""
+
         def best(measurement: Measurement) -> None:
             self._say({"best": measurement.plain()})
 
@@ -128,13 +124,14 @@ class Service:
         known = {choice.name: choice for choice in map(Choice.of, request["known"])}
         return self._search().measure(problem, options, limit, request["left_out"], known, best).plain()
 
-    def _confirm(self, request: Mapping[str, Any]) -> str | None:
+    def do_confirm(self, request: Mapping[str, Any]) -> str | None:
+        """Return why the result of a choice is wrong; "" if it is right; None if it could not be run."""
         problem, options, limit = _parsed(request)
         return self._search().confirm(problem, options, Choice.of(request["choice"]), limit)
 
     # Planning
 
-    def _plan(self, request: Mapping[str, Any]) -> Any:
+    def do_plan(self, request: Mapping[str, Any]) -> Any:
         """Return the choice, with all candidates, as an entry; or the error, and the candidates, if none can be used.
 
         Every candidate is planned, which takes milliseconds, but for engines that are compiled at run time: they are compiled
@@ -147,7 +144,8 @@ class Service:
             return {"error": str(no_algorithm(chooser.request, considered)), "candidates": _plain_choices(considered)}
         return entry_of(problem, options, target, Plan(problem, found), considered, complete=True).plain()
 
-    def _survey(self, request: Mapping[str, Any]) -> Any:
+    def do_survey(self, request: Mapping[str, Any]) -> Any:
+        """Return every candidate of a problem."""
         return _plain_choices(survey(self._chooser(request)))
 
     def _chooser(self, request: Mapping[str, Any]) -> ProfileChooser:

@@ -14,8 +14,7 @@ from cudnnpy._core.layouts import MAX_TENSOR_ELEMENTS, TensorSpec, byte_extent, 
 from cudnnpy._planning.problem import Problem, StridedSlice
 from cudnnpy.descriptors import ReduceTensorDescriptor, TensorDescriptor
 from cudnnpy.handle import Handle
-from cudnnpy.tuning.measuring import random_operands
-from cudnnpy.tuning.measuring.guarded_memory import STREAM
+from cudnnpy.tuning.measuring.bench_buffers import STREAM, part
 
 _ELEMENTS = 64  # the most elements that are computed in float64
 _PRODUCTS = 1 << 24  # about the most products that are summed for them
@@ -67,10 +66,10 @@ class MaxAbs:
         """
         is_added = spec.dtype in ("float16", "bfloat16", "float32", "float64")
         largest = self._by_cudnn if is_added else self._by_numpy
-        part = MAX_TENSOR_ELEMENTS * dtype_of(spec.dtype).itemsize
+        most = MAX_TENSOR_ELEMENTS * dtype_of(spec.dtype).itemsize
         found = [
-            largest(spec.dtype, address + at, min(part, size - at), None if minus is None else minus + at)
-            for at in range(0, size, part)
+            largest(spec.dtype, address + at, min(most, size - at), None if minus is None else minus + at)
+            for at in range(0, size, most)
         ]
         return math.nan if any(map(math.isnan, found)) else max(found)
 
@@ -115,7 +114,7 @@ class MaxAbs:
 
 
 class Float64Checker:
-    """Compares results of a problem, whose operands are random (random_operands), with its float64 elements."""
+    """Compares results of a problem, whose operands are random (bench_buffers), with its float64 elements."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem, self._spec = problem, problem.specs[-1]
@@ -139,7 +138,7 @@ class Float64Checker:
         return [_error([self._element(address, position) for position in positions], *exact) for address in addresses]
 
     def _read(self, operand: int, box: StridedSlice) -> Any:
-        return random_operands.part(self._problem, operand, box)
+        return part(self._problem, operand, box)
 
     def _element(self, address: int, position: tuple[int, ...]) -> float:
         offset = sum(at * stride for at, stride in zip(position, self._strides, strict=True))

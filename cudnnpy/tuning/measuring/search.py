@@ -38,7 +38,7 @@ from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle, in_use
 from cudnnpy.tuning.measurement import UNPROMISING, Measurement
 from cudnnpy.tuning.measuring.bench import HOPELESS, PLANNING_SECONDS, Bench, milliseconds
-from cudnnpy.tuning.measuring.guarded_memory import STREAM
+from cudnnpy.tuning.measuring.bench_buffers import STREAM
 from cudnnpy.tuning.measuring.knob_search import GAIN, other_knobs
 from cudnnpy.tuning.measuring.watch import SILENT, Watch
 from cudnnpy.tuning.ranking.candidate_order import ranked_candidates, tuning_order

@@ -10,7 +10,7 @@ from cudnnpy import raw
 from cudnnpy._core.cuda_python import cuda_python
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy.errors import CudnnError
-from cudnnpy.tuning.measuring.guarded_memory import STREAM
+from cudnnpy.tuning.measuring.bench_buffers import STREAM
 from cudnnpy.tuning.measuring.watch import ContextLost
 
 LONG_MS = 20.0  # a candidate whose run takes longer is timed by single runs

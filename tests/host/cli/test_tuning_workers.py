@@ -18,9 +18,8 @@ from made_up_entries import job
 from process_groups import has_ended
 from stand_in_tuning import gpus_of, worker
 
-from cudnnpy.cli.tune import distribution
-from cudnnpy.cli.tune.distribution import distribute
-from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Place, Result, TuningGpu, tune_on
+from cudnnpy.cli.tune import tune_problem
+from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Place, Result, TuningGpu, distribute, tune_on
 from cudnnpy.tuning.measurement import Measurement
 from cudnnpy.tuning.measuring.child_process import StartError
 from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
@@ -38,8 +37,8 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def local_places(gpus: Sequence[TuningGpu], make: Callable[[str], Any]) -> Iterator[list[Place]]:
     """The places of GPUs whose workers `make` makes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(distribution, "GpuWorker", make)
-        with distribution.local_places(gpus) as places:
+        patch.setattr(tune_problem, "GpuWorker", make)
+        with tune_problem.local_places(gpus) as places:
             yield places
 
 

@@ -16,8 +16,7 @@ from cudnnpy._convolution import specification
 from cudnnpy._convolution.options import ConvolutionOptions
 from cudnnpy._core.layouts import byte_extent
 from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
-from cudnnpy.tuning.measuring.bench_buffers import BenchBuffers
-from cudnnpy.tuning.measuring.guarded_memory import GuardedMemory
+from cudnnpy.tuning.measuring.bench_buffers import BenchBuffers, GuardedMemory
 
 SHAPES = ((1, 8, 4, 4), (4, 8, 3, 3), (1, 4, 2, 2))
 CACHE = 1 << 12

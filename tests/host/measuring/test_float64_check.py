@@ -21,7 +21,7 @@ from cudnnpy._core.layouts import channels_last_strides
 from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._planning.problem import StridedSlice
 from cudnnpy.tuning.measuring import result_comparison
-from cudnnpy.tuning.measuring.random_operands import drawn, image
+from cudnnpy.tuning.measuring.bench_buffers import drawn, image
 from cudnnpy.tuning.measuring.result_comparison import Float64Checker
 
 SMALL = st.integers(1, 3)
