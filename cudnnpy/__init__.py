@@ -50,7 +50,7 @@ _LAZY = {
     "empty": "_arrays.device_array",
     "errors": "",
     "explain": "cli.explain.explain",
-    "freeze": "tuning.measurement_freeze",
+    "freeze": "tuning.recording",
     "is_available": "availability",
     "log_to": "_core.logging_bridge",
     "names": "",

@@ -42,7 +42,7 @@ from cudnnpy.cli.explain.explain import explain as explain
 from cudnnpy.errors import CudnnError as CudnnError
 from cudnnpy.errors import NoAlgorithmError as NoAlgorithmError
 from cudnnpy.handle import Handle as Handle
-from cudnnpy.tuning.measurement_freeze import freeze as freeze
+from cudnnpy.tuning.recording import freeze as freeze
 from cudnnpy.tuning.profiles.device_profile import DeviceProfile as DeviceProfile
 from cudnnpy.tuning.recording import record as record
 

@@ -25,9 +25,9 @@ from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.errors import CudnnError, StatusError
 from cudnnpy.tuning import recording, stored_choice
 from cudnnpy.tuning.measurement import Measurement
-from cudnnpy.tuning.measurement_freeze import Freeze
 from cudnnpy.tuning.ranking import model
 from cudnnpy.tuning.ranking.candidate_order import RankedChooser
+from cudnnpy.tuning.recording import Freeze
 from cudnnpy.tuning.store.entry import Entry, Key
 from cudnnpy.tuning.store.levels import Layers, current, serves_all_preferences
 

@@ -1,4 +1,4 @@
-"""Record the problems that a program plans, as a list for `cudnnpy tune`; ProblemLog, the base of Recording and Freeze."""
+"""Record the problems that a program plans, as a list for `cudnnpy tune`, or the ones that a freeze forbids to measure."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ from cudnnpy.tuning import problem_file
 # `cudnnpy tune --record` sets it for a program: the file to which every process adds its problems. Nothing is measured there.
 VARIABLE = "CUDNNPY_RECORD"
 
-lock = fork_safe_lock()
+_lock = fork_safe_lock()
 _open: defaultdict[type[ProblemLog], list[ProblemLog]] = defaultdict(list)  # by subclass
 _saved: set[str] = set()  # the texts that this process has added to the file
+_has_default_choices = (
+    False  # whether the plan cache has default choices from a freeze that ended while others are open
+)
 
-declare(__name__, "_open", "_saved")
+declare(__name__, "_open", "_saved", "_has_default_choices")
 
 
 class ProblemLog(PublicDir):
@@ -34,7 +37,7 @@ class ProblemLog(PublicDir):
 
     def __init__(self) -> None:
         self._texts: dict[str, None] = {}
-        with lock:
+        with _lock:
             self._open = _open[type(self)]
             self._open.append(self)
 
@@ -49,14 +52,14 @@ class ProblemLog(PublicDir):
         if not cls.is_open():
             return False
         text = text_of(problem, options)
-        with lock:
+        with _lock:
             for period in _open[cls]:
                 period._texts[text] = None
             return cls.is_open()
 
     def end(self) -> None:
         """End the period. Further calls do nothing."""
-        with lock:
+        with _lock:
             if self in self._open:
                 self._open.remove(self)
 
@@ -129,7 +132,7 @@ def note(problem: Problem, options: PlanningOptions) -> None:
 
 def _add_to_file(path: str, text: str) -> None:
     """Add a problem to the file of `cudnnpy tune --record`, once, in one write, since other processes add theirs."""
-    with lock:
+    with _lock:
         if text in _saved:
             return
         _saved.add(text)
@@ -141,3 +144,61 @@ def _add_to_file(path: str, text: str) -> None:
         warnings.warn(
             f"cudnnpy tune --record: {how}, or record in it with cudnnpy.record()", RuntimeWarning, stacklevel=2
         )
+
+
+# Freezes: prefer="autotune" takes stored choices, and the default choice of a problem without one
+
+
+class Freeze(ProblemLog):
+    """A period in which nothing is measured, from `cudnnpy.freeze`. It ends with its ``with`` block, or by `end`."""
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The problems that were not in the store, each once, as texts in the order of their first calls."""
+        return tuple(self._texts)
+
+    def end(self) -> None:
+        """Allow measuring again, unless another freeze is open. Further calls do nothing.
+
+        If a problem was not in the store, the plan cache is cleared (`cudnnpy.clear_cache`) when the last freeze ends: the
+        problem is measured at its next call.
+        """
+        global _has_default_choices
+        with _lock:
+            if self not in self._open:
+                return
+            self._open.remove(self)
+            _has_default_choices |= bool(self._texts)
+            must_clear = _has_default_choices and not self._open
+            if must_clear:
+                _has_default_choices = False
+        if must_clear:
+            clear_cache()
+
+
+def freeze() -> Freeze:
+    """Forbid measuring in the whole process, so that all processes with one store choose alike.
+
+    A problem with a stored choice gets its plan from the store. For any other, ``prefer="autotune"`` chooses as
+    ``prefer="fastest"`` does within the same limits, and the problem is listed in `unknown` of the result.
+
+    Returns
+    -------
+    Freeze
+        A context manager, whose block ends the freeze. Without a ``with`` statement it lasts until its method `end` is called.
+
+    Notes
+    -----
+    The freeze applies to all threads. Freezes may overlap: measuring is allowed again when all of them have ended, and each
+    lists the problems that were unknown while it was open. Plans that were measured before stay in use. A stored choice that
+    has not been confirmed on this machine is still run once and checked.
+
+    Examples
+    --------
+    >>> import cudnnpy
+    >>> with cudnnpy.freeze() as frozen:
+    ...     pass  # a training step, which measures nothing
+    >>> frozen.unknown
+    ()
+    """
+    return Freeze()

@@ -10,7 +10,7 @@ from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.engines import Target
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.tuning.measuring.search import Search
-from cudnnpy.tuning.measuring.watch import Watch
+from cudnnpy.tuning.measuring.timing import Watch
 from cudnnpy.tuning.ranking.candidate_order import tuning_order
 
 APPROXIMATE = {"winograd", "fft", "reduced_precision_reduction"}

@@ -32,7 +32,7 @@ from cudnnpy._planning.problem import Values, values_of
 from cudnnpy.errors import StatusError
 from cudnnpy.tuning import chooser as tuning_chooser
 from cudnnpy.tuning.chooser import TuningChooser
-from cudnnpy.tuning.measuring import knob_search, search
+from cudnnpy.tuning.measuring import search
 from cudnnpy.tuning.measuring.search import Search
 from cudnnpy.tuning.store.database import Store
 from cudnnpy.tuning.store.levels import Layers
@@ -293,7 +293,7 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
     for name, function in (("heuristics", there.heuristics), ("engines", there.all_engines), ("engine", there.engine)):
         monkeypatch.setattr(candidates, name, function)
     stand_in = SimpleNamespace(engine=there.engine, knob_ranges=there.knob_ranges)
-    monkeypatch.setattr(knob_search, "engines", stand_in)
+    monkeypatch.setattr(search, "engines", stand_in)
     monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: there.clock))
     monkeypatch.setattr(search, "Bench", Bench)
     handle = SimpleNamespace(default=lambda device: SimpleNamespace(set_stream=lambda stream: None))

@@ -36,7 +36,7 @@ from cudnnpy.tuning.measuring import child, search
 from cudnnpy.tuning.measuring.bench import Bench
 from cudnnpy.tuning.measuring.child import Service
 from cudnnpy.tuning.measuring.gpus import uuid_of
-from cudnnpy.tuning.measuring.watch import Watch
+from cudnnpy.tuning.measuring.timing import Watch
 from cudnnpy.tuning.ranking import model as ranking
 from cudnnpy.tuning.ranking.convolution_features import features
 from tools.ranking import rows

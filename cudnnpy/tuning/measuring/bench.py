@@ -33,8 +33,7 @@ from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle
 from cudnnpy.tuning.measuring.bench_buffers import FIRST, SECOND, STREAM, BenchBuffers, Fills
 from cudnnpy.tuning.measuring.result_comparison import Float64Checker, MaxAbs, tolerance
-from cudnnpy.tuning.measuring.timing import LONG_MS, Timer
-from cudnnpy.tuning.measuring.watch import SILENT, Watch
+from cudnnpy.tuning.measuring.timing import LONG_MS, SILENT, Timer, Watch
 
 HOPELESS = 4.0  # a candidate whose first run takes more than this many times as long as the best is not timed further
 _SLOW_HOST_MS = 1.0  # after a first launch that took the host longer, a single run is timed before rounds of runs

@@ -32,7 +32,7 @@ from cudnnpy.tuning.measurement import Measurement
 from cudnnpy.tuning.measuring import gpus
 from cudnnpy.tuning.measuring.end_with_parent import end_with_parent
 from cudnnpy.tuning.measuring.search import Search
-from cudnnpy.tuning.measuring.watch import ContextLost, Watch
+from cudnnpy.tuning.measuring.timing import ContextLost, Watch
 from cudnnpy.tuning.profiles import device_profile
 from cudnnpy.tuning.profiles.device_profile import DeviceProfile
 from cudnnpy.tuning.ranking.candidate_order import RankedChooser

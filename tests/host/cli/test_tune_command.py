@@ -399,7 +399,7 @@ def test_without_rich_one_line_names_the_extra(
 PROGRAM = """
 import sys
 from cudnnpy.tuning import recording
-from cudnnpy.tuning.measurement_freeze import Freeze
+from cudnnpy.tuning.recording import Freeze
 from cudnnpy._planning.problem_notation import parse
 import beside
 assert __name__ == "__main__" and Freeze.is_open()

@@ -19,8 +19,7 @@ from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.tuning.measuring.bench import Bench
 from cudnnpy.tuning.measuring.bench_buffers import FIRST, Fills
-from cudnnpy.tuning.measuring.timing import Timer
-from cudnnpy.tuning.measuring.watch import SILENT
+from cudnnpy.tuning.measuring.timing import SILENT, Timer
 
 
 def asked(*given: Any) -> ConvolutionProblem:

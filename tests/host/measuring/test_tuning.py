@@ -30,7 +30,7 @@ from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.handle import Handle
 from cudnnpy.tuning.measuring import bench, result_comparison, search, timing
 from cudnnpy.tuning.measuring.search import Search
-from cudnnpy.tuning.measuring.watch import ContextLost, Watch
+from cudnnpy.tuning.measuring.timing import ContextLost, Watch
 
 SHAPES = ((2, 6, 7, 8), (4, 6, 3, 3), (2, 4, 7, 8))
 Spoil = Callable[[np.ndarray], None]
