@@ -31,14 +31,14 @@ def test_an_access_outside_ends_the_process_and_names_the_candidate(name: str) -
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("unwritten", "leaves results unwritten"),
-        ("workspace", "depends on the workspace's content"),
+        ("unwritten", "off by "),
+        ("workspace", "off by "),
         ("gap", "changes the gaps of its result"),
     ],
 )
 def test_a_faulty_result_is_rejected_with_its_reason(name: str, reason: str) -> None:
     chosen, bad, real = tuned(name)
-    assert bad.rejection_reason == f"wrong result: {reason}"
+    assert bad.rejection_reason.startswith(f"wrong result: {reason}")
     assert chosen in real
     assert not any(candidate.rejection_reason for candidate in real)
 

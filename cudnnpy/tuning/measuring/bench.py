@@ -21,17 +21,17 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
+from itertools import zip_longest
 from statistics import median
 from typing import Any
 
-from cudnnpy._arrays.workspace import allocate
 from cudnnpy._core.layouts import byte_extent
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle
-from cudnnpy.tuning.measuring.bench_buffers import FIRST, SECOND, STREAM, BenchBuffers, Fills
+from cudnnpy.tuning.measuring.bench_buffers import FIRST, SECOND, BenchBuffers, Fills
 from cudnnpy.tuning.measuring.result_comparison import Float64Checker, MaxAbs, tolerance
 from cudnnpy.tuning.measuring.timing import LONG_MS, SILENT, Timer, Watch
 
@@ -50,10 +50,6 @@ PLANNING_SECONDS = 5.0  # the limit for planning a candidate
 COMPARING_SECONDS = 30.0  # the limit for comparing two results, some of whose elements the host may compute
 _LOADING_SECONDS = 5.0  # the limit for loading and compiling the kernels of a candidate in its first run
 _TIMES, _RUN_SECONDS = 50.0, 0.5  # a run may take this many times as long as the best, or this long
-
-# Three runs show why a result is wrong: the second one differs from the first in the initial content of the results, the third
-# one in the initial content of the workspace.
-_PLAIN, _OTHER_RESULTS, _OTHER_WORKSPACE = Fills(0, 0, 0x7B), Fills(0x7B, 0, 0x7B), Fills(0, 0xFF, 0x7B)
 
 
 def milliseconds(candidate: Candidate) -> float:
@@ -178,7 +174,7 @@ class Bench:
                 self.baseline, self.baseline_of, self.verified = [], None, {}
         return not candidate.rejection_reason
 
-    def _run_guarded(self, candidate: Candidate, fills: Fills = FIRST, at_end: bool = True) -> float:
+    def _run_guarded(self, candidate: Candidate, fills: Fills = FIRST) -> float:
         """Run a candidate once in guarded memory, and return its time."""
         if candidate.executable is None:  # it was measured in another process
             self._begin(PLANNING_SECONDS)
@@ -186,7 +182,7 @@ class Bench:
                 raise CudnnError(candidate.rejection_reason)
         assert candidate.executable is not None
         size = candidate.executable.workspace_size
-        self.memory.place(at_end)
+        self.memory.place(at_end=fills == FIRST)
         launch = candidate.executable.bind(self.handle, self.memory.pointers, self.memory.workspace(size))
         self.memory.reset(size, fills)
         self._ran = candidate if fills == FIRST else None
@@ -212,12 +208,12 @@ class Bench:
 
     def _agrees_at_start(self, candidate: Candidate) -> bool:
         """Reject a candidate whose result differs at other addresses or with other initial content of the memory."""
-        self._run_guarded(candidate, SECOND, at_end=False)
-        changed = self._changed_gaps()
+        self._run_guarded(candidate, SECOND)
+        changed = "wrong result: changes the gaps of its result" if self.memory.have_gaps_changed() else ""
         reason = changed or self._compare(candidate)
         if not reason or (not changed and candidate is not self.baseline_of and self._is_exact()):
             return True
-        candidate.rejection_reason = self._explained(candidate, reason)
+        candidate.rejection_reason = reason
         return False
 
     def _is_exact(self) -> bool:
@@ -235,7 +231,7 @@ class Bench:
         else:
             is_right, baseline_is_right = (error <= self._tolerance for error in errors)
         if not is_right:
-            candidate.rejection_reason = self._explained(candidate, reason)
+            candidate.rejection_reason = reason
         elif not baseline_is_right:
             self._become_baseline(candidate)
             if not candidate.rejection_reason:
@@ -243,38 +239,28 @@ class Bench:
 
     def _become_baseline(self, candidate: Candidate) -> None:
         """Make the results in guarded memory the baseline; reject the candidate if they must be finite and are not."""
-        largest = self._all_largest()
-        if not all(map(math.isfinite, largest)):
-            is_wrong = (
-                "wrong result: infinite or no number for random numbers" if self.problem.has_finite_results else ""
-            )
-            candidate.rejection_reason = self._explained(candidate, is_wrong)
-            if candidate.rejection_reason:
+        largest = self._largest()
+        are_finite = [*map(math.isfinite, largest)]
+        if not all(are_finite):
+            if self.problem.has_finite_results:
+                candidate.rejection_reason = "wrong result: infinite or no number for random numbers"
+                return
+            self._run_guarded(candidate, SECOND)
+            if self.memory.have_gaps_changed() or [*map(math.isfinite, self._largest())] != are_finite:
+                candidate.rejection_reason = "wrong result: depends on the content of the memory before"
                 return
             self._run_guarded(candidate)
         self.memory.copy_results(self.memory.kept)
         self.baseline, self.baseline_of, self.verified = largest, candidate, {}
 
-    def _all_largest(self) -> list[float]:
-        """Return the largest absolute element of each result in guarded memory."""
-        self._watch.begin(None, COMPARING_SECONDS)
-        memory = self.memory
-        memory.copy_results(memory.compared)
-        return [
-            self._max_abs(spec, address, byte_extent(spec))
-            for spec, address in zip(memory.results, memory.compared, strict=True)
-        ]
-
     def _compare(self, candidate: Candidate) -> str:
         """Return why a candidate's results in guarded memory are wrong; "" if they are right. Note the largest difference."""
-        self._watch.begin(None, COMPARING_SECONDS)
         errors: list[float] = []
-        for difference, largest, spec in zip(
-            self._differences(self.memory.kept), self.baseline, self.memory.results, strict=True
-        ):
+        differences = self._largest(self.memory.kept)
+        for difference, largest, spec in zip(differences, self.baseline, self.memory.results, strict=True):
             if not math.isfinite(largest):  # the result of a graph, which cannot be compared
                 continue
-            allowed = self._allowed(largest, spec.dtype)
+            allowed = self._tolerance * largest + (spec.dtype == "int8")  # integers may be rounded up or down
             if allowed:
                 errors.append(difference / allowed)
             if not difference <= allowed:
@@ -282,39 +268,15 @@ class Bench:
         candidate.error = max(errors, default=None)
         return ""
 
-    def _differences(self, others: Iterable[int]) -> Iterable[float]:
-        """Yield the largest difference of each result in guarded memory from another."""
+    def _largest(self, others: Iterable[int] = ()) -> list[float]:
+        """Return the largest absolute element of each result in guarded memory, or of its difference from another one."""
+        self._watch.begin(None, COMPARING_SECONDS)
         memory = self.memory
         memory.copy_results(memory.compared)
-        for spec, address, other in zip(memory.results, memory.compared, others, strict=True):
-            yield self._max_abs(spec, address, byte_extent(spec), minus=other)
-
-    def _allowed(self, largest: float, dtype: str) -> float:
-        return self._tolerance * largest + (dtype == "int8")  # integers may be rounded up or down
-
-    def _changed_gaps(self) -> str:
-        return "wrong result: changes the gaps of its result" if self.memory.have_gaps_changed() else ""
-
-    def _explained(self, candidate: Candidate, reason: str) -> str:
-        """Return why a result is wrong, by runs with other initial content; the given reason if their results are equal."""
-        with suppress(MemoryError, CudnnError):
-            owned = [allocate(byte_extent(spec), self.problem.device, STREAM) for spec in self.memory.results]
-            first = [address for address, *_ in owned]
-            self._run_guarded(candidate, _PLAIN, self.memory.is_at_end)
-            if changed := self._changed_gaps():
-                return changed
-            self.memory.copy_results(first)
-            sizes = self._all_largest()
-            for fills, found in (
-                (_OTHER_RESULTS, "leaves results unwritten"),
-                (_OTHER_WORKSPACE, "depends on the workspace's content"),
-            ):
-                self._run_guarded(candidate, fills, self.memory.is_at_end)
-                self.memory.have_gaps_changed()
-                for difference, size, spec in zip(self._differences(first), sizes, self.memory.results, strict=True):
-                    if math.isfinite(size) and not difference <= self._allowed(size, spec.dtype):
-                        return f"wrong result: {found}"
-        return reason
+        return [
+            self._max_abs(spec, address, byte_extent(spec), minus=other)
+            for spec, address, other in zip_longest(memory.results, memory.compared, others)
+        ]
 
     # The finalists
 
@@ -405,8 +367,8 @@ class Bench:
         if errors is not None:
             candidate.error = errors[0] / self._tolerance
             if not errors[0] <= self._tolerance:
-                reason = f"wrong result: off by {errors[0]:.3g} of float64, {self._tolerance:.3g} is allowed"
-                candidate.rejection_reason = self._explained(candidate, reason)
+                off = f"off by {errors[0]:.3g} of float64, {self._tolerance:.3g} is allowed"
+                candidate.rejection_reason = f"wrong result: {off}"
             return
         for other in others:
             if self._attempt(other, self._run_guarded):

@@ -204,15 +204,14 @@ def _checked(answer: tuple[Any, ...]) -> Any:
 
 
 class Fills(NamedTuple):
-    """The initial bytes of a verified run: in results without beta, in the workspace, and in the gaps of results."""
+    """The initial bytes of a verified run: in results without beta and the workspace, and in the gaps of results."""
 
-    results: int = 0xFF  # NaN, which reveals elements that are not written
-    workspace: int = 0xFF
-    gaps: int = 0  # compared like elements
+    elements: int
+    gaps: int
 
 
-FIRST = Fills()
-SECOND = Fills(0x7B, 0x7B, 0x7B)  # large finite numbers of every data type
+FIRST = Fills(0xFF, 0)  # NaN, which reveals elements that are not written; gaps are compared like elements
+SECOND = Fills(0x7B, 0x7B)  # large finite numbers of every data type
 
 
 class BenchBuffers(GuardedMemory):
@@ -290,7 +289,7 @@ class BenchBuffers(GuardedMemory):
 
     # Contents
 
-    def place(self, at_end: bool) -> None:
+    def place(self, *, at_end: bool) -> None:
         """Move the operands flush with the ends or the beginnings of their mappings. The results are undefined afterwards."""
         if at_end != self.is_at_end:
             self.is_at_end = at_end
@@ -301,9 +300,9 @@ class BenchBuffers(GuardedMemory):
         driver = cuda_python("bindings.driver")
         for operand in range(self._first_result, len(self._specs)):
             is_drawn = bool(self._problem.beta) and operand == self._first_result
-            self._fill(operand, None if is_drawn else fills.results, fills.gaps)
+            self._fill(operand, None if is_drawn else fills.elements, fills.gaps)
         if workspace_size:
-            driver.cuMemsetD8Async(self.workspace(workspace_size), fills.workspace, workspace_size, STREAM)
+            driver.cuMemsetD8Async(self.workspace(workspace_size), fills.elements, workspace_size, STREAM)
 
     def copy_results(self, to: Sequence[int]) -> None:
         """Copy the guarded results to other addresses."""
@@ -311,8 +310,11 @@ class BenchBuffers(GuardedMemory):
         for spec, source, address in zip(self.results, self.scratch, to, strict=True):
             driver.cuMemcpyDtoDAsync(address, source, byte_extent(spec), STREAM)
 
-    def have_gaps_changed(self, fills: Fills = SECOND) -> bool:
-        """Return whether a run has changed the gaps of a result. The gaps become 0, since results are compared with gaps."""
+    def have_gaps_changed(self) -> bool:
+        """Return whether a run after a reset with SECOND has changed the gaps of a result.
+
+        The gaps become 0, since results are compared with gaps.
+        """
         import numpy as np
 
         driver = cuda_python("bindings.driver")
@@ -322,7 +324,7 @@ class BenchBuffers(GuardedMemory):
                 memory, is_gap = np.empty(byte_extent(spec), np.uint8), image(spec, 0, 1).view(bool)
                 driver.cuMemcpyDtoHAsync(memory.ctypes.data, address, memory.nbytes, STREAM)
                 driver.cuStreamSynchronize(STREAM)
-                have_changed |= bool((memory[is_gap] != fills.gaps).any())
+                have_changed |= bool((memory[is_gap] != SECOND.gaps).any())
                 memory[is_gap] = 0
                 self._upload(address, memory)
         return have_changed

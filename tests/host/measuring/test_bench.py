@@ -129,15 +129,12 @@ class Sketch(Bench):
     def _timed_launches(self, candidate: Candidate) -> Any:
         return [candidate.name]
 
-    def _run_guarded(self, candidate: Candidate, fills: Fills = FIRST, at_end: bool = True) -> float:
+    def _run_guarded(self, candidate: Candidate, fills: Fills = FIRST) -> float:
         name = candidate.name
         self.guarded.append(name)
         self._ran = candidate if fills == FIRST else None
         self.memory.number = self.results[name] if fills == FIRST else self.others.get(name, self.results[name])
         return self.firsts.get(name, self.times.get(name, 1.0))
-
-    def _explained(self, candidate: Candidate, reason: str) -> str:
-        return reason
 
     def run(self, launches: Any, count: int) -> float:
         self.runs.append(launches[0])

@@ -241,10 +241,7 @@ def test_a_wrong_candidate_loses_however_fast(device: Device, wrong: Spoil, beta
     case = Case(device, beta)
     bad = case.candidate("bad", 0.1, wrong)
     assert case.tuned(case.candidate("default", 1.0), bad, case.candidate("fast", 0.8)) == "fast"
-    unwritten_is_told = wrong is unwritten and not beta
-    assert bad.rejection_reason.startswith(
-        f"wrong result: {'leaves results unwritten' if unwritten_is_told else 'off by '}"
-    )
+    assert bad.rejection_reason.startswith("wrong result: off by ")
 
 
 @pytest.mark.parametrize("wrong", WRONG[1:])
@@ -403,7 +400,6 @@ def test_a_result_that_depends_on_the_workspaces_content_is_rejected(device: Dev
         bad = case.candidate("bad", 0.5, space=1000, raw=run(case, 1000))
         others = [case.candidate("right", 1.0), case.candidate("slow", 2.0)]
         assert case.tuned(*([bad, *others] if is_default else [others[0], bad, others[1]])) == "right"
-        assert bad.rejection_reason == "wrong result: depends on the workspace's content" or run is reads_workspace
         assert bad.rejection_reason.startswith("wrong result")
 
 
@@ -425,7 +421,9 @@ def test_the_gaps_of_a_result_stay_as_they_are(device: Device, value: float, bet
     bad = case.candidate("bad", 0.5, raw=writes_a_gap(value))
     others = [case.candidate("right", 1.0), case.candidate("slow", 2.0)]
     assert case.tuned(*([bad, *others] if is_default else [others[0], bad, others[1]])) == "right"
-    assert bad.rejection_reason == "wrong result: changes the gaps of its result"
+    is_first = is_default and np.isnan(value)  # the result of the first run must be finite
+    expected = "infinite or no number for random numbers" if is_first else "changes the gaps of its result"
+    assert bad.rejection_reason == f"wrong result: {expected}"
 
 
 def test_a_gap_of_an_input_that_is_read_shows(device: Device) -> None:
@@ -451,7 +449,7 @@ def test_an_element_that_is_not_written_shows_in_whole_numbers_too(device: Devic
     bad = case.candidate("bad", 0.5, first_unwritten)
     others = [case.candidate("right", 1.0), case.candidate("slow", 2.0)]
     assert case.tuned(*([bad, *others] if is_default else [others[0], bad, others[1]])) == "right"
-    assert bad.rejection_reason == "wrong result: leaves results unwritten"
+    assert bad.rejection_reason.startswith("wrong result: off by ")
 
 
 def test_without_memory_for_copies_the_fastest_wins_too(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
