@@ -37,10 +37,12 @@ def new_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[store
     monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "store.sqlite"))
     gpu_worker.end_processes()
     reset("cudnnpy.tuning.measuring.gpu_worker")
+    reset("cudnnpy.tuning.measuring.child_process")
     cudnnpy.clear_cache()
     yield store.default()
     gpu_worker.end_processes()
     reset("cudnnpy.tuning.measuring.gpu_worker")
+    reset("cudnnpy.tuning.measuring.child_process")
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, *faults: str) -> None:

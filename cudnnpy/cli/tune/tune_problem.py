@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
@@ -90,24 +91,21 @@ def tune_on(worker: GpuWorker, job: Job) -> Measurement:
     the previous problem may have been the cause. Raises ValueError if the text is not a problem or no candidate can be used,
     and StartError if no process could be started or the worker was stopped.
     """
-    while not worker.is_stopped:
-        with worker.turn(time.monotonic() + _POLL_SECONDS) as has_turn:
-            if has_turn:
-                return _measured(worker, job)
-    raise StartError("stopped")
-
-
-def _measured(worker: GpuWorker, job: Job) -> Measurement:
-    driver = stored_choice.driver()
+    driver, deadline = stored_choice.driver(), EXTRA_SECONDS + 10 * job.seconds
     left_out = {fault.candidate: f"{fault.symptom}: {fault.detail}" for fault in job.known if fault.driver == driver}
-    deadline = time.monotonic() + EXTRA_SECONDS + 10 * job.seconds
-    measurement = worker.measure(job.text, job.seconds, left_out=left_out, deadline=deadline, thorough=job.thorough)
-    if measurement.entry is None:
-        worker.close()
-    if measurement.was_memory_limited:
-        reason = measurement.reason or "the GPU has too little free memory to measure in"
-        measurement = measurement._replace(entry=None, reason=reason)
-    return measurement
+    while not worker.is_stopped:
+        with worker.turn((now := time.monotonic()) + _POLL_SECONDS) as has_turn:
+            if has_turn:
+                measurement = worker.measure(
+                    job.text, job.seconds, left_out=left_out, deadline=now + deadline, thorough=job.thorough
+                )
+                if measurement.entry is None:
+                    worker.close()
+                if measurement.was_memory_limited:
+                    reason = measurement.reason or "the GPU has too little free memory to measure in"
+                    return measurement._replace(entry=None, reason=reason)
+                return measurement
+    raise StartError("stopped")
 
 
 def first_line(error: BaseException) -> str:
@@ -136,20 +134,15 @@ def checked_answer(answer: Any, job: Job, sender: str) -> Measurement:
 @contextmanager
 def local_places(gpus: Sequence[TuningGpu]) -> Iterator[list[Place]]:
     """Yield the GPUs of this machine as places. The processes end with the context."""
-
-    def place(gpu: TuningGpu, worker: GpuWorker) -> Place:
-        return Place(gpu, f"GPU {gpu.device}", lambda job: threads.submit(tune_on, worker, job))
-
     workers = [GpuWorker(gpu.uuid) for gpu in gpus]
-    threads = ThreadPoolExecutor(max(len(gpus), 1))
-    try:
-        yield list(map(place, gpus, workers))
-    finally:
+    with ExitStack() as stack:
         for worker in workers:
-            worker.stop()
-        threads.shutdown()
+            stack.callback(worker.close)
+        threads = stack.enter_context(ThreadPoolExecutor(max(len(gpus), 1)))
         for worker in workers:
-            worker.close()
+            stack.callback(worker.stop)
+        starts = [partial(threads.submit, tune_on, worker) for worker in workers]
+        yield [Place(gpu, f"GPU {gpu.device}", start) for gpu, start in zip(gpus, starts, strict=True)]
 
 
 @dataclass

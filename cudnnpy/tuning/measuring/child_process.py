@@ -166,7 +166,7 @@ class WorkerProcess:
                     step = message
                     until = time.monotonic() + float(message.get("seconds", _STEP_SECONDS))
                 elif "warning" in message:
-                    _warn_once(str(message["warning"]))
+                    warn_once(str(message["warning"]))
                 elif "answer" in message or "error" in message:
                     return self._checked(message, parse)
                 elif note is not None:
@@ -280,8 +280,8 @@ def _keep_end(stream: IO[bytes], end: bytearray) -> None:
             del end[:-_MAX_LAST_WORDS_BYTES]
 
 
-def _warn_once(text: str) -> None:
-    """Give a warning of a child once in this process, since each new child finds the same."""
+def warn_once(text: str) -> None:
+    """Give a warning once in this process, since each new child finds the same."""
     if text not in _warned:
         _warned.add(text)
         warn(text)

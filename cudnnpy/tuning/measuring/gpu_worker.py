@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 from cudnnpy._arrays import workspace
 from cudnnpy._checks.option_values import printable
 from cudnnpy._core.atomic_file import make_private_folder
-from cudnnpy._core.caller_warning import warn
 from cudnnpy._core.driver import is_stream_idle
 from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.options import PlanningOptions
@@ -36,6 +35,7 @@ from cudnnpy.tuning.measuring.child_process import (
     StartError,
     Worker,
     WorkerProcess,
+    warn_once,
     why_no_interpreter,
 )
 from cudnnpy.tuning.stored_choice import choice_text, driver
@@ -235,11 +235,10 @@ def _path(uuid: str) -> Path:
 
 _lock = fork_safe_lock()
 _by_uuid: dict[str, GpuWorker] = {}
-_warned: set[str] = set()
 _tuned = [0, 0.0]  # problems, and the seconds that they took
 
 declare(__name__, "_by_uuid", in_child=True)  # a forked process starts processes of its own
-declare(__name__, "_warned", "_tuned")
+declare(__name__, "_tuned")
 
 
 def worker_of(uuid: str) -> GpuWorker:
@@ -341,12 +340,10 @@ class Tuner:
 
 def _not_measured(why: str) -> _NotMeasuredError:
     """Return the error for a reason, and warn of it once."""
-    if why not in _warned:
-        _warned.add(why)
-        warn(
-            f'autotune measures nothing, and uses stored choices or chooses as "fastest" does: {why}. '
-            "Tune ahead where a process can measure: cudnnpy tune PROBLEMS"
-        )
+    warn_once(
+        f'autotune measures nothing, and uses stored choices or chooses as "fastest" does: {why}. '
+        "Tune ahead where a process can measure: cudnnpy tune PROBLEMS"
+    )
     return _NotMeasuredError(why)
 
 
