@@ -91,13 +91,13 @@ def tune_on(worker: GpuWorker, job: Job) -> Measurement:
     the previous problem may have been the cause. Raises ValueError if the text is not a problem or no candidate can be used,
     and StartError if no process could be started or the worker was stopped.
     """
-    driver, deadline = stored_choice.driver(), EXTRA_SECONDS + 10 * job.seconds
+    driver, most_seconds = stored_choice.driver(), EXTRA_SECONDS + 10 * job.seconds
     left_out = {fault.candidate: f"{fault.symptom}: {fault.detail}" for fault in job.known if fault.driver == driver}
     while not worker.is_stopped:
         with worker.turn((now := time.monotonic()) + _POLL_SECONDS) as has_turn:
             if has_turn:
                 measurement = worker.measure(
-                    job.text, job.seconds, left_out=left_out, deadline=now + deadline, thorough=job.thorough
+                    job.text, job.seconds, left_out=left_out, deadline=now + most_seconds, thorough=job.thorough
                 )
                 if measurement.entry is None:
                     worker.close()

@@ -186,11 +186,7 @@ class Bench:
         launch = candidate.executable.bind(self.handle, self.memory.pointers, self.memory.workspace(size))
         self.memory.reset(size, fills)
         self._ran = candidate if fills == FIRST else None
-        return self._first(launch)
-
-    def _first(self, launch: Callable[[], int]) -> float:
-        """Return the milliseconds of a first run, which loads and compiles its kernels."""
-        allowed = self._run_seconds
+        allowed = self._run_seconds  # besides, a first run loads and compiles its kernels
         self._begin(_LOADING_SECONDS + allowed)
         return self.timer.first(launch, lambda: self._begin(allowed))
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from cudnnpy._arrays.workspace import allocate, release_workspace
 from cudnnpy._core.cuda_python import cuda_python
@@ -80,6 +80,17 @@ def part(problem: Problem, operand: int, box: StridedSlice) -> Any:
     for begin, count, step, stride in zip(*box, strides, strict=True):
         index = index[..., None] + stride * (begin + step * np.arange(count))
     return drawn(problem, operand)[index % _NUMBERS].astype(np.float64)
+
+
+def to_host(address: int, size: int, dtype: str) -> Any:
+    """Return elements in device memory as an array of their data type."""
+    import numpy as np
+
+    driver = cuda_python("bindings.driver")
+    values = np.empty(size // dtype_of(dtype).itemsize, numpy_dtype(dtype))
+    driver.cuMemcpyDtoHAsync(values.ctypes.data, address, values.nbytes, STREAM)
+    driver.cuStreamSynchronize(STREAM)
+    return values
 
 
 # Guarded memory
@@ -203,15 +214,10 @@ def _checked(answer: tuple[Any, ...]) -> Any:
 # The buffers of a bench
 
 
-class Fills(NamedTuple):
-    """The initial bytes of a verified run: in results without beta and the workspace, and in the gaps of results."""
-
-    elements: int
-    gaps: int
-
-
-FIRST = Fills(0xFF, 0)  # NaN, which reveals elements that are not written; gaps are compared like elements
-SECOND = Fills(0x7B, 0x7B)  # large finite numbers of every data type
+# The initial bytes of a verified run: in results without beta and the workspace, and in the gaps of results
+Fills = tuple[int, int]
+FIRST: Fills = 0xFF, 0  # NaN, which reveals elements that are not written; gaps are compared like elements
+SECOND: Fills = 0x7B, 0x7B  # large finite numbers of every data type
 
 
 class BenchBuffers(GuardedMemory):
@@ -254,11 +260,6 @@ class BenchBuffers(GuardedMemory):
         """The addresses of the operands of timed runs in turn."""
         return self._copies or [self.pointers]
 
-    @property
-    def has_copies(self) -> bool:
-        """Whether timed runs use copies, so that the guarded operands are unchanged."""
-        return bool(self._copies)
-
     def _allocate(self) -> None:
         results = [byte_extent(spec) for spec in self.results]
         cache = _cache_size(self._device)
@@ -277,6 +278,7 @@ class BenchBuffers(GuardedMemory):
         )  #: memory that is filled to keep the GPU busy: its address and size
         copies = iter(parts[2 * len(results) + 1 :])
         self._copies = [tuple(next(copies) + _offset(spec) for spec in self._specs) for _ in range(count)]
+        self.has_copies = count > 0  #: whether timed runs use copies, so that the guarded operands are unchanged
 
     def _take(self, sizes: Sequence[int]) -> list[int]:
         """Return the addresses of parts of one allocation."""
@@ -298,11 +300,12 @@ class BenchBuffers(GuardedMemory):
     def reset(self, workspace_size: int, fills: Fills = FIRST) -> None:
         """Fill the guarded results and the workspace before a run; with beta, the first result gets its initial content."""
         driver = cuda_python("bindings.driver")
+        byte, gaps = fills
         for operand in range(self._first_result, len(self._specs)):
             is_drawn = bool(self._problem.beta) and operand == self._first_result
-            self._fill(operand, None if is_drawn else fills.elements, fills.gaps)
+            self._fill(operand, None if is_drawn else byte, gaps)
         if workspace_size:
-            driver.cuMemsetD8Async(self.workspace(workspace_size), fills.elements, workspace_size, STREAM)
+            driver.cuMemsetD8Async(self.workspace(workspace_size), byte, workspace_size, STREAM)
 
     def copy_results(self, to: Sequence[int]) -> None:
         """Copy the guarded results to other addresses."""
@@ -315,16 +318,11 @@ class BenchBuffers(GuardedMemory):
 
         The gaps become 0, since results are compared with gaps.
         """
-        import numpy as np
-
-        driver = cuda_python("bindings.driver")
         have_changed = False
         for spec, address in zip(self.results, self.scratch, strict=True):
             if not is_dense(spec):
-                memory, is_gap = np.empty(byte_extent(spec), np.uint8), image(spec, 0, 1).view(bool)
-                driver.cuMemcpyDtoHAsync(memory.ctypes.data, address, memory.nbytes, STREAM)
-                driver.cuStreamSynchronize(STREAM)
-                have_changed |= bool((memory[is_gap] != SECOND.gaps).any())
+                memory, is_gap = to_host(address, byte_extent(spec), "uint8"), image(spec, 0, 1).view(bool)
+                have_changed |= bool((memory[is_gap] != SECOND[1]).any())
                 memory[is_gap] = 0
                 self._upload(address, memory)
         return have_changed

@@ -39,9 +39,7 @@ from cudnnpy.tuning.ranking.candidate_order import RankedChooser
 from cudnnpy.tuning.stored_choice import entry_of
 
 _IDLE_SECONDS = 60.0  # until a process without a request ends, and gives the memory of its CUDA context back
-_LEAST_SECONDS = (
-    1e-9  # of a search; a request whose time is used up has 0, for which only the default choice is measured
-)
+_LEAST_SECONDS = 1e-9  # of a search; a request whose time is used up has 0, and the default choice alone is measured
 _PLANNING_SECONDS = 300.0  # for one candidate for a profile, on a machine that may be busy
 
 Say = Callable[[dict[str, Any]], object]

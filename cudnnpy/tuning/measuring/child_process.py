@@ -43,6 +43,7 @@ _DRAIN_SECONDS = 1.0  # to wait for the end of the standard error, which other p
 # The libraries that cuDNN loads besides its own files, in an order in which they can be loaded.
 _CUDA_LIBRARIES = ("libcublasLt.so", "libcublas.so", "libnvrtc.so")
 _PACKAGE_PARENT = str(Path(__file__).parents[3])
+_SIGNALS = {int(number): number.name for number in signal.Signals}
 _NOISE = "Could not load"  # lines of cuDNN about symbols that a stub driver lacks
 
 # The exceptions of reading a message that is not as expected
@@ -168,7 +169,11 @@ class WorkerProcess:
                 elif "warning" in message:
                     warn_once(str(message["warning"]))
                 elif "answer" in message or "error" in message:
-                    return self._checked(message, parse)
+                    if self._received or ("answer" in message) is ("error" in message):
+                        raise ValueError("a request must have one answer; got more")
+                    if "error" in message:
+                        return {"error": str(message["error"]), "kind": str(message.get("kind", ""))}
+                    return {"answer": message["answer"] if parse is None else parse(message["answer"])}
                 elif note is not None:
                     note(message)
             raise TimeoutError
@@ -184,14 +189,6 @@ class WorkerProcess:
         except BaseException:  # Ctrl-C: a late answer would be taken for the answer to another request
             self.end()
             raise
-
-    def _checked(self, message: Message, parse: Callable[[Any], Any] | None) -> Message:
-        """Return a message that is one answer or one error, with the value parsed. Raises ValueError for another one."""
-        if self._received or ("answer" in message) is ("error" in message):
-            raise ValueError("a request must have one answer; got more")
-        if "error" in message:
-            return {"error": str(message["error"]), "kind": str(message.get("kind", ""))}
-        return {"answer": message["answer"] if parse is None else parse(message["answer"])}
 
     def end(self, seconds: float = _END_SECONDS) -> None:
         """End the process, and wait some seconds for its end. Further calls do nothing."""
@@ -268,7 +265,7 @@ class WorkerProcess:
         is_cut = len(self._errors) == _MAX_LAST_WORDS_BYTES
         lines = self._errors.decode(errors="replace").splitlines()[is_cut:]  # the first may be a part of one
         said = [line.strip() for line in lines if line.strip() and _NOISE not in line]
-        how = _signal_name(-status) if status < 0 else f"exit status {status}"
+        how = f"signal {_SIGNALS.get(-status, -status)}" if status < 0 else f"exit status {status}"
         return f"{how}, {said[-1][:200]}" if said else how
 
 
@@ -424,10 +421,3 @@ def _loaded_libraries() -> list[str]:
         found = {name: file for file in files for name in _CUDA_LIBRARIES if os.path.basename(file).startswith(name)}
         return [found[name] for name in _CUDA_LIBRARIES if name in found]
     return []
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return f"signal {signal.Signals(number).name}"
-    except ValueError:
-        return f"signal {number}"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from cudnnpy._arrays import workspace
 from cudnnpy._checks.option_values import printable
@@ -25,13 +25,12 @@ from cudnnpy._core.driver import is_stream_idle
 from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
-from cudnnpy._process.module_state import declare, fork_safe_lock
+from cudnnpy._process.module_state import declare
 from cudnnpy.handle import on_device
 from cudnnpy.tuning.measurement import FoundFault, Measurement
 from cudnnpy.tuning.measuring import gpus
 from cudnnpy.tuning.measuring.child_process import (
     Ended,
-    Message,
     StartError,
     Worker,
     WorkerProcess,
@@ -46,8 +45,6 @@ _PLANNING_SECONDS = 1.0  # of them, for planning the choice in this process
 _RETRY_SECONDS = 60.0  # until the next try after no process could be started
 _SAY_SECONDS = 2.0  # of tuning in a program, after which a line explains how to tune ahead
 _STREAM_POLL_SECONDS, _LOCK_POLL_SECONDS = 0.001, 0.02
-
-T = TypeVar("T")
 
 
 class GpuWorker(Worker):
@@ -108,15 +105,15 @@ class GpuWorker(Worker):
         Raises ValueError if cuDNN rejects the problem or no candidate can be used, and StartError.
         """
         end, rejected = time.monotonic() + seconds, dict(left_out or {})
-        rows: list[Message] = []
+        rows: list[dict[str, Any]] = []
         best: Measurement | None = None
 
-        def request() -> Message:
+        def request() -> dict[str, Any]:
             left = max(end - time.monotonic(), 0.01)
             asked = {"do": "measure", "text": text, "seconds": left, "limit": limit, "thorough": thorough}
             return {**asked, "known": rows}
 
-        def note(message: Message) -> None:
+        def note(message: dict[str, Any]) -> None:
             nonlocal best
             if "measured" in message:
                 rows.append(message["measured"])
@@ -166,7 +163,7 @@ class GpuWorker(Worker):
     def confirm(self, text: str, choice: Choice, limit: int, deadline: float) -> str | None:
         """Return why the result of a choice is wrong on this GPU; "" if it is right, None if it could not be run."""
         request = {"do": "confirm", "text": text, "choice": choice.plain(), "limit": limit}
-        answer = self.ask(request, deadline, parse=_reason_of)
+        answer = self.ask(request, deadline, parse=lambda given: None if given is None else str(given))
         if isinstance(answer, Ended):
             return None if answer.cause == "deadline" else f"{symptom_of(answer)}: {answer.how}"
         return answer.get("answer")  # None also for an error
@@ -179,13 +176,6 @@ def symptom_of(ended: Ended) -> str:
     if "CUDA_ERROR_ILLEGAL_ADDRESS" in ended.how:
         return "access outside"
     return "context lost" if "CUDA_ERROR" in ended.how else "process ended"
-
-
-def _reason_of(given: object) -> str | None:
-    """Return the reason of an answer. Raises ValueError for another type."""
-    if not isinstance(given, str | None):
-        raise ValueError(f"a reason must be a text or null; got {type(given).__name__}")
-    return given
 
 
 # Turns on a GPU: only one process of a user measures there at a time, so that times are not disturbed
@@ -233,9 +223,8 @@ def _path(uuid: str) -> Path:
 # The workers of this program
 
 
-_lock = fork_safe_lock()
 _by_uuid: dict[str, GpuWorker] = {}
-_tuned = [0, 0.0]  # problems, and the seconds that they took
+_tuned: list[float] = []  # the seconds that each of the first problems took
 
 declare(__name__, "_by_uuid", in_child=True)  # a forked process starts processes of its own
 declare(__name__, "_tuned")
@@ -243,8 +232,7 @@ declare(__name__, "_tuned")
 
 def worker_of(uuid: str) -> GpuWorker:
     """Return the worker of a GPU that the calls of this program share."""
-    with _lock:
-        return _by_uuid.get(uuid) or _by_uuid.setdefault(uuid, GpuWorker(uuid))
+    return _by_uuid.get(uuid) or _by_uuid.setdefault(uuid, GpuWorker(uuid))
 
 
 def end_processes() -> None:
@@ -284,13 +272,11 @@ class Tuner:
         end = begin + 2 * options.tune_seconds
         deadline = end + _EXTRA_SECONDS - _PLANNING_SECONDS
 
-        def measured(worker: GpuWorker) -> Measurement:
-            seconds = min(options.tune_seconds, max(end - time.monotonic(), 0.0))
-            text = choice_text(problem, options)
-            return worker.measure(text, seconds, limit=limit, left_out=left_out, deadline=deadline)
-
         try:
-            measurement = self._in_turn(measured, begin + options.tune_seconds)
+            with self._turn(begin + options.tune_seconds) as worker:
+                seconds = min(options.tune_seconds, max(end - time.monotonic(), 0.0))
+                text = choice_text(problem, options)
+                measurement = worker.measure(text, seconds, limit=limit, left_out=left_out, deadline=deadline)
         except (_NotMeasuredError, ValueError) as error:  # ValueError: also a number that the notation cannot write
             return Measurement(None, str(error))
         if measurement.entry is not None:
@@ -301,13 +287,14 @@ class Tuner:
         """Return why the result of a choice is wrong here; "" if it is right; None if it could not be run."""
         deadline = time.monotonic() + 2 * options.tune_seconds + _EXTRA_SECONDS - _PLANNING_SECONDS
         try:
-            text = choice_text(problem, options)
-            return self._in_turn(lambda worker: worker.confirm(text, choice, limit, deadline), deadline)
+            with self._turn(deadline) as worker:
+                return worker.confirm(choice_text(problem, options), choice, limit, deadline)
         except (_NotMeasuredError, ValueError):
             return None
 
-    def _in_turn(self, action: Callable[[GpuWorker], T], until: float) -> T:
-        """Return the result of an action, during which no other call measures on the GPU.
+    @contextmanager
+    def _turn(self, until: float) -> Iterator[GpuWorker]:
+        """Yield the worker of the GPU, on which no other call measures in the block.
 
         Raises _NotMeasuredError if the GPU is not free until a time, or if no process can measure.
         """
@@ -315,27 +302,21 @@ class Tuner:
         if why:
             raise _not_measured(why)
         worker = worker_of(gpus.uuid_of(self._device))
-        if not self._waits_for_stream(until):
-            raise _NotMeasuredError("other work on the GPU did not end in time")
+        with on_device(self._device):
+            while not is_stream_idle(self._stream):
+                if time.monotonic() >= until:
+                    raise _NotMeasuredError("other work on the GPU did not end in time")
+                time.sleep(_STREAM_POLL_SECONDS)
         with worker.turn(until) as has_turn:
             if not has_turn:
                 raise _NotMeasuredError("another call or process measured on the GPU for too long")
             if time.monotonic() < worker.retry_at:
                 raise _NotMeasuredError(worker.reason)
             try:
-                return action(worker)
+                yield worker
             except StartError as error:
                 worker.retry_at, worker.reason = time.monotonic() + _RETRY_SECONDS, str(error)
                 raise _not_measured(str(error)) from None
-
-    def _waits_for_stream(self, until: float) -> bool:
-        """Wait for the work on the stream, and return whether it has ended before a time."""
-        with on_device(self._device):
-            while not is_stream_idle(self._stream):
-                if time.monotonic() >= until:
-                    return False
-                time.sleep(_STREAM_POLL_SECONDS)
-        return True
 
 
 def _not_measured(why: str) -> _NotMeasuredError:
@@ -349,14 +330,12 @@ def _not_measured(why: str) -> _NotMeasuredError:
 
 def _note_tuned(seconds: float) -> None:
     """Count a tuned problem. When the total time exceeds a few seconds, log one line about it."""
-    with _lock:
-        before = _tuned[1]
-        _tuned[:] = _tuned[0] + 1, before + seconds
-        number, total = _tuned
-    if before < _SAY_SECONDS <= total:
-        logging.getLogger("cudnnpy").warning(
-            "%d problem%s tuned in %.1f s, and more may follow. To tune ahead: cudnnpy tune --record PROGRAM.py",
-            number,
-            " was" if number == 1 else "s were",
-            total,
-        )
+    if sum(_tuned) < _SAY_SECONDS:
+        _tuned.append(seconds)
+        if sum(_tuned) >= _SAY_SECONDS:
+            logging.getLogger("cudnnpy").warning(
+                "%d problem%s tuned in %.1f s, and more may follow. To tune ahead: cudnnpy tune --record PROGRAM.py",
+                len(_tuned),
+                " was" if len(_tuned) == 1 else "s were",
+                sum(_tuned),
+            )

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from ctypes import byref, c_double, c_float, c_size_t
+from functools import partial
 from typing import Any
 
 from cudnnpy import raw
 from cudnnpy._arrays.workspace import allocate
-from cudnnpy._core.cuda_python import cuda_python
-from cudnnpy._core.dtypes import ROUNDOFF, dtype_of, numpy_dtype
+from cudnnpy._core.dtypes import ROUNDOFF, dtype_of
 from cudnnpy._core.layouts import MAX_TENSOR_ELEMENTS, TensorSpec, byte_extent, packed_strides
-from cudnnpy._planning.problem import Problem, StridedSlice
+from cudnnpy._planning.problem import Problem
 from cudnnpy.descriptors import ReduceTensorDescriptor, TensorDescriptor
 from cudnnpy.handle import Handle
-from cudnnpy.tuning.measuring.bench_buffers import STREAM, part
+from cudnnpy.tuning.measuring.bench_buffers import STREAM, part, to_host
 
 _ELEMENTS = 64  # the most elements that are computed in float64
 _PRODUCTS = 1 << 24  # about the most products that are summed for them
@@ -36,17 +36,6 @@ def tolerance(problem: Problem, tf32: bool) -> float:
     u = max(ROUNDOFF.get(inputs, 0.0), ROUNDOFF.get(stored, 0.0))
     v = ROUNDOFF.get(problem.compute_dtype, 0.0)
     return min(0.25, 16.0 * (u + v * math.sqrt(problem.reduction_length)) + 1e-6)
-
-
-def _to_host(address: int, size: int, dtype: str) -> Any:
-    """Return elements in device memory as an array of their data type."""
-    import numpy as np
-
-    driver = cuda_python("bindings.driver")
-    values = np.empty(size // dtype_of(dtype).itemsize, numpy_dtype(dtype))
-    driver.cuMemcpyDtoHAsync(values.ctypes.data, address, values.nbytes, STREAM)
-    driver.cuStreamSynchronize(STREAM)
-    return values
 
 
 # All elements, on the GPU
@@ -77,9 +66,9 @@ class MaxAbs:
         """Return the same for integers and float8, which cudnnAddTensor and cudnnReduceTensor do not support."""
         import numpy as np
 
-        found = _to_host(address, size, dtype).astype(np.float64)
+        found = to_host(address, size, dtype).astype(np.float64)
         if minus is not None:
-            found -= _to_host(minus, size, dtype).astype(np.float64)
+            found -= to_host(minus, size, dtype).astype(np.float64)
         return float(np.abs(found).max())
 
     def _by_cudnn(self, dtype: Any, address: int, size: int, minus: int | None) -> float:
@@ -107,7 +96,7 @@ class MaxAbs:
                 *(byref(zero), single, room[0]),
             )
             address = room[0]
-        return abs(float(_to_host(address, dtype_of(dtype).itemsize, dtype)[0]))
+        return abs(float(to_host(address, dtype_of(dtype).itemsize, dtype)[0]))
 
 
 # Some elements, in float64 on the host
@@ -130,20 +119,17 @@ class Float64Checker:
             return None
         try:
             positions = self._most_different(*addresses) if len(addresses) > 1 else self._sampled()
-            exact = self._problem.float64_elements(positions, self._read)
+            exact = self._problem.float64_elements(positions, partial(part, self._problem))
         except (MemoryError, ValueError, OverflowError):  # sums beyond float64
             return None
         if exact is None or not positions:
             return None
         return [_error([self._element(address, position) for position in positions], *exact) for address in addresses]
 
-    def _read(self, operand: int, box: StridedSlice) -> Any:
-        return part(self._problem, operand, box)
-
     def _element(self, address: int, position: tuple[int, ...]) -> float:
         offset = sum(at * stride for at, stride in zip(position, self._strides, strict=True))
         item = dtype_of(self._spec.dtype).itemsize
-        return float(_to_host(address + item * offset, item, self._spec.dtype)[0])
+        return float(to_host(address + item * offset, item, self._spec.dtype)[0])
 
     def _count(self, most: int, products: int) -> int:
         """Return the number of elements whose sums have about so many products together."""
@@ -165,7 +151,7 @@ class Float64Checker:
         starts = range(0, size, _CHUNK)
         found: list[tuple[float, int]] = []
         for start in starts[:: -(-len(starts) // _CHUNKS)]:
-            a, b = (_to_host(at + start, min(_CHUNK, size - start), dtype) for at in (one, other))
+            a, b = (to_host(at + start, min(_CHUNK, size - start), dtype) for at in (one, other))
             with np.errstate(invalid="ignore", over="ignore"):
                 if dtype != "float64":
                     a, b = a.astype(np.float32), b.astype(np.float32)
