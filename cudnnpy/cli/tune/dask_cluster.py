@@ -62,9 +62,6 @@ class DaskCluster:
     worker has a GPU, or a worker has another version of cudnnpy or cuDNN.
     """
 
-    gpus: list[TuningGpu]  #: the GPUs of the workers
-    notes: list[str]  #: the GPU of each worker, or the reason why it has none; one line for each
-
     def __init__(self, scheduler: str) -> None:
         self._versions = (__version__, raw.version())
         self._places: dict[str, Place] = {}  # by the address of the worker
@@ -76,7 +73,8 @@ class DaskCluster:
         except BaseException:
             self.close()
             raise
-        self.gpus = [place.gpu for place in self._places.values()]
+        self.gpus = [place.gpu for place in self._places.values()]  #: the GPUs of the workers
+        #: the GPU of each worker, or the reason why it has none; one line for each
         self.notes = [f"{place.name} has the GPU with UUID {place.gpu.uuid}" for place in self._places.values()]
         self.notes += [f"worker {address} is left out: {reason}" for address, reason in self._left_out.items()]
 

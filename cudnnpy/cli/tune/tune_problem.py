@@ -141,7 +141,7 @@ def local_places(gpus: Sequence[TuningGpu]) -> Iterator[list[Place]]:
         threads = stack.enter_context(ThreadPoolExecutor(max(len(gpus), 1)))
         for worker in workers:
             stack.callback(worker.stop)
-        starts = [partial(threads.submit, tune_on, worker) for worker in workers]
+        starts = [partial(threads.submit, tune_on, worker) for worker in workers]  # type: ignore[call-arg]
         yield [Place(gpu, f"GPU {gpu.device}", start) for gpu, start in zip(gpus, starts, strict=True)]
 
 

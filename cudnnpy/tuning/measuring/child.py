@@ -42,8 +42,6 @@ _IDLE_SECONDS = 60.0  # until a process without a request ends, and gives the me
 _LEAST_SECONDS = 1e-9  # of a search; a request whose time is used up has 0, and the default choice alone is measured
 _PLANNING_SECONDS = 300.0  # for one candidate for a profile, on a machine that may be busy
 
-Say = Callable[[dict[str, Any]], object]
-
 
 def main() -> None:
     """Answer the requests on standard input until it ends, or until none has come for a while."""
@@ -71,7 +69,7 @@ def main() -> None:
 class Service:
     """Answers requests, each by the method of its name. `say` sends a message before the answer."""
 
-    def __init__(self, say: Say) -> None:
+    def __init__(self, say: Callable[[dict[str, Any]], object]) -> None:
         self._say = say
         self._profile: DeviceProfile | None = None
 

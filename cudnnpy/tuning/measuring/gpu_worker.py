@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ class GpuWorker(Worker):
 
     def __init__(self, uuid: str, start: Callable[[Mapping[str, Any]], WorkerProcess] = WorkerProcess) -> None:
         super().__init__(partial(start, {"gpu": uuid}))
-        self.uuid, self._turn = uuid, threading.Lock()
+        self.uuid, self.lock = uuid, threading.Lock()
         self.retry_at, self.reason = (
             0.0,
             "",
@@ -68,22 +68,14 @@ class GpuWorker(Worker):
 
         The wait ends at a time of time.monotonic().
         """
-        if not self._turn.acquire(timeout=max(until - time.monotonic(), 0.0)):
+        if not self.lock.acquire(timeout=max(until - time.monotonic(), 0.0)):
             yield False
             return
         try:
             with gpu_lock(self.uuid, until) as is_held:
                 yield is_held
         finally:
-            self._turn.release()
-
-    def close_if_idle(self) -> None:
-        """End the process, which frees its memory, unless a thread uses it. The next request starts another one."""
-        if self._turn.acquire(blocking=False):
-            try:
-                self.close()
-            finally:
-                self._turn.release()
+            self.lock.release()
 
     def measure(
         self,
@@ -188,13 +180,12 @@ def gpu_lock(uuid: str, until: float) -> Iterator[bool]:
     The operating system releases it with the process. Where no file can be locked, as in a home folder that cannot be written
     or without platformdirs, it counts as held.
     """
-    with ExitStack() as stack:
-        try:
-            file = os.open(_path(uuid), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except (OSError, ImportError):
-            yield True
-            return
-        stack.callback(os.close, file)
+    try:
+        file = os.open(_path(uuid), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except (OSError, ImportError):
+        yield True
+        return
+    with os.fdopen(file, "w"):
         yield _is_locked(file, until)
 
 
@@ -238,7 +229,11 @@ def worker_of(uuid: str) -> GpuWorker:
 def end_processes() -> None:
     """End idle processes, which frees their memory. The next call starts new ones."""
     for worker in list(_by_uuid.values()):
-        worker.close_if_idle()
+        if worker.lock.acquire(blocking=False):
+            try:
+                worker.close()
+            finally:
+                worker.lock.release()
 
 
 workspace.call_when_short(end_processes)

@@ -16,6 +16,7 @@ from cudnnpy.descriptors import ReduceTensorDescriptor, TensorDescriptor
 from cudnnpy.handle import Handle
 from cudnnpy.tuning.measuring.bench_buffers import STREAM, part, to_host
 
+_ADDED = ("float16", "bfloat16", "float32", "float64")  # the data types that cudnnAddTensor supports
 _ELEMENTS = 64  # the most elements that are computed in float64
 _PRODUCTS = 1 << 24  # about the most products that are summed for them
 _MIN_ELEMENTS = 4  # the fewest elements, however many products they have
@@ -53,8 +54,7 @@ class MaxAbs:
         NaN propagates.
         The memory is overwritten: cudnnAddTensor subtracts in place.
         """
-        is_added = spec.dtype in ("float16", "bfloat16", "float32", "float64")
-        largest = self._by_cudnn if is_added else self._by_numpy
+        largest = self._by_cudnn if spec.dtype in _ADDED else self._by_numpy
         most = MAX_TENSOR_ELEMENTS * dtype_of(spec.dtype).itemsize
         found = [
             largest(spec.dtype, address + at, min(most, size - at), None if minus is None else minus + at)

@@ -88,9 +88,6 @@ class Search:
         Callbacks that report each step before and after it.
     """
 
-    is_complete: bool  #: whether the search measured every candidate that it should, and had time and memory for it
-    _bench: Bench
-
     def __init__(self, handle: Handle, *, watch: Watch = SILENT) -> None:
         self._handle, self._target, self._watch = handle, Target(handle), watch
 
@@ -189,7 +186,7 @@ class Search:
         self.default: Candidate | None = None
         self._stale = 0  # the number of measured candidates since the last gain
         self._scarce = 0  # the number of candidates that ran out of memory
-        self.is_complete = True
+        self.is_complete = True  #: whether every candidate that should be was measured, with enough time and memory
         with self._new_bench(problem, options) as self._bench:
             self._measure_all(candidates)
             return _winner(self._bench.finalists(self._right(), self.default), self.default)

@@ -20,20 +20,16 @@ _MANY_KERNELS_MS = 0.1  # host time of a launch above which it has dozens of ker
 _SURELY = 1.5  # the fills of the retry take this many times as long as the host needed
 
 
-def _begin(candidate: Candidate | None, seconds: float) -> None: ...
-
-
-def _note(candidate: Candidate) -> None: ...
-
-
 class Watch(NamedTuple):
     """Callbacks of a search. The default ones do nothing."""
 
     #: Called before each step that may crash or hang, with the candidate (None for a step of no single candidate) and the most
     #: seconds until the next call of any callback.
-    begin: Callable[[Candidate | None, float], object] = _begin
-    measured: Callable[[Candidate], object] = _note  #: called after each candidate, also a rejected one
-    best: Callable[[Candidate], object] = _note  #: called with each new fastest candidate whose result was verified
+    begin: Callable[[Candidate | None, float], object] = lambda candidate, seconds: None
+    measured: Callable[[Candidate], object] = lambda candidate: (
+        None
+    )  #: called after each candidate, also a rejected one
+    best: Callable[[Candidate], object] = lambda candidate: None  #: called with each new fastest, verified candidate
 
 
 SILENT = Watch()
