@@ -272,10 +272,8 @@ class BenchBuffers(GuardedMemory):
             parts = self._take([*results, *results, cache])
         self.kept = parts[: len(results)]  #: the addresses of the baseline's results
         self.compared = parts[len(results) : 2 * len(results)]  #: the addresses of results while they are compared
-        self.filler = (
-            parts[2 * len(results)],
-            cache,
-        )  #: memory that is filled to keep the GPU busy: its address and size
+        #: memory that is filled to keep the GPU busy: its address and size
+        self.filler = parts[2 * len(results)], cache
         copies = iter(parts[2 * len(results) + 1 :])
         self._copies = [tuple(next(copies) + _offset(spec) for spec in self._specs) for _ in range(count)]
         self.has_copies = count > 0  #: whether timed runs use copies, so that the guarded operands are unchanged

@@ -28,15 +28,8 @@ from cudnnpy._planning.problem import Problem
 from cudnnpy._process.module_state import declare
 from cudnnpy.handle import on_device
 from cudnnpy.tuning.measurement import FoundFault, Measurement
-from cudnnpy.tuning.measuring import gpus
-from cudnnpy.tuning.measuring.child_process import (
-    Ended,
-    StartError,
-    Worker,
-    WorkerProcess,
-    warn_once,
-    why_no_interpreter,
-)
+from cudnnpy.tuning.measuring import child_process, gpus
+from cudnnpy.tuning.measuring.child_process import Ended, StartError, Worker, WorkerProcess
 from cudnnpy.tuning.stored_choice import choice_text, driver
 
 _CONFIRM_SECONDS = 30.0  # for one candidate in a process of its own
@@ -57,10 +50,8 @@ class GpuWorker(Worker):
     def __init__(self, uuid: str, start: Callable[[Mapping[str, Any]], WorkerProcess] = WorkerProcess) -> None:
         super().__init__(partial(start, {"gpu": uuid}))
         self.uuid, self.lock = uuid, threading.Lock()
-        self.retry_at, self.reason = (
-            0.0,
-            "",
-        )  #: when a process may be tried again that did not start, and why it did not
+        #: when a process may be tried again that did not start, and why it did not
+        self.retry_at, self.reason = 0.0, ""
 
     @contextmanager
     def turn(self, until: float) -> Iterator[bool]:
@@ -266,7 +257,6 @@ class Tuner:
         begin = time.monotonic()
         end = begin + 2 * options.tune_seconds
         deadline = end + _EXTRA_SECONDS - _PLANNING_SECONDS
-
         try:
             with self._turn(begin + options.tune_seconds) as worker:
                 seconds = min(options.tune_seconds, max(end - time.monotonic(), 0.0))
@@ -293,7 +283,7 @@ class Tuner:
 
         Raises _NotMeasuredError if the GPU is not free until a time, or if no process can measure.
         """
-        why = why_no_interpreter() or gpus.why_not_measured(self._device)
+        why = child_process.why_no_interpreter() or gpus.why_not_measured(self._device)
         if why:
             raise _not_measured(why)
         worker = worker_of(gpus.uuid_of(self._device))
@@ -316,7 +306,7 @@ class Tuner:
 
 def _not_measured(why: str) -> _NotMeasuredError:
     """Return the error for a reason, and warn of it once."""
-    warn_once(
+    child_process.warn_once(
         f'autotune measures nothing, and uses stored choices or chooses as "fastest" does: {why}. '
         "Tune ahead where a process can measure: cudnnpy tune PROBLEMS"
     )
