@@ -181,7 +181,7 @@ def _for_profile(name: str) -> Iterator[tuple[str, Choose]]:
     """Plan for the GPU of a device profile."""
     profile = DeviceProfile.load(name)
     device_profile.check_release()
-    with PlannerProcess(profile) as planner:
+    with closing(PlannerProcess(profile)) as planner:
         yield profile.text, lambda request: planner.plan(request.text)
 
 

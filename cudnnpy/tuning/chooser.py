@@ -31,7 +31,7 @@ from cudnnpy.tuning.store.entry import Entry, Key
 from cudnnpy.tuning.store.levels import Layers, current
 
 if TYPE_CHECKING:
-    from cudnnpy.tuning.measuring.tuner import Tuner
+    from cudnnpy.tuning.measuring.gpu_worker import Tuner
 
 
 class _Stored(NamedTuple):
@@ -50,7 +50,7 @@ def measurer_of(request: Request) -> Tuner | None:
     """Return the measurer for a request; None for the preferences that measure nothing, and where nothing may be run."""
     if request.options.prefer != "autotune" or not request.may_run:
         return None
-    from cudnnpy.tuning.measuring.tuner import Tuner
+    from cudnnpy.tuning.measuring.gpu_worker import Tuner
 
     return Tuner(request.problem.device, request.stream)
 
@@ -199,7 +199,7 @@ class TuningChooser(RankedChooser):
         """
         if self._measurer is None:
             return ""
-        reason = self._measurer.confirm(self._problem, self._options, entry, self._limit)
+        reason = self._measurer.confirm(self._problem, self._options, entry.choice, self._limit)
         if reason:
             detail = " ".join(reason.split())
             self._add_faults([FoundFault(entry.choice.name, "not confirmed", detail, stored_choice.driver())])

@@ -17,7 +17,7 @@ from typing import Any
 from planted import Planted, X, Y, tune
 
 from cudnnpy import Candidate, TensorSpec
-from cudnnpy.tuning.measuring.watch import ContextLost
+from cudnnpy.tuning.measuring.timing import ContextLost
 
 _CODE = """
 extern "C" __global__ void read_float(const char* base, long long offset) {

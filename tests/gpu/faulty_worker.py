@@ -14,8 +14,8 @@ from typing import Any
 from cudnnpy import Engine
 from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.choice import Choice
-from cudnnpy.tuning.measuring import child, local_measurer
+from cudnnpy._planning.choice import Choice, SerializedPlan
+from cudnnpy.tuning.measuring import child, search
 
 SOURCE = r"""
 extern "C" __global__ void endless(float *y) {
@@ -75,7 +75,7 @@ def planted(fault: str, problem: ConvolutionProblem) -> Candidate:
 
 
 def main(faults: list[str]) -> None:
-    real, forced = local_measurer.tuning_order, ConvolutionProblem.forced_candidate
+    real, serialized = search.tuning_order, search.serialized_candidate
 
     def tuning_order(problem: Any, options: Any, target: Any, **given: Any) -> Iterator[Candidate]:
         candidates = real(problem, options, target, **given)
@@ -86,14 +86,13 @@ def main(faults: list[str]) -> None:
         yield from (planted(fault, problem) for fault in faults)
         yield from candidates
 
-    def with_planted(problem: Any, options: Any, target: Any) -> Candidate:
-        given = options.algorithm
-        if isinstance(given, Engine) and given.index >= FIRST:
-            return planted(FAULTS[given.index - FIRST], problem)
-        return forced(problem, options, target)
+    def with_planted(content: SerializedPlan, problem: Any, target: Any) -> Candidate:
+        engine = content.choice.engine
+        if engine is not None and engine.index >= FIRST:
+            return planted(FAULTS[engine.index - FIRST], problem)
+        return serialized(content, problem, target)
 
-    local_measurer.tuning_order = tuning_order
-    ConvolutionProblem.forced_candidate = with_planted  # type: ignore[method-assign, assignment]
+    vars(search).update(tuning_order=tuning_order, serialized_candidate=with_planted)
     child.main()
 
 

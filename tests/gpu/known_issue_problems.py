@@ -38,7 +38,7 @@ from cudnnpy.graph.operation_graph import canonical_graph
 from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.reference.graph import compare, evaluate
-from cudnnpy.tuning.measuring.guarded_memory import GuardedMemory
+from cudnnpy.tuning.measuring.bench_buffers import GuardedMemory
 
 UNWRITTEN = 0xFF  # in every byte that nothing was written to: NaN in a type that has one
 MARGIN = 256  # bytes before each tensor
@@ -446,7 +446,7 @@ def convolved(trial: Convolved, found: EngineConfiguration, handle: Handle) -> s
     except StatusError:
         return None
     memory = GuardedMemory(problem.specs, 0) if trial.guarded else None
-    addresses = [0] * len(problem.specs) if memory is None else memory.addresses(at_end=True)
+    addresses = [0] * len(problem.specs) if memory is None else memory.pointers
     buffers = [Buffer(spec, trial.offset, at) for spec, at in zip(problem.specs, addresses, strict=True)]
     *inputs, result = buffers
     given = []

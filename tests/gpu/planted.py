@@ -10,7 +10,7 @@ from cudnnpy._planning.choice import Choice
 from cudnnpy._planning.engines import Target
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.tuning.measuring.search import Search
-from cudnnpy.tuning.measuring.watch import Watch
+from cudnnpy.tuning.measuring.timing import Watch
 from cudnnpy.tuning.ranking.candidate_order import tuning_order
 
 APPROXIMATE = {"winograd", "fft", "reduced_precision_reduction"}
@@ -52,7 +52,7 @@ def search(problem: Any, options: Any) -> tuple[Candidate, list[Candidate]]:
         handle = Handle.default(0)
         target = Target(handle)
         watch = Watch(measured=measured.append)
-        chosen = Search(handle, watch=watch)(problem, options, target, noted(), options.workspace_limit or 1 << 50)
+        chosen = Search(handle, watch=watch)(problem, options, noted(), options.workspace_limit or 1 << 50)
     assert chosen is not None
     return chosen, [*ordered, *(one for one in measured if one.source == "knobs")]
 
@@ -101,6 +101,6 @@ def tune(
     with on_device(0):
         handle = Handle.default(0)
         tuner = Search(handle)
-        chosen = tuner(problem, options, Target(handle), given, 1 << 50 if limit is None else limit)
+        chosen = tuner(problem, options, given, 1 << 50 if limit is None else limit)
     assert chosen is not None
     return chosen, bad, [plain, *real]

@@ -19,8 +19,7 @@ from cudnnpy import raw
 from cudnnpy import store as stores
 from cudnnpy._planning.selection import plan_for
 from cudnnpy.cli.tune.dask_cluster import ABSENCE_SECONDS, DaskCluster
-from cudnnpy.cli.tune.distribution import distribute
-from cudnnpy.cli.tune.tune_problem import Job, Result, key_for, tuning_gpus
+from cudnnpy.cli.tune.tune_problem import Job, Result, distribute, key_for, tuning_gpus
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = ROOT / "tests" / "shared"

@@ -14,7 +14,7 @@ from planted import X, specs
 from cudnnpy import Convolution, TensorSpec
 from cudnnpy._core.driver import make_current
 from cudnnpy._core.layouts import byte_extent
-from cudnnpy.tuning.measuring.guarded_memory import GuardedMemory
+from cudnnpy.tuning.measuring.bench_buffers import GuardedMemory
 
 CHILD = Path(__file__).with_name("faulty_kernels.py")
 
@@ -31,14 +31,14 @@ def test_an_access_outside_ends_the_process_and_names_the_candidate(name: str) -
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("unwritten", "leaves results unwritten"),
-        ("workspace", "depends on the workspace's content"),
+        ("unwritten", "off by "),
+        ("workspace", "off by "),
         ("gap", "changes the gaps of its result"),
     ],
 )
 def test_a_faulty_result_is_rejected_with_its_reason(name: str, reason: str) -> None:
     chosen, bad, real = tuned(name)
-    assert bad.rejection_reason == f"wrong result: {reason}"
+    assert bad.rejection_reason.startswith(f"wrong result: {reason}")
     assert chosen in real
     assert not any(candidate.rejection_reason for candidate in real)
 
@@ -61,14 +61,16 @@ def test_operands_are_mapped_to_their_last_byte() -> None:
     def is_mapped(address: int) -> bool:
         return int(driver.cuPointerGetAttribute(attribute, address)[0]) == 0
 
-    for spec, address in zip(given, memory.addresses(True), strict=True):
+    for spec, address in zip(given, memory.pointers, strict=True):
         end = address + byte_extent(spec)
         assert is_mapped(end - 1)
         assert not is_mapped(end + 16)
-    for address in memory.addresses(False):
+    memory.is_at_end = False
+    for address in memory.pointers:
         assert is_mapped(address)
         assert not is_mapped(address - 1)
-    space = memory.workspace(1000, True)
+    memory.is_at_end = True
+    space = memory.workspace(1000)
     assert is_mapped(space)
     assert is_mapped(space + 999)
     memory.close()

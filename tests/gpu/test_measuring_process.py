@@ -17,7 +17,7 @@ import cudnnpy
 from cudnnpy import store
 from cudnnpy._planning.engines import EngineConfiguration
 from cudnnpy._process.module_state import reset
-from cudnnpy.tuning.measuring import tuner
+from cudnnpy.tuning.measuring import gpu_worker
 from cudnnpy.tuning.measuring.child_process import WorkerProcess
 from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
 
@@ -35,17 +35,19 @@ NAMES = {fault: f"engine {900 + at}" for at, fault in enumerate(SYMPTOMS)}
 @pytest.fixture
 def new_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[store.Store]:
     monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "store.jsonl"))
-    tuner.end_processes()
-    reset("cudnnpy.tuning.measuring.tuner")
+    gpu_worker.end_processes()
+    reset("cudnnpy.tuning.measuring.gpu_worker")
+    reset("cudnnpy.tuning.measuring.child_process")
     cudnnpy.clear_cache()
     yield store.default()
-    tuner.end_processes()
-    reset("cudnnpy.tuning.measuring.tuner")
+    gpu_worker.end_processes()
+    reset("cudnnpy.tuning.measuring.gpu_worker")
+    reset("cudnnpy.tuning.measuring.child_process")
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, *faults: str) -> None:
     command = [sys.executable, str(FAULTY), ",".join(faults)]
-    monkeypatch.setattr(tuner, "GpuWorker", partial(GpuWorker, start=partial(WorkerProcess, command=command)))
+    monkeypatch.setattr(gpu_worker, "GpuWorker", partial(GpuWorker, start=partial(WorkerProcess, command=command)))
 
 
 def operands(size: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -25,8 +25,8 @@ from cudnnpy.handle import Handle
 from cudnnpy.tuning import chooser as tuning_chooser
 from cudnnpy.tuning import stored_choice
 from cudnnpy.tuning.chooser import TuningChooser
-from cudnnpy.tuning.measuring import local_measurer
-from cudnnpy.tuning.measuring.local_measurer import LocalMeasurer
+from cudnnpy.tuning.measuring import search
+from cudnnpy.tuning.measuring.search import Search
 from cudnnpy.tuning.store import levels
 from cudnnpy.tuning.store.entry import Entry
 
@@ -224,7 +224,7 @@ def test_a_wrong_choice_of_another_machine_is_found_and_not_taken_again(
     problem = CONVOLUTION.plan("forward", *SPECS).problem
     of_another_driver()
     seen = checks(monkeypatch)
-    read = stored_choice.stored_candidate
+    read = search.serialized_candidate
 
     def spoiled(*given: Any) -> Any:
         found = read(*given)
@@ -250,10 +250,10 @@ def test_a_wrong_choice_of_another_machine_is_found_and_not_taken_again(
         found.make = made
         return found
 
-    monkeypatch.setattr(local_measurer, "stored_candidate", spoiled)
+    monkeypatch.setattr(search, "serialized_candidate", spoiled)
     new_process()
     options = PlanningOptions(prefer="autotune", tune_seconds=2.0)
-    measurer = LocalMeasurer(Handle.default(0))
+    measurer = Search(Handle.default(0))
     monkeypatch.setattr(tuning_chooser, "measurer_of", lambda request: measurer)
     plan = plan_for(problem, options)
     assert (len(seen), plan.store_layer) == (1, "")

@@ -20,7 +20,7 @@ from cudnnpy._layers.graph import Node
 from cudnnpy.graph.operation_graph import Operation, canonical_graph
 from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.reference.graph import run
-from cudnnpy.tuning.measuring.random_operands import numbers
+from cudnnpy.tuning.measuring.bench_buffers import numbers
 
 SEED = 20261128
 

@@ -32,8 +32,8 @@ from cudnnpy._planning.problem import Values, values_of
 from cudnnpy.errors import StatusError
 from cudnnpy.tuning import chooser as tuning_chooser
 from cudnnpy.tuning.chooser import TuningChooser
-from cudnnpy.tuning.measuring import knob_search, local_measurer, search
-from cudnnpy.tuning.measuring.local_measurer import LocalMeasurer
+from cudnnpy.tuning.measuring import search
+from cudnnpy.tuning.measuring.search import Search
 from cudnnpy.tuning.store.levels import Layers
 from cudnnpy.tuning.store.store import Store
 
@@ -293,11 +293,11 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
     for name, function in (("heuristics", there.heuristics), ("engines", there.all_engines), ("engine", there.engine)):
         monkeypatch.setattr(candidates, name, function)
     stand_in = SimpleNamespace(engine=there.engine, knob_ranges=there.knob_ranges)
-    monkeypatch.setattr(knob_search, "engines", stand_in)
+    monkeypatch.setattr(search, "engines", stand_in)
     monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: there.clock))
     monkeypatch.setattr(search, "Bench", Bench)
     handle = SimpleNamespace(default=lambda device: SimpleNamespace(set_stream=lambda stream: None))
-    for module in (selection, plans, local_measurer):
+    for module in (selection, plans, search):
         monkeypatch.setattr(module, "Handle", handle, raising=False)
         if hasattr(module, "Target"):
             monkeypatch.setattr(module, "Target", lambda *_: TARGET)
@@ -310,9 +310,9 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
     return there
 
 
-def tuner() -> LocalMeasurer:
+def tuner() -> Search:
     """Return a measurer that measures in this process, as the measuring process does."""
-    return LocalMeasurer(SimpleNamespace(set_stream=lambda stream: None, _in_use=None))  # type: ignore[arg-type]
+    return Search(SimpleNamespace(set_stream=lambda stream: None, _in_use=None))  # type: ignore[arg-type]
 
 
 def asked(
@@ -326,13 +326,13 @@ def asked(
     )
 
 
-def plan_with(measurer: LocalMeasurer | None, problem: Any, options: PlanningOptions, **how: Any) -> Plan:
+def plan_with(measurer: Search | None, problem: Any, options: PlanningOptions, **how: Any) -> Plan:
     """Return the plan of a problem that a measurer measures, in place of `tuner()`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tuning_chooser, "measurer_of", measures_by(measurer))
         return selection.plan_for(problem, options, **how)
 
 
-def measures_by(measurer: LocalMeasurer | None) -> Callable[[Request], LocalMeasurer | None]:
+def measures_by(measurer: Search | None) -> Callable[[Request], Search | None]:
     """Return what takes the place of tuning.chooser.measurer_of."""
     return lambda request: measurer if request.options.prefer == "autotune" and request.may_run else None

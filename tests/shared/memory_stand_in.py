@@ -12,7 +12,7 @@ import pytest
 from cuda.bindings import driver
 from stand_in_driver import DONE, StandInDriver
 
-from cudnnpy.tuning.measuring import bench_buffers, float64_check, guarded_memory, result_comparison, verification
+from cudnnpy.tuning.measuring import bench_buffers, result_comparison
 
 GRAIN = 4096  # bytes, in place of 2 MiB
 SHORT = (driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY, None)
@@ -38,9 +38,9 @@ class Memory:
         self.taken: list[tuple[int, int]] = []  # allocations: address and bytes
         self.held: weakref.WeakSet[Owner] = weakref.WeakSet()
         self.trimmed = 0
-        for module in (float64_check, result_comparison, bench_buffers, verification):
+        for module in (result_comparison, bench_buffers):
             monkeypatch.setattr(module, "allocate", self.take)
-        monkeypatch.setattr(guarded_memory, "release_workspace", self.trim)
+        monkeypatch.setattr(bench_buffers, "release_workspace", self.trim)
         monkeypatch.setattr(bench_buffers, "_cache_size", lambda device: cache)
         driver.functions |= {
             "cuMemGetAllocationGranularity": lambda memory, option: (*DONE, GRAIN),

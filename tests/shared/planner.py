@@ -42,8 +42,8 @@ from cudnnpy.graph.descriptors import build_graph
 from cudnnpy.tuning import chooser as tuning_chooser
 from cudnnpy.tuning import stored_choice
 from cudnnpy.tuning.chooser import TuningChooser
-from cudnnpy.tuning.measuring import local_measurer, search
-from cudnnpy.tuning.measuring.local_measurer import LocalMeasurer
+from cudnnpy.tuning.measuring import search
+from cudnnpy.tuning.measuring.search import Search
 from cudnnpy.tuning.store import levels
 from cudnnpy.tuning.store.entry import Entry
 from cudnnpy.tuning.store.store import Store
@@ -195,7 +195,7 @@ class NoHandle:
 def measure(is_measured: bool = True) -> None:
     """Let autotune measure in this process, or not at all. Its clock stands still, however long cuDNN compiles."""
     vars(search)["time"] = SimpleNamespace(monotonic=lambda: 0.0)
-    measurer = LocalMeasurer(cast(Any, NoHandle())) if is_measured else None
+    measurer = Search(cast(Any, NoHandle())) if is_measured else None
     vars(tuning_chooser)["measurer_of"] = lambda request: measurer if request.may_run else None
 
 
@@ -431,7 +431,7 @@ def main() -> None:
     vars(lowerings)["epilogue_graph"] = counted(lambda y: "epilogue", lowerings.epilogue_graph)
     # autotune knows devices by their handles: here there is the profile's
     targets = SimpleNamespace(**{**vars(engines_of), "Target": lambda handle: TARGET})
-    for module in (plans, selection, local_measurer):
+    for module in (plans, selection, search):
         vars(module).update(Target=lambda handle: TARGET, Handle=NoHandle)
     vars(plans)["on_device"] = lambda device: nullcontext()
     memory = SimpleNamespace(

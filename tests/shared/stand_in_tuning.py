@@ -19,8 +19,9 @@ from made_up_entries import entry
 
 from cudnnpy import __version__
 from cudnnpy._planning.choice import Choice, Engine
-from cudnnpy.cli.tune import distribution, tune_problem
+from cudnnpy.cli.tune import tune_problem
 from cudnnpy.cli.tune.tune_problem import TuningGpu
+from cudnnpy.tuning.measurement import Measurement
 from cudnnpy.tuning.measuring import gpu_worker
 from cudnnpy.tuning.measuring.child_process import WorkerProcess
 from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
@@ -58,7 +59,7 @@ class Machine(NamedTuple):
     def replace(self, patch: Any) -> None:
         """Put them in place of this machine's, by `patch`, a function like setattr."""
         patch(tune_problem, "tuning_gpus", self.gpus)
-        for module in (distribution, gpu_worker):
+        for module in (tune_problem, gpu_worker):
             patch(module, "GpuWorker", self.worker)
 
 
@@ -156,14 +157,7 @@ def answers(request: Message, gpu: str, behaviour: str) -> Iterator[Message]:
 
 def answer(found: Entry, *, was_memory_limited: bool = False) -> Message:
     """The answer to a request to measure."""
-    plain = {
-        "entry": found.plain(),
-        "reason": "",
-        "was_memory_limited": was_memory_limited,
-        "rejected": {},
-        "compiled": {},
-    }
-    return {"answer": plain}
+    return {"answer": Measurement(found, was_memory_limited=was_memory_limited).plain()}
 
 
 def refuse_to_start(gpu: str, behaviour: str) -> None:

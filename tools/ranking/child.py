@@ -34,9 +34,9 @@ from cudnnpy._planning.problem import is_strict
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.tuning.measuring import child, search
 from cudnnpy.tuning.measuring.bench import Bench
+from cudnnpy.tuning.measuring.child import Service
 from cudnnpy.tuning.measuring.gpus import uuid_of
-from cudnnpy.tuning.measuring.service import Say, Service
-from cudnnpy.tuning.measuring.watch import Watch
+from cudnnpy.tuning.measuring.timing import Watch
 from cudnnpy.tuning.ranking import model as ranking
 from cudnnpy.tuning.ranking.convolution_features import features
 from tools.ranking import rows
@@ -88,11 +88,8 @@ class SurveyBench(Bench):
 class SurveyService(Service):
     """A Service that measures the candidates of a survey, too."""
 
-    def __init__(self, say: Say) -> None:
-        super().__init__(say)
-        self._actions["survey"] = self._survey_times
-
-    def _survey_times(self, request: Mapping[str, Any]) -> None:
+    def do_survey(self, request: Mapping[str, Any]) -> None:
+        """Send the row of each candidate of a problem."""
         problem, options = problem_notation.parse(request["text"])
         target = Target(Handle.default(0))
         positions: dict[str, int] = {}
@@ -110,7 +107,7 @@ class SurveyService(Service):
             for name, (ms, size) in request["known"].items()
         }
         watch = Watch(begin, tell)
-        find = search.Search(Handle.default(0), watch=watch, known=known, left_out=request["left_out"])
+        find = search.Search(Handle.default(0), watch=watch)
         options = options._replace(tune_seconds=_SECONDS)
         with on_device(0):
             begin(None, 60.0)
@@ -118,7 +115,8 @@ class SurveyService(Service):
             candidates = _candidates(found, target, positions)
             if most := request["most"]:
                 candidates = self._chosen(list(candidates), problem, options, target, positions, most)
-            find(problem, options, target, candidates, workspace.free_bytes(0) // 2)
+            limit = workspace.free_bytes(0) // 2
+            find(problem, options, candidates, limit, left_out=request["left_out"], known=known)
             for candidate in measured.values():
                 self._say({"row": _row(candidate, positions)})  # the finalists' times have changed
 

@@ -1,4 +1,4 @@
-"""The workers of a Dask cluster as places for jobs (distribution), in place of the GPUs of this machine.
+"""The workers of a Dask cluster as places for jobs (tune_problem), in place of the GPUs of this machine.
 
 Each worker gets a GPU of its own. `distributed` sends a job to the worker of its place and brings the answer back. The
 functions `announce`, `tune` and `version` run in the cluster.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -16,23 +15,16 @@ from uuid import uuid4
 
 from cudnnpy import raw
 from cudnnpy._process.installation import with_extra
-from cudnnpy._process.module_state import declare
 from cudnnpy._version import __version__
 from cudnnpy.cli.arguments import UsageError
 from cudnnpy.cli.tune.tune_problem import Job, Place, TuningGpu, first_line, tune_on, tuning_gpus
 from cudnnpy.tuning.measurement import Measurement
-from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
+from cudnnpy.tuning.measuring.gpu_worker import worker_of
 
 ABSENCE_SECONDS = 30.0  # without a worker of a GPU kind: a nanny takes some of them to restart one
 _CONNECT_SECONDS = 5.0
 _MAX_NAME = 200  # characters of a problem in the name of a task
 _VERSIONS = "cudnnpy {} and cuDNN {}"
-
-# Of a worker's process
-_tune_lock = threading.Lock()  # workers may have several threads, and serve several commands
-_gpu_workers: dict[str, GpuWorker] = {}  # by UUID; their processes end with this one
-
-declare(__name__, "_gpu_workers")
 
 
 class ClusterError(UsageError):
@@ -55,10 +47,7 @@ def tune(job: Job, gpu: str) -> Measurement:
 
     Raises ValueError for a problem that fails on every GPU, and StartError.
     """
-    with _tune_lock:
-        if gpu not in _gpu_workers:
-            _gpu_workers[gpu] = GpuWorker(gpu)
-        return tune_on(_gpu_workers[gpu], job)
+    return tune_on(worker_of(gpu), job)
 
 
 def version() -> str:
@@ -73,9 +62,6 @@ class DaskCluster:
     worker has a GPU, or a worker has another version of cudnnpy or cuDNN.
     """
 
-    gpus: list[TuningGpu]  #: the GPUs of the workers
-    notes: list[str]  #: the GPU of each worker, or the reason why it has none; one line for each
-
     def __init__(self, scheduler: str) -> None:
         self._versions = (__version__, raw.version())
         self._places: dict[str, Place] = {}  # by the address of the worker
@@ -87,7 +73,8 @@ class DaskCluster:
         except BaseException:
             self.close()
             raise
-        self.gpus = [place.gpu for place in self._places.values()]
+        self.gpus = [place.gpu for place in self._places.values()]  #: the GPUs of the workers
+        #: the GPU of each worker, or the reason why it has none; one line for each
         self.notes = [f"{place.name} has the GPU with UUID {place.gpu.uuid}" for place in self._places.values()]
         self.notes += [f"worker {address} is left out: {reason}" for address, reason in self._left_out.items()]
 

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
-from typing import cast
 
 from cudnnpy import store as stores
 from cudnnpy._checks.preferences import TUNE_SECONDS
@@ -20,23 +19,14 @@ from cudnnpy.cli.arguments import UsageError, check_writable, positive
 from cudnnpy.cli.text_table import say
 from cudnnpy.cli.tune import problems, report, tune_problem
 from cudnnpy.cli.tune.dask_cluster import ABSENCE_SECONDS, ClusterError, DaskCluster
-from cudnnpy.cli.tune.distribution import distribute, local_places
-from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Result, TuningGpu
+from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Result, TuningGpu, distribute, local_places
 from cudnnpy.errors import LibraryNotFoundError
 from cudnnpy.tuning import problem_file
-from cudnnpy.tuning.measurement import UNPROMISING, FoundFault, Symptom
+from cudnnpy.tuning.measurement import UNPROMISING, FoundFault
 from cudnnpy.tuning.profiles import stub_driver
 from cudnnpy.tuning.store.entry import Entry
 from cudnnpy.tuning.store.levels import VARIABLE, Layers
 from cudnnpy.tuning.store.store import Store, why_not_written
-
-
-def gpus(text: str) -> tuple[int, ...]:
-    """Return the ordinals of a text such as "0,2". Raises argparse.ArgumentTypeError for any other text."""
-    parts = text.split(",")
-    if not all(part.isdecimal() and part.isascii() and len(part) < 5 for part in parts):
-        raise argparse.ArgumentTypeError(f"GPUs must be numbers, such as 0 or 0,2; got {text!r}")
-    return tuple(dict.fromkeys(map(int, parts)))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,9 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--store", metavar="FILE", help="the store of the choices (default: CUDNNPY_STORE, or the user's)"
     )
-    place = parser.add_mutually_exclusive_group()
-    place.add_argument("--gpus", type=gpus, metavar="0,2", help="the GPUs to use (default: all that are visible)")
-    place.add_argument("--dask", metavar="SCHEDULER", help="the scheduler of a Dask cluster, on whose GPUs to tune")
+    parser.add_argument("--dask", metavar="SCHEDULER", help="the scheduler of a Dask cluster, on whose GPUs to tune")
     parser.add_argument(
         "--seconds",
         type=positive,
@@ -83,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         if options.dask is None:
             try:
-                gpus = _gpus(options.gpus, options.record)
+                gpus = _gpus(options.record)
             except UnavailableError:
                 if options.save is None or stub_driver.has_driver():
                     raise
@@ -121,20 +109,15 @@ def _say_how_to_plan(options: argparse.Namespace, count: int) -> None:
     )
 
 
-def _gpus(ordinals: Sequence[int] | None, recorded: Sequence[str] | None = None) -> list[TuningGpu]:
-    """Return the GPUs of some ordinals, or all GPUs. `recorded` is a program with its arguments."""
+def _gpus(recorded: Sequence[str] | None) -> list[TuningGpu]:
+    """Return all GPUs. `recorded` is a program with its arguments."""
     try:
-        gpus = tune_problem.tuning_gpus()
+        return tune_problem.tuning_gpus()
     except (UnavailableError, LibraryNotFoundError) as error:
         listing = "; with --save, --record lists the problems of a program" if recorded else ""
         if recorded and "--save" in recorded:
             listing = "; --save must be before --record, whose program takes all words after its name"
         raise UnavailableError(f"{error}; cudnnpy plan chooses without a GPU{listing}") from None
-    ordinals = range(len(gpus)) if ordinals is None else ordinals
-    for device in ordinals:
-        if device >= len(gpus):
-            raise UsageError(f"--gpus must be of GPUs that are here, 0 to {len(gpus) - 1}; got {device}")
-    return [gpus[device] for device in ordinals]
 
 
 # The store
@@ -179,7 +162,7 @@ def _put(store: Store, entry: Entry) -> Entry:
 
 def _with_known_faults(store: Store, job: Job) -> Job:
     faults = store.faults_of(job.key)
-    known = (FoundFault(one.candidate, cast(Symptom, one.symptom), one.detail, one.driver) for one in faults)
+    known = (FoundFault(one.candidate, one.symptom, one.detail, one.driver) for one in faults)
     return job._replace(known=tuple(known))
 
 

@@ -9,6 +9,7 @@ without requests.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import math
@@ -35,12 +36,14 @@ from cudnnpy.raw import _library
 _STEP_SECONDS = 30.0
 _END_SECONDS = 10.0  # to wait for a killed process, for which the GPU may still work
 _MAX_SECONDS = 1e6  # that a call of a socket may take
+_MAX_ENDS = 20  # of processes for one request
 _MAX_LINE_BYTES = 16 << 20
 _MAX_LAST_WORDS_BYTES = 4096
 _DRAIN_SECONDS = 1.0  # to wait for the end of the standard error, which other processes may hold open
 # The libraries that cuDNN loads besides its own files, in an order in which they can be loaded.
 _CUDA_LIBRARIES = ("libcublasLt.so", "libcublas.so", "libnvrtc.so")
 _PACKAGE_PARENT = str(Path(__file__).parents[3])
+_SIGNALS = {int(number): number.name for number in signal.Signals}
 _NOISE = "Could not load"  # lines of cuDNN about symbols that a stub driver lacks
 
 # The exceptions of reading a message that is not as expected
@@ -64,8 +67,12 @@ class Ended(NamedTuple):
     #: "ended": by itself; "limit": a step took too long; "deadline": it was ended at the deadline of the request
     cause: Cause
     how: str  #: the reason of the end as text, such as the signal or the time limit
-    begun: str = ""  #: the candidate of the last step; "" if the step had no single candidate
     step: Message = {}  #: the message that announced the last step
+
+    @property
+    def begun(self) -> str:
+        """The candidate of the last step; "" if the step had no single candidate."""
+        return str(self.step.get("begin", ""))
 
 
 class WorkerProcess:
@@ -160,32 +167,28 @@ class WorkerProcess:
                     step = message
                     until = time.monotonic() + float(message.get("seconds", _STEP_SECONDS))
                 elif "warning" in message:
-                    _warn_once(str(message["warning"]))
+                    warn_once(str(message["warning"]))
                 elif "answer" in message or "error" in message:
-                    return self._checked(message, parse)
+                    if self._received or ("answer" in message) is ("error" in message):
+                        raise ValueError("a request must have one answer; got more")
+                    if "error" in message:
+                        return {"error": str(message["error"]), "kind": str(message.get("kind", ""))}
+                    return {"answer": message["answer"] if parse is None else parse(message["answer"])}
                 elif note is not None:
                     note(message)
             raise TimeoutError
         except TimeoutError:
             cause: Cause = "deadline" if deadline <= until else "limit"
             self.end(0.0 if cause == "deadline" else min(_END_SECONDS, deadline - time.monotonic()))
-            return Ended(cause, f"it was ended at the {cause}", *_begun(step))
+            return Ended(cause, f"it was ended at the {cause}", step)
         except ConnectionError:
-            return Ended("ended", self._last_words(), *_begun(step))
+            return Ended("ended", self._last_words(), step)
         except _NONSENSE as error:
             self.end()
-            return Ended("ended", f"it answered nonsense: {' '.join(str(error).split())[:200]}", *_begun(step))
+            return Ended("ended", f"it answered nonsense: {' '.join(str(error).split())[:200]}", step)
         except BaseException:  # Ctrl-C: a late answer would be taken for the answer to another request
             self.end()
             raise
-
-    def _checked(self, message: Message, parse: Callable[[Any], Any] | None) -> Message:
-        """Return a message that is one answer or one error, with the value parsed. Raises ValueError for another one."""
-        if self._received or ("answer" in message) is ("error" in message):
-            raise ValueError("a request must have one answer; got more")
-        if "error" in message:
-            return {"error": str(message["error"]), "kind": str(message.get("kind", ""))}
-        return {"answer": message["answer"] if parse is None else parse(message["answer"])}
 
     def end(self, seconds: float = _END_SECONDS) -> None:
         """End the process, and wait some seconds for its end. Further calls do nothing."""
@@ -262,7 +265,7 @@ class WorkerProcess:
         is_cut = len(self._errors) == _MAX_LAST_WORDS_BYTES
         lines = self._errors.decode(errors="replace").splitlines()[is_cut:]  # the first may be a part of one
         said = [line.strip() for line in lines if line.strip() and _NOISE not in line]
-        how = _signal_name(-status) if status < 0 else f"exit status {status}"
+        how = f"signal {_SIGNALS.get(-status, -status)}" if status < 0 else f"exit status {status}"
         return f"{how}, {said[-1][:200]}" if said else how
 
 
@@ -274,15 +277,83 @@ def _keep_end(stream: IO[bytes], end: bytearray) -> None:
             del end[:-_MAX_LAST_WORDS_BYTES]
 
 
-def _warn_once(text: str) -> None:
-    """Give a warning of a child once in this process, since each new child finds the same."""
+def warn_once(text: str) -> None:
+    """Give a warning once in this process, since each new child finds the same."""
     if text not in _warned:
         _warned.add(text)
         warn(text)
 
 
-def _begun(step: Message) -> tuple[str, Message]:
-    return str(step.get("begin", "")), step
+class Worker:
+    """Answers requests by a child process, which `start` starts. Another one takes its place when it has ended.
+
+    One thread at a time may use it, except for `stop`.
+    """
+
+    def __init__(self, start: Callable[[], WorkerProcess]) -> None:
+        self._start = start
+        self._process: WorkerProcess | None = None
+        self.is_stopped = False
+
+    def ask(self, request: Mapping[str, Any], deadline: float = math.inf, **how: Any) -> Message | Ended:
+        """Send a request to the process, and return its answer or its end, as WorkerProcess.ask does. Raises StartError.
+
+        A process that has not started before the deadline serves the next request. `how` are `note` and `parse`.
+        """
+        is_new = self._process is None or not self._process.is_alive
+        if self._process is None or is_new:
+            self.close()
+            self._process = self._start()
+        if self.is_stopped:
+            self.close()
+            raise StartError("stopped")
+        if not self._process.open(deadline):
+            return Ended("deadline", "it had not started in time")
+        answer = self._process.ask(request, deadline, **how)
+        if isinstance(answer, Ended) and answer.cause == "ended" and not (is_new or answer.step):  # since it was idle
+            return self.ask(request, deadline, **how)
+        return answer
+
+    def ask_on(
+        self, request: Callable[[], Message], left_out: dict[str, str], deadline: float = math.inf, **how: Any
+    ) -> tuple[Message | Ended, list[Ended]]:
+        """Send a request; each time the process ends at a candidate, again to a new process without this candidate.
+
+        `left_out` has the rejection reasons of candidates by name, and gets these. Return the last answer or end, and the
+        ends of the processes before. Raises StartError if no process starts.
+        """
+        ends: list[Ended] = []
+        while True:
+            try:
+                answer = self.ask({**request(), "left_out": left_out}, deadline, **how)
+            except StartError as error:
+                if not ends:
+                    raise
+                return Ended("ended", str(error)), ends
+            is_late = isinstance(answer, Ended) and (answer.cause == "deadline" or len(ends) == _MAX_ENDS)
+            if not isinstance(answer, Ended) or is_late or answer.begun in ("", *left_out):
+                return answer, ends
+            ends.append(answer)
+            left_out[answer.begun] = self.reason_of(answer)
+            if time.monotonic() > deadline:
+                return answer, ends
+
+    def reason_of(self, ended: Ended) -> str:
+        """Return the rejection reason of a candidate at which a process ended."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End the process, even if it is not ready yet. The next request starts another one."""
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+
+    def stop(self) -> None:
+        """End the process for good. Any thread may do this, which ends another thread's request."""
+        self.is_stopped = True
+        process = self._process
+        if process is not None:
+            process.kill()
 
 
 _alive: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
@@ -295,9 +366,15 @@ def _forget_all() -> None:
     _alive.clear()
 
 
+def _end_all() -> None:
+    for process in list(_alive):
+        process.end()
+
+
 declare(__name__, "_alive", resets=False)
 declare(__name__, "_warned")
 in_forked_child(_forget_all)
+atexit.register(_end_all)
 
 
 def why_no_interpreter() -> str:
@@ -344,10 +421,3 @@ def _loaded_libraries() -> list[str]:
         found = {name: file for file in files for name in _CUDA_LIBRARIES if os.path.basename(file).startswith(name)}
         return [found[name] for name in _CUDA_LIBRARIES if name in found]
     return []
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return f"signal {signal.Signals(number).name}"
-    except ValueError:
-        return f"signal {number}"

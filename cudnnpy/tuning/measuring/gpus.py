@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from cudnnpy._core.cuda_python import cuda_python
 from cudnnpy._process.module_state import process_cache
@@ -25,27 +24,26 @@ def uuid_of(device: int) -> str:
 @process_cache
 def why_not_measured(device: int) -> str:
     """Return why another process would harm this one by measuring on a GPU; "" if it may measure."""
-    attribute = cuda_python("bindings.driver").CUdevice_attribute
-    if _value(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, device) not in (None, 0):
+    if _value("COMPUTE_MODE", device) not in (None, 0):
         return "the GPU's compute mode is exclusive or prohibited, so that no second process may use it"
     return why_not_safe(device)
 
 
 def why_not_safe(device: int) -> str:
     """Return why no process may measure on a GPU, even if no other uses it; "" if one may."""
-    attribute = cuda_python("bindings.driver").CUdevice_attribute
-    mps = _value(getattr(attribute, "CU_DEVICE_ATTRIBUTE_MPS_ENABLED", None), device)
+    mps = _value("MPS_ENABLED", device)
     folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", _MPS_FOLDER)
     if mps or (mps is None and os.path.exists(os.path.join(folder, "control"))):
         return "CUDA MPS runs, under which a fault in one process ends the work of the others"
-    if _value(attribute.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) == 0:
+    if _value("VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED", device) == 0:
         return "the GPU or its driver has no virtual memory management, which guard pages need"
     return ""
 
 
-def _value(attribute: Any, device: int) -> int | None:
-    """Return an attribute of a GPU; None if the driver does not know it."""
+def _value(name: str, device: int) -> int | None:
+    """Return an attribute of a GPU; None if the driver or its bindings do not know it."""
     driver = cuda_python("bindings.driver")
+    attribute = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}", None)
     if attribute is None:
         return None
     driver.cuInit(0)

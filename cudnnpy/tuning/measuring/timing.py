@@ -1,23 +1,46 @@
-"""Time launches on the GPU by CUDA events, and check that the CUDA context survived them."""
+"""Time launches on the GPU by CUDA events, and check that the CUDA context survived them; callbacks that report a search."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from cudnnpy import raw
 from cudnnpy._core.cuda_python import cuda_python
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy.errors import CudnnError
-from cudnnpy.tuning.measuring.guarded_memory import STREAM
-from cudnnpy.tuning.measuring.watch import ContextLost
+from cudnnpy.tuning.measuring.bench_buffers import STREAM
 
 LONG_MS = 20.0  # a candidate whose run takes longer is timed by single runs
 _QUEUEING_MS = 0.012  # fills keep the GPU busy for this long per run, so that launch overhead on the host is not timed
 _FILL_GB_S = 2000.0  # the approximate rate of these fills
 _MANY_KERNELS_MS = 0.1  # host time of a launch above which it has dozens of kernels; eight kernels take less
 _SURELY = 1.5  # the fills of the retry take this many times as long as the host needed
+
+
+class Watch(NamedTuple):
+    """Callbacks of a search. The default ones do nothing."""
+
+    #: Called before each step that may crash or hang, with the candidate (None for a step of no single candidate) and the most
+    #: seconds until the next call of any callback.
+    begin: Callable[[Candidate | None, float], object] = lambda candidate, seconds: None
+    measured: Callable[[Candidate], object] = lambda candidate: (
+        None
+    )  #: called after each candidate, also a rejected one
+    best: Callable[[Candidate], object] = lambda candidate: None  #: called with each new fastest, verified candidate
+
+
+SILENT = Watch()
+
+
+class ContextLost(Exception):
+    """The CUDA context was lost while a candidate ran: this process can use the GPU no more."""
+
+    def __init__(self, name: str, error: str) -> None:
+        super().__init__(f"{name} ended the CUDA context: {error}")
+        self.name, self.error = name, error  #: the candidate and the driver's name of the error
 
 
 class Timer:

@@ -5,12 +5,11 @@ Some engine configurations end the process. Such a candidate is rejected with th
 
 from __future__ import annotations
 
-import atexit
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, Self, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from cudnnpy._planning import problem_notation, selection
 from cudnnpy._planning.candidates import Candidate
@@ -23,36 +22,25 @@ from cudnnpy._planning.problem import CallerOperands, Problem
 from cudnnpy._process.module_state import declare, fork_safe_lock
 from cudnnpy.errors import PlanningError
 from cudnnpy.tuning import recording
-from cudnnpy.tuning.measuring.child_process import Ended, StartError, WorkerProcess
+from cudnnpy.tuning.measuring.child_process import Ended, StartError, Worker, WorkerProcess
 from cudnnpy.tuning.profiles import stub_driver
 from cudnnpy.tuning.profiles.device_profile import DeviceProfile, ProfileError
 from cudnnpy.tuning.store.entry import Entry
 
-_MAX_CRASHES = 20  # for one problem
-
 T = TypeVar("T")
 
 
-class PlannerProcess:
-    """A context manager that plans for one profile.
+class PlannerProcess(Worker):
+    """Plans for one profile.
 
     Raises ProfileError if the loaded cuDNN does not accept the profile, PlanningError if no process could be started, and
     CudnnError if there is no driver, and no stand-in for it on this architecture.
     """
 
     def __init__(self, profile: DeviceProfile) -> None:
+        super().__init__(self._started)
         self.profile = profile
-        self._process = self._start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.end()
-
-    def end(self) -> None:
-        """End the process. The next request starts another one."""
-        self._process.end()
+        self._process = self._started()
 
     def plan(self, text: str, engine: Engine | None = None) -> Entry:
         """Return the choice for a problem in the notation, or the given engine's. Raises PlanningError if there is none."""
@@ -63,36 +51,30 @@ class PlannerProcess:
             return Entry.of(answer)
 
         forced = {} if engine is None else {"choice": Choice("", "", engine).plain()}
-        found = self._ask({"do": "plan", "text": text, **forced}, parse)
+        found = self._answer({"do": "plan", "text": text, **forced}, parse)
         if isinstance(found, PlanningError):
             raise found
         return found
 
     def survey(self, text: str) -> list[Choice]:
         """Return every candidate for a problem. Raises PlanningError if cuDNN fails."""
-        return self._ask({"do": "survey", "text": text}, lambda choices: [*map(Choice.of, choices)])
+        return self._answer({"do": "survey", "text": text}, lambda choices: [*map(Choice.of, choices)])
 
-    def _ask(self, request: dict[str, Any], parse: Callable[[Any], T]) -> T:
+    def _answer(self, request: dict[str, Any], parse: Callable[[Any], T]) -> T:
         """Return the answer to a request. Candidates that end the process are excluded."""
-        excluded: dict[str, str] = {}
-        while True:
-            is_new = not self._process.is_alive
-            if is_new:
-                self._process.end()
-                self._process = self._start()
-            answer = self._process.ask({**request, "left_out": excluded}, parse=parse)
-            if not isinstance(answer, Ended):
-                if "error" in answer:
-                    raise PlanningError(answer["error"])
-                found: T = answer["answer"]
-                return found
-            if not answer.step and not is_new:  # the process ended since it was idle
-                continue
-            if not answer.begun or answer.begun in excluded or len(excluded) == _MAX_CRASHES:
-                raise PlanningError(f"the process that plans ended: {answer.how}")
-            excluded[answer.begun] = f"the process that planned it ended: {answer.how}"
+        answer, _ = self.ask_on(lambda: request, {}, parse=parse)
+        if isinstance(answer, Ended):
+            raise PlanningError(f"the process that plans ended: {answer.how}")
+        if "error" in answer:
+            raise PlanningError(answer["error"])
+        found: T = answer["answer"]
+        return found
 
-    def _start(self) -> WorkerProcess:
+    def reason_of(self, ended: Ended) -> str:
+        """Return the rejection reason of a candidate at which a process ended."""
+        return f"the process that planned it ended: {ended.how}"
+
+    def _started(self) -> WorkerProcess:
         stub = stub_driver.open_file()
         opening = {"profile": asdict(self.profile), **({} if stub is None else {"stub": stub})}
         try:
@@ -154,7 +136,4 @@ def planner_for(profile: DeviceProfile) -> Iterator[PlannerProcess]:
 def end_process() -> None:
     """End the process of these calls. The next call starts another one."""
     while _current:
-        _current.pop().end()
-
-
-atexit.register(end_process)
+        _current.pop().close()

@@ -29,8 +29,7 @@ from cudnnpy._planning.problem_notation import parse
 from cudnnpy.cli import command
 from cudnnpy.cli.tune import dask_cluster
 from cudnnpy.cli.tune.dask_cluster import ClusterError, DaskCluster
-from cudnnpy.cli.tune.distribution import distribute
-from cudnnpy.cli.tune.tune_problem import Job, Result, key_for
+from cudnnpy.cli.tune.tune_problem import Job, Result, distribute, key_for
 from cudnnpy.tuning.store.entry import Entry
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -259,12 +258,6 @@ def test_dask_is_an_extra_that_is_imported_when_it_is_used(monkeypatch: pytest.M
     assert found.stdout.strip() == "False"
     monkeypatch.setitem(sys.modules, "distributed", None)
     assert tells(refusal("tcp://127.0.0.1:1"), "--dask needs dask.distributed ...: pip install ...[cluster]...")
-
-
-def test_options_of_this_machine_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["tune", "problems.txt", "--dask", "tcp://127.0.0.1:1", "--gpus", "0"]) == 2
-    said = "cudnnpy tune: argument --gpus: not allowed with argument --dask "
-    assert capsys.readouterr().err.startswith(said)
 
 
 # The command

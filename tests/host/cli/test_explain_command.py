@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import made_up_entries
@@ -194,7 +194,7 @@ def planned():
     """Two choices for the problem, by the heuristics alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDNNPY_MODELS", "")
-        with PlannerProcess(DeviceProfile.load(profile())) as planner:
+        with closing(PlannerProcess(DeviceProfile.load(profile()))) as planner:
             return planner.plan(TEXT), planner.plan(f"{TEXT} prefer=no_workspace")
 
 

@@ -96,10 +96,8 @@ def test_what_cannot_be_read_is_named(tmp_path):
 @pytest.mark.usefixtures("without_driver")
 class TestAcceptance:
     def test_a_profile_with_its_keys(self, profile_file):
-        with PlannerProcess(DeviceProfile.load(profile_file())):
-            pass
-        with PlannerProcess(DeviceProfile.load(profile_file({**properties(), "newKey": 1}))):  # of a newer cuDNN
-            pass
+        PlannerProcess(DeviceProfile.load(profile_file())).close()
+        PlannerProcess(DeviceProfile.load(profile_file({**properties(), "newKey": 1}))).close()  # of a newer cuDNN
 
     @pytest.mark.parametrize(
         "keys", [["regsPerBlock"], ["maxGridSize", "driverVer"], ["cudaDeviceId", "warpSize", "l2CacheSize"]]
@@ -126,10 +124,8 @@ class TestAcceptance:
             ProfileError, match=says(f"must be {raw.version_text(raw.version())}, which is loaded here; got ")
         ):
             PlannerProcess(DeviceProfile.load(file))
-        with PlannerProcess(
-            DeviceProfile.load(profile_file({**WRAPPED, "cudnn": raw.version(), "profile": properties()}))
-        ):
-            pass
+        ours = profile_file({**WRAPPED, "cudnn": raw.version(), "profile": properties()})
+        PlannerProcess(DeviceProfile.load(ours)).close()
 
 
 OLD = [

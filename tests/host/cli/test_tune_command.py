@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -139,13 +140,7 @@ def test_each_kind_of_gpu_gets_its_own_choices(capsys: pytest.CaptureFixture[str
     assert sorted(re.split(r"  +", line)[1].partition(",")[0] for line in lines) == 3 * ["Stand-in A"] + 3 * [
         "Stand-in B"
     ]
-    assert tune("problems.txt", "--gpus", "1", machine=machine._replace(worker=worker("never"))) == 0
-
-
-def test_only_the_named_gpus_are_used() -> None:
-    machine = Machine(partial(gpus_of, *3 * KINDS[:1]), worker("tune"))
-    assert tune("problems.txt", "--gpus", "2,1", machine=machine) == 0
-    assert {entry.made_with["device"] for entry in stored().values()} <= {"1", "2"}
+    assert tune("problems.txt", machine=machine._replace(worker=worker("never"))) == 0
 
 
 def test_a_problem_that_fails_is_status_1_and_the_others_are_done(capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,6 +183,7 @@ def test_faults_of_a_problem_that_fails_are_stored(
 ) -> None:
     fault = FoundFault("engine 9", "context lost", "CUDA_ERROR", "13.0")
     there = SimpleNamespace(uuid="GPU-0", is_stopped=False, stop=lambda: None, close=lambda: None)
+    there.turn = lambda until: nullcontext(True)
     there.measure = lambda *_, **options: Measurement(None, "ended", faults=() if options["left_out"] else (fault,))
     monkeypatch.setattr(stored_choice, "driver", lambda: "13.0")
     assert tune("problems.txt", machine=ONE_GPU._replace(worker=lambda uuid: there)) == 1
@@ -247,7 +243,6 @@ def test_nothing_is_overwritten_without_force(capsys: pytest.CaptureFixture[str]
         (["text.txt"], "text.txt, line 1, column 1: the file must have one problem a line; got another text: "),
         (["old.toml"], "old.toml, line 1: the file must have one problem a line; got TOML, as earlier versions read: "),
         (["."], "path must be a file of problems; got a folder"),
-        (["problems.txt", "--gpus", "1"], "--gpus must be of GPUs that are here, 0 to 0; got 1"),
         (["problems.txt", "--html", "nowhere/out"], "nowhere/out: there is no folder "),
         (["problems.txt", "--html", "nowhere/page.html"], "nowhere/page.html: there is no folder "),
         (["problems.txt", "--html", "."], ".: is a folder, not a file to write"),
@@ -284,9 +279,6 @@ def test_bad_input_is_one_line_and_status_2(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["x.txt", "--gpus", "a"], "GPUs must be numbers, such as 0 or 0,2; got 'a'"),
-        (["x.txt", "--gpus", "-1"], "--gpus"),
-        (["x.txt", "--gpus", "0,"], "got '0,'"),
         (["x.txt", "--seconds", "0"], "--seconds: the value must be a number greater than 0; got '0'"),
         (["x.txt", "--seconds", "inf"], "got 'inf'"),
         (["x.txt", "--seconds", "nan"], "got 'nan'"),

@@ -18,11 +18,11 @@ from made_up_entries import job
 from process_groups import has_ended
 from stand_in_tuning import gpus_of, worker
 
-from cudnnpy.cli.tune import distribution, tune_problem
-from cudnnpy.cli.tune.distribution import distribute
-from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Place, Result, TuningGpu, tune_on
-from cudnnpy.tuning.measurement import FoundFault, Measurement
+from cudnnpy.cli.tune import tune_problem
+from cudnnpy.cli.tune.tune_problem import Job, LostPlace, Place, Result, TuningGpu, distribute, tune_on
+from cudnnpy.tuning.measurement import Measurement
 from cudnnpy.tuning.measuring.child_process import StartError
+from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
 
 HOW = "set aside after 3 tries: the process that measures ended: "
 AT_START = "the process that measures and plans ended when it started: signal SIGKILL"
@@ -37,8 +37,8 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def local_places(gpus: Sequence[TuningGpu], make: Callable[[str], Any]) -> Iterator[list[Place]]:
     """The places of GPUs whose workers `make` makes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(distribution, "GpuWorker", make)
-        with distribution.local_places(gpus) as places:
+        patch.setattr(tune_problem, "GpuWorker", make)
+        with tune_problem.local_places(gpus) as places:
             yield places
 
 
@@ -100,11 +100,12 @@ def test_a_problem_gets_a_second_try_in_a_new_process(tmp_path: Path, what: str)
     assert before != after == now
 
 
-class StoppableWorker:
+class StoppableWorker(GpuWorker):
     """The worker of a GPU that refuses the problem "first" at once, and any other when it is stopped."""
 
     def __init__(self, uuid: str) -> None:
-        self.uuid, self.is_stopped, self._stopped = uuid, False, threading.Event()
+        super().__init__(uuid)
+        self._stopped = threading.Event()
 
     def measure(self, text: str, *_arguments: object, **_options: object) -> Measurement:
         if text != "first":
@@ -186,43 +187,9 @@ def test_processes_end_when_nobody_asks_for_further_results() -> None:
     assert time.monotonic() - begin < 60.0
 
 
-# One problem, by a worker that is made up
-
-
-class Worker:
-    """A worker that gives these measurements, one after the other."""
-
-    uuid = "GPU-0"
-    is_stopped = False
-
-    def __init__(self, *measurements: Measurement) -> None:
-        self.measurements, self.asked, self.closed = list(measurements), list[dict[str, Any]](), 0
-
-    def measure(self, text: str, seconds: float, **options: Any) -> Measurement:
-        self.asked.append(dict(options["left_out"]))
-        assert options["deadline"] > time.monotonic() + tune_problem.EXTRA_SECONDS
-        return self.measurements.pop(0)
-
-    def close(self) -> None:
-        self.closed += 1
-
-    def stop(self) -> None:
-        self.is_stopped = True
-
-
-def tried(*measurements: Measurement, known: Sequence[FoundFault] = ()) -> tuple[Measurement, Worker]:
-    there = Worker(*measurements)
-    return tune_on(there, job("a", 1.0)._replace(known=tuple(known))), there  # type: ignore[arg-type]
-
-
-def test_a_worker_that_is_stopped_does_not_wait_for_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = Worker()
-
-    @contextmanager
-    def held_by_another(uuid: str, until: float) -> Iterator[bool]:
-        there.is_stopped = True
-        yield False
-
-    monkeypatch.setattr(tune_problem, "gpu_lock", held_by_another)
-    with pytest.raises(StartError, match="stopped"):
-        tune_on(there, job("a", 1.0))  # type: ignore[arg-type]
+def test_a_worker_that_is_stopped_does_not_wait_for_its_turn() -> None:
+    there = GpuWorker("GPU-0")
+    with there.turn(time.monotonic()):
+        threading.Timer(0.1, there.stop).start()
+        with pytest.raises(StartError, match="stopped"):
+            tune_on(there, job("a", 1.0))

@@ -19,8 +19,7 @@ from cudnnpy._planning.choice import Engine
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.tuning.measuring.bench import Bench
 from cudnnpy.tuning.measuring.bench_buffers import FIRST, Fills
-from cudnnpy.tuning.measuring.timing import Timer
-from cudnnpy.tuning.measuring.watch import SILENT
+from cudnnpy.tuning.measuring.timing import SILENT, Timer
 
 
 def asked(*given: Any) -> ConvolutionProblem:
@@ -101,10 +100,9 @@ class Memory:
         self.results, self.scratch, self.kept, self.compared = results, [0], [0], [0]
         self.number = self.kept_number = math.nan
 
-    def keep(self) -> None:
-        self.kept_number = self.number
-
-    def copy_results(self, to: Any) -> None: ...
+    def copy_results(self, to: Any) -> None:
+        if to is self.kept:
+            self.kept_number = self.number
 
     def have_gaps_changed(self) -> bool:
         return False
@@ -131,15 +129,12 @@ class Sketch(Bench):
     def _timed_launches(self, candidate: Candidate) -> Any:
         return [candidate.name]
 
-    def _run_guarded(self, candidate: Candidate, fills: Fills = FIRST, at_end: bool = True) -> float:
+    def _run_guarded(self, candidate: Candidate, fills: Fills = FIRST) -> float:
         name = candidate.name
         self.guarded.append(name)
         self._ran = candidate if fills == FIRST else None
         self.memory.number = self.results[name] if fills == FIRST else self.others.get(name, self.results[name])
         return self.firsts.get(name, self.times.get(name, 1.0))
-
-    def _explained(self, candidate: Candidate, reason: str) -> str:
-        return reason
 
     def run(self, launches: Any, count: int) -> float:
         self.runs.append(launches[0])
@@ -151,10 +146,10 @@ class Sketch(Bench):
             return abs(self.memory.number)
         return abs(self.memory.number - self.memory.kept_number)
 
-    def errors(self, one: int, other: int) -> tuple[float, float] | None:
+    def errors(self, one: int, other: int) -> list[float] | None:
         if self.truth is None:
             return None
-        return abs(self.memory.number - self.truth), abs(self.memory.kept_number - self.truth)
+        return [abs(self.memory.number - self.truth), abs(self.memory.kept_number - self.truth)]
 
     def tuned(self, *candidates: Candidate) -> list[str]:
         """The names of the finalists, where the first candidate is the default choice."""

@@ -16,8 +16,7 @@ from cudnnpy._convolution import specification
 from cudnnpy._convolution.options import ConvolutionOptions
 from cudnnpy._core.layouts import byte_extent
 from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
-from cudnnpy.tuning.measuring.bench_buffers import BenchBuffers
-from cudnnpy.tuning.measuring.guarded_memory import GuardedMemory
+from cudnnpy.tuning.measuring.bench_buffers import BenchBuffers, GuardedMemory
 
 SHAPES = ((1, 8, 4, 4), (4, 8, 3, 3), (1, 4, 2, 2))
 CACHE = 1 << 12
@@ -60,8 +59,6 @@ def test_all_parts_are_disjoint_and_the_copies_outlast_the_cache(gpu: Memory, be
     assert all(address % 256 == 0 for address, _ in parts)
     parts += zip(memory.pointers, sizes, strict=True)
     parts += [(memory.kept[0], sizes[2]), (memory.compared[0], sizes[2]), memory.filler, (memory.workspace(5000), 5000)]
-    parts += [(memory.start, sizes[2])] if memory.start else []
-    assert bool(memory.start) == bool(beta)
     assert all(gpu.holds(*part) for part in parts)
     assert are_disjoint(parts)
 
@@ -87,10 +84,11 @@ def test_operands_are_flush_with_one_end_of_a_mapping_of_their_own(gpu: Memory, 
     sizes = (100, 3 * GRAIN, 5000)
     memory = guarded(sizes, alignment)
     assert len(gpu.mapped) == len(gpu.reserved) == 3
-    for address, size, (start, mapped) in zip(memory.addresses(True), sizes, gpu.mapped.items(), strict=True):
+    for address, size, (start, mapped) in zip(memory.pointers, sizes, gpu.mapped.items(), strict=True):
         assert start <= address
         assert 0 <= start + mapped - (address + size) < alignment
-    assert list(memory.addresses(False)) == list(gpu.mapped)
+    memory.is_at_end = False
+    assert list(memory.pointers) == list(gpu.mapped)
     for (start, mapped), (base, reserved) in zip(gpu.mapped.items(), gpu.reserved.items(), strict=True):
         assert min(start - base, base + reserved - (start + mapped)) >= max(sizes)
     memory.close()
@@ -105,7 +103,8 @@ def test_a_workspace_is_inside_its_mapping_and_aligned_to_16_bytes_alone(sizes: 
         memory = guarded()
         for size in sizes:
             for at_end in (True, False):
-                address = memory.workspace(size, at_end)
+                memory.is_at_end = at_end
+                address = memory.workspace(size)
                 assert bool(address) == bool(size)
                 if size:
                     assert gpu.holds(address, size)

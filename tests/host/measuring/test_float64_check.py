@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,8 +20,9 @@ from cudnnpy._convolution.sizes import output_shape
 from cudnnpy._core.layouts import channels_last_strides
 from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._planning.problem import StridedSlice
-from cudnnpy.tuning.measuring import float64_check
-from cudnnpy.tuning.measuring.float64_check import Float64Checker
+from cudnnpy.tuning.measuring import result_comparison
+from cudnnpy.tuning.measuring.bench_buffers import drawn, image
+from cudnnpy.tuning.measuring.result_comparison import Float64Checker
 
 SMALL = st.integers(1, 3)
 
@@ -95,109 +95,84 @@ def test_single_elements_are_those_of_the_reference(drawn: Any, random: Any) -> 
     assert all(size >= 0 for size in sizes)
 
 
-class Device:
+@pytest.fixture(autouse=True)
+def _memory(cuda_driver: DriverFixture) -> None:
     """Arrays as device memory, by their addresses."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, driver: DriverFixture) -> None:
-        self.kept: list[np.ndarray] = []
-        monkeypatch.setattr(float64_check, "allocate", self.take)
-        monkeypatch.setattr(float64_check, "copy", self.copy)
-        driver(
-            cuMemcpyDtoHAsync=lambda to, at, size, _: ctypes.memmove(to, at, size),
-            cuStreamSynchronize=lambda stream: DONE,
-        )
-        self.fails = False
-
-    def take(self, size: int, device: int, stream: int) -> tuple[int, int, Any]:
-        self.kept.append(np.zeros(size, np.uint8))
-        return self.kept[-1].ctypes.data, size, None
-
-    def copy(self, source: TensorSpec, packed: TensorSpec) -> Any:
-        def launch() -> int:
-            read, written = pair
-            tensor_at(written, packed)[...] = tensor_at(read, source)
-            return 3000 if self.fails else 0
-
-        pair: list[int] = []
-
-        def bind(handle: Any, pointers: tuple[int, ...], workspace: int) -> Any:
-            pair[:] = pointers
-            return launch
-
-        return SimpleNamespace(bind=bind)
-
-
-def tensor_at(address: int, spec: TensorSpec) -> np.ndarray:
-    assert spec.strides is not None
-    count = 1 + sum((n - 1) * s for n, s in zip(spec.shape, spec.strides, strict=True))
-    size = count * np.dtype(spec.dtype).itemsize
-    return tensor_in(np.ctypeslib.as_array((ctypes.c_ubyte * size).from_address(address)), spec)
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch, cuda_driver: DriverFixture) -> Device:
-    return Device(monkeypatch, cuda_driver)
+    cuda_driver(
+        cuMemcpyDtoHAsync=lambda to, at, size, _: ctypes.memmove(to, at, size),
+        cuStreamSynchronize=lambda stream: DONE,
+    )
 
 
 class Case:
-    """A forward convolution in memory, its right result, and an arbiter over it."""
+    """A forward convolution of the random operands of a measurement, and its right result in memory."""
 
-    def __init__(self, last: bool = False, dtype: str = "float32", gaps: int = 0) -> None:
+    def __init__(self, last: bool = False, gaps: int = 0, **first_elements: float) -> None:
         shapes = ((2, 6, 7, 8), (4, 6, 3, 3), (2, 4, 7, 8))
-        specs = [TensorSpec(shape, dtype, channels_last_strides(shape) if last else None) for shape in shapes]
+        specs = [TensorSpec(shape, "float32", channels_last_strides(shape) if last else None) for shape in shapes]
         if gaps:
-            _, c, h, w = shapes[2]
-            specs[2] = TensorSpec(shapes[2], dtype, ((c + gaps) * h * w, h * w, w, 1))
+            for at in (0, 2):
+                _, c, h, w = shapes[at]
+                specs[at] = TensorSpec(shapes[at], "float32", ((c + gaps) * h * w, h * w, w, 1))
         options = ConvolutionOptions(padding=1)
         self.problem = ConvolutionProblem(*specification.make_problem(options, "forward", *specs, beta=1.0))
-        numbers = np.random.default_rng(0)
-        self.memory = [np.zeros(8 << 10, np.uint8) for _ in range(4)]
-        x, w, start, out = (self.of(at) for at in range(4))
-        for tensor in (x, w, start):
-            tensor[...] = numbers.normal(size=tensor.shape)
+        x, w, start = (
+            tensor_in(image(spec, drawn(self.problem, at), 0) if gaps else self.repeated(at), spec)
+            for at, spec in enumerate(self.problem.specs)
+        )
+        self.right = np.zeros(8 << 10, np.uint8)
         given = (tensor.astype(np.float64) for tensor in (x, w))
-        out[...] = reference.Convolution(padding=1).forward(*given, out=start.astype(np.float64), beta=1.0)
+        out = reference.Convolution(padding=1).forward(*given, out=start.astype(np.float64), beta=1.0)
+        tensor_in(self.right, self.problem.specs[2])[...] = out
 
-    def of(self, at: int) -> np.ndarray:
-        return tensor_in(self.memory[at], self.problem.specs[min(at, 2)])
+    def repeated(self, operand: int) -> np.ndarray:
+        numbers: np.ndarray = drawn(self.problem, operand)[: 8 << 10]
+        return numbers.view(np.uint8)
 
-    def errors(self, other: np.ndarray, asked: Any = None) -> tuple[float, float] | None:
-        x, w, start, right = (memory.ctypes.data for memory in self.memory)
-        memory: Any = SimpleNamespace(inputs=(x, w), start=start)
-        return Float64Checker(asked or self.problem, memory, cast(Any, None)).errors(right, other.ctypes.data)
+    def errors(self, other: np.ndarray, asked: Any = None) -> list[float] | None:
+        return Float64Checker(asked or self.problem).errors(self.right.ctypes.data, other.ctypes.data)
 
 
-def test_elements_of_any_part_of_a_large_result_are_compared(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(float64_check, "_CHUNK", 64)
-    monkeypatch.setattr(float64_check, "_CHUNKS", 100)
+@pytest.mark.parametrize(("last", "gaps"), [(False, 0), (True, 0), (False, 3)])
+def test_the_right_result_has_no_error(last: bool, gaps: int) -> None:
+    """In whatever order its operands are in memory."""
+    case = Case(last, gaps)
+    other = case.right.copy()
+    tensor_in(other, case.problem.specs[2])[1, 2, 3, 4] += 9.0
+    for found in (case.errors(other), Float64Checker(case.problem).errors(case.right.ctypes.data)):
+        assert found is not None
+        assert found[0] < 1e-6
+
+
+def test_elements_of_any_part_of_a_large_result_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result_comparison, "_CHUNK", 64)
+    monkeypatch.setattr(result_comparison, "_CHUNKS", 100)
     case = Case()
     for position in ((0, 0, 0, 0), (0, 2, 3, 4), (1, 3, 6, 7)):
-        other = case.memory[3].copy()
+        other = case.right.copy()
         tensor_in(other, case.problem.specs[2])[position] = 9.0
         found = case.errors(other)
         assert found is not None
         assert found[1] > 0.1
 
 
-def test_numbers_that_cannot_be_summed_leave_no_arbiter(device: Device) -> None:
+def test_numbers_that_cannot_be_summed_leave_no_arbiter(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case()
-    position = (1, 3, 3, 4)
-    case.of(2)[position] = np.inf
-    case.of(0)[1, 0, 3, 4], case.of(1)[3, 0, 1, 1] = -np.inf, 1.0
-    other = case.memory[3].copy()
-    tensor_in(other, case.problem.specs[2])[position] = 9.0
-    assert case.errors(other) is None
+
+    def read(problem: ConvolutionProblem, operand: int, box: StridedSlice) -> Any:
+        return np.full(box.shape, -np.inf if operand == 0 else np.inf)
+
+    monkeypatch.setattr(result_comparison, "part", read)
+    assert case.errors(case.right + 1) is None
 
 
-def test_there_is_no_arbiter_for_graphs_small_types_and_copies_that_fail(device: Device) -> None:
+def test_there_is_no_arbiter_for_graphs_and_small_types() -> None:
     case = Case()
 
     class Graph(ConvolutionProblem):
         def float64_elements(self, positions: Any, read: Any) -> Any:
             return None
 
-    assert case.errors(case.memory[3], Graph(*case.problem)) is None
+    assert case.errors(case.right, Graph(*case.problem)) is None
     x, w, y = (spec._replace(dtype="int8") for spec in (case.problem.x, case.problem.w, case.problem.y))
-    assert case.errors(case.memory[3], case.problem._replace(x=x, w=w, y=y)) is None
-    device.fails = True
-    assert case.errors(case.memory[3]) is None
+    assert case.errors(case.right, case.problem._replace(x=x, w=w, y=y)) is None

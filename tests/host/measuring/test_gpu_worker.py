@@ -12,26 +12,20 @@ import pytest
 from made_up_entries import entry
 
 from cudnnpy.tuning.measurement import Measurement
-from cudnnpy.tuning.measuring import gpu_worker
+from cudnnpy.tuning.measuring import child_process
 from cudnnpy.tuning.measuring.child_process import Ended, StartError
-from cudnnpy.tuning.measuring.gpu_worker import GpuWorker, MeasureError
+from cudnnpy.tuning.measuring.gpu_worker import GpuWorker
 
 ENTRY = entry("forward 1x1x8x8 1x1x3x3")
 ROW = {"name": "engine 1", "milliseconds": 1.0}
-BEST = {
-    "entry": ENTRY.plain(),
-    "reason": "",
-    "was_memory_limited": False,
-    "rejected": {},
-    "compiled": {"engine 5": "a plan"},
-}
-CHOSEN = Measurement(ENTRY, compiled={"engine 5": "a plan"})
+CHOSEN = Measurement(ENTRY, compiled={"engine 5": "a\nplan"})
+BEST = CHOSEN.plain()
 CRASH = "exit status 1, CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access"
 Answer = Callable[[Mapping[str, Any], Callable[[Any], object]], Any]
 
 
 def died(name: str, how: str = CRASH, cause: Any = "ended") -> Answer:
-    return lambda request, note: Ended(cause, how, name, {"begin": name, "choice": {"name": name}})
+    return lambda request, note: Ended(cause, how, {"begin": name, "choice": {"name": name}})
 
 
 def done(request: Mapping[str, Any], note: Callable[[Any], object]) -> Any:
@@ -113,7 +107,7 @@ def test_the_next_process_goes_on_without_the_candidate_that_ended_the_last() ->
     ]
     assert there.requests[1]["known"] == [ROW]
     assert there.requests[1]["left_out"] == {"engine 67": f"not measured: access outside ({CRASH})"}
-    assert there.requests[2]["do"] == "try"
+    assert there.requests[2]["do"] == "confirm"
     assert there.requests[2]["choice"] == {"name": "engine 67"}
     assert there.started == 3  # the fault is repeated alone in a fresh process
 
@@ -160,7 +154,7 @@ def test_no_process_is_started_after_the_deadline() -> None:
 def test_a_candidate_that_ends_its_process_though_left_out_is_tried_no_more() -> None:
     there = Processes(died("engine 3"), died("engine 3"), lambda request, note: {"answer": ""})
     assert measured(there).entry is None
-    assert [request["do"] for request in there.requests] == ["measure", "measure", "try"]
+    assert [request["do"] for request in there.requests] == ["measure", "measure", "confirm"]
 
 
 def test_an_end_at_no_candidate_ends_the_search() -> None:
@@ -169,9 +163,9 @@ def test_an_end_at_no_candidate_ends_the_search() -> None:
 
 
 def test_errors_are_those_of_the_problem_or_of_memory() -> None:
-    with pytest.raises(MeasureError, match="no engine"):
+    with pytest.raises(ValueError, match="no engine"):
         measured(Processes(lambda request, note: {"error": "no engine", "kind": "NoAlgorithmError"}))
-    late = {"answer": {"entry": None, "reason": "no more", "was_memory_limited": True, "rejected": {}, "compiled": {}}}
+    late = {"answer": Measurement(None, "no more", True).plain()}
     found = measured(Processes(lambda request, note: late))
     assert found == Measurement(None, "no more", True)
 
@@ -216,7 +210,7 @@ def test_no_problem_ends_more_processes_than_a_limit() -> None:
     there = Processes(*(died(f"engine {number}") for number in range(50)))
     found = measured(there, deadline=time.monotonic() + 60)
     assert found.entry is None
-    assert sum(request["do"] == "measure" for request in there.requests) == gpu_worker._MAX_ENDS
+    assert sum(request["do"] == "measure" for request in there.requests) == child_process._MAX_ENDS + 1
 
 
 def test_a_stored_choice_is_confirmed_in_the_process() -> None:
@@ -230,5 +224,5 @@ def test_a_stored_choice_is_confirmed_in_the_process() -> None:
     for answer, expected in answers:
         there = Processes(answer)
         worker = GpuWorker("GPU-1", start=there)
-        assert worker.confirm("a", ENTRY, 10, time.monotonic() + 9) == expected
-        assert there.requests == [{"do": "confirm", "text": "a", "entry": ENTRY.plain(), "limit": 10}]
+        assert worker.confirm("a", ENTRY.choice, 10, time.monotonic() + 9) == expected
+        assert there.requests == [{"do": "confirm", "text": "a", "choice": ENTRY.choice.plain(), "limit": 10}]

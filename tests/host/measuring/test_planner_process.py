@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import textwrap
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def opened(file):
 
 
 def planned(file):
-    with opened(file) as planner:
+    with closing(opened(file)) as planner:
         return planner.plan(TEXT)
 
 
@@ -68,7 +69,7 @@ def planner(tmp_path_factory):
         patch.setattr(stub_driver, "has_driver", lambda: False)
         patch.setenv("CUDNNPY_MODELS", "")
         made = opened(file)
-    with made:
+    with closing(made):
         yield made
 
 
@@ -94,7 +95,7 @@ def test_a_plan_is_an_entry_that_was_not_measured(planner):
 
 def test_noise_of_cudnn_is_not_seen(profile_file, capfd, in_child):
     in_child('print("Could not load symbol cuGetErrorName", file=sys.stderr);')
-    with opened(profile_file()) as planner:
+    with closing(opened(profile_file())) as planner:
         planner.plan(TEXT)
     assert capfd.readouterr() == ("", "")
 
@@ -124,7 +125,7 @@ def test_a_candidate_that_ends_the_process_costs_only_itself(profile_file, plann
         engines.EngineConfiguration.finalize = crashing
         """
     )
-    with opened(profile_file()) as planner:
+    with closing(opened(profile_file())) as planner:
         entry = planner.plan(TEXT)
         again = planner.plan(TEXT)  # the process that took its place goes on
     assert next(one.name for one in entry.candidates if not one.rejection_reason) == usable[1]
@@ -146,7 +147,7 @@ def test_a_candidate_that_ends_the_process_costs_only_itself(profile_file, plann
 def test_a_problem_that_ends_the_process_costs_only_itself(profile_file, in_child, ending, how):
     condition = "'32x28x28' in str(given[0].request.problem)"
     in_child(CRASH.format(module="selection", name="survey", condition=condition, ending=ending))
-    with opened(profile_file()) as planner:
+    with closing(opened(profile_file())) as planner:
         planner.plan(TEXT)
         with pytest.raises(PlanningError, match=f"^the process that plans ended: {how}$"):
             planner.plan(OTHER)

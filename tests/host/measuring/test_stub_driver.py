@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -92,7 +92,7 @@ def open_files():
 @needs_profiles
 @pytest.mark.usefixtures("without_driver")
 def test_only_the_child_process_loads_it(profile_file, inherited):
-    with PlannerProcess(DeviceProfile.load(profile_file())) as planner:
+    with closing(PlannerProcess(DeviceProfile.load(profile_file()))) as planner:
         ((inode,),) = inherited
         assert f" {inode} " in Path(f"/proc/{planner._process._process.pid}/maps").read_text()
         assert f" {inode} " not in Path("/proc/self/maps").read_text()

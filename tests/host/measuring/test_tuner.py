@@ -23,28 +23,29 @@ from cudnnpy._convolution.options import ConvolutionOptions
 from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.tuning.measurement import Measurement
-from cudnnpy.tuning.measuring import gpu_lock, gpus, tuner
+from cudnnpy.tuning.measuring import gpu_worker, gpus
 from cudnnpy.tuning.measuring.child_process import StartError
-from cudnnpy.tuning.measuring.gpu_worker import MeasureError
-from cudnnpy.tuning.measuring.tuner import Tuner
+from cudnnpy.tuning.measuring.gpu_worker import GpuWorker, Tuner
 
 ENTRY = entry("forward 1x1x8x8 1x1x3x3")
 OPTIONS = PlanningOptions(prefer="autotune", tune_seconds=0.2)
+TOO_LONG = "another call or process measured on the GPU for too long"
 
 
-class Worker:
-    """In place of a GpuWorker: notes what it is asked, and answers or raises what it is given."""
+class Worker(GpuWorker):
+    """A GpuWorker without processes: notes what it is asked, and answers or raises what it is given."""
 
     answer: Any = Measurement(ENTRY)
     asked: list[tuple[Any, ...]]
     ended = 0
 
     def __init__(self, uuid: str) -> None:
-        self.uuid = uuid
+        super().__init__(uuid)
         Worker.asked = []
         Worker.ended = 0
 
-    def measure(self, text: str, seconds: float, *, limit: int, left_out: Any, deadline: float) -> Measurement:
+    def measure(self, text: str, seconds: float, **options: Any) -> Measurement:
+        limit, left_out, deadline = (options[name] for name in ("limit", "left_out", "deadline"))
         Worker.asked.append((text, seconds, limit, left_out, deadline - time.monotonic()))
         if isinstance(Worker.answer, Exception):
             raise Worker.answer
@@ -64,10 +65,10 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
     there = SimpleNamespace(is_idle=True, why="", lock=tmp_path / "GPU-1.lock")
     monkeypatch.setattr(gpus, "uuid_of", lambda device: "GPU-1")
     monkeypatch.setattr(gpus, "why_not_measured", lambda device: there.why)
-    monkeypatch.setattr(gpu_lock, "_path", lambda uuid: tmp_path / f"{uuid}.lock")
-    monkeypatch.setattr(tuner, "is_stream_idle", lambda stream: there.is_idle)
-    monkeypatch.setattr(tuner, "on_device", lambda device: threading.Lock())
-    monkeypatch.setattr(tuner, "GpuWorker", Worker)
+    monkeypatch.setattr(gpu_worker, "_path", lambda uuid: tmp_path / f"{uuid}.lock")
+    monkeypatch.setattr(gpu_worker, "is_stream_idle", lambda stream: there.is_idle)
+    monkeypatch.setattr(gpu_worker, "on_device", lambda device: threading.Lock())
+    monkeypatch.setattr(gpu_worker, "GpuWorker", Worker)
     monkeypatch.setattr(Worker, "answer", Measurement(ENTRY))
     return there
 
@@ -90,7 +91,7 @@ def test_a_problem_is_measured_as_its_text_within_the_deadline() -> None:
     assert 2.0 < left <= 2.4
 
 
-@pytest.mark.parametrize("error", [MeasureError("no engine"), StartError("no memory for a context")])
+@pytest.mark.parametrize("error", [ValueError("no engine"), StartError("no memory for a context")])
 def test_what_cannot_be_measured_gives_a_reason(error: Exception) -> None:
     Worker.answer = error
     if isinstance(error, StartError):
@@ -105,7 +106,7 @@ def test_a_gpu_that_no_second_process_may_use_is_left_alone(gpu: SimpleNamespace
     with pytest.warns(RuntimeWarning, match="CUDA MPS runs"):
         assert measured() == Measurement(None, "CUDA MPS runs")
     assert measured().reason == "CUDA MPS runs"  # it warns once: a second warning is an error in the tests
-    assert tuner._by_uuid == {}
+    assert gpu_worker._by_uuid == {}
 
 
 def test_the_stream_is_waited_for_and_not_for_ever(gpu: SimpleNamespace) -> None:
@@ -117,15 +118,16 @@ def test_the_stream_is_waited_for_and_not_for_ever(gpu: SimpleNamespace) -> None
 
 def test_another_thread_that_measures_is_waited_for_and_not_for_ever() -> None:
     assert measured().entry == ENTRY
-    with tuner._by_uuid["GPU-1"].turn:
-        assert measured() == Measurement(None, "other work on the GPU did not end in time")
+    with gpu_worker.worker_of("GPU-1").turn(time.monotonic()) as has_turn:
+        assert has_turn
+        assert measured() == Measurement(None, TOO_LONG)
     assert measured().entry == ENTRY
 
 
 def test_processes_of_a_user_take_turns(gpu: SimpleNamespace) -> None:
     with open(gpu.lock, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert measured() == Measurement(None, "another process measured on the GPU for too long")
+        assert measured() == Measurement(None, TOO_LONG)
     assert measured().entry == ENTRY
     assert Worker.asked[0][0].startswith("forward")
 
@@ -143,7 +145,7 @@ def test_a_lock_ends_with_the_process_that_holds_it(tmp_path: Path, gpu: SimpleN
 
 
 def test_without_a_file_to_lock_it_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(gpu_lock, "_path", lambda uuid: tmp_path / "missing" / "lock")
+    monkeypatch.setattr(gpu_worker, "_path", lambda uuid: tmp_path / "missing" / "lock")
     assert measured().entry == ENTRY
 
 
@@ -157,7 +159,7 @@ def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path, gpu: Simple
 def test_a_line_says_how_to_tune_ahead_after_some_seconds(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tuner, "_SAY_SECONDS", 1e-9)
+    monkeypatch.setattr(gpu_worker, "_SAY_SECONDS", 1e-9)
     with caplog.at_level(logging.WARNING, "cudnnpy"):
         measured()
         measured()
@@ -168,7 +170,7 @@ def test_memory_that_is_short_ends_idle_processes() -> None:
     measured()
     workspace.ask_for_memory()
     assert Worker.ended == 1
-    with tuner._by_uuid["GPU-1"].turn:
+    with gpu_worker.worker_of("GPU-1").turn(time.monotonic()):
         workspace.ask_for_memory()
     assert Worker.ended == 1
 
@@ -179,17 +181,11 @@ def test_a_forked_process_starts_its_own() -> None:
     if not pid:
         status = 1
         try:
-            status = int(bool(tuner._by_uuid) or measured().entry != ENTRY)
+            status = int(bool(gpu_worker._by_uuid) or measured().entry != ENTRY)
         finally:
             os._exit(status)
     assert os.waitpid(pid, 0)[1] == 0
-    assert "GPU-1" in tuner._by_uuid
-
-
-def test_measuring_in_the_caller_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDNNPY_MEASURE_IN", "caller")
-    with pytest.raises(ValueError, match="CUDNNPY_MEASURE_IN must be unset; got 'caller'"):
-        measured()
+    assert "GPU-1" in gpu_worker._by_uuid
 
 
 def test_a_stored_choice_is_confirmed_in_the_process() -> None:
@@ -200,4 +196,4 @@ def test_a_stored_choice_is_confirmed_in_the_process() -> None:
         TensorSpec((1, 1, 1, 1), "float32"),
         device=0,
     )
-    assert Tuner(0).confirm(ConvolutionProblem(*made), OPTIONS, ENTRY, 10) == "wrong"
+    assert Tuner(0).confirm(ConvolutionProblem(*made), OPTIONS, ENTRY.choice, 10) == "wrong"

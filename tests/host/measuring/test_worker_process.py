@@ -15,8 +15,8 @@ import pytest
 
 from cudnnpy import __version__
 from cudnnpy.tuning.measuring import child_process, gpus
+from cudnnpy.tuning.measuring.child import Service
 from cudnnpy.tuning.measuring.child_process import Ended, StartError, WorkerProcess
-from cudnnpy.tuning.measuring.service import Service
 
 # Answers the opening, and then does with each request what it says.
 SCRIPT = f"""

@@ -18,7 +18,7 @@ from cudnnpy import Engine, Plan, candidates_table, raw
 from cudnnpy._arrays import workspace
 from cudnnpy._planning import known_issues, problem_notation, selection
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.choice import GpuKind
+from cudnnpy._planning.choice import Choice, GpuKind
 from cudnnpy._planning.chooser import chooser_of
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
@@ -79,8 +79,8 @@ class Child:
         self.asked.append((str(getattr(problem, "name", "")), options.tune_seconds, limit, dict(left_out)))
         return self.measurement
 
-    def confirm(self, problem: Problem, options: PlanningOptions, entry: Entry, limit: int) -> str | None:
-        self.confirmed.append((entry.choice.name, limit))
+    def confirm(self, problem: Problem, options: PlanningOptions, choice: Choice, limit: int) -> str | None:
+        self.confirmed.append((choice.name, limit))
         return self.said
 
 
