@@ -37,8 +37,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args
 from cudnnpy import raw
 from cudnnpy._arrays.array_libraries import read
 from cudnnpy._arrays.copies import to_numpy
-from cudnnpy._arrays.device_array import current_device
-from cudnnpy._arrays.driver_errors import synchronize
+from cudnnpy._arrays.device_array import current_device, synchronize
 from cudnnpy._checks.option_values import check_flag, check_integer, check_number, check_option, error_repr
 from cudnnpy._checks.preferences import PreferenceOptions
 from cudnnpy._checks.suggestions import with_suggestions

@@ -412,8 +412,8 @@ def test_times_on_a_gpu_are_written_and_compared(problems, tmp_path, monkeypatch
             "--slowdown: the value must be a number greater than 0",
         ),
         (["--device", "h200", "-o", "-"], "'-' is not the name of a file to write"),
-        (["--device", "h200", "--compare", "no.jsonl"], "no.jsonl: No such file or directory"),
-        (["--device", "h200", "--compare", "PROBLEMS.txt"], "path must be an export of a store"),
+        (["--device", "h200", "--compare", "no.jsonl"], "no.jsonl: no such store"),
+        (["--device", "h200", "--compare", "PROBLEMS.txt"], "path must be a store or an export; got "),
     ],
 )
 def test_arguments_that_do_not_fit_are_one_line(problems, tmp_path, monkeypatch, capsys, options, message):

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from stored import entry, fault, key
 
 from cudnnpy.store import Store
-from cudnnpy.tuning.measuring.gpu_lock import gpu_lock
+from cudnnpy.tuning.measuring.gpu_worker import gpu_lock
 from cudnnpy.tuning.store import line_file
 
 COUNT = 20
