@@ -1,5 +1,5 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:71e19c917ba2a6d72b9f39533e1040e3a8aa1d8a128683d2af6cae44207f84e1
+# seal: sha256:c1fa6282b5fed6c10430f4b2ccf67d0c0cfad38c236fba736b2f2a093b7a0f03
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors
