@@ -38,17 +38,18 @@ from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.reference.graph import _steps
 
 untyped: Any = cudnnpy
-FIRST_WITH_MASKS = attention_layer._MASKS
+FIRST_RELEASES = {name: getattr(attention_layer, name) for name in ("_MASKS", "_DROPOUT", "_RAGGED")}
 H, BF = "float16", "bfloat16"
 Q, K = (2, 4, 32, 16), (2, 2, 48, 16)
 PACKED = {"q": Q, "k": K, "v": K}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _masks() -> Iterator[None]:
-    """Graphs are made with every release; which one has engines for masks is a test of its own."""
+def _every_release() -> Iterator[None]:
+    """Graphs are made with every release; which one has engines for them is a test of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention_layer, "_MASKS", 0)
+        for name in FIRST_RELEASES:
+            patch.setattr(attention_layer, name, 0)
         yield
 
 
@@ -748,9 +749,14 @@ def test_gradients_that_do_not_fit(stand_in: StandInDevice) -> None:
     assert not stand_in.launches
 
 
+def load_release(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
+    for name, first in FIRST_RELEASES.items():
+        monkeypatch.setattr(attention_layer, name, first)
+    monkeypatch.setattr(cudnnpy.raw, "version", lambda: version)
+
+
 def test_masks_and_a_bias_need_a_release_that_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_layer, "_MASKS", FIRST_WITH_MASKS)
-    monkeypatch.setattr(cudnnpy.raw, "version", lambda: 90000)
+    load_release(monkeypatch, 90000)
     given_ = {name: TensorSpec(shape, H) for name, shape in PACKED.items()}
     text = "masks and a bias of Attention need cuDNN 9.10.0 or later; the loaded release is 9.0.0"
     bias = TensorSpec((1, 1, 32, 48), H)
@@ -761,14 +767,14 @@ def test_masks_and_a_bias_need_a_release_that_has_them(monkeypatch: pytest.Monke
 
 
 def test_a_dropout_needs_a_release_whose_heuristics_propose_engines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cudnnpy.raw, "version", lambda: 91300)
+    load_release(monkeypatch, 91300)
     text = "dropouts of Attention need cuDNN 9.14.0 or later; the loaded release is 9.13.0"
     with pytest.raises(FunctionNotAvailableError, match=f"^{text}$"):
         plan("backward", {"dropout": 0.1}, **NUMBERS)
 
 
 def test_packed_sequences_need_a_release_that_needs_no_workspace_of_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cudnnpy.raw, "version", lambda: 91700)
+    load_release(monkeypatch, 91700)
     text = "packed sequences of Attention need cuDNN 9.18.0 or later; the loaded release is 9.17.0"
     with pytest.raises(FunctionNotAvailableError, match=f"^{text}$"):
         plan("forward", {}, **SEQUENCES)
