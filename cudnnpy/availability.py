@@ -1,4 +1,4 @@
-"""Whether cuDNN can be used here, and why not: `is_available`, `why_unavailable`, and the report of `cudnnpy info`."""
+"""Whether cuDNN can be used here, and why not; and the report of `cudnnpy info`: GPUs, loaded files, and their wheels."""
 
 from __future__ import annotations
 

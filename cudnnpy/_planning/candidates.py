@@ -1,4 +1,4 @@
-"""Candidates for a problem: every engine configuration of each of its lowerings, with rejection reason and measured time."""
+"""Candidates for a problem: every engine configuration of each of its lowerings, and which of them the options reject."""
 
 from __future__ import annotations
 

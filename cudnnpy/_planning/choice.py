@@ -1,4 +1,4 @@
-"""Choice: the record of one way to run a problem, which planner, store, measuring process, reports and texts share.
+"""Choice: the record of one way to run a problem, which all rooms share; and the text of a plan, a line with its digest.
 
 A serialized plan is a line of JSON: a choice with its problem in the notation, and the cuDNN and GPU that it was made for.
 

@@ -1,4 +1,4 @@
-"""Plan: a chosen candidate that runs on raw addresses, and that other processes can load as text."""
+"""Plan: a chosen candidate that runs on raw addresses, and that other processes can load from its text (choice.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choose a candidate by the preference and the options (`plan_for`), plan it, and explain rejections."""
+"""Choose a candidate by the preference and the options (`plan_for`), and plan it; the error if none can be used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reject NULL where C follows the pointer, a wrong number of arguments, and an enumerator of another enum."""
+"""Reject NULL where C follows the pointer, a second destruction, another number of arguments, and other enums."""
 
 from __future__ import annotations
 

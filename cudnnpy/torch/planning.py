@@ -1,4 +1,4 @@
-"""The plans of a new call signature, or the reason why it falls back to PyTorch's own kernel."""
+"""The plans of a new call signature and what adds the bias, or the reason why it falls back to PyTorch's own kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Candidates with kernels that access what is not theirs, or leave undone what is.
+"""Candidates with kernels that access what is not theirs, or leave undone what is (endless ones: faulty_worker.py).
 
     python tests/gpu/faulty_kernels.py read_after
 

@@ -1,4 +1,4 @@
-"""The measuring process with candidates that crash, hang or read outside their operands: a program for WorkerProcess.
+"""The measuring process with candidates that crash, run for 20 s or read outside their operands, and their kernels.
 
 Its first argument names the faults. Each is a candidate that comes after the first one that can be used. Endless work ends
 itself after 20 s, so that no GPU stays busy for ever.

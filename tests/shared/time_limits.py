@@ -1,4 +1,4 @@
-"""A limit of time for each test, as hooks of pytest: no test waits for ever.
+"""A limit of time for each test, by its folder, as hooks of pytest: no test waits for ever.
 
 A test that takes longer fails with the place where its main thread is. If it waits in C, where Python handles no signal, the
 process ends instead, and prints where each thread is; likewise if threads keep it from ending after the last test. A fixture's

@@ -1,4 +1,4 @@
-"""Clocks and statistics: the host's clock, the GPU's events, and repetitions in which contenders take turns."""
+"""Clocks and statistics: contenders in turns, by host and GPU, on tensors in rotation, so that none is in the L2 cache."""
 
 from __future__ import annotations
 
