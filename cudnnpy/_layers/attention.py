@@ -226,7 +226,7 @@ def check_packing(given: Mapping[str, object], longest: Longest) -> None:
     named = {name: n for name, n in zip(("max_length_q", "max_length_kv"), longest, strict=True) if n is not None}
     if not any(name in given for name in PACKING):
         for name, n in named.items():
-            raise ValueError(f"{name} must be None without offsets_q and offsets_kv; got {n}")
+            raise ValueError(f"{name} must be None without offsets_q and offsets_kv; got {error_repr(n)}")
         return
     for name in (*PACKING, "lengths_q", "lengths_kv", "max_length_q", "max_length_kv"):
         if name not in given and name not in named:

@@ -522,12 +522,13 @@ def paged_cache_load(options: Options, given: Given, specs: Specs) -> Made:
     spec, width = specs["y"], given["container"].shape[3]
     strides = strides_of(spec)
     is_transposed = spec.shape[3] != width or (spec.shape[2] == width and strides[2] < strides[3])
-    y = _paged(given["container"], given["page_table"], spec.shape[3 if is_transposed else 2])
+    y = paged(given["container"], given["page_table"], spec.shape[3 if is_transposed else 2])
     y = np.where(np.arange(y.shape[2])[:, None] < given["sequence"].reshape(-1, 1, 1, 1), y, 0.0)
     return {"y": y.transpose(0, 1, 3, 2) if is_transposed else y}
 
 
-def _paged(container: Array, table: Array, length: int) -> Array:
+def paged(container: Array, table: Array, length: int) -> Array:
+    """Return the keys (B, H, length, D) of pages (pages, H, page, D) that a table names."""
     places, page = np.arange(length), container.shape[2]
     pages = table[:, 0, places // page, 0]
     if pages.size and not 0 <= pages.min() <= pages.max() < len(container):
@@ -716,9 +717,9 @@ def _scores(given: Given, specs: Specs) -> tuple[Float64, Float64, Float64, Floa
     """Return q, k, v with the heads of q, the scores with -infinity outside the sequences, and which rows are inside."""
     q, k, v = (given[name] * given.get(f"descale_{name}", 1.0) for name in "qkv")
     if "page_table_k" in given:
-        k = _paged(k, given["page_table_k"], given["page_table_k"].shape[2] * k.shape[2])
+        k = paged(k, given["page_table_k"], given["page_table_k"].shape[2] * k.shape[2])
     if "page_table_v" in given:
-        v = _paged(v, given["page_table_v"], given["page_table_v"].shape[2] * v.shape[2])
+        v = paged(v, given["page_table_v"], given["page_table_v"].shape[2] * v.shape[2])
     length = min(k.shape[2], v.shape[2])
     k, v = (repeated(one[:, :, :length], q.shape[:2]) for one in (k, v))
     scores = q @ k.transpose(0, 1, 3, 2) * given.get("scale", 1.0)
