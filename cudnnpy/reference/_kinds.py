@@ -531,10 +531,15 @@ def paged(container: Array, table: Array, length: int) -> Array:
     """Return the keys (B, H, length, D) of pages (pages, H, page, D) that a table names."""
     places, page = np.arange(length), container.shape[2]
     pages = table[:, 0, places // page, 0]
-    if pages.size and not 0 <= pages.min() <= pages.max() < len(container):
-        found = f"{pages.min()} to {pages.max()}"
-        raise ValueError(f"page_table must have pages of the {len(container)} there are for the reference; got {found}")
+    _check_indices("page_table must have pages", pages, len(container))
     return container[pages, :, places % page].transpose(0, 2, 1, 3)
+
+
+def _check_indices(expected: str, given: Array, count: int) -> None:
+    """Raise ValueError for an index that is not below a count. `expected` is the beginning of the error."""
+    if given.size and not 0 <= given.min() <= given.max() < count:
+        found = f"{given.min()} to {given.max()}"
+        raise ValueError(f"{expected} of the {count} there are for the reference; got {found}")
 
 
 # Blocks with scales
@@ -812,6 +817,7 @@ def grouped(gradient: Float64, shape: Shape) -> Float64:
 
 def _groups(offsets: Array, experts: int, rows: int) -> Iterator[tuple[int, slice]]:
     """Yield each expert with its rows; the offsets of several batches, (batches * E, 1, 1), come one after another."""
+    _check_indices("first_token_offset must have ends of rows", offsets, rows + 1)
     bounds = [*offsets.ravel().tolist(), rows]
     for number in range(len(bounds) - 1):
         yield number % experts, slice(bounds[number], bounds[number + 1])
@@ -825,15 +831,19 @@ def moe_grouped_matmul(options: Options, given: Given, specs: Specs) -> Made:
     output. gather and scatter are not confirmed on a GPU.
     """
     token, weight, mode = given["token"][0], given["weight"], options.get("mode", 0)
-    index = given["token_index"].ravel() if "token_index" in given else None
-    rows = token[index] if mode == raw.CUDNN_MOE_GROUPED_MATMUL_MODE_GATHER else token
+    index, rows = given.get("token_index", np.zeros(0, np.int64)).ravel(), token
+    if mode == raw.CUDNN_MOE_GROUPED_MATMUL_MODE_GATHER:
+        _check_indices("token_index must have rows", index, len(token))
+        rows = token[index]
     product = np.zeros((rows.shape[0], weight.shape[2]))
     for expert, part in _groups(given["first_token_offset"], weight.shape[0], rows.shape[0]):
         product[part] = rows[part] @ weight[expert]
     if mode != raw.CUDNN_MOE_GROUPED_MATMUL_MODE_SCATTER:
         return {"output": product[None]}
     output = np.zeros(specs["output"].shape)
-    output[0, index * options.get("top_k", 1) + given["token_ks"].ravel()] = product
+    places = index * options.get("top_k", 1) + given["token_ks"].ravel()
+    _check_indices("token_index * top_k + token_ks must have rows", places, output.shape[1])
+    output[0, places] = product
     return {"output": output}
 
 
