@@ -78,30 +78,27 @@ class Attention(NumpyOperation, device.Attention):
         given = {name: _arrays.check_array(name, arrays[name], device.DTYPES) for name in "qkv"}
         for name in "kv":
             _arrays.check_same_dtype(name, given[name], "q", given["q"])
-        if arrays["bias"] is not None:
-            given["bias"] = _arrays.check_array("bias", arrays["bias"], (given["q"].dtype.name, "float32"))
-        if arrays["page_table"] is not None:
-            given["page_table"] = _arrays.check_array("page_table", arrays["page_table"], ("int32",))
+        dtypes = {
+            **dict.fromkeys(("bias", "mask"), (given["q"].dtype.name, "float32")),
+            **dict.fromkeys(("lengths_q", "lengths_kv", "page_table"), ("int32",)),
+            **dict.fromkeys(device.PACKING, ("int32", "int64")),
+        }
+        for name, allowed in dtypes.items():
+            if arrays[name] is not None:
+                given[name] = _arrays.check_array(name, arrays[name], allowed)
         check_lengths_of_pages(arrays)
         check_packing(arrays, longest)
         check_dropout(self.dropout, arrays, ("mask",))
-        for name in device.PACKING:
-            if arrays[name] is not None:
-                given[name] = _arrays.check_array(name, arrays[name], ("int32", "int64"))
         sizes = sizes_of(self.layout, {name: array.shape for name, array in given.items()}, longest)
-        for name in ("lengths_q", "lengths_kv"):
-            if arrays[name] is not None:
-                given[name] = _arrays.check_array(name, arrays[name], ("int32",))
-                if given[name].shape != (sizes.batch,):
-                    raise ValueError(f"{name} must have shape {(sizes.batch,)}; got shape {given[name].shape}")
-        for name in device.PACKING:
-            if name in given and given[name].shape != (sizes.batch + 1,):
-                raise ValueError(f"{name} must have shape {(sizes.batch + 1,)}; got shape {given[name].shape}")
+        shapes: dict[str, Shape] = {
+            **dict.fromkeys(("lengths_q", "lengths_kv"), (sizes.batch,)),
+            **dict.fromkeys(device.PACKING, (sizes.batch + 1,)),
+            "mask": sizes.scores,
+        }
+        for name, shape in shapes.items():
+            if name in given and given[name].shape != shape:
+                raise ValueError(f"{name} must have shape {shape}; got shape {given[name].shape}")
         check_values(sizes, {name: given[name].ravel().tolist() for name in device.READ_VALUES if name in given})
-        if arrays["mask"] is not None:
-            given["mask"] = _arrays.check_array("mask", arrays["mask"], (given["q"].dtype.name, "float32"))
-            if given["mask"].shape != sizes.scores:
-                raise ValueError(f"mask must have shape {sizes.scores}; got shape {given['mask'].shape}")
         return sizes, given
 
     def _made(self, name: str, sizes: Sizes, given: dict[str, Array]) -> tuple[Shape, str]:
