@@ -83,14 +83,8 @@ _NAMES = {  # of the arguments of an operation, with the last of its results or 
     for (operation, results), optional in zip(_RESULTS.items(), (_PAGED, _OPTIONAL), strict=True)
     for has_last in (False, True)
 }
-_LIKE = {
-    "out": "q",
-    "dout": "q",
-    "dq": "q",
-    "dk": "k",
-    "dv": "v",
-    "dbias": "bias",
-}  # whose stride order new arrays have
+# whose stride order new arrays have
+_LIKE = {"out": "q", "dout": "q", "dq": "q", "dk": "k", "dv": "v", "dbias": "bias"}
 _INT32: dict[str, Any] = {"dtype": "int32", "compute_dtype": "int32"}
 
 
@@ -156,12 +150,8 @@ def sizes_of(layout: AttentionLayout, shapes: Mapping[str, Sequence[int]], longe
 
     `longest` are the lengths of the longest packed sequences. Raises ValueError for shapes that do not fit together.
     """
-    given, bias, table = (
-        {name: tuple(map(int, shapes[name])) for name in "qkv"},
-        shapes.get("bias"),
-        shapes.get("page_table"),
-    )
-    offsets = shapes.get("offsets_q")
+    given = {name: tuple(map(int, shapes[name])) for name in "qkv"}
+    bias, table, offsets = (shapes.get(name) for name in ("bias", "page_table", "offsets_q"))
     axes = layout if offsets is None else ("tokens", "heads", "head size")
     for name, shape in given.items():
         if len(shape) != len(axes):
@@ -226,7 +216,7 @@ def check_packing(given: Mapping[str, object], longest: Longest) -> None:
     named = {name: n for name, n in zip(("max_length_q", "max_length_kv"), longest, strict=True) if n is not None}
     if not any(name in given for name in PACKING):
         for name, n in named.items():
-            raise ValueError(f"{name} must be None without offsets_q and offsets_kv; got {n}")
+            raise ValueError(f"{name} must be None without offsets_q and offsets_kv; got {error_repr(n)}")
         return
     for name in (*PACKING, "lengths_q", "lengths_kv", "max_length_q", "max_length_kv"):
         if name not in given and name not in named:
@@ -713,18 +703,14 @@ class Attention(PreferenceOptions, ArrayOperation):
         tensors = {name: self._checked(call, name, sizes.shapes[name], q.dtype) for name in "qkv"}
         if bias is not None:
             tensors["bias"] = check_input(call, "bias", range(4, 5), (q.dtype, "float32"), empty=True)
-        for name in ("lengths_q", "lengths_kv"):
-            if name in call.specs:
-                tensors[name] = packed_like(call, name, (sizes.batch,), "int32")
-        for name in ("seed", "offset"):
-            if name in call.specs:
-                tensors[name] = packed_like(call, name, (1,), "int64")
-        for name in PACKING:
-            if name in call.specs:
-                tensors[name] = packed_like(call, name, (sizes.batch + 1,), "int32", "int64")
-        if "page_table" in call.specs:
-            table = call.specs["page_table"].shape
-            tensors["page_table"] = packed_like(call, "page_table", table, "int32")
+        numbers: dict[str, tuple[Any, ...]] = {
+            **dict.fromkeys(("lengths_q", "lengths_kv"), ((sizes.batch,), "int32")),
+            **dict.fromkeys(("seed", "offset"), ((1,), "int64")),
+            **dict.fromkeys(PACKING, ((sizes.batch + 1,), "int32", "int64")),
+            "page_table": (shapes.get("page_table"), "int32"),
+        }
+        given = {name: wanted for name, wanted in numbers.items() if name in call.specs}
+        tensors |= {name: packed_like(call, name, shape, *dtypes) for name, (shape, *dtypes) in given.items()}
         return sizes, tensors
 
     def _checked(self, call: Call, name: str, shape: tuple[int, ...], dtype: str) -> TensorSpec:

@@ -8,6 +8,7 @@ from enum import EnumMeta, IntEnum
 from typing import Any, cast
 
 from cudnnpy import raw
+from cudnnpy._checks.option_values import error_repr
 from cudnnpy._core.layouts import TensorSpec, check_distinct, strides_of
 from cudnnpy._core.untrusted_json import spec_of
 from cudnnpy.graph.kinds import GRAPH_OPTIONS, KINDS, NUMBER, Kind, Option
@@ -134,7 +135,7 @@ def _other(name: str, given: Any) -> Any:
         return tuple(given)
     if name == "reordering" and given in short_names(raw.cudnnBackendTensorReordering_t):
         return given
-    raise ValueError(f"{name} must be a property of a tensor; got {str(given)[:60]}")
+    raise ValueError(f"{name} must be a property of a tensor; got {error_repr(given)}")
 
 
 class _Reader:
@@ -174,7 +175,7 @@ class _Reader:
     def _taken(self, kind: Kind, name: str, given: Any) -> Uids:
         uids = given if "*" in kind.operands[name] else [given]
         if not isinstance(uids, list) or not all(type(uid) is int and uid in self.tensors for uid in uids):
-            raise ValueError(f"{name} must be a tensor of the graph; got {str(given)[:60]}")
+            raise ValueError(f"{name} must be a tensor of the graph; got {error_repr(given)}")
         if any(self.tensors[uid].is_virtual and uid not in self._made for uid in uids):
             raise ValueError(f"{name} must be in memory, or the result of an operation before; got another")
         return tuple(uids) if isinstance(given, list) else given
@@ -182,7 +183,7 @@ class _Reader:
     def _result(self, name: str, given: Any) -> int:
         is_new = type(given) is int and given in self.tensors and given not in self._made
         if not is_new or self.tensors[given].number is not None:
-            raise ValueError(f"{name} must be a tensor that no operation made before; got {str(given)[:60]}")
+            raise ValueError(f"{name} must be a tensor that no operation made before; got {error_repr(given)}")
         return int(given)
 
 
@@ -200,7 +201,7 @@ def _option(name: str, option: Option, given: Any) -> Any:
     if isinstance(given, list):
         given = [tuple(one) if isinstance(one, list) else one for one in given]
     if isinstance(option.type, EnumMeta) and not isinstance(given, str):
-        raise ValueError(f"{name} must be a name; got {str(given)[:60]}")
+        raise ValueError(f"{name} must be a name; got {error_repr(given)}")
     try:
         return option.checked(name, given)
     except (TypeError, ValueError) as error:

@@ -301,7 +301,7 @@ def _resample(options: Mapping[str, Any], given: Mapping[str, TensorSpec], dtype
     if min(spatial, default=0) < 1:
         raise ValueError(f"window must fit into x with padding, {x.shape}; got {window!r}")
     y = _like((*x.shape[:2], *spatial), x, dtype)
-    return {"y": y, "index": y._replace(dtype="int8")}
+    return {"y": y} | ({"index": y._replace(dtype="int8")} if options["mode"] == raw.CUDNN_RESAMPLE_MAXPOOL else {})
 
 
 def as_fraction(value: Any) -> Fraction:
@@ -314,6 +314,11 @@ def _resample_backward(options: Mapping[str, Any], given: Operands, dtype: Eleme
     forward = _resample(options, {"x": TensorSpec(shape, dtype)}, dtype)["y"]
     if forward.shape != dy.shape:
         raise ValueError(f"dy must have shape {forward.shape} for a dx of shape {shape}; got shape {dy.shape}")
+    _check_equal("dy", given, "y", "index")
+    if "x" in given:
+        _check_shape("x", given["x"], shape)
+    elif options["mode"] == raw.CUDNN_RESAMPLE_MAXPOOL and "index" not in given:
+        raise TypeError("x or index must be a node for maxpool; got none")
     return {"dx": _like(shape, dy, dtype)}
 
 
@@ -433,7 +438,7 @@ def _bn_finalize(options: Mapping[str, Any], given: Operands, dtype: ElementName
     if "prev_running_mean" not in given and options["mode"] == raw.CUDNN_BN_FINALIZE_STATISTICS_INFERENCE:
         raise TypeError("prev_running_mean must be a node for inference; got none")
     names = ["eq_scale", "eq_bias", "saved_mean", "saved_inv_std"]
-    if "prev_running_mean" in given:
+    if {"prev_running_mean", "exp_average_factor"} <= given.keys():
         names += ["updated_running_mean", "updated_running_var"]
     return dict.fromkeys(names, _like(given["y_sum"].shape, given["y_sum"], dtype))
 
@@ -505,7 +510,7 @@ def _slice(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> A
 def _rope(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
     operand, result = ("x", "y") if "x" in given else ("dy", "dx")
     spec = given[operand]
-    width = options.get("rope_dim", spec.shape[-1])
+    width = options.get("rope_dim") or spec.shape[-1]
     if len(spec.shape) != 4 or width > spec.shape[-1] or width % 2:
         raise ValueError(
             f"{operand} must have shape (B, H, S, D), where D is an even rope_dim or more; got {spec.shape}"
@@ -516,8 +521,8 @@ def _rope(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> An
 
 def _paged_cache_load(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
     container, table, lengths = (given[name] for name in ("container", "page_table", "sequence"))
-    if not len(container.shape) == len(table.shape) == len(lengths.shape) == 4:
-        raise ValueError("container, page_table and sequence must have 4 axes; got others")
+    if not len(container.shape) == len(table.shape) == 4:
+        raise ValueError(f"container and page_table must have 4 axes; got shapes {container.shape} and {table.shape}")
     batch, _, pages, _ = table.shape
     _check_shape("sequence", lengths, (batch, 1, 1, 1))
     _check_shape("page_table", table, (batch, 1, pages, 1))
@@ -531,7 +536,9 @@ def _paged_cache_load(options: Mapping[str, Any], given: Operands, dtype: Elemen
 
 
 def _block_scale_quantize(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
-    x, (block,) = given["x"], options["block_size"]
+    x, (block, *others) = given["x"], options["block_size"]
+    if others:
+        raise ValueError(f"block_size must be one integer; got {options['block_size']}")
     scale = (*x.shape[:-1], -(-x.shape[-1] // block))
     return {"y": _like(x.shape, x, "float8_e4m3fn"), "scale": _packed(scale, "float8_e8m0fnu")}
 
@@ -638,23 +645,28 @@ def _sdpa_backward(options: Mapping[str, Any], given: Operands, dtype: ElementNa
     _check_shape("stats", given["stats"], (batch, heads, rows, 1))
     found = {f"d{name}": _like(given[name].shape, given[name], q.dtype) for name in "qkv"}
     if "sink" in given:
+        _check_shape("sink", given["sink"], (1, heads, 1, 1))
         found["dsink"] = _packed(given["sink"].shape, "float32")
     return {**found, "dbias": _packed((batch, heads, rows, k.shape[2]), q.dtype)}
 
 
 def _moe(options: Mapping[str, Any], given: Operands, dtype: ElementName) -> Any:
     token, weight, first = given["token"], given["weight"], given["first_token_offset"]
-    if not len(token.shape) == len(weight.shape) == 3 or token.shape[0] != 1 or token.shape[2] != weight.shape[1]:
+    fit = len(token.shape) == len(weight.shape) == 3 and token.shape[0] == 1 and token.shape[2] == weight.shape[1]
+    if not fit or not (experts := weight.shape[0]):
         raise ValueError(
-            f"token and weight must have shapes (1, T, K) and (E, K, N); got {token.shape} and {weight.shape}"
+            "token and weight must have shapes (1, T, K) and (E, K, N) for one expert or more; "
+            f"got {token.shape} and {weight.shape}"
         )
-    experts = weight.shape[0]
     _check_shape("first_token_offset", first, (max(first.shape[0] // experts, 1) * experts, 1, 1))  # of each batch
     gather, scatter = raw.CUDNN_MOE_GROUPED_MATMUL_MODE_GATHER, raw.CUDNN_MOE_GROUPED_MATMUL_MODE_SCATTER
     for name, modes in {"token_index": (gather, scatter), "token_ks": (scatter,)}.items():
         if options["mode"] in modes and name not in given:
             raise TypeError(f"{name} must be a node for this mode; got none")
-    rows = given["token_index"].shape[1] if "token_index" in given else token.shape[1]
+    rows = math.prod(given["token_index"].shape) if options["mode"] == gather else token.shape[1]
+    for name in ("token_index", "token_ks"):
+        if name in given:
+            _check_shape(name, given[name], (1, rows, 1))
     return {"output": _packed((1, rows, weight.shape[2]), token.dtype)}
 
 
@@ -667,7 +679,8 @@ def _moe_backward(options: Mapping[str, Any], given: Operands, dtype: ElementNam
         raise ValueError(
             f"doutput and token must have shapes (1, T, N) and (1, T, K); got {doutput.shape} and {token.shape}"
         )
-    experts = given["first_token_offset"].shape[0]
+    experts = max(given["first_token_offset"].shape[0], 1)
+    _check_shape("first_token_offset", given["first_token_offset"], (experts, 1, 1))
     return {"dweight": _packed((experts, token.shape[2], doutput.shape[2]), token.dtype)}
 
 
@@ -1014,6 +1027,7 @@ KINDS: Mapping[str, Kind] = {
         terms=lambda options, given, made: max(given["q"].shape[3], given["k"].shape[2]),
         dtypes={
             **dict.fromkeys("qkv", _ATTENTION),
+            "block_mask": ("uint8", "int8", "int32", "int64", "bool"),
             **dict.fromkeys(("page_table_k", "page_table_v"), _INT32),
             **_LENGTH_DTYPES,
             **_DROPOUT_DTYPES,

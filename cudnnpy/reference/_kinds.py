@@ -522,18 +522,24 @@ def paged_cache_load(options: Options, given: Given, specs: Specs) -> Made:
     spec, width = specs["y"], given["container"].shape[3]
     strides = strides_of(spec)
     is_transposed = spec.shape[3] != width or (spec.shape[2] == width and strides[2] < strides[3])
-    y = _paged(given["container"], given["page_table"], spec.shape[3 if is_transposed else 2])
+    y = paged(given["container"], given["page_table"], spec.shape[3 if is_transposed else 2])
     y = np.where(np.arange(y.shape[2])[:, None] < given["sequence"].reshape(-1, 1, 1, 1), y, 0.0)
     return {"y": y.transpose(0, 1, 3, 2) if is_transposed else y}
 
 
-def _paged(container: Array, table: Array, length: int) -> Array:
+def paged(container: Array, table: Array, length: int) -> Array:
+    """Return the keys (B, H, length, D) of pages (pages, H, page, D) that a table names."""
     places, page = np.arange(length), container.shape[2]
     pages = table[:, 0, places // page, 0]
-    if pages.size and not 0 <= pages.min() <= pages.max() < len(container):
-        found = f"{pages.min()} to {pages.max()}"
-        raise ValueError(f"page_table must have pages of the {len(container)} there are for the reference; got {found}")
+    _check_indices("page_table must have pages", pages, len(container))
     return container[pages, :, places % page].transpose(0, 2, 1, 3)
+
+
+def _check_indices(expected: str, given: Array, count: int) -> None:
+    """Raise ValueError for an index that is not below a count. `expected` is the beginning of the error."""
+    if given.size and not 0 <= given.min() <= given.max() < count:
+        found = f"{given.min()} to {given.max()}"
+        raise ValueError(f"{expected} of the {count} there are for the reference; got {found}")
 
 
 # Blocks with scales
@@ -716,9 +722,9 @@ def _scores(given: Given, specs: Specs) -> tuple[Float64, Float64, Float64, Floa
     """Return q, k, v with the heads of q, the scores with -infinity outside the sequences, and which rows are inside."""
     q, k, v = (given[name] * given.get(f"descale_{name}", 1.0) for name in "qkv")
     if "page_table_k" in given:
-        k = _paged(k, given["page_table_k"], given["page_table_k"].shape[2] * k.shape[2])
+        k = paged(k, given["page_table_k"], given["page_table_k"].shape[2] * k.shape[2])
     if "page_table_v" in given:
-        v = _paged(v, given["page_table_v"], given["page_table_v"].shape[2] * v.shape[2])
+        v = paged(v, given["page_table_v"], given["page_table_v"].shape[2] * v.shape[2])
     length = min(k.shape[2], v.shape[2])
     k, v = (repeated(one[:, :, :length], q.shape[:2]) for one in (k, v))
     scores = q @ k.transpose(0, 1, 3, 2) * given.get("scale", 1.0)
@@ -811,6 +817,7 @@ def grouped(gradient: Float64, shape: Shape) -> Float64:
 
 def _groups(offsets: Array, experts: int, rows: int) -> Iterator[tuple[int, slice]]:
     """Yield each expert with its rows; the offsets of several batches, (batches * E, 1, 1), come one after another."""
+    _check_indices("first_token_offset must have ends of rows", offsets, rows + 1)
     bounds = [*offsets.ravel().tolist(), rows]
     for number in range(len(bounds) - 1):
         yield number % experts, slice(bounds[number], bounds[number + 1])
@@ -824,15 +831,19 @@ def moe_grouped_matmul(options: Options, given: Given, specs: Specs) -> Made:
     output. gather and scatter are not confirmed on a GPU.
     """
     token, weight, mode = given["token"][0], given["weight"], options.get("mode", 0)
-    index = given["token_index"].ravel() if "token_index" in given else None
-    rows = token[index] if mode == raw.CUDNN_MOE_GROUPED_MATMUL_MODE_GATHER else token
+    index, rows = given.get("token_index", np.zeros(0, np.int64)).ravel(), token
+    if mode == raw.CUDNN_MOE_GROUPED_MATMUL_MODE_GATHER:
+        _check_indices("token_index must have rows", index, len(token))
+        rows = token[index]
     product = np.zeros((rows.shape[0], weight.shape[2]))
     for expert, part in _groups(given["first_token_offset"], weight.shape[0], rows.shape[0]):
         product[part] = rows[part] @ weight[expert]
     if mode != raw.CUDNN_MOE_GROUPED_MATMUL_MODE_SCATTER:
         return {"output": product[None]}
     output = np.zeros(specs["output"].shape)
-    output[0, index * options.get("top_k", 1) + given["token_ks"].ravel()] = product
+    places = index * options.get("top_k", 1) + given["token_ks"].ravel()
+    _check_indices("token_index * top_k + token_ks must have rows", places, output.shape[1])
+    output[0, places] = product
     return {"output": output}
 
 

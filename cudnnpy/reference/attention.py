@@ -20,10 +20,8 @@ from cudnnpy._layers.attention import (
     sizes_of,
 )
 from cudnnpy.reference import _arrays
-from cudnnpy.reference._arrays import Array, Arrays, Float64, NotInReference, NumpyOperation
-from cudnnpy.reference._kinds import grouped, repeated, softmax
-
-_RANK = (4,)
+from cudnnpy.reference._arrays import Array, Arrays, Float64, NotInReference, NumpyOperation, Shape
+from cudnnpy.reference._kinds import grouped, paged, repeated, softmax
 
 
 class Attention(NumpyOperation, device.Attention):
@@ -32,10 +30,7 @@ class Attention(NumpyOperation, device.Attention):
 
     def _forward(self, arrays: Arrays, statistics: bool, *longest: int | None) -> list[Array]:
         sizes, given = self._checked(arrays, longest)
-        self._check_results(arrays, sizes, given, "out")
-        if statistics:
-            shape = sizes.shapes["statistics"]
-            _arrays.check_written("statistics", arrays["statistics"], shape, ("float32",), given)
+        self._check_results(arrays, sizes, given, "out", *["statistics"] * statistics)
         values = self._in_float64(given, sizes)
         made = softmax({}, {"x": self._scores(values, sizes)}, {})
         out = self._kept(made["y"], values) @ repeated(values["v"], values["q"].shape[:2])
@@ -49,14 +44,12 @@ class Attention(NumpyOperation, device.Attention):
         q, bias = given["q"], given.get("bias")
         if dbias:
             device.check_dbias(sizes, None if bias is None else bias.shape)
-        for name, dtype in (("dout", q.dtype.name), ("out", q.dtype.name), ("statistics", "float32")):
-            array = _arrays.check_array(name, arrays[name], (dtype,))
-            shape = sizes.shapes[name]
-            expected = shape if name == "statistics" else in_layout(shape, self.layout)
-            if array.shape != expected:
-                raise ValueError(f"{name} must have shape {expected}; got shape {array.shape}")
-            given[name] = array
-        self._check_results(arrays, sizes, given, "dq", "dk", "dv")
+        for name in ("dout", "out", "statistics"):
+            shape, dtype = self._made(name, sizes, given)
+            given[name] = array = _arrays.check_array(name, arrays[name], (dtype,))
+            if array.shape != shape:
+                raise ValueError(f"{name} must have shape {shape}; got shape {array.shape}")
+        self._check_results(arrays, sizes, given, "dq", "dk", "dv", *["dbias"] * dbias)
         values = self._in_float64(given, sizes)
         scores = self._scores(values, sizes)
         weights = np.where(np.isneginf(scores), 0.0, np.exp(scores - values["statistics"]))
@@ -76,7 +69,6 @@ class Attention(NumpyOperation, device.Attention):
         ]
         if dbias:
             assert bias is not None
-            _arrays.check_written("dbias", arrays["dbias"], bias.shape, (bias.dtype.name,), given)
             axes = tuple(axis for axis, size in enumerate(bias.shape) if size != sizes.scores[axis])
             results.append(_arrays.store(of_scores.sum(axes, keepdims=True), bias.dtype, arrays["dbias"]))
         return results
@@ -86,36 +78,39 @@ class Attention(NumpyOperation, device.Attention):
         given = {name: _arrays.check_array(name, arrays[name], device.DTYPES) for name in "qkv"}
         for name in "kv":
             _arrays.check_same_dtype(name, given[name], "q", given["q"])
-        if arrays["bias"] is not None:
-            given["bias"] = _arrays.check_array("bias", arrays["bias"], (given["q"].dtype.name, "float32"))
-        if arrays["page_table"] is not None:
-            given["page_table"] = _arrays.check_array("page_table", arrays["page_table"], ("int32",))
+        dtypes = {
+            **dict.fromkeys(("bias", "mask"), (given["q"].dtype.name, "float32")),
+            **dict.fromkeys(("lengths_q", "lengths_kv", "page_table"), ("int32",)),
+            **dict.fromkeys(device.PACKING, ("int32", "int64")),
+        }
+        for name, allowed in dtypes.items():
+            if arrays[name] is not None:
+                given[name] = _arrays.check_array(name, arrays[name], allowed)
         check_lengths_of_pages(arrays)
         check_packing(arrays, longest)
         check_dropout(self.dropout, arrays, ("mask",))
-        for name in device.PACKING:
-            if arrays[name] is not None:
-                given[name] = _arrays.check_array(name, arrays[name], ("int32", "int64"))
         sizes = sizes_of(self.layout, {name: array.shape for name, array in given.items()}, longest)
-        for name in ("lengths_q", "lengths_kv"):
-            if arrays[name] is not None:
-                given[name] = _arrays.check_array(name, arrays[name], ("int32",))
-                if given[name].shape != (sizes.batch,):
-                    raise ValueError(f"{name} must have shape {(sizes.batch,)}; got shape {given[name].shape}")
-        for name in device.PACKING:
-            if name in given and given[name].shape != (sizes.batch + 1,):
-                raise ValueError(f"{name} must have shape {(sizes.batch + 1,)}; got shape {given[name].shape}")
+        shapes: dict[str, Shape] = {
+            **dict.fromkeys(("lengths_q", "lengths_kv"), (sizes.batch,)),
+            **dict.fromkeys(device.PACKING, (sizes.batch + 1,)),
+            "mask": sizes.scores,
+        }
+        for name, shape in shapes.items():
+            if name in given and given[name].shape != shape:
+                raise ValueError(f"{name} must have shape {shape}; got shape {given[name].shape}")
         check_values(sizes, {name: given[name].ravel().tolist() for name in device.READ_VALUES if name in given})
-        if arrays["mask"] is not None:
-            given["mask"] = _arrays.check_array("mask", arrays["mask"], (given["q"].dtype.name, "float32"))
-            if given["mask"].shape != sizes.scores:
-                raise ValueError(f"mask must have shape {sizes.scores}; got shape {given['mask'].shape}")
         return sizes, given
 
+    def _made(self, name: str, sizes: Sizes, given: dict[str, Array]) -> tuple[Shape, str]:
+        """Return the shape and the dtype of a result, or of a gradient with respect to one."""
+        if name == "dbias":
+            return given["bias"].shape, given["bias"].dtype.name
+        if name == "statistics":
+            return sizes.shapes[name], "float32"
+        return in_layout(sizes.shapes[name], self.layout), given["q"].dtype.name
+
     def _check_results(self, arrays: Arrays, sizes: Sizes, given: dict[str, Array], *names: str) -> None:
-        shapes, dtype = (in_layout(sizes.shapes[name], self.layout) for name in names), given["q"].dtype.name
-        results = [(name, arrays[name], shape, dtype) for name, shape in zip(names, shapes, strict=True)]
-        _arrays.check_results(results, given)
+        _arrays.check_results([(name, arrays[name], *self._made(name, sizes, given)) for name in names], given)
 
     def _in_float64(self, given: dict[str, Array], sizes: Sizes) -> dict[str, Float64]:
         """Return the arrays in float64, with the axes BHSD. Packed sequences are padded with zeros."""
@@ -132,7 +127,7 @@ class Attention(NumpyOperation, device.Attention):
             packed = [name for name, array in values.items() if array.ndim == 3]
             values |= {name: _padded(name, values[name], sizes, given) for name in packed}
         if table is not None:
-            values |= {name: _out_of_pages(values[name], table) for name in "kv"}
+            values |= {name: paged(values[name], table, sizes.keys) for name in "kv"}
         return values
 
     def _as_result(self, name: str, array: Float64, sizes: Sizes, given: dict[str, Array]) -> Float64:
@@ -196,10 +191,3 @@ def _sequences(name: str, sizes: Sizes, given: dict[str, Array]) -> list[tuple[s
     starts = given[f"offsets_{side(name)}"][:-1] // max(heads * size, 1)
     lengths = given[f"lengths_{side(name)}"].tolist()
     return [(slice(start, start + n), n) for start, n in zip(starts.tolist(), lengths, strict=True)]
-
-
-def _out_of_pages(container: Float64, table: Array) -> Float64:
-    """Return the keys (batch, heads, keys, size) of pages (pages, heads, keys of a page, size) that a table names."""
-    pages = table[:, 0, :, 0]
-    _, heads, _, size = container.shape
-    return container[pages].swapaxes(1, 2).reshape(len(pages), heads, -1, size)

@@ -250,7 +250,7 @@ POOLING, RELU, MIN = range(3)
         (of_operation(POOLING, 1, "spatial_dims"), True, "spatial_dims must be an integer of 0 to .*; got True"),
         (of_operation(POOLING, 1, "compute_dtype"), "coffee", "compute_dtype must be one of .*; got 'coffee'"),
         (of_operation(POOLING, 2, "x"), True, "x must be a tensor of the graph; got True"),
-        (of_operation(POOLING, 2, "x"), "1", "x must be a tensor of the graph; got 1"),
+        (of_operation(POOLING, 2, "x"), "1", "x must be a tensor of the graph; got '1'"),
         (of_operation(POOLING, 2, "x"), 77, "x must be a tensor of the graph; got 77"),
         (of_operation(POOLING, 2, "x"), 2, "x must be in memory, or the result of an operation before"),
         (("operations", POOLING, 2), {}, "its graph is invalid: x must be a node; got none"),
@@ -259,6 +259,7 @@ POOLING, RELU, MIN = range(3)
         (of_operation(RELU, 2, "b"), 4, "its graph is invalid: b must be None for relu_fwd"),
         (of_operation(RELU, 3, "y"), 3, "y must be a tensor that no operation made before; got 3"),
         (of_operation(RELU, 3, "y"), 5, "y must be a tensor that no operation made before; got 5"),
+        (of_operation(RELU, 3, "y"), "a\nb", r"y must be a tensor that no operation made before; got 'a\\nb'"),
         (of_operation(RELU, 3, "dx"), 2, "the results of pointwise must have shapes"),
     ],
 )

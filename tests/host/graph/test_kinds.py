@@ -158,6 +158,19 @@ def test_what_the_loaded_release_lacks_is_refused_by_name(monkeypatch: pytest.Mo
     check_release(canonical_graph(g._operation_graph({}))[0])
 
 
+def windows(mode: str) -> dict[str, Any]:
+    """The options of a resampling whose result has the shape of x."""
+    geometry = {"pre_padding": (0, 0), "post_padding": (0, 0), "stride": (1, 1), "window": (1, 1)}
+    shape = {} if mode == "nearest" else {"shape": (2, 4, 16, 16)}
+    return {"mode": mode, "padding_mode": "zero_pad", "spatial_dims": 2, **geometry, **shape}
+
+
+def statistics(x: Any) -> dict[str, Any]:
+    """The operands of bn_finalize with old running statistics, but without their weight."""
+    names = ("y_sum", "y_sq_sum", "scale", "bias", "prev_running_mean", "prev_running_var")
+    return {**dict.fromkeys(names, x), "epsilon": 1e-5, "accum_count": 9}
+
+
 @pytest.mark.parametrize(
     ("call", "kind", "message"),
     [
@@ -187,6 +200,11 @@ def test_what_the_loaded_release_lacks_is_refused_by_name(monkeypatch: pytest.Mo
         (lambda g, x: g.add("softmax", x=x, results=3), TypeError, r"results must be a sequence of names; got 3"),
         (lambda g, x: g.add("matmul", a=x, b=(x, x)), TypeError, r"b must be a node of this graph; got \("),
         (lambda g, x: g.tensor("t", spec()), ValueError, r"t must have 1 to 8 axes; got none"),
+        (lambda g, x: g.add("block_scale_quantize", x=x, block_size=(2, 4)), ValueError, r"block_size must be one integer"),
+        (lambda g, x: g.add("resample_fwd", x=x, results=("index",), **windows("nearest")), ValueError, r"results .* y; got"),
+        (lambda g, x: g.add("resample_bwd", dy=x, y=x, **windows("maxpool")), TypeError, r"x or index must be a node"),
+        (lambda g, x: g.add("resample_bwd", dy=x, index=0, **windows("maxpool")), ValueError, r"index must have shape"),
+        (lambda g, x: g.add("bn_finalize", **statistics(x), results=("updated_running_mean",)), ValueError, r"got updated_"),
         (lambda g, x: Graph(algorithm=3), TypeError, r"algorithm must be a cudnnpy.Engine or a Plan"),
     ],
 )  # fmt: skip
@@ -197,6 +215,42 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(call: Any, kind: type[
     with pytest.raises(kind, match=message):
         call(g, x)
     assert g._operation_graph({}) == before
+
+
+def test_experts_have_an_index_for_each_row() -> None:
+    g = Graph()
+    token, first = g.tensor("token", spec(1, 7, 3)), g.tensor("first", spec(4, 1, 1, dtype="int32"))
+    weight, short, long = (
+        g.tensor(name, spec(*shape, dtype=dtype))
+        for name, shape, dtype in (("w", (4, 3, 5), "float16"), ("s", (1, 5, 1), "int32"), ("l", (1, 7), "int32"))
+    )
+    given: dict[str, Any] = {"token": token, "weight": weight, "first_token_offset": first}
+    assert g.add("moe_grouped_matmul", **given, mode="gather", token_index=short)["output"].shape == (1, 5, 5)
+    for index in (short, long):
+        with pytest.raises(ValueError, match=r"token_index must have shape \(1, 7, 1\); got shape"):
+            g.add("moe_grouped_matmul", **given, mode="none", token_index=index)
+    none = g.tensor("none", spec(0, 3, 5))
+    with pytest.raises(ValueError, match=r"for one expert or more; got \(1, 7, 3\) and \(0, 3, 5\)"):
+        g.add("moe_grouped_matmul", **{**given, "weight": none})
+    with pytest.raises(ValueError, match=r"first_token_offset must have shape \(1, 1, 1\); got shape \(0, 1, 1\)"):
+        of_none = g.tensor("of_none", spec(0, 1, 1, dtype="int32"))
+        g.add("moe_grouped_matmul_bwd", doutput=token, token=token, first_token_offset=of_none)
+
+
+def test_a_sink_has_an_element_for_each_head_and_a_mask_of_blocks_integers() -> None:
+    g = Graph()
+    x, stats = g.tensor("x", spec(2, 4, 8, 8)), g.tensor("stats", spec(2, 4, 8, 1, dtype="float32"))
+    given: dict[str, Any] = {**dict.fromkeys(("q", "k", "v", "o", "do"), x), "stats": stats}
+    with pytest.raises(ValueError, match=r"sink must have shape \(1, 4, 1, 1\); got shape \(1, 1, 1, 1\)"):
+        g.add("sdpa_bwd", **given, sink=1.0)
+    with pytest.raises(TypeError, match=r"block_mask must be uint8 or .*; got float16"):
+        g.add("sdpa_fwd", q=x, k=x, v=x, block_mask=x)
+
+
+def test_pages_of_another_number_of_axes_are_named_by_their_shapes() -> None:
+    g = Graph()
+    with pytest.raises(ValueError, match=r"must have 4 axes; got shapes \(2, 4, 8\) and \(1, 1, 1\)"):
+        g.add("paged_cache_load", container=g.tensor("x", spec(2, 4, 8)), sequence=1, page_table=0)
 
 
 def test_the_valid_sizes_of_products_have_one_element_for_each() -> None:

@@ -530,6 +530,13 @@ def test_experts_multiply_their_tokens() -> None:
     expected = np.zeros((8, 5))
     expected[[6, 1, 3, 4, 0, 7, 2]] = rows
     assert_close(scattered[0], expected)
+    for mode, wrong, message in (
+        (1, {"token_index": index - 1}, r"token_index must have rows of the 7 there are .*; got -1 to 5"),
+        (2, {**to, "token_index": index + 1}, r"token_index \* top_k \+ token_ks must have rows of the 7 there are"),
+        (0, {"first_token_offset": offsets + 2}, r"first_token_offset must have ends of rows of the 8 .*; got 2 to 8"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            operation("moe_grouped_matmul", {"mode": mode}, {**given, **wrong}, output=(1, 7, 5))
     dy = normal_numbers(2, (1, 7, 5))
     dweight = operation(
         "moe_grouped_matmul_bwd",

@@ -167,3 +167,33 @@ def test_arrays_for_the_results_are_written() -> None:
     assert all(one is other for one, other in zip(found, results, strict=True))
     with pytest.raises(ValueError, match=r"^dk must not overlap k in memory"):
         Attention().backward(q, q, k, k, out, statistics, dk=k)
+
+
+def test_results_are_checked_before_one_is_written() -> None:
+    q, dq, bias = (
+        np.ones((1, 1, 4, 8), np.float16),
+        np.zeros((1, 1, 4, 8), np.float16),
+        np.ones((1, 1, 4, 4), np.float16),
+    )
+    out, statistics = Attention().forward(q, q, q, bias, statistics=True)
+    with pytest.raises(ValueError, match=r"^dbias must have shape \(1, 1, 4, 4\); got shape \(4,\)"):
+        Attention().backward(q, q, q, q, out, statistics, bias, dq=dq, dbias=np.zeros(4, np.float16))
+    assert not dq.any()
+    with pytest.raises(ValueError, match=r"^dbias must not overlap dq in memory"):
+        Attention().backward(q, q, q, q, out, statistics, bias, dq=dq, dbias=dq[..., :4])
+
+
+@pytest.mark.parametrize(("batch", "heads"), [(0, 1), (1, 0)])
+def test_pages_without_a_sequence_or_a_head_give_an_empty_result(batch: int, heads: int) -> None:
+    q, pages = np.ones((batch, heads, 4, 8), np.float16), np.ones((3, heads, 128, 8), np.float16)
+    lengths, table = np.ones(batch, np.int32), np.zeros((batch, 1, 1, 1), np.int32)
+    out = Attention().forward(q, pages, pages, lengths_kv=lengths, page_table=table)
+    assert out.shape == q.shape
+
+
+def test_an_array_for_a_number_is_named_by_its_shape() -> None:
+    q = np.ones((1, 1, 4, 8), np.float16)
+    with pytest.raises(
+        ValueError, match=r"^max_length_q must be None .*; got an array \(numpy.ndarray of shape \(2, 2\)\)$"
+    ):
+        Attention().forward(q, q, q, max_length_q=np.ones((2, 2), np.int32))  # type: ignore[arg-type]
