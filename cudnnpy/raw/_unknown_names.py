@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 
 from cudnnpy._checks.other_names import advice
@@ -30,7 +31,14 @@ def missing(name: str) -> str:
 
 def _nearest(name: str) -> str | None:
     known = {*(n for n in vars(_api) if n.lower().startswith("cudnn")), *_api.FUNCTIONS, *advice("raw")}
-    if (ours := f"cudnn{name[:1].upper()}{name[1:]}") in known:  # as cupy.cuda.cudnn has them
-        return ours
+    by_letters = {_letters(known_name): known_name for known_name in known}
+    for letters in (_letters(name), _letters(re.sub(r"_v\d+$", "", name))):  # of an earlier version, too
+        if letters in by_letters:
+            return by_letters[letters]
     similar = sorted(n for n in known if abs(len(n) - len(name)) <= _LONGER_OR_SHORTER)
     return next(iter(get_close_matches(name, similar, 1, 0.8)), None)
+
+
+def _letters(name: str) -> str:
+    """Return a name without case, underscores and prefix, which cupy.cuda.cudnn, for instance, leaves out."""
+    return name.lower().replace("_", "").removeprefix("cudnn")
