@@ -156,12 +156,8 @@ def sizes_of(layout: AttentionLayout, shapes: Mapping[str, Sequence[int]], longe
 
     `longest` are the lengths of the longest packed sequences. Raises ValueError for shapes that do not fit together.
     """
-    given, bias, table = (
-        {name: tuple(map(int, shapes[name])) for name in "qkv"},
-        shapes.get("bias"),
-        shapes.get("page_table"),
-    )
-    offsets = shapes.get("offsets_q")
+    given = {name: tuple(map(int, shapes[name])) for name in "qkv"}
+    bias, table, offsets = (shapes.get(name) for name in ("bias", "page_table", "offsets_q"))
     axes = layout if offsets is None else ("tokens", "heads", "head size")
     for name, shape in given.items():
         if len(shape) != len(axes):

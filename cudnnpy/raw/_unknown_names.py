@@ -32,11 +32,9 @@ def missing(name: str) -> str:
 def _nearest(name: str) -> str | None:
     known = {*(n for n in vars(_api) if n.lower().startswith("cudnn")), *_api.FUNCTIONS, *advice("raw")}
     by_letters = {_letters(known_name): known_name for known_name in known}
-    for letters in (_letters(name), _letters(re.sub(r"_v\d+$", "", name))):  # of an earlier version, too
-        if letters in by_letters:
-            return by_letters[letters]
+    exact = by_letters.get(_letters(name)) or by_letters.get(_letters(re.sub(r"_v\d+$", "", name)))  # also of a version
     similar = sorted(n for n in known if abs(len(n) - len(name)) <= _LONGER_OR_SHORTER)
-    return next(iter(get_close_matches(name, similar, 1, 0.8)), None)
+    return exact or next(iter(get_close_matches(name, similar, 1, 0.8)), None)
 
 
 def _letters(name: str) -> str:

@@ -126,7 +126,7 @@ def test_calling_a_removed_function_tells_the_way_on() -> None:
     with pytest.raises(AttributeError, match=r"'cudnnSetRNNDescriptor_v7'.*call cudnnSetRNNDescriptor_v8"):
         raw.call("cudnnSetRNNDescriptor_v7")
     with pytest.raises(AttributeError, match=r"has no CUDNN_ADD_SAME_C: cudnnAddTensor takes no mode"):
-        raw.CUDNN_ADD_SAME_C  # noqa: B018
+        raw.CUDNN_ADD_SAME_C
 
 
 def test_a_wrong_handle_is_refused_before_c() -> None:
