@@ -89,10 +89,8 @@ class LibraryNotFoundError(LibraryError):
         if not advice:
             self._of_cudnn += f"Install cuDNN: {to_install()}; or name a file: CUDNNPY_LIBRARY=..."
         needs_cudnn_alone = not advice and not has_driver()
-        without = (
-            f"{NO_DRIVER}. Descriptors and `cudnnpy plan` need no driver, but cuDNN: " if needs_cudnn_alone else ""
-        )
-        super().__init__(f"{without}{self._of_cudnn}")
+        but_cudnn = f"{NO_DRIVER}. Descriptors and `cudnnpy plan` need no driver, but cuDNN: "
+        super().__init__(f"{but_cudnn if needs_cudnn_alone else ''}{self._of_cudnn}")
 
 
 class LibraryVersionError(LibraryError):

@@ -40,7 +40,8 @@ Device = Literal["auto", "cuda", "cpu"]
 
 _KERNEL = np.ascontiguousarray(EDGE_KERNEL.transpose(0, 2, 3, 1))  # in layout "NHWC": (K, R, S, C)
 _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP", ".tif": "TIFF", ".tiff": "TIFF"}
-_PIXELS_AT_ONCE = 1_000_000  # on the CPU: a photograph of 12 million at once takes 500 MB more, as float64
+_PIXELS_AT_ONCE = 250_000  # on the CPU: a photograph of 12 million at once takes 700 MB more, as float64
+_JPEG_PIXELS = 65_500  # libjpeg's limit of a side
 _MEMORY_ADVICE = "--prefer no_workspace and --workspace-limit SIZE need less workspace, and --device cpu no GPU"
 
 
@@ -61,11 +62,16 @@ def run(options: argparse.Namespace) -> int:
         # raises before an error about the output, which would hide that the input is missing
         open(options.input, "rb").close()
     check_writable(options.output, overwrite=options.force)
-    format_of(options.output)
+    format = format_of(options.output)
     image = load(options.input or SAMPLE)
+    height, width = image.shape[1:3]
+    if format == "JPEG" and max(height, width) > _JPEG_PIXELS:
+        limit = f"a side of a JPEG has at most {_JPEG_PIXELS:,} pixels, and the image is {width} x {height}"
+        raise UsageError(f"{options.output}: {limit}: use a name that ends in .png or .tif")
     try:
         choice = {"prefer": options.prefer, "workspace_limit": options.workspace_limit}
         edges = detect(image, device=options.device, sigmoid=options.sigmoid, **choice)
+        del image  # as large as the result
         content = encode(options.output, to_levels(edges.values))
     except MemoryError as error:
         raise MemoryError(str(error).replace(MEMORY_ADVICE, _MEMORY_ADVICE)) from None
@@ -73,7 +79,6 @@ def run(options: argparse.Namespace) -> int:
     if edges.why_no_gpu is not None:
         why = " ".join(edges.why_no_gpu.split())
         say("cudnnpy edges", f"the GPU was not used: {why} (cudnnpy info tells more)")
-    height, width = image.shape[1:3]
     print(printed(f"{options.output}: the edges of {options.input or 'the sample image'}, {width} x {height}"))
     summary = [
         ("device", edges.device + " (without cuDNN)" * (edges.device == "CPU")),
@@ -119,11 +124,13 @@ def detect(
         raise UnavailableError(why)
     if device == "cpu" or why is not None:
         start = time.perf_counter()
-        conv = reference.Convolution(padding=(0, 1), layout="NHWC")
-        values, padded = np.empty(image.shape, np.float32), np.pad(image, ((0, 0), (1, 1), (0, 0), (0, 0)))
-        rows = max(_PIXELS_AT_ONCE // image.shape[2], 1)
-        for top in range(0, image.shape[1], rows):
-            values[:, top : top + rows] = conv.forward(padded[:, top : top + rows + 2], _KERNEL, activation=activation)
+        height, width = image.shape[1:3]
+        values, rows = np.empty(image.shape, np.float32), max(_PIXELS_AT_ONCE // width, 1)
+        for top in range(0, height, rows):
+            bottom = min(top + rows, height)
+            conv = reference.Convolution(padding=((int(top == 0), int(bottom == height)), (1, 1)), layout="NHWC")
+            band = image[:, max(top - 1, 0) : bottom + 1]
+            values[:, top:bottom] = conv.forward(band, _KERNEL, activation=activation)
         milliseconds = (time.perf_counter() - start) * 1e3
         return Edges(values, "CPU", "matrix products in NumPy (cudnnpy.reference)", 0, milliseconds, why)
     on_gpu = Convolution(padding=1, layout="NHWC", tf32=False, prefer=prefer, workspace_limit=workspace_limit)

@@ -21,9 +21,7 @@ class Tensor(NamedTuple):
     spec: TensorSpec
     is_virtual: bool = False
     number: float | None = None  #: an int for a tensor of integers
-    ragged: int = (
-        0  #: the unique id of the tensor with the offsets of a ragged tensor's sequences; 0 for no ragged tensor
-    )
+    ragged: int = 0  #: the unique id of the tensor with the offsets of a ragged tensor's sequences; 0 for no ragged one
     reordering: str = ""  #: the short name of a cudnnBackendTensorReordering_t
     vector: tuple[int, int] = (1, -1)  #: the number of elements of a vector, and the axis that it is taken from
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 
 from cudnnpy._checks.other_names import advice
@@ -30,7 +31,12 @@ def missing(name: str) -> str:
 
 def _nearest(name: str) -> str | None:
     known = {*(n for n in vars(_api) if n.lower().startswith("cudnn")), *_api.FUNCTIONS, *advice("raw")}
-    if (ours := f"cudnn{name[:1].upper()}{name[1:]}") in known:  # as cupy.cuda.cudnn has them
-        return ours
+    by_letters = {_letters(known_name): known_name for known_name in known}
+    exact = by_letters.get(_letters(name)) or by_letters.get(_letters(re.sub(r"_v\d+$", "", name)))  # also of a version
     similar = sorted(n for n in known if abs(len(n) - len(name)) <= _LONGER_OR_SHORTER)
-    return next(iter(get_close_matches(name, similar, 1, 0.8)), None)
+    return exact or next(iter(get_close_matches(name, similar, 1, 0.8)), None)
+
+
+def _letters(name: str) -> str:
+    """Return a name without case, underscores and prefix, which cupy.cuda.cudnn, for instance, leaves out."""
+    return name.lower().replace("_", "").removeprefix("cudnn")

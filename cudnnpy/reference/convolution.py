@@ -211,10 +211,8 @@ class FusedConvolution(NumpyOperation, device_fused.FusedConvolution):
         _arrays.check_same_dtype("w", w, "x", x)
         convolution = self._convolution()
         y_shape = convolution.output_shape(x.shape, w.shape)
-        channels, of_parameters = (
-            y_shape[-1 if convolution.channels_last else 1],
-            dict.fromkeys((x.dtype.name, "float32")),
-        )
+        channels = y_shape[-1 if convolution.channels_last else 1]
+        of_parameters = dict.fromkeys((x.dtype.name, "float32"))
         scale, bias = (_per_channel(name, arrays[name], channels, *of_parameters) for name in ("scale", "bias"))
         residual, out = arrays["residual"], arrays["out"]
         if residual is not None:

@@ -31,8 +31,8 @@ def test_an_access_outside_ends_the_process_and_names_the_candidate(name: str) -
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("unwritten", "infinite or no number"),
-        ("workspace", "infinite or no number"),
+        ("unwritten", "unwritten, infinite or NaN"),
+        ("workspace", "unwritten, infinite or NaN"),
         ("gap", "changes the gaps of its result"),
     ],
 )

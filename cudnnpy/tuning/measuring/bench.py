@@ -239,7 +239,7 @@ class Bench:
         are_finite = [*map(math.isfinite, largest)]
         if not all(are_finite):
             if self.problem.has_finite_results:
-                candidate.rejection_reason = "wrong result: infinite or no number for random numbers"
+                candidate.rejection_reason = "wrong result: unwritten, infinite or NaN"
                 return
             self._run_guarded(candidate, SECOND)
             if self.memory.have_gaps_changed() or [*map(math.isfinite, self._largest())] != are_finite:

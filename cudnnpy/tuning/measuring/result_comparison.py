@@ -83,9 +83,8 @@ class MaxAbs:
             narrow, flat, dtype = flat, TensorDescriptor((1, 1, 1, count), "float32"), "float32"
             raw.call("cudnnTransformTensor", self._handle, byref(one), narrow, address, byref(zero), flat, wide[0])
             address = wide[0]
-        if (
-            count > 1
-        ):  # cudnnReduceTensor rejects a tensor of one element: reduction-of-one-shape in docs/known-issues.md
+        # cudnnReduceTensor rejects a tensor of one element: reduction-of-one-shape in docs/known-issues.md
+        if count > 1:
             how = ReduceTensorDescriptor("amax", compute_dtype="float64" if double else "float32", propagate_nan=True)
             single, needed = TensorDescriptor((1, 1, 1, 1), dtype), c_size_t()
             raw.call("cudnnGetReductionWorkspaceSize", self._handle, how, flat, single, byref(needed))

@@ -278,9 +278,8 @@ class Search:
     def _skip(self, candidate: Candidate) -> None:
         """Reject a candidate for which there is no time."""
         self.is_complete = False
-        candidate.rejection_reason = (
-            candidate.rejection_reason or f"not measured: tune_seconds={self._options.tune_seconds} were used up"
-        )
+        if not candidate.rejection_reason:
+            candidate.rejection_reason = f"not measured: tune_seconds={self._options.tune_seconds} were used up"
 
     def _measure(self, candidate: Candidate, is_promising: bool = False) -> None:
         """Plan and measure a candidate, unless it is known or far from the fastest.

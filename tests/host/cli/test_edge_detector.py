@@ -71,6 +71,11 @@ def test_the_result_of_the_cpu(image, sigmoid):
     assert found.milliseconds > 0
 
 
+def test_a_large_image_on_the_cpu_is_computed_in_bands():
+    image = np.random.default_rng(3).random((1, 801, 700, 3), np.float32)
+    np.testing.assert_allclose(edges.detect(image, device="cpu").values, neighbours(image), rtol=1e-6, atol=1e-5)
+
+
 def test_the_example_without_a_gpu_says_where_and_why(tmp_path):
     done = without_gpu(EXAMPLE, edges.SAMPLE, "-o", tmp_path / "x.png")
     assert done.returncode == 2

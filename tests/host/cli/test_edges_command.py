@@ -107,6 +107,7 @@ def test_it_says_in_one_line_why_the_gpu_was_not_used(tmp_path, monkeypatch, cap
         (["-o", "nowhere/x.png"], "there is no folder"),
         (["-o", "there.png/x.png"], "there is no folder|Not a directory"),
         (["-o", "x.ico"], "x.ico: the name must end in .png, .jpg, .jpeg, .bmp, .tif, .tiff, which gives the format"),
+        (["wide.png", "-o", "x.jpg"], "x.jpg: a side of a JPEG has at most 65,500 pixels, and the image is 65501 x 1"),
         (["-o", "-"], "'-' is not the name of a file to write"),
         (["-"], "-: No such file"),
         (["--format", "png"], "unrecognized arguments: --format"),
@@ -132,6 +133,8 @@ def test_bad_input_is_one_line_and_status_2(tmp_path, monkeypatch, capfd, argume
     (tmp_path / "empty.ppm").write_bytes(b"P6 0 0 255\n")
     (tmp_path / "bomb.ppm").write_bytes(b"P6 200000 200000 255\n")
     (tmp_path / "short.png").write_bytes(Path(edges.SAMPLE).read_bytes()[:20_000])
+    noise(tmp_path / "wide.png", (65_501, 1))
+    monkeypatch.setattr(edges, "to_levels", None)  # no edges are computed
     there = noise(tmp_path / "there.png")
     (tmp_path / "link.png").symlink_to("there.png")
     (tmp_path / "twin.png").hardlink_to(there)

@@ -100,6 +100,9 @@ def test_a_name_that_the_headers_have_not_is_an_attribute_error() -> None:
         ("cudnnCreat", "cudnnCreate"),
         ("cudnncreate", "cudnnCreate"),
         ("createTensorDescriptor", "cudnnCreateTensorDescriptor"),
+        ("cudnn_data_float", "CUDNN_DATA_FLOAT"),
+        ("TENSOR_NCHW", "CUDNN_TENSOR_NCHW"),
+        ("cudnnGetFilter4dDescriptor_v4", "cudnnGetFilter4dDescriptor"),
         ("cudnnSetStreem", "cudnnSetStream"),
         ("CUDNN_DATA_FLAOT", "CUDNN_DATA_FLOAT"),
         ("cudnnBackendDescriptorType", "cudnnBackendDescriptorType_t"),
@@ -120,6 +123,10 @@ def test_calling_a_removed_function_tells_the_way_on() -> None:
         raw.call("cudnnSetRNNDescriptor_v6")
     with pytest.raises(AttributeError, match=r"Did you mean 'cudnnGetConvolutionForwardAlgorithm'\? \(cuDNN 9 has no"):
         raw.call("cudnnGetConvolutionForwardAlgoritm")
+    with pytest.raises(AttributeError, match=r"'cudnnSetRNNDescriptor_v7'.*call cudnnSetRNNDescriptor_v8"):
+        raw.call("cudnnSetRNNDescriptor_v7")
+    with pytest.raises(AttributeError, match=r"has no CUDNN_ADD_SAME_C: cudnnAddTensor takes no mode"):
+        raw.CUDNN_ADD_SAME_C
 
 
 def test_a_wrong_handle_is_refused_before_c() -> None:
