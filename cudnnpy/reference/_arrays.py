@@ -25,11 +25,6 @@ Shape: TypeAlias = tuple[int, ...]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
-FLOAT8_RESULTS = ("float32", "float16", "bfloat16")  # and the dtype of the inputs
-INT8 = ("int8",)
-INT8_RESULTS = ("int32", "float32", "int8")
-
-RANKS = (1, 2, 3, 4, 5)
 
 
 def check_array(name: str, array: object, dtypes: tuple[str, ...]) -> Array:
@@ -66,53 +61,16 @@ def check_same_dtype(name: str, array: Array, other_name: str, other: Array) -> 
         )
 
 
-def check_tensor(
-    name: str, array: object, ranks: Sequence[int] = RANKS, dtypes: tuple[str, ...] = FLOATS, empty: str = ""
-) -> Array:
-    """Return a floating-point array of one of the ranks, as `check_array` does; raise TypeError or ValueError for others.
-
-    empty names the axes that may have size 0: "" for none, "batch" for axis 0, "any" for all.
-    """
-    array = check_array(name, array, dtypes)
-    if array.ndim not in ranks:
-        raise ValueError(f"{name} must have {ranks[0]} to {ranks[-1]} axes; got shape {array.shape}")
-    if 0 in array.shape[1 if empty == "batch" else 0 :] and empty != "any":
-        batch = ", except for a batch of 0" if empty == "batch" else ""
-        raise ValueError(f"{name} must have sizes of 1 or more{batch}; got shape {array.shape}")
-    return array
-
-
-def check_like(name: str, array: object, other_name: str, other: Array) -> Array:
-    """Return an array of the other's dtype and shape, as `check_array` does; raise TypeError or ValueError for others."""
-    array = check_array(name, array, FLOATS)
-    check_same_dtype(name, array, other_name, other)
-    if array.shape != other.shape:
-        raise ValueError(f"{name} must have shape {other.shape}, as {other_name}; got shape {array.shape}")
-    return array
-
-
-def check_out(
-    out: object, shape: tuple[int, ...], dtypes: tuple[str, ...], in_place: tuple[str, ...] = (), **inputs: Array | None
-) -> None:
-    """Check that out, if it is given, can hold the result and overlaps no input, except those that in_place names."""
-    check_written("out", out, shape, dtypes, inputs, in_place)
-
-
 def check_written(
-    name: str,
-    array: object,
-    shape: tuple[int, ...],
-    dtypes: tuple[str, ...],
-    others: Mapping[str, Array | None],
-    in_place: tuple[str, ...] = (),
+    name: str, array: object, shape: tuple[int, ...], dtypes: tuple[str, ...], others: Mapping[str, Array | None]
 ) -> None:
-    """Check that an array, if it is given, can be written to and overlaps none of the others, except those in in_place."""
+    """Check that an array, if it is given, has a shape and one of the dtypes, and `check_writable`."""
     if array is None:
         return
     array = check_array(name, array, dtypes)
     if array.shape != shape:
         raise ValueError(f"{name} must have shape {shape}; got shape {array.shape}")
-    check_writable(name, array, others, in_place)
+    check_writable(name, array, others)
 
 
 def check_writable(name: str, array: Array, others: Mapping[str, Array | None], in_place: tuple[str, ...] = ()) -> None:
@@ -171,9 +129,9 @@ def in_layout(values: Float64, layout: str) -> Float64:
 
 def store_scaled(values: Float64, dtype: np.dtype[Any], out: Array | None, alpha: float, beta: float) -> Array:
     """Store alpha * values + beta * out, rounded once. If out is None or beta is 0, the second term is omitted."""
-    values = alpha * values
+    values = float(alpha) * values
     if out is not None and beta:
-        values += beta * np.asarray(out, np.float64)
+        values += float(beta) * np.asarray(out, np.float64)
     return store(values, dtype, out)
 
 
@@ -237,7 +195,7 @@ def call_of(arrays: Arrays) -> Call:
     return Call(specs, {}, 0, 0, arrays)
 
 
-def check_operands(operands: Sequence[Operand], arrays: Arrays) -> None:
+def check_operands(operands: Sequence[Operand], arrays: Mapping[str, Array]) -> None:
     """Check that the results among the operands that were passed can be written to and overlap no others."""
     for operand in operands:
         if operand.is_result and operand.name in arrays:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cudnnpy._checks.option_values import check_layout_rank, check_shape, expand_per_axis
+from cudnnpy._checks.option_values import expand_per_axis
 from cudnnpy._convolution.options import ConvolutionOptions as Options
 from cudnnpy.reference._arrays import Shape
 
@@ -69,24 +69,6 @@ def transpose(options: Options, output_padding: PerAxis, x_shape: Shape, w_shape
     axes = zip(sizes, stride, reach, extra, padding, strict=True)
     written = tuple((size - 1) * step + span + more - sum(pads) for size, step, span, more, pads in axes)
     return Geometry(written, kernel, sizes, padding, stride, dilation, options.groups)
-
-
-def shape(name: str, value: Any, empty: Sequence[int] = ()) -> Shape:
-    """Return a shape as a tuple of ints, each at least 1, or at least 0 for the axes in empty (-1 is the last)."""
-    sizes = check_shape(name, value, low=0)
-    rank = len(sizes)
-    for axis, size in enumerate(sizes):
-        if not size and axis not in empty and axis - rank not in empty:
-            raise ValueError(f"{name}[{axis}] must be 1 or more; got shape {sizes}")
-    return sizes
-
-
-def check_rank(name: str, array_shape: Shape, layout: str, ranks: Sequence[int] = (3, 4, 5)) -> None:
-    """Raise ValueError for a number of axes that the operation, or the layout, does not support."""
-    if len(array_shape) not in ranks:
-        *most, last = map(str, ranks)
-        raise ValueError(f"{name} must have {', '.join(most)} or {last} axes; got shape {tuple(array_shape)}")
-    check_layout_rank(layout, name, len(array_shape))
 
 
 def _each(options: Options, name: str, rank: int) -> Shape:
