@@ -360,7 +360,8 @@ class BatchNormalization(ArrayOperation):
         tensors = {operand.name: operand.spec for operand in operands}
         x, dy, dx = (tensors[name] for name in ("x", "dy", "out"))
         (a, b), (c, d) = (scaling_arguments(*pair, x.dtype) for pair in factors)
-        gradients = [TensorSpec(normalized.shape, tensors[name].dtype) for name in GRADIENTS if name in tensors]
+        packed = normalized.statistics
+        gradients = [packed._replace(dtype=tensors[name].dtype) for name in GRADIENTS if name in tensors]
         results = [in_layout(dx, normalized.channels_last), *gradients]
         saved = SAVED if SAVED[0] in call.specs else ()
         prepared = _Prepared("batch normalization gradient", call, normalized, operands)
@@ -374,7 +375,7 @@ class BatchNormalization(ArrayOperation):
             if (program := prepared.by_graph(names, graphs)) is not None:
                 return program, results
         at = {name: OperandAddress(place) for place, name in enumerate(names)}
-        statistics = [at[name] for name in saved] or [None, None]
+        statistics = [at[name] for name in SAVED] if saved else [None, None]
         data = normalized.format_of_function(call)
         tx, tdy, tdx = (tensor_descriptor(data(spec)) for spec in (x, dy, dx))
         function = FunctionCall(
