@@ -21,8 +21,8 @@ PACKAGE = ROOT / "cudnnpy"
 ORDER = [name for room in ROOMS.values() for name in room]
 
 
-# What the reference shares with the rest: types, names of C, the checks of options and of arguments, the error for a name that it
-# lacks, and the classes from which it takes options, signatures and docstrings. Its numerics are independent.
+# What the reference shares with the rest: types, names of C, the checks of options and of arguments, the error for a name that
+# it lacks, and the classes from which it takes options, signatures and docstrings. Its numerics are independent.
 WITH_THE_REFERENCE = {"typing", "_checks", "raw"}
 LAYERS = {
     f"_layers.{name}"
