@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from cudnnpy._checks.call_arguments import check_scales
 from cudnnpy._checks.option_values import check_number, check_option
 from cudnnpy._checks.suggestions import with_suggestions
 from cudnnpy._core.layouts import TensorSpec, byte_extent, has_same_layout, is_dense, is_too_large, with_strides_of
@@ -152,9 +154,8 @@ class Activation(ArrayOperation):
         return ActivationDescriptor(self.mode, coefficient=coefficient, propagate_nan=True, swish_beta=swish)
 
     def _forward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
-        x = check_input(call, "x", empty=True)
-        y = resolve_output(call, "out", x.shape, x.dtype, x, beta)
-        operands = check_no_overlaps(call, (Operand("x", x), Operand("out", y, True, ("x",))))
+        operands = self._forward_operands(call, alpha, beta)
+        x, y = (operand.spec for operand in operands)
         a, b = scaling_arguments(alpha, beta, x.dtype)
         if not byte_extent(y):
             return Program("activation", call.device, operands, []), [y]
@@ -170,12 +171,8 @@ class Activation(ArrayOperation):
         return Program("activation", call.device, operands, [step]), [y]
 
     def _backward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
-        dy = check_input(call, "dy", empty=True)
-        x, y = (check_like(call, name, dy.shape, dy.dtype) for name in ("x", "y"))
-        dx = resolve_output(call, "out", dy.shape, dy.dtype, dy, beta)
-        operands = check_no_overlaps(
-            call, (Operand("dy", dy), Operand("x", x), Operand("y", y), Operand("out", dx, True, ("dy",)))
-        )
+        operands = self._backward_operands(call, alpha, beta)
+        dy, x, y, dx = (operand.spec for operand in operands)
         a, b = scaling_arguments(alpha, beta, dy.dtype)
         name = "activation gradient"
         if not byte_extent(dx):
@@ -195,6 +192,21 @@ class Activation(ArrayOperation):
         required_specs = dy, with_strides_of(x, alike), with_strides_of(y, dy), alike
         executable = in_parts(function, *_flattened(*required_specs))
         return with_conversion_copies(name, call.device, operands, executable, required_specs, beta), [dx]
+
+    def _forward_operands(self, call: Call, alpha: float, beta: float) -> Sequence[Operand]:
+        x = check_input(call, "x", empty=True)
+        check_scales(alpha, beta, out=call.specs.get("out"))
+        y = resolve_output(call, "out", x.shape, x.dtype, x, beta)
+        return check_no_overlaps(call, (Operand("x", x), Operand("out", y, True, ("x",))))
+
+    def _backward_operands(self, call: Call, alpha: float, beta: float) -> Sequence[Operand]:
+        dy = check_input(call, "dy", empty=True)
+        check_scales(alpha, beta, out=call.specs.get("out"))
+        x, y = (check_like(call, name, dy.shape, dy.dtype) for name in ("x", "y"))
+        dx = resolve_output(call, "out", dy.shape, dy.dtype, dy, beta)
+        return check_no_overlaps(
+            call, (Operand("dy", dy), Operand("x", x), Operand("y", y), Operand("out", dx, True, ("dy",)))
+        )
 
 
 def _flattened(*specs: TensorSpec) -> tuple[TensorSpec, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from cudnnpy._arrays.array_libraries import read, spec_of
-from cudnnpy._checks.call_arguments import check_no_beta, gradient_shape
+from cudnnpy._checks.call_arguments import check_scales, gradient_shape
 from cudnnpy._checks.option_values import check_shape, error_repr, in_array_order, is_channels_last
 from cudnnpy._convolution.options import ConvolutionOptions, algorithm_named
 from cudnnpy._convolution.sizes import output_shape
@@ -41,8 +41,7 @@ def problem_of_call(options: ConvolutionOptions, request: OperationRequest) -> C
     first, second, out = call.specs[names[0]], call.specs[names[1]], call.specs.get("out")
     if isinstance(options.algorithm, str):
         algorithm_named(operation, options.algorithm)
-    if out is None:
-        check_no_beta("beta", beta, "out")
+    check_scales(alpha, beta, out=out)
     if operation == "forward" and shape is not None:
         raise ValueError(f"shape must be None for forward, where it follows from x and w; got {error_repr(shape)}")
     one, two = logical_spec(first, names[0], options.layout), logical_spec(second, names[1], options.layout)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias, cast, get_args
 
 from cudnnpy import raw
 from cudnnpy._arrays.array_libraries import check_writable
-from cudnnpy._checks.call_arguments import should_compute_bias
+from cudnnpy._checks.call_arguments import check_scales, should_compute_bias
 from cudnnpy._checks.option_values import check_layout, check_number, check_option
 from cudnnpy._checks.suggestions import with_suggestions
 from cudnnpy._core.layouts import (
@@ -287,28 +287,12 @@ class BatchNormalization(ArrayOperation):
     def _forward_training(
         self, call: Call, factor: float, activation: str | None, alpha: float, beta: float
     ) -> tuple[Program, list[TensorSpec]]:
-        x = self._logical(call, "x")
-        check_number("average_factor", factor, finite=True)
+        normalized, operands = self._training_operands(call, factor, activation, alpha, beta)
+        x, y = normalized.x, next(operand.spec for operand in operands if operand.name == "out")
+        running = RUNNING if RUNNING[0] in call.specs else ()
+        for name in running:
+            check_writable(name, call.arrays[name])
         a, b = scaling_arguments(alpha, beta, x.dtype)
-        if activation is not None:
-            check_option("activation", activation, ("relu",))
-            if (alpha, beta) != (1.0, 0.0):
-                raise ValueError(f"alpha and beta must be 1 and 0 with an activation; got {alpha} and {beta}")
-        normalized = self._normalized(x)
-        parameters = _parameters(call, normalized, "scale", "bias")
-        running = RUNNING if check_both_or_neither(call.specs, *RUNNING) else ()
-        if running:
-            parameters |= _parameters(call, normalized, *running)
-            for name in running:
-                check_writable(name, call.arrays[name])
-        y = resolve_output(call, "out", x.shape, x.dtype, x, beta, self.layout)
-        operands = [Operand("x", x)]
-        for name, spec in parameters.items():
-            updated = name in RUNNING
-            operands.append(Operand(name, normalized.logical(spec), is_result=updated, is_read=updated))
-        operands.append(Operand("out", y, True))
-        operands += [Operand(name, normalized.logical(normalized.statistics), True) for name in SAVED]
-        check_no_overlaps(call, operands)
         results = [in_layout(y, normalized.channels_last), normalized.statistics, normalized.statistics]
         prepared = _Prepared("batch normalization", call, normalized, operands)
         if 0 in x.shape:
@@ -348,15 +332,9 @@ class BatchNormalization(ArrayOperation):
         return prepared.program(steps, data, beta), results
 
     def _forward_inference(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
-        x = self._logical(call, "x")
+        normalized, operands = self._inference_operands(call, alpha, beta)
+        x, y, names = normalized.x, operands[-1].spec, ("scale", "bias", "mean", "variance")
         a, b = scaling_arguments(alpha, beta, x.dtype)
-        normalized = self._normalized(x)
-        names = ("scale", "bias", "mean", "variance")
-        parameters = _parameters(call, normalized, *names)
-        y = resolve_output(call, "out", x.shape, x.dtype, x, beta, self.layout)
-        operands = [Operand("x", x), *(Operand(name, normalized.logical(spec)) for name, spec in parameters.items())]
-        operands.append(Operand("out", y, True))
-        check_no_overlaps(call, operands)
         results = [in_layout(y, normalized.channels_last)]
         prepared = _Prepared("batch normalization", call, normalized, operands)
         if 0 in x.shape:
@@ -378,22 +356,14 @@ class BatchNormalization(ArrayOperation):
     ) -> tuple[Program, list[TensorSpec]]:
         """`with_bias`: dbias is a result; dscale is one if there is a scale."""
         factors = (alpha, beta), (parameter_alpha, parameter_beta)
-        dy = self._logical(call, "dy")
-        x = check_like(call, "x", dy.shape, dy.dtype, self.layout)
-        normalized = self._normalized(x)
-        parameters = _parameters(call, normalized, "scale")
-        saved = _saved(call, normalized)
-        dx = resolve_output(call, "out", x.shape, dy.dtype, dy, beta, self.layout)
+        normalized, operands = self._backward_operands(call, *factors[0], *factors[1], with_bias)
+        tensors = {operand.name: operand.spec for operand in operands}
+        x, dy, dx = (tensors[name] for name in ("x", "dy", "out"))
         (a, b), (c, d) = (scaling_arguments(*pair, x.dtype) for pair in factors)
-        dtypes = (parameters["scale"].dtype,) if parameters else (x.dtype, *parameter_dtypes(x.dtype))
-        outs = compress(GRADIENTS, ("scale" in call.specs, with_bias))
-        gradients = {name: _gradient(call, name, normalized.shape, dtypes, parameter_beta) for name in outs}
-        operands = [Operand("dy", dy), Operand("x", x)]
-        operands += [Operand(name, normalized.logical(spec)) for name, spec in (parameters | saved).items()]
-        operands.append(Operand("out", dx, True))
-        operands += [Operand(name, normalized.logical(spec), True) for name, spec in gradients.items()]
-        check_no_overlaps(call, operands)
-        results = [in_layout(dx, normalized.channels_last), *gradients.values()]
+        packed = normalized.statistics
+        gradients = [packed._replace(dtype=tensors[name].dtype) for name in GRADIENTS if name in tensors]
+        results = [in_layout(dx, normalized.channels_last), *gradients]
+        saved = SAVED if SAVED[0] in call.specs else ()
         prepared = _Prepared("batch normalization gradient", call, normalized, operands)
         if 0 in x.shape:
             return prepared.without_elements(dict.fromkeys(GRADIENTS, 0.0), parameter_beta), results
@@ -413,6 +383,64 @@ class BatchNormalization(ArrayOperation):
             normalized.descriptor(), at["scale"], at["out_scale"], at["out_bias"], self.epsilon, *statistics,
         )  # fmt: skip
         return prepared.program([(function, names)], data, beta or parameter_beta), results
+
+    # The arrays of a call, checked, with their axes as (N, C, spatial...)
+
+    def _training_operands(
+        self, call: Call, factor: float, activation: str | None, alpha: float, beta: float
+    ) -> tuple[Normalized, list[Operand]]:
+        x = self._logical(call, "x")
+        check_number("average_factor", factor, finite=True)
+        check_scales(alpha, beta, out=call.specs.get("out"))
+        if activation is not None:
+            check_option("activation", activation, ("relu",))
+            if (alpha, beta) != (1.0, 0.0):
+                raise ValueError(f"alpha and beta must be 1 and 0 with an activation; got {alpha} and {beta}")
+        normalized = self._normalized(x)
+        parameters = _parameters(call, normalized, "scale", "bias")
+        if check_both_or_neither(call.specs, *RUNNING):
+            parameters |= _parameters(call, normalized, *RUNNING)
+        y = resolve_output(call, "out", x.shape, x.dtype, x, beta, self.layout)
+        operands = [Operand("x", x)]
+        for name, spec in parameters.items():
+            updated = name in RUNNING
+            operands.append(Operand(name, normalized.logical(spec), is_result=updated, is_read=updated))
+        operands.append(Operand("out", y, True))
+        operands += [Operand(name, normalized.logical(normalized.statistics), True) for name in SAVED]
+        check_no_overlaps(call, operands)
+        return normalized, operands
+
+    def _inference_operands(self, call: Call, alpha: float, beta: float) -> tuple[Normalized, list[Operand]]:
+        x = self._logical(call, "x")
+        check_scales(alpha, beta, out=call.specs.get("out"))
+        normalized = self._normalized(x)
+        parameters = _parameters(call, normalized, "scale", "bias", "mean", "variance")
+        y = resolve_output(call, "out", x.shape, x.dtype, x, beta, self.layout)
+        operands = [Operand("x", x), *(Operand(name, normalized.logical(spec)) for name, spec in parameters.items())]
+        operands.append(Operand("out", y, True))
+        check_no_overlaps(call, operands)
+        return normalized, operands
+
+    def _backward_operands(
+        self, call: Call, alpha: float, beta: float, parameter_alpha: float, parameter_beta: float, with_bias: bool
+    ) -> tuple[Normalized, list[Operand]]:
+        outs = tuple(compress(GRADIENTS, ("scale" in call.specs, with_bias)))
+        check_scales(alpha, beta, out=call.specs.get("out"))
+        check_scales(parameter_alpha, parameter_beta, prefix="parameter_", **{n: call.specs.get(n) for n in outs})
+        dy = self._logical(call, "dy")
+        x = check_like(call, "x", dy.shape, dy.dtype, self.layout)
+        normalized = self._normalized(x)
+        parameters = _parameters(call, normalized, "scale")
+        saved = _saved(call, normalized)
+        dx = resolve_output(call, "out", x.shape, dy.dtype, dy, beta, self.layout)
+        dtypes = (parameters["scale"].dtype,) if parameters else (x.dtype, *parameter_dtypes(x.dtype))
+        gradients = {name: _gradient(call, name, normalized.shape, dtypes) for name in outs}
+        operands = [Operand("dy", dy), Operand("x", x)]
+        operands += [Operand(name, normalized.logical(spec)) for name, spec in (parameters | saved).items()]
+        operands.append(Operand("out", dx, True))
+        operands += [Operand(name, normalized.logical(spec), True) for name, spec in gradients.items()]
+        check_no_overlaps(call, operands)
+        return normalized, operands
 
     def _logical(self, call: Call, name: str) -> TensorSpec:
         """Check x or dy; its axes as (N, C, spatial...)."""
@@ -604,13 +632,11 @@ def _saved(call: Call, normalized: Normalized) -> dict[str, TensorSpec]:
     return {name: packed_like(call, name, normalized.shape, statistics_dtype(normalized.x.dtype)) for name in SAVED}
 
 
-def _gradient(
-    call: Call, name: str, shape: tuple[int, ...], dtypes: tuple[ElementName, ...], beta: float
-) -> TensorSpec:
+def _gradient(call: Call, name: str, shape: tuple[int, ...], dtypes: tuple[ElementName, ...]) -> TensorSpec:
     """A gradient with respect to a parameter: the array given for it, checked, or a new one of the first dtype."""
     if name in call.specs:
         return packed_like(call, name, shape, *dtypes)
-    return resolve_output(call, name, shape, dtypes[0], None, beta)
+    return resolve_output(call, name, shape, dtypes[0])
 
 
 def statistics_dtype(dtype: str) -> ElementName:

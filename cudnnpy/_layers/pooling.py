@@ -7,10 +7,12 @@ the lowest finite value as the maximum of all-`-inf` windows: maximum-of-minus-i
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, get_args
 
 from cudnnpy import raw
+from cudnnpy._checks.call_arguments import check_scales
 from cudnnpy._checks.option_values import (
     check_layout,
     check_option,
@@ -225,9 +227,8 @@ class Pooling(ArrayOperation):
         return PoolingDescriptor(mode, window, padding=padding, stride=stride, propagate_nan=True)
 
     def _forward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
-        x = self._logical(call, "x")
-        y = resolve_output(call, "out", self._pooled(x.shape), x.dtype, x, beta, self.layout)
-        operands = check_no_overlaps(call, (Operand("x", x), Operand("out", y, True)))
+        operands = self._forward_operands(call, alpha, beta)
+        x, y = (operand.spec for operand in operands)
         results = [in_layout(y, self._channels_last)]
         a, b = scaling_arguments(alpha, beta, x.dtype)
         if not byte_extent(y):
@@ -246,13 +247,8 @@ class Pooling(ArrayOperation):
         return Program("pooling", call.device, operands, [Step(in_parts(function, x, y), (0, 1))]), results
 
     def _backward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
-        x = self._logical(call, "x")
-        shape = self._pooled(x.shape)
-        dy, y = (check_like(call, name, shape, x.dtype, self.layout) for name in ("dy", "y"))
-        dx = resolve_output(call, "out", x.shape, x.dtype, x, beta, self.layout)
-        operands = check_no_overlaps(
-            call, (Operand("dy", dy), Operand("x", x), Operand("y", y), Operand("out", dx, True))
-        )
+        operands = self._backward_operands(call, alpha, beta)
+        dy, x, y, dx = (operand.spec for operand in operands)
         results = [in_layout(dx, self._channels_last)]
         a, b = scaling_arguments(alpha, beta, x.dtype)
         name = "pooling gradient"
@@ -277,6 +273,20 @@ class Pooling(ArrayOperation):
 
         executable = in_parts(function, *required_specs)
         return with_conversion_copies(name, call.device, operands, executable, required_specs, beta), results
+
+    def _forward_operands(self, call: Call, alpha: float, beta: float) -> Sequence[Operand]:
+        x = self._logical(call, "x")
+        check_scales(alpha, beta, out=call.specs.get("out"))
+        y = resolve_output(call, "out", self._pooled(x.shape), x.dtype, x, beta, self.layout)
+        return check_no_overlaps(call, (Operand("x", x), Operand("out", y, True)))
+
+    def _backward_operands(self, call: Call, alpha: float, beta: float) -> Sequence[Operand]:
+        x = self._logical(call, "x")
+        check_scales(alpha, beta, out=call.specs.get("out"))
+        shape = self._pooled(x.shape)
+        dy, y = (check_like(call, name, shape, x.dtype, self.layout) for name in ("dy", "y"))
+        dx = resolve_output(call, "out", x.shape, x.dtype, x, beta, self.layout)
+        return check_no_overlaps(call, (Operand("dy", dy), Operand("x", x), Operand("y", y), Operand("out", dx, True)))
 
     def _averages_whole_images(self, x: TensorSpec) -> bool:
         """Whether the only window is the whole image, and its elements are averaged."""

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, get_args
 
+from cudnnpy._checks.call_arguments import check_scales
 from cudnnpy._checks.option_values import check_layout, check_option
 from cudnnpy._checks.suggestions import with_suggestions
 from cudnnpy._core.layouts import (
@@ -168,9 +169,8 @@ class Softmax(ArrayOperation):
 
         In place, the function would read its own results: softmax-in-place-beta in docs/known-issues.md.
         """
-        specs = [operand.spec for operand in check_no_overlaps(call, operands)]
+        specs = [operand.spec for operand in operands]
         results = [in_layout(specs[-1], self.layout.endswith("C") and len(specs[-1].shape) > 2)]
-        scaling_arguments(alpha, beta, specs[-1].dtype)
         if not byte_extent(specs[-1]):
             return Program(name, call.device, operands, []), results
         required_specs = self._required_specs(call, *specs)
@@ -223,13 +223,20 @@ class Softmax(ArrayOperation):
         return in_parts(function, *[whole] * (3 if gradient else 2))
 
     def _forward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
+        return self._program("softmax", call, self._forward_operands(call, alpha, beta), alpha, beta)
+
+    def _forward_operands(self, call: Call, alpha: float, beta: float) -> Sequence[Operand]:
         x = check_input(call, "x", _RANKS, empty=True, layout=self.layout)
+        check_scales(alpha, beta, out=call.specs.get("out"))
         y = resolve_output(call, "out", x.shape, x.dtype, x, beta, self.layout)
-        return self._program("softmax", call, (Operand("x", x), Operand("out", y, True, ("x",))), alpha, beta)
+        return check_no_overlaps(call, (Operand("x", x), Operand("out", y, True, ("x",))))
 
     def _backward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
+        return self._program("softmax gradient", call, self._backward_operands(call, alpha, beta), alpha, beta)
+
+    def _backward_operands(self, call: Call, alpha: float, beta: float) -> Sequence[Operand]:
         dy = check_input(call, "dy", _RANKS, empty=True, layout=self.layout)
+        check_scales(alpha, beta, out=call.specs.get("out"))
         y = check_like(call, "y", dy.shape, dy.dtype, self.layout)
         dx = resolve_output(call, "out", dy.shape, dy.dtype, dy, beta, self.layout)
-        operands = Operand("dy", dy), Operand("y", y), Operand("out", dx, True, ("dy",))
-        return self._program("softmax gradient", call, operands, alpha, beta)
+        return check_no_overlaps(call, (Operand("dy", dy), Operand("y", y), Operand("out", dx, True, ("dy",))))

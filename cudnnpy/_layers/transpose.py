@@ -18,9 +18,10 @@ from cudnnpy._convolution.specification import result_in_layout
 from cudnnpy._core.layouts import TensorSpec, byte_extent, canonical_spec, in_layout, result_strides, to_logical
 from cudnnpy._launch.dispatch import ArrayOperation, Call, Specs
 from cudnnpy._launch.operands import check_no_overlaps
-from cudnnpy._launch.program import Program, StepBuilder
+from cudnnpy._launch.program import Operand, Program, StepBuilder
 from cudnnpy._layers.arguments import OperationRequest, logical_spec, problem_of_call
 from cudnnpy._layers.convolution import Convolution, Prepared, check_forced, operands_of
+from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._layers.lowerings.sums import bias_gradient
 from cudnnpy.typing import Array, ArrayT, ConvolutionActivation, Shape, Stream
 
@@ -264,10 +265,10 @@ class ConvolutionTranspose(TransposeOptions, ArrayOperation):
 # elements after it are dropped.
 
 
-def prepare_extended(
+def extended_problem(
     convolution: Convolution, surplus: tuple[int, ...], request: OperationRequest
-) -> tuple[Program, list[TensorSpec]]:
-    """Plan an operation of a convolution with extended x, as Convolution._prepare does.
+) -> tuple[ConvolutionProblem, list[Operand]]:
+    """Return the problem with extended x of an operation of a convolution, and its operands, whose x is not extended.
 
     x is the first input or, of "forward", the result. `surplus` is the number of added zeros on each spatial axis.
     """
@@ -293,6 +294,16 @@ def prepare_extended(
         x = TensorSpec(smaller, problem.specs[at].dtype, result_strides(smaller, problem.specs[at]))
     operands = operands_of(request, problem)
     operands[at] = operands[at]._replace(spec=x)
+    return problem, operands
+
+
+def prepare_extended(
+    convolution: Convolution, surplus: tuple[int, ...], request: OperationRequest
+) -> tuple[Program, list[TensorSpec]]:
+    """Plan an operation of a convolution with extended x, as Convolution._prepare does."""
+    (problem, operands), call = extended_problem(convolution, surplus, request), request.call
+    at = len(problem.specs) - 1 if request.operation == "forward" else 0
+    x = operands[at].spec
     check_no_overlaps(call, operands)
     results = [result_in_layout(convolution, operands[-1].spec, problem.x, problem.w, problem.y)]
     if problem.is_empty:

@@ -139,11 +139,11 @@ def _other(name: str, given: Any) -> Any:
 
 
 class _Reader:
-    """The tensors of a text, and those that the operations read so far have made."""
+    """The tensors of a text, and those that the operations read so far have taken or made."""
 
     def __init__(self, tensors: list[Tensor]) -> None:
         self.tensors = {tensor.uid: tensor for tensor in tensors}
-        self._made: set[int] = set()
+        self._known: set[int] = set()
 
     def operation(self, given: Any) -> Operation:
         """Return an operation, which is checked by the rule of its kind."""
@@ -169,21 +169,22 @@ class _Reader:
         shapes = {one: spec.shape for one, spec in found.items() if one in made or not kind.results[one].endswith("?")}
         if shapes != {one: self.tensors[uid].spec.shape for one, uid in made.items()}:
             raise ValueError(f"the results of {name} must have shapes {shapes}; got others")
-        self._made.update(made.values())
+        self._known.update(made.values())
         return Operation(name, tuple(whole.items()), tuple(taken.items()), tuple(made.items()))
 
     def _taken(self, kind: Kind, name: str, given: Any) -> Uids:
         uids = given if "*" in kind.operands[name] else [given]
         if not isinstance(uids, list) or not all(type(uid) is int and uid in self.tensors for uid in uids):
             raise ValueError(f"{name} must be a tensor of the graph; got {error_repr(given)}")
-        if any(self.tensors[uid].is_virtual and uid not in self._made for uid in uids):
+        if any(self.tensors[uid].is_virtual and uid not in self._known for uid in uids):
             raise ValueError(f"{name} must be in memory, or the result of an operation before; got another")
+        self._known.update(uids)
         return tuple(uids) if isinstance(given, list) else given
 
     def _result(self, name: str, given: Any) -> int:
-        is_new = type(given) is int and given in self.tensors and given not in self._made
+        is_new = type(given) is int and given in self.tensors and given not in self._known
         if not is_new or self.tensors[given].number is not None:
-            raise ValueError(f"{name} must be a tensor that no operation made before; got {error_repr(given)}")
+            raise ValueError(f"{name} must be a tensor that no operation took or made before; got {error_repr(given)}")
         return int(given)
 
 

@@ -6,13 +6,17 @@ bfloat16 and float8 are recognized by the names of their dtypes, which ml_dtypes
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cudnnpy._checks.numpy_conversions import numpy_conversion
 from cudnnpy._checks.options import Options
+from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._core.layouts import TensorSpec, to_packed
+from cudnnpy._launch.dispatch import Call, Specs
+from cudnnpy._launch.program import Operand
 
 Array: TypeAlias = NDArray[Any]
 ScalarT = TypeVar("ScalarT", bound=np.generic)
@@ -21,11 +25,6 @@ Shape: TypeAlias = tuple[int, ...]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
-FLOAT8_RESULTS = ("float32", "float16", "bfloat16")  # and the dtype of the inputs
-INT8 = ("int8",)
-INT8_RESULTS = ("int32", "float32", "int8")
-
-RANKS = (1, 2, 3, 4, 5)
 
 
 def check_array(name: str, array: object, dtypes: tuple[str, ...]) -> Array:
@@ -33,12 +32,18 @@ def check_array(name: str, array: object, dtypes: tuple[str, ...]) -> Array:
 
     Subclasses such as numpy.memmap are accepted, except masked arrays and matrices, whose operations differ.
     """
+    array = check_kind(name, array)
+    if array.dtype.name not in dtypes:
+        raise TypeError(f"{name} must be {' or '.join(dtypes)}; got {array.dtype.name}")
+    return array
+
+
+def check_kind(name: str, array: object) -> Array:
+    """Return a NumPy array of any dtype as `check_array` does; raise TypeError for other objects."""
     if not isinstance(array, np.ndarray) or _has_other_operations(array):
         kind = f"{type(array).__module__}.{type(array).__qualname__}"
         call = numpy_conversion(name, array)
         raise TypeError(f"{name} must be a numpy.ndarray; got a {kind}{f'. Convert it with {call}' if call else ''}")
-    if array.dtype.name not in dtypes:
-        raise TypeError(f"{name} must be {' or '.join(dtypes)}; got {array.dtype.name}")
     return np.asarray(array)
 
 
@@ -56,52 +61,20 @@ def check_same_dtype(name: str, array: Array, other_name: str, other: Array) -> 
         )
 
 
-def check_tensor(
-    name: str, array: object, ranks: Sequence[int] = RANKS, dtypes: tuple[str, ...] = FLOATS, empty: str = ""
-) -> Array:
-    """Return a floating-point array of one of the ranks, as `check_array` does; raise TypeError or ValueError for others.
-
-    empty names the axes that may have size 0: "" for none, "batch" for axis 0, "any" for all.
-    """
-    array = check_array(name, array, dtypes)
-    if array.ndim not in ranks:
-        raise ValueError(f"{name} must have {ranks[0]} to {ranks[-1]} axes; got shape {array.shape}")
-    if 0 in array.shape[1 if empty == "batch" else 0 :] and empty != "any":
-        batch = ", except for a batch of 0" if empty == "batch" else ""
-        raise ValueError(f"{name} must have sizes of 1 or more{batch}; got shape {array.shape}")
-    return array
-
-
-def check_like(name: str, array: object, other_name: str, other: Array) -> Array:
-    """Return an array of the other's dtype and shape, as `check_array` does; raise TypeError or ValueError for others."""
-    array = check_array(name, array, FLOATS)
-    check_same_dtype(name, array, other_name, other)
-    if array.shape != other.shape:
-        raise ValueError(f"{name} must have shape {other.shape}, as {other_name}; got shape {array.shape}")
-    return array
-
-
-def check_out(
-    out: object, shape: tuple[int, ...], dtypes: tuple[str, ...], in_place: tuple[str, ...] = (), **inputs: Array | None
-) -> None:
-    """Check that out, if it is given, can hold the result and overlaps no input, except those that in_place names."""
-    check_written("out", out, shape, dtypes, inputs, in_place)
-
-
 def check_written(
-    name: str,
-    array: object,
-    shape: tuple[int, ...],
-    dtypes: tuple[str, ...],
-    others: Mapping[str, Array | None],
-    in_place: tuple[str, ...] = (),
+    name: str, array: object, shape: tuple[int, ...], dtypes: tuple[str, ...], others: Mapping[str, Array | None]
 ) -> None:
-    """Check that an array, if it is given, can be written to and overlaps none of the others, except those in in_place."""
+    """Check that an array, if it is given, has a shape and one of the dtypes, and `check_writable`."""
     if array is None:
         return
     array = check_array(name, array, dtypes)
     if array.shape != shape:
         raise ValueError(f"{name} must have shape {shape}; got shape {array.shape}")
+    check_writable(name, array, others)
+
+
+def check_writable(name: str, array: Array, others: Mapping[str, Array | None], in_place: tuple[str, ...] = ()) -> None:
+    """Check that an array can be written to and overlaps none of the others, except those in in_place."""
     if not array.flags.writeable:
         raise ValueError(f"{name} must be a writable array; got a read-only one")
     repeats = any(stride == 0 and size > 1 for stride, size in zip(array.strides, array.shape, strict=True))
@@ -156,9 +129,9 @@ def in_layout(values: Float64, layout: str) -> Float64:
 
 def store_scaled(values: Float64, dtype: np.dtype[Any], out: Array | None, alpha: float, beta: float) -> Array:
     """Store alpha * values + beta * out, rounded once. If out is None or beta is 0, the second term is omitted."""
-    values = alpha * values
+    values = float(alpha) * values
     if out is not None and beta:
-        values += beta * np.asarray(out, np.float64)
+        values += float(beta) * np.asarray(out, np.float64)
     return store(values, dtype, out)
 
 
@@ -207,6 +180,29 @@ class Arrays(dict[str, Any]):
         return None
 
 
+class _NumpySpecs(Specs):
+    def __missing__(self, name: str) -> TensorSpec:
+        check_kind(name, None)
+        raise AssertionError
+
+
+def call_of(arrays: Arrays) -> Call:
+    """Return a call for the checks of the operation on device arrays. The arrays count as packed, wherever they lie."""
+    specs = _NumpySpecs()
+    for name, array in arrays.items():
+        plain = check_kind(name, array)
+        specs[name] = to_packed(TensorSpec._make((plain.shape, dtype_of(plain.dtype, name).name, None, 16)))
+    return Call(specs, {}, 0, 0, arrays)
+
+
+def check_operands(operands: Sequence[Operand], arrays: Mapping[str, Array]) -> None:
+    """Check that the results among the operands that were passed can be written to and overlap no others."""
+    for operand in operands:
+        if operand.is_result and operand.name in arrays:
+            others = {name: array for name, array in arrays.items() if name != operand.name}
+            check_writable(operand.name, np.asarray(arrays[operand.name]), others, operand.in_place)
+
+
 class NotInReference:
     """A method of the device class that needs a GPU: the reference does not have the attribute."""
 
@@ -219,7 +215,10 @@ class NumpyOperation(Options):
 
     A subclass inherits from this class first, and then from the class on device arrays, whose options and
     public methods it has. Its implementations take the arrays by name and the arguments of the method, and return the results.
+    With `_takes_call` they take a Call in place of the arrays, as those of the class on device arrays, whose checks they use.
     """
+
+    _takes_call: ClassVar[bool] = False
 
     def _derived(self) -> dict[str, Any]:
         """Return nothing: plans are not cached."""
@@ -240,5 +239,5 @@ class NumpyOperation(Options):
         passed = zip(names, (*inputs, *outs), strict=True)
         arrays = Arrays({name: array for name, array in passed if array is not None})
         with np.errstate(all="ignore"):
-            results = implementation(operation, arrays, *arguments)
+            results = implementation(operation, call_of(arrays) if operation._takes_call else arrays, *arguments)
         return results[0] if len(results) == 1 else tuple(results)

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from cudnnpy import raw
 from cudnnpy._checks.call_arguments import check_scales
+from cudnnpy._launch.dispatch import Call
 from cudnnpy._layers import activation as device
 from cudnnpy.reference import _arrays
-from cudnnpy.reference._arrays import Array, Arrays, Float64, NumpyOperation, ScalarT
+from cudnnpy.reference._arrays import Array, Float64, NumpyOperation, ScalarT
 from cudnnpy.reference._kinds import pointwise
 
 
@@ -46,33 +47,29 @@ def sigmoid(x: NDArray[ScalarT], out: Array | None = None, alpha: float = 1.0, b
     """
     x = _arrays.check_array("x", x, _arrays.FLOATS)
     alpha, beta = check_scales(alpha, beta, out=out)
-    _arrays.check_out(out, x.shape, _arrays.FLOATS)
+    _arrays.check_written("out", out, x.shape, _arrays.FLOATS, {})
     with np.errstate(all="ignore"):
         return _arrays.store_scaled(_forward("sigmoid", x.astype(np.float64)), x.dtype, out, alpha, beta)
 
 
 class Activation(NumpyOperation, device.Activation):
     __doc__ = device.Activation.__doc__
+    _takes_call = True
 
-    def _forward(self, arrays: Arrays, alpha: float, beta: float) -> list[Array]:
-        x, out = _arrays.check_tensor("x", arrays["x"], empty="any"), arrays["out"]
-        alpha, beta = check_scales(alpha, beta, out=out)
-        _arrays.check_out(out, x.shape, (x.dtype.name,), in_place=("x",), x=x)
-        activation = ACTIVATIONS.get(self.mode) or partial(_forward, self.mode)
+    def _forward(self, call: Call, alpha: float, beta: float) -> list[Array]:
+        _arrays.check_operands(self._forward_operands(call, alpha, beta), call.arrays)
+        x, activation = call.arrays["x"], ACTIVATIONS.get(self.mode) or partial(_forward, self.mode)
         values = activation(x.astype(np.float64), self.coefficient)
-        return [_arrays.store_scaled(values, x.dtype, out, alpha, beta)]
+        return [_arrays.store_scaled(values, x.dtype, call.arrays["out"], alpha, beta)]
 
-    def _backward(self, arrays: Arrays, alpha: float, beta: float) -> list[Array]:
-        dy, out = _arrays.check_tensor("dy", arrays["dy"], empty="any"), arrays["out"]
-        x, y = (_arrays.check_like(name, arrays[name], "dy", dy) for name in ("x", "y"))
-        alpha, beta = check_scales(alpha, beta, out=out)
-        _arrays.check_out(out, dy.shape, (dy.dtype.name,), in_place=("dy",), dy=dy, x=x, y=y)
-        values = dy.astype(np.float64)
+    def _backward(self, call: Call, alpha: float, beta: float) -> list[Array]:
+        _arrays.check_operands(self._backward_operands(call, alpha, beta), call.arrays)
+        values, x, y = (call.arrays[name].astype(np.float64) for name in ("dy", "x", "y"))
         if self.mode in _OF_RESULT:
-            values *= _OF_RESULT[self.mode](y.astype(np.float64))
+            values *= _OF_RESULT[self.mode](y)
         else:
-            values = _pointwise(self.mode, "bwd", self.coefficient, dy=values, x=x.astype(np.float64))
-        return [_arrays.store_scaled(values, dy.dtype, out, alpha, beta)]
+            values = _pointwise(self.mode, "bwd", self.coefficient, dy=values, x=x)
+        return [_arrays.store_scaled(values, call.arrays["dy"].dtype, call.arrays["out"], alpha, beta)]
 
 
 def _pointwise(mode: str, end: str, coefficient: float, **given: Float64) -> Float64:

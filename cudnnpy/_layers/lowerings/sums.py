@@ -10,10 +10,11 @@ has no note about it.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from ctypes import byref, c_size_t
 
 from cudnnpy import raw
-from cudnnpy._checks.call_arguments import check_no_beta, check_scales
+from cudnnpy._checks.call_arguments import check_scales
 from cudnnpy._convolution.options import ConvolutionOptions
 from cudnnpy._core.layouts import (
     TensorSpec,
@@ -28,7 +29,7 @@ from cudnnpy._core.layouts import (
     to_packed,
 )
 from cudnnpy._launch.dispatch import Call
-from cudnnpy._launch.operands import FLOATS, check_no_overlaps
+from cudnnpy._launch.operands import FLOATS, check_no_overlaps, packed_like
 from cudnnpy._launch.program import Operand, Program, StepBuilder, program_for_empty_input
 from cudnnpy._launch.steps import (
     WORKSPACE,
@@ -150,22 +151,9 @@ def bias_gradient(
     cudnnConvolutionBackwardBias is not used: on an H200 with cuDNN 9.19 it takes 6 to 19 times as long as the memory bandwidth
     allows on large tensors, and it faults on misaligned addresses (bias-gradient-misaligned in docs/known-issues.md).
     """
-    spec = canonical_spec(logical_spec(call.specs["dy"], "dy", options.layout), "dy")
-    if spec.dtype not in FLOATS:
-        raise TypeError(f"dy must be float16, bfloat16, float32 or float64; got {spec.dtype}")
-    if 0 in spec.shape[1:]:
-        shape = call.specs["dy"].shape
-        raise ValueError(f"dy must have sizes of 1 or more, except for a batch of 0; got shape {shape}")
-    channels, out = (spec.shape[1],), call.specs.get("out")
-    if out is None:
-        check_no_beta("beta", beta, "out")
-    check_scales(alpha, beta)
-    if out is not None and (out.shape != channels or out.dtype != spec.dtype or out.strides not in (None, (1,))):
-        raise ValueError(f"out must be packed {spec.dtype} of shape {channels}; got {out.dtype} of shape {out.shape}")
-    row = (1, *channels, *(1 for _ in spec.shape[2:]))
-    sums = TensorSpec(row, spec.dtype, packed_strides(row))  # the same memory as (K,)
-    operands = check_no_overlaps(call, (Operand("dy", spec), Operand("out", sums, True)))
-    name, results = "bias gradient", [TensorSpec(channels, spec.dtype)]
+    operands = bias_operands(options, call, alpha, beta)
+    spec, sums = (operand.spec for operand in operands)
+    name, results = "bias gradient", [TensorSpec((spec.shape[1],), spec.dtype)]
     if not byte_extent(spec):
         return program_for_empty_input(name, call.device, operands, beta), results
     alpha, beta = float(alpha), float(beta)
@@ -174,6 +162,22 @@ def bias_gradient(
     if steps is None or not call.allows(steps.workspace_size):
         steps = _sum_by_function(call.device, spec, sums, alpha, beta)
     return Program(name, call.device, operands, steps.steps, steps.scratch), results
+
+
+def bias_operands(options: ConvolutionOptions, call: Call, alpha: float, beta: float) -> Sequence[Operand]:
+    """Check a call for the gradient of the bias; return dy in logical order, and the result with as many axes."""
+    spec = canonical_spec(logical_spec(call.specs["dy"], "dy", options.layout), "dy")
+    if spec.dtype not in FLOATS:
+        raise TypeError(f"dy must be float16, bfloat16, float32 or float64; got {spec.dtype}")
+    if 0 in spec.shape[1:]:
+        shape = call.specs["dy"].shape
+        raise ValueError(f"dy must have sizes of 1 or more, except for a batch of 0; got shape {shape}")
+    check_scales(alpha, beta, out=call.specs.get("out"))
+    if "out" in call.specs:
+        packed_like(call, "out", (spec.shape[1],), spec.dtype)
+    row = (1, spec.shape[1], *(1 for _ in spec.shape[2:]))
+    sums = TensorSpec(row, spec.dtype, packed_strides(row))  # the same memory as (K,)
+    return check_no_overlaps(call, (Operand("dy", spec), Operand("out", sums, True)))
 
 
 def _sum_by_function(device: int, x: TensorSpec, y: TensorSpec, alpha: float, beta: float) -> StepSequence:

@@ -20,10 +20,11 @@ from cudnnpy._convolution import sizes
 from cudnnpy._convolution import specification as ask
 from cudnnpy._convolution.options import MODES, PADDINGS, ConvolutionOptions
 from cudnnpy._convolution.specification import ConvolutionSpec
-from cudnnpy._core.layouts import from_logical
+from cudnnpy._core.layouts import from_logical, to_logical
 from cudnnpy._layers.lowerings.convolution_candidates import ConvolutionProblem
 from cudnnpy._planning import problem_notation
 from cudnnpy._planning.problem import is_strict
+from cudnnpy.reference import _geometry
 
 # Drawing options and shapes
 
@@ -125,15 +126,23 @@ def test_output_shapes_are_the_references(drawn: Any, change: int, at: int) -> N
         w = w[:-1]
     last = options["layout"].endswith("C")
     shapes = [from_logical(shape, last) for shape in (x, w)]
-    for ours, by_numpy in (
-        (Convolution, reference.Convolution),
-        (ConvolutionTranspose, reference.ConvolutionTranspose),
-    ):
-        given_shapes = shapes
+    for ours in (Convolution, ConvolutionTranspose):
         if ours is ConvolutionTranspose and change != 1:
-            given_shapes = [shapes[0], from_logical((x[1], *w[1:]), last)]
-        expected = outcome(lambda: by_numpy(**options).output_shape(*given_shapes))  # noqa: B023  # called at once
-        assert outcome(lambda: ours(**options).output_shape(*given_shapes)) == expected  # noqa: B023
+            w = (x[1], *w[1:])
+            shapes[1] = from_logical(w, last)
+        op = ours(**options)
+        found = outcome(lambda: op.output_shape(*shapes))  # noqa: B023  # called at once
+        if not isinstance(found, tuple):
+            assert change or min(sizes_of_reference(op, x, w)) < 1
+        else:
+            assert to_logical(found, last)[2:] == sizes_of_reference(op, x, w)
+
+
+def sizes_of_reference(op: Any, x: tuple[int, ...], w: tuple[int, ...]) -> tuple[int, ...]:
+    """The spatial sizes of forward's result, as the reference derives them."""
+    if isinstance(op, ConvolutionTranspose):
+        return _geometry.transpose(op, op.output_padding, x, w).input
+    return _geometry.convolution(op, x, w).output
 
 
 @given(asked(), st.integers(0, 3))
@@ -144,8 +153,8 @@ def test_output_padding_picks_a_size_that_the_convolution_maps_back(drawn: Any, 
     shapes = [from_logical(shape, last) for shape in (x, w)]
     transpose = ConvolutionTranspose(**options, output_padding=extra)
     got = outcome(lambda: transpose.output_shape(*shapes))
-    assert got == outcome(lambda: reference.ConvolutionTranspose(**options, output_padding=extra).output_shape(*shapes))
     if isinstance(got, tuple):
+        assert to_logical(got, last)[2:] == sizes_of_reference(transpose, x, w)
         dy, filters = (np.empty(shape) for shape in (got, shapes[1]))
         assert sizes.transposed_input_shape(transpose, got, shapes[1]) == shapes[0]
         assert (

@@ -257,9 +257,10 @@ POOLING, RELU, MIN = range(3)
         (of_operation(RELU, 1, "relu_upper_clip"), "nan", "relu_upper_clip must be a number; got 'nan'"),
         (of_operation(RELU, 1, "relu_upper_clip"), True, "relu_upper_clip must be a number; got True"),
         (of_operation(RELU, 2, "b"), 4, "its graph is invalid: b must be None for relu_fwd"),
-        (of_operation(RELU, 3, "y"), 3, "y must be a tensor that no operation made before; got 3"),
-        (of_operation(RELU, 3, "y"), 5, "y must be a tensor that no operation made before; got 5"),
-        (of_operation(RELU, 3, "y"), "a\nb", r"y must be a tensor that no operation made before; got 'a\\nb'"),
+        (of_operation(RELU, 3, "y"), 3, "y must be a tensor that no operation took or made before; got 3"),
+        (of_operation(RELU, 3, "y"), 5, "y must be a tensor that no operation took or made before; got 5"),
+        (of_operation(RELU, 3, "y"), "a\nb", r"y must be a tensor that no operation took or made before; got 'a\\nb'"),
+        (of_operation(RELU, 2, "x"), 1, "y must be a tensor that no operation took or made before; got 1"),  # a cycle
         (of_operation(RELU, 3, "dx"), 2, "the results of pointwise must have shapes"),
     ],
 )

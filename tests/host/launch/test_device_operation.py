@@ -203,7 +203,7 @@ def test_the_result_of_int8_may_have_several_types(stand_in: StandInDevice) -> N
         (lambda c: c.backward_filter(Array(*Y), Array(*X)), TypeError, r"w_shape must be .*; got None"),
         (lambda c: c.backward_bias(Array(*Y, dtype="int8")), TypeError, r"dy must .*; got int8"),
         (lambda c: c.backward_bias(Array(6, 6)), ValueError, r"dy must have 3, 4 or 5 axes; got shape \(6, 6\)"),
-        (lambda c: c.backward_bias(Array(*Y), out=Array(5)), ValueError, r"out must .*; got float32 of shape \(5,\)"),
+        (lambda c: c.backward_bias(Array(*Y), out=Array(5)), ValueError, r"out must have shape .*; got shape \(5,\)"),
         (
             lambda c: c.backward_bias(Array(*Y), out=Array(6, device=1)),
             ValueError,

@@ -258,7 +258,7 @@ def test_results_that_overlap_each_other(stand_in: StandInDevice, name: str, one
 )
 def test_beta_without_out(stand_in: StandInDevice, sample: Sample, option: str) -> None:
     out = "out_scale" if option == "parameter_beta" else "out"
-    text = rf"^beta must be 0 where {out} is None; got 0.5"
+    text = rf"^{option} must be 0 where {out} is None; got 0.5"
     refused(stand_in, sample, {**sample.given(), out: None, option: 0.5}, ValueError, text)
 
 
@@ -269,7 +269,7 @@ def test_beta_without_out(stand_in: StandInDevice, sample: Sample, option: str) 
 )
 @pytest.mark.parametrize("wrong", ["1", True, NAN, float("inf"), 1j, None, [1.0]], ids=str)
 def test_factors_that_are_no_finite_numbers(stand_in: StandInDevice, sample: Sample, option: str, wrong: Any) -> None:
-    text = rf"^{option.removeprefix('parameter_')} must be a finite number; got {re.escape(repr(wrong))}$"
+    text = rf"^{option} must be a finite number; got {re.escape(repr(wrong))}$"
     kind = ValueError if type(wrong) is float else TypeError  # not finite; no number
     refused(stand_in, sample, {**sample.given(), option: wrong}, kind, text)
 

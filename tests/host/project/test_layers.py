@@ -21,8 +21,8 @@ PACKAGE = ROOT / "cudnnpy"
 ORDER = [name for room in ROOMS.values() for name in room]
 
 
-# What the reference shares with the rest: types, names of C, the checks of options, the error for a name that it lacks, and the
-# classes from which it takes options, signatures and docstrings. Its numerics are independent.
+# What the reference shares with the rest: types, names of C, the checks of options and of arguments, the error for a name that
+# it lacks, and the classes from which it takes options, signatures and docstrings. Its numerics are independent.
 WITH_THE_REFERENCE = {"typing", "_checks", "raw"}
 LAYERS = {
     f"_layers.{name}"
@@ -32,6 +32,9 @@ LAYERS = {
     )
 }
 LAYERS |= {"_convolution.options", "_core.layouts"}
+# The checks of the arguments of a call, by a Call with the specs of NumPy arrays
+LAYERS |= {"_core.dtypes", "_convolution.specification", "_launch.dispatch", "_launch.program", "_layers.arguments"}
+LAYERS |= {"_layers.lowerings.convolution_candidates", "_layers.lowerings.sums"}
 # The evaluator of graphs reads graphs as data. The reference of the layers computes by its formulas.
 EVALUATOR = {"reference.graph", "reference._kinds"}
 AS_DATA = {"raw", "graph.kinds", "graph.operation_graph", "_core.dtypes", "_core.layouts", "_layers.graph"}

@@ -33,12 +33,12 @@ def test_parameters_of_the_other_mode() -> None:
     assert_refused(
         lambda: BatchNormalization("per_activation").forward_training(X, ONES, ONES),
         ValueError,
-        "scale must have shape (3, 4, 5), the shape of x without its first axis (per_activation); got shape (3,)",
+        "scale must have shape (3, 4, 5); got shape (3,)",
     )
     assert_refused(
         lambda: BatchNormalization(layout="NHWC").forward_training(X, ONES, ONES),
         ValueError,
-        "scale must have shape (5,), one for each channel of x (spatial)...; got shape (3,)",
+        "scale must have shape (5,); got shape (3,)",
     )
     assert_refused(
         lambda: OP.forward_training(X.astype(np.float64), ONES, ONES), TypeError, "scale must ...; got float32"

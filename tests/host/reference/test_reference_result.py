@@ -80,6 +80,10 @@ def test_narrow_floats_are_summed_exactly_and_rounded_once(dtype: np.dtype[Any],
     x = rng.uniform(-2, 2, (2, 4, 7, 6)).astype(dtype)
     w = rng.uniform(-0.5, 0.5, (4, 4, 3, 3)).astype(dtype)
     op = kind(padding=1)
+    if kind is ConvolutionTranspose and dtype.itemsize == 1:  # as on a device, whose gradients take no float8
+        with pytest.raises(TypeError, match=f"must be float16.*; got {dtype.name}, which only forward supports"):
+            op.forward(x, w)
+        return
     exact = op.forward(x.astype(np.float64), w.astype(np.float64))
     y = op.forward(x, w)
     assert y.dtype == dtype
