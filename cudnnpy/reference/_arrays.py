@@ -6,7 +6,7 @@ bfloat16 and float8 are recognized by the names of their dtypes, which ml_dtypes
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NoReturn, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -186,12 +186,17 @@ class _NumpySpecs(Specs):
         raise AssertionError
 
 
-def call_of(arrays: Arrays) -> Call:
-    """Return a call for the checks of the operation on device arrays. The arrays count as packed, wherever they lie."""
-    specs = _NumpySpecs()
-    for name, array in arrays.items():
-        plain = check_kind(name, array)
-        specs[name] = to_packed(TensorSpec._make((plain.shape, dtype_of(plain.dtype, name).name, None, 16)))
+def call_of(names: Sequence[str], inputs: Sequence[Any], outs: Sequence[Any]) -> Call:
+    """Return a call for the checks of the operation on device arrays. The arrays count as packed, wherever they lie.
+
+    Inputs of a subclass of ndarray become plain arrays. Results stay as they are, since they are returned.
+    """
+    arrays, specs = Arrays(), _NumpySpecs()
+    for at, (name, array) in enumerate(zip(names, (*inputs, *outs), strict=True)):
+        if array is not None:
+            plain = check_kind(name, array)
+            arrays[name] = plain if at < len(inputs) else array
+            specs[name] = to_packed(TensorSpec._make((plain.shape, dtype_of(plain.dtype, name).name, None, 16)))
     return Call(specs, {}, 0, 0, arrays)
 
 
@@ -214,11 +219,9 @@ class NumpyOperation(Options):
     """An operation whose implementations compute on NumPy arrays.
 
     A subclass inherits from this class first, and then from the class on device arrays, whose options and
-    public methods it has. Its implementations take the arrays by name and the arguments of the method, and return the results.
-    With `_takes_call` they take a Call in place of the arrays, as those of the class on device arrays, whose checks they use.
+    public methods it has. Its implementations take a Call and the arguments of the method, as those on device arrays, whose
+    checks they use, and return the results.
     """
-
-    _takes_call: ClassVar[bool] = False
 
     def _derived(self) -> dict[str, Any]:
         """Return nothing: plans are not cached."""
@@ -236,8 +239,6 @@ class NumpyOperation(Options):
         *arguments: Any,
     ) -> Any:
         """Compute the result, or a tuple of the results, without warnings about floating-point numbers."""
-        passed = zip(names, (*inputs, *outs), strict=True)
-        arrays = Arrays({name: array for name, array in passed if array is not None})
         with np.errstate(all="ignore"):
-            results = implementation(operation, call_of(arrays) if operation._takes_call else arrays, *arguments)
+            results = implementation(operation, call_of(names, inputs, outs), *arguments)
         return results[0] if len(results) == 1 else tuple(results)

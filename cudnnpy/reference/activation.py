@@ -54,7 +54,6 @@ def sigmoid(x: NDArray[ScalarT], out: Array | None = None, alpha: float = 1.0, b
 
 class Activation(NumpyOperation, device.Activation):
     __doc__ = device.Activation.__doc__
-    _takes_call = True
 
     def _forward(self, call: Call, alpha: float, beta: float) -> list[Array]:
         _arrays.check_operands(self._forward_operands(call, alpha, beta), call.arrays)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
+from cudnnpy._launch.dispatch import Call
 from cudnnpy._layers import attention as device
 from cudnnpy._layers.attention import (
     LEAST,
@@ -20,7 +22,7 @@ from cudnnpy._layers.attention import (
     sizes_of,
 )
 from cudnnpy.reference import _arrays
-from cudnnpy.reference._arrays import Array, Arrays, Float64, NotInReference, NumpyOperation, Shape
+from cudnnpy.reference._arrays import Array, Float64, NotInReference, NumpyOperation, Shape
 from cudnnpy.reference._kinds import grouped, paged, repeated, softmax
 
 
@@ -28,9 +30,10 @@ class Attention(NumpyOperation, device.Attention):
     __doc__ = device.Attention.__doc__
     plan = candidates = NotInReference()
 
-    def _forward(self, arrays: Arrays, statistics: bool, *longest: int | None) -> list[Array]:
+    def _forward(self, call: Call, statistics: bool, *longest: int | None) -> list[Array]:
+        arrays = call.arrays
         sizes, given = self._checked(arrays, longest)
-        self._check_results(arrays, sizes, given, "out", *["statistics"] * statistics)
+        self._check_results(arrays, sizes, given, *(("out", "statistics") if statistics else ("out",)))
         values = self._in_float64(given, sizes)
         made = softmax({}, {"x": self._scores(values, sizes)}, {})
         out = self._kept(made["y"], values) @ repeated(values["v"], values["q"].shape[:2])
@@ -39,7 +42,8 @@ class Attention(NumpyOperation, device.Attention):
             results.append(_arrays.store(made["stats"], np.dtype("float32"), arrays["statistics"]))
         return results
 
-    def _backward(self, arrays: Arrays, dbias: bool, *longest: int | None) -> list[Array]:
+    def _backward(self, call: Call, dbias: bool, *longest: int | None) -> list[Array]:
+        arrays = call.arrays
         sizes, given = self._checked(arrays, longest)
         q, bias = given["q"], given.get("bias")
         if dbias:
@@ -49,7 +53,7 @@ class Attention(NumpyOperation, device.Attention):
             given[name] = array = _arrays.check_array(name, arrays[name], (dtype,))
             if array.shape != shape:
                 raise ValueError(f"{name} must have shape {shape}; got shape {array.shape}")
-        self._check_results(arrays, sizes, given, "dq", "dk", "dv", *["dbias"] * dbias)
+        self._check_results(arrays, sizes, given, *(("dq", "dk", "dv", "dbias") if dbias else ("dq", "dk", "dv")))
         values = self._in_float64(given, sizes)
         scores = self._scores(values, sizes)
         weights = np.where(np.isneginf(scores), 0.0, np.exp(scores - values["statistics"]))
@@ -73,7 +77,7 @@ class Attention(NumpyOperation, device.Attention):
             results.append(_arrays.store(of_scores.sum(axes, keepdims=True), bias.dtype, arrays["dbias"]))
         return results
 
-    def _checked(self, arrays: Arrays, longest: Longest) -> tuple[Sizes, dict[str, Array]]:
+    def _checked(self, arrays: dict[str, Any], longest: Longest) -> tuple[Sizes, dict[str, Array]]:
         """Check the inputs that both operations have; return the sizes and the arrays."""
         given = {name: _arrays.check_array(name, arrays[name], device.DTYPES) for name in "qkv"}
         for name in "kv":
@@ -109,7 +113,7 @@ class Attention(NumpyOperation, device.Attention):
             return sizes.shapes[name], "float32"
         return in_layout(sizes.shapes[name], self.layout), given["q"].dtype.name
 
-    def _check_results(self, arrays: Arrays, sizes: Sizes, given: dict[str, Array], *names: str) -> None:
+    def _check_results(self, arrays: dict[str, Any], sizes: Sizes, given: dict[str, Array], *names: str) -> None:
         _arrays.check_results([(name, arrays[name], *self._made(name, sizes, given)) for name in names], given)
 
     def _in_float64(self, given: dict[str, Array], sizes: Sizes) -> dict[str, Float64]:

@@ -18,7 +18,6 @@ from cudnnpy.reference._kinds import mean_of, norm_backward
 
 class BatchNormalization(NumpyOperation, device.BatchNormalization):
     __doc__ = device.BatchNormalization.__doc__
-    _takes_call = True
 
     def _forward_training(
         self, call: Call, average_factor: float, activation: str | None, alpha: float, beta: float

@@ -33,8 +33,6 @@ from cudnnpy.reference.activation import ACTIVATIONS
 class _NumpyConvolution(ConvolutionOptions, NumpyOperation):
     """The operations: the products of a convolution with bias, activation, alpha, beta and rounding."""
 
-    _takes_call = True
-
     @property
     def channels_last(self) -> bool:
         """Whether the arrays' last axis holds the channels."""
@@ -111,7 +109,6 @@ class ConvolutionTranspose(_NumpyConvolution, device_transpose.ConvolutionTransp
 class FusedConvolution(NumpyOperation, device_fused.FusedConvolution):
     __doc__ = device_fused.FusedConvolution.__doc__
     plan = NotInReference()
-    _takes_call = True
 
     def _forward(self, call: Call, activation: str | None) -> list[Array]:
         check_activation(activation, device_fused.ACTIVATIONS)

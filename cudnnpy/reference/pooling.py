@@ -23,7 +23,6 @@ _MODES = {
 
 class Pooling(NumpyOperation, device.Pooling):
     __doc__ = device.Pooling.__doc__
-    _takes_call = True
 
     def _forward(self, call: Call, alpha: float, beta: float) -> list[Array]:
         operands, x = self._forward_operands(call, alpha, beta), call.arrays["x"]

@@ -12,7 +12,6 @@ from cudnnpy.reference._arrays import Array, NumpyOperation
 
 class Softmax(NumpyOperation, device.Softmax):
     __doc__ = device.Softmax.__doc__
-    _takes_call = True
 
     def _forward(self, call: Call, alpha: float, beta: float) -> list[Array]:
         _arrays.check_operands(self._forward_operands(call, alpha, beta), call.arrays)
