@@ -150,16 +150,6 @@ def test_empty_batches_in_every_library(library: Library) -> None:
     assert cudnnpy.cache_info().misses == plans + 8
 
 
-def test_graph_of_an_empty_batch(library: Library) -> None:
-    graph = cudnnpy.Graph()
-    x = graph.tensor("x", cudnnpy.TensorSpec((0, *X[1:])))
-    w = graph.tensor("w", cudnnpy.TensorSpec(W))
-    graph.output("y", graph.pointwise("relu_fwd", graph.convolution(x, w, padding=1)))
-    found = graph.run(x=library.make(numbers(0, *X[1:])), w=library.make(numbers(*W)))
-    assert isinstance(found, library.result)
-    assert tuple(found.shape) == (0, *Y[1:])
-
-
 def test_results_given(library: Library) -> None:
     x, w = numbers(*X), numbers(*W, seed=1)
     out = library.make(np.full(Y, np.nan, np.float32))
@@ -268,17 +258,6 @@ def test_device_arrays_go_to_torch_without_a_copy(dtype: str) -> None:
     assert tensor.dtype == getattr(torch, dtype)
     assert tensor.data_ptr() == there.pointer
     np.testing.assert_array_equal(tensor.cpu().double().numpy(), float64(there))
-
-
-def test_new_arrays() -> None:
-    array = cudnnpy.empty((2, 3, 4, 5), "float16", layout="channels_last")
-    assert (array.shape, array.strides, array.dtype) == ((2, 3, 4, 5), (60, 1, 15, 3), "float16")
-    assert array.pointer % 256 == 0
-    assert cudnnpy.to_numpy(cudnnpy.empty((2, 0))).shape == (2, 0)
-    with pytest.raises(ValueError, match=r"shape must be a tuple of sizes of 0 or more; got \(2, -1\)"):
-        cudnnpy.empty((2, -1))
-    with pytest.raises(ValueError, match=r"layout must be one of 'C', .*; got 'NHWC'"):
-        cudnnpy.empty((2, 3), layout="NHWC")
 
 
 def test_negative_strides_are_refused() -> None:

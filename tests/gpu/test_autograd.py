@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -98,65 +97,9 @@ def test_output_and_gradients_are_the_cpus(x_shape, arguments, options, prefer):
     assert prefer != "no_workspace" or on_gpu.set_up.workspace_size == 0
 
 
-def test_gradients_by_request():
-    on_gpu, on_cpu = on_gpu_and_cpu(3, 8, 3, activation="relu")
-    x, dy = draw(4, 3, 9, 8), draw(4, 8, 7, 6, seed=3)
-    for layer, move in ((on_gpu, cudnnpy.to_device), (on_cpu, lambda array: array)):
-        layer.weight.request, layer.bias.request = "add", "null"
-        for _ in range(2):
-            layer(Variable(move(x))).backward(move(dy))
-        assert layer.bias.grad is None
-    close(on_gpu.weight.grad, on_cpu.weight.grad)
-    on_gpu.weight.request, on_cpu.weight.request = "write", "write"
-    on_gpu(Variable(cudnnpy.to_device(x))).backward(cudnnpy.to_device(dy))
-    on_cpu(Variable(x)).backward(dy)
-    close(on_gpu.weight.grad, on_cpu.weight.grad)
-
-
 def test_a_layer_follows_its_input_to_the_gpu_and_back():
     layer, _ = on_gpu_and_cpu(3, 8, 3)
     host = layer(draw(4, 3, 9, 8))
     close(layer(cudnnpy.to_device(draw(4, 3, 9, 8))), host)
     assert example.device_of(layer.weight.data) is not None
     np.testing.assert_array_equal(layer(draw(4, 3, 9, 8)), host)
-
-
-def test_backward_without_a_recorded_forward_is_an_error_that_says_so():
-    layer, _ = on_gpu_and_cpu(3, 8, 3)
-    y = layer(cudnnpy.to_device(draw(4, 3, 9, 8)))
-    with pytest.raises(RuntimeError, match="backward without a recorded forward"):
-        Variable(y).backward(y)
-
-
-def test_above_the_limit_fastest_warns_and_limited_workspace_keeps_to_it():
-    x = cudnnpy.to_device(draw(32, 64, 56, 56))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        fastest, limited = (
-            ConvolutionLayer(64, 64, 3, padding=1, cudnn_prefer=prefer, workspace_MB_limit=0)
-            for prefer in ("fastest", "limited_workspace")
-        )
-        fastest(x)
-        limited(x)
-    assert limited.set_up.workspace_size == 0
-    warned = [str(warning.message) for warning in caught if "workspace_MB_limit=0" in str(warning.message)]
-    assert len(warned) == (fastest.set_up.workspace_size > 0)
-
-
-def test_alternating_shapes_plan_nothing_anew(monkeypatch):
-    layer, _ = on_gpu_and_cpu(3, 8, 3)
-    planned, plan = [], cudnnpy.Convolution.plan
-    monkeypatch.setattr(cudnnpy.Convolution, "plan", lambda *a, **k: planned.append(a[1]) or plan(*a, **k))
-    shapes = [(4, 3, 9, 8), (2, 3, 9, 8)]
-
-    def both():
-        for shape in shapes:
-            y = layer(Variable(cudnnpy.to_device(draw(*shape)), "write"))
-            y.backward(cudnnpy.to_device(draw(*layer.set_up.y_shape)))
-
-    both()
-    both()  # gradients that exist by now are written where they are: signatures of their own
-    known = cudnnpy.cache_info()
-    both()
-    assert cudnnpy.cache_info().misses == known.misses
-    assert len(planned) == 3 * len(shapes)

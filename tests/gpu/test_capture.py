@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 from cuda.core import Device
+from test_convolution import W, X, Y, arguments, needy
 from whole_numbers import assert_same, exact_result, whole_numbers
 
 import cudnnpy
 from cudnnpy import Convolution, ConvolutionTranspose
 from cudnnpy.errors import CaptureError
 
-X, W, Y = (4, 16, 12, 11), (32, 16, 3, 3), (4, 32, 12, 11)  # with padding 1
 OPERATIONS = ("forward", "backward_data", "backward_filter", "backward_bias")
 
 
@@ -26,24 +26,6 @@ def _fresh(direct_launches: None) -> Iterator[None]:
     yield
     cudnnpy.set_allocator(None)
     torch.cuda.synchronize()
-
-
-def needy(x: torch.Tensor, w: torch.Tensor) -> Convolution:
-    """A convolution whose engine needs workspace."""
-    for candidate in Convolution(padding=1).candidates("forward", x, w):
-        if not candidate.rejection_reason and candidate.workspace_size and candidate.engine is not None:
-            return Convolution(padding=1, algorithm=candidate.engine)
-    raise AssertionError("no engine here needs workspace")
-
-
-def arguments(operation: str) -> tuple[Any, ...]:
-    x, w, dy = whole_numbers(*X, seed=1), whole_numbers(*W, seed=2), whole_numbers(*Y, seed=3)
-    return {
-        "forward": (x, w),
-        "backward_data": (dy, w, X),
-        "backward_filter": (dy, x, W),
-        "backward_bias": (dy,),
-    }[operation]
 
 
 @pytest.mark.parametrize(
@@ -270,20 +252,3 @@ def test_a_captured_launch_by_cudnn_is_right_after_other_launches() -> None:
         execute(2)
         for at in (0, 1, 2):
             assert_same(outs[at], exact_result("forward", x, w, padding=1))
-
-
-def test_a_plan_is_captured_like_a_call() -> None:
-    conv, (x, w) = Convolution(padding=1), arguments("forward")
-    out = torch.empty(Y, device="cuda")
-    plan = conv.plan("forward", x, w)
-    space = torch.empty(max(plan.workspace_size, 1), dtype=torch.uint8, device="cuda")
-    addresses = [x.data_ptr(), w.data_ptr(), out.data_ptr(), space.data_ptr() if plan.workspace_size else 0]
-    for _ in range(6):
-        plan.execute(*addresses, torch.cuda.current_stream().cuda_stream)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        plan.execute(*addresses, torch.cuda.current_stream().cuda_stream)
-    out.fill_(torch.nan)
-    graph.replay()
-    assert_same(out, exact_result("forward", x, w, padding=1))

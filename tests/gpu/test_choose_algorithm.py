@@ -153,15 +153,6 @@ def test_every_usable_candidate_is_right_with_its_math_type(
             assert choice.time == min(candidate.time for candidate in usable if candidate.time is not None)
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_deterministic(handle: cudnnpy.Handle, operation: str) -> None:
-    with ExitStack() as owned:
-        case = Case(operation, "float32", owned)
-        choice = choose_algorithm(case.operation, *case.descriptors, deterministic=True, handle=handle)
-        assert choice.deterministic
-        case.run(handle, choice)
-
-
 @pytest.mark.parametrize("as_addresses", [False, True])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_the_search_on_memory_that_is_passed(operation: str, as_addresses: bool) -> None:
@@ -182,24 +173,3 @@ def test_the_search_on_memory_that_is_passed(operation: str, as_addresses: bool)
             now = cudnnpy.to_numpy(array)
             assert np.array_equal(now, before[role], equal_nan=True) is (role != case.result)
         case.run(handle, choice)
-
-
-def test_raw_handles() -> None:
-    Device(0).set_current()
-    with ExitStack() as owned:
-        case = Case("forward", "float32", owned)
-        handle = raw.cudnnHandle_t()
-        raw.call("cudnnCreate", byref(handle))
-        owned.callback(raw.call, "cudnnDestroy", handle)
-        pointers = tuple(descriptor.pointer for descriptor in case.descriptors)
-        for prefer in PREFERENCES:
-            choice = choose_algorithm("forward", *pointers, prefer=prefer, tf32=False, handle=handle)
-            assert case.descriptors[2].math_type == "fma_math"
-            case.run(handle, choice, pointers)
-
-
-def test_without_a_handle_the_threads_own_is_used() -> None:
-    with ExitStack() as owned:
-        case = Case("forward", "float32", owned)
-        choice = choose_algorithm("forward", *case.descriptors, prefer="autotune")
-        case.run(cudnnpy.Handle.default(), choice)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import subprocess
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -330,25 +329,3 @@ def test_a_capture_takes_direct_launches_of_any_addresses() -> None:
         out.fill_(torch.nan)
     graph.replay()
     assert torch.equal(torch.stack(outs[::-1]), wanted)
-
-
-def test_threads_have_direct_launches_of_their_own() -> None:
-    conv, w, wanted, inputs, _ = tiny()
-    failures: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            with torch.cuda.stream(torch.cuda.Stream()):
-                outs = [torch.empty_like(y) for y in wanted]
-                for _ in range(5):
-                    assert torch.equal(run_all(conv, w, inputs, outs), wanted)
-        except BaseException as error:
-            failures.append(error)
-
-    torch.cuda.synchronize()
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from plan_runs import result_of
 from planted import search
 from whole_numbers import exact_result, to_host, whole_numbers
 
@@ -66,20 +67,6 @@ def sums(**options: Any) -> Drawn:
 DRAWN = pytest.mark.parametrize("draw", [fused, scaled, product, sums])
 
 
-def executed(plan: Plan, arrays: dict[str, torch.Tensor]) -> torch.Tensor:
-    """The result of a plan of one output, on new memory."""
-    spec = plan.problem.specs[-1]
-    out = torch.empty_strided(spec.shape, spec.strides, dtype=getattr(torch, spec.dtype), device="cuda").fill_(
-        torch.nan
-    )
-    space = torch.empty(max(plan.workspace_size, 1), dtype=torch.uint8, device="cuda")
-    addresses = [array.data_ptr() for array in (*arrays.values(), out)]
-    stream = torch.cuda.current_stream().cuda_stream
-    plan.execute(*addresses, space.data_ptr() if plan.workspace_size else 0, stream)
-    torch.cuda.synchronize()
-    return out
-
-
 @DRAWN
 def test_a_graphs_plan_survives_its_text(draw: Callable[..., Drawn]) -> None:
     g, arrays, right = draw()
@@ -88,7 +75,7 @@ def test_a_graphs_plan_survives_its_text(draw: Callable[..., Drawn]) -> None:
     for fact in ("name", "source", "notes", "deterministic", "operands", "workspace_size", "problem", "engine"):
         assert getattr(again, fact) == getattr(plan, fact)
     for one in (plan, again):
-        np.testing.assert_allclose(to_host(executed(one, arrays)), right, rtol=2.0**-10)
+        np.testing.assert_allclose(to_host(result_of(one, *arrays.values())), right, rtol=2.0**-10)
 
 
 @DRAWN
@@ -99,7 +86,7 @@ def test_a_tuned_graph_is_right_and_its_plan_survives_its_text(draw: Callable[..
     assert plan.milliseconds is not None
     again = Plan.from_json(plan.to_json())
     assert (again.engine, again.milliseconds) == (plan.engine, plan.milliseconds)
-    np.testing.assert_allclose(to_host(executed(again, arrays)), right, rtol=2.0**-10)
+    np.testing.assert_allclose(to_host(result_of(again, *arrays.values())), right, rtol=2.0**-10)
 
 
 def test_the_best_engines_of_a_graph_are_tried_with_other_knobs() -> None:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from ctypes import byref
 from typing import Any
 
 import pytest
@@ -136,12 +135,3 @@ def test_after_a_fork_it_is_an_error_and_no_crash() -> None:
     error, parent = done.stdout.splitlines()
     assert error.startswith("this Handle was made before this process was forked from its owner's")
     assert parent == "0 0"
-
-
-def test_a_trivial_call_by_name(device: Device) -> None:
-    with Handle() as handle:
-        version = raw.cudnnGetVersion()
-        status = raw.cudnnSetStream(handle, None)
-        assert (status, version) == (0, raw.version())
-        with pytest.raises(TypeError, match="cudnnSetStream"):
-            raw.call("cudnnSetStream", byref(handle.pointer), None)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from plan_runs import execute
 
 import cudnnpy
 from cudnnpy import store
@@ -108,9 +109,7 @@ def test_the_plan_that_a_child_compiled_is_not_compiled_again(
     assert plan.milliseconds is not None
     assert compiled == []
     y = torch.full_like(x, torch.nan)
-    workspace = torch.empty(max(plan.workspace_size, 1), device="cuda", dtype=torch.uint8)
-    stream = torch.cuda.current_stream().cuda_stream
-    plan.execute(x.data_ptr(), w.data_ptr(), y.data_ptr(), workspace.data_ptr(), stream)
+    execute(plan, x, w, y)
     expected = torch.nn.functional.conv2d(x.double(), w.double(), padding=1, groups=64)
     assert (y.double() - expected).abs().max() < 0.02
 

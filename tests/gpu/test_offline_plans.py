@@ -13,17 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from whole_numbers import assert_same, exact_result, to_host, whole_numbers
+from plan_runs import result_of
+from test_graph_plans import fused
+from whole_numbers import assert_same, exact_result, whole_numbers
 
 import cudnnpy
-from cudnnpy import Convolution, DeviceProfile, Graph, Plan, TensorSpec, store
-from cudnnpy._planning.engines import Target
-from cudnnpy._planning.problem_notation import parse, text_of
+from cudnnpy import Convolution, DeviceProfile, Plan, TensorSpec, store
+from cudnnpy._planning.problem_notation import text_of
 from cudnnpy.cli import command
-from cudnnpy.handle import Handle
 from cudnnpy.tuning.profiles import device_profile
 from cudnnpy.tuning.store.entry import Entry
-from cudnnpy.tuning.stored_choice import key_of
 
 X, W, Y = (4, 32, 14, 13), (64, 32, 3, 3), (4, 64, 14, 13)
 ARGUMENTS = {"forward": (X, W), "backward_data": (Y, W), "backward_filter": (Y, X)}
@@ -40,22 +39,6 @@ def written(operation: str, dtype: str, last: bool) -> str:
 CONVOLUTIONS = {
     written(operation, dtype, last): (operation, dtype, last) for operation in ARGUMENTS for dtype, last in KINDS
 }
-
-
-def channels_last(array: torch.Tensor) -> TensorSpec:
-    n, c, h, w = array.shape
-    return TensorSpec((n, c, h, w), str(array.dtype).removeprefix("torch."), (c * h * w, 1, w * c, c))
-
-
-def fused() -> tuple[Graph, list[torch.Tensor], Any]:
-    """Convolution, bias, relu: a graph for which there are engines that are not compiled at run time."""
-    x, w = whole_numbers(*X, dtype="float16", last=True), whole_numbers(*W, dtype="float16", last=True, seed=1)
-    bias = whole_numbers(1, 64, 1, 1, dtype="float16", seed=2)
-    g = Graph()
-    nodes = [g.tensor(name, channels_last(array)) for name, array in (("x", x), ("w", w), ("bias", bias))]
-    g.output("y", g.pointwise("relu_fwd", g.pointwise("add", g.convolution(*nodes[:2], padding=1), nodes[2])))
-    right = exact_result("forward", x, w, padding=1, bias=to_host(bias).reshape(-1), activation="relu")
-    return g, [x, w, bias], right
 
 
 @pytest.fixture(scope="module")
@@ -88,20 +71,6 @@ def entry_for(plans: Path, text: str) -> Entry:
     return found
 
 
-def execute(plan: Plan, arrays: list[torch.Tensor]) -> torch.Tensor:
-    """The result of a plan of one output, on new memory."""
-    spec = plan.problem.specs[-1]
-    out = torch.empty_strided(spec.shape, spec.strides, dtype=getattr(torch, spec.dtype), device="cuda").fill_(
-        torch.nan
-    )
-    space = torch.empty(max(plan.workspace_size, 1), dtype=torch.uint8, device="cuda")
-    stream = torch.cuda.current_stream().cuda_stream
-    addresses = [array.data_ptr() for array in (*arrays, out)]
-    plan.execute(*addresses, space.data_ptr() if plan.workspace_size else 0, stream)
-    torch.cuda.synchronize()
-    return out
-
-
 def arrays_for(text: str) -> tuple[list[torch.Tensor], np.ndarray]:
     """The inputs of a convolution, in the order of its operands, and the result."""
     operation, dtype, last = CONVOLUTIONS[text]
@@ -125,24 +94,18 @@ def test_the_profile_is_that_of_this_gpu(profile_file: Path) -> None:
 
 
 @pytest.mark.parametrize("text", CONVOLUTIONS)
-def test_a_plan_for_the_profile_has_the_key_of_this_gpu(plans: Path, text: str) -> None:
-    problem, options = parse(text)
-    assert entry_for(plans, text).key == key_of(problem, options, Target(Handle.default(0)))
-
-
-@pytest.mark.parametrize("text", CONVOLUTIONS)
 def test_a_plan_that_was_made_without_a_gpu_gives_the_right_result(plans: Path, text: str) -> None:
     entry = entry_for(plans, text)
     plan = Plan.from_json(entry.plan)
     assert (plan.workspace_size, plan.milliseconds) == (entry.choice.workspace_size, None)
     arrays, right = arrays_for(text)
-    assert_same(execute(plan, arrays), right)
+    assert_same(result_of(plan, *arrays), right)
 
 
 def test_the_plan_of_a_graph_gives_the_right_result(plans: Path) -> None:
     g, arrays, right = fused()
     plan = Plan.from_json(entry_for(plans, text_of(g.problem(0))).plan)
-    assert_same(execute(plan, arrays), right)
+    assert_same(result_of(plan, *arrays.values()), right)
 
 
 @pytest.mark.parametrize("text", CONVOLUTIONS)
@@ -199,10 +162,10 @@ def test_a_plan_from_python_runs_when_its_text_is_loaded(profile_file: Path) -> 
     planned = cudnnpy.plan(text, device=profile)
     assert planned.profile is profile
     with pytest.raises(cudnnpy.CudnnError, match="plan must be for a GPU of this process to run"):
-        execute(planned, arrays)
+        result_of(planned, *arrays)
     loaded = Plan.from_json(planned.to_json())
     assert (loaded.name, loaded.workspace_size, loaded.profile) == (planned.name, planned.workspace_size, None)
-    assert_same(execute(loaded, arrays), right)
+    assert_same(result_of(loaded, *arrays), right)
 
 
 def test_candidates_of_the_profile_are_the_gpus_own(profile_file: Path) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import operations
 import pytest
 import torch
 from drawing import ENOUGH, EXAMPLES, check_each, print_outcomes
@@ -26,7 +25,6 @@ from strategies import GuardedWorkspace, Memory
 from test_threads import side_by_side
 
 import cudnnpy
-from cudnnpy import reference
 from cudnnpy._layers import batch_normalization, pooling
 from cudnnpy.errors import CaptureError, NoAlgorithmError, NotSupportedError
 
@@ -223,17 +221,6 @@ def test_smoke_chosen_problems(call: str, repeats: int, outcomes: Outcomes) -> N
     before = outcomes.ran[name]
     check_call(replace(CHOSEN[call], repeats=repeats), outcomes)
     assert outcomes.ran[name] == before + 1, f"refused: {outcomes.reasons}"
-
-
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_output_shapes_without_running(layout: str) -> None:
-    shape = (2, 11, 8, 3)
-    options = {"window": (3, 2), "padding": (1, 0), "stride": 2, "layout": layout}
-    assert operations.nn.Pooling(**options).output_shape(shape) == reference.Pooling(**options).output_shape(shape)
-    convolution = {"padding": 1, "stride": (2, 1), "layout": layout}
-    w_shape = (4, 11, 3, 2) if layout == "NCHW" else (4, 3, 2, 3)
-    found = operations.nn.FusedConvolution(**convolution).output_shape(shape, w_shape)
-    assert found == reference.FusedConvolution(**convolution).output_shape(shape, w_shape)
 
 
 @pytest.mark.parametrize("mode", ["max", "max_deterministic"])

@@ -75,26 +75,6 @@ def test_one_convolution_in_two_threads(workspace: bool) -> None:
         assert_same(out, CALLS * exact_result("forward", x, w, padding=1))
 
 
-def test_different_convolutions_in_two_threads() -> None:
-    x, w, dy = whole_numbers(*X, seed=1), whole_numbers(*W, seed=2), whole_numbers(*Y, seed=3)
-    forward, backward = Convolution(padding=1), Convolution(padding=1, tf32=False)
-    y, dw = torch.zeros(Y, device="cuda"), torch.zeros(W, device="cuda")
-
-    def first() -> None:
-        with torch.cuda.stream(torch.cuda.Stream()):
-            for _ in range(CALLS):
-                forward.forward(x, w, out=y, beta=1.0)
-
-    def second() -> None:
-        with torch.cuda.stream(torch.cuda.Stream()):
-            for _ in range(CALLS):
-                backward.backward_filter(dy, x, out=dw, beta=1.0)
-
-    side_by_side(first, second)
-    assert_same(y, CALLS * exact_result("forward", x, w, padding=1))
-    assert_same(dw, CALLS * exact_result("backward_filter", dy, x, W, padding=1))
-
-
 def test_results_allocated_in_each_thread() -> None:
     """New memory for every result, and many shapes, so that plans, launches and results come and go in both."""
     xs, w = [whole_numbers(n, *X[1:], seed=n) for n in (1, 2, 3)], whole_numbers(*W)
@@ -132,24 +112,6 @@ def test_one_plan_in_two_threads() -> None:
     side_by_side(*map(calls, outs))
     for out in outs:
         assert_same(out, CALLS * exact_result("forward", x, w, padding=1))
-
-
-def test_each_thread_has_its_own_cache_and_clearing_is_for_all() -> None:
-    x, w = whole_numbers(*X, seed=1), whole_numbers(*W, seed=2)
-    conv = Convolution(padding=1)
-    cudnnpy.clear_cache()
-    conv.forward(x, w)
-    seen: list[int] = []
-
-    def work() -> None:
-        seen.append(cudnnpy.cache_info().size)
-        conv.forward(x, w)
-        seen.append(cudnnpy.cache_info().size)
-        cudnnpy.clear_cache()
-
-    side_by_side(work)
-    assert seen == [0, 1]
-    assert cudnnpy.cache_info().size == 0
 
 
 def test_a_thread_whose_first_cuda_call_is_ours() -> None:
