@@ -35,6 +35,14 @@ WITHOUT_TORCH = frozenset(
 collect_ignore = files_that_need_torch(Path(__file__).parent, WITHOUT_TORCH)
 
 
+@pytest.fixture(autouse=True)
+def own_plans_and_workspace() -> Iterator[None]:
+    """Give each test an empty plan cache, and the next one the default allocator."""
+    cudnnpy.clear_cache()
+    yield
+    cudnnpy.set_allocator(None)
+
+
 @pytest.fixture
 def direct_launches() -> Iterator[None]:
     """Direct launches wherever they can be verified, also on a machine where they are off by default."""

@@ -6,7 +6,7 @@ A library that is not installed, or has no GPU, is skipped by name; so are the t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -81,13 +81,6 @@ LIBRARIES = {"torch": _torch, "cupy": _cupy, "jax": _jax, "numba": _numba, "cudn
 @pytest.fixture(params=list(LIBRARIES))
 def library(request: pytest.FixtureRequest) -> Library:
     return LIBRARIES[request.param]()
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    cudnnpy.clear_cache()
-    yield
-    cudnnpy.set_allocator(None)
 
 
 def numbers(*shape: int, dtype: str = "float32", seed: int = 0) -> np.ndarray:

@@ -46,13 +46,6 @@ LARGE = [
 needs_ragged = pytest.mark.skipif(raw.version() < 91800, reason="packed sequences need cuDNN 9.18")
 
 
-@pytest.fixture(autouse=True)
-def _fresh() -> Any:
-    cudnnpy.clear_cache()
-    yield
-    cudnnpy.clear_cache()
-
-
 def on_device(arrays: Arrays) -> Arrays:
     return {name: cudnnpy.to_device(array) if np.ndim(array) else array for name, array in arrays.items()}
 

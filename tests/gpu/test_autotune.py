@@ -20,11 +20,6 @@ from cudnnpy.tuning.measuring.result_comparison import Float64Checker, tolerance
 OPERATIONS = ("forward", "backward_data", "backward_filter")
 
 
-@pytest.fixture(autouse=True)
-def _fresh() -> None:
-    cudnnpy.clear_cache()
-
-
 # What is the caller's stays as it is
 
 

@@ -21,10 +21,8 @@ OPERATIONS = ("forward", "backward_data", "backward_filter", "backward_bias")
 
 
 @pytest.fixture(autouse=True)
-def _fresh(direct_launches: None) -> Iterator[None]:
-    cudnnpy.clear_cache()
+def _complete(direct_launches: None) -> Iterator[None]:
     yield
-    cudnnpy.set_allocator(None)
     torch.cuda.synchronize()
 
 

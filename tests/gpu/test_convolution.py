@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,22 +14,13 @@ from plan_runs import execute
 from whole_numbers import assert_same, exact_result, to_host, whole_numbers
 
 import cudnnpy
-from cudnnpy import Convolution, ConvolutionTranspose, NoAlgorithmError, Plan, raw
+from cudnnpy import Convolution, ConvolutionTranspose, NoAlgorithmError, Plan
 from cudnnpy._convolution.options import algorithm_names
 from cudnnpy._layers.lowerings import convolution_lowerings
-from cudnnpy.backend import Descriptor
-from cudnnpy.tuning.ranking.candidate_order import RankedChooser
 
 OPERATIONS = ("forward", "backward_data", "backward_filter")
 PREFERENCES = ("fastest", "limited_workspace", "no_workspace", "autotune")
 X, W, Y = (4, 16, 12, 11), (32, 16, 3, 3), (4, 32, 12, 11)  # with padding 1
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    cudnnpy.clear_cache()
-    yield
-    cudnnpy.set_allocator(None)
 
 
 def arguments(operation: str, **how: Any) -> tuple[Any, ...]:
@@ -269,35 +258,6 @@ def test_plans_that_are_compiled_at_run_time_survive_their_text(activation: str)
 # Limits, errors
 
 
-def test_a_candidate_whose_memory_cannot_be_had_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Out of device memory: the next candidate that fits is taken; where none does, the error tells the sizes."""
-    x, w = arguments("forward")
-    needy = next(c for c in Convolution(padding=1).candidates("forward", x, w) if c.workspace_size and c.engine)
-    asked: list[int] = []
-
-    def allocate(size: int, device: int, stream: int) -> torch.Tensor:
-        asked.append(size)
-        raise MemoryError(f"{size} bytes are more than there are")
-
-    def needy_first(chooser: RankedChooser) -> Any:
-        problem, options, target = chooser.request[:3]
-        yield problem.forced_candidate(options._replace(algorithm=needy.engine), target)
-        yield from likely(chooser)
-
-    likely = RankedChooser.proposed
-    monkeypatch.setattr(RankedChooser, "proposed", needy_first)
-    cudnnpy.set_allocator(allocate)
-    with pytest.raises((MemoryError, NoAlgorithmError), match=r"bytes|KiB|MiB"):
-        Convolution(padding=1, algorithm=needy.engine).forward(x, w)
-    assert asked[0] == max(asked) == needy.workspace_size
-    for prefer in PREFERENCES:
-        asked.clear()
-        found = Convolution(padding=1, prefer=prefer, tune_seconds=0.5).forward(x, w)
-        assert_same(found, exact_result("forward", x, w, padding=1))
-        if prefer in ("fastest", "limited_workspace"):
-            assert asked[0] == needy.workspace_size
-
-
 # Policies
 
 
@@ -394,80 +354,6 @@ def test_float8_forward(dtype: str, result: str | None) -> None:
 
 
 # A known signature does no set-up
-
-
-class Calls:
-    """Counts what crosses into C: by raw.call, by functions bound at set-up, and by descriptors made."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.counts: Counter[str] = Counter()
-
-        def counted(get: Any) -> Any:
-            def bound(name: str) -> Any:
-                function = get(name)
-
-                def count_and_call(*arguments: Any) -> Any:
-                    self.counts[name] += 1
-                    return function(*arguments)
-
-                return count_and_call
-
-            return bound
-
-        call, create = raw.call, Descriptor.__init__
-
-        def count_and_call(name: str, *arguments: Any) -> Any:
-            self.counts[name] += 1
-            return call(name, *arguments)
-
-        def count_and_create(descriptor: Descriptor, *arguments: Any, **options: Any) -> None:
-            self.counts["Descriptor"] += 1
-            create(descriptor, *arguments, **options)
-
-        monkeypatch.setattr(raw, "call", count_and_call)
-        monkeypatch.setattr(raw, "bound", counted(raw.bound))
-        monkeypatch.setattr(raw, "unchecked", counted(raw.unchecked))
-        monkeypatch.setattr(Descriptor, "__init__", count_and_create)
-
-    def take(self) -> dict[str, int]:
-        counts, self.counts = dict(self.counts), Counter()
-        return counts
-
-
-@pytest.mark.usefixtures("direct_launches")
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_known_call_is_one_execute_and_later_nothing_of_cudnn(
-    operation: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Launches by cuDNN at returning addresses make no variant pack, and the stream is set where it changes."""
-    cudnnpy.clear_cache()
-    cudnnpy.set_direct_launches(False)
-    calls = Calls(monkeypatch)
-    conv, given = Convolution(padding=1), arguments(operation)
-    out = torch.empty(exact_result(operation, *given, padding=1).shape, device="cuda")
-    side = torch.cuda.Stream()
-
-    def again(**options: Any) -> dict[str, int]:
-        run(conv, operation, *given, out=out, **options)
-        torch.cuda.synchronize()  # the next call may write to `out` on another stream
-        return calls.take()
-
-    assert again()["Descriptor"] > 5
-    misses = cudnnpy.cache_info().misses
-    assert again() == {"cudnnBackendExecute": 1}
-    first = again(stream=side)  # whose workspace may be another one
-    assert (first["cudnnBackendExecute"], first["cudnnSetStream"]) == (1, 1)
-    assert again(stream=side) == {"cudnnBackendExecute": 1}
-    cudnnpy.set_direct_launches(True)
-    before = cudnnpy.cache_info().direct_launches
-    again()
-    if cudnnpy.cache_info().direct_launches > before:
-        assert again() == {}
-        assert again(stream=side) == {}
-    else:
-        assert operation != "forward"
-    assert cudnnpy.cache_info().misses == misses
-    assert_same(out, exact_result(operation, *given, padding=1))
 
 
 # Workspace

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -140,12 +139,6 @@ class Outcomes:
 @pytest.fixture(scope="module")
 def outcomes(request: pytest.FixtureRequest) -> Outcomes:
     return print_outcomes(request, Outcomes())
-
-
-@pytest.fixture(autouse=True)
-def _own_allocator_afterwards() -> Iterator[None]:
-    yield
-    cudnnpy.set_allocator(None)
 
 
 def size(drawn: Drawn) -> int:

@@ -27,7 +27,6 @@ NOT_A_NUMBER = 0xFF
 
 @pytest.fixture(autouse=True)
 def empty_cache(direct_launches: None) -> Iterator[None]:
-    cudnnpy.clear_cache()
     yield
     cudnnpy.clear_cache()
     torch.cuda.synchronize()

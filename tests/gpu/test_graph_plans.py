@@ -20,11 +20,6 @@ X, W = (4, 32, 14, 14), (64, 32, 3, 3)
 Drawn = tuple[Graph, dict[str, torch.Tensor], Any]
 
 
-@pytest.fixture(autouse=True)
-def _fresh() -> None:
-    cudnnpy.clear_cache()
-
-
 def channels_last(array: torch.Tensor) -> TensorSpec:
     """The description of an array that lies channels last, those of its axes of size 1 too."""
     n, c, h, w = array.shape

@@ -81,10 +81,6 @@ def test_a_model_of_torchvision_is_converted(name):
     assert len(on_cudnnpy(check(module, torch.randn(2, 3, SMALL, SMALL, device="cuda")))) > 40
 
 
-ACTIVATIONS = [nn.ReLU(), nn.ReLU6(), nn.SiLU(), nn.Sigmoid(), nn.Tanh(), nn.GELU(), nn.GELU("tanh"), nn.Hardswish()]
-ACTIVATIONS += [nn.Hardsigmoid(), nn.LeakyReLU(0.2), nn.ELU(0.7)]
-
-
 class Residual(nn.Module):
     def __init__(self, act):
         super().__init__()
@@ -94,36 +90,6 @@ class Residual(nn.Module):
     def forward(self, x):
         y = self.act(self.norm(self.first(x)) + x)
         return self.act(self.last(self.act(self.depthwise(y))))
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("act", ACTIVATIONS, ids=repr)
-def test_activations_after_convolutions(act, dtype):
-    torch.manual_seed(0)
-    check(Residual(act).cuda(), torch.randn(2, 32, 17, 16, device="cuda"), dtype)
-
-
-GEOMETRIES = {
-    "1-D": (nn.Conv1d(16, 32, 5, 2, 2), (2, 16, 41)),
-    "3-D": (nn.Conv3d(16, 16, (1, 3, 3), 1, (0, 1, 1)), (2, 16, 3, 9, 8)),
-    "grouped": (nn.Conv2d(32, 64, 3, groups=4), (2, 32, 9, 8)),
-    "dilated": (nn.Conv2d(16, 16, 3, padding=2, dilation=2), (2, 16, 9, 8)),
-    "same": (nn.Conv2d(16, 16, 4, padding="same"), (2, 16, 9, 8)),
-    "three channels": (nn.Conv2d(3, 5, 3, bias=False), (2, 3, 9, 8)),
-    "transposed": (nn.ConvTranspose2d(16, 8, 3, 2, 1, 1), (2, 16, 9, 8)),
-    "transposed 1-D": (nn.ConvTranspose1d(16, 8, 4, 2, 1, bias=False), (2, 16, 9)),
-    "transposed, grouped": (nn.ConvTranspose2d(16, 16, 2, 2, groups=4), (2, 16, 9, 8)),
-    "linear": (nn.Linear(32, 16), (2, 5, 32)),
-}
-
-
-@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
-@pytest.mark.parametrize("name", GEOMETRIES)
-@pytest.mark.parametrize("act", [None, nn.ReLU(), nn.ReLU6()], ids=repr)
-def test_layers_of_every_kind(name, act):
-    torch.manual_seed(0)
-    layer, shape = GEOMETRIES[name]
-    check(nn.Sequential(layer.float(), *([act] if act else [])).cuda(), torch.randn(shape, device="cuda"))
 
 
 def test_streams_and_threads_at_once():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,6 @@ from cudnnpy import reference
 TOLERANCE = {"float16": 2e-3, "float32": 1e-4, "float64": 1e-11}
 EPSILON = {"epsilon": 0.1}  # so that no variance is small beside the error of mean(x^2) - mean^2
 EMPTY = [(0, 3, 4), (2, 3, 0), (0, 3, 4, 5), (2, 3, 0, 5), (0, 3, 2, 4, 5)]
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    cudnnpy.clear_cache()
-    yield
-    cudnnpy.clear_cache()
 
 
 def on_gpu(array: Any) -> Any:

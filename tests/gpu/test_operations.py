@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -119,12 +119,6 @@ class Outcomes:
 @pytest.fixture(scope="module")
 def outcomes(request: pytest.FixtureRequest) -> Outcomes:
     return print_outcomes(request, Outcomes())
-
-
-@pytest.fixture(autouse=True)
-def _own_allocator_afterwards() -> Iterator[None]:
-    yield
-    cudnnpy.set_allocator(None)
 
 
 def size(problem: Problem) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -23,13 +22,6 @@ pytestmark = pytest.mark.filterwarnings("default")
 @pytest.fixture(params=list(LIBRARIES))
 def library(request: pytest.FixtureRequest) -> Library:
     return LIBRARIES[request.param]()
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    cudnnpy.clear_cache()
-    yield
-    cudnnpy.set_allocator(None)
 
 
 def everywhere(call: str, dtype: str) -> Problem:

@@ -20,7 +20,6 @@ X, W, Y = (2, 16, 12, 11), (32, 16, 3, 3), (2, 32, 12, 11)  # with padding 1
 @pytest.fixture(autouse=True, params=[True, False], ids=["directly", "by cuDNN"])
 def launches(request: pytest.FixtureRequest, direct_launches: None) -> None:
     """Launches of both kinds, each with plans of its own."""
-    cudnnpy.clear_cache()
     cudnnpy.set_direct_launches(request.param)
 
 

@@ -36,7 +36,6 @@ BOTH = {"attention": 1, "attention_backward": 1}
 def _fresh() -> Iterator[None]:
     torch._dynamo.reset()
     counters.clear()
-    cudnnpy.clear_cache()
     cudnnpy.torch.reset_stats()
     yield
     assert not cudnnpy.torch.is_enabled()

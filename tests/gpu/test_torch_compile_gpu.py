@@ -27,7 +27,6 @@ MODES = {"default": {}, "CUDA graphs": {"mode": "reduce-overhead"}}
 def _fresh() -> Iterator[None]:
     torch._dynamo.reset()
     counters.clear()
-    cudnnpy.clear_cache()
     cudnnpy.torch.reset_stats()
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         yield

@@ -33,7 +33,6 @@ cudnnpy.to_numpy(y)
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
-    cudnnpy.clear_cache()
     yield
     torch.cuda.synchronize()
 

@@ -487,6 +487,3 @@ def test_threads_plan_and_launch_by_themselves(stand_in: StandInDevice) -> None:
     assert len({id(handle) for handle in handles}) == 3
     assert stand_in.c_calls["cudnnBackendExecute"] == 150
     assert plan_cache.cache_info().size == 0
-
-
-# Threads

@@ -666,6 +666,3 @@ def test_where_it_cannot_run_the_choice_is_made_again(plan: Planner) -> None:
     chosen = plan("choose", **narrow, before=hungry["engine"])
     assert chosen["workspace_size"] < hungry["workspace_size"]
     assert chosen["name"] == plan("choose", **narrow)["name"]
-
-
-# Bad input, through the same road
