@@ -122,3 +122,6 @@ def test_another_error_of_a_mapping_is_told(gpu: Memory, driver: StandInDriver) 
     with pytest.raises(CudnnError, match="could not be mapped: the driver reported CUDA_ERROR_NOT_SUPPORTED"):
         guarded()
     assert gpu.count == 0
+
+
+# What is drawn
