@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import autograd_conv as example
 import numpy as np
 import pytest
 
@@ -18,15 +18,6 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "docs" / "examples" / "autograd_conv.py"
 
 
-def load(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-example = load(EXAMPLE)
 ConvolutionLayer, Variable = example.ConvolutionLayer, example.Variable
 OPERATIONS = ("forward", "backward_data", "backward_filter")
 

@@ -81,21 +81,7 @@ def test_bias_gradients_of_large_tensors_go_another_way(shape: tuple[int, ...], 
 
 @pytest.mark.parametrize("last", [False, True], ids=["NCHW", "NHWC"])
 def test_the_transposed_convolution_adds_bias_and_activation(last: bool) -> None:
-    conv = ConvolutionTranspose(stride=2)
-    x, w, bias = (
-        whole_numbers(2, 8, 5, 6, last=last),
-        whole_numbers(8, 16, 3, 3, seed=1, last=last),
-        whole_numbers(16, seed=2),
-    )
-    right = exact_result("forward", x, w, bias=bias, activation="relu", transpose=True, stride=2)
-    assert_same(conv.forward(x, w, bias, "relu"), right)
-    shifted = torch.cat([bias[:1], bias])[1:]  # off by one element
-    assert_same(conv.forward(x, w, shifted, "relu"), right)
-
-
-@pytest.mark.parametrize("last", [False, True], ids=["NCHW", "NHWC"])
-def test_a_gradient_is_planned_with_the_bias_of_a_transposed_convolution(last: bool) -> None:
-    """One plan for raw addresses; and each candidate, and the plan's text."""
+    """The call; and the gradient that it is, planned for raw addresses: each candidate, and the plan's text."""
     conv = Convolution(stride=2)
     x, w, bias = (
         whole_numbers(2, 8, 5, 6, last=last),
@@ -103,6 +89,9 @@ def test_a_gradient_is_planned_with_the_bias_of_a_transposed_convolution(last: b
         whole_numbers(16, seed=2),
     )
     right = exact_result("forward", x, w, bias=bias, activation="relu", transpose=True, stride=2)
+    shifted = torch.cat([bias[:1], bias])[1:]  # off by one element
+    for given in (bias, shifted):
+        assert_same(ConvolutionTranspose(stride=2).forward(x, w, given, "relu"), right)
     order = torch.channels_last if last else torch.contiguous_format
     out = torch.empty(right.shape, device="cuda").to(memory_format=order)
     how: dict[str, Any] = {"bias": bias, "activation": "relu", "out": out}

@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -130,28 +128,6 @@ def test_autotune_takes_an_imported_plan_without_measuring(plans: Path, text: st
         finally:
             store.use(before)
             cudnnpy.clear_cache()
-
-
-# cudnnpy explain, on this GPU
-
-
-def explained(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    assert command.main(["explain", *arguments, "--json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
-
-
-def test_the_choice_is_that_of_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    text = "forward 4x32x14x13 64x32x3x3 pad=1 float16 channels_last"
-    found = explained(capsys, text)
-    x, w = (whole_numbers(*shape, dtype="float16", last=True) for shape in (X, W))
-    plan = Convolution(padding=1).plan("forward", x, w)
-    assert found["choice"]["name"] == plan.name
-    assert found["device"]["name"] == torch.cuda.get_device_name(0)
-    assert found["device"]["profile"] is None
-    (chosen,) = [one for one in found["candidates"] if one["name"] == plan.name]
-    assert chosen["workspace_size"] == plan.workspace_size
-    assert any(one["rejection_reason"] for one in found["candidates"])
 
 
 def test_a_plan_from_python_runs_when_its_text_is_loaded(profile_file: Path) -> None:

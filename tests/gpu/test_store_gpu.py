@@ -20,13 +20,9 @@ import cudnnpy.torch
 from cudnnpy import Convolution, ConvolutionTranspose, FusedConvolution, Graph, TensorSpec
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.selection import plan_for
 from cudnnpy.handle import Handle
-from cudnnpy.tuning import chooser as tuning_chooser
 from cudnnpy.tuning import stored_choice
 from cudnnpy.tuning.chooser import TuningChooser
-from cudnnpy.tuning.measuring import search
-from cudnnpy.tuning.measuring.search import Search
 from cudnnpy.tuning.store import levels
 from cudnnpy.tuning.store.entry import Entry
 
@@ -187,19 +183,6 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def test_the_other_preferences_take_a_choice_once_it_was_checked(new_process: Callable[[], None]) -> None:
-    fastest = Convolution(padding=1)
-    tuned = CONVOLUTION.plan("forward", *SPECS)
-    new_process()
-    assert (fastest.plan("forward", *SPECS).name, fastest.plan("forward", *SPECS).store_layer) == (tuned.name, "user")
-    of_another_driver()
-    new_process()
-    assert fastest.plan("forward", *SPECS).store_layer == ""
-    CONVOLUTION.plan("forward", *SPECS)
-    new_process()
-    assert fastest.plan("forward", *SPECS).store_layer == "user"
-
-
 def test_a_right_choice_of_another_machine_is_checked_once(
     new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,56 +193,3 @@ def test_a_right_choice_of_another_machine_is_checked_once(
         assert (plan.store_layer, plan.milliseconds) == ("user", entry.choice.milliseconds)
     assert len(seen) == 1
     assert levels.current().user.faults() == []
-
-
-def test_a_wrong_choice_of_another_machine_is_found_and_not_taken_again(
-    new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As an engine is that has an issue nobody knows of: some of its results are overwritten.
-
-    It is measured in this process, where the engine can be spoiled.
-    """
-    from cuda.bindings import driver
-
-    problem = CONVOLUTION.plan("forward", *SPECS).problem
-    of_another_driver()
-    seen = checks(monkeypatch)
-    read = search.serialized_candidate
-
-    def spoiled(*given: Any) -> Any:
-        found = read(*given)
-        make = found.make
-
-        def made() -> Any:
-            executable = make()
-            bind = executable.bind
-
-            def bound(handle: Any, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
-                launch = bind(handle, pointers, workspace)
-
-                def launched() -> int:
-                    status = launch()
-                    driver.cuMemsetD8Async(pointers[-1], 0x41, 4 * 8 * 64 * 28 * 28, 0)
-                    return status
-
-                return launched
-
-            executable.bind = bound
-            return executable
-
-        found.make = made
-        return found
-
-    monkeypatch.setattr(search, "serialized_candidate", spoiled)
-    new_process()
-    options = PlanningOptions(prefer="autotune", tune_seconds=2.0)
-    measurer = Search(Handle.default(0))
-    monkeypatch.setattr(tuning_chooser, "measurer_of", lambda request: measurer)
-    plan = plan_for(problem, options)
-    assert (len(seen), plan.store_layer) == (1, "")
-    (fault,) = levels.current().user.faults()
-    assert fault.symptom == "not confirmed"
-    assert "wrong result" in fault.detail
-    monkeypatch.undo()
-    new_process()
-    assert CONVOLUTION.plan("forward", *SPECS).store_layer == "user"

@@ -13,12 +13,10 @@ from typing import Any
 import pytest
 
 from cudnnpy import names, raw
-from cudnnpy._checks.other_names import advice
 from cudnnpy.errors import FunctionNotAvailableError
 from cudnnpy.raw import _api
 
 LOADED = raw.version()
-REMOVED = advice("raw")
 OLDER = raw.version_text(LOADED) != raw.HEADER_VERSION
 
 

@@ -145,8 +145,8 @@ def test_every_option_has_wrong_values() -> None:
     assert {option for kind in kinds for option in inspect.signature(kind).parameters} == set(BAD_OPTIONS)
 
 
-ONES = {shape: np.ones(shape, np.float32) for shape in ((1, 2, 3, 3), (2, 2, 1, 1), (2,))}
-X, W, C = ONES
+ONES = {shape: np.ones(shape, np.float32) for shape in ((1, 2, 3, 3), (2, 2, 1, 1))}
+X, W = ONES
 
 # (what is called, its arrays, its other arguments)
 BAD_CALLS: list[tuple[Callable[[Any], Any], tuple[Shape, ...], dict[str, Any]]] = [

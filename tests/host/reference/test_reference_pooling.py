@@ -186,6 +186,3 @@ def test_a_batch_of_0() -> None:
         assert_same(Pooling(mode).forward(x), y)
         assert_same(Pooling(mode).backward(y, x, y), x)
     assert_refused(lambda: Pooling().forward(x[:, :0]), ValueError, "x must have sizes of 1...; got shape (0, 0, 5, 5)")
-
-
-X, Y = np.ones((2, 3, 5, 5), np.float32), np.ones((2, 3, 2, 2), np.float32)
