@@ -116,22 +116,6 @@ def test_pytorchs_samples(samples: list[Sample], name: str, dtype: str) -> None:
     assert min(cudnnpy.torch.stats().handled.values()) >= len(chosen)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_first_and_second_derivatives(name: str) -> None:
-    rank, groups = int(name[-2]), 2
-    function = CONVOLUTIONS["transpose" in name][rank - 1]
-    leaves = [leaf(draw(*shape, dtype=torch.float64)) for shape in ((2, 4, *(4,) * rank), (4, 2, *(3,) * rank), (4,))]
-
-    def call(*given: torch.Tensor) -> torch.Tensor:
-        return function(*given, stride=2, padding=1, groups=groups)
-
-    with cudnnpy.torch.enable():
-        # some of cuDNN's algorithms sum in another order each time
-        assert torch.autograd.gradcheck(call, leaves, fast_mode=True, nondet_tol=1e-9)
-        assert torch.autograd.gradgradcheck(call, leaves, fast_mode=True, nondet_tol=1e-9)
-    assert cudnnpy.torch.stats().fallbacks == {}
-
-
 # Memory
 
 
@@ -295,19 +279,6 @@ def test_a_network_learns_the_same(prefer: Any, last: bool, cast: torch.dtype | 
             found = losses(5, last, cast)
     assert found == pytest.approx(expected, rel=tolerance)
     assert cudnnpy.torch.stats() == ({"forward": 50, "backward_data": 45, "backward_filter": 50}, {})
-
-
-def test_inference_mode_and_a_compiled_program() -> None:
-    model, x = network().eval(), draw(4, 3, 64, 64).contiguous(memory_format=LAST[2])
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), torch.inference_mode():
-        expected = model(x)
-        with cudnnpy.torch.enable():
-            alike(model(x), expected, 1e-3)
-        compiled = torch.compile(model, backend="aot_eager")
-        with cudnnpy.torch.enable():
-            alike(compiled(x), expected, 1e-3)
-    assert cudnnpy.torch.stats() == ({"forward": 20, "backward_data": 0, "backward_filter": 0}, {})
-    torch._dynamo.reset()
 
 
 # CUDA graphs, streams, threads, devices
