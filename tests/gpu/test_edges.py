@@ -61,14 +61,6 @@ def test_the_floats_agree_too():
     np.testing.assert_allclose(found, edges.detect(sample_or_photograph("photograph"), device="cpu").values, atol=5e-5)
 
 
-@pytest.mark.parametrize("prefer", PREFERENCES)
-def test_a_limit_is_kept(prefer):
-    assert (
-        edges.detect(sample_or_photograph("sample"), device="cuda", prefer=prefer, workspace_limit=0).workspace_size
-        == 0
-    )
-
-
 def test_auto_takes_the_gpu():
     assert edges.detect(sample_or_photograph("sample")).device != "CPU"
 

@@ -72,15 +72,6 @@ def test_a_whole_network_is_torch_s(name, batch):
     assert len(on_cudnnpy(check(module, x))) > 10
 
 
-@pytest.mark.parametrize("name", ["resnet50", "mobilenet_v2"])
-def test_a_model_of_torchvision_is_converted(name):
-    pytest.importorskip("torchvision")
-    torch.manual_seed(0)
-    module = torch_network.network_named(name).cuda()
-    torch_network.settle(module, torch.randn(4, 3, SMALL, SMALL, device="cuda"))
-    assert len(on_cudnnpy(check(module, torch.randn(2, 3, SMALL, SMALL, device="cuda")))) > 40
-
-
 class Residual(nn.Module):
     def __init__(self, act):
         super().__init__()
