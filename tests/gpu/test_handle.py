@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 from cuda.bindings import driver
 from cuda.core import Device
+from fresh_process import python
 
 from cudnnpy import raw
 from cudnnpy.errors import ClosedError
@@ -131,7 +130,6 @@ def test_after_a_fork_it_is_an_error_and_no_crash() -> None:
         "print(os.waitpid(child, 0)[1], handle.stream)\n"
         "handle.close()\n"
     )
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
-    error, parent = done.stdout.splitlines()
+    error, parent = python(source).splitlines()
     assert error.startswith("this Handle was made before this process was forked from its owner's")
     assert parent == "0 0"

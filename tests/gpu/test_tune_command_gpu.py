@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fresh_process import python
 
 import cudnnpy
 from cudnnpy import TensorSpec, reference
@@ -155,5 +156,4 @@ for gpu in tuning_gpus():
 
 @pytest.mark.usefixtures("folder")
 def test_what_the_command_asks_of_gpus_makes_no_context() -> None:
-    done = subprocess.run([sys.executable, "-c", CONTEXTS], capture_output=True, text=True, check=True)
-    assert set(done.stdout.split()) == {"0"}
+    assert set(python(CONTEXTS).split()) == {"0"}

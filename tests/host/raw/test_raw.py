@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 import ctypes
 import re
-import subprocess
-import sys
 from ctypes import byref
 from typing import Any
 
 import pytest
+from fresh_process import python
 
 from cudnnpy import names, raw
 from cudnnpy.errors import FunctionNotAvailableError
@@ -23,11 +22,6 @@ OLDER = raw.version_text(LOADED) != raw.HEADER_VERSION
 def number(version: str) -> int:
     major, minor, patch = map(int, version.split("."))
     return major * 10000 + minor * 100 + patch
-
-
-def python(source: str) -> str:
-    """What a fresh interpreter prints."""
-    return subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def test_importing_and_looking_load_no_library() -> None:
@@ -50,7 +44,7 @@ def test_a_function_is_bound_once_and_stays_the_same_object() -> None:
             "first = raw.cudnnGetVersion\n"
             "print(first() == first(), first is raw.cudnnGetVersion, bound.cache_info().misses)"
         )
-        == "True True 1"
+        == "True True 1\n"
     )
 
 
