@@ -35,15 +35,15 @@ NAMES = {fault: f"engine {900 + at}" for at, fault in enumerate(SYMPTOMS)}
 
 @pytest.fixture
 def new_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[store.Store]:
+    def end_processes() -> None:
+        gpu_worker.end_processes()
+        reset("cudnnpy.tuning.measuring.gpu_worker")
+        reset("cudnnpy.tuning.measuring.child_process")
+
     monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "store.jsonl"))
-    gpu_worker.end_processes()
-    reset("cudnnpy.tuning.measuring.gpu_worker")
-    reset("cudnnpy.tuning.measuring.child_process")
-    cudnnpy.clear_cache()
+    end_processes()
     yield store.default()
-    gpu_worker.end_processes()
-    reset("cudnnpy.tuning.measuring.gpu_worker")
-    reset("cudnnpy.tuning.measuring.child_process")
+    end_processes()
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, *faults: str) -> None:
