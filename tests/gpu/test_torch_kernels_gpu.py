@@ -318,22 +318,6 @@ def test_a_captured_step(is_planned: bool) -> None:
     del filler
 
 
-def test_a_side_stream() -> None:
-    x, w = draw(16, 32, 56, 56), draw(32, 32, 3, 3)
-    side = torch.cuda.Stream()
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        expected = F.conv2d(x * 2 + 1, w)
-        with cudnnpy.torch.enable():
-            for _ in range(6):
-                side.wait_stream(torch.cuda.current_stream())
-                with torch.cuda.stream(side):
-                    torch.cuda._sleep(1_000_000)
-                    found = F.conv2d(x * 2 + 1, w)
-                torch.cuda.current_stream().wait_stream(side)
-                alike(found, expected, 1e-4)
-    assert cudnnpy.torch.stats().handled["forward"] == 6
-
-
 def test_threads() -> None:
     failures: list[Exception] = []
 
