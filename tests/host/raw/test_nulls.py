@@ -56,6 +56,13 @@ def test_what_is_refused_is_what_the_table_says_and_is_named(answers: dict[tuple
     assert checked > 150
 
 
+def test_a_null_that_c_would_follow_is_named() -> None:
+    name = "cudnnNormalizationBackward"
+    arguments = [None if kind.endswith("*") else 0 for _, kind, _ in raw.parameters(name)[1:]]
+    with pytest.raises(ValueError, match=rf"^{name}: handle must be a cudnnHandle_t .*; got NULL$"):
+        raw.cudnnNormalizationBackward(raw.cudnnHandle_t(), *arguments)
+
+
 def test_what_c_lets_be_null_still_may() -> None:
     with (
         descriptors.RNNDescriptor() as rnn,
