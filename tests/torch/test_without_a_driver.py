@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from fresh_process import python
 
-ROOT = Path(__file__).resolve().parents[2]
 PREAMBLE = """
 import torch, cudnnpy
 from cudnnpy._core import driver
@@ -42,15 +37,5 @@ HOST = "TypeError x must be an array on a CUDA device; got a host array (torch.T
     ],
 )
 def test_the_documented_error_and_none_of_pytorchs(use: str, answer: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PREAMBLE.format(use)],
-        cwd=ROOT,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.replace("TypeError WHY. ", "TypeError ").startswith(
-        answer
-    )  # without a driver the sentence is first
+    printed = python(PREAMBLE.format(use), CUDA_VISIBLE_DEVICES="")
+    assert printed.replace("TypeError WHY. ", "TypeError ").startswith(answer)  # without a driver the sentence is first

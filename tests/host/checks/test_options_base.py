@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
-import sys
 from dataclasses import FrozenInstanceError, dataclass
 from typing import Any
 
 import numpy as np
 import pytest
+from fresh_process import python
 from stand_in_device import Array, StandInDevice, calls_of_c
 
 import cudnnpy
@@ -103,7 +102,7 @@ assert relu._token is first[0]._token
 assert conv._token is not first[2]._token
 assert conv.output_shape((1, 1, 5, 5), (1, 1, 3, 3)) == (1, 1, 3, 3)
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    python(program)
 
 
 # The identity

@@ -286,6 +286,13 @@ BAD_CALLS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exce
     ({"algorithm": "gemm"}, ("backward_filter", Y, X, W.shape), {}, ValueError, r"algorithm must .*; got 'gemm'"),
     ({}, ("forward", None, W), {}, TypeError, "x and w must be arrays or TensorSpecs; got None"),
     ({}, ("backward_data", Y, W), {}, TypeError, "x_shape must be the shape of the result where out is None; got None"),
+    (
+        {},
+        ("backward_data", Y, W, (10**5000, 4)),
+        {},
+        ValueError,
+        "x_shape .*of 64 bits; got an integer of 16610 bits, 4",
+    ),
     ({}, ("backward_data", Y, W, (2, 4, 8)), {}, ValueError, r"x_shape must be a tuple of 4 sizes.*; got \(2, 4, 8\)"),
     ({}, ("backward_data", Y, W, (2, 4, 9, 8)), {}, ValueError, r"dy must have shape.*; got shape \(2, 6, 6, 6\)"),
     (

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from contextlib import suppress
 from ctypes import byref, c_size_t, c_void_p
 from typing import Any
 
 import pytest
+from fresh_process import python
 from stand_in_library import LibcudnnFixture
 
 from cudnnpy import backend, descriptors, raw
 from cudnnpy.errors import ClosedError, StatusError
-
-
-def python(source: str, *, seconds: float = 120, **environment: str) -> str:
-    """What a fresh interpreter prints; it must end well."""
-    done = subprocess.run(
-        [sys.executable, "-c", source],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=seconds,
-        env={**os.environ, **environment},
-    )
-    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr[-3000:])
-    return done.stdout
 
 
 @pytest.mark.parametrize("call", [raw.call, lambda name, *arguments: raw.check(getattr(raw, name)(*arguments))])

@@ -242,6 +242,3 @@ def test_an_attribute_set_to_none_is_left_out(library: Attributes, monkeypatch: 
     attributes: dict[int, Any] = {raw.CUDNN_ATTR_TENSOR_UNIQUE_ID: 0, raw.CUDNN_ATTR_TENSOR_IS_VIRTUAL: None}
     with Descriptor(raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR, attributes):
         assert set(library.held) == {raw.CUDNN_ATTR_TENSOR_UNIQUE_ID}
-
-
-# The real library. What must be finalized first needs a driver, and is in test_planning.py.

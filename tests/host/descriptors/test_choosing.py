@@ -455,6 +455,3 @@ def test_only_the_result_has_to_be_writable(machine: Machine, tensors: tuple[Any
     choose_algorithm("forward", *tensors, prefer="autotune", arrays=(locked, 2, 3))
     with pytest.raises(ValueError, match=says("arrays[0] must be a writable array; got a read-only one")):
         choose_algorithm("backward_data", *tensors, prefer="autotune", arrays=(locked, 2, 3))
-
-
-# The table of the operations

@@ -241,6 +241,3 @@ def test_a_plan_that_is_forced_serves_every_description(stand_in: StandInDevice)
     assert len(stand_in.choices) == 1  # by plan()
     with pytest.raises(ValueError, match="algorithm must be a plan for this problem; got one for another"):
         forced.forward(Array(1, 8, 6, 6), Array(*w))
-
-
-# The reference implementation

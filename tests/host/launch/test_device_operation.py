@@ -96,19 +96,6 @@ def test_each_array_reaches_the_operand_that_it_is_for(
     assert len(stand_in.choices) == plan_cache.cache_info().misses == 1
 
 
-def test_alternating_shapes_are_set_up_once_each(stand_in: StandInDevice) -> None:
-    conv = Convolution()
-    for _ in range(4):
-        for batch in (1, 2, 3):
-            for call in ("forward", "backward"):
-                if call == "forward":
-                    conv.forward(Array(batch, *X[1:]), Array(*W))
-                else:
-                    conv.backward_data(Array(batch, *Y[1:]), Array(*W), (batch, *X[1:]))
-    assert len(stand_in.choices) == 6
-    assert (plan_cache.cache_info().size, plan_cache.cache_info().misses) == (6, 6)
-
-
 # The key
 
 
@@ -487,6 +474,3 @@ def test_threads_plan_and_launch_by_themselves(stand_in: StandInDevice) -> None:
     assert len({id(handle) for handle in handles}) == 3
     assert stand_in.c_calls["cudnnBackendExecute"] == 150
     assert plan_cache.cache_info().size == 0
-
-
-# Threads

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from ctypes import c_double, c_float
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from cudnnpy._launch import program as programs
 from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy._launch.operands import check_no_overlaps
 from cudnnpy._launch.program import Operand, Program, with_conversion_copies
-from cudnnpy._launch.steps import Step
+from cudnnpy._launch.steps import Step, scaling_arguments
 
 HANDLE: Any = SimpleNamespace(pointer=0x77)
 
@@ -59,6 +60,23 @@ def logging(log: list[Any], name: str) -> Callable[..., int]:
 
 
 # A function's arguments
+
+
+# alpha and beta
+
+
+@given(st.floats(-1e30, 1e30), st.floats(-1e30, 1e30))
+def test_scales_are_doubles_for_float64_alone(alpha: float, beta: float) -> None:
+    for dtype in ("float16", "bfloat16", "float32"):
+        one, two = scaling_arguments(alpha, beta, dtype)
+        assert (type(one), type(two), one.value, two.value) == (
+            c_float,
+            c_float,
+            c_float(alpha).value,
+            c_float(beta).value,
+        )
+    one, two = scaling_arguments(alpha, beta, "float64")
+    assert (type(one), type(two), one.value, two.value) == (c_double, c_double, alpha, beta)
 
 
 # Programs

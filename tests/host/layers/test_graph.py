@@ -427,36 +427,6 @@ def test_strides_of_a_single_position_are_the_nodes_own() -> None:
     assert other.outputs[0].spec.strides == node.spec.strides == (64, 1, 64, 64)
 
 
-@pytest.mark.parametrize(("op", "deterministic"), [("add", False), ("avg", False), ("max", True), ("amax", True)])
-def test_compiled_engines_add_in_any_order(monkeypatch: pytest.MonkeyPatch, op: str, deterministic: bool) -> None:
-    """Which no note of theirs says."""
-    compiled = SimpleNamespace(
-        name="engine 1",
-        engine=1,
-        knobs=None,
-        numerical_notes=(),
-        behavior_notes=("runtime_compilation",),
-        notes=("runtime_compilation",),
-        finalize=None,
-    )
-    monkeypatch.setattr(candidates, "heuristics", lambda *_: [compiled])
-    monkeypatch.setattr(candidates, "engines", lambda *_: [])
-    monkeypatch.setattr(GraphLowering, "build_graph", lambda *_: None)
-    g, x = started((2, 4, 6, 5))
-    g.output("y", g.reduction(op, x, (1,)))
-    (candidate,) = guesses(g)
-    assert candidate.deterministic == deterministic
-
-
-def test_autotune_takes_the_fastest_that_it_measures(plan: Planner) -> None:
-    rows = plan("own_candidates", name="convolution_bias_relu")["candidates"]
-    names = [row["name"] for row in rows if row["planned"] and not row["compiled_at_run_time"]]
-    times = {name: 1.0 + at / len(names) for at, name in enumerate(reversed(names))}
-    best = plan("own_plan", name="convolution_bias_relu", options={"prefer": "autotune"}, times=times)
-    assert (best["name"], best["milliseconds"]) == (names[-1], 1.0)
-    assert set(best["seen"][: len(names)]) == set(names)
-
-
 # Refused calls
 
 

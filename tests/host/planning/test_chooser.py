@@ -235,9 +235,3 @@ def test_other_knobs_of_an_engine_that_is_far_from_the_fastest_are_not_measured(
     assert [name for name in cudnn.measured if name.startswith("engine 3 (")]
     far = [one for one in tried if one.name.startswith("engine 2 (") and one.name not in cudnn.measured]
     assert {one.rejection_reason for one in far} == {"not measured: engine 2 took 4.1 times as long as the fastest"}
-
-
-# One that is forced, or served before
-
-
-# Plans

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from cudnnpy import Graph, TensorSpec
-from cudnnpy._planning.problem import Values
 from cudnnpy.tuning.measuring.bench_buffers import numbers
-
-ANY, WHOLE = Values(-1.0, 1.0), Values(-4.0, 4.0, is_whole=True)
 
 
 def test_lengths_and_indices_are_valid() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import autograd.numpy as anp
+import autograd_conv as example
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,15 +23,6 @@ ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "docs" / "examples" / "autograd_conv.py"
 
 
-def load(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-example = load(EXAMPLE)
 ConvolutionLayer, Variable = example.ConvolutionLayer, example.Variable
 
 

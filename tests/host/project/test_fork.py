@@ -2,21 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
-ROOT = Path(__file__).resolve().parents[3]
-
-
-def python(source: str) -> str:
-    """What a program prints, which must end well."""
-    done = subprocess.run(
-        [sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
+from fresh_process import python
 
 _UNDER_LOAD = """
 import importlib, os, pathlib, signal, threading

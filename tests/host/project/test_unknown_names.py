@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from fresh_process import python
 from pages import ROOT
 
 import cudnnpy
@@ -145,7 +143,7 @@ def test_the_suggestions_load_nothing_for_a_probe() -> None:
         "assert not any(hasattr(cudnnpy, name) for name in ('__wrapped__', '_pytest', 'torch', 'conv2d'))\n"
         "assert not {'numpy', 'cudnnpy.raw'} & set(sys.modules)\n"
     )
-    subprocess.run([sys.executable, "-c", program], cwd=Path(ROOT), check=True)
+    python(program)
 
 
 def test_the_names_of_c_are_not_repeated_in_the_table() -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+from fresh_process import python
 
-ROOT = Path(__file__).resolve().parents[3]
 SPECS = "cudnnpy.TensorSpec((1, 3, 8, 8)), cudnnpy.TensorSpec((4, 3, 3, 3))"
 USES = (
     "cudnnpy.Handle()",
@@ -59,24 +55,10 @@ for arguments, kind, message in (
 """
 
 
-def without_gpu(program: str, *arguments: str) -> str:
-    """The output of a program, which must succeed."""
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        cwd=ROOT,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_the_first_use_of_a_gpu_says_that_there_is_none() -> None:
     """In the words of why_unavailable, and before everything else."""
-    assert without_gpu(FIRST_USES, *USES) == ""
+    assert python(FIRST_USES, *USES, CUDA_VISIBLE_DEVICES="") == ""
 
 
 def test_bad_arguments_are_told_before_the_gpu_is_looked_for() -> None:
-    assert without_gpu(BAD_ARGUMENTS) == ""
+    assert python(BAD_ARGUMENTS, CUDA_VISIBLE_DEVICES="") == ""

@@ -5,31 +5,23 @@ from __future__ import annotations
 import ast
 import ctypes
 import re
-import subprocess
-import sys
 from ctypes import byref
 from typing import Any
 
 import pytest
+from fresh_process import python
 
 from cudnnpy import names, raw
-from cudnnpy._checks.other_names import advice
 from cudnnpy.errors import FunctionNotAvailableError
 from cudnnpy.raw import _api
 
 LOADED = raw.version()
-REMOVED = advice("raw")
 OLDER = raw.version_text(LOADED) != raw.HEADER_VERSION
 
 
 def number(version: str) -> int:
     major, minor, patch = map(int, version.split("."))
     return major * 10000 + minor * 100 + patch
-
-
-def python(source: str) -> str:
-    """What a fresh interpreter prints."""
-    return subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def test_importing_and_looking_load_no_library() -> None:
@@ -52,7 +44,7 @@ def test_a_function_is_bound_once_and_stays_the_same_object() -> None:
             "first = raw.cudnnGetVersion\n"
             "print(first() == first(), first is raw.cudnnGetVersion, bound.cache_info().misses)"
         )
-        == "True True 1"
+        == "True True 1\n"
     )
 
 
@@ -161,13 +153,6 @@ def test_every_enumerator_and_every_type_is_a_name_of_the_module() -> None:
     assert issubclass(raw.cudnnHandle_t, ctypes._Pointer)
 
 
-def test_handle_types_are_distinct() -> None:
-    handles = {
-        name: getattr(raw, name) for name in dir(raw) if name.endswith("Descriptor_t") or name == "cudnnHandle_t"
-    }
-    assert len(handles) == len(set(handles.values())) > 15
-
-
 def test_docstrings_are_c_prototypes() -> None:
     text, note = raw.cudnnGetTensor4dDescriptor.__doc__.split("\n\n")
     assert text == raw.prototype("cudnnGetTensor4dDescriptor")
@@ -245,18 +230,6 @@ def test_a_star_import_brings_every_name_of_c_and_loads_no_library() -> None:
         "from cudnnpy.raw import _library\n"
         "print(cudnnHandle_t.__name__, cudnnCreate.__name__, int(CUDNN_DATA_HALF), _library._loaded)"
     ).split() == ["cudnnHandle_t", "cudnnCreate", "2", "None"]
-
-
-def test_enumerators_compare_and_pass_as_numbers() -> None:
-    descriptor = raw.cudnnTensorDescriptor_t()
-    raw.check(raw.cudnnCreateTensorDescriptor(byref(descriptor)))
-    shape = 1, 3, 4, 5
-    raw.check(raw.cudnnSetTensor4dDescriptor(descriptor, raw.CUDNN_TENSOR_NHWC, raw.CUDNN_DATA_HALF, *shape))
-    read = [ctypes.c_int() for _ in range(9)]
-    raw.check(raw.cudnnGetTensor4dDescriptor(descriptor, *map(byref, read)))
-    assert read[0].value == raw.CUDNN_DATA_HALF
-    assert [value.value for value in read[1:]] == [1, 3, 4, 5, 60, 1, 15, 3]
-    raw.check(raw.cudnnDestroyTensorDescriptor(descriptor))
 
 
 def test_an_enumerator_of_another_enum_is_refused_where_cudnn_would_take_its_number() -> None:

@@ -6,12 +6,11 @@ import copy
 import inspect
 import pickle
 import pydoc
-import subprocess
-import sys
 from ctypes import ArgumentError, byref, c_int, sizeof
 from typing import Any
 
 import pytest
+from fresh_process import python
 
 from cudnnpy import errors, raw
 from cudnnpy.raw import _api, _library
@@ -46,9 +45,8 @@ def test_signatures_and_help_need_no_library_and_stay_after_a_call() -> None:
         "try: raw.cudnnGetStream()\n"
         "except TypeError: print(inspect.signature(raw.cudnnGetStream), 'libcudnn' in open('/proc/self/maps').read())\n"
     )
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True, timeout=60)
     signature = "(handle: in cudnnHandle_t, streamId: out cudaStream_t *, /) -> cudnnStatus_t"
-    assert done.stdout.splitlines() == [f"{signature} False", f"{signature} True"]
+    assert python(source).splitlines() == [f"{signature} False", f"{signature} True"]
     shown = pydoc.render_doc(raw.cudnnQueryRuntimeError, renderer=pydoc.plaintext)
     assert "cudnnQueryRuntimeError in module cudnnpy.raw" in shown
     assert "handle: in cudnnHandle_t," in shown  # Python 3.13 has a line for each parameter

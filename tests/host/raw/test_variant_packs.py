@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -11,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fresh_process import python
 from stand_in_device import StandInDevice
 
 import cudnnpy
@@ -170,4 +169,4 @@ assert destroyed == [0x77]  # of the other one nothing was created
 
 
 def test_a_forked_child_does_not_destroy_the_packs_of_its_parent() -> None:
-    subprocess.run([sys.executable, "-c", FORK], check=True, timeout=60)
+    python(FORK)

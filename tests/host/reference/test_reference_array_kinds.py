@@ -101,16 +101,6 @@ def test_out_of_a_subclass_comes_back_itself(call: Any) -> None:
     assert_same(np.asarray(out), expected)
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.5])
-def test_out_of_a_subclass_is_added_to(beta: float) -> None:
-    plain, out = np.ones_like(Y), np.ones_like(Y).view(Guarded)
-    assert Convolution().forward(X, W, out=out, beta=beta) is out
-    assert_same(np.asarray(out), Convolution().forward(X, W, out=plain, beta=beta))
-    plain, out = np.ones_like(X), np.ones_like(X).view(Guarded)
-    assert Softmax().forward(X, out, beta=beta) is out
-    assert_same(np.asarray(out), Softmax().forward(X, plain, beta=beta))
-
-
 @pytest.mark.parametrize("memory", ["negative", "zero", "gaps"])
 def test_strides_of_any_kind_are_read_right(call: Any, memory: str) -> None:
     """What a GPU refuses, with the advice to make the array contiguous, NumPy reads as it lies."""

@@ -188,10 +188,3 @@ def test_paddings_are_the_convolutions(padding: Any) -> None:
     x, w = normal_numbers(0, (2, 3, 7, 6), np.float32), normal_numbers(1, (4, 3, 3, 2), np.float32)
     options: dict[str, Any] = {"padding": padding, "stride": (2, 1)}
     assert_same(FusedConvolution(**options).forward(x, w, activation=None), Convolution(**options).forward(x, w))
-
-
-# What is refused
-
-
-X, W = np.ones((2, 4, 8, 8), np.float32), np.ones((6, 4, 3, 3), np.float32)
-K, Y = np.ones(6, np.float32), np.ones((2, 6, 6, 6), np.float32)

@@ -250,6 +250,3 @@ def complete(name: str, comment: str = "") -> dict[str, object]:
 def test_no_attribute_is_without_a_type_or_guessed(name: str, comment: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         complete(name, comment)
-
-
-# The intermediate form

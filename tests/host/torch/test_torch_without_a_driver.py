@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from fresh_process import python
 from stand_in_device import STREAM, Array, StandInDevice
 
 import cudnnpy
 from cudnnpy._core import driver
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 class AcceleratorError(RuntimeError):
@@ -133,7 +129,4 @@ if not child:
     os._exit(driver.is_stream_or_torch_capturing(0))
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    python(program)

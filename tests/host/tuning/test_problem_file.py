@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 import sample_graphs
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from problem_strategies import planning_options, problems
 
 from cudnnpy import Graph
 from cudnnpy._planning.problem_notation import ProblemTextError, parse, text_of
@@ -35,15 +32,6 @@ def test_what_is_written_is_read(file: Path) -> None:
     assert [request[1:3] for request in found] == [parse(text) for text in (FORWARD, GRAPH, FILTER)]
     assert [request.line for request in found] == [2, 3, 4]
     assert file.read_text() == f"# Problems for `cudnnpy tune` and `cudnnpy plan`.\n{FORWARD}\n{GRAPH}\n{FILTER}\n"
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(problems().filter(lambda drawn: not drawn.is_empty), planning_options())))
-def test_any_problems_come_back(tmp_path_factory: pytest.TempPathFactory, drawn: list) -> None:
-    file = tmp_path_factory.mktemp("drawn") / "p.txt"
-    texts = [text_of(*pair) for pair in drawn]
-    problem_file.write(file, texts)
-    assert [request.text for request in problem_file.read(file)] == list(dict.fromkeys(texts))
 
 
 def test_texts_are_written_in_their_one_form_and_once(file: Path) -> None:

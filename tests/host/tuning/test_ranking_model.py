@@ -30,7 +30,6 @@ KEY = ("9.0", ranking.model_release())
 GPU = Target(profile='{"deviceVer": 900}')
 FEATURES = ranking.FEATURES + 6  # of a problem, and of the proposals
 (SHIPPED,) = Path(ranking.__file__).with_name("models").glob("*.npz")
-TILE, SPLIT = (int(raw.cudnnBackendKnobType_t[f"CUDNN_KNOB_TYPE_{name}"]) for name in ("TILE_SIZE", "SPLIT_K"))
 
 
 def shipped() -> Model:
