@@ -84,7 +84,7 @@ def use(store: str | os.PathLike[str] | Store | None) -> None:
     >>> store.use("")  # in memory, for this process
     >>> store.use(None)  # the default file again
     """
-    levels.use(store if store is None or isinstance(store, Store) else Store(store))
+    levels.use(store)
 
 
 def add_layer(path: str | os.PathLike[str]) -> Store:
@@ -104,8 +104,8 @@ def add_layer(path: str | os.PathLike[str]) -> Store:
     ------
     TypeError, ValueError
         The path names a folder, or a file that is not a store.
-    FileNotFoundError
-        There is no such file.
+    OSError
+        There is no such file, or it cannot be read.
 
     Examples
     --------

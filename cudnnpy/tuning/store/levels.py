@@ -17,7 +17,7 @@ VARIABLE, LAYERS_VARIABLE = "CUDNNPY_STORE", "CUDNNPY_STORE_LAYERS"
 USER = "user"
 
 _lock = fork_safe_lock()
-_chosen: str | Store | None = None  # the argument of `use`
+_chosen: Store | None = None  # by `use`
 _added: list[Store] = []
 _current: tuple[tuple[str | None, ...], Layers] | None = None  # the variables and their layers
 
@@ -93,17 +93,17 @@ def current(*, strict: bool = True) -> Layers:
 def _opened(paths: str | None) -> Layers:
     """Return the user's store, the added layers, and the layers of the paths in LAYERS_VARIABLE, as one object."""
     errors = list[str]()
-    user = default_path() if _chosen is None else _chosen
-    user_store = user if isinstance(user, Store) else _open(VARIABLE, user, errors)
+    user = _open(VARIABLE, default_path(), errors) if _chosen is None else _chosen
     layers = [_open(LAYERS_VARIABLE, path, errors, read_only=True) for path in (paths or "").split(os.pathsep) if path]
-    return Layers(user_store, [*_added, *layers], errors)
+    return Layers(user, [*_added, *layers], errors)
 
 
-def use(store: str | Store | None) -> None:
+def use(store: str | os.PathLike[str] | Store | None) -> None:
     """Set the user's store. None selects the store of the environment variable."""
     global _chosen, _current
+    chosen = store if store is None or isinstance(store, Store) else Store(store)
     with _lock:
-        _chosen, _current = store, None
+        _chosen, _current = chosen, None
 
 
 def add(store: Store) -> None:
@@ -130,6 +130,5 @@ def _open(variable: str, path: str, errors: list[str], *, read_only: bool = Fals
         return Store(path, read_only=read_only)
     except (ValueError, OSError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        is_named = path in os.environ.get(variable, "").split(os.pathsep)
-        errors.append(f"{variable} must name a store; got {path!r}: {why}" if is_named else why)
+        errors.append(f"{variable} must name a store; got {path!r}: {why}" if variable in os.environ else why)
         return Store("")

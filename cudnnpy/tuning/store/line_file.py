@@ -52,19 +52,21 @@ class LineFile:
     """The records of a file, which the first change makes; those of memory without a path, or once the file fails.
 
     A file that fails is left as it is, with one warning, and its records continue in memory. Raises ForeignFileError if the
-    file is not a store at first.
+    file is not a store at first, and OSError if it is to be read alone and cannot be.
     """
 
     memory_reason: str  # why changes stay in memory; "" if they do not
     announced: int | None  # the number of records that the header of an export has
 
-    def __init__(self, path: str = "") -> None:
+    def __init__(self, path: str = "", *, read_only: bool = False) -> None:
         self._path, self.memory_reason = path, "" if path else "it has no file"
         self._has_warned = False  # of damaged lines
         self._clear()
         try:
-            self._update()
+            self._updated()
         except OSError as error:
+            if read_only:
+                raise
             self._use_memory(str(error))
 
     def _clear(self) -> None:
@@ -97,28 +99,27 @@ class LineFile:
 
     def _current(self) -> dict[bytes, bytes]:
         try:
-            self._update()
+            return self._updated()
         except (OSError, ForeignFileError) as error:
             self._use_memory(str(error))
         return self._lines
 
-    def _update(self) -> None:
-        """Read what is new in the file."""
+    def _updated(self) -> dict[bytes, bytes]:
+        """Read what is new in the file, and return the current lines."""
         with _lock:
-            if self.memory_reason:
-                return
             try:
-                if _state(os.stat(self._path)) != self._seen:
+                if not self.memory_reason and _state(os.stat(self._path)) != self._seen:
                     with open(self._path, "rb", buffering=_BUFFER_BYTES) as stream:
                         self._read(stream)
             except FileNotFoundError:
                 self._clear()
+            return self._lines
 
     def _read(self, stream: BinaryIO) -> None:
         """Read the lines that were added, or all of them if the file is another one."""
         state = _state(os.fstat(stream.fileno()))
         stream.seek(self._end - len(self._last))
-        if stream.read(len(self._last)) != self._last:
+        if state[:2] != self._seen[:2] or stream.read(len(self._last)) != self._last:
             self._clear()
             stream.seek(0)
         if not self._end:
@@ -174,17 +175,18 @@ class LineFile:
 
     def _append(self, stream: BinaryIO | None, lines: list[bytes]) -> None:
         """Append lines to the locked file, or to memory. Raises OSError, after which the file has none of them."""
-        if stream is not None and lines:
-            self._write(stream.fileno(), lines)
-        for line in lines:
-            self._add(line)
-        if stream is not None and self._count > 2 * len(self._lines) + _SPARE_LINES:
+        if stream is None:
+            for line in lines:
+                self._add(line)
+            return
+        if lines:
+            self._write(stream.fileno(), b"".join([b"" if self._end else _header(), *lines]))
+            self._updated()
+        if self._count > 2 * len(self._lines) + _SPARE_LINES:
             with suppress(OSError):  # such as in a folder that is read only
                 replace_file(self._path, b"".join([_header(), *self._lines.values()]))
 
-    def _write(self, file: int, lines: list[bytes]) -> None:
-        header = b"" if self._end else _header()
-        data = b"".join([header, *lines])
+    def _write(self, file: int, data: bytes) -> None:
         try:
             os.ftruncate(file, self._end)
             if os.write(file, data) < len(data):
@@ -193,8 +195,6 @@ class LineFile:
         except OSError:
             os.ftruncate(file, self._end)
             raise
-        self._end += len(header)
-        self._seen = _state(os.fstat(file))
 
     def _use_memory(self, reason: str) -> None:
         """Keep the records in memory from now on."""
@@ -212,7 +212,9 @@ def _opened(path: str) -> BinaryIO:
 
 
 def _is_at(path: str, stream: BinaryIO) -> bool:
-    return os.path.exists(path) and os.path.samestat(os.stat(path), os.fstat(stream.fileno()))
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.stat(path), os.fstat(stream.fileno()))
+    return False
 
 
 def _state(status: os.stat_result) -> tuple[int, ...]:

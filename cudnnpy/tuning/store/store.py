@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from cudnnpy._checks.option_values import check_flag, error_repr
 from cudnnpy._checks.public_dir import PublicDir
@@ -19,6 +19,7 @@ from cudnnpy.tuning.store.line_file import ID_CHARACTERS, ForeignFileError, Line
 
 _ENTRY, _FAULT = "entry", "fault"  # kinds of records, with which their ids begin
 _PROBLEM_CHARACTERS = len(_FAULT) + 33  # of the id of a fault, which are the same for all faults of a problem
+_T = TypeVar("_T")
 
 
 class StoreInfo(NamedTuple):
@@ -71,8 +72,8 @@ class Store(PublicDir):
     ------
     TypeError, ValueError
         `path` is a folder, or a file that is not a store; it is left as it is.
-    FileNotFoundError
-        `read_only` is True, and there is no file.
+    OSError
+        `read_only` is True, and there is no file, or it cannot be read.
 
     Examples
     --------
@@ -104,7 +105,7 @@ class Store(PublicDir):
             )
         self._closed = False
         try:
-            self._file = LineFile(self.path)
+            self._file = LineFile(self.path, read_only=self.read_only)
         except ForeignFileError as error:
             expected = "a store or an export" if self.read_only else "a store, or a file that does not exist yet"
             raise ValueError(f"path must be {expected}; got {self.path}, {error}") from None
@@ -132,8 +133,10 @@ class Store(PublicDir):
 
         With `without_candidates` its candidates are not read, which takes a fourth of the time.
         """
-        entry = _entry_of(self._lines.get(_id(_ENTRY, key)), without_candidates=without_candidates)
-        return None if entry is None or entry.key != key else entry
+        record = self._lines.get(_id(_ENTRY, key))
+        if without_candidates and isinstance(record, dict):
+            record["candidates"] = []
+        return next((entry for entry in _valid(Entry.of, [record]) if entry.key == key), None)
 
     def put(self, entry: Entry, *, replace: bool = False) -> Entry:
         """Store an entry, and return the current entry of its key.
@@ -179,8 +182,7 @@ class Store(PublicDir):
 
     def __iter__(self) -> Iterator[Entry]:
         """Iterate over the entries, in the order of their keys."""
-        entries = map(_entry_of, self._lines.records(_ENTRY))
-        return iter(sorted((entry for entry in entries if entry is not None), key=lambda entry: entry.key))
+        return iter(sorted(_valid(Entry.of, self._lines.records(_ENTRY)), key=lambda entry: entry.key))
 
     def __len__(self) -> int:
         return self._lines.count(_ENTRY)
@@ -192,11 +194,12 @@ class Store(PublicDir):
 
     def faults(self) -> list[Fault]:
         """Return the faults of all problems."""
-        return _faults_of(self._lines.records(_FAULT))
+        return sorted(_valid(Fault.of, self._lines.records(_FAULT)))
 
     def faults_of(self, key: Key) -> list[Fault]:
         """Return the faults of the problem of a key, whatever its options."""
-        return _faults_of(self._lines.records(_id(_FAULT, without_options(key))[:_PROBLEM_CHARACTERS]))
+        problem = _id(_FAULT, without_options(key))[:_PROBLEM_CHARACTERS]
+        return sorted(_valid(Fault.of, self._lines.records(problem)))
 
     def add_faults(self, faults: Iterable[Fault]) -> int:
         """Store faults. One with the candidate, symptom and driver of an earlier one is left out.
@@ -351,14 +354,6 @@ def _id(kind: str, key: Key) -> str:
     return f"{kind} {key.digest}"
 
 
-def _entry_of(record: Any, *, without_candidates: bool = False) -> Entry | None:
-    """Return the entry of a record; None if there is none, or if it holds something else."""
-    try:
-        return Entry.of({**record, "candidates": []} if without_candidates else record)
-    except (ValueError, TypeError):
-        return None
-
-
 def _fault_id(fault: Fault) -> str:
     """Return an id, whose first characters are those of the problem. Two faults with the same one are the same."""
     identity = canonical_json((fault.candidate, fault.symptom, fault.driver))
@@ -366,13 +361,11 @@ def _fault_id(fault: Fault) -> str:
     return f"{problem}{hashlib.sha256(identity.encode()).hexdigest()}"[:ID_CHARACTERS]
 
 
-def _faults_of(records: Iterable[Any]) -> list[Fault]:
-    """Return the faults of records, in their order, without records that are none."""
-    faults = []
+def _valid(read: Callable[[Any], _T], records: Iterable[Any]) -> Iterator[_T]:
+    """Yield what a function reads from records, without those for which it raises ValueError."""
     for record in records:
         with suppress(ValueError):
-            faults.append(Fault.of(record))
-    return sorted(faults)
+            yield read(record)
 
 
 def _extent(entry: Entry) -> tuple[bool, bool]:

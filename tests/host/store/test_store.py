@@ -8,6 +8,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -355,6 +356,12 @@ def test_a_folder_and_a_device_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         public.open(tmp_path / "none", read_only=True)
     assert [*tmp_path.iterdir()] == []
+
+
+def test_a_file_to_be_read_alone_that_cannot_be_is_an_error() -> None:
+    for use in (partial(public.open, read_only=True), public.add_layer, Store("").load):
+        with pytest.raises(OSError, match="Input/output error"):
+            use("/proc/self/mem")
 
 
 def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:

@@ -125,6 +125,30 @@ def test_a_file_is_rewritten_once_most_of_its_lines_are_old(path: Path, monkeypa
         assert ([*one], one.faults()) == ([entry(0), entry(2)], [fault(1)])
 
 
+def test_lines_that_were_replaced_before_a_file_was_rewritten_are_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the last line that was read is at the same place in the new file."""
+    monkeypatch.setattr(line_file, "_SPARE_LINES", 5)
+    store = filled(path, 2)
+    other = Store(path)
+    for number in range(8):
+        store.put(entry(0, text=f"{number}{entry(0).text[1:]}"), replace=True)
+    assert path.read_bytes().count(b"\n") == 3
+    assert [*other] == [*store] == [*Store(path)]
+
+
+def test_ctrl_c_behind_a_change_leaves_it_to_be_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    store = filled(path, 1)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(line_file.LineFile, "_add", stop)
+        store.put(entry(1))
+    assert store.get(key(1)) == Store(path).get(key(1)) == entry(1)
+
+
 # Other files in place of the file
 
 
@@ -158,6 +182,28 @@ def test_a_file_that_is_removed_or_replaced_is_read_again(path: Path, whole: Pat
     with one_warning("cannot be used: a file of another kind"):
         assert store.put(entry(2)) == store.get(key(2)) == entry(2)
     assert path.read_bytes() == b"hello\n"
+
+
+@pytest.mark.parametrize("number", range(1, 6))
+def test_a_file_that_is_removed_during_a_change_is_made_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Behind each of the calls that look for it."""
+    store, stat, calls = filled(path, 1), os.stat, [0]
+
+    def removing(place: object, **options: object) -> os.stat_result:
+        found = stat(place, **options)  # type: ignore[arg-type]
+        if place == str(path):
+            calls[0] += 1
+            if calls[0] == number:
+                path.unlink()
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", removing)
+        store.put(entry(1))
+    assert store.info().memory_reason == ""
+    assert store.put(entry(2)) == Store(path).get(key(2)) == entry(2)
 
 
 # Files that cannot be written

@@ -148,6 +148,12 @@ def test_a_program_and_the_environment_add_layers(tmp_path: Path, monkeypatch: p
     [
         ("CUDNNPY_STORE", "", "CUDNNPY_STORE must name a store; got '...': path must be a file; got ..., a folder..."),
         ("CUDNNPY_STORE", "notes", "CUDNNPY_STORE must name a store; got '...notes': path must be a store..."),
+        ("CUDNNPY_STORE", "a:b/notes", "CUDNNPY_STORE must name a store; got '...a:b/notes': path must be a store..."),
+        (
+            "CUDNNPY_STORE_LAYERS",
+            "/proc/self/mem",
+            "CUDNNPY_STORE_LAYERS must name a store; got '...': Input/output...",
+        ),
         ("CUDNNPY_STORE_LAYERS", "none", "CUDNNPY_STORE_LAYERS must name a store; got '...none': no such store"),
         (
             "CUDNNPY_STORE_LAYERS",
@@ -159,8 +165,10 @@ def test_a_program_and_the_environment_add_layers(tmp_path: Path, monkeypatch: p
 def test_a_variable_that_names_no_store_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, path: str, message: str
 ) -> None:
+    tmp_path = tmp_path / "a:b" if ":" in path else tmp_path
+    tmp_path.mkdir(exist_ok=True)
     (tmp_path / "notes").write_text("hello\n" * 100)
-    monkeypatch.setenv(variable, str(tmp_path / path))
+    monkeypatch.setenv(variable, str(tmp_path / path.removeprefix("a:b/")))
     for use in (current, public.default):
         with pytest.raises(ValueError, match=says(message)):
             use()
