@@ -56,7 +56,7 @@ def _times(entry: Entry) -> tuple[float, float] | None:
     """
     verified = (one.milliseconds for one in entry.candidates if one.milliseconds and not one.rejection_reason)
     chosen, default = entry.choice.milliseconds, next(verified, None)
-    return None if chosen is None or default is None else (chosen, default)
+    return (chosen, default) if chosen and default else None
 
 
 def lines_of(entries: Sequence[Entry]) -> Iterator[str]:

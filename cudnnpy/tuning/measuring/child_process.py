@@ -119,6 +119,7 @@ class WorkerProcess:
         """
         if self._is_open or (deadline < self._open_until and self._input(deadline - time.monotonic()) is None):
             return self._is_open
+        self._is_open = True  # before the answer is taken, since Ctrl-C may come behind it
         answer = self.ask(None)
         if isinstance(answer, Ended):
             raise StartError(f"the process that measures and plans ended when it started: {answer.how}")
@@ -126,7 +127,6 @@ class WorkerProcess:
             self.end()
             version = f"it is of version {str(answer.get('answer'))[:40]!r}, not {__version__}"
             raise StartError(answer.get("error", version), answer.get("kind", ""))
-        self._is_open = True
         return True
 
     @property
@@ -194,9 +194,9 @@ class WorkerProcess:
         """End the process, and wait some seconds for its end. Further calls do nothing."""
         if self._closed:
             return
-        self._closed = True
-        _alive.discard(self)
         self._process.kill()
+        self._closed = True  # behind that, since Ctrl-C may come before it
+        _alive.discard(self)
         self._files.close()
         try:
             self._process.wait(max(seconds, 0.0))

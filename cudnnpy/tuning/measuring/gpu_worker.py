@@ -59,7 +59,7 @@ class GpuWorker(Worker):
 
         The wait ends at a time of time.monotonic().
         """
-        if not self.lock.acquire(timeout=max(until - time.monotonic(), 0.0)):
+        if not self.lock.acquire(timeout=min(max(until - time.monotonic(), 0.0), threading.TIMEOUT_MAX)):
             yield False
             return
         try:

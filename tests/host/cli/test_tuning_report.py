@@ -29,6 +29,7 @@ def test_the_default_choice_is_the_first_that_ran_and_is_right() -> None:
 
 def test_the_summary_is_of_the_problems_that_can_be_compared() -> None:
     entries = [entry("a"), entry("b", chosen=0), entry("c", CANDIDATES[2:4], 0)]
+    assert [*lines_of([entry("d", milliseconds=0.0)])][-1] == "1 problem"
     assert [*lines_of(entries)][-1] == (
         "3 problems; over the default choice: 0.794 in the geometric mean, 1 ms of 1.25 ms in all"
     )

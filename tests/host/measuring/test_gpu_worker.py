@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -211,6 +212,12 @@ def test_no_problem_ends_more_processes_than_a_limit() -> None:
     found = measured(there, deadline=time.monotonic() + 60)
     assert found.entry is None
     assert sum(request["do"] == "measure" for request in there.requests) == child_process._MAX_ENDS + 1
+
+
+def test_a_turn_may_be_waited_for_longer_than_a_lock_can(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with GpuWorker("GPU-1", start=Processes()).turn(time.monotonic() + 1e300) as has_turn:
+        assert has_turn
 
 
 def test_a_stored_choice_is_confirmed_in_the_process() -> None:

@@ -297,6 +297,34 @@ def test_ctrl_c_ends_a_request_whose_answer_would_be_taken_for_another(monkeypat
     assert not worker.is_alive
 
 
+def test_ctrl_c_behind_the_answer_to_the_opening_costs_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next request does not wait for another answer to it."""
+    worker, ask = WorkerProcess({}, command=[sys.executable, "-c", SCRIPT]), WorkerProcess.ask
+
+    def stop(*arguments: Any) -> None:
+        ask(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(WorkerProcess, "ask", stop)
+        worker.open()
+    assert asked(worker, "say({'answer': 1})", seconds=10) == {"answer": 1}
+    worker.end()
+
+
+def test_ctrl_c_as_a_process_is_killed_leaves_it_to_be_ended(
+    worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(worker._process, "kill", stop)
+        worker.end()
+    worker.end()
+    assert worker._process.returncode == -signal.SIGKILL
+
+
 def test_no_process_measures_where_its_faults_would_end_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each kind of parent starts such processes: one that has no context of its own may be the only user of the GPU."""
     monkeypatch.setattr(gpus, "why_not_safe", lambda device: "CUDA MPS runs")
