@@ -50,7 +50,7 @@ class PreferenceOptions(Options):
             "workspace_limit": _workspace_limit(self.workspace_limit),
             "deterministic": check_flag("deterministic", self.deterministic),
             "tf32": check_flag("tf32", self.tf32),
-            "tune_seconds": check_number("tune_seconds", self.tune_seconds, above=0.0),
+            "tune_seconds": check_number("tune_seconds", self.tune_seconds, above=0.0, finite=True),
         }
 
     def _preferences(self) -> dict[str, Any]:

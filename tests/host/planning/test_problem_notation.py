@@ -288,7 +288,7 @@ def test_what_is_not_chosen_for_is_not_in_a_text() -> None:
         (f"{PLAIN} workspace_limit=1XB", 28, "workspace_limit must be a number of bytes, such as 64MiB, .*; got '1XB'"),
         (f"{PLAIN} workspace_limit=-1", 28, "workspace_limit must be .*; got '-1'"),
         (f"{PLAIN} deterministic=yes", 28, "deterministic must be a bool; got 'yes'"),
-        (f"{PLAIN} tune_seconds=0", 28, "tune_seconds must be a number above 0; got 0.0"),
+        (f"{PLAIN} tune_seconds=0", 28, "tune_seconds must be a finite number above 0; got 0.0"),
         ("forward 1x64x2x2 64x64x3x3", 18, "w must fit into x with padding; got a filter of size 3 .*"),
         ("forward 1x64 64x64x3x3", 9, r"x must have 3, 4 or 5 axes .*; got shape \(1, 64\)"),
         ("forward 1x64x8 64x64x3x3", 16, "w must have 3 axes, as x; got shape .*"),

@@ -125,7 +125,7 @@ BAD_OPTIONS: dict[str, tuple[Any, ...]] = {
     "scale": ("1", True, float("inf")),
     "stride": (0, 10**5000, "2", {1, 2}, np.float32(2), np.array(2.0)),
     "tf32": (0, None),
-    "tune_seconds": (0, -1, "5", float("nan")),
+    "tune_seconds": (0, -1, "5", float("nan"), float("inf")),
     "window": (0, (2, 0), (2, 2, 2, 2), "2", None),
     "workspace_limit": (-1, "1GiB", 1.5),
 }
