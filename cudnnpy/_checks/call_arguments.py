@@ -13,17 +13,11 @@ def check_scales(alpha: object, beta: object, *, prefix: str = "", **results: ob
     """alpha and beta as finite floats. ValueError for a beta other than 0 where one of the results is None."""
     found = check_number(f"{prefix}alpha", alpha, finite=True), check_number(f"{prefix}beta", beta, finite=True)
     for name, result in results.items():
-        if result is None:
-            check_no_beta(f"{prefix}beta", found[1], name)
+        if result is None and found[1]:
+            raise ValueError(
+                f"{prefix}beta must be 0 where {name} is None; got {found[1]}. Pass {name}, which {prefix}beta * {name} reads"
+            )
     return found
-
-
-def check_no_beta(name: str, beta: float, result: str) -> None:
-    """ValueError for a beta other than 0: the result that it multiplies is None."""
-    if beta:
-        raise ValueError(
-            f"{name} must be 0 where {result} is None; got {beta}. Pass {result}, which {name} * {result} reads"
-        )
 
 
 def check_activation(given: object, allowed: Sequence[NameT]) -> NameT | None:

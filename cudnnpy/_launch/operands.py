@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cudnnpy._checks.call_arguments import check_no_beta
 from cudnnpy._checks.option_values import check_layout_rank, in_array_order, is_channels_last
 from cudnnpy._core.layouts import (
     TensorSpec,
@@ -84,13 +83,11 @@ def resolve_output(
     shape: Sequence[int],
     dtype: ElementName,
     order: TensorSpec | None = None,
-    beta: float = 0.0,
     layout: Layout | None = None,
 ) -> TensorSpec:
     """Return the tensor of a result: the array passed for it, checked by check_like, or a new one in the format of another."""
     if name in call.specs:
         return check_like(call, name, shape, dtype, layout)
-    check_no_beta("beta", beta, name)
     strides = (
         packed_strides(shape) if order is None or len(order.shape) != len(shape) else packed_strides_like(order, shape)
     )

@@ -196,14 +196,14 @@ class Activation(ArrayOperation):
     def _forward_operands(self, call: Call, alpha: float, beta: float) -> Sequence[Operand]:
         x = check_input(call, "x", empty=True)
         check_scales(alpha, beta, out=call.specs.get("out"))
-        y = resolve_output(call, "out", x.shape, x.dtype, x, beta)
+        y = resolve_output(call, "out", x.shape, x.dtype, x)
         return check_no_overlaps(call, (Operand("x", x), Operand("out", y, True, ("x",))))
 
     def _backward_operands(self, call: Call, alpha: float, beta: float) -> Sequence[Operand]:
         dy = check_input(call, "dy", empty=True)
         check_scales(alpha, beta, out=call.specs.get("out"))
         x, y = (check_like(call, name, dy.shape, dy.dtype) for name in ("x", "y"))
-        dx = resolve_output(call, "out", dy.shape, dy.dtype, dy, beta)
+        dx = resolve_output(call, "out", dy.shape, dy.dtype, dy)
         return check_no_overlaps(
             call, (Operand("dy", dy), Operand("x", x), Operand("y", y), Operand("out", dx, True, ("dy",)))
         )

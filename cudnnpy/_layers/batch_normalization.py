@@ -400,7 +400,7 @@ class BatchNormalization(ArrayOperation):
         parameters = _parameters(call, normalized, "scale", "bias")
         if check_both_or_neither(call.specs, *RUNNING):
             parameters |= _parameters(call, normalized, *RUNNING)
-        y = resolve_output(call, "out", x.shape, x.dtype, x, beta, self.layout)
+        y = resolve_output(call, "out", x.shape, x.dtype, x, self.layout)
         operands = [Operand("x", x)]
         for name, spec in parameters.items():
             updated = name in RUNNING
@@ -415,7 +415,7 @@ class BatchNormalization(ArrayOperation):
         check_scales(alpha, beta, out=call.specs.get("out"))
         normalized = self._normalized(x)
         parameters = _parameters(call, normalized, "scale", "bias", "mean", "variance")
-        y = resolve_output(call, "out", x.shape, x.dtype, x, beta, self.layout)
+        y = resolve_output(call, "out", x.shape, x.dtype, x, self.layout)
         operands = [Operand("x", x), *(Operand(name, normalized.logical(spec)) for name, spec in parameters.items())]
         operands.append(Operand("out", y, True))
         check_no_overlaps(call, operands)
@@ -432,7 +432,7 @@ class BatchNormalization(ArrayOperation):
         normalized = self._normalized(x)
         parameters = _parameters(call, normalized, "scale")
         saved = _saved(call, normalized)
-        dx = resolve_output(call, "out", x.shape, dy.dtype, dy, beta, self.layout)
+        dx = resolve_output(call, "out", x.shape, dy.dtype, dy, self.layout)
         dtypes = (parameters["scale"].dtype,) if parameters else (x.dtype, *parameter_dtypes(x.dtype))
         gradients = {name: _gradient(call, name, normalized.shape, dtypes) for name in outs}
         operands = [Operand("dy", dy), Operand("x", x)]

@@ -209,7 +209,7 @@ class FusedConvolution(FusedOptions, ArrayOperation):
             raise TypeError(f"w must be {x.dtype}, as x; got {w.dtype}")
         shape = output_shape(self, x.shape, w.shape)
         order = TensorSpec(shape, x.dtype, result_strides(shape, x, w, last=call.suggests_channels_last))
-        y = resolve_output(call, "out", shape, order.dtype, order, layout=self.layout)
+        y = resolve_output(call, "out", shape, order.dtype, order, self.layout)
         operands = [Operand("x", x), Operand("w", w)]
         for name in _PARAMETERS:
             if name in call.specs:

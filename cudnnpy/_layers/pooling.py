@@ -277,7 +277,7 @@ class Pooling(ArrayOperation):
     def _forward_operands(self, call: Call, alpha: float, beta: float) -> Sequence[Operand]:
         x = self._logical(call, "x")
         check_scales(alpha, beta, out=call.specs.get("out"))
-        y = resolve_output(call, "out", self._pooled(x.shape), x.dtype, x, beta, self.layout)
+        y = resolve_output(call, "out", self._pooled(x.shape), x.dtype, x, self.layout)
         return check_no_overlaps(call, (Operand("x", x), Operand("out", y, True)))
 
     def _backward_operands(self, call: Call, alpha: float, beta: float) -> Sequence[Operand]:
@@ -285,7 +285,7 @@ class Pooling(ArrayOperation):
         check_scales(alpha, beta, out=call.specs.get("out"))
         shape = self._pooled(x.shape)
         dy, y = (check_like(call, name, shape, x.dtype, self.layout) for name in ("dy", "y"))
-        dx = resolve_output(call, "out", x.shape, x.dtype, x, beta, self.layout)
+        dx = resolve_output(call, "out", x.shape, x.dtype, x, self.layout)
         return check_no_overlaps(call, (Operand("dy", dy), Operand("x", x), Operand("y", y), Operand("out", dx, True)))
 
     def _averages_whole_images(self, x: TensorSpec) -> bool:

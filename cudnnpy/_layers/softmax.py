@@ -228,7 +228,7 @@ class Softmax(ArrayOperation):
     def _forward_operands(self, call: Call, alpha: float, beta: float) -> Sequence[Operand]:
         x = check_input(call, "x", _RANKS, empty=True, layout=self.layout)
         check_scales(alpha, beta, out=call.specs.get("out"))
-        y = resolve_output(call, "out", x.shape, x.dtype, x, beta, self.layout)
+        y = resolve_output(call, "out", x.shape, x.dtype, x, self.layout)
         return check_no_overlaps(call, (Operand("x", x), Operand("out", y, True, ("x",))))
 
     def _backward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
@@ -238,5 +238,5 @@ class Softmax(ArrayOperation):
         dy = check_input(call, "dy", _RANKS, empty=True, layout=self.layout)
         check_scales(alpha, beta, out=call.specs.get("out"))
         y = check_like(call, "y", dy.shape, dy.dtype, self.layout)
-        dx = resolve_output(call, "out", dy.shape, dy.dtype, dy, beta, self.layout)
+        dx = resolve_output(call, "out", dy.shape, dy.dtype, dy, self.layout)
         return check_no_overlaps(call, (Operand("dy", dy), Operand("y", y), Operand("out", dx, True, ("dy",))))

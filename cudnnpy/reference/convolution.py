@@ -115,7 +115,7 @@ class FusedConvolution(NumpyOperation, device_fused.FusedConvolution):
         operands = self._operands(call)
         _arrays.check_operands(operands, call.arrays)
         convolution = Convolution(**{option.name: getattr(self, option.name) for option in fields(FusedOptions)})
-        arrays = {name: np.asarray(array, np.float64) for name, array in call.arrays.items()}
+        arrays = {name: np.asarray(array, np.float64) for name, array in call.arrays.items() if name != "out"}
         values: Float64 = convolution.forward(arrays["x"], arrays["w"])
         ones = () if convolution.channels_last else (1,) * (values.ndim - 2)
         if "scale" in arrays:

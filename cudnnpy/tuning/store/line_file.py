@@ -105,7 +105,7 @@ class LineFile:
         return self._lines
 
     def _updated(self) -> dict[bytes, bytes]:
-        """Read what is new in the file, and return the current lines."""
+        """Read the lines that the file has got since the last reading, and return the current lines."""
         with _lock:
             try:
                 if not self.memory_reason and _state(os.stat(self._path)) != self._seen:
