@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cudnnpy._core.layouts import TensorSpec, byte_extent, channels_last_strides, has_same_layout, packed_strides
+from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._core.layouts import (
+    TensorSpec,
+    byte_extent,
+    channels_last_strides,
+    has_same_layout,
+    packed_strides,
+    strides_of,
+)
 from cudnnpy._launch.address_validation import address_check
 from cudnnpy._launch.steps import Executable, Step, StepSequence, copy, fill_or_scale, zero_fill
 
@@ -108,6 +116,8 @@ def check_overlaps(operands: Sequence[Operand], addresses: Sequence[int]) -> Non
             length = byte_extent(other.spec)
             if other is operand or not (size and length and address < start + size and start < address + length):
                 continue
+            if _are_columns(operand.spec, other.spec, address - start):
+                continue
             same = (
                 address == start
                 and other.spec.shape == operand.spec.shape
@@ -115,6 +125,27 @@ def check_overlaps(operands: Sequence[Operand], addresses: Sequence[int]) -> Non
             )
             if not (same and other.name in operand.in_place):
                 raise ValueError(f"{operand.name} must not overlap {other.name} in memory; got overlapping arrays")
+
+
+def _are_columns(one: TensorSpec, other: TensorSpec, distance: int) -> bool:
+    """Return whether two tensors are different columns of the same rows, as dq and dk are in an array that has both.
+
+    `distance` is that of their first elements in bytes.
+    """
+    widths = [dtype_of(spec.dtype).itemsize for spec in (one, other)]
+    axes = [
+        [(size, stride * width) for size, stride in zip(spec.shape, strides_of(spec), strict=True) if size > 1]
+        for spec, width in zip((one, other), widths, strict=True)
+    ]
+    for row in {stride for _, stride in axes[0]} & {stride for _, stride in axes[1]}:
+        ends = [
+            width + sum((size - 1) * stride for size, stride in of if stride < row)
+            for width, of in zip(widths, axes, strict=True)
+        ]
+        begin = distance % row
+        if ends[0] <= begin <= row - ends[1] and all(t < row or t % row == 0 for of in axes for _, t in of):
+            return True
+    return False
 
 
 def is_converted(spec: TensorSpec, wanted: TensorSpec) -> bool:

@@ -283,6 +283,7 @@ class ScratchBuffer(NamedTuple):
 
     size: int
     filled: Executable | None = None  #: what writes the input
+    reads: tuple[int, ...] = ()  #: the operands that it reads
 
 
 def with_implicit_operands(executable: Executable, sources: list[int | ScratchBuffer], count: int) -> Executable:
@@ -292,5 +293,5 @@ def with_implicit_operands(executable: Executable, sources: list[int | ScratchBu
     scratch = [source for source in sources if isinstance(source, ScratchBuffer)]
     of_scratch = iter(range(count, count + len(scratch)))
     indices = [source if isinstance(source, int) else next(of_scratch) for source in sources]
-    fills = [Step(one.filled, (at,)) for at, one in enumerate(scratch, count) if one.filled is not None]
+    fills = [Step(one.filled, (*one.reads, at)) for at, one in enumerate(scratch, count) if one.filled is not None]
     return StepSequence([*fills, Step(executable, tuple(indices))], [one.size for one in scratch])

@@ -30,8 +30,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args
 
 from cudnnpy import raw
@@ -42,7 +42,7 @@ from cudnnpy._checks.option_values import check_flag, check_integer, check_numbe
 from cudnnpy._checks.preferences import PreferenceOptions
 from cudnnpy._checks.suggestions import with_suggestions
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides, stride_order, to_packed
+from cudnnpy._core.layouts import TensorSpec, byte_extent, packed_strides, stride_order, strides_of, to_packed
 from cudnnpy._launch.dispatch import ArrayOperation, Call, Specs, specs_of
 from cudnnpy._launch.operands import check_input, check_no_overlaps, packed_like
 from cudnnpy._launch.program import Operand, Program, is_converted, with_conversion_copies
@@ -70,6 +70,7 @@ _RAGGED = 91800  # gradients of earlier releases need a workspace of zeros for t
 KEYS_AT_ONCE = 128  # engines read numbers of pages beyond a table's end up to a multiple of it, cuDNN 9.19
 LEAST = -(2.0**30)  # scores with a bias below are masked: engines give NaN for the softmax of many such numbers
 LOWEST = -(2.0**100)  # a difference whose exponential is 0
+LONG_CACHE = 512  # keys; with more, one query takes less time with a bias that a graph writes from the lengths
 
 _MASKING = ("bias", "lengths_q", "lengths_kv")
 PACKING = ("offsets_q", "offsets_kv")
@@ -621,25 +622,60 @@ class Attention(PreferenceOptions, ArrayOperation):
         ]
         if sizes.are_empty:
             return Program("attention of empty tensors", call.device, operands, _clearing(operands)), results
-        wanted, hidden = _for_engines(operands), dict[Operand, ScratchBuffer]()
+        wanted, composed = _for_engines(operands), self
+        # the operands of the graph
+        used: dict[Operand, int | ScratchBuffer] = {one: at for at, one in enumerate(_on(operands, wanted))}
         if operation == "forward" and not has_last:
             made = Operand("statistics", self._new("statistics", sizes.shapes["statistics"], {}), True)
-            hidden[made] = ScratchBuffer(byte_extent(made.spec))
+            used[made] = ScratchBuffer(byte_extent(made.spec))
         if sizes.pages and "lengths_q" not in call.specs:
             made = Operand("lengths_q", TensorSpec((sizes.batch,), "int32", (1,)))
-            hidden[made] = ScratchBuffer(byte_extent(made.spec), fill(made.spec, sizes.queries))
-        graph = _Composition(self, sizes, [*_on(operands, wanted), *hidden]).graph
+            used[made] = ScratchBuffer(byte_extent(made.spec), fill(made.spec, sizes.queries))
+        if operation == "forward" and (bias := self._bias_of_lengths(call, sizes, used)) is not None:
+            composed = replace(self, causal=False, window=None)
+            shape, names = (sizes.batch, 1, 1, sizes.keys), [one.name for one in operands]
+            made = Operand("bias", TensorSpec(shape, wanted[0].dtype, packed_strides(shape)))
+            reads = tuple(map(names.index, ("q", "k", "lengths_kv")))
+            used = {one: source for one, source in used.items() if one.name != "lengths_kv"}
+            used[made] = ScratchBuffer(byte_extent(made.spec), bias.executable, reads)
+        graph = _Composition(composed, sizes, [*used]).graph
         scratch = [byte_extent(spec) for o, spec in zip(operands, wanted, strict=True) if is_converted(o.spec, spec)]
-        plan = graph._plan_in(call, *scratch, *(one.size for one in hidden.values()))
-        every: dict[Operand, int | ScratchBuffer] = {operand: at for at, operand in enumerate(operands)} | hidden
-        sources = [
-            every[one] for one in sorted(every, key=lambda one: one.is_result)
-        ]  # the inputs of the graph come first
+        plan = graph._plan_in(call, *scratch, *(one.size for one in used.values() if isinstance(one, ScratchBuffer)))
+        sources = [used[one] for one in sorted(used, key=lambda one: one.is_result)]  # inputs come first
         executable = with_implicit_operands(plan.executable, sources, len(operands))
         if sizes.tokens:  # engines write the sequences alone
             cleared = _clearing(_on(operands, wanted))
             executable = StepSequence([*cleared, Step(executable, tuple(range(len(operands))))])
         return with_conversion_copies(plan.name, call.device, operands, executable, wanted, plan=plan), results
+
+    def _bias_of_lengths(self, call: Call, sizes: Sizes, operands: Iterable[Operand]) -> Plan | None:
+        """Return the plan of a graph that writes the lengths of k as a bias of one query: 0, or -infinity for a masked key.
+
+        Its operands are q, k, the lengths and the bias. Engines compute indices only of a product: of eight columns of q and k.
+        None if the mask is another one, the lengths of few keys, or if the preference or the memory does not permit the bias.
+        """
+        left, right, _ = self._band(sizes)
+        specs = {operand.name: operand.spec for operand in operands}
+        is_of_lengths = left is None and (right is None or self.causal == "bottom_right")
+        size, permitted = 2 * sizes.batch * sizes.keys, self._permitted_workspace()
+        if (
+            sizes.queries != 1
+            or sizes.keys <= LONG_CACHE
+            or [name for name in _PAGED if name in specs] != ["lengths_kv"]
+            or not is_of_lengths
+            or not (permitted is None or size <= permitted)
+            or not call.allows(size)
+        ):
+            return None
+        (of_sequence, *_), (_, _, of_key, _) = strides_of(specs["q"]), strides_of(specs["k"])
+        graph, b, n = Graph(**self._preferences()), sizes.batch, HEAD_SIZES.start
+        rows = graph.tensor("q", specs["q"]._replace(shape=(1, b, n), strides=(b * of_sequence, of_sequence, 1)))
+        columns = specs["k"]._replace(shape=(1, n, sizes.keys), strides=(sizes.keys * of_key, 1, of_key))
+        key = graph.pointwise("gen_index", graph.matmul(rows, graph.tensor("k", columns)), axis=2)
+        is_valid = graph.pointwise("cmp_lt", key, graph.tensor("lengths", TensorSpec((1, b, 1), "int32")))
+        zero, masked = graph.number(0.0, 3), graph.number(-math.inf, 3)
+        graph.output("bias", graph.pointwise("binary_select", zero, masked, is_valid), specs["q"].dtype)
+        return graph._plan_if_supported(call)
 
     def _operands(
         self, call: Call, operation: str, has_last: bool, longest: Longest = (None, None)

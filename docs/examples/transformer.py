@@ -8,6 +8,7 @@ place of cudnnpy. On a GPU the times of both are printed.
 """
 
 import argparse
+import functools
 import statistics
 import time
 
@@ -41,58 +42,76 @@ def attend(method, causal, *tensors, **named):
 
 
 class CausalAttention(torch.autograd.Function):
-    """Causal attention with its gradients, by cudnnpy."""
+    """Causal attention with its gradients, by cudnnpy, of q, k and v in one tensor (batch, sequence, 3, heads, head size)."""
 
     @staticmethod
-    def forward(ctx, q, k, v):
-        out, sums = attend("forward", True, q, k, v, statistics=True)
-        ctx.save_for_backward(q, k, v, out, sums)
+    def forward(ctx, qkv):
+        out, sums = attend("forward", True, *qkv.unbind(2), statistics=True)
+        ctx.save_for_backward(qkv, out, sums)
         return out
 
     @staticmethod
     def backward(ctx, dout):
-        return attend("backward", True, dout, *ctx.saved_tensors)
+        qkv, out, sums = ctx.saved_tensors
+        gradients = torch.empty_like(qkv)
+        dq, dk, dv = gradients.unbind(2)  # the results are written where PyTorch would copy them to
+        attend("backward", True, dout, *qkv.unbind(2), out, sums, dq=dq, dk=dk, dv=dv)
+        return gradients
 
 
-def by_torch(q, k, v, is_causal=True):
-    """Attention by PyTorch."""
-    q, k, v = (one.transpose(1, 2) for one in (q, k, v))
-    return scaled_dot_product_attention(q, k, v, is_causal=is_causal).transpose(1, 2)
+def by_torch(qkv):
+    """Causal attention by PyTorch."""
+    q, k, v = (one.transpose(1, 2) for one in qkv.unbind(2))
+    return scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
 
 
 class PagedCache:
-    """The keys and values of one layer in pages, whose order is arbitrary; a sequence takes a page where it needs one."""
+    """The keys and values of all layers in pages, whose order is arbitrary.
+
+    The table, the lengths and the row of the next token serve all layers.
+    """
 
     def __init__(self, batch, longest, device):
         pages = -(-longest // MULTIPLE) * MULTIPLE // PAGE
-        shape = (batch * pages, PAGE, HEADS, WIDTH // HEADS)
-        self.k, self.v = torch.zeros(2, *shape, dtype=torch.float16, device=device)
-        self.table = torch.randperm(batch * pages, device=device).to(torch.int32).view(batch, 1, pages, 1)
-        self.lengths = torch.zeros(batch, dtype=torch.int32, device=device)
-        self.ones = torch.ones_like(self.lengths)  # one query of each sequence; without it a memset would write it
-        self.length = 0
+        table = torch.randperm(batch * pages, device=device).view(batch, pages)
+        self.rows = (table[..., None] * PAGE + torch.arange(PAGE, device=device)).flatten(1)  # of keys in the memory
+        self.length, self.lengths = 0, torch.zeros(batch, dtype=torch.int32, device=device)
+        ones = torch.ones_like(self.lengths)  # one query of each sequence; without it a memset would write it
+        self.named = {"lengths_q": ones, "lengths_kv": self.lengths, "page_table": table.int().view(batch, 1, pages, 1)}
+        shape = (LAYERS, batch * pages * PAGE, 2, HEADS, WIDTH // HEADS)
+        memory = torch.zeros(shape, dtype=torch.float16, device=device)
+        in_pages = memory.unflatten(1, (-1, PAGE)).unbind(3)
+        self.layers = [functools.partial(self.attend, *one) for one in zip(memory, *in_pages, strict=True)]
 
-    def __call__(self, q, k, v):
-        page = self.table[:, 0, self.length // PAGE, 0].long()
-        self.k[page, self.length % PAGE], self.v[page, self.length % PAGE] = k[:, 0], v[:, 0]
+    def grow(self):
+        """Make room for the next token."""
+        self.row = self.rows[:, self.length]
         self.length += 1
-        self.lengths.fill_(self.length)
-        lengths = {"lengths_q": self.ones, "lengths_kv": self.lengths}
-        return attend("forward", False, q, self.k, self.v, **lengths, page_table=self.table)
+        self.lengths += 1
+
+    def attend(self, memory, k, v, qkv):
+        """Add the keys and values of the token to a layer's; return its attention to all of them."""
+        memory.index_copy_(0, self.row, qkv[:, 0, 1:])
+        return attend("forward", False, qkv[:, :, 0], k, v, **self.named)
 
 
 class DenseCache:
-    """The keys and values of one layer, for PyTorch."""
+    """The keys and values of all layers, for PyTorch."""
 
     def __init__(self, batch, longest, device):
-        shape = (batch, longest, HEADS, WIDTH // HEADS)
-        self.k, self.v = torch.zeros(2, *shape, dtype=torch.float16, device=device)
-        self.length = 0
+        self.length, shape = 0, (LAYERS, 2, batch, HEADS, longest, WIDTH // HEADS)
+        memory = torch.zeros(shape, dtype=torch.float16, device=device)
+        self.layers = [functools.partial(self.attend, keys) for keys in memory]
 
-    def __call__(self, q, k, v):
-        self.k[:, self.length], self.v[:, self.length] = k[:, 0], v[:, 0]
+    def grow(self):
+        """Make room for the next token."""
         self.length += 1
-        return by_torch(q, self.k[:, : self.length], self.v[:, : self.length], is_causal=False)
+
+    def attend(self, memory, qkv):
+        """Add the keys and values of the token to a layer's; return its attention to all of them."""
+        memory[..., self.length - 1, :] = qkv[:, 0, 1:].transpose(0, 1)
+        k, v = memory[..., : self.length, :].unbind()
+        return scaled_dot_product_attention(qkv[:, :, 0].transpose(1, 2), k, v).transpose(1, 2)
 
 
 class Block(nn.Module):
@@ -105,8 +124,8 @@ class Block(nn.Module):
         self.network = nn.Sequential(nn.LayerNorm(WIDTH), *hidden)
 
     def forward(self, x, attention):
-        q, k, v = self.qkv(self.norm(x)).half().unflatten(2, (3, HEADS, -1)).unbind(2)
-        x = x + self.out(attention(q, k, v).flatten(2).to(x.dtype))
+        qkv = self.qkv(self.norm(x)).half().unflatten(2, (3, HEADS, -1))
+        x = x + self.out(attention(qkv).flatten(2).to(x.dtype))
         return x + self.network(x)
 
 
@@ -166,9 +185,10 @@ def train(network, steps, length, device):
 @torch.no_grad()
 def decode(network, tokens, count, cache, is_checked=False):
     """Return tokens with `count` more, each from the keys of the ones before; compare the scores with PyTorch's if wanted."""
-    caches = [cache(len(tokens), tokens.shape[1] + count, tokens.device) for _ in range(LAYERS)]
+    past = cache(len(tokens), tokens.shape[1] + count, tokens.device)
     for place in range(tokens.shape[1] + count - 1):
-        scores = network(tokens[:, place : place + 1], caches, start=place)
+        past.grow()
+        scores = network(tokens[:, place : place + 1], past.layers, start=place)
         if is_checked:
             whole = network(tokens[:, : place + 1], [by_torch] * LAYERS)
             check(f"token {place}", scores[:, 0], whole[:, -1])

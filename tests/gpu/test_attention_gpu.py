@@ -227,6 +227,26 @@ def test_one_query(keys: int, deterministic: bool) -> None:
         check(large(keys, (3, 4, kv_heads, 1, keys, 64, 64), "float16"), deterministic=deterministic)
 
 
+@pytest.mark.parametrize("prefer", ["fastest", "no_workspace"])
+@pytest.mark.parametrize("causal", [False, "bottom_right"])
+@pytest.mark.parametrize("kv_heads", [1, 2, 8])
+@pytest.mark.parametrize("keys", [513, 1000, 4096])
+def test_lengths_of_one_query_in_a_long_cache(keys: int, kv_heads: int, causal: Any, prefer: Any) -> None:
+    """They are written as a bias, but without workspace."""
+    problem = large(keys, (5, 8, kv_heads, 1, keys, 64, 64), ("float16", "bfloat16")[keys % 2], causal=causal)
+    inputs = {**problem.without_dout(), "lengths_kv": np.array([keys, 0, 1, 130, keys - 1], np.int32)}
+    twin, attention = reference.Attention(**problem.options), Attention(**problem.options, prefer=prefer)
+    made = dict(zip(("out", "statistics"), twin.forward(**inputs, statistics=True), strict=True))
+    on_gpu = on_device(inputs)
+    for _ in range(4):  # by cuDNN, and then directly
+        results = {name: poison(array.shape, array.dtype) for name, array in made.items()}
+        attention.forward(**on_gpu, **results)
+        compare("forward", problem, inputs, results, made)
+    alone = poison(made["out"].shape, made["out"].dtype)
+    attention.forward(**on_gpu, out=alone)
+    assert cudnnpy.to_numpy(alone).tobytes() == cudnnpy.to_numpy(results["out"]).tobytes()
+
+
 def numbers(seed: int, offset: int) -> Arrays:
     """What a dropout draws from, on the GPU."""
     given = {"seed": seed, "offset": offset}

@@ -22,8 +22,8 @@ def test_other_results_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     network, tokens = transformer.Transformer(), transformer.progressions(6, "cpu")
 
     class Forgetful(transformer.PagedCache):  # type: ignore[misc]
-        def __call__(self, q: Any, k: Any, v: Any) -> Any:
-            return super().__call__(q, k, 10 * v if self.length == 2 else v)
+        def attend(self, memory: Any, k: Any, v: Any, qkv: Any) -> Any:
+            return super().attend(memory, k, v, 10 * qkv if self.length == 3 else qkv)
 
     with pytest.raises(AssertionError, match=r"^token 2 must be PyTorch's within"):
         transformer.decode(network, tokens, 1, Forgetful, is_checked=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from ctypes import c_double, c_float
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cudnnpy import TensorSpec, raw
@@ -226,6 +228,30 @@ def test_two_results_may_not_overlap_and_new_ones_are_not_looked_at() -> None:
     assert check_no_overlaps(call, operands) is operands
     with pytest.raises(ValueError, match="out must not overlap more"):
         check_no_overlaps(call._replace(addresses={"x": 5000, "out": 1000, "more": 1016}), operands)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.data())
+def test_parts_of_one_array_do_not_overlap(data: st.DataObject) -> None:
+    """Nor do they where their bytes alternate. Of parts that are moved, none that share a byte are accepted."""
+    shape = data.draw(st.lists(st.integers(1, 4), min_size=2, max_size=4))
+    whole = np.arange(math.prod(shape)).reshape(shape).transpose(data.draw(st.permutations(range(len(shape)))))
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    parts = np.split(whole, [data.draw(st.integers(0, whole.shape[axis]))], axis)
+    moved = data.draw(st.sampled_from((0, 0, 4, -4, 2)))
+    places = [1000 + 4 * parts[0], 1000 + 4 * parts[1] + moved]  # of the elements in memory
+    operands = [
+        operand(name, part.shape, strides=tuple(stride // 8 for stride in part.strides), is_result=name == "out")
+        for name, part in zip(("out", "x"), parts, strict=True)
+    ]
+    starts = [int(place.min(initial=2000)) for place in places]
+    try:
+        check_no_overlaps(Call(Specs(), dict(zip(("out", "x"), starts, strict=True)), 0, 0, {}), operands)
+    except ValueError:
+        assert moved
+    else:
+        out, x = ({int(at) + byte for at in place.ravel() for byte in range(4)} for place in places)
+        assert out.isdisjoint(x)
 
 
 # Nothing to do

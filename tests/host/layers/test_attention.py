@@ -343,6 +343,60 @@ def test_pages_need_lengths_of_queries_which_a_call_writes(stand_in: StandInDevi
     assert [launch.is_fill for launch in stand_in.launches] == [True]
 
 
+def one_query(keys: int = 1024, **more: Any) -> dict[str, Any]:
+    """Return the arguments of forward for one query of each of two sequences, and the lengths of their keys."""
+    shapes: dict[str, Any] = {"q": (2, 4, 1, 16), "k": (2, 2, keys, 16), "v": (2, 2, keys, 16), "lengths_kv": (2,)}
+    given_: dict[str, Any] = arrays_of({**shapes, **more})
+    for name in given_.keys() & set(BOTH):
+        given_[name].dtype = "int32"
+    return given_
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": "bottom_right"}, {"workspace_limit": 2 * 2 * 1024}])
+@pytest.mark.parametrize("dtype", [H, BF])
+def test_the_lengths_of_one_query_are_written_as_a_bias(
+    stand_in: StandInDevice, options: dict[str, Any], dtype: str
+) -> None:
+    given_ = one_query()
+    for name in "qkv":
+        given_[name].dtype = dtype
+    out, statistics = untyped.Attention(**options).forward(**given_, statistics=True)
+    stand_in.check([*given_.values(), out, statistics], stand_in.stream, stand_in.launches)
+    writes, attends = stand_in.launches
+    assert list(writes.addresses.values())[:3] == [given_[name].pointer for name in ("q", "k", "lengths_kv")]
+    assert list(writes.addresses.values())[3] in attends.addresses.values()
+    assert given_["lengths_kv"].pointer not in attends.addresses.values()
+    graph, lengths = stand_in.planned_graphs[0].graph, np.array([3, 1024], np.int32)
+    arrays = np.ones((1, 2, 8), np.float32), np.ones((1, 8, 1024), np.float32), lengths.reshape(1, 2, 1)
+    values: dict[int, Any] = {
+        tensor.uid: np.float32(tensor.number).reshape(1, 1, 1) for tensor in graph.tensors if tensor.number is not None
+    }
+    values |= dict(zip(graph.in_memory, arrays, strict=False))
+    list(_steps(graph, values))
+    (bias,) = (values[uid] for uid in graph.outputs)
+    assert (bias[0] == np.where(np.arange(1024) < lengths[:, None], 0, -np.inf)).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "more"),
+    [
+        ({}, {"keys": 512}),
+        ({}, {"q": (2, 4, 2, 16)}),
+        ({}, {"lengths_q": (2,)}),
+        ({}, {"bias": (1, 1, 1, 1024)}),
+        ({"causal": True}, {}),
+        ({"causal": "bottom_right", "window": (64, None)}, {}),
+        ({"prefer": "no_workspace"}, {}),
+        ({"workspace_limit": 2 * 2 * 1024 - 1}, {}),
+    ],
+)
+def test_other_lengths_are_a_mask(stand_in: StandInDevice, options: dict[str, Any], more: dict[str, Any]) -> None:
+    given_ = one_query(**more)
+    untyped.Attention(**options).forward(**given_)
+    (launch,) = stand_in.launches
+    assert given_["lengths_kv"].pointer in launch.addresses.values()
+
+
 def packed_arrays() -> dict[str, Any]:
     """Return the arguments of forward for two packed sequences."""
     shapes: dict[str, Any] = {"q": (50, 4, 16), "k": (70, 2, 16), "v": (70, 2, 16)}
