@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from cudnnpy._core.dtypes import dtype_of
@@ -108,15 +109,15 @@ def _function_names(executable: Any) -> Iterator[str]:
 
 def check_overlaps(operands: Sequence[Operand], addresses: Sequence[int]) -> None:
     """Raise ValueError if a result overlaps another operand that it is not computed in place of."""
-    for operand, start in zip(operands, addresses, strict=True):
+    placed = [
+        (operand, start, start + byte_extent(operand.spec)) for operand, start in zip(operands, addresses, strict=True)
+    ]
+    for operand, start, end in placed:
         if not operand.is_result:
             continue
-        size = byte_extent(operand.spec)
-        for other, address in zip(operands, addresses, strict=True):
-            length = byte_extent(other.spec)
-            if other is operand or not (size and length and address < start + size and start < address + length):
-                continue
-            if _are_columns(operand.spec, other.spec, address - start):
+        for other, address, stop in placed:
+            is_beside = address >= end or start >= stop or start == end or address == stop
+            if other is operand or is_beside or _are_columns(operand.spec, other.spec, address - start):
                 continue
             same = (
                 address == start
@@ -127,6 +128,7 @@ def check_overlaps(operands: Sequence[Operand], addresses: Sequence[int]) -> Non
                 raise ValueError(f"{operand.name} must not overlap {other.name} in memory; got overlapping arrays")
 
 
+@lru_cache(maxsize=256)
 def _are_columns(one: TensorSpec, other: TensorSpec, distance: int) -> bool:
     """Return whether two tensors are different columns of the same rows, as dq and dk are in an array that has both.
 

@@ -70,7 +70,10 @@ _RAGGED = 91800  # gradients of earlier releases need a workspace of zeros for t
 KEYS_AT_ONCE = 128  # engines read numbers of pages beyond a table's end up to a multiple of it, cuDNN 9.19
 LEAST = -(2.0**30)  # scores with a bias below are masked: engines give NaN for the softmax of many such numbers
 LOWEST = -(2.0**100)  # a difference whose exponential is 0
-LONG_CACHE = 512  # keys; with more, one query takes less time with a bias that a graph writes from the lengths
+# The engine for one query divides the keys among processors, but not by lengths: of more than LONG_KEYS keys, it is faster with
+# a bias that a graph writes from the lengths. So it is for FEW_ROWS rows of scores or fewer, each as a head with one query.
+LONG_KEYS = 512
+FEW_ROWS = 1024
 
 _MASKING = ("bias", "lengths_q", "lengths_kv")
 PACKING = ("offsets_q", "offsets_kv")
@@ -601,7 +604,10 @@ class Attention(PreferenceOptions, ArrayOperation):
                     f"{operand.name} must have strides that are multiples of 16 bytes, 1 on the last axis, and be aligned to "
                     f"16 bytes, since a plan makes no copies; got strides {spec.strides} and an alignment of {spec.alignment}"
                 )
-        graph = _Composition(self, sizes, _on(operands, wanted)).graph
+        in_graph: Sequence[Operand] = _on(operands, wanted)
+        if "lengths_kv" not in specs:
+            sizes, in_graph = self._with_few_queries(operation, sizes, in_graph)
+        graph = _Composition(self, sizes, in_graph).graph
         if isinstance(device, OtherGpu):
             return graph, device
         return graph, current_device() if ordinal is None else ordinal
@@ -623,21 +629,30 @@ class Attention(PreferenceOptions, ArrayOperation):
         if sizes.are_empty:
             return Program("attention of empty tensors", call.device, operands, _clearing(operands)), results
         wanted, composed = _for_engines(operands), self
-        # the operands of the graph
-        used: dict[Operand, int | ScratchBuffer] = {one: at for at, one in enumerate(_on(operands, wanted))}
+        if sizes.keys > 4 * LONG_KEYS and self._has_few_queries(
+            operation, sizes, operands
+        ):  # so many pay for the copies
+            wanted = [
+                spec
+                if one.name not in ("q", "out") or _are_heads(spec)
+                else spec._replace(strides=packed_strides(spec.shape))
+                for one, spec in zip(operands, wanted, strict=True)
+            ]
+        in_graph: Sequence[Operand] = _on(operands, wanted)
+        of_few = self._with_few_queries(operation, sizes, in_graph)
+        written = self._bias_of_lengths(call, *of_few) if operation == "forward" else {}
+        if written or "lengths_kv" not in call.specs:
+            sizes, in_graph = of_few
+        used: dict[Operand, int | ScratchBuffer] = {one: at for at, one in enumerate(in_graph)}
         if operation == "forward" and not has_last:
             made = Operand("statistics", self._new("statistics", sizes.shapes["statistics"], {}), True)
             used[made] = ScratchBuffer(byte_extent(made.spec))
         if sizes.pages and "lengths_q" not in call.specs:
             made = Operand("lengths_q", TensorSpec((sizes.batch,), "int32", (1,)))
             used[made] = ScratchBuffer(byte_extent(made.spec), fill(made.spec, sizes.queries))
-        if operation == "forward" and (bias := self._bias_of_lengths(call, sizes, used)) is not None:
+        if written:
             composed = replace(self, causal=False, window=None)
-            shape, names = (sizes.batch, 1, 1, sizes.keys), [one.name for one in operands]
-            made = Operand("bias", TensorSpec(shape, wanted[0].dtype, packed_strides(shape)))
-            reads = tuple(map(names.index, ("q", "k", "lengths_kv")))
-            used = {one: source for one, source in used.items() if one.name != "lengths_kv"}
-            used[made] = ScratchBuffer(byte_extent(made.spec), bias.executable, reads)
+            used = {one: source for one, source in used.items() if one.name != "lengths_kv"} | written
         graph = _Composition(composed, sizes, [*used]).graph
         scratch = [byte_extent(spec) for o, spec in zip(operands, wanted, strict=True) if is_converted(o.spec, spec)]
         plan = graph._plan_in(call, *scratch, *(one.size for one in used.values() if isinstance(one, ScratchBuffer)))
@@ -648,34 +663,68 @@ class Attention(PreferenceOptions, ArrayOperation):
             executable = StepSequence([*cleared, Step(executable, tuple(range(len(operands))))])
         return with_conversion_copies(plan.name, call.device, operands, executable, wanted, plan=plan), results
 
-    def _bias_of_lengths(self, call: Call, sizes: Sizes, operands: Iterable[Operand]) -> Plan | None:
-        """Return the plan of a graph that writes the lengths of k as a bias of one query: 0, or -infinity for a masked key.
+    def _has_few_queries(self, operation: str, sizes: Sizes, operands: Iterable[Operand]) -> bool:
+        """Return whether each query may be a head: there are few rows of scores, of many keys, with one mask for all."""
+        shapes = {operand.name: operand.spec.shape for operand in operands}
+        is_few = sizes.queries > 1 and sizes.batch * sizes.heads * sizes.queries <= FEW_ROWS
+        has_other_mask = self._band(sizes)[:2] != (None, None) or self.dropout or sizes.pages or sizes.tokens
+        is_equal = "lengths_q" not in shapes and shapes.get("bias", (0, 1, 1))[1:3] == (1, 1)
+        return operation == "forward" and is_few and sizes.keys > LONG_KEYS and is_equal and not has_other_mask
 
-        Its operands are q, k, the lengths and the bias. Engines compute indices only of a product: of eight columns of q and k.
-        None if the mask is another one, the lengths of few keys, or if the preference or the memory does not permit the bias.
+    def _with_few_queries(
+        self, operation: str, sizes: Sizes, operands: Sequence[Operand]
+    ) -> tuple[Sizes, Sequence[Operand]]:
+        """Return forward of few queries as that of one query of more heads, which share heads of k in the same order.
+
+        The memory is the same. Any other problem is returned as it is.
+        """
+        named = {operand.name: operand.spec for operand in operands}
+        if not (
+            self._has_few_queries(operation, sizes, operands) and _are_heads(named["q"]) and _are_heads(named["out"])
+        ):
+            return sizes, operands
+
+        def merged(name: str, spec: TensorSpec) -> TensorSpec:
+            if name not in ("q", "out", "statistics"):
+                return spec
+            (b, h, s, d), (batch, _, row, column) = spec.shape, strides_of(spec)
+            return spec._replace(shape=(b, h * s, 1, d), strides=(batch, row, row, column))
+
+        sizes = sizes._replace(heads=sizes.heads * sizes.queries, queries=1)
+        return sizes, _on(operands, [merged(operand.name, operand.spec) for operand in operands])
+
+    def _bias_of_lengths(
+        self, call: Call, sizes: Sizes, operands: Sequence[Operand]
+    ) -> dict[Operand, int | ScratchBuffer]:
+        """Return a bias of one query, 0 or -infinity for a masked key, and the graph that writes it from the lengths of k.
+
+        Engines compute indices only of a product: of eight columns of q and k. Nothing is returned if the mask is another one,
+        or the lengths of few keys, or if the preference or the memory does not permit the bias.
         """
         left, right, _ = self._band(sizes)
-        specs = {operand.name: operand.spec for operand in operands}
+        specs, names = {one.name: one.spec for one in operands}, [one.name for one in operands]
         is_of_lengths = left is None and (right is None or self.causal == "bottom_right")
-        size, permitted = 2 * sizes.batch * sizes.keys, self._permitted_workspace()
-        if (
-            sizes.queries != 1
-            or sizes.keys <= LONG_CACHE
-            or [name for name in _PAGED if name in specs] != ["lengths_kv"]
-            or not is_of_lengths
-            or not (permitted is None or size <= permitted)
-            or not call.allows(size)
-        ):
-            return None
-        (of_sequence, *_), (_, _, of_key, _) = strides_of(specs["q"]), strides_of(specs["k"])
-        graph, b, n = Graph(**self._preferences()), sizes.batch, HEAD_SIZES.start
+        is_alone = [name for name in _PAGED if name in specs] == ["lengths_kv"]
+        if sizes.queries != 1 or sizes.keys <= LONG_KEYS or not (is_alone and is_of_lengths):
+            return {}
+        shape = b, _, _, keys = sizes.batch, 1, 1, sizes.keys
+        made = Operand("bias", _in_rows_of_16_bytes(TensorSpec(shape, specs["q"].dtype, packed_strides(shape))))
+        size, permitted = byte_extent(made.spec), self._permitted_workspace()
+        if not (permitted is None or size <= permitted) or not call.allows(size):
+            return {}
+        (of_sequence, *_), (_, _, of_key, _), (row, *_) = map(strides_of, (specs["q"], specs["k"], made.spec))
+        graph, n = Graph(**self._preferences()), HEAD_SIZES.start
         rows = graph.tensor("q", specs["q"]._replace(shape=(1, b, n), strides=(b * of_sequence, of_sequence, 1)))
-        columns = specs["k"]._replace(shape=(1, n, sizes.keys), strides=(sizes.keys * of_key, 1, of_key))
-        key = graph.pointwise("gen_index", graph.matmul(rows, graph.tensor("k", columns)), axis=2)
+        columns = graph.tensor("k", specs["k"]._replace(shape=(1, n, keys), strides=(keys * of_key, 1, of_key)))
+        key = graph.pointwise("gen_index", graph.matmul(rows, columns), axis=2)
         is_valid = graph.pointwise("cmp_lt", key, graph.tensor("lengths", TensorSpec((1, b, 1), "int32")))
         zero, masked = graph.number(0.0, 3), graph.number(-math.inf, 3)
-        graph.output("bias", graph.pointwise("binary_select", zero, masked, is_valid), specs["q"].dtype)
-        return graph._plan_if_supported(call)
+        bias = graph.pointwise("binary_select", zero, masked, is_valid)
+        graph.output("bias", bias, specs["q"].dtype, (b * row, row, 1))
+        if (plan := graph._plan_if_supported(call)) is None:
+            return {}
+        reads = tuple(map(names.index, ("q", "k", "lengths_kv")))
+        return {made: ScratchBuffer(size, plan.executable, reads)}
 
     def _operands(
         self, call: Call, operation: str, has_last: bool, longest: Longest = (None, None)
@@ -844,6 +893,12 @@ def _in_rows_of_16_bytes(spec: TensorSpec) -> TensorSpec:
     per_row = VECTOR // dtype_of(spec.dtype).itemsize
     columns = columns if columns == 1 else -(-columns // per_row) * per_row
     return to_packed(spec)._replace(strides=packed_strides((*rest, columns)))
+
+
+def _are_heads(spec: TensorSpec) -> bool:
+    """Return whether the queries of all heads have equal distances, so that each may be a head."""
+    _, row, query, _ = strides_of(spec)
+    return spec.shape[1] == 1 or row == spec.shape[2] * query
 
 
 def _clearing(operands: Sequence[Operand]) -> list[Step]:
