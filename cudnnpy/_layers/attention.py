@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args
 
@@ -70,10 +70,9 @@ _RAGGED = 91800  # gradients of earlier releases need a workspace of zeros for t
 KEYS_AT_ONCE = 128  # engines read numbers of pages beyond a table's end up to a multiple of it, cuDNN 9.19
 LEAST = -(2.0**30)  # scores with a bias below are masked: engines give NaN for the softmax of many such numbers
 LOWEST = -(2.0**100)  # a difference whose exponential is 0
-# The engine for one query divides the keys among processors, but not by lengths: of more than LONG_KEYS keys, it is faster with
-# a bias that a graph writes from the lengths. So it is for FEW_ROWS rows of scores or fewer, each as a head with one query.
+# The engine for one query divides the keys among processors, but not by lengths: of more keys it is faster with a bias that a
+# graph writes from the lengths.
 LONG_KEYS = 512
-FEW_ROWS = 1024
 
 _MASKING = ("bias", "lengths_q", "lengths_kv")
 PACKING = ("offsets_q", "offsets_kv")
@@ -604,10 +603,7 @@ class Attention(PreferenceOptions, ArrayOperation):
                     f"{operand.name} must have strides that are multiples of 16 bytes, 1 on the last axis, and be aligned to "
                     f"16 bytes, since a plan makes no copies; got strides {spec.strides} and an alignment of {spec.alignment}"
                 )
-        in_graph: Sequence[Operand] = _on(operands, wanted)
-        if "lengths_kv" not in specs:
-            sizes, in_graph = self._with_few_queries(operation, sizes, in_graph)
-        graph = _Composition(self, sizes, in_graph).graph
+        graph = _Composition(self, sizes, _on(operands, wanted)).graph
         if isinstance(device, OtherGpu):
             return graph, device
         return graph, current_device() if ordinal is None else ordinal
@@ -629,20 +625,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         if sizes.are_empty:
             return Program("attention of empty tensors", call.device, operands, _clearing(operands)), results
         wanted, composed = _for_engines(operands), self
-        if sizes.keys > 4 * LONG_KEYS and self._has_few_queries(
-            operation, sizes, operands
-        ):  # so many pay for the copies
-            wanted = [
-                spec
-                if one.name not in ("q", "out") or _are_heads(spec)
-                else spec._replace(strides=packed_strides(spec.shape))
-                for one, spec in zip(operands, wanted, strict=True)
-            ]
-        in_graph: Sequence[Operand] = _on(operands, wanted)
-        of_few = self._with_few_queries(operation, sizes, in_graph)
-        written = self._bias_of_lengths(call, *of_few) if operation == "forward" else {}
-        if written or "lengths_kv" not in call.specs:
-            sizes, in_graph = of_few
+        in_graph = _on(operands, wanted)
         used: dict[Operand, int | ScratchBuffer] = {one: at for at, one in enumerate(in_graph)}
         if operation == "forward" and not has_last:
             made = Operand("statistics", self._new("statistics", sizes.shapes["statistics"], {}), True)
@@ -650,7 +633,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         if sizes.pages and "lengths_q" not in call.specs:
             made = Operand("lengths_q", TensorSpec((sizes.batch,), "int32", (1,)))
             used[made] = ScratchBuffer(byte_extent(made.spec), fill(made.spec, sizes.queries))
-        if written:
+        if operation == "forward" and (written := self._bias_of_lengths(call, sizes, in_graph)):
             composed = replace(self, causal=False, window=None)
             used = {one: source for one, source in used.items() if one.name != "lengths_kv"} | written
         graph = _Composition(composed, sizes, [*used]).graph
@@ -662,36 +645,6 @@ class Attention(PreferenceOptions, ArrayOperation):
             cleared = _clearing(_on(operands, wanted))
             executable = StepSequence([*cleared, Step(executable, tuple(range(len(operands))))])
         return with_conversion_copies(plan.name, call.device, operands, executable, wanted, plan=plan), results
-
-    def _has_few_queries(self, operation: str, sizes: Sizes, operands: Iterable[Operand]) -> bool:
-        """Return whether each query may be a head: there are few rows of scores, of many keys, with one mask for all."""
-        shapes = {operand.name: operand.spec.shape for operand in operands}
-        is_few = sizes.queries > 1 and sizes.batch * sizes.heads * sizes.queries <= FEW_ROWS
-        has_other_mask = self._band(sizes)[:2] != (None, None) or self.dropout or sizes.pages or sizes.tokens
-        is_equal = "lengths_q" not in shapes and shapes.get("bias", (0, 1, 1))[1:3] == (1, 1)
-        return operation == "forward" and is_few and sizes.keys > LONG_KEYS and is_equal and not has_other_mask
-
-    def _with_few_queries(
-        self, operation: str, sizes: Sizes, operands: Sequence[Operand]
-    ) -> tuple[Sizes, Sequence[Operand]]:
-        """Return forward of few queries as that of one query of more heads, which share heads of k in the same order.
-
-        The memory is the same. Any other problem is returned as it is.
-        """
-        named = {operand.name: operand.spec for operand in operands}
-        if not (
-            self._has_few_queries(operation, sizes, operands) and _are_heads(named["q"]) and _are_heads(named["out"])
-        ):
-            return sizes, operands
-
-        def merged(name: str, spec: TensorSpec) -> TensorSpec:
-            if name not in ("q", "out", "statistics"):
-                return spec
-            (b, h, s, d), (batch, _, row, column) = spec.shape, strides_of(spec)
-            return spec._replace(shape=(b, h * s, 1, d), strides=(batch, row, row, column))
-
-        sizes = sizes._replace(heads=sizes.heads * sizes.queries, queries=1)
-        return sizes, _on(operands, [merged(operand.name, operand.spec) for operand in operands])
 
     def _bias_of_lengths(
         self, call: Call, sizes: Sizes, operands: Sequence[Operand]
@@ -893,12 +846,6 @@ def _in_rows_of_16_bytes(spec: TensorSpec) -> TensorSpec:
     per_row = VECTOR // dtype_of(spec.dtype).itemsize
     columns = columns if columns == 1 else -(-columns // per_row) * per_row
     return to_packed(spec)._replace(strides=packed_strides((*rest, columns)))
-
-
-def _are_heads(spec: TensorSpec) -> bool:
-    """Return whether the queries of all heads have equal distances, so that each may be a head."""
-    _, row, query, _ = strides_of(spec)
-    return spec.shape[1] == 1 or row == spec.shape[2] * query
 
 
 def _clearing(operands: Sequence[Operand]) -> list[Step]:

@@ -197,16 +197,17 @@ def decode(network, tokens, count, cache, is_checked=False):
     return tokens
 
 
-def milliseconds(function, repetitions=10):
-    """Return the median time of a function on a GPU."""
-    times = []
+def milliseconds(*functions, repetitions=10):
+    """Return the median time of each function on a GPU. They take turns, since other programs may slow one of them down."""
+    times = [[] for _ in functions]
     for _ in range(repetitions + 2):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        function()
-        torch.cuda.synchronize()
-        times.append(1e3 * (time.perf_counter() - start))
-    return statistics.median(times[2:])
+        for function, found in zip(functions, times, strict=True):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            function()
+            torch.cuda.synchronize()
+            found.append(1e3 * (time.perf_counter() - start))
+    return [statistics.median(found[2:]) for found in times]
 
 
 def main(arguments=None):
@@ -228,11 +229,12 @@ def main(arguments=None):
     )
     if device == "cuda":
         tokens = progressions(LONGEST, device)
-        ways = [("cudnnpy", CausalAttention.apply, PagedCache), ("PyTorch", by_torch, DenseCache)]
-        for name, attention, cache in ways:
-            of_step = milliseconds(lambda attention=attention: step(network, tokens, attention))
-            of_token = milliseconds(lambda cache=cache: decode(network, tokens[:, :4], 60, cache)) / 63
-            print(f"{name}: {of_step:.2f} ms for a step of training, {of_token:.3f} ms for a token")
+        ways = CausalAttention.apply, by_torch
+        steps = milliseconds(*(functools.partial(step, network, tokens, attention) for attention in ways))
+        caches = PagedCache, DenseCache
+        decodes = milliseconds(*(functools.partial(decode, network, tokens[:, :4], 60, cache) for cache in caches))
+        for name, of_step, of_tokens in zip(("cudnnpy", "PyTorch"), steps, decodes, strict=True):
+            print(f"{name}: {of_step:.2f} ms for a step of training, {of_tokens / 63:.3f} ms for a token")
     return losses, right
 
 
