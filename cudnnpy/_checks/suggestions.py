@@ -1,4 +1,4 @@
-"""Suggestions at the ends of errors: what to type in place of another library's option, value or call of an object."""
+"""Suggestions at the ends of errors: what to type in place of a mistyped or another library's option, value or call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The output sizes of convolutions and transposed convolutions, and the amounts of padding by name.
+"""The output sizes of convolutions and transposed convolutions, valid output_padding, and the amounts of padding by name.
 
 Shapes are logical, (N, C, spatial...) and (K, C / groups, spatial...), except where the layout's axis order is mentioned. The
 reference has a derivation of its own (cudnnpy.reference._geometry), which a test compares with this one.

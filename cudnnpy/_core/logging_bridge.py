@@ -1,4 +1,4 @@
-"""cuDNN's messages as records of Python's logging."""
+"""cuDNN's messages as records of Python's logging, by a callback, which Ctrl-C may interrupt."""
 
 from __future__ import annotations
 

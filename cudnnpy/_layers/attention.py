@@ -73,6 +73,11 @@ LOWEST = -(2.0**100)  # a difference whose exponential is 0
 # The engine for one query divides the keys among processors, but not by lengths: of more keys it is faster with a bias that a
 # graph writes from the lengths.
 LONG_KEYS = 512
+SHARING = (
+    1,
+    4,
+    8,
+)  # heads that share one of k, for which that ran right on a GPU, with head sizes that are multiples of 64
 
 _MASKING = ("bias", "lengths_q", "lengths_kv")
 PACKING = ("offsets_q", "offsets_kv")
@@ -658,7 +663,9 @@ class Attention(PreferenceOptions, ArrayOperation):
         specs, names = {one.name: one.spec for one in operands}, [one.name for one in operands]
         is_of_lengths = left is None and (right is None or self.causal == "bottom_right")
         is_alone = [name for name in _PAGED if name in specs] == ["lengths_kv"]
-        if sizes.queries != 1 or sizes.keys <= LONG_KEYS or not (is_alone and is_of_lengths):
+        is_proven = sizes.heads in [n * sizes.kv_heads for n in SHARING]
+        is_proven = is_proven and sizes.head_size % 64 == sizes.value_size % 64 == 0
+        if sizes.queries != 1 or sizes.keys <= LONG_KEYS or not (is_alone and is_of_lengths and is_proven):
             return {}
         shape = b, _, _, keys = sizes.batch, 1, 1, sizes.keys
         made = Operand("bias", _in_rows_of_16_bytes(TensorSpec(shape, specs["q"].dtype, packed_strides(shape))))
@@ -666,7 +673,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         if not (permitted is None or size <= permitted) or not call.allows(size):
             return {}
         (of_sequence, *_), (_, _, of_key, _), (row, *_) = map(strides_of, (specs["q"], specs["k"], made.spec))
-        graph, n = Graph(**self._preferences()), HEAD_SIZES.start
+        graph, n = Graph(workspace_limit=permitted), HEAD_SIZES.start  # not measured, which would reject infinities
         rows = graph.tensor("q", specs["q"]._replace(shape=(1, b, n), strides=(b * of_sequence, of_sequence, 1)))
         columns = graph.tensor("k", specs["k"]._replace(shape=(1, n, keys), strides=(keys * of_key, 1, of_key)))
         key = graph.pointwise("gen_index", graph.matmul(rows, columns), axis=2)

@@ -1,4 +1,4 @@
-"""ConvolutionTranspose: the gradient of a convolution with respect to its input, as a layer ("deconvolution")."""
+"""ConvolutionTranspose: the gradient of a convolution with respect to its input, as a layer; any output_padding."""
 
 from __future__ import annotations
 

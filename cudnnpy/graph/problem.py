@@ -1,4 +1,4 @@
-"""GraphProblem: a graph on a device as a problem to plan, with its candidates and the ranges of its operands' values."""
+"""GraphProblem: a graph on a device as a problem to plan, with its candidates and the values that its operands may have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reject NULL where C follows the pointer, a second destruction, another number of arguments, and other enums."""
+"""Reject arguments of another type or number, NULL where C follows the pointer, a second destruction, and other enums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch's own kernels and flags, and the memory formats that its kernels work in.
+"""PyTorch's own kernels, timed against a plan where they may be faster; its flags, and the memory formats of its kernels.
 
 The kernels stay registered for the key CompositeExplicitAutograd, where they are called.
 """

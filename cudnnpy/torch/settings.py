@@ -1,4 +1,4 @@
-"""The options of `enable`, and the active ones."""
+"""The options of `enable`, and the active ones, completed by PyTorch's flags."""
 
 from __future__ import annotations
 

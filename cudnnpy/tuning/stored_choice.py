@@ -1,4 +1,4 @@
-"""Convert between choices and store entries.
+"""Convert between choices and store entries; the lock by which one thread measures a choice.
 
 An entry is untrusted: its plan must be for the same problem, and is configured again from engine and knobs, so that cuDNN never
 parses stored text. Known issues, options and the workspace limit apply to it as to any candidate.

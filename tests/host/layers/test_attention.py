@@ -345,14 +345,16 @@ def test_pages_need_lengths_of_queries_which_a_call_writes(stand_in: StandInDevi
 
 def one_query(keys: int = 1024, **more: Any) -> dict[str, Any]:
     """Return the arguments of forward for one query of each of two sequences, and the lengths of their keys."""
-    shapes: dict[str, Any] = {"q": (2, 4, 1, 16), "k": (2, 2, keys, 16), "v": (2, 2, keys, 16), "lengths_kv": (2,)}
+    shapes: dict[str, Any] = {"q": (2, 4, 1, 64), "k": (2, 1, keys, 64), "v": (2, 1, keys, 64), "lengths_kv": (2,)}
     given_: dict[str, Any] = arrays_of({**shapes, **more})
     for name in given_.keys() & set(BOTH):
         given_[name].dtype = "int32"
     return given_
 
 
-@pytest.mark.parametrize("options", [{}, {"causal": "bottom_right"}, {"workspace_limit": 2 * 2 * 1024}])
+@pytest.mark.parametrize(
+    "options", [{}, {"causal": "bottom_right"}, {"workspace_limit": 2 * 2 * 1024}, {"prefer": "autotune"}]
+)
 @pytest.mark.parametrize("dtype", [H, BF])
 def test_the_lengths_of_one_query_are_written_as_a_bias(
     stand_in: StandInDevice, options: dict[str, Any], dtype: str
@@ -381,7 +383,9 @@ def test_the_lengths_of_one_query_are_written_as_a_bias(
     ("options", "more"),
     [
         ({}, {"keys": 512}),
-        ({}, {"q": (2, 4, 2, 16)}),
+        ({}, {"q": (2, 4, 2, 64)}),
+        ({}, {"q": (2, 3, 1, 64)}),
+        ({}, {"q": (2, 4, 1, 72), "k": (2, 1, 1024, 72), "v": (2, 1, 1024, 72)}),
         ({}, {"lengths_q": (2,)}),
         ({}, {"bias": (1, 1, 1, 1024)}),
         ({"causal": True}, {}),
