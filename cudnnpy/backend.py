@@ -374,14 +374,15 @@ def _as_values(name: str, kind: int, value: Any) -> tuple[tuple[Any, ...], list[
         if b"\0" in text:
             raise ValueError(f"{name} must be a str without NUL characters; got one at byte {text.index(0)}")
         return (True,), [bytes([byte]) for byte in text + b"\0"]  # not the text, which may be long
-    if hasattr(value, "__len__") and len(value) > _MAX_ELEMENTS:
+    # An object of C is not asked for attributes that it lacks, whose errors would take longer than all else here.
+    is_owned = isinstance(value, Owned)
+    if not is_owned and hasattr(value, "__len__") and len(value) > _MAX_ELEMENTS:
         raise ValueError(f"{name} must have {_MAX_ELEMENTS} elements at most; got {len(value)}")
     if kind == raw.CUDNN_TYPE_FRACTION:
         fractions = _as_fractions(name, wanted, value)
         return (), fractions
-    several = None if isinstance(value, Owned) else as_elements(value, _MAX_ELEMENTS)
+    several = None if is_owned else as_elements(value, _MAX_ELEMENTS)
     several = (value,) if several is None else several
-    # A descriptor is not asked for an attribute that it lacks, whose error would take longer than all else here.
     given = tuple([one if type(one) is int or isinstance(one, Owned) else _plain(one) for one in several])
     return given, [_as_element(name, wanted, kind, element) for element in given]
 

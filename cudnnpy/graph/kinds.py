@@ -97,6 +97,13 @@ _ATTRIBUTES = {
 
 
 @cache
+def _attribute(prefix: str, name: str) -> str:
+    known = raw.cudnnBackendAttributeName_t.__members__
+    ends = (_ATTRIBUTES.get(name), *(f"{name.upper()}{end}" for end in ("DESC", "_DESC", "")))
+    return next(found for end in ends if (found := f"{prefix}{end}") in known)
+
+
+@cache
 def _named(names: str) -> Mapping[str, str]:
     """Return the marks of operands or results, "?" and "*", by name: those at the ends of the words."""
     return {word.rstrip("?*"): word[len(word.rstrip("?*")) :] for word in names.split()}
@@ -141,9 +148,7 @@ class Kind(NamedTuple):
 
     def attribute(self, name: str) -> str:
         """Return the attribute of an operand or a result, which mostly ends with its name and DESC."""
-        known = raw.cudnnBackendAttributeName_t.__members__
-        ends = (_ATTRIBUTES.get(name), *(f"{name.upper()}{end}" for end in ("DESC", "_DESC", "")))
-        return next(found for end in ends if (found := f"{self.attribute_prefix}{end}") in known)
+        return _attribute(self.attribute_prefix, name)
 
     @property
     def all_options(self) -> dict[str, Option]:

@@ -156,7 +156,7 @@ def _enumerator(name: str) -> None:
     given: object = name
     if not isinstance(given, str):
         function_info(name)  # raises TypeError
-    if not any(name in enum.__members__ for enum in _api.ENUMS):
+    if type(getattr(_api, name, None)) not in _api.ENUMS:
         raise AttributeError(missing(name))
 
 
