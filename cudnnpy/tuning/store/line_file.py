@@ -16,6 +16,7 @@ import hashlib
 import os
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -37,7 +38,8 @@ _SPARE_LINES = 100  # a file is rewritten when its other lines are more than the
 
 # The parts of a line
 ID_CHARACTERS = 70
-_CONTENT, _ID = slice(79, -1), slice(85, 85 + ID_CHARACTERS)
+KIND_CHARACTERS = 5  # of a kind of records, with which their ids begin
+_CONTENT, _ID, _KIND = slice(79, -1), slice(85, 85 + ID_CHARACTERS), slice(85, 85 + KIND_CHARACTERS)
 _REMOVAL = b'"record":null}\n'
 
 _T = TypeVar("_T")
@@ -70,7 +72,8 @@ class LineFile:
             self._use_memory(str(error))
 
     def _clear(self) -> None:
-        self._lines: dict[bytes, bytes] = {}  # the current lines by their ids
+        # the current lines by the kinds of their records, and by their ids, which begin with the kind
+        self._lines: defaultdict[bytes, dict[bytes, bytes]] = defaultdict(dict)
         self._count = self._damaged = 0  # all lines, and the damaged ones
         self._end, self._last = 0, b""  # where the last whole line ends, and this line
         self._seen: tuple[int, ...] = ()  # the state of the file up to there
@@ -80,31 +83,37 @@ class LineFile:
 
     def get(self, identifier: str) -> Any:
         """Return the record of an id as JSON; None if there is none."""
-        return _record(self._current().get(identifier.encode()))
+        name = identifier.encode()
+        return _record(self._current()[name[:KIND_CHARACTERS]].get(name))
 
     def records(self, start: str) -> list[Any]:
         """Return the records whose ids begin with some characters."""
         first = start.encode()
-        return [_record(line) for identifier, line in list(self._current().items()) if identifier.startswith(first)]
+        lines = self._current()[first[:KIND_CHARACTERS]]
+        return [_record(line) for identifier, line in list(lines.items()) if identifier.startswith(first)]
 
     def export(self) -> bytes:
         """Return the content of an export: the same bytes for the same records."""
-        lines = sorted(self._current().values(), key=lambda line: line[_ID])
+        self._current()
+        lines = sorted(self._every_line(), key=lambda line: line[_ID])
         return b"".join([_header(records=len(lines)), *lines])
 
-    def count(self, start: str = "") -> int:
-        """Return how many records `records` returns."""
-        first = start.encode()
-        return sum(identifier.startswith(first) for identifier in list(self._current()))
+    def count(self, kind: str = "") -> int:
+        """Return how many records of a kind there are, or of all kinds."""
+        lines, name = self._current(), kind.encode()
+        return len(lines[name]) if kind else sum(map(len, list(lines.values())))
 
-    def _current(self) -> dict[bytes, bytes]:
+    def _every_line(self) -> list[bytes]:
+        return [line for lines in list(self._lines.values()) for line in list(lines.values())]
+
+    def _current(self) -> defaultdict[bytes, dict[bytes, bytes]]:
         try:
             return self._updated()
         except (OSError, ForeignFileError) as error:
             self._use_memory(str(error))
         return self._lines
 
-    def _updated(self) -> dict[bytes, bytes]:
+    def _updated(self) -> defaultdict[bytes, dict[bytes, bytes]]:
         """Read the lines that the file has got since the last reading, and return the current lines."""
         with _lock:
             try:
@@ -141,9 +150,9 @@ class LineFile:
         if len(line) > MAX_STORE_LINE_BYTES or not line.startswith(_start(memoryview(line)[_CONTENT])):
             self._damaged += 1
         elif line.endswith(_REMOVAL):
-            self._lines.pop(line[_ID], None)
+            self._lines[line[_KIND]].pop(line[_ID], None)
         else:
-            self._lines[line[_ID]] = line
+            self._lines[line[_KIND]][line[_ID]] = line
         self._count, self._end, self._last = self._count + 1, self._end + len(line), line
 
     # Changing
@@ -182,9 +191,9 @@ class LineFile:
         if lines:
             self._write(stream.fileno(), b"".join([b"" if self._end else _header(), *lines]))
             self._updated()
-        if self._count > 2 * len(self._lines) + _SPARE_LINES:
+        if self._count > 2 * sum(map(len, self._lines.values())) + _SPARE_LINES:
             with suppress(OSError):  # such as in a folder that is read only
-                replace_file(self._path, b"".join([_header(), *self._lines.values()]))
+                replace_file(self._path, b"".join([_header(), *self._every_line()]))
 
     def _write(self, file: int, data: bytes) -> None:
         try:
