@@ -8,7 +8,7 @@ The graphs are in the form that engines take (tests/host/layers/test_attention.p
 - Tensors that are broadcast along the queries are read right in the first row alone. The lengths and the bias are therefore
   described as tensors with all queries, whose stride is 0.
 - Lengths of k alone are read in steps of 128 keys in forward of one query. The diagonal that ends at the last key is a mask of
-  the same keys, which is read right.
+  the same keys, which is read right; of many keys, calls write the lengths as a bias.
 - Scores below LEAST become -infinity by two products, of which the first overflows; NaN stays. Forward takes two thirds of the
   time that it takes with a selection by a comparison (docs/dev/benchmarks.md).
 - Masked scores are -infinity, which the engines of forward take for what it is. In backward, the difference of -infinity to the
@@ -71,13 +71,9 @@ KEYS_AT_ONCE = 128  # engines read numbers of pages beyond a table's end up to a
 LEAST = -(2.0**30)  # scores with a bias below are masked: engines give NaN for the softmax of many such numbers
 LOWEST = -(2.0**100)  # a difference whose exponential is 0
 # The engine for one query divides the keys among processors, but not by lengths: of more keys it is faster with a bias that a
-# graph writes from the lengths.
+# graph writes from the lengths. That ran right on a GPU where so many heads share one of k, with multiples of a head size.
 LONG_KEYS = 512
-SHARING = (
-    1,
-    4,
-    8,
-)  # heads that share one of k, for which that ran right on a GPU, with head sizes that are multiples of 64
+SHARING, HEAD_SIZE = (1, 4, 8), 64
 
 _MASKING = ("bias", "lengths_q", "lengths_kv")
 PACKING = ("offsets_q", "offsets_kv")
@@ -663,8 +659,8 @@ class Attention(PreferenceOptions, ArrayOperation):
         specs, names = {one.name: one.spec for one in operands}, [one.name for one in operands]
         is_of_lengths = left is None and (right is None or self.causal == "bottom_right")
         is_alone = [name for name in _PAGED if name in specs] == ["lengths_kv"]
-        is_proven = sizes.heads in [n * sizes.kv_heads for n in SHARING]
-        is_proven = is_proven and sizes.head_size % 64 == sizes.value_size % 64 == 0
+        is_proven = math.gcd(sizes.head_size, sizes.value_size, HEAD_SIZE) == HEAD_SIZE
+        is_proven = is_proven and sizes.heads in [n * sizes.kv_heads for n in SHARING]
         if sizes.queries != 1 or sizes.keys <= LONG_KEYS or not (is_alone and is_of_lengths and is_proven):
             return {}
         shape = b, _, _, keys = sizes.batch, 1, 1, sizes.keys
