@@ -71,7 +71,7 @@ KEYS_AT_ONCE = 128  # engines read numbers of pages beyond a table's end up to a
 LEAST = -(2.0**30)  # scores with a bias below are masked: engines give NaN for the softmax of many such numbers
 LOWEST = -(2.0**100)  # a difference whose exponential is 0
 # The engine for one query divides the keys among processors, but not by lengths: of more keys it is faster with a bias that a
-# graph writes from the lengths. That ran right on a GPU where so many heads share one of k, with multiples of a head size.
+# graph writes from the lengths. It ran right on a GPU where so many heads share one of k, with multiples of this head size.
 LONG_KEYS = 512
 SHARING, HEAD_SIZE = (1, 4, 8), 64
 
@@ -655,13 +655,12 @@ class Attention(PreferenceOptions, ArrayOperation):
         Engines compute indices only of a product: of eight columns of q and k. Nothing is returned if the mask is another one,
         or the lengths of few keys, or if the preference or the memory does not permit the bias.
         """
-        left, right, _ = self._band(sizes)
         specs, names = {one.name: one.spec for one in operands}, [one.name for one in operands]
-        is_of_lengths = left is None and (right is None or self.causal == "bottom_right")
-        is_alone = [name for name in _PAGED if name in specs] == ["lengths_kv"]
-        is_proven = math.gcd(sizes.head_size, sizes.value_size, HEAD_SIZE) == HEAD_SIZE
-        is_proven = is_proven and sizes.heads in [n * sizes.kv_heads for n in SHARING]
-        if sizes.queries != 1 or sizes.keys <= LONG_KEYS or not (is_alone and is_of_lengths and is_proven):
+        is_alone = [name for name in _PAGED if name in specs] == ["lengths_kv"] and self._band(sizes)[:2] == (
+            None,
+            None,
+        )
+        if sizes.queries != 1 or sizes.keys <= LONG_KEYS or not (is_alone and _divides_keys(sizes)):
             return {}
         shape = b, _, _, keys = sizes.batch, 1, 1, sizes.keys
         made = Operand("bias", _in_rows_of_16_bytes(TensorSpec(shape, specs["q"].dtype, packed_strides(shape))))
@@ -778,7 +777,10 @@ class Attention(PreferenceOptions, ArrayOperation):
     def _band(self, sizes: Sizes) -> tuple[int | None, int | None, int]:
         """Return the limits of the window beside the diagonal, and the key on it for query 0, of sequences of full length."""
         left, right = self.window or (None, None)
-        return left, 0 if self.causal else right, sizes.keys - sizes.queries if self.causal == "bottom_right" else 0
+        if self.causal == "bottom_right":
+            has_all = sizes.queries == 1 and _divides_keys(sizes)  # no limit to the right: the query has all keys
+            return left, None if has_all else 0, sizes.keys - sizes.queries
+        return left, 0 if self.causal else right, 0
 
     def _may_lack_keys(self, sizes: Sizes, given: Mapping[str, object]) -> bool:
         """Return whether there may be a query without keys."""
@@ -812,6 +814,12 @@ def _run_checked(
 
 if os.environ.get("CUDNNPY_CHECK_VALUES", "0") not in ("", "0"):
     Attention._run = staticmethod(_run_checked)
+
+
+def _divides_keys(sizes: Sizes) -> bool:
+    """Return whether the engine that divides the keys of one query among processors ran right on a GPU for such sizes."""
+    is_shared = sizes.heads in [n * sizes.kv_heads for n in SHARING]
+    return is_shared and math.gcd(sizes.head_size, sizes.value_size, HEAD_SIZE) == HEAD_SIZE
 
 
 def _wanted(name: str, given: Any) -> tuple[bool, Any]:

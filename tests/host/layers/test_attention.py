@@ -401,6 +401,27 @@ def test_other_lengths_are_a_mask(stand_in: StandInDevice, options: dict[str, An
     assert given_["lengths_kv"].pointer in launch.addresses.values()
 
 
+@pytest.mark.parametrize("more", [{}, {"lengths_kv": (2,)}, {"lengths_q": (2,), "lengths_kv": (2,)}])
+def test_the_last_query_alone_has_all_keys(stand_in: StandInDevice, more: dict[str, Any]) -> None:
+    """A causal mask that ends at the last key is none for one query, and is not passed to engines that it would slow down."""
+    shapes: dict[str, Any] = {"q": (2, 4, 1, 64), "k": (2, 1, 300, 64), "v": (2, 1, 300, 64), **more}
+    given_: dict[str, Any] = arrays_of(shapes)
+    for name in more:
+        given_[name].dtype = "int32"
+    gradients = {name: Array(2, 4, 1, 64, dtype=H) for name in ("dout", "out")}
+    gradients["statistics"] = Array(2, 4, 1, 1)
+    for causal in (False, "bottom_right"):
+        attention = untyped.Attention(causal=causal)
+        attention.forward(**given_)
+        attention.backward(**given_, **gradients)
+    forward, backward, of_last, gradients_of_last = stand_in.planned_graphs
+    assert (forward, backward) == (of_last, gradients_of_last)
+    untyped.Attention(causal="bottom_right", window=(9, None)).forward(**given_)
+    given_["q"] = Array(2, 4, 2, 64, dtype=H)
+    untyped.Attention(causal="bottom_right").forward(**given_)
+    assert forward not in stand_in.planned_graphs[4:]
+
+
 def packed_arrays() -> dict[str, Any]:
     """Return the arguments of forward for two packed sequences."""
     shapes: dict[str, Any] = {"q": (50, 4, 16), "k": (70, 2, 16), "v": (70, 2, 16)}
