@@ -132,22 +132,22 @@ def check_overlaps(operands: Sequence[Operand], addresses: Sequence[int]) -> Non
 def _are_columns(one: TensorSpec, other: TensorSpec, distance: int) -> bool:
     """Return whether two tensors are different columns of the same rows, as dq and dk are in an array that has both.
 
-    `distance` is that of their first elements in bytes.
+    `distance` is the number of bytes from the first element of one to the first element of the other.
     """
-    widths = [dtype_of(spec.dtype).itemsize for spec in (one, other)]
-    axes = [
-        [(size, stride * width) for size, stride in zip(spec.shape, strides_of(spec), strict=True) if size > 1]
-        for spec, width in zip((one, other), widths, strict=True)
-    ]
+    axes = _axes_in_bytes(one), _axes_in_bytes(other)
     for row in {stride for _, stride in axes[0]} & {stride for _, stride in axes[1]}:
-        ends = [
-            width + sum((size - 1) * stride for size, stride in of if stride < row)
-            for width, of in zip(widths, axes, strict=True)
-        ]
+        ends = [1 + sum((size - 1) * stride for size, stride in of if stride < row) for of in axes]
         begin = distance % row
         if ends[0] <= begin <= row - ends[1] and all(t < row or t % row == 0 for of in axes for _, t in of):
             return True
     return False
+
+
+def _axes_in_bytes(spec: TensorSpec) -> list[tuple[int, int]]:
+    """Return the sizes and strides of the axes of more than one element, and of an element as an axis of bytes."""
+    width = dtype_of(spec.dtype).itemsize
+    axes = zip(spec.shape, strides_of(spec), strict=True)
+    return [(width, 1), *((size, stride * width) for size, stride in axes if size > 1)]
 
 
 def is_converted(spec: TensorSpec, wanted: TensorSpec) -> bool:

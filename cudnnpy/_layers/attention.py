@@ -73,7 +73,7 @@ LOWEST = -(2.0**100)  # a difference whose exponential is 0
 # The engine for one query divides the keys among processors, but not by lengths: of more keys it is faster with a bias that a
 # graph writes from the lengths. It ran right on a GPU where so many heads share one of k, with multiples of this head size.
 LONG_KEYS = 512
-SHARING, HEAD_SIZE = (1, 4, 8), 64
+PROVEN_SHARES, PROVEN_MULTIPLE = (1, 4, 8), 64
 
 _MASKING = ("bias", "lengths_q", "lengths_kv")
 PACKING = ("offsets_q", "offsets_kv")
@@ -660,7 +660,7 @@ class Attention(PreferenceOptions, ArrayOperation):
             None,
             None,
         )
-        if sizes.queries != 1 or sizes.keys <= LONG_KEYS or not (is_alone and _divides_keys(sizes)):
+        if sizes.keys <= LONG_KEYS or not (is_alone and _divides_keys(sizes)):
             return {}
         shape = b, _, _, keys = sizes.batch, 1, 1, sizes.keys
         made = Operand("bias", _in_rows_of_16_bytes(TensorSpec(shape, specs["q"].dtype, packed_strides(shape))))
@@ -778,8 +778,8 @@ class Attention(PreferenceOptions, ArrayOperation):
         """Return the limits of the window beside the diagonal, and the key on it for query 0, of sequences of full length."""
         left, right = self.window or (None, None)
         if self.causal == "bottom_right":
-            has_all = sizes.queries == 1 and _divides_keys(sizes)  # no limit to the right: the query has all keys
-            return left, None if has_all else 0, sizes.keys - sizes.queries
+            # one query has all keys
+            return left, None if _divides_keys(sizes) else 0, sizes.keys - sizes.queries
         return left, 0 if self.causal else right, 0
 
     def _may_lack_keys(self, sizes: Sizes, given: Mapping[str, object]) -> bool:
@@ -817,9 +817,10 @@ if os.environ.get("CUDNNPY_CHECK_VALUES", "0") not in ("", "0"):
 
 
 def _divides_keys(sizes: Sizes) -> bool:
-    """Return whether the engine that divides the keys of one query among processors ran right on a GPU for such sizes."""
-    is_shared = sizes.heads in [n * sizes.kv_heads for n in SHARING]
-    return is_shared and math.gcd(sizes.head_size, sizes.value_size, HEAD_SIZE) == HEAD_SIZE
+    """Return whether there is one query, of sizes for which the engine that divides its keys is proven."""
+    is_shared = sizes.heads in [n * sizes.kv_heads for n in PROVEN_SHARES]
+    has_whole_rows = math.gcd(sizes.head_size, sizes.value_size, PROVEN_MULTIPLE) == PROVEN_MULTIPLE
+    return sizes.queries == 1 and is_shared and has_whole_rows
 
 
 def _wanted(name: str, given: Any) -> tuple[bool, Any]:
