@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeAlias, TypeVar
 
 from cudnnpy._checks.size_limits import MAX_STORE_HEADER_BYTES, MAX_STORE_LINE_BYTES
 from cudnnpy._core.atomic_file import make_private_folder, replace_file
@@ -38,11 +38,12 @@ _SPARE_LINES = 100  # a file is rewritten when its other lines are more than the
 
 # The parts of a line
 ID_CHARACTERS = 70
-KIND_CHARACTERS = 5  # of a kind of records, with which their ids begin
-_CONTENT, _ID, _KIND = slice(79, -1), slice(85, 85 + ID_CHARACTERS), slice(85, 85 + KIND_CHARACTERS)
+_GROUP_CHARACTERS = 5  # with which the ids of records of one kind begin: "entry", "fault"
+_CONTENT, _ID, _GROUP = slice(79, -1), slice(85, 85 + ID_CHARACTERS), slice(85, 85 + _GROUP_CHARACTERS)
 _REMOVAL = b'"record":null}\n'
 
 _T = TypeVar("_T")
+_Groups: TypeAlias = defaultdict[bytes, dict[bytes, bytes]]  # lines by the kinds of their records, and by their ids
 _lock = fork_safe_lock()  # held while a file is read or changed: no child is forked with a file that is locked
 
 
@@ -72,8 +73,7 @@ class LineFile:
             self._use_memory(str(error))
 
     def _clear(self) -> None:
-        # the current lines by the kinds of their records, and by their ids, which begin with the kind
-        self._lines: defaultdict[bytes, dict[bytes, bytes]] = defaultdict(dict)
+        self._lines: _Groups = defaultdict(dict)  # the current lines
         self._count = self._damaged = 0  # all lines, and the damaged ones
         self._end, self._last = 0, b""  # where the last whole line ends, and this line
         self._seen: tuple[int, ...] = ()  # the state of the file up to there
@@ -84,18 +84,17 @@ class LineFile:
     def get(self, identifier: str) -> Any:
         """Return the record of an id as JSON; None if there is none."""
         name = identifier.encode()
-        return _record(self._current()[name[:KIND_CHARACTERS]].get(name))
+        return _record(self._current()[name[:_GROUP_CHARACTERS]].get(name))
 
     def records(self, start: str) -> list[Any]:
         """Return the records whose ids begin with some characters."""
         first = start.encode()
-        lines = self._current()[first[:KIND_CHARACTERS]]
+        lines = self._current()[first[:_GROUP_CHARACTERS]]
         return [_record(line) for identifier, line in list(lines.items()) if identifier.startswith(first)]
 
     def export(self) -> bytes:
         """Return the content of an export: the same bytes for the same records."""
-        self._current()
-        lines = sorted(self._every_line(), key=lambda line: line[_ID])
+        lines = sorted(_every_line(self._current()), key=lambda line: line[_ID])
         return b"".join([_header(records=len(lines)), *lines])
 
     def count(self, kind: str = "") -> int:
@@ -103,17 +102,14 @@ class LineFile:
         lines, name = self._current(), kind.encode()
         return len(lines[name]) if kind else sum(map(len, list(lines.values())))
 
-    def _every_line(self) -> list[bytes]:
-        return [line for lines in list(self._lines.values()) for line in list(lines.values())]
-
-    def _current(self) -> defaultdict[bytes, dict[bytes, bytes]]:
+    def _current(self) -> _Groups:
         try:
             return self._updated()
         except (OSError, ForeignFileError) as error:
             self._use_memory(str(error))
         return self._lines
 
-    def _updated(self) -> defaultdict[bytes, dict[bytes, bytes]]:
+    def _updated(self) -> _Groups:
         """Read the lines that the file has got since the last reading, and return the current lines."""
         with _lock:
             try:
@@ -150,9 +146,9 @@ class LineFile:
         if len(line) > MAX_STORE_LINE_BYTES or not line.startswith(_start(memoryview(line)[_CONTENT])):
             self._damaged += 1
         elif line.endswith(_REMOVAL):
-            self._lines[line[_KIND]].pop(line[_ID], None)
+            self._lines[line[_GROUP]].pop(line[_ID], None)
         else:
-            self._lines[line[_KIND]][line[_ID]] = line
+            self._lines[line[_GROUP]][line[_ID]] = line
         self._count, self._end, self._last = self._count + 1, self._end + len(line), line
 
     # Changing
@@ -193,7 +189,7 @@ class LineFile:
             self._updated()
         if self._count > 2 * sum(map(len, self._lines.values())) + _SPARE_LINES:
             with suppress(OSError):  # such as in a folder that is read only
-                replace_file(self._path, b"".join([_header(), *self._every_line()]))
+                replace_file(self._path, b"".join([_header(), *_every_line(self._lines)]))
 
     def _write(self, file: int, data: bytes) -> None:
         try:
@@ -212,6 +208,10 @@ class LineFile:
                 return
             self.memory_reason = reason
         warn(f"{self._path} cannot be used: {reason}. New choices stay in memory until this process ends")
+
+
+def _every_line(groups: _Groups) -> list[bytes]:
+    return [line for lines in list(groups.values()) for line in list(lines.values())]
 
 
 def _opened(path: str) -> BinaryIO:
