@@ -70,10 +70,10 @@ _RAGGED = 91800  # gradients of earlier releases need a workspace of zeros for t
 KEYS_AT_ONCE = 128  # engines read numbers of pages beyond a table's end up to a multiple of it, cuDNN 9.19
 LEAST = -(2.0**30)  # scores with a bias below are masked: engines give NaN for the softmax of many such numbers
 LOWEST = -(2.0**100)  # a difference whose exponential is 0
-# The engine for one query divides the keys among processors, but not by lengths: of more keys it is faster with a bias that a
-# graph writes from the lengths. It ran right on a GPU where so many heads share one of k, with multiples of this head size.
+# The engine for one query divides the keys among processors, but not by lengths: of more than LONG_KEYS keys, it is faster with
+# a bias that a graph writes from the lengths. So it is for FEW_ROWS rows of scores or fewer, each as a head with one query.
 LONG_KEYS = 512
-PROVEN_SHARES, PROVEN_MULTIPLE = (1, 4, 8), 64
+FEW_ROWS = 1024
 
 _MASKING = ("bias", "lengths_q", "lengths_kv")
 PACKING = ("offsets_q", "offsets_kv")
@@ -604,7 +604,10 @@ class Attention(PreferenceOptions, ArrayOperation):
                     f"{operand.name} must have strides that are multiples of 16 bytes, 1 on the last axis, and be aligned to "
                     f"16 bytes, since a plan makes no copies; got strides {spec.strides} and an alignment of {spec.alignment}"
                 )
-        graph = _Composition(self, sizes, _on(operands, wanted)).graph
+        in_graph = _on(operands, wanted)
+        if operation == "forward" and "lengths_kv" not in specs:
+            sizes, in_graph = self._of_one_query(sizes, in_graph)
+        graph = _Composition(self, sizes, in_graph).graph
         if isinstance(device, OtherGpu):
             return graph, device
         return graph, current_device() if ordinal is None else ordinal
@@ -625,8 +628,14 @@ class Attention(PreferenceOptions, ArrayOperation):
         ]
         if sizes.are_empty:
             return Program("attention of empty tensors", call.device, operands, _clearing(operands)), results
-        wanted, composed = _for_engines(operands), self
+        wanted, composed, written = _for_engines(operands), self, {}
         in_graph = _on(operands, wanted)
+        if operation == "forward":
+            for_heads = self._in_order_of_heads(call, sizes, operands, wanted)
+            of_one = self._of_one_query(sizes, _on(operands, for_heads))
+            written = self._bias_of_lengths(call, *of_one)
+            if written or "lengths_kv" not in call.specs:
+                wanted, (sizes, in_graph) = for_heads, of_one
         used: dict[Operand, int | ScratchBuffer] = {one: at for at, one in enumerate(in_graph)}
         if operation == "forward" and not has_last:
             made = Operand("statistics", self._new("statistics", sizes.shapes["statistics"], {}), True)
@@ -634,7 +643,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         if sizes.pages and "lengths_q" not in call.specs:
             made = Operand("lengths_q", TensorSpec((sizes.batch,), "int32", (1,)))
             used[made] = ScratchBuffer(byte_extent(made.spec), fill(made.spec, sizes.queries))
-        if operation == "forward" and (written := self._bias_of_lengths(call, sizes, in_graph)):
+        if written:
             composed = replace(self, causal=False, window=None)
             used = {one: source for one, source in used.items() if one.name != "lengths_kv"} | written
         graph = _Composition(composed, sizes, [*used]).graph
@@ -647,6 +656,50 @@ class Attention(PreferenceOptions, ArrayOperation):
             executable = StepSequence([*cleared, Step(executable, tuple(range(len(operands))))])
         return with_conversion_copies(plan.name, call.device, operands, executable, wanted, plan=plan), results
 
+    def _has_few_queries(self, sizes: Sizes, operands: Sequence[Operand]) -> bool:
+        """Return whether each query may be a head: there are few rows of scores, of many keys, with one mask for all."""
+        shapes = {operand.name: operand.spec.shape for operand in operands}
+        is_few = sizes.queries > 1 and sizes.batch * sizes.heads * sizes.queries <= FEW_ROWS
+        has_other_mask = self._band(sizes)[:2] != (None, None) or self.dropout or sizes.pages or sizes.tokens
+        is_equal = "lengths_q" not in shapes and shapes.get("bias", (0, 1, 1))[1:3] == (1, 1)
+        return is_few and sizes.keys > LONG_KEYS and is_equal and not has_other_mask
+
+    def _in_order_of_heads(
+        self, call: Call, sizes: Sizes, operands: Sequence[Operand], wanted: list[TensorSpec]
+    ) -> list[TensorSpec]:
+        """Return the tensors of forward; packed q and out where few queries can only so be heads, and copies are permitted."""
+        if not self._has_few_queries(sizes, operands):
+            return wanted
+        ordered = [
+            spec._replace(strides=packed_strides(spec.shape))
+            if one.name in ("q", "out") and not _are_heads(spec)
+            else spec
+            for one, spec in zip(operands, wanted, strict=True)
+        ]
+        size = sum(byte_extent(new) for new, old in zip(ordered, wanted, strict=True) if new != old)
+        return ordered if self._permits(call, size) else wanted
+
+    def _of_one_query(self, sizes: Sizes, operands: list[Operand]) -> tuple[Sizes, list[Operand]]:
+        """Return forward of few queries as that of one query of more heads, which share heads of k in the same order.
+
+        The memory is the same. Any other problem is returned as it is.
+        """
+        rows = {operand.name: operand.spec for operand in operands if operand.name in ("q", "out", "statistics")}
+        if not (self._has_few_queries(sizes, operands) and all(map(_are_heads, rows.values()))):
+            return sizes, operands
+
+        def merged(spec: TensorSpec) -> TensorSpec:
+            (b, h, s, d), (batch, _, row, column) = spec.shape, strides_of(spec)
+            return spec._replace(shape=(b, h * s, 1, d), strides=(batch, row, row, column))
+
+        specs = [merged(spec) if name in rows else spec for name, spec, *_ in operands]
+        return sizes._replace(heads=sizes.heads * sizes.queries, queries=1), _on(operands, specs)
+
+    def _permits(self, call: Call, size: int) -> bool:
+        """Return whether the preference and the memory of the GPU permit scratch memory of a size."""
+        permitted = self._permitted_workspace()
+        return (permitted is None or size <= permitted) and call.allows(size)
+
     def _bias_of_lengths(
         self, call: Call, sizes: Sizes, operands: Sequence[Operand]
     ) -> dict[Operand, int | ScratchBuffer]:
@@ -656,19 +709,18 @@ class Attention(PreferenceOptions, ArrayOperation):
         or the lengths of few keys, or if the preference or the memory does not permit the bias.
         """
         specs, names = {one.name: one.spec for one in operands}, [one.name for one in operands]
-        is_alone = [name for name in _PAGED if name in specs] == ["lengths_kv"] and self._band(sizes)[:2] == (
-            None,
-            None,
-        )
-        if sizes.keys <= LONG_KEYS or not (is_alone and _divides_keys(sizes)):
+        is_alone = [name for name in _PAGED if name in specs] == ["lengths_kv"]
+        is_long = sizes.queries == 1 and sizes.keys > LONG_KEYS
+        if not (is_long and is_alone and self._band(sizes)[:2] == (None, None)):
             return {}
         shape = b, _, _, keys = sizes.batch, 1, 1, sizes.keys
         made = Operand("bias", _in_rows_of_16_bytes(TensorSpec(shape, specs["q"].dtype, packed_strides(shape))))
-        size, permitted = byte_extent(made.spec), self._permitted_workspace()
-        if not (permitted is None or size <= permitted) or not call.allows(size):
+        size = byte_extent(made.spec)
+        if not self._permits(call, size):
             return {}
         (of_sequence, *_), (_, _, of_key, _), (row, *_) = map(strides_of, (specs["q"], specs["k"], made.spec))
-        graph, n = Graph(workspace_limit=permitted), HEAD_SIZES.start  # not measured, which would reject infinities
+        # not measured, which would reject infinities
+        graph, n = Graph(workspace_limit=self._permitted_workspace()), HEAD_SIZES.start
         rows = graph.tensor("q", specs["q"]._replace(shape=(1, b, n), strides=(b * of_sequence, of_sequence, 1)))
         columns = graph.tensor("k", specs["k"]._replace(shape=(1, n, keys), strides=(keys * of_key, 1, of_key)))
         key = graph.pointwise("gen_index", graph.matmul(rows, columns), axis=2)
@@ -779,7 +831,7 @@ class Attention(PreferenceOptions, ArrayOperation):
         left, right = self.window or (None, None)
         if self.causal == "bottom_right":
             # one query has all keys
-            return left, None if _divides_keys(sizes) else 0, sizes.keys - sizes.queries
+            return left, None if sizes.queries == 1 else 0, sizes.keys - sizes.queries
         return left, 0 if self.causal else right, 0
 
     def _may_lack_keys(self, sizes: Sizes, given: Mapping[str, object]) -> bool:
@@ -814,13 +866,6 @@ def _run_checked(
 
 if os.environ.get("CUDNNPY_CHECK_VALUES", "0") not in ("", "0"):
     Attention._run = staticmethod(_run_checked)
-
-
-def _divides_keys(sizes: Sizes) -> bool:
-    """Return whether there is one query, of sizes for which the engine that divides its keys is proven."""
-    is_shared = sizes.heads in [n * sizes.kv_heads for n in PROVEN_SHARES]
-    has_whole_rows = math.gcd(sizes.head_size, sizes.value_size, PROVEN_MULTIPLE) == PROVEN_MULTIPLE
-    return sizes.queries == 1 and is_shared and has_whole_rows
 
 
 def _wanted(name: str, given: Any) -> tuple[bool, Any]:
@@ -858,6 +903,12 @@ def _in_rows_of_16_bytes(spec: TensorSpec) -> TensorSpec:
     per_row = VECTOR // dtype_of(spec.dtype).itemsize
     columns = columns if columns == 1 else -(-columns // per_row) * per_row
     return to_packed(spec)._replace(strides=packed_strides((*rest, columns)))
+
+
+def _are_heads(spec: TensorSpec) -> bool:
+    """Return whether the queries of all heads have equal distances, so that each may be a head."""
+    _, head, query, _ = strides_of(spec)
+    return spec.shape[1] == 1 or head == spec.shape[2] * query
 
 
 def _clearing(operands: Sequence[Operand]) -> list[Step]:

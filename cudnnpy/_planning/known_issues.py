@@ -241,6 +241,7 @@ class Issue(NamedTuple):
             "with tensor cores": "tensor_core" in notes,
             "without tensor cores": "tensor_core" not in notes,
             "with textures": "texture" in notes,
+            "with stream_k": "stream_k" in notes,
             "compiled at run time": "runtime_compilation" in notes,
             "noted down_convert_inputs": "down_convert_inputs" in notes,
             "any": True,

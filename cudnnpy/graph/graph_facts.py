@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, are_channels_last, is_format_ambiguous, strides_of
@@ -170,6 +171,46 @@ def has_signed_block_scales(graph: OperationGraph) -> bool:
     return any(graph.specs[tensors["scale"]].dtype != "float8_e8m0fnu" for _, tensors in found)
 
 
+class AttentionSizes(NamedTuple):
+    """The sizes of attention, or of its gradient."""
+
+    rows: int  #: heads of all sequences
+    queries: int
+    keys: int
+    head_size: int
+    value_size: int
+    is_gradient: bool
+
+
+def attention_sizes(graph: OperationGraph) -> AttentionSizes | None:
+    """Return the sizes of attention whose products are operations; None for another graph."""
+    products, specs = [tensors for _, tensors in of_kind(graph, "matmul")], graph.specs
+    maker = {uid: one for one in graph.operations for _, uid in one.results}
+    before = next((maker.get(tensors["x"]) for _, tensors in modes(graph, "exp")), None)
+    while before is not None and before.kind in ("pointwise", "reduction"):
+        before = maker.get(before.tensors["x"])
+    if before is None or before.kind != "matmul" or len(products) not in (2, PRODUCTS_OF_GRADIENT):
+        return None
+    scores = before.tensors
+    (*rows, queries, size), keys = specs[scores["a"]].shape, specs[scores["b"]].shape[-1]
+    others = [one for one in products if one != scores]
+    if is_gradient := len(others) > 1:  # the gradient of the weights is a product of the result's and v
+        others = [{"b": one["a"]} for one in others if one["a"] not in maker]
+    return AttentionSizes(prod(rows), queries, keys, size, specs[others[0]["b"]].shape[-1], is_gradient)
+
+
+def attends_one_query(graph: OperationGraph) -> bool:
+    """attention of one query"""
+    sizes = attention_sizes(graph)
+    return sizes is not None and sizes.queries == 1 and not sizes.is_gradient
+
+
+def has_gradient_of_wide_heads(graph: OperationGraph) -> bool:
+    """the gradient of attention with a head size of 136 to 192, and of v of 72 to 128"""
+    sizes = attention_sizes(graph)
+    return sizes is not None and sizes.is_gradient and 128 < sizes.head_size <= 192 and 64 < sizes.value_size <= 128
+
+
 #: The properties, whose docstrings are the column "when" of docs/known-issues.md, by their names, which known_issues.json has
 FACTS: dict[str, Callable[[OperationGraph], bool]] = {
     has.__name__: has
@@ -184,6 +225,8 @@ FACTS: dict[str, Callable[[OperationGraph], bool]] = {
         only_reduces_uneven_channels,
         indexes_rows_of_batches,
         selects_by_numbers,
+        attends_one_query,
+        has_gradient_of_wide_heads,
         scales_float8_otherwise,
         converts_uneven_int8,
         has_signed_block_scales,

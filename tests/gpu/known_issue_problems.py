@@ -15,19 +15,21 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from math import gcd, prod
 from typing import Any
 
 import ml_dtypes  # noqa: F401  (NumPy's bfloat16)
 import numpy as np
-from issue_graphs import WRONG, Make, random_arrays
+from issue_graphs import WRONG, Make, attention, random_arrays, summed_axis
 
 import cudnnpy
 from cudnnpy import Graph, TensorSpec, raw, reference
 from cudnnpy._convolution.options import ConvolutionOptions
 from cudnnpy._convolution.specification import ConvolutionSpec, make_problem
 from cudnnpy._core.layouts import byte_extent, channels_last_strides, packed_strides
+from cudnnpy._launch.steps import Executable
 from cudnnpy._planning import engines
 from cudnnpy._planning.engines import EngineConfiguration, GraphExecutable, Target
 from cudnnpy._planning.known_issues import ISSUES, Issue
@@ -95,23 +97,6 @@ class Convolved:
 
 
 @dataclass(frozen=True)
-class Summed:
-    """A sum over an axis by a graph, of random numbers: its bits are to be the same in every run."""
-
-    shape: tuple[int, int]
-    axis: int
-
-    @property
-    def graph(self) -> Graph:
-        """The graph."""
-        g = Graph()
-        rows, columns = self.shape
-        x = g.tensor("x", TensorSpec((rows, columns, 1, 1), "float32", (columns, 1, columns, columns)))
-        g.output("y", g.reduction("add", x, (self.axis,)))
-        return g
-
-
-@dataclass(frozen=True)
 class Evaluated:
     """A graph of random numbers, which NumPy evaluates."""
 
@@ -125,7 +110,12 @@ class Evaluated:
         return g
 
 
-Trial = Convolved | Summed | Evaluated
+@dataclass(frozen=True)
+class Repeated(Evaluated):
+    """A graph of random numbers whose results are to have the same bits in every run."""
+
+
+Trial = Convolved | Evaluated
 
 TEXTURE, TILE = int(raw.CUDNN_KNOB_TYPE_USE_TEX), int(raw.CUDNN_KNOB_TYPE_TILE_SIZE)
 MULTIPLY = {int(raw.CUDNN_KNOB_TYPE_MULTIPLY): 1}
@@ -290,7 +280,14 @@ TRIALS: dict[str, list[Trial]] = {
         Convolved("backward_filter", (8, 16, 3), (4, 4, 3), last="xwy", options={"padding": 1, "groups": 4}, beta=2.0),
         Convolved("backward_filter", (8, 8, 4), (4, 2, 4), last="xwy", options={"padding": 1, "groups": 4}, beta=2.0),
     ],
-    "graph-sums": [Summed((65536, 64), 0), Summed((4096, 4096), 1), Summed((1024, 1024), 0)],
+    "graph-sums": [
+        Repeated(partial(summed_axis, shape=shape, axis=axis))
+        for shape, axis in (((65536, 64), 0), ((4096, 4096), 1), ((1024, 1024), 0))
+    ],
+    "attention-one-query": [
+        Repeated(partial(attention, heads=594, queries=1, keys=keys, size=size))
+        for keys, size in ((600, 128), (2304, 128), (600, 256))
+    ],
     "forward-not-proposed": [
         Convolved("forward", (2, 16, 9, 8), (16, 16, 4, 1), "float16", last=last, options=options)
         for last in ("xwy", "")
@@ -478,28 +475,44 @@ def as_graph(graph: Graph) -> GraphProblem:
     return GraphProblem(canonical_graph(graph._operation_graph({}))[0], 0)
 
 
-def summed(trial: Summed, found: EngineConfiguration, handle: Handle) -> str | None:
-    """Whether the bits of a sum change from run to run, as text; None where the engine cannot run it."""
-    graph = trial.graph
-    nodes = (*graph.inputs, *graph.outputs)
-    try:
-        executable = GraphExecutable(found.finalize(), as_graph(graph).graph.in_memory)
-    except StatusError:
+def repeated(trial: Repeated, found: EngineConfiguration, handle: Handle) -> str | None:
+    """Whether the bits of the results change from run to run, as text; None where the engine cannot run it."""
+    buffers = prepared(trial, found, handle)
+    if buffers is None:
         return None
-    x, y = (Buffer(node.spec) for node in nodes)
-    x.values[...] = np.random.default_rng(1).standard_normal(x.values.shape)
-    addresses = [x.send(), y.send()]
+    executable, results, addresses = buffers
     seen = set()
     for _ in range(RUNS):
         if failed := launched(executable, addresses, handle):
             return failed
-        y.fetch()
-        seen.add(y.values.tobytes())
+        for buffer in results.values():
+            buffer.fetch()
+        seen.add(b"".join(buffer.values.tobytes() for buffer in results.values()))
     return f"{len(seen)} different results in {RUNS} runs" if len(seen) > 1 else ""
 
 
 def evaluated(trial: Evaluated, found: EngineConfiguration, handle: Handle) -> str | None:
     """What is wrong with the outputs of a graph, "" if nothing is; None where the engine cannot run it."""
+    buffers = prepared(trial, found, handle)
+    if buffers is None:
+        return None
+    executable, results, addresses = buffers
+    if failed := launched(executable, addresses, handle):
+        return failed
+    g = trial.graph
+    expected, allowed = evaluate(g, random_arrays(g), found.notes)
+    for name, buffer in results.items():
+        buffer.fetch()
+        check = compare(buffer.values, expected[name], allowed[name])
+        if not check.is_right:
+            return f"{name}: {check}"
+    return ""
+
+
+def prepared(
+    trial: Evaluated, found: EngineConfiguration, handle: Handle
+) -> tuple[Executable, dict[str, Buffer], list[int]] | None:
+    """The executable of a graph, its results by name, and the addresses of all tensors; None where the engine cannot run it."""
     g = trial.graph
     data, canonical = canonical_graph(g._operation_graph({}))
     try:
@@ -510,23 +523,15 @@ def evaluated(trial: Evaluated, found: EngineConfiguration, handle: Handle) -> s
     arrays = random_arrays(g)
     for node in g.inputs:
         buffers[canonical[node.uid]].values[...] = arrays[node.name]
-    if failed := launched(executable, [buffers[uid].send() for uid in data.in_memory], handle):
-        return failed
-    expected, allowed = evaluate(g, arrays, found.notes)
-    for node in g.outputs:
-        buffer = buffers[canonical[node.uid]]
-        buffer.fetch()
-        check = compare(buffer.values, expected[node.name], allowed[node.name])
-        if not check.is_right:
-            return f"{node.name}: {check}"
-    return ""
+    results = {node.name: buffers[canonical[node.uid]] for node in g.outputs}
+    return executable, results, [buffers[uid].send() for uid in data.in_memory]
 
 
 def tell(**what: Any) -> None:
     print(json.dumps(what), flush=True)
 
 
-RUNNERS: dict[type, Any] = {Convolved: convolved, Summed: summed, Evaluated: evaluated}
+RUNNERS: dict[type, Any] = {Convolved: convolved, Repeated: repeated, Evaluated: evaluated}
 
 
 def main(name: str) -> None:

@@ -75,7 +75,7 @@ def compare(operation: str, problem: Drawn, given: Arrays, found: Arrays, expect
     made = padded({**given, **expected}, layout := problem.options["layout"])
     graph = graph_of(Attention(**problem.options), operation, given, dbias="dbias" in expected)
     allowed = reference.tolerance(graph, for_graph(graph, given, layout))
-    for name in expected:
+    for name in found:
         values = cudnnpy.to_numpy(found[name]).astype(np.float64)
         if values.ndim == 3:
             beside = np.ones(len(values), bool)
@@ -227,6 +227,18 @@ def test_one_query(keys: int, deterministic: bool) -> None:
         check(large(keys, (3, 4, kv_heads, 1, keys, 64, 64), "float16"), deterministic=deterministic)
 
 
+def check_long_cache(problem: Drawn, more: Arrays, **preferences: Any) -> None:
+    """Forward is the reference's, by cuDNN and then directly, and the same without statistics."""
+    inputs = {**problem.without_dout(), **more}
+    twin, attention = reference.Attention(**problem.options), Attention(**problem.options, **preferences)
+    made = dict(zip(("out", "statistics"), twin.forward(**inputs, statistics=True), strict=True))
+    on_gpu = on_device(inputs)
+    for names in (*[tuple(made)] * 4, ("out",)):
+        results = {name: poison(made[name].shape, made[name].dtype) for name in names}
+        attention.forward(**on_gpu, **results)
+        compare("forward", problem, inputs, results, made)
+
+
 @pytest.mark.parametrize("prefer", ["fastest", "no_workspace"])
 @pytest.mark.parametrize("causal", [False, "bottom_right"])
 @pytest.mark.parametrize("kv_heads", [1, 2, 8])
@@ -234,17 +246,27 @@ def test_one_query(keys: int, deterministic: bool) -> None:
 def test_lengths_of_one_query_in_a_long_cache(keys: int, kv_heads: int, causal: Any, prefer: Any) -> None:
     """They are written as a bias, but without workspace."""
     problem = large(keys, (5, 8, kv_heads, 1, keys, 64, 64), ("float16", "bfloat16")[keys % 2], causal=causal)
-    inputs = {**problem.without_dout(), "lengths_kv": np.array([keys, 0, 1, 130, keys - 1], np.int32)}
-    twin, attention = reference.Attention(**problem.options), Attention(**problem.options, prefer=prefer)
-    made = dict(zip(("out", "statistics"), twin.forward(**inputs, statistics=True), strict=True))
-    on_gpu = on_device(inputs)
-    for _ in range(4):  # by cuDNN, and then directly
-        results = {name: poison(array.shape, array.dtype) for name, array in made.items()}
-        attention.forward(**on_gpu, **results)
-        compare("forward", problem, inputs, results, made)
-    alone = poison(made["out"].shape, made["out"].dtype)
-    attention.forward(**on_gpu, out=alone)
-    assert cudnnpy.to_numpy(alone).tobytes() == cudnnpy.to_numpy(results["out"]).tobytes()
+    check_long_cache(problem, {"lengths_kv": np.array([keys, 0, 1, 130, keys - 1], np.int32)}, prefer=prefer)
+
+
+@pytest.mark.parametrize("layout", ["BHSD", "BSHD"])
+@pytest.mark.parametrize("keys", [600, 2304])
+@pytest.mark.parametrize(
+    ("queries", "heads", "kv_heads", "size"),
+    [(2, 8, 2, 64), (3, 12, 4, 72), (7, 6, 6, 128), (16, 8, 1, 64), (31, 9, 3, 40), (33, 6, 1, 256)],
+)
+def test_few_queries_of_a_long_cache(
+    queries: int, heads: int, kv_heads: int, size: int, keys: int, layout: str
+) -> None:
+    """Each is a head, also with lengths or a bias of keys."""
+    problem = large(keys, (3, heads, kv_heads, queries, keys, size, size), ("float16", "bfloat16")[size % 3 % 2])
+    if layout == "BSHD":
+        turned = {name: np.ascontiguousarray(array.swapaxes(1, 2)) for name, array in problem.arrays.items()}
+        problem = Drawn({**problem.options, "layout": layout}, turned)
+    bias = np.random.default_rng(keys).standard_normal((3, 1, 1, keys)).astype(problem.arrays["q"].dtype)
+    bias[0, ..., keys // 2 :] = -np.inf
+    for more in ({}, {"lengths_kv": np.array([keys, 0, 133], np.int32)}, {"bias": bias}):
+        check_long_cache(problem, more)
 
 
 def numbers(seed: int, offset: int) -> Arrays:

@@ -122,12 +122,15 @@ def indexed(g: Graph, axis: int, batch: int = 3) -> None:
     g.output("y", g.pointwise("add", c, g.pointwise("gen_index", c, axis=axis)), "float32")
 
 
-def attention(g: Graph) -> None:
-    """With a causal mask, whose indices engine 2 generates right."""
-    q, v = (g.tensor(name, TensorSpec((2, 4, 64, 32), "float16")) for name in "qv")
-    scores = g.matmul(q, g.tensor("k", TensorSpec((2, 4, 32, 64), "float16", (8192, 2048, 1, 32))))
-    rows, columns = (g.pointwise("gen_index", scores, axis=axis) for axis in (2, 3))
-    scores = g.pointwise("binary_select", scores, g.number(-1e9), g.pointwise("cmp_ge", rows, columns))
+def attention(g: Graph, heads: int = 4, queries: int = 64, keys: int = 64, size: int = 32) -> None:
+    """With a causal mask of several queries, whose indices engine 2 generates right."""
+    of_k, rows = (2, heads, keys, size), heads * keys * size
+    q, v = (g.tensor(name, TensorSpec(s, "float16")) for name, s in (("q", (*of_k[:2], queries, size)), ("v", of_k)))
+    k = g.tensor("k", TensorSpec((2, heads, size, keys), "float16", (rows, keys * size, 1, size)))
+    scores = g.matmul(q, k)
+    if queries > 1:
+        row, column = (g.pointwise("gen_index", scores, axis=axis) for axis in (2, 3))
+        scores = g.pointwise("binary_select", scores, g.number(-1e9), g.pointwise("cmp_ge", row, column))
     most = g.reduction("max", scores, (3,))
     e = g.pointwise("exp", g.pointwise("sub", scores, most))
     total = g.reduction("add", e, (3,))
@@ -135,18 +138,36 @@ def attention(g: Graph) -> None:
     g.output("o", g.matmul(g.pointwise("div", e, total, dtype="float16"), v), "float16")
 
 
-def attention_gradient(g: Graph, has_bias: bool = False, is_selected: bool = False) -> None:
-    heads, turned = (2, 4, 128, 32), {"shape": (2, 4, 128, 128), "strides": (65536, 16384, 1, 128)}
-    q, k, o, do = (g.tensor(name, TensorSpec(heads, "float16")) for name in ("q", "k", "o", "do"))
-    columns: dict[str, Any] = {"shape": (2, 4, 32, 128), "strides": (16384, 4096, 1, 32)}
-    kt, vt = g.add("reshape", x=k, **columns)["y"], g.tensor("vt", TensorSpec(dtype="float16", **columns))
+def summed_axis(g: Graph, shape: tuple[int, int], axis: int) -> None:
+    rows, columns = shape
+    x = g.tensor("x", TensorSpec((rows, columns, 1, 1), "float32", (columns, 1, columns, columns)))
+    g.output("y", g.reduction("add", x, (axis,)))
+
+
+def attention_gradient(
+    g: Graph,
+    has_bias: bool = False,
+    is_selected: bool = False,
+    is_causal: bool = True,
+    size: int = 32,
+    value_size: int = 32,
+) -> None:
+    turned = {"shape": (2, 4, 128, 128), "strides": (65536, 16384, 1, 128)}
+    columns: dict[int, dict[str, Any]] = {
+        n: {"shape": (2, 4, n, 128), "strides": (512 * n, 128 * n, 1, n)} for n in (size, value_size)
+    }
+    q, k = (g.tensor(name, TensorSpec((2, 4, 128, size), "float16")) for name in ("q", "k"))
+    o, do = (g.tensor(name, TensorSpec((2, 4, 128, value_size), "float16")) for name in ("o", "do"))
+    kt = g.add("reshape", x=k, **columns[size])["y"]
+    vt = g.tensor("vt", TensorSpec(dtype="float16", **columns[value_size]))
     one, scale = g.number(1.0), g.number(0.125)
     sums = g.pointwise("mul", g.reduction("add", g.pointwise("mul", do, o), (3,)), one)
     s = g.pointwise("mul", g.matmul(q, kt), scale)
     if has_bias:
         s = g.pointwise("add", s, g.tensor("bias", TensorSpec((2, 4, 128, 128), "float16")))
-    rows, columns = (g.pointwise("gen_index", s, axis=axis) for axis in (2, 3))
-    s = g.pointwise("binary_select", s, g.number(-math.inf), g.pointwise("cmp_ge", rows, columns))
+    if is_causal:
+        row, column = (g.pointwise("gen_index", s, axis=axis) for axis in (2, 3))
+        s = g.pointwise("binary_select", s, g.number(-math.inf), g.pointwise("cmp_ge", row, column))
     differences = g.pointwise("sub", s, g.tensor("statistics", TensorSpec((2, 4, 128, 1), "float32")))
     if is_selected:
         lowest = g.number(-(2.0**100))
@@ -240,6 +261,10 @@ WRONG: dict[str, list[Make]] = {
     "graph-index-rows": [partial(indexed, axis=axis) for axis in (0, 1)],
     "graph-index-columns": [partial(indexed, axis=2), partial(channels, has_index=True)],
     "attention-gradient": [partial(attention_gradient, is_selected=True)],
+    "attention-head-sizes": [
+        partial(attention_gradient, is_causal=is_causal, size=size, value_size=value_size)
+        for is_causal, size, value_size in ((False, 160, 96), (False, 192, 128), (False, 136, 72), (True, 144, 128))
+    ],
     "graph-float8-number": [partial(eighths, by_value=True), partial(eighths, by_value=False, dtype="float16")],
     "graph-int8-rows": [
         partial(converted, columns=n, is_relu=is_relu) for n in (7, 15, 31) for is_relu in (False, True)
@@ -266,6 +291,10 @@ RIGHT: dict[str, list[Make]] = {
     "graph-index-rows": [partial(indexed, axis=2), *(partial(indexed, axis=axis, batch=1) for axis in (0, 1))],
     "graph-index-columns": [partial(channels, has_index=False), _plain_product, attention],
     "attention-gradient": [attention_gradient, partial(attention_gradient, has_bias=True)],
+    "attention-head-sizes": [
+        partial(attention_gradient, is_causal=False, size=size, value_size=value_size)
+        for size, value_size in ((128, 96), (160, 136), (200, 128), (192, 64), (96, 160))
+    ],
     "graph-float8-number": [partial(eighths, by_value=False)],
     "graph-int8-rows": [partial(converted, columns=16), partial(converted, columns=31, dtype="float16")],
     "graph-block-scales": [partial(scaled_blocks, scale="float8_e8m0fnu", size=32)],

@@ -10,13 +10,18 @@ from cudnnpy._planning.chooser import Chooser, distinct
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem, is_strict
+from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.tuning.ranking import model as ranking
+from cudnnpy.tuning.ranking.attention_order import attention_order
 from cudnnpy.tuning.ranking.convolution_features import features, kind_number
 
 
 def ranked_candidates(problem: Problem, options: PlanningOptions, target: Target) -> Iterable[Candidate]:
     """Return the candidates of the ranking model by their predicted times, or without a model the heuristics' proposals."""
-    if isinstance(problem, ConvolutionProblem) and (model := ranking.model_for(target)) is not None:
+    model = ranking.model_for(target)
+    if isinstance(problem, GraphProblem) and model is not None:
+        return attention_order(problem, target)
+    if isinstance(problem, ConvolutionProblem) and model is not None:
         strict = is_strict(problem, options)
         known = features(problem, strict)
         if known is not None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from issue_graphs import RIGHT, WRONG, Make, random_arrays
+from issue_graphs import RIGHT, WRONG, Make, attention, attention_gradient, random_arrays
 from planning import Planner
 from sample_graphs import GRAPHS, as_graph
 from stored import fault
@@ -208,6 +209,13 @@ SIDES: dict[str, tuple[int, tuple[str, ...], list[Asked], list[Asked]]] = {
     "graph-index-rows": of_graphs("graph-index-rows", 7, COMPILED),
     "graph-index-columns": of_graphs("graph-index-columns", 2),
     "attention-gradient": of_graphs("attention-gradient", 7),
+    "attention-head-sizes": of_graphs("attention-head-sizes", 6),
+    "attention-one-query": (
+        1,
+        ("stream_k",),
+        [of_graph(partial(attention, queries=1, keys=keys)) for keys in (600, 64)],
+        [of_graph(attention), of_graph(attention_gradient)],
+    ),
     "graph-float8-number": of_graphs("graph-float8-number", 0),
     "graph-int8-rows": of_graphs("graph-int8-rows", 7, COMPILED),
     "graph-block-scales": of_graphs("graph-block-scales", 7),
