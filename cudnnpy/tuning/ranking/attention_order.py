@@ -27,13 +27,12 @@ def attention_order(problem: GraphProblem, target: Target) -> Iterable[Candidate
     if faster is None:
         return found
 
-    def place(candidate: Candidate) -> tuple[bool, list[int]]:
+    def place(candidate: Candidate) -> tuple[bool, bool, list[int]]:
         engine = candidate.engine
         if engine is None or engine.index != faster:
-            return True, []
-        return False, [
-            value for _, value in dict(engine.knobs or ()).items()
-        ]  # the smallest tile has the least numbers
+            return True, False, []
+        knobs = list(dict(engine.knobs or ()).values())  # the smallest tile has the least numbers
+        return False, engine.accumulation, knobs
 
     return sorted(found, key=place)
 

@@ -383,9 +383,8 @@ def test_the_lengths_of_one_query_are_written_as_a_bias(
     ("options", "more"),
     [
         ({}, {"keys": 512}),
-        ({}, {"q": (2, 4, 2, 64)}),
-        ({}, {"q": (2, 3, 1, 64)}),
-        ({}, {"q": (2, 4, 1, 72), "k": (2, 1, 1024, 72), "v": (2, 1, 1024, 72)}),
+        ({}, {"q": (2, 4, 129, 64)}),
+        ({"prefer": "no_workspace"}, {"q": (2, 4, 2, 64)}),
         ({}, {"lengths_q": (2,)}),
         ({}, {"bias": (1, 1, 1, 1024)}),
         ({"causal": True}, {}),
@@ -399,6 +398,46 @@ def test_other_lengths_are_a_mask(stand_in: StandInDevice, options: dict[str, An
     untyped.Attention(**options).forward(**given_)
     (launch,) = stand_in.launches
     assert given_["lengths_kv"].pointer in launch.addresses.values()
+
+
+FEW: dict[str, Any] = {"q": (2, 4, 3, 16), "k": (2, 2, 1024, 16), "v": (2, 2, 1024, 16)}
+
+
+def test_few_queries_of_a_long_cache_are_heads(stand_in: StandInDevice) -> None:
+    """In the same memory; lengths are written as a bias."""
+    given_ = arrays_of(FEW)
+    out, statistics = untyped.Attention().forward(**given_, statistics=True)
+    assert (out.shape, statistics.shape) == ((2, 4, 3, 16), (2, 4, 3, 1))
+    stand_in.check([*given_.values(), out, statistics], stand_in.stream, stand_in.launches)
+    untyped.Attention().forward(**given_, bias=Array(1, 1, 1, 1024, dtype=H))
+    untyped.Attention().forward(**one_query(q=(2, 4, 3, 64)))
+    untyped.Attention().plan("forward", *(TensorSpec(FEW[name], H) for name in "qkv"), device=0)
+    assert [len(problem.operands) for problem in stand_in.planned_graphs] == [5, 6, 4, 6, 5]
+    for problem in (*stand_in.planned_graphs[:2], stand_in.planned_graphs[4]):
+        of_q, *_ = problem.specs
+        assert (of_q.shape, of_q.strides) == ((2, 12, 1, 16), (192, 16, 16, 1))
+    assert len(stand_in.launches) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "more", "copies"),
+    [
+        ({"causal": True}, {}, 0),
+        ({"window": (4, 4)}, {}, 0),
+        ({}, {"q": (2, 4, 129, 16)}, 0),
+        ({}, {"k": (2, 2, 512, 16), "v": (2, 2, 512, 16)}, 0),
+        ({}, {"bias": (1, 4, 1, 1024)}, 0),
+        ({}, {"bias": (1, 1, 3, 1024)}, 0),
+        ({"layout": "BSHD"}, {"q": (2, 3, 4, 16), "k": (2, 1024, 2, 16), "v": (2, 1024, 2, 16)}, 2),
+        ({"layout": "BSHD", "prefer": "no_workspace"}, {"q": (2, 3, 4, 16), "k": (2, 1024, 2, 16), "v": (2, 1024, 2, 16)}, 0),
+    ],
+)  # fmt: skip
+def test_other_queries_are_rows_and_those_in_another_order_are_copied(
+    stand_in: StandInDevice, options: dict[str, Any], more: dict[str, Any], copies: int
+) -> None:
+    untyped.Attention(**options).forward(**arrays_of({**FEW, **more}))
+    assert stand_in.planned_graphs[0].specs[0].shape[1] == (12 if copies else 4)
+    assert [launch.name for launch in stand_in.launches].count("cudnnTransformTensor") == copies
 
 
 @pytest.mark.parametrize("more", [{}, {"lengths_kv": (2,)}, {"lengths_q": (2,), "lengths_kv": (2,)}])
