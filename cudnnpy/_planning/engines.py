@@ -25,10 +25,13 @@ from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle
 
 T = TypeVar("T")
-_KNOBS_OF_NOTES = tuple(
-    int(knob) for knob in (raw.CUDNN_KNOB_TYPE_USE_TEX, raw.CUDNN_KNOB_TYPE_STREAM_K, raw.CUDNN_KNOB_TYPE_KERNEL_CFG)
-)
-_STREAM_K_KERNEL = 35  # of releases whose attention has no knob STREAM_K, such as 9.19
+# The properties that knobs select: reading through textures, and the division of a sum among processors. Attention of releases
+# without the knob STREAM_K, such as 9.19, has a kernel for it.
+_SELECTED = {
+    (int(raw.CUDNN_KNOB_TYPE_USE_TEX), 1): "texture",
+    (int(raw.CUDNN_KNOB_TYPE_STREAM_K), 1): "stream_k",
+    (int(raw.CUDNN_KNOB_TYPE_KERNEL_CFG), 35): "stream_k",
+}
 _MORE_KNOBS = 16  # for which room is made at a time; engines have 10 at most
 
 
@@ -97,13 +100,9 @@ class EngineConfiguration:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The properties that known issues depend on: the notes, and those that the knobs select.
-
-        "texture" is reading through textures, and "stream_k" the division of a sum among processors.
-        """
-        texture, stream_k, kernel = map(dict(self.knobs or ()).get, _KNOBS_OF_NOTES)
-        selected = {"texture": texture, "stream_k": stream_k or kernel == _STREAM_K_KERNEL}
-        return (*self.numerical_notes, *self.behavior_notes, *(name for name, has in selected.items() if has))
+        """The properties that known issues depend on: the notes, and those that the knobs select."""
+        selected = (_SELECTED[knob] for knob in self.knobs or () if knob in _SELECTED)
+        return (*self.numerical_notes, *self.behavior_notes, *selected)
 
     def finalize(self) -> Descriptor:
         """Return the execution plan. Raises StatusError if cuDNN does not support this configuration."""

@@ -206,9 +206,14 @@ def attends_one_query(graph: OperationGraph) -> bool:
 
 
 def has_gradient_of_wide_heads(graph: OperationGraph) -> bool:
-    """the gradient of attention with a head size of 136 to 192, and of v of 72 to 128"""
+    """the gradient of attention with a head size of 136 to 192, and of v of 72 to 128, but for a causal mask with as many keys \
+as queries or more"""
     sizes = attention_sizes(graph)
-    return sizes is not None and sizes.is_gradient and 128 < sizes.head_size <= 192 and 64 < sizes.value_size <= 128
+    if sizes is None or not sizes.is_gradient or not (128 < sizes.head_size <= 192 and 64 < sizes.value_size <= 128):
+        return False
+    axis = {tensors["y"]: one.option("axis") for one, tensors in modes(graph, "gen_index")}
+    compared = [(axis.get(tensors["x"]), axis.get(tensors["b"])) for _, tensors in modes(graph, "cmp_ge")]
+    return (2, 3) not in compared or sizes.keys < sizes.queries
 
 
 #: The properties, whose docstrings are the column "when" of docs/known-issues.md, by their names, which known_issues.json has

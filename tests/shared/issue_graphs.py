@@ -262,8 +262,8 @@ WRONG: dict[str, list[Make]] = {
     "graph-index-columns": [partial(indexed, axis=2), partial(channels, has_index=True)],
     "attention-gradient": [partial(attention_gradient, is_selected=True)],
     "attention-head-sizes": [
-        partial(attention_gradient, is_causal=is_causal, size=size, value_size=value_size)
-        for is_causal, size, value_size in ((False, 160, 96), (False, 192, 128), (False, 136, 72), (True, 144, 128))
+        partial(attention_gradient, is_causal=False, size=size, value_size=value_size)
+        for size, value_size in ((160, 96), (192, 128), (136, 72))
     ],
     "graph-float8-number": [partial(eighths, by_value=True), partial(eighths, by_value=False, dtype="float16")],
     "graph-int8-rows": [
@@ -294,7 +294,8 @@ RIGHT: dict[str, list[Make]] = {
     "attention-head-sizes": [
         partial(attention_gradient, is_causal=False, size=size, value_size=value_size)
         for size, value_size in ((128, 96), (160, 136), (200, 128), (192, 64), (96, 160))
-    ],
+    ]
+    + [partial(attention_gradient, size=192, value_size=128)],
     "graph-float8-number": [partial(eighths, by_value=False)],
     "graph-int8-rows": [partial(converted, columns=16), partial(converted, columns=31, dtype="float16")],
     "graph-block-scales": [partial(scaled_blocks, scale="float8_e8m0fnu", size=32)],
