@@ -206,8 +206,8 @@ def attends_one_query(graph: OperationGraph) -> bool:
 
 
 def has_gradient_of_wide_heads(graph: OperationGraph) -> bool:
-    """the gradient of attention with a head size of 136 to 192, and of v of 72 to 128, but for a causal mask with as many keys \
-as queries or more"""
+    """the gradient of attention with a head size of 136 to 192, and of v of 72 to 128, but for a causal mask with as many \
+keys as queries or more"""
     sizes = attention_sizes(graph)
     if sizes is None or not sizes.is_gradient or not (128 < sizes.head_size <= 192 and 64 < sizes.value_size <= 128):
         return False
