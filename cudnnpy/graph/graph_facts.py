@@ -183,13 +183,16 @@ class AttentionSizes(NamedTuple):
 
 
 def attention_sizes(graph: OperationGraph) -> AttentionSizes | None:
-    """Return the sizes of attention whose products are operations; None for another graph."""
+    """Return the sizes of attention whose products are operations, with a softmax between; None for another graph."""
     products, specs = [tensors for _, tensors in of_kind(graph, "matmul")], graph.specs
     maker = {uid: one for one in graph.operations for _, uid in one.results}
+    differences = [one for one, _ in modes(graph, "sub")]
     before = next((maker.get(tensors["x"]) for _, tensors in modes(graph, "exp")), None)
-    while before is not None and before.kind in ("pointwise", "reduction"):
+    is_softmax = False
+    while before is not None and before.kind == "pointwise":
+        is_softmax = is_softmax or before in differences
         before = maker.get(before.tensors["x"])
-    if before is None or before.kind != "matmul" or len(products) not in (2, PRODUCTS_OF_GRADIENT):
+    if not is_softmax or before is None or before.kind != "matmul" or len(products) not in (2, PRODUCTS_OF_GRADIENT):
         return None
     scores = before.tensors
     (*rows, queries, size), keys = specs[scores["a"]].shape, specs[scores["b"]].shape[-1]

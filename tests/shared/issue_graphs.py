@@ -264,7 +264,8 @@ WRONG: dict[str, list[Make]] = {
     "attention-head-sizes": [
         partial(attention_gradient, is_causal=False, size=size, value_size=value_size)
         for size, value_size in ((160, 96), (192, 128), (136, 72))
-    ],
+    ]
+    + [partial(attention_gradient, is_causal=False, is_selected=True, size=144, value_size=128)],
     "graph-float8-number": [partial(eighths, by_value=True), partial(eighths, by_value=False, dtype="float16")],
     "graph-int8-rows": [
         partial(converted, columns=n, is_relu=is_relu) for n in (7, 15, 31) for is_relu in (False, True)
