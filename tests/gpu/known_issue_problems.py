@@ -285,8 +285,8 @@ TRIALS: dict[str, list[Trial]] = {
         for shape, axis in (((65536, 64), 0), ((4096, 4096), 1), ((1024, 1024), 0))
     ],
     "attention-one-query": [
-        Repeated(partial(attention, heads=594, queries=1, keys=keys, size=size))
-        for keys, size in ((600, 128), (2304, 128), (600, 256))
+        Repeated(partial(attention, heads=198, kv_heads=1, queries=1, keys=keys, size=size))
+        for keys, size in ((600, 256), (2304, 256), (600, 128))
     ],
     "forward-not-proposed": [
         Convolved("forward", (2, 16, 9, 8), (16, 16, 4, 1), "float16", last=last, options=options)

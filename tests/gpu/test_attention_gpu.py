@@ -123,7 +123,10 @@ def check(problem: Drawn, **options: Any) -> None:
 
 
 def may_lack_engines(problem: Drawn) -> bool:
-    """Return whether the masks of the gradients depend on so many lengths and rows that there may be no engine."""
+    """Return whether there may be no engine for the gradients: of masks by many lengths and rows, or of some head sizes."""
+    size, value_size = (problem.arrays[name].shape[-1] for name in "qv")
+    if 128 < size <= 192 and 64 < value_size <= 128:
+        return True
     lengths = sum(name in problem.arrays for name in ("lengths_q", "lengths_kv"))
     is_left = problem.options.get("window", (None,))[0] is not None
     too_many = lengths + is_left + (queries_of(problem) > 1) > 2 if lengths else False

@@ -42,7 +42,7 @@ def drawn(seed: int, dtype: str = "", sizes: tuple[int, ...] = (1, 2, 5, 16, 19,
     numbers = NUMBERS[dtype or str(choose(["float16", "bfloat16"]))]
     batch, kv_heads, shared = (int(number) for number in random.integers(1, 4, 3))
     heads, queries, keys = kv_heads * shared, int(choose(sizes)), int(choose(sizes))
-    size, value_size = (8 * int(number) for number in random.integers(1, 6, 2))
+    size, value_size = (8 * int(number) for number in random.integers(1, choose([6, 6, 6, 33]), 2))
     options: dict[str, Any] = {"causal": (False, True, "bottom_right")[random.integers(3)]}
     options["layout"] = str(choose(["BHSD", "BSHD"]))
     if random.random() < 0.4:

@@ -122,11 +122,12 @@ def indexed(g: Graph, axis: int, batch: int = 3) -> None:
     g.output("y", g.pointwise("add", c, g.pointwise("gen_index", c, axis=axis)), "float32")
 
 
-def attention(g: Graph, heads: int = 4, queries: int = 64, keys: int = 64, size: int = 32) -> None:
+def attention(g: Graph, heads: int = 4, kv_heads: int = 4, queries: int = 64, keys: int = 64, size: int = 32) -> None:
     """With a causal mask of several queries, whose indices engine 2 generates right."""
-    of_k, rows = (2, heads, keys, size), heads * keys * size
-    q, v = (g.tensor(name, TensorSpec(s, "float16")) for name, s in (("q", (*of_k[:2], queries, size)), ("v", of_k)))
-    k = g.tensor("k", TensorSpec((2, heads, size, keys), "float16", (rows, keys * size, 1, size)))
+    rows, head = kv_heads * keys * size, keys * size
+    q = g.tensor("q", TensorSpec((2, heads, queries, size), "float16"))
+    k = g.tensor("k", TensorSpec((2, kv_heads, size, keys), "float16", (rows, head, 1, size)))
+    v = g.tensor("v", TensorSpec((2, kv_heads, keys, size), "float16"))
     scores = g.matmul(q, k)
     if queries > 1:
         row, column = (g.pointwise("gen_index", scores, axis=axis) for axis in (2, 3))

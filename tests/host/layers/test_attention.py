@@ -144,7 +144,9 @@ def test_results_of_empty_sequences_in_pages_are_filled_but_for_one_query(querie
     (one,) = parts(asked.graph)
     assert sorted(value for _, value in one.filled) == values
     assert {uid for uid, _ in one.filled} <= set(one.graph.outputs)
-    (dense,) = parts(graph_of(Attention(), "forward", drawn(0).without_dout()).problem().graph)  # type: ignore[attr-defined]
+    other = drawn(0)
+    asked = graph_of(Attention(**other.options), "forward", other.without_dout()).problem()
+    (dense,) = parts(asked.graph)
     assert not dense.filled
 
 
