@@ -30,8 +30,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args
 
 from cudnnpy import raw
@@ -606,7 +607,7 @@ class Attention(PreferenceOptions, ArrayOperation):
                 )
         in_graph = _on(operands, wanted)
         if operation == "forward" and "lengths_kv" not in specs:
-            sizes, in_graph = self._of_one_query(sizes, in_graph)
+            sizes, _, in_graph = self._of_one_query(sizes, operands, wanted, permits=lambda copies: not copies)
         graph = _Composition(self, sizes, in_graph).graph
         if isinstance(device, OtherGpu):
             return graph, device
@@ -631,11 +632,10 @@ class Attention(PreferenceOptions, ArrayOperation):
         wanted, composed, written = _for_engines(operands), self, {}
         in_graph = _on(operands, wanted)
         if operation == "forward":
-            for_heads = self._in_order_of_heads(call, sizes, operands, wanted)
-            of_one = self._of_one_query(sizes, _on(operands, for_heads))
-            written = self._bias_of_lengths(call, *of_one)
+            of_one, packed, heads = self._of_one_query(sizes, operands, wanted, partial(self._permits, call))
+            written = self._bias_of_lengths(call, of_one, heads)
             if written or "lengths_kv" not in call.specs:
-                wanted, (sizes, in_graph) = for_heads, of_one
+                sizes, wanted, in_graph = of_one, packed, heads
         used: dict[Operand, int | ScratchBuffer] = {one: at for at, one in enumerate(in_graph)}
         if operation == "forward" and not has_last:
             made = Operand("statistics", self._new("statistics", sizes.shapes["statistics"], {}), True)
@@ -664,36 +664,29 @@ class Attention(PreferenceOptions, ArrayOperation):
         is_equal = "lengths_q" not in shapes and shapes.get("bias", (0, 1, 1))[1:3] == (1, 1)
         return is_few and sizes.keys > LONG_KEYS and is_equal and not has_other_mask
 
-    def _in_order_of_heads(
-        self, call: Call, sizes: Sizes, operands: Sequence[Operand], wanted: list[TensorSpec]
-    ) -> list[TensorSpec]:
-        """Return the tensors of forward; packed q and out where few queries can only so be heads, and copies are permitted."""
-        if not self._has_few_queries(sizes, operands):
-            return wanted
-        ordered = [
-            spec._replace(strides=packed_strides(spec.shape))
-            if one.name in ("q", "out") and not _are_heads(spec)
-            else spec
-            for one, spec in zip(operands, wanted, strict=True)
-        ]
-        size = sum(byte_extent(new) for new, old in zip(ordered, wanted, strict=True) if new != old)
-        return ordered if self._permits(call, size) else wanted
-
-    def _of_one_query(self, sizes: Sizes, operands: list[Operand]) -> tuple[Sizes, list[Operand]]:
+    def _of_one_query(
+        self, sizes: Sizes, operands: Sequence[Operand], wanted: list[TensorSpec], permits: Callable[[int], bool]
+    ) -> tuple[Sizes, list[TensorSpec], list[Operand]]:
         """Return forward of few queries as that of one query of more heads, which share heads of k in the same order.
 
-        The memory is the same. Any other problem is returned as it is.
+        With the sizes, the tensors that engines take and the operands of the graph, in the same memory. q and out are packed if
+        their queries can only so be heads, and copies of that size are permitted. Any other problem is returned as it is.
         """
-        rows = {operand.name: operand.spec for operand in operands if operand.name in ("q", "out", "statistics")}
-        if not (self._has_few_queries(sizes, operands) and all(map(_are_heads, rows.values()))):
-            return sizes, operands
+        rows = [one.name in ("q", "out", "statistics") for one in operands]
+        packed = [
+            spec._replace(strides=packed_strides(spec.shape)) if is_of_rows and not _are_heads(spec) else spec
+            for is_of_rows, spec in zip(rows, wanted, strict=True)
+        ]
+        copies = sum(byte_extent(new) for new, old in zip(packed, wanted, strict=True) if new != old)
+        if not (self._has_few_queries(sizes, operands) and permits(copies)):
+            return sizes, wanted, _on(operands, wanted)
 
         def merged(spec: TensorSpec) -> TensorSpec:
             (b, h, s, d), (batch, _, row, column) = spec.shape, strides_of(spec)
             return spec._replace(shape=(b, h * s, 1, d), strides=(batch, row, row, column))
 
-        specs = [merged(spec) if name in rows else spec for name, spec, *_ in operands]
-        return sizes._replace(heads=sizes.heads * sizes.queries, queries=1), _on(operands, specs)
+        specs = [merged(spec) if is_of_rows else spec for is_of_rows, spec in zip(rows, packed, strict=True)]
+        return sizes._replace(heads=sizes.heads * sizes.queries, queries=1), packed, _on(operands, specs)
 
     def _permits(self, call: Call, size: int) -> bool:
         """Return whether the preference and the memory of the GPU permit scratch memory of a size."""
@@ -907,8 +900,7 @@ def _in_rows_of_16_bytes(spec: TensorSpec) -> TensorSpec:
 
 def _are_heads(spec: TensorSpec) -> bool:
     """Return whether the queries of all heads have equal distances, so that each may be a head."""
-    _, head, query, _ = strides_of(spec)
-    return spec.shape[1] == 1 or head == spec.shape[2] * query
+    return len(spec.shape) != 4 or spec.shape[1] == 1 or strides_of(spec)[1] == spec.shape[2] * strides_of(spec)[2]
 
 
 def _clearing(operands: Sequence[Operand]) -> list[Step]:
