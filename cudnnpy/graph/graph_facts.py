@@ -187,9 +187,9 @@ def attention_sizes(graph: OperationGraph) -> AttentionSizes | None:
     products, specs = [tensors for _, tensors in of_kind(graph, "matmul")], graph.specs
     maker = {uid: one for one in graph.operations for _, uid in one.results}
     differences = [one for one, _ in modes(graph, "sub")]
-    before = next((maker.get(tensors["x"]) for _, tensors in modes(graph, "exp")), None)
-    is_softmax = False
-    while before is not None and before.kind == "pointwise":
+    powers = [tensors["x"] for _, tensors in (*of_kind(graph, "softmax"), *modes(graph, "exp"))]
+    before, is_softmax = maker.get(powers[0]) if powers else None, bool(of_kind(graph, "softmax"))
+    while before is not None and before.kind in ("pointwise", "diagonal_band_mask"):
         is_softmax = is_softmax or before in differences
         before = maker.get(before.tensors["x"])
     if not is_softmax or before is None or before.kind != "matmul" or len(products) not in (2, PRODUCTS_OF_GRADIENT):
@@ -204,8 +204,9 @@ def attention_sizes(graph: OperationGraph) -> AttentionSizes | None:
 
 def attends_one_query(graph: OperationGraph) -> bool:
     """attention of one query"""
-    sizes = attention_sizes(graph)
-    return sizes is not None and sizes.queries == 1 and not sizes.is_gradient
+    sizes, nodes = attention_sizes(graph), of_kind(graph, "sdpa_fwd")
+    is_one = sizes is not None and sizes.queries == 1 and not sizes.is_gradient
+    return is_one or any(graph.specs[tensors["q"]].shape[2] == 1 for _, tensors in nodes)
 
 
 def has_gradient_of_wide_heads(graph: OperationGraph) -> bool:

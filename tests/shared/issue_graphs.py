@@ -139,6 +139,20 @@ def attention(g: Graph, heads: int = 4, kv_heads: int = 4, queries: int = 64, ke
     g.output("o", g.matmul(g.pointwise("div", e, total, dtype="float16"), v), "float16")
 
 
+def attention_nodes(g: Graph, queries: int = 1, is_whole: bool = False) -> None:
+    """With a node for the softmax, and for the mask of several queries, or as one node."""
+    q = g.tensor("q", TensorSpec((2, 4, queries, 32), "float16"))
+    k, v = (g.tensor(name, TensorSpec((2, 4, 600, 32), "float16")) for name in "kv")
+    if is_whole:
+        g.output("o", g.add("sdpa_fwd", q=q, k=k, v=v, scale=0.125)["o"])
+        return
+    turned = g.add("reshape", x=k, shape=(2, 4, 32, 600), strides=(4 * 19200, 19200, 1, 32))["y"]
+    scores = g.pointwise("mul", g.matmul(q, turned), g.number(0.125))
+    if queries > 1:
+        scores = g.add("diagonal_band_mask", x=scores, b=-np.inf)["y"]
+    g.output("o", g.matmul(g.add("softmax", x=scores, dtype="float16")["y"], v), "float16")
+
+
 def summed_axis(g: Graph, shape: tuple[int, int], axis: int) -> None:
     rows, columns = shape
     x = g.tensor("x", TensorSpec((rows, columns, 1, 1), "float32", (columns, 1, columns, columns)))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from issue_graphs import RIGHT, WRONG, Make, attention, attention_gradient, random_arrays
+from issue_graphs import RIGHT, WRONG, Make, attention, attention_gradient, attention_nodes, random_arrays
 from planning import Planner
 from sample_graphs import GRAPHS, as_graph
 from stored import fault
@@ -213,8 +213,14 @@ SIDES: dict[str, tuple[int, tuple[str, ...], list[Asked], list[Asked]]] = {
     "attention-one-query": (
         1,
         ("stream_k",),
-        [of_graph(partial(attention, queries=1, keys=keys)) for keys in (600, 64)],
-        [of_graph(attention), of_graph(attention_gradient)],
+        [
+            *(of_graph(partial(attention, queries=1, keys=keys)) for keys in (600, 64)),
+            *(of_graph(partial(attention_nodes, is_whole=is_whole)) for is_whole in (False, True)),
+        ],
+        [
+            *map(of_graph, (attention, attention_gradient)),
+            *(of_graph(partial(attention_nodes, queries=2, is_whole=is_whole)) for is_whole in (False, True)),
+        ],
     ),
     "graph-float8-number": of_graphs("graph-float8-number", 0),
     "graph-int8-rows": of_graphs("graph-int8-rows", 7, COMPILED),
