@@ -667,19 +667,21 @@ class Attention(PreferenceOptions, ArrayOperation):
     def _of_one_query(
         self, sizes: Sizes, operands: Sequence[Operand], wanted: list[TensorSpec], permits: Callable[[int], bool]
     ) -> tuple[Sizes, list[TensorSpec], list[Operand]]:
-        """Return forward of few queries as that of one query of more heads, which share heads of k in the same order.
+        """Return few queries of forward as one query of more heads, which share heads of k in the same order.
 
-        With the sizes, the tensors that engines take and the operands of the graph, in the same memory. q and out are packed if
-        their queries can only so be heads, and copies of that size are permitted. Any other problem is returned as it is.
+        The results are the sizes, the tensors that engines take and the operands of the graph, in the same memory. q and out
+        are packed if their queries can only so be heads, and copies of that size are permitted. Other problems stay.
         """
+        unchanged = sizes, wanted, _on(operands, wanted)
+        if not self._has_few_queries(sizes, operands):
+            return unchanged
         rows = [one.name in ("q", "out", "statistics") for one in operands]
         packed = [
             spec._replace(strides=packed_strides(spec.shape)) if is_of_rows and not _are_heads(spec) else spec
             for is_of_rows, spec in zip(rows, wanted, strict=True)
         ]
-        copies = sum(byte_extent(new) for new, old in zip(packed, wanted, strict=True) if new != old)
-        if not (self._has_few_queries(sizes, operands) and permits(copies)):
-            return sizes, wanted, _on(operands, wanted)
+        if not permits(sum(byte_extent(new) for new, old in zip(packed, wanted, strict=True) if new != old)):
+            return unchanged
 
         def merged(spec: TensorSpec) -> TensorSpec:
             (b, h, s, d), (batch, _, row, column) = spec.shape, strides_of(spec)
@@ -900,7 +902,8 @@ def _in_rows_of_16_bytes(spec: TensorSpec) -> TensorSpec:
 
 def _are_heads(spec: TensorSpec) -> bool:
     """Return whether the queries of all heads have equal distances, so that each may be a head."""
-    return len(spec.shape) != 4 or spec.shape[1] == 1 or strides_of(spec)[1] == spec.shape[2] * strides_of(spec)[2]
+    _, head, query, _ = strides_of(spec)
+    return spec.shape[1] == 1 or head == spec.shape[2] * query
 
 
 def _clearing(operands: Sequence[Operand]) -> list[Step]:

@@ -197,7 +197,7 @@ def attention_sizes(graph: OperationGraph) -> AttentionSizes | None:
     scores = before.tensors
     (*rows, queries, size), keys = specs[scores["a"]].shape, specs[scores["b"]].shape[-1]
     others = [one for one in products if one != scores]
-    if is_gradient := len(others) > 1:  # the gradient of the weights is a product of the result's and v
+    if is_gradient := len(others) > 1:  # dout @ transpose(v) is the one with no result as its first factor
         others = [{"b": one["a"]} for one in others if one["a"] not in maker]
     return AttentionSizes(prod(rows), queries, keys, size, specs[others[0]["b"]].shape[-1], is_gradient)
 

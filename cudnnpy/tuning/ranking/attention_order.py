@@ -22,7 +22,7 @@ MANY_KEYS = 512  # with more, and without a mask in memory, both tiles of wide h
 
 
 def attention_order(problem: GraphProblem, target: Target) -> Iterable[Candidate]:
-    """Return the proposals of the heuristics; those of an engine that is known to be faster come first, by their tiles."""
+    """Return the proposals of the heuristics. An engine that is known to be faster comes first, with its smallest tile."""
     faster, found = faster_engine(problem.graph), problem.proposed_candidates(target)
     if faster is None:
         return found

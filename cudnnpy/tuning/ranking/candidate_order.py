@@ -10,6 +10,7 @@ from cudnnpy._planning.chooser import Chooser, distinct
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem, is_strict
+from cudnnpy.graph.graph_facts import attention_sizes
 from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.tuning.ranking import model as ranking
 from cudnnpy.tuning.ranking.attention_order import attention_order
@@ -17,11 +18,13 @@ from cudnnpy.tuning.ranking.convolution_features import features, kind_number
 
 
 def ranked_candidates(problem: Problem, options: PlanningOptions, target: Target) -> Iterable[Candidate]:
-    """Return the candidates of the ranking model by their predicted times, or without a model the heuristics' proposals."""
-    model = ranking.model_for(target)
-    if isinstance(problem, GraphProblem) and model is not None:
+    """Return the candidates of a convolution by their predicted times, and of attention by its order.
+
+    Without a model for the GPU and release, and for other problems, they are the proposals of the heuristics.
+    """
+    if isinstance(problem, GraphProblem) and attention_sizes(problem.graph) and ranking.model_for(target) is not None:
         return attention_order(problem, target)
-    if isinstance(problem, ConvolutionProblem) and model is not None:
+    if isinstance(problem, ConvolutionProblem) and (model := ranking.model_for(target)) is not None:
         strict = is_strict(problem, options)
         known = features(problem, strict)
         if known is not None:
