@@ -123,7 +123,7 @@ def indexed(g: Graph, axis: int, batch: int = 3) -> None:
 
 
 def attention(g: Graph, heads: int = 4, kv_heads: int = 4, queries: int = 64, keys: int = 64, size: int = 32) -> None:
-    """With a causal mask of several queries, whose indices engine 2 generates right."""
+    """With a causal mask of several queries, whose indices engine 2 generates right. The result of one query adds all values."""
     rows, head = kv_heads * keys * size, keys * size
     q = g.tensor("q", TensorSpec((2, heads, queries, size), "float16"))
     k = g.tensor("k", TensorSpec((2, kv_heads, size, keys), "float16", (rows, head, 1, size)))
@@ -132,6 +132,8 @@ def attention(g: Graph, heads: int = 4, kv_heads: int = 4, queries: int = 64, ke
     if queries > 1:
         row, column = (g.pointwise("gen_index", scores, axis=axis) for axis in (2, 3))
         scores = g.pointwise("binary_select", scores, g.number(-1e9), g.pointwise("cmp_ge", row, column))
+    else:
+        scores = g.pointwise("mul", scores, g.number(2.0**-6))
     most = g.reduction("max", scores, (3,))
     e = g.pointwise("exp", g.pointwise("sub", scores, most))
     total = g.reduction("add", e, (3,))
