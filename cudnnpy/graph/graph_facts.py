@@ -15,6 +15,7 @@ from cudnnpy.graph.operation_graph import Operation, OperationGraph, each_uid
 EIGHTS = ("float8_e4m3fn", "float8_e5m2")
 HALVES = ("float16", "bfloat16")
 VECTOR = 16  # the bytes that engines load at once
+MANY_HEADS = 8  # with the same keys: engines mask more of one query wrong (attention-shared-keys)
 
 
 def facts(graph: OperationGraph) -> frozenset[str]:
@@ -134,12 +135,18 @@ def has_index(graph: OperationGraph) -> bool:
     return len(of_kind(graph, "matmul")) < 2 and any(modes(graph, "gen_index"))
 
 
+def _with_sums(graph: OperationGraph, uids: set[int]) -> set[int]:
+    """Return unique ids, and those of sums and differences with them."""
+    found = set(uids)
+    for one, tensors in modes(graph):
+        if pointwise_name(one.option("mode")) in ("add", "sub") and not found.isdisjoint((tensors["x"], tensors["b"])):
+            found.add(tensors["y"])
+    return found
+
+
 def selects_by_numbers(graph: OperationGraph) -> bool:
     """the gradient of attention with a selection by a comparison of other numbers than indices"""
-    indices = {uid for one, _ in modes(graph, "gen_index") for _, uid in one.results}
-    for one, tensors in (*modes(graph, "add"), *modes(graph, "sub")):
-        if not indices.isdisjoint((tensors["x"], tensors["b"])):
-            indices.update(uid for _, uid in one.results)
+    indices = _with_sums(graph, {tensors["y"] for _, tensors in modes(graph, "gen_index")})
     compared = ({tensors["x"], tensors["b"]} for _, tensors in modes(graph, "cmp_"))
     return len(of_kind(graph, "matmul")) >= PRODUCTS_OF_GRADIENT and any(indices.isdisjoint(pair) for pair in compared)
 
@@ -180,6 +187,7 @@ class AttentionSizes(NamedTuple):
     head_size: int
     value_size: int
     is_gradient: bool
+    sharing: int  #: heads that share a head of k
 
 
 def attention_sizes(graph: OperationGraph) -> AttentionSizes | None:
@@ -199,7 +207,8 @@ def attention_sizes(graph: OperationGraph) -> AttentionSizes | None:
     others = [one for one in products if one != scores]
     if is_gradient := len(others) > 1:  # dout @ transpose(v) is the one with no result as its first factor
         others = [{"b": one["a"]} for one in others if one["a"] not in maker]
-    return AttentionSizes(prod(rows), queries, keys, size, specs[others[0]["b"]].shape[-1], is_gradient)
+    value_size, sharing = specs[others[0]["b"]].shape[-1], rows[-1] // specs[scores["b"]].shape[-3]
+    return AttentionSizes(prod(rows), queries, keys, size, value_size, is_gradient, sharing)
 
 
 def attends_one_query(graph: OperationGraph) -> bool:
@@ -207,6 +216,30 @@ def attends_one_query(graph: OperationGraph) -> bool:
     sizes, nodes = attention_sizes(graph), of_kind(graph, "sdpa_fwd")
     is_one = sizes is not None and sizes.queries == 1 and not sizes.is_gradient
     return is_one or any(graph.specs[tensors["q"]].shape[2] == 1 for _, tensors in nodes)
+
+
+def masks_one_query_of_many_heads(graph: OperationGraph) -> bool:
+    """attention of one query whose keys more than 8 heads share, with pages, or with a comparison of the query's index and \
+lengths, but for keys up to a diagonal"""
+    if not attends_one_query(graph):
+        return False
+    if nodes := of_kind(graph, "sdpa_fwd"):
+        return any(
+            graph.specs[t["q"]].shape[1] > MANY_HEADS * graph.specs[t["k"]].shape[1]
+            and not {"page_table_k", "seq_len_q"}.isdisjoint(t)
+            for _, t in nodes
+        )
+    lengths = _with_sums(graph, {uid for uid in graph.in_memory if graph.specs[uid].dtype == "int32"})
+    indices = _with_sums(graph, {t["y"] for one, t in modes(graph, "gen_index") if one.option("axis") in (2, -2)})
+    compared = (
+        {t["x"], t["b"]}
+        for one, t in modes(graph, "cmp_")
+        if pointwise_name(one.option("mode")) != "cmp_ge"  # of the keys that another mask leaves
+    )
+    is_masked = any(not pair.isdisjoint(indices) and not pair.isdisjoint(lengths) for pair in compared)
+    sizes = attention_sizes(graph)
+    assert sizes is not None
+    return sizes.sharing > MANY_HEADS and (is_masked or bool(of_kind(graph, "paged_cache_load")))
 
 
 def has_gradient_of_wide_heads(graph: OperationGraph) -> bool:
@@ -235,6 +268,7 @@ FACTS: dict[str, Callable[[OperationGraph], bool]] = {
         indexes_rows_of_batches,
         selects_by_numbers,
         attends_one_query,
+        masks_one_query_of_many_heads,
         has_gradient_of_wide_heads,
         scales_float8_otherwise,
         converts_uneven_int8,

@@ -65,17 +65,23 @@ def by_torch(qkv):
     return scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
 
 
+def new_place(device):
+    """Return the place of the next token: the first one."""
+    return torch.zeros(1, dtype=torch.int64, device=device)
+
+
 class PagedCache:
     """The keys and values of all layers in pages, whose order is arbitrary.
 
-    The table, the lengths and the row of the next token serve all layers.
+    The table, the lengths and the row of the next token serve all layers. What differs from token to token is in device memory,
+    so that one CUDA graph serves all tokens.
     """
 
     def __init__(self, batch, longest, device):
         pages = -(-longest // MULTIPLE) * MULTIPLE // PAGE
         table = torch.randperm(batch * pages, device=device).view(batch, pages)
         self.rows = (table[..., None] * PAGE + torch.arange(PAGE, device=device)).flatten(1)  # of keys in the memory
-        self.length, self.lengths = 0, torch.zeros(batch, dtype=torch.int32, device=device)
+        self.place, self.lengths = new_place(device), torch.zeros(batch, dtype=torch.int32, device=device)
         ones = torch.ones_like(self.lengths)  # one query of each sequence; without it a memset would write it
         self.named = {"lengths_q": ones, "lengths_kv": self.lengths, "page_table": table.int().view(batch, 1, pages, 1)}
         shape = (LAYERS, batch * pages * PAGE, 2, HEADS, WIDTH // HEADS)
@@ -83,10 +89,14 @@ class PagedCache:
         in_pages = memory.unflatten(1, (-1, PAGE)).unbind(3)
         self.layers = [functools.partial(self.attend, *one) for one in zip(memory, *in_pages, strict=True)]
 
+    def restart(self):
+        """Forget all tokens."""
+        self.place.zero_()
+        self.lengths.zero_()
+
     def grow(self):
         """Make room for the next token."""
-        self.row = self.rows[:, self.length]
-        self.length += 1
+        self.row = self.rows.index_select(1, self.place).flatten()
         self.lengths += 1
 
     def attend(self, memory, k, v, qkv):
@@ -96,22 +106,27 @@ class PagedCache:
 
 
 class DenseCache:
-    """The keys and values of all layers, for PyTorch."""
+    """The keys and values of all layers, for PyTorch, which masks those of tokens to come."""
 
     def __init__(self, batch, longest, device):
-        self.length, shape = 0, (LAYERS, 2, batch, HEADS, longest, WIDTH // HEADS)
+        self.place, self.places = new_place(device), torch.arange(longest, device=device)
+        shape = (LAYERS, 2, batch, HEADS, longest, WIDTH // HEADS)
         memory = torch.zeros(shape, dtype=torch.float16, device=device)
         self.layers = [functools.partial(self.attend, keys) for keys in memory]
 
+    def restart(self):
+        """Forget all tokens."""
+        self.place.zero_()
+
     def grow(self):
         """Make room for the next token."""
-        self.length += 1
+        self.mask = (self.places <= self.place).view(1, 1, 1, -1)
 
     def attend(self, memory, qkv):
         """Add the keys and values of the token to a layer's; return its attention to all of them."""
-        memory[..., self.length - 1, :] = qkv[:, 0, 1:].transpose(0, 1)
-        k, v = memory[..., : self.length, :].unbind()
-        return scaled_dot_product_attention(qkv[:, :, 0].transpose(1, 2), k, v).transpose(1, 2)
+        memory.index_copy_(3, self.place, qkv[:, 0, 1:].transpose(0, 1).unsqueeze(3))
+        k, v = memory.unbind()
+        return scaled_dot_product_attention(qkv[:, :, 0].transpose(1, 2), k, v, attn_mask=self.mask).transpose(1, 2)
 
 
 class Block(nn.Module):
@@ -138,8 +153,9 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
         self.scores = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, NUMBERS))
 
-    def forward(self, tokens, attentions, start=0):
-        x = self.embedding(tokens) + self.position[start : start + tokens.shape[1]]
+    def forward(self, tokens, attentions, place=None):
+        position = self.position[: tokens.shape[1]] if place is None else self.position.index_select(0, place)
+        x = self.embedding(tokens) + position
         for block, attention in zip(self.blocks, attentions, strict=True):
             x = block(x, attention)
         return self.scores(x)
@@ -182,19 +198,43 @@ def train(network, steps, length, device):
     return [float(loss) for loss in losses]
 
 
-@torch.no_grad()
-def decode(network, tokens, count, cache, is_checked=False):
-    """Return tokens with `count` more, each from the keys of the ones before; compare the scores with PyTorch's if wanted."""
-    past = cache(len(tokens), tokens.shape[1] + count, tokens.device)
-    for place in range(tokens.shape[1] + count - 1):
-        past.grow()
-        scores = network(tokens[:, place : place + 1], past.layers, start=place)
-        if is_checked:
-            whole = network(tokens[:, : place + 1], [by_torch] * LAYERS)
-            check(f"token {place}", scores[:, 0], whole[:, -1])
-        if place == tokens.shape[1] - 1:
-            tokens = torch.cat([tokens, scores[:, 0].argmax(1, keepdim=True)], 1)
-    return tokens
+class Decoder:
+    """Scores of one token after the other, on a GPU by a CUDA graph that is captured once."""
+
+    @torch.no_grad()
+    def __init__(self, network, batch, longest, device, cache):
+        self.network, self.past = network, cache(batch, longest, device)
+        self.token, self.replay = torch.zeros(batch, 1, dtype=torch.int64, device=device), self.step
+        if device != "cuda":
+            return
+        side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        with torch.cuda.stream(side):  # plans are made before the capture
+            for _ in range(3):
+                self.step()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, stream=side):
+            self.step()
+        self.replay = graph.replay
+
+    def step(self):
+        """Compute the scores after the token."""
+        self.past.grow()
+        self.scores = self.network(self.token, self.past.layers, self.past.place)
+        self.past.place += 1
+
+    @torch.no_grad()
+    def decode(self, tokens, count, is_checked=False):
+        """Return tokens with `count` more, each from the ones before; compare the scores with PyTorch's if wanted."""
+        self.past.restart()
+        for place in range(tokens.shape[1] + count - 1):
+            self.token.copy_(tokens[:, place : place + 1])
+            self.replay()
+            if is_checked:
+                whole = self.network(tokens[:, : place + 1], [by_torch] * LAYERS)
+                check(f"token {place}", self.scores[:, 0], whole[:, -1])
+            if place == tokens.shape[1] - 1:
+                tokens = torch.cat([tokens, self.scores[:, 0].argmax(1, keepdim=True)], 1)
+        return tokens
 
 
 def milliseconds(*functions, repetitions=10):
@@ -222,7 +262,8 @@ def main(arguments=None):
     losses = train(network, options.steps, 24, device)
     print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f} in {options.steps} steps, gradients as PyTorch's")
     sequences = progressions(4 + options.tokens, device)
-    found = decode(network, sequences[:, :4], options.tokens, PagedCache, is_checked=True)
+    decoder = Decoder(network, BATCH, 4 + options.tokens, device, PagedCache)
+    found = decoder.decode(sequences[:, :4], options.tokens, is_checked=True)
     right = float((found == sequences)[:, 4:].float().mean())
     print(
         f"{options.tokens} tokens decoded from pages of {PAGE} keys as by PyTorch; {right:.0%} continue the progression"
@@ -231,8 +272,8 @@ def main(arguments=None):
         tokens = progressions(LONGEST, device)
         ways = CausalAttention.apply, by_torch
         steps = milliseconds(*(functools.partial(step, network, tokens, attention) for attention in ways))
-        caches = PagedCache, DenseCache
-        decodes = milliseconds(*(functools.partial(decode, network, tokens[:, :4], 60, cache) for cache in caches))
+        decoders = [Decoder(network, BATCH, LONGEST, device, cache) for cache in (PagedCache, DenseCache)]
+        decodes = milliseconds(*(functools.partial(one.decode, tokens[:, :4], 60) for one in decoders))
         for name, of_step, of_tokens in zip(("cudnnpy", "PyTorch"), steps, decodes, strict=True):
             print(f"{name}: {of_step:.2f} ms for a step of training, {of_tokens / 63:.3f} ms for a token")
     return losses, right

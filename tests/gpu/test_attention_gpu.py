@@ -209,6 +209,37 @@ def test_large_problems_in_pages(at: int, causal: Any) -> None:
     check_pages(problem._replace(arrays={**problem.arrays, "lengths_kv": lengths.astype(np.int32)}))
 
 
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "size", "value_size", "keys"),
+    [
+        (8, 2, 64, 64, 2048),
+        (16, 1, 128, 128, 4096),
+        (12, 12, 64, 96, 2560),
+        (40, 8, 96, 96, 5120),
+        (24, 2, 256, 256, 3840),
+        (64, 2, 128, 128, 2100),
+        (27, 3, 128, 64, 300),
+    ],
+)
+def test_one_query_of_pages(heads: int, kv_heads: int, size: int, value_size: int, keys: int) -> None:
+    """The pages of few sequences are in chunks, and more than eight heads that share keys are queries."""
+    problem = large(keys, (3, heads, kv_heads, 1, keys, size, value_size), ("float16", "bfloat16")[size % 3 % 2])
+    problem = in_pages(problem, keys)
+    lengths = np.array([keys, 0, min(keys, 133)], np.int32)
+    for queries in ([1, 1, 1], [0, 1, 1]):
+        arrays = {**problem.arrays, "lengths_kv": lengths, "lengths_q": np.array(queries, np.int32)}
+        check_pages(problem._replace(arrays=arrays))
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": "bottom_right", "window": (40, None)}])
+@pytest.mark.parametrize("keys", [64, 300, 1000])
+@pytest.mark.parametrize("heads", [9, 12, 64])
+def test_one_query_of_many_heads_that_share_keys(heads: int, keys: int, options: dict[str, Any]) -> None:
+    problem = large(keys, (3, 2 * heads, 2, 1, keys, 64, 64), ("float16", "bfloat16")[heads % 2], **options)
+    more = {"lengths_kv": np.array([keys, 0, keys // 2], np.int32)}
+    check_long_cache(problem, more if options else {**more, "lengths_q": np.array([1, 1, 0], np.int32)})
+
+
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize(
     "options", [{"causal": True}, {"causal": "bottom_right"}, {"window": (40, 0)}, {"window": (5, 5)}]

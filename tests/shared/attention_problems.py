@@ -41,6 +41,7 @@ def drawn(seed: int, dtype: str = "", sizes: tuple[int, ...] = (1, 2, 5, 16, 19,
     choose = random.choice
     numbers = NUMBERS[dtype or str(choose(["float16", "bfloat16"]))]
     batch, kv_heads, shared = (int(number) for number in random.integers(1, 4, 3))
+    shared = 12 if random.random() < 0.15 else shared
     heads, queries, keys = kv_heads * shared, int(choose(sizes)), int(choose(sizes))
     size, value_size = (8 * int(number) for number in random.integers(1, choose([6, 6, 6, 33]), 2))
     options: dict[str, Any] = {"causal": (False, True, "bottom_right")[random.integers(3)]}

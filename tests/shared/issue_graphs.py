@@ -123,7 +123,7 @@ def indexed(g: Graph, axis: int, batch: int = 3) -> None:
 
 
 def attention(g: Graph, heads: int = 4, kv_heads: int = 4, queries: int = 64, keys: int = 64, size: int = 32) -> None:
-    """With a causal mask of several queries, whose indices engine 2 generates right. The result of one query adds all values."""
+    """With a causal mask of several queries, whose indices engine 2 generates right. One query adds all values."""
     rows, head = kv_heads * keys * size, keys * size
     q = g.tensor("q", TensorSpec((2, heads, queries, size), "float16"))
     k = g.tensor("k", TensorSpec((2, kv_heads, size, keys), "float16", (rows, head, 1, size)))
@@ -153,6 +153,54 @@ def attention_nodes(g: Graph, queries: int = 1, is_whole: bool = False) -> None:
     if queries > 1:
         scores = g.add("diagonal_band_mask", x=scores, b=-np.inf)["y"]
     g.output("o", g.matmul(g.add("softmax", x=scores, dtype="float16")["y"], v), "float16")
+
+
+def attention_to_lengths(g: Graph, heads: int = 12, is_paged: bool = False, left: int | None = None) -> None:
+    """One query, whose heads share a head of k, with the keys of a length, or the last ones of them."""
+    integers: dict[str, Any] = {"dtype": "int32", "compute_dtype": "int32"}
+    q, lengths = (
+        g.tensor("q", TensorSpec((2, heads, 1, 64), "float16")),
+        g.tensor("lengths", TensorSpec((2, 1, 1, 1), "int32")),
+    )
+    shape, turned = (2, 1, 128, 64), {"shape": (2, 1, 64, 128), "strides": (8192, 8192, 1, 64)}
+    valid: dict[str, Any] = {}
+    if is_paged:
+        table = g.tensor("page_table", TensorSpec((2, 1, 8, 1), "int32"))
+        part: dict[str, Any] = {"start": (0, 0, 0, 0), "limit": (2, 1, 1, 1), "stride": (1, 1, 1, 1)}
+        valid = {"there": g.add("slice", x=lengths, **part)["y"]}
+        load: dict[str, Any] = {"sequence": valid["there"], "page_table": table}
+        containers = (g.tensor(name, TensorSpec((8, 1, 16, 64), "float16")) for name in "kv")
+        ways: tuple[dict[str, Any], ...] = (turned, {"shape": shape, "strides": (8192, 8192, 64, 1)})
+        k, v = (
+            g.add("paged_cache_load", container=one, **load, **way)["y"]
+            for one, way in zip(containers, ways, strict=True)
+        )
+    else:
+        k, v = g.tensor("k", TensorSpec(dtype="float16", **turned)), g.tensor("v", TensorSpec(shape, "float16"))
+    there = valid.get("there")
+    scores = g.pointwise("mul", g.matmul(q, k, m=there, n=there), g.number(0.125))
+
+    def selected(x: Any, mode: str, a: Any, b: Any) -> Any:
+        return g.pointwise("binary_select", x, g.number(-math.inf), g.pointwise(mode, a, b))
+
+    def index(x: Any, axis: int) -> Any:
+        return g.pointwise("gen_index", x, axis=axis)
+
+    def diagonal(x: Any) -> Any:
+        return g.pointwise(
+            "sub", g.pointwise("add", index(x, 2), lengths, **integers), g.number(1, dtype="int32"), **integers
+        )
+
+    scores = selected(scores, "cmp_lt", index(scores, 3), lengths)
+    scores = selected(scores, "cmp_ge", diagonal(scores), index(scores, 3))
+    if left is not None:
+        column = g.pointwise("add", index(scores, 3), g.number(left + 1, dtype="int32"), **integers)
+        scores = selected(scores, "cmp_gt", column, diagonal(scores))
+    most = g.reduction("max", scores, (3,))
+    e = g.pointwise("exp", g.pointwise("sub", scores, most))
+    total = g.reduction("add", e, (3,))
+    g.output("statistics", g.pointwise("add", most, g.pointwise("log", total)), "float32")
+    g.output("o", g.matmul(g.pointwise("div", e, total, dtype="float16"), v, m=there, k=there), "float16")
 
 
 def summed_axis(g: Graph, shape: tuple[int, int], axis: int) -> None:
@@ -232,9 +280,14 @@ def scaled_blocks(g: Graph, scale: str, size: int) -> None:
 
 
 def random_arrays(g: Graph) -> dict[str, Any]:
-    """Random numbers for the inputs, by name."""
+    """Random numbers for the inputs, by name. Lengths and numbers of pages are 1 to 7."""
     random = np.random.default_rng(1)
-    return {node.name: (2 * random.standard_normal(node.shape)).astype(np.dtype(node.spec.dtype)) for node in g.inputs}
+    return {
+        node.name: random.integers(1, 8, node.shape, np.int32)
+        if node.spec.dtype == "int32"
+        else (2 * random.standard_normal(node.shape)).astype(np.dtype(node.spec.dtype))
+        for node in g.inputs
+    }
 
 
 def _plain_product(g: Graph) -> None:
@@ -277,6 +330,10 @@ WRONG: dict[str, list[Make]] = {
     ],
     "graph-index-rows": [partial(indexed, axis=axis) for axis in (0, 1)],
     "graph-index-columns": [partial(indexed, axis=2), partial(channels, has_index=True)],
+    "attention-shared-keys": [
+        *(partial(attention_to_lengths, heads=heads, is_paged=True) for heads in (9, 12, 16, 48)),
+        *(partial(attention_to_lengths, heads=heads, left=2) for heads in (9, 12, 64)),
+    ],
     "attention-gradient": [partial(attention_gradient, is_selected=True)],
     "attention-head-sizes": [
         partial(attention_gradient, is_causal=False, size=size, value_size=value_size)
@@ -308,6 +365,10 @@ RIGHT: dict[str, list[Make]] = {
     ],
     "graph-index-rows": [partial(indexed, axis=2), *(partial(indexed, axis=axis, batch=1) for axis in (0, 1))],
     "graph-index-columns": [partial(channels, has_index=False), _plain_product, attention],
+    "attention-shared-keys": [
+        *(partial(attention_to_lengths, heads=8, is_paged=is_paged, left=2) for is_paged in (False, True)),
+        partial(attention_to_lengths, heads=48),
+    ],
     "attention-gradient": [attention_gradient, partial(attention_gradient, has_bias=True)],
     "attention-head-sizes": [
         partial(attention_gradient, is_causal=False, size=size, value_size=value_size)

@@ -23,9 +23,9 @@ def test_other_results_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
 
     class Forgetful(transformer.PagedCache):  # type: ignore[misc]
         def attend(self, memory: Any, k: Any, v: Any, qkv: Any) -> Any:
-            return super().attend(memory, k, v, 10 * qkv if self.length == 3 else qkv)
+            return super().attend(memory, k, v, 10 * qkv if int(self.place) == 2 else qkv)
 
     with pytest.raises(AssertionError, match=r"^token 2 must be PyTorch's within"):
-        transformer.decode(network, tokens, 1, Forgetful, is_checked=True)
+        transformer.Decoder(network, len(tokens), 7, "cpu", Forgetful).decode(tokens, 1, is_checked=True)
     with pytest.raises(AssertionError, match=r"^x must be PyTorch's within .*; got a difference of nan"):
         transformer.check("x", torch.tensor([float("nan")]), torch.ones(1))

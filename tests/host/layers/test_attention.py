@@ -370,15 +370,125 @@ def test_the_lengths_of_one_query_are_written_as_a_bias(
     assert list(writes.addresses.values())[:3] == [given_[name].pointer for name in ("q", "k", "lengths_kv")]
     assert list(writes.addresses.values())[3] in attends.addresses.values()
     assert given_["lengths_kv"].pointer not in attends.addresses.values()
-    graph, lengths = stand_in.planned_graphs[0].graph, np.array([3, 1024], np.int32)
-    arrays = np.ones((1, 2, 8), np.float32), np.ones((1, 8, 1024), np.float32), lengths.reshape(1, 2, 1)
+    lengths = np.array([3, 1024], np.int32)
+    bias = of_columns(stand_in.planned_graphs[0], 1024, lengths=lengths)
+    assert (bias == np.where(np.arange(1024) < lengths[:, None], 0, -np.inf)).all()
+
+
+def of_columns(problem: Any, columns: int, **numbers: Any) -> Any:
+    """Evaluate a graph of the columns of a matrix, with numbers for each row of two; return the matrix."""
+    graph = problem.graph
     values: dict[int, Any] = {
         tensor.uid: np.float32(tensor.number).reshape(1, 1, 1) for tensor in graph.tensors if tensor.number is not None
     }
-    values |= dict(zip(graph.in_memory, arrays, strict=False))
+    arrays = {
+        "q": np.ones((1, 2, 8)),
+        "k": np.ones((1, 8, columns)),
+        **{n: a.reshape(1, 2, 1) for n, a in numbers.items()},
+    }
+    values |= {uid: arrays[name] for uid, name in zip(graph.in_memory, problem.names, strict=True) if name in arrays}
     list(_steps(graph, values))
-    (bias,) = (values[uid] for uid in graph.outputs)
-    assert (bias[0] == np.where(np.arange(1024) < lengths[:, None], 0, -np.inf)).all()
+    (made,) = (values[uid] for uid in graph.outputs)
+    return made[0]
+
+
+PAGED: dict[str, Any] = {
+    "q": (2, 16, 1, 64),
+    "k": (300, 8, 16, 64),
+    "v": (300, 8, 16, 32),
+    "lengths_kv": (2,),
+    "page_table": (2, 1, 128, 1),
+}
+
+
+def paged(**more: Any) -> dict[str, Any]:
+    given_: dict[str, Any] = arrays_of({**PAGED, **more})
+    for name in given_.keys() & {*BOTH, "page_table"}:
+        given_[name].dtype = "int32"
+    return given_
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": "bottom_right"}])
+@pytest.mark.parametrize("more", [{}, {"lengths_q": (2,)}])
+def test_the_pages_of_few_sequences_are_in_chunks(
+    stand_in: StandInDevice, options: dict[str, Any], more: dict[str, Any]
+) -> None:
+    given_ = paged(**more)
+    out, statistics = untyped.Attention(**options).forward(**given_, statistics=True)
+    assert (out.shape, statistics.shape) == ((2, 16, 1, 32), (2, 16, 1, 1))
+    stand_in.check([*given_.values(), out, statistics], stand_in.stream, stand_in.launches)
+    names = [launch.name for launch in stand_in.launches]
+    graph = "cudnnBackendExecute"
+    assert names == [graph, "cudnnAddTensor", "cuMemsetD32Async", graph, "cudnnTransformTensor", graph]
+    of_lengths, of_chunks, total = stand_in.planned_graphs
+    lengths, queries = np.array([130, 2048], np.int32), np.array([1, 0], np.int32)
+    found = of_columns(of_lengths, 16, lengths_q=queries, lengths_kv=lengths)
+    expected = np.clip(lengths[:, None] - 128 * np.arange(16), 0, 128)
+    assert (found == (expected * queries[:, None] if more else expected)).all()
+    specs = {spec.shape for spec in of_chunks.specs}
+    assert {(32, 16, 1, 64), (32, 1, 8, 1), (32, 16, 1, 32), (300, 8, 16, 64)} <= specs
+    assert {(2, 16, 1, 8), (2, 16, 16, 8), (2, 16, 16, 32), (2, 16, 1, 16)} <= {spec.shape for spec in total.specs}
+    _, copies, fill, attends, _, sums = stand_in.launches
+    assert given_["q"].pointer in copies.addresses.values()
+    assert fill.arguments[1:3] == (1, 32)
+    assert given_["page_table"].pointer in attends.addresses.values()
+    assert out.pointer in sums.addresses.values()
+    assert given_["lengths_kv"].pointer not in attends.addresses.values()
+
+
+@pytest.mark.parametrize(
+    ("options", "more"),
+    [
+        ({}, {"page_table": (2, 1, 120, 1)}),  # 1,920 keys
+        ({}, {"q": (33, 8, 1, 64), "lengths_kv": (33,), "page_table": (33, 1, 128, 1)}),
+        ({}, {"page_table": (2, 1, 1096, 1)}),  # 137 times 128 keys
+        ({}, {"bias": (1, 1, 1, 2048)}),
+        ({}, {"q": (2, 16, 2, 64)}),
+        ({"causal": True}, {}),
+        ({"causal": "bottom_right", "window": (64, None)}, {}),
+        ({"workspace_limit": 1000}, {}),
+    ],
+)
+def test_other_pages_are_as_they_are(stand_in: StandInDevice, options: dict[str, Any], more: dict[str, Any]) -> None:
+    given_ = paged(**more)
+    untyped.Attention(**options).forward(**given_)
+    fill, launch = stand_in.launches
+    assert fill.is_fill
+    assert given_["lengths_kv"].pointer in launch.addresses.values()
+
+
+@pytest.mark.parametrize("given_bias", [None, (1, 48, 1, 128), (2, 1, 1, 128)])
+@pytest.mark.parametrize("more", [{}, {"lengths_q": (2,)}])
+def test_many_heads_that_share_pages_are_queries(
+    stand_in: StandInDevice, more: dict[str, Any], given_bias: tuple[int, ...] | None
+) -> None:
+    """In the same memory: engines mask heads beyond the eighth wrong."""
+    bias = {} if given_bias is None else {"bias": given_bias}
+    given_ = paged(q=(2, 48, 1, 64), k=(30, 2, 16, 64), v=(30, 2, 16, 64), page_table=(2, 1, 8, 1), **bias, **more)
+    out, statistics = untyped.Attention().forward(**given_, statistics=True)
+    stand_in.check([*given_.values(), out, statistics], stand_in.stream, stand_in.launches)
+    *lengths, fill, attends = stand_in.launches
+    assert len(lengths) == len(more)
+    assert fill.arguments[1:3] == (24, 2)
+    q, *_ = stand_in.planned_graphs[-1].specs
+    assert (q.shape, q.strides) == ((2, 2, 24, 64), (3072, 1536, 64, 1))
+    places = {given_["q"].pointer, out.pointer, statistics.pointer, *(given_[name].pointer for name in bias)}
+    assert places <= {*attends.addresses.values()}
+
+
+def test_many_heads_that_share_keys_have_no_mask_of_the_query(stand_in: StandInDevice) -> None:
+    """A query that is masked has no keys, and a window is written as a bias."""
+    given_ = one_query(q=(2, 9, 1, 64), keys=256, lengths_q=(2,))
+    untyped.Attention().forward(**given_)
+    lengths, attends = stand_in.launches
+    assert given_["lengths_q"].pointer in lengths.addresses.values()
+    assert given_["lengths_q"].pointer not in attends.addresses.values()
+    given_ = one_query(q=(2, 9, 1, 64), keys=256)
+    untyped.Attention(causal="bottom_right", window=(64, None)).forward(**given_)
+    ends = np.array([3, 256], np.int32)
+    bias = of_columns(stand_in.planned_graphs[2], 256, lengths=ends)
+    keys = np.arange(256)
+    assert (bias == np.where((keys < ends[:, None]) & (keys >= ends[:, None] - 65), 0, -np.inf)).all()
 
 
 @pytest.mark.parametrize(

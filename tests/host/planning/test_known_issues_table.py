@@ -222,6 +222,7 @@ SIDES: dict[str, tuple[int, tuple[str, ...], list[Asked], list[Asked]]] = {
             *(of_graph(partial(attention_nodes, queries=2, is_whole=is_whole)) for is_whole in (False, True)),
         ],
     ),
+    "attention-shared-keys": of_graphs("attention-shared-keys", 1),
     "graph-float8-number": of_graphs("graph-float8-number", 0),
     "graph-int8-rows": of_graphs("graph-int8-rows", 7, COMPILED),
     "graph-block-scales": of_graphs("graph-block-scales", 7),
